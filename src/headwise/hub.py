@@ -22,11 +22,12 @@ from headwise.model_files import MODEL_FILES, NOTE, README, SUMS, new_folder, re
 from headwise.report.format import size
 
 if TYPE_CHECKING:
-    from headwise.report.models import Model
+    from headwise.report.models import Model as Row
     from headwise.report.run_folder import Run
 
 RESULTS = ".eval_results/headwise.yaml"
 OF_HUB = (".gitattributes",)  # files that the hub makes
+# What the card keeps of the base model's card.
 KEPT_FACTS = (
     "language",
     "license",
@@ -34,7 +35,7 @@ KEPT_FACTS = (
     "license_link",
     "pipeline_tag",
     "datasets",
-)  # of the base's card
+)
 LISTED = 5  # names of files left out
 
 
@@ -53,23 +54,19 @@ class Item:
     def bytes(self) -> bytes:
         return self.content if isinstance(self.content, bytes) else self.content.read_bytes()
 
-    def is_like(self, known: Any) -> bool:
+    def equals(self, remote: Any) -> bool:
         """Whether it is the same as the hub's file: by SHA-256 for large files, by git's SHA-1 for others."""
-        if known.lfs is not None:
-            mine = (
-                sha256(self.content)
-                if isinstance(self.content, Path)
-                else hashlib.sha256(self.content).hexdigest()
-            )
-            return bool(known.lfs.sha256 == mine)
-        return bool(
-            known.blob_id == hashlib.sha1(b"blob %d\0" % self.size + self.bytes).hexdigest()
-        )
+        if remote.lfs is None:
+            blob = b"blob %d\0" % self.size + self.bytes
+            return bool(remote.blob_id == hashlib.sha1(blob).hexdigest())
+        if isinstance(self.content, Path):
+            return bool(remote.lfs.sha256 == sha256(self.content))
+        return bool(remote.lfs.sha256 == hashlib.sha256(self.content).hexdigest())
 
 
 @dataclass(frozen=True)
-class There:
-    """What a repository has by now. exists: None where the hub could not be asked, for the reason `trouble`."""
+class Repository:
+    """A repository of the hub, as it is now. exists: None where the hub could not be asked, for the reason `trouble`."""
 
     exists: bool | None
     files: Mapping[str, Any]
@@ -86,16 +83,19 @@ class Upload:
     items: tuple[Item, ...]
     card: str
     notes: tuple[str, ...]
-    there: There
+    remote: Repository
     public: bool
 
     def __str__(self) -> str:
         states = {item.name: self.state(item) for item in self.items}
         width = max(map(len, states))
         total = size(sum(item.size for item in self.items))
-        made = f"is not there: it will be made, {'public' if self.public else 'private'}"
-        place = self.there.trouble or ("is there" if self.there.exists else made)
-        lines = [f"To {self.repo}, which {place}: {len(self.items)} files, {total}"]
+        state = self.remote.trouble
+        if not state and self.remote.exists:
+            state = "is there"
+        elif not state:
+            state = f"is not there: it will be made, {'public' if self.public else 'private'}"
+        lines = [f"To {self.repo}, which {state}: {len(self.items)} files, {total}"]
         lines += [
             f"  {item.name:{width}}  {size(item.size):>10}  {states[item.name]}".rstrip()
             for item in self.items
@@ -111,16 +111,12 @@ class Upload:
 
     def state(self, item: Item) -> str:
         """What becomes of the repository's file of that name."""
-        if self.there.exists is None:
+        if self.remote.exists is None:
             return ""
-        known = self.there.files.get(item.name)
-        return (
-            "new"
-            if known is None
-            else "the same is there"
-            if item.is_like(known)
-            else "REPLACES the one there"
-        )
+        remote = self.remote.files.get(item.name)
+        if remote is None:
+            return "new"
+        return "the same is there" if item.equals(remote) else "REPLACES the one there"
 
     def send(self) -> str:
         """Make the repository, if it is not there, and send everything as one commit. Returns the address."""
@@ -131,20 +127,20 @@ class Upload:
                 f"Nothing was sent to {self.repo}: there is no token of the hub. Log in with `hf auth login`, or set "
                 "HF_TOKEN."
             )
-        if self.there.exists is None:
+        if self.remote.exists is None:
             raise HeadwiseError(
-                f"Nothing was sent to {self.repo}, which {self.there.trouble}: try again."
+                f"Nothing was sent to {self.repo}, which {self.remote.trouble}: try again."
             )
         api = HfApi()
         with asking(f"Nothing was sent to {self.repo}"):
-            if not self.there.exists:
+            if not self.remote.exists:
                 api.create_repo(self.repo, private=not self.public)
             operations = [CommitOperationAdd(item.name, item.content) for item in self.items]
             api.create_commit(
                 self.repo,
                 operations,
                 commit_message="Upload by headwise",
-                parent_commit=self.there.commit,
+                parent_commit=self.remote.commit,
             )
         with asking(f"What was sent to {self.repo} could not be checked"):
             lost = {item.name for item in self.items} - {*api.list_repo_files(self.repo)}
@@ -156,13 +152,14 @@ class Upload:
 
     def write(self, folder: Path) -> Path:
         """Write all files to a new or empty folder in place of the hub."""
-        with new_folder(folder) as made:
+        with new_folder(folder) as unfinished:
             for item in self.items:
-                (made / item.name).parent.mkdir(parents=True, exist_ok=True)
+                file = unfinished / item.name
+                file.parent.mkdir(parents=True, exist_ok=True)
                 if isinstance(item.content, Path):
-                    shutil.copyfile(item.content, made / item.name)
+                    shutil.copyfile(item.content, file)
                 else:
-                    (made / item.name).write_bytes(item.content)
+                    file.write_bytes(item.content)
         return folder
 
 
@@ -189,7 +186,7 @@ def push(
         raise HeadwiseError(
             f"push sends folders, but was given a {type(model).__name__}: save it first, then push."
         )
-    folder, run, one = found_model(Path(model))
+    folder, run, row = locate_model(Path(model))
     refuse_damage(folder)
     names = [name for name, _ in sums(folder) if (folder / name).is_file()]
     if not names:
@@ -199,13 +196,11 @@ def push(
         )
     base_model, notes = base_of(run, base_model)
     notes += left_out(folder, names)
-    text = (
-        (folder / README).read_text(encoding="utf-8", errors="replace")
-        if (folder / README).is_file()
-        else ""
-    )
-    card = card_of(repo, layout_of(folder), run, one, base_model, text)
-    entries = results_of(run, one)
+    text = ""
+    if (folder / README).is_file():
+        text = (folder / README).read_text(encoding="utf-8", errors="replace")
+    card = card_of(repo, layout_of(folder), run, row, base_model, text)
+    entries = results_of(run, row)
     if run is not None and not entries:
         notes.append(
             f"No {RESULTS}: the hub takes results on its own data sets only, and the test text is none."
@@ -214,23 +209,25 @@ def push(
     items += [Item(README, card.encode())]
     items += [Item(SUMS, sums_of(items).encode())]
     items += [Item(RESULTS, as_yaml(entries))] if entries else []
-    for place in map(Path, exports):
-        taken, more = export_items(place, {item.name.partition("/")[0] for item in items})
-        items, notes = [*items, *taken], [*notes, *more]
-    there = look(repo)
+    for export in map(Path, exports):
+        taken = {item.name.partition("/")[0] for item in items}
+        export_files, export_notes = export_items(export, taken)
+        items += export_files
+        notes += export_notes
+    remote = repository(repo)
     sent = {item.name for item in items}
-    others = [name for name in there.files if name not in sent and name not in OF_HUB]
+    others = [name for name in remote.files if name not in sent and name not in OF_HUB]
     if mixed := [name for name in others if "/" not in name and MODEL_FILES.fullmatch(name)]:
         raise HeadwiseError(
             f"{repo} has files of another model that would stay beside this one ({', '.join(mixed[:3])}): choose "
             "another repository, or delete them there."
         )
-    if public and there.exists:
+    if public and remote.exists:
         notes.append(f"{repo} is there already, so public changes nothing: set it on the hub.")
     if others:
         notes.append(f"Stays in {repo} as it is: {in_short(others)}.")
     upload = Upload(
-        repo, tuple(sorted(items, key=lambda item: item.name)), card, tuple(notes), there, public
+        repo, tuple(sorted(items, key=lambda item: item.name)), card, tuple(notes), remote, public
     )
     if yes:
         upload.send()
@@ -253,7 +250,7 @@ def refuse_name(repo: str) -> None:
         )
 
 
-def found_model(place: Path) -> tuple[Path, Run | None, Model | None]:
+def locate_model(place: Path) -> tuple[Path, Run | None, Row | None]:
     """The folder of a model; and the run that it is from and its row there, where it is from one."""
     if (place / "grid.json").is_file():
         raise HeadwiseError(
@@ -280,11 +277,10 @@ def found_model(place: Path) -> tuple[Path, Run | None, Model | None]:
     from headwise.report.run_folder import read_run
 
     run = read_run(home)
-    return (
-        folder,
-        run,
-        next((one for one in rows(run.models) if one["setting"] == folder.name), None),
-    )
+    for row in rows(run.models):
+        if row["setting"] == folder.name:
+            return folder, run, row
+    return folder, run, None
 
 
 def layout_of(folder: Path) -> HeadMask | None:
@@ -302,44 +298,36 @@ def layout_of(folder: Path) -> HeadMask | None:
 
 def base_of(run: Run | None, given: str | None) -> tuple[str | None, list[str]]:
     """The hub id of the base model: as given, or as the study names it; and a note where it is not known."""
-    known: Any = None
+    planned: Any = None
     if run is not None:
         from headwise.report.model_card import plan_of
 
-        known = plan_of(run).get("model")
-        if given is None and not isinstance(known, str):
+        planned = plan_of(run).get("model")
+        if given is None and not isinstance(planned, str):
             return None, []  # trained from random weights
-    if (
-        given is None
-        and isinstance(known, str)
-        and known.count("/") == 1
-        and not Path(known).exists()
-    ):
-        given = known
-    return given, [] if given else [
-        "The card names no base model: say which it is with --base-model OWNER/NAME."
-    ]
+    if given is None and isinstance(planned, str):
+        is_hub_id = planned.count("/") == 1 and not Path(planned).exists()
+        given = planned if is_hub_id else None
+    if given:
+        return given, []
+    return given, ["The card names no base model: say which it is with --base-model OWNER/NAME."]
 
 
 def left_out(folder: Path, names: Sequence[str]) -> list[str]:
     """A note on the files of a folder that are not sent."""
-    files = (
-        path.relative_to(folder).as_posix()
-        for path in sorted(folder.rglob("*"))
-        if not path.is_dir()
-    )
-    others = [name for name in files if name not in {*names, SUMS}]
-    return (
-        [f"Not sent from {folder}, because headwise did not write it: {in_short(others)}."]
-        if others
-        else []
-    )
+    others = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if not path.is_dir() and name not in {*names, SUMS}:
+            others.append(name)
+    if not others:
+        return []
+    return [f"Not sent from {folder}, because headwise did not write it: {in_short(others)}."]
 
 
 def in_short(names: Sequence[str]) -> str:
-    return ", ".join(names[:LISTED]) + (
-        f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    )
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
 
 
 def export_items(folder: Path, taken: set[str]) -> tuple[list[Item], list[str]]:
@@ -362,24 +350,21 @@ def export_items(folder: Path, taken: set[str]) -> tuple[list[Item], list[str]]:
 
 def sums_of(items: Sequence[Item]) -> str:
     """The SHA256SUMS of the files as they are sent: the card is another one than in the folder."""
-    lines = [
-        f"{hashlib.sha256(item.bytes).hexdigest()}  {item.name}\n"
-        for item in items
-        if item.name == README
-    ]
-    return "".join(
-        [
-            *(f"{sha256(i.content)}  {i.name}\n" for i in items if isinstance(i.content, Path)),
-            *lines,
-        ]
-    )
+    lines = []
+    for item in items:
+        if isinstance(item.content, Path):
+            lines.append(f"{sha256(item.content)}  {item.name}\n")
+    for item in items:
+        if item.name == README:
+            lines.append(f"{hashlib.sha256(item.bytes).hexdigest()}  {item.name}\n")
+    return "".join(lines)
 
 
 def card_of(
     repo: str,
     layout: HeadMask | None,
     run: Run | None,
-    one: Model | None,
+    row: Row | None,
     base_model: str | None,
     text: str,
 ) -> str:
@@ -395,12 +380,14 @@ def card_of(
         raise HeadwiseError(
             f"The metadata of {README} cannot be read: {' '.join(str(error).split())[:300]}"
         ) from None
-    kept = {name: known for name in KEPT_FACTS if (known := before.data.get(name))}
-    tags = [
-        *(before.data.get("tags") or []),
-        "headwise",
-        *(["pruned", "attention-head-pruning"] if layout else []),
-    ]
+    kept = {}
+    for name in KEPT_FACTS:
+        value = before.data.get(name)
+        if value:
+            kept[name] = value
+    tags = [*(before.data.get("tags") or []), "headwise"]
+    if layout:
+        tags += ["pruned", "attention-head-pruning"]
     facts = ModelCardData(
         **kept,
         library_name="headwise" if layout else "transformers",
@@ -409,19 +396,20 @@ def card_of(
     )
     if base_model:
         facts["base_model_relation"] = "finetune"  # of the hub's words the nearest
-    parts = [f"# {repo.partition('/')[2]}"]
-    if run is not None and one is not None:
-        parts.append(f"{headline(run, one)}.")
+    paragraphs = [f"# {repo.partition('/')[2]}"]
+    if run is not None and row is not None:
+        paragraphs.append(f"{headline(run, row)}.")
     elif layout is not None:
-        parts.append(f"{len(layout)} of {layout.heads.total} attention heads are left.")
+        paragraphs.append(f"{len(layout)} of {layout.heads.total} attention heads are left.")
     if layout is not None:
-        parts += [LOAD.format(repo=repo), "## What was kept", kept_table(layout)]
-    if run is not None and one is not None:
-        parts += [part for title, body in sections(run, one) for part in (f"## {title}", body)]
+        paragraphs += [LOAD.format(repo=repo), "## What was kept", kept_table(layout)]
+    if run is not None and row is not None:
+        for title, body in sections(run, row):
+            paragraphs += [f"## {title}", body]
     own = before.text.replace(NOTE.strip(), "").strip()
     if len(own.splitlines()) > 1:
-        parts += ["---", "*From the model that this one was made from:*", own]
-    return f"---\n{facts.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"
+        paragraphs += ["---", "*From the model that this one was made from:*", own]
+    return f"---\n{facts.to_yaml()}\n---\n\n" + "\n\n".join(paragraphs) + "\n"
 
 
 LOAD = """Attention heads were removed by headwise, layer by layer, so `from_pretrained` of transformers refuses the
@@ -434,13 +422,13 @@ model = hw.load("{repo}").hf  # an ordinary model of transformers in everything 
 ```"""
 
 
-def results_of(run: Run | None, one: Model | None) -> list[dict[str, Any]]:
+def results_of(run: Run | None, row: Row | None) -> list[dict[str, Any]]:
     """What was measured on a data set of the hub."""
-    if run is None or one is None:
+    if run is None or row is None:
         return []
     from headwise.report.model_card import results
 
-    return results(run, one)
+    return results(run, row)
 
 
 def as_yaml(entries: Sequence[Mapping[str, Any]]) -> bytes:
@@ -453,18 +441,19 @@ def as_yaml(entries: Sequence[Mapping[str, Any]]) -> bytes:
     ).encode()
 
 
-def look(repo: str) -> There:
+def repository(repo: str) -> Repository:
     """What a repository has by now; without a hub, why it could not be asked."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
-        found = HfApi().model_info(repo, files_metadata=True)
+        info = HfApi().model_info(repo, files_metadata=True)
     except RepositoryNotFoundError:
-        return There(False, {})
+        return Repository(False, {})
     except Exception as error:
-        return There(None, {}, trouble=f"could not be looked at: {reason(error)}")
-    return There(True, {sibling.rfilename: sibling for sibling in found.siblings or []}, found.sha)
+        return Repository(None, {}, trouble=f"could not be looked at: {reason(error)}")
+    files = {sibling.rfilename: sibling for sibling in info.siblings or []}
+    return Repository(True, files, info.sha)
 
 
 @contextmanager
@@ -485,10 +474,10 @@ def reason(error: Exception) -> str:
         return "HF_HUB_OFFLINE is set"
     if not isinstance(error, HfHubHTTPError):
         return f"the hub could not be reached ({text})"
-    known = {
+    reasons = {
         401: "the hub does not know this token",
         403: "the token has no right to write there",
         409: "there is such a repository already",
         412: "it has changed since it was looked at",
     }
-    return known.get(error.response.status_code, f"the hub refused ({text})")
+    return reasons.get(error.response.status_code, f"the hub refused ({text})")

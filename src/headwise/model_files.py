@@ -52,7 +52,7 @@ def sums(folder: Path) -> list[tuple[str, str]]:
     if not (folder / SUMS).is_file():
         return []
     lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
-    entries = []
+    entries: list[tuple[str, str]] = []
     for line in lines:
         digest, _, name = line.partition("  ")
         if not re.fullmatch("[0-9a-f]{64}", digest) or not is_inside(name):

@@ -9,7 +9,7 @@ import pandas as pd
 
 import headwise as hw
 from headwise.data import embedded
-from headwise.lab.details import head_details, pruned_model, run_of, sentences
+from headwise.lab.details import head_details, pruned_model, run_of, run_sentences
 from headwise.lab.session import Session
 from headwise.report.run_folder import read_run
 from report.conftest import make_run
@@ -28,7 +28,7 @@ def test_a_run_s_scores_roles_and_layouts_are_in_its_details(tmp_path: Path) -> 
     assert sum(map(len, details["roles"].values())) == len(roles)
     assert {model["setting"] for model in details["pruned"]} == run.layouts.keys()
     assert sum(model["chosen"] for model in details["pruned"]) == 1
-    assert sentences(run) and pruned_model(run) is None
+    assert run_sentences(run) and pruned_model(run) is None
     for model in details["pruned"]:
         shut = {head for head, step in model["closed"].items() if step is not None}
         assert not shut & set(model["kept"]) and all(model["closed"][head] > 0 for head in shut)

@@ -21,7 +21,7 @@ import headwise as hw
 from axe import serious
 from headwise.data.annotated import Annotated, Mention, Word
 from headwise.lab.server import serve
-from headwise.lab.session import Question, Session, unpacked
+from headwise.lab.session import Question, Session, floats_of
 from headwise.model import Model
 from tasks.askers import asker, embedder
 from tasks.test_classifiers import classifier
@@ -282,7 +282,7 @@ def test_the_exported_map_is_the_picture(visit: Any, address: str, session: Sess
     page = visit(address + "#text=a+b+c&head=cross/0/3")
     look = Session(session.model).look(Question(text="a b c"))
     (site,) = [s for s in look["maps"] if (s["kind"], s["layer"]) == ("cross", 0)]
-    weights = unpacked(site["data"], site["shape"])[3]
+    weights = floats_of(site["data"], site["shape"])[3]
     rows = list(csv.DictReader(io.StringIO(export(page, "Map as CSV"))))
     np.testing.assert_allclose([float(row["weight"]) for row in rows], weights.ravel(), atol=1e-6)
     pixels = page.evaluate("""() => { const c = document.querySelector('.picked canvas');
@@ -309,7 +309,7 @@ def test_the_tree_is_drawn_with_the_picked_head(visit: Any, address: str, sessio
     assert page.locator(".arc.coreference").count() == 1
     look = session.look(Question(text=TREE.text))
     (site,) = [s for s in look["maps"] if (s["kind"], s["layer"]) == ("encoder-self", 1)]
-    map, words = unpacked(site["data"], site["shape"])[2], np.array(look["source"]["words"])
+    map, words = floats_of(site["data"], site["shape"])[2], np.array(look["source"]["words"])
     between = lambda a, b: map[words == a][:, words == b].sum(1).mean()  # noqa: E731
     rows = {
         row["relation"]: row for row in csv.DictReader(io.StringIO(export(page, "Tree as CSV")))

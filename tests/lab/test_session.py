@@ -16,8 +16,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, Site
 from headwise.importance.ablation import ablate
 from headwise.lab.predictor import Ablation
-from headwise.lab.sentence import example_trees, read
-from headwise.lab.session import Cancel, Question, Session, unpacked, word_changes
+from headwise.lab.sentence import example_trees, read_sentence
+from headwise.lab.session import Cancel, Question, Session, floats_of, word_changes
 from headwise.tasks.objective import sentence_losses
 from tasks.askers import asker, embedder
 
@@ -90,7 +90,7 @@ def test_the_maps_are_those_of_a_capture(translator: Session) -> None:
         model.hf(**inputs, use_cache=False)
     assert len(look["maps"]) == len(seen) == len(model.heads.sites)
     for site in look["maps"]:
-        ours = unpacked(site["data"], site["shape"])
+        ours = floats_of(site["data"], site["shape"])
         np.testing.assert_allclose(ours, seen[site["kind"], site["layer"]], atol=1e-6)
         np.testing.assert_allclose(ours.sum(-1), 1, atol=1e-5)
 
@@ -245,16 +245,25 @@ def test_a_pruned_model_with_an_empty_layer_works(translator: Session) -> None:
     ] in ([0], [])
 
 
-@pytest.mark.parametrize("gates", [{"cross/9/0": 0.0}, {"nonsense": 0.0}, {"cross/0/0": 1.5}])
-def test_strange_gates_are_refused(translator: Session, gates: dict[str, float]) -> None:
-    with pytest.raises(HeadwiseError):
+@pytest.mark.parametrize(
+    ("gates", "refusal"),
+    [
+        ({"cross/9/0": 0.0}, "no head cross/9/0: it has"),
+        ({"nonsense": 0.0}, "'nonsense' is not a head"),
+        ({"cross/0/0": 1.5}, "the gate 1.5: give a number from 0"),
+    ],
+)
+def test_wrong_gates_are_refused(
+    translator: Session, gates: dict[str, float], refusal: str
+) -> None:
+    with pytest.raises(HeadwiseError, match=refusal):
         translator.look(Question(text=TEXT, gates=gates))
 
 
 def test_long_text_is_cut_and_said(translator: Session) -> None:
     look = translator.look(Question(text="a " * 500))
     assert "Only the first" in look["source"]["note"] and len(look["source"]["tokens"]) <= 64
-    assert "characters" in read(translator.model.tokenizer, "a" * 30_000, 9).note
+    assert "characters" in read_sentence(translator.model.tokenizer, "a" * 30_000, 9).note
     with pytest.raises(HeadwiseError, match="no text"):
         translator.look(Question(text="  "))
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headwise.report import components
-from headwise.report.components import Section, section, sections_of
+from headwise.report.components import Section, section, sections_of, table
+from headwise.report.html_page import collect, render
+from headwise.report.run_folder import Run, read_run
 
 ROOT = Path(__file__).parents[2]
 TEMPLATES = Path(components.__file__).parent / "templates"
@@ -40,10 +43,11 @@ def test_the_documentation_lists_them() -> None:
     assert listed == declared
 
 
-def test_a_section_of_a_users_own_is_on_the_page() -> None:
-    @section("own", heading="Our own", question="What do we ask?", order=35)
-    def own(run: object) -> None:
-        return None
+def test_a_section_of_a_users_own_is_on_the_page(whole: Path) -> None:
+    @section("own", menu="Own", heading="Our own", question="What do we ask?", order=35)
+    def own(run: Run) -> dict[str, Any]:
+        heads = table("Our heads", ["cross/0/1"], {"head": str})
+        return {"heads": heads, "text": f"{len(run.pruned)} models < 4"}
 
     try:
         names = [one.name for one in sections_of("run")]
@@ -52,5 +56,9 @@ def test_a_section_of_a_users_own_is_on_the_page() -> None:
             "own",
             "faithfulness",
         ]
+        run = read_run(whole)
+        page = render(run, collect(run))
+        assert '<section id="own">' in page and 'aria-label="Our heads"' in page
+        assert "3 models &lt; 4" in page
     finally:
         del section.added["own"]

@@ -115,9 +115,9 @@ class TestFailure:
         disk = OSError(28, "No space left on device", "model")
         with pytest.raises(OSError, match="No space left on device, in right: 'model'"):
             do(DIAMOND, {"right": disk})[1].check()
-        with pytest.raises(ZeroDivisionError) as unforeseen:
+        with pytest.raises(ZeroDivisionError) as unexpected:
             do(DIAMOND, {"right": ZeroDivisionError("odd")})[1].check()
-        assert disk.errno == 28 and unforeseen.value.__notes__ == ["right failed."]
+        assert disk.errno == 28 and unexpected.value.__notes__ == ["right failed."]
 
     def test_several_failures_are_all_named(self) -> None:
         outcome = do(DIAMOND, {"left": HeadwiseError("Too short."), "right": ValueError("odd")})[1]
@@ -141,7 +141,7 @@ class TestFailure:
         assert noted == outcome.failed == {"right": "right is bad"}
         assert outcome.done == ["left", "end"] and not outcome.skipped
 
-    def test_only_an_unforeseen_error_comes_with_its_traceback(self) -> None:
+    def test_only_an_unexpected_error_comes_with_its_traceback(self) -> None:
         notes = Notes()
         do(DIAMOND, {"right": ValueError("odd")}, notes)
         assert notes.lines[0].startswith("Traceback") and "raise fail[build.name]" in notes.lines[0]

@@ -199,7 +199,7 @@ def test_a_graph_on_two_workers(tmp_path: Path) -> None:
     assert {"completed": 0.5, "note": "half"} in shown.shares
     assert (
         "in act" in text and "  bug failed: ValueError: odd" in text
-    )  # the traceback of the unforeseen error
+    )  # the traceback of the unexpected error
     assert not (tmp_path / ".work/progress").exists(), "the reports of workers are cleared away"
 
     again = Shown()

@@ -99,9 +99,11 @@ class Annotated:
             return self
         new = merged_indices(len(self.words), glued)
         units = [list(unit) for _, unit in groupby(range(len(self.words)), new.__getitem__)]
-        spans = tuple(
-            (self.spans[unit[0]][0], max(self.spans[index][1] for index in unit)) for unit in units
-        )
+        spans = []
+        for unit in units:
+            end = max(self.spans[index][1] for index in unit)
+            spans.append((self.spans[unit[0]][0], end))
+
         words: list[Word] = []
         steps = depths(self.words)
         for unit, span in zip(units, spans, strict=True):
@@ -116,12 +118,16 @@ class Annotated:
                     space_after=self.words[unit[-1]].space_after,
                 )
             )
-        mentions = (
-            replace(m, start=new[m.start], end=new[m.end - 1] + 1, head=new[m.head])
-            for m in self.mentions
-        )
+        mentions = []
+        for mention in self.mentions:
+            start = new[mention.start]
+            end = new[mention.end - 1] + 1
+            mentions.append(replace(mention, start=start, end=end, head=new[mention.head]))
         return replace(
-            self, words=tuple(words), mentions=tuple(mentions), written=(self.text, spans)
+            self,
+            words=tuple(words),
+            mentions=tuple(mentions),
+            written=(self.text, tuple(spans)),
         )
 
 
@@ -145,19 +151,18 @@ class Cycle(Exception):
 
 def depths(words: Sequence[Word]) -> list[int]:
     """The number of steps from each word to its root. Raises Cycle where governors never end at one."""
-    found = {-1: -1}
+    steps_of = {-1: -1}
     for start in range(len(words)):
         path: dict[int, None] = {}  # in order
         index = start
-        while index not in found:
+        while index not in steps_of:
             if index in path:
                 raise Cycle([*path][[*path].index(index) :])
             path[index] = None
             index = words[index].governor
-        found.update(
-            (word, steps) for steps, word in enumerate(reversed(path), start=found[index] + 1)
-        )
-    return [found[index] for index in range(len(words))]
+        for steps, word in enumerate(reversed(path), start=steps_of[index] + 1):
+            steps_of[word] = steps
+    return [steps_of[index] for index in range(len(words))]
 
 
 def mention(

@@ -184,7 +184,9 @@ def _write_arrow(
     path: Path, rows: Iterable[tuple[str, ...]], name: str, columns: tuple[str, ...]
 ) -> dict[str, Any]:
     schema = pa.schema([(column, pa.string()) for column in columns])
-    digest, blank, written = hashlib.sha256(), 0, 0
+    digest = hashlib.sha256()
+    blank = 0
+    written = 0
 
     def kept() -> Iterator[tuple[str, ...]]:
         nonlocal blank
@@ -208,12 +210,10 @@ def _write_arrow(
             writer.write_batch(pa.record_batch(sides, schema=schema))
             written += len(batch)
     if written == 0:
-        found = (
-            f"all {blank:,} are blank" + (" on one side" if len(columns) > 1 else "")
-            if blank
-            else "there are none"
-        )
-        raise HeadwiseError(f"No sentences in '{name}': {found}.")
+        reason = "there are none"
+        if blank:
+            reason = f"all {blank:,} are blank" + (" on one side" if len(columns) > 1 else "")
+        raise HeadwiseError(f"No sentences in '{name}': {reason}.")
     return {"rows": written, "blank": blank, "fingerprint": digest.hexdigest()}
 
 

@@ -281,12 +281,13 @@ def _one_spec(spec: Spec, what: str) -> AnyPath:
     return spec[0]
 
 
-def _dataset_spec(spec: str, known: Sequence[str]) -> tuple[str, dict[str, str]]:
+def _dataset_spec(spec: str, allowed: Sequence[str]) -> tuple[str, dict[str, str]]:
     """The name and the options of "datasets:NAME?option=value"."""
     name, _, query = spec.removeprefix(DATASETS).partition("?")
     options = {key: values[-1] for key, values in parse_qs(query, keep_blank_values=True).items()}
-    if unknown := options.keys() - {*known}:
-        raise HeadwiseError(f"'{min(unknown)}' in '{spec}' is none of {', '.join(known)}.")
+    unknown = options.keys() - {*allowed}
+    if unknown:
+        raise HeadwiseError(f"'{min(unknown)}' in '{spec}' is none of {', '.join(allowed)}.")
     return name, options
 
 
@@ -412,10 +413,8 @@ def _dataset_rows(
     for batch in dataset.with_format(None).select_columns(used).iter(batch_size=1000):
         for values in zip(*(batch[column] for column in used), strict=True):
             number += 1
-            record, where = (
-                dict(zip(used, values, strict=True)),
-                f"Row {number} of the dataset '{name}'",
-            )
+            record = dict(zip(used, values, strict=True))
+            where = f"Row {number} of the dataset '{name}'"
             yield _side(record, source_key, where), _side(record, target_key, where)
 
 
@@ -435,7 +434,8 @@ def _side(record: Mapping[str, Any], key: str, where: str) -> str:
 
 def _one_line(sentence: str) -> str:
     """The sentence on one line, without blanks at either end: tables and translations have a sentence a line."""
-    return " ".join(part for line in sentence.split("\n") if (part := line.strip()))
+    lines = [line.strip() for line in sentence.split("\n")]
+    return " ".join(line for line in lines if line)
 
 
 def _loaded(name: str, config: str | None, split: str) -> Dataset:

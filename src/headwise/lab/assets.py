@@ -10,15 +10,15 @@ from pathlib import Path
 
 from headwise.theme import COLOURS, DARK, FONT, LIGHT, SCALES
 
-TYPES = {
+MEDIA_TYPES = {
     ".html": "text/html",
     ".css": "text/css",
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
 IMPORT = re.compile(r'^import \{ ([^}]+) \} from "\./([\w./-]+)";$', re.MULTILINE)
-DECLARED = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
-LISTED = re.compile(r"export\{([^}]+)\};?")
+EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
+EXPORT_LIST = re.compile(r"export\{([^}]+)\};?")
 
 
 def page_folder() -> Path:
@@ -30,9 +30,9 @@ def page_files() -> dict[str, tuple[bytes, str]]:
     """Every file of the page, with its type, by its path."""
     files = {"theme.css": (theme().encode(), "text/css; charset=utf-8")}
     for path in sorted(page_folder().rglob("*")):
-        if path.suffix in TYPES:
+        if path.suffix in MEDIA_TYPES:
             name = path.relative_to(page_folder()).as_posix()
-            files[name] = path.read_bytes(), f"{TYPES[path.suffix]}; charset=utf-8"
+            files[name] = path.read_bytes(), f"{MEDIA_TYPES[path.suffix]}; charset=utf-8"
     return files
 
 
@@ -49,10 +49,11 @@ def theme(selector: str = ":root") -> str:
 
 
 def one_module(entry: str, name: str) -> str:
-    """The modules of the page that `entry` needs as one module, whose default is what `entry` exports as `name`: a
-    widget is one file.
+    """The modules of the page that `entry` needs as one module, whose default is what `entry`
+    exports as `name`: a widget is one file.
 
-    Knows the forms of import and export that the page is written in, and raises ValueError for any other.
+    Knows the forms of import and export that the page is written in, and raises ValueError for any
+    other.
     """
     bodies: dict[str, str] = {}
     needs: dict[str, set[str]] = {}
@@ -74,16 +75,16 @@ def one_module(entry: str, name: str) -> str:
 def as_function(path: str, source: str) -> str:
     """A module as a function that returns its exports, called once."""
     exports = []
-    for names in LISTED.findall(source):
+    for names in EXPORT_LIST.findall(source):
         for pair in names.split(","):
             words = pair.split(" as ")
             exports.append(f"{words[-1]}: {words[0]}")
-    exports += DECLARED.findall(source)
+    exports += EXPORT.findall(source)
 
     source = IMPORT.sub(
         lambda match: f"const {{ {match[1]} }} = modules[{json.dumps(match[2])}];", source
     )
-    source = DECLARED.sub("", LISTED.sub("", source))
+    source = EXPORT.sub("", EXPORT_LIST.sub("", source))
     if re.search(r"^(import|export)\b", source, re.MULTILINE):
         raise ValueError(f"{path} imports or exports in a form that cannot be joined.")
     return (

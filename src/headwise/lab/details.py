@@ -1,4 +1,5 @@
-"""What the folder of a run knows of its heads: scores, roles, its pruned models, and sentences to try."""
+"""What the folder of a run knows of its heads: scores, roles, its pruned models, and sentences to
+try."""
 
 from __future__ import annotations
 
@@ -8,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from headwise.heads import Head
+from headwise.lab.sentence import LONGEST, SHORTEST
 from headwise.model_files import folder_of
 from headwise.report.every_head import closed_of
 from headwise.report.format import measure_name
 from headwise.report.models import value
 from headwise.report.run_folder import Run, read_run
 
-SENTENCES = 12
-SHORT = 4  # words of a sentence
-LONG = 16
+RUN_EXAMPLES = 12  # sentences of the run's text
 
 
 def run_of(spec: str) -> Run | None:
@@ -34,17 +34,21 @@ def pruned_model(run: Run) -> Path | None:
 
 
 def head_details(run: Run | None) -> dict[str, Any]:
-    """What the run knows, ready for JSON: `scores` by measure and head, `roles` by head, `pruned` models with the step
-    of training from which each gate is shut.
+    """What the run knows, ready for JSON: `scores` by measure and head, `roles` by head, `pruned`
+    models with the step of training from which each gate is shut.
 
     Each is empty where the run did not make it.
     """
     if run is None:
         return {"scores": [], "roles": {}, "pruned": []}
-    return {"scores": scores(run), "roles": roles(run), "pruned": pruned_models(run)}
+    return {
+        "scores": scores_by_measure(run),
+        "roles": roles_by_head(run),
+        "pruned": pruned_models(run),
+    }
 
 
-def scores(run: Run) -> list[dict[str, Any]]:
+def scores_by_measure(run: Run) -> list[dict[str, Any]]:
     """Every measure of heads.csv: its name, and for each head value, low and high."""
     measures: list[dict[str, Any]] = []
     if run.heads is None:
@@ -53,13 +57,13 @@ def scores(run: Run) -> list[dict[str, Any]]:
         heads = {}
         for row in rows.to_dict("records"):
             numbers = [json_number(row[name]) for name in ("value", "low", "high")]
-            heads[address(row)] = numbers
+            heads[head_of_row(row)] = numbers
         name = measure_name(str(measure))
         measures.append({"measure": str(measure), "name": name, "heads": heads})
     return measures
 
 
-def roles(run: Run) -> dict[str, list[dict[str, Any]]]:
+def roles_by_head(run: Run) -> dict[str, list[dict[str, Any]]]:
     """The roles of each head: name, value, interval, number of words, and baseline."""
     by_head: dict[str, list[dict[str, Any]]] = {}
     if run.roles is None:
@@ -68,7 +72,7 @@ def roles(run: Run) -> dict[str, list[dict[str, Any]]]:
         role = {"role": row["role"], "measure": row["measure"]}
         for name in ("value", "low", "high", "n", "baseline"):
             role[name] = json_number(row[name])
-        by_head.setdefault(address(row), []).append(role)
+        by_head.setdefault(head_of_row(row), []).append(role)
     return by_head
 
 
@@ -94,16 +98,16 @@ def pruned_models(run: Run) -> list[dict[str, Any]]:
     return models
 
 
-def sentences(run: Run) -> list[str]:
+def run_sentences(run: Run) -> list[str]:
     """A few short source sentences of the run's dev text."""
     file = run.folder / "translations" / "dev" / "source.txt"
     lines = run.translations.get("source", [])
     if file.is_file():
         lines = file.read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if SHORT <= len(line.split()) <= LONG][:SENTENCES]
+    return [line for line in lines if SHORTEST <= len(line.split()) <= LONGEST][:RUN_EXAMPLES]
 
 
-def address(row: Mapping[Any, Any]) -> str:
+def head_of_row(row: Mapping[Any, Any]) -> str:
     """The head of a row of a table, as `kind/layer/head`."""
     return str(Head(row["kind"], row["layer"], row["head"]))
 

@@ -1,4 +1,5 @@
-"""Which requests are answered: their address begins with a secret token, and `Host` and `Origin` are the lab's own."""
+"""Which requests are answered: their address begins with a secret token, and `Host` and `Origin`
+are the lab's own."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class Guard:
-    """Lets a request through that names this server, its token and no other origin; sets the headers of the page."""
+    """Lets a request through that names this server, its token and no other origin; sets the
+    headers of the page."""
 
     def __init__(self, app: Any, token: str, hosts: Callable[[str], bool]) -> None:
         self.app, self.token, self.hosts = app, token, hosts
@@ -74,8 +76,8 @@ def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
 
 
 def host_names(host: str, port: int) -> Callable[[str], bool]:
-    """Whether a `Host` is this server's: loopback; bound beyond it, also the machine's name and plain addresses (a page
-    of another origin needs a name of its own to get here)."""
+    """Whether a `Host` is this server's: loopback; bound beyond it, also the machine's name and
+    plain addresses (a page of another origin needs a name of its own to get here)."""
     names = {"127.0.0.1", "localhost", "[::1]"}
     beyond = not is_loopback(host)
     if beyond:

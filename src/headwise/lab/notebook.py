@@ -1,5 +1,5 @@
-"""The lab in a notebook: the same page as a widget. The kernel answers one question at a time, between cells, so that
-no cell ever computes with a head switched off.
+"""The lab in a notebook: the same page as a widget. The kernel answers one question at a time,
+between cells, so that no cell ever computes with a head switched off.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 def lab(
     model: Model | str | PathLike[str], text: str = "", treebank: Treebank | None = None
 ) -> AnyWidget:
-    """The lab as a widget for Jupyter, marimo, VS Code and Colab: every head's attention, and heads to switch off.
+    """The lab as a widget for Jupyter, marimo, VS Code and Colab: every head's attention, and heads
+    to switch off.
 
-    model: as `headwise lab` takes it, or a loaded one; a study's folder brings its scores, roles and pruned model.
-    text: the sentence at the start. treebank: sentences to pick, whose trees are drawn. `.state` of the widget is what
-    stands after # in the address of `headwise lab`: it can be read and set. Raises HeadwiseError where anywidget is not
-    installed (`headwise[notebook]`).
+    model: as `headwise lab` takes it, or a loaded one; a study's folder brings its scores, roles
+    and pruned model. text: the sentence at the start. treebank: sentences to pick, whose trees are
+    drawn. `.state` of the widget is what stands after # in the address of `headwise lab`: it can be
+    read and set. Raises HeadwiseError where anywidget is not installed (`headwise[notebook]`).
     """
     if not isinstance(model, Model | str | PathLike):
         raise HeadwiseError(
@@ -55,7 +56,8 @@ def lab(
 
 
 def reply(session: Session, widget: Any, message: Mapping[str, Any]) -> None:
-    """Answer a message {id, name, question} with {id, answer} or {id, error}, and before that {id, progress, note}."""
+    """Answer a message {id, name, question} with {id, answer} or {id, error}, and before that {id,
+    progress, note}."""
     number = message.get("id")
     name = str(message.get("name"))
 

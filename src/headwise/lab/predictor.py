@@ -1,11 +1,12 @@
 """A model that is asked about a sentence, with some of its heads turned down, and what it predicts.
 
-What it is asked depends on its task (`PROMPTS`): its own translation, the next token of a text, a hidden token, a class,
-or a vector. Log-probabilities (nats) of these tokens are the numbers of the lab.
+What it is asked depends on its task (`PROMPTS`): its own translation, the next token of a text, a
+hidden token, a class, or a vector. Log-probabilities (nats) of these tokens are the numbers of the
+lab.
 
-With a gate g from 0 to 1 a head gives g · own + (1 − g) · replacement. The replacement is that of ablation
-(`headwise.importance.ablation`): zero (Michel et al. 2019, section 2.3), the head's mean output over the tokens of this
-sentence, or its output with equal weights on all visible keys.
+With a gate g from 0 to 1 a head gives g · own + (1 − g) · replacement. The replacement is that of
+ablation (`headwise.importance.ablation`): zero (Michel et al. 2019, section 2.3), the head's mean
+output over the tokens of this sentence, or its output with equal weights on all visible keys.
 """
 
 from __future__ import annotations
@@ -29,28 +30,28 @@ from headwise.decoding.translator import decode, longest, most_written
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Site, describe
 from headwise.importance.ablation import uniform_output
-from headwise.lab.sentence import Sentence, Trees, read, sentence_of, with_tree
+from headwise.lab.sentence import Sentence, Trees, read_sentence, sentence_of, with_tree
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report
 from headwise.tasks.objective import predict
 
 Ablation = Literal["zero", "mean", "uniform"]
-Gates = Mapping[Head, float]  # from 0 (off) to 1; heads without one are on
+HeadGates = Mapping[Head, float]  # from 0 (off) to 1; heads without one are on
 Replacement = Callable[[AttentionCall, int], Tensor | float]  # a head's other output, B Q D
 Check = Callable[[], None]  # called at every layer; raises HeadwiseError to end the computation
 
-MOST = 128  # tokens of a sentence
+MOST_TOKENS = 128  # tokens of a sentence
 LIKELY = 8  # most likely tokens that are shown
 KEPT = 64  # sentences whose full output is kept
-LOGITS = 1 << 26  # logits of a forward with many copies of a sentence
-POSITIONS = 1 << 13  # and its positions
+MOST_LOGITS = 1 << 26  # logits of a forward with many copies of a sentence
+MOST_POSITIONS = 1 << 13  # and its positions
 
 
 @dataclass(frozen=True)
-class Column:
-    """A predicted token: the position of its logits, its id, and whether it is part of the output (a language model's
-    own text is shown, too)."""
+class PredictedToken:
+    """A predicted token: the position of its logits, its id, and whether it is part of the output
+    (a language model's own text is shown, too)."""
 
     position: int
     token: int
@@ -61,14 +62,15 @@ class Column:
 class Prompt:
     """What the model is asked about a sentence.
 
-    inputs: of its forward, 1 S and for translation 1 T. target: the translation, from the start token on. columns: the
-    tokens whose log-probabilities are compared; none for an embedding model. position: of the logits that are shown.
-    means: every head's mean output over the tokens of this sentence in the full model, H D by site.
+    inputs: of its forward, 1 S and for translation 1 T. target: the translation, from the start
+    token on. columns: the tokens whose log-probabilities are compared; none for an embedding model.
+    position: of the logits that are shown. means: every head's mean output over the tokens of this
+    sentence in the full model, H D by site.
     """
 
     inputs: dict[str, Tensor]
     source: Sentence
-    columns: tuple[Column, ...] = ()
+    columns: tuple[PredictedToken, ...] = ()
     position: int | None = None
     target: Sentence | None = None
     means: Mapping[Site, Tensor] = field(default_factory=dict)
@@ -81,8 +83,9 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a forward says: the log-probabilities of the columns, the output as text, the log-probabilities of all
-    tokens at the position that is shown (V), and an embedding model's vectors (S M)."""
+    """What a forward says: the log-probabilities of the columns, the output as text, the
+    log-probabilities of all tokens at the position that is shown (V), and an embedding model's
+    vectors (S M)."""
 
     logs: Tensor
     text: str = ""
@@ -91,10 +94,10 @@ class Prediction:
 
 
 class Predictor:
-    """A model and the trees of sentences that it may be asked about. Its layers carry the hooks, so it answers one
-    question at a time."""
+    """A model and the trees of sentences that it may be asked about. Its layers carry the hooks, so
+    it answers one question at a time."""
 
-    def __init__(self, model: Model, trees: Trees | None = None, most: int = MOST) -> None:
+    def __init__(self, model: Model, trees: Trees | None = None, most: int = MOST_TOKENS) -> None:
         hf: Any = model.hf
         model.task.check_tokenizer()
         if getattr(hf, "main_input_name", "input_ids") != "input_ids":
@@ -113,19 +116,21 @@ class Predictor:
     def full(
         self, text: str, beam: int, position: int | None, check: Check
     ) -> tuple[Prompt, Prediction]:
-        """What the full model is asked about a sentence, and what it says; kept for the next change of a head."""
+        """What the full model is asked about a sentence, and what it says; kept for the next change
+        of a head."""
         key = (text, beam if self.task == "translation" else 0, position)
         if key not in self.outputs:
-            sentence = read(self.tokenizer, text, self.most)
+            sentence = read_sentence(self.tokenizer, text, self.most)
             sentence = with_tree(self.tokenizer, sentence, self.trees.get(text.strip()))
             with self.turned_down({}, no_output, check):
-                prompt = PROMPTS[self.task](self, sentence, beam, position)
+                prompt = PROMPTS.get(self.task, vector)(self, sentence, beam, position)
 
             means: dict[Site, Tensor] = {}
 
             def note_mean(call: AttentionCall) -> None:
                 means[call.site] = call.output[0].float().mean(0)
 
+            # As in a look, the weights are computed: another kernel would give other last digits.
             with self.turned_down({}, no_output, check, note_mean):
                 prediction = self.predict(prompt)
             self.outputs[key] = replace(prompt, means=means), prediction
@@ -153,10 +158,10 @@ class Predictor:
         )
 
     def output(
-        self, prompt: Prompt, gates: Gates, replacement: Replacement, beam: int, check: Check
+        self, prompt: Prompt, gates: HeadGates, replacement: Replacement, beam: int, check: Check
     ) -> Prompt:
-        """The prompt with the translation that the model writes with its heads turned down; other models' prompts
-        stay, because they are asked for the same tokens."""
+        """The prompt with the translation that the model writes with its heads turned down; other
+        models' prompts stay, because they are asked for the same tokens."""
         if not (prompt.target and gates):
             return prompt
         with self.turned_down(gates, replacement, check):
@@ -175,7 +180,7 @@ class Predictor:
     def with_target(self, prompt: Prompt, ids: Sequence[int]) -> Prompt:
         """The prompt with another translation: its tokens are what the model is asked about."""
         target = torch.tensor([ids[:-1] or ids], device=self.hf.device)
-        columns = tuple(Column(position, token) for position, token in enumerate(ids[1:]))
+        columns = tuple(PredictedToken(position, token) for position, token in enumerate(ids[1:]))
         return replace(
             prompt,
             inputs={**prompt.inputs, "decoder_input_ids": target},
@@ -188,24 +193,24 @@ class Predictor:
         if ablation == "zero":
             return no_output
         if ablation == "uniform":
-            return uniform
+            return uniform_attention
         return lambda call, head: prompt.means[call.site][head].to(call.output)
 
     @contextmanager
     def turned_down(
         self,
-        gates: Gates,
+        gates: HeadGates,
         replacement: Replacement,
         check: Check,
         watch: Callable[[AttentionCall], None] | None = None,
     ) -> Iterator[None]:
-        """A block in which heads are turned down. Layers without a gate compute as usual. watch: sees every call with
-        its weights."""
+        """A block in which heads are turned down. Layers without a gate compute as usual. watch:
+        sees every call with its weights."""
         by_site: dict[Site, dict[int, float]] = defaultdict(dict)
         for head, gate in gates.items():
             by_site[Site(head.kind, head.layer)][head.head] = gate
         changes = {
-            site: partial(mixed, gates=each, replacement=replacement)
+            site: partial(blended, gates=each, replacement=replacement)
             for site, each in by_site.items()
         }
 
@@ -222,13 +227,14 @@ class Predictor:
         self,
         prompt: Prompt,
         full: Prediction,
-        gates: Gates,
+        gates: HeadGates,
         replacement: Replacement,
         check: Check,
         progress: Report,
     ) -> Tensor:
-        """The change of the columns' log-probabilities when one more head is off, in addition to the gates: heads x
-        columns. Of an embedding model one column, the change of the similarity to the full model.
+        """The change of the columns' log-probabilities when one more head is off, in addition to
+        the gates: heads x columns. Of an embedding model one column, the change of the similarity
+        to the full model.
 
         Exact: every head is a row of a batch of copies of the sentence.
         """
@@ -242,7 +248,8 @@ class Predictor:
 
         words = self.hf.config.get_text_config().vocab_size if prompt.columns else 1
         size = prompt.inputs["input_ids"].shape[1] + (prompt.length if prompt.target else 0)
-        copies = max(1, min(POSITIONS // size, LOGITS // (prompt.length * words)))
+        # How many copies fit into memory: of the logits, and of the states.
+        copies = max(1, min(MOST_POSITIONS // size, MOST_LOGITS // (prompt.length * words)))
         forward = partial(self.logs, prompt, full)
 
         with self.turned_down(gates, replacement, check):
@@ -260,25 +267,27 @@ class Predictor:
         return changes
 
     def logs(self, prompt: Prompt, full: Prediction, copies: int) -> Tensor:
-        """The columns' log-probabilities in each of some copies of a sentence, B C. Of an embedding model one column,
-        the similarity to the full model."""
+        """The columns' log-probabilities in each of some copies of a sentence, B C. Of an embedding
+        model one column, the similarity to the full model."""
         inputs = {name: tensor.expand(copies, -1) for name, tensor in prompt.inputs.items()}
         if full.vectors is not None:
             vectors = output_of(self.hf.base_model, inputs)[0].float().cpu()
-            return similarity(full.vectors, vectors)[:, None]
+            return mean_cosine(full.vectors, vectors)[:, None]
 
         device = self.hf.device
         positions = torch.tensor([column.position for column in prompt.columns], device=device)
         tokens = torch.tensor([column.token for column in prompt.columns], device=device)
         with logits_at(self.hf, positions, (copies, prompt.length)):
             logits = predict(self.hf, inputs)
+        # Still all of them, where the positions are no fewer or the model has another sort of output layer.
         if logits.shape[1] == prompt.length:
             logits = logits[:, positions]
         logs = logits.float().log_softmax(-1)
         return logs.gather(-1, tokens.expand(copies, -1)[..., None])[..., 0].cpu()
 
     def gates(self, named: Mapping[str, float]) -> dict[Head, float]:
-        """Gates by head. Raises HeadwiseError for heads that the model does not have, and for gates beyond 0 to 1."""
+        """Gates by head. Raises HeadwiseError for heads that the model does not have, and for gates
+        beyond 0 to 1."""
         gates = {}
         for name, gate in named.items():
             head = Head.parse(name)
@@ -322,7 +331,7 @@ class Predictor:
         return best
 
 
-def translation(
+def own_translation(
     predictor: Predictor, sentence: Sentence, beam: int, position: int | None
 ) -> Prompt:
     """The model's own translation: all its tokens are asked for."""
@@ -331,20 +340,25 @@ def translation(
 
 
 def next_token(predictor: Predictor, sentence: Sentence, beam: int, position: int | None) -> Prompt:
-    """The token after a position (the last one where none is given), and those of the text itself."""
+    """The token after a position (the last one where none is given), and those of the text
+    itself."""
     last = len(sentence.ids) - 1
     if position is None or not 0 <= position <= last:
         position = last
     inputs = predictor.tensors(sentence.ids)
-    own = [Column(before, token, counted=False) for before, token in enumerate(sentence.ids[1:])]
-    best = Column(position, predictor.likeliest(inputs)[position])
+    own = [
+        PredictedToken(before, token, counted=False)
+        for before, token in enumerate(sentence.ids[1:])
+    ]
+    best = PredictedToken(position, predictor.likeliest(inputs)[position])
     return Prompt(inputs, sentence, (*own, best), position)
 
 
 def hidden_token(
     predictor: Predictor, sentence: Sentence, beam: int, position: int | None
 ) -> Prompt:
-    """The tokens that are masked in the text; where there is none, one at a position or in the middle is."""
+    """The tokens that are masked in the text; where there is none, one at a position or in the
+    middle is."""
     tokenizer: Any = predictor.tokenizer
     mask = tokenizer.mask_token_id
     if mask is None:
@@ -366,14 +380,14 @@ def hidden_token(
 
     inputs = predictor.tensors(sentence.ids)
     best = predictor.likeliest(inputs)
-    columns = tuple(Column(index, best[index]) for index in masked)
+    columns = tuple(PredictedToken(index, best[index]) for index in masked)
     return Prompt(inputs, sentence, columns, position)
 
 
 def text_class(predictor: Predictor, sentence: Sentence, beam: int, position: int | None) -> Prompt:
     """The class of the text: the only position of a classifier's logits."""
     inputs = predictor.tensors(sentence.ids)
-    return Prompt(inputs, sentence, (Column(0, predictor.likeliest(inputs)[0]),), 0)
+    return Prompt(inputs, sentence, (PredictedToken(0, predictor.likeliest(inputs)[0]),), 0)
 
 
 def vector(predictor: Predictor, sentence: Sentence, beam: int, position: int | None) -> Prompt:
@@ -381,9 +395,9 @@ def vector(predictor: Predictor, sentence: Sentence, beam: int, position: int | 
     return Prompt(predictor.tensors(sentence.ids), sentence)
 
 
-# How a model is asked about a sentence, by the name of its task.
+# How a model is asked about a sentence, by the name of its task; of any other the vectors are shown.
 PROMPTS: dict[str, Callable[[Predictor, Sentence, int, int | None], Prompt]] = {
-    "translation": translation,
+    "translation": own_translation,
     "causal-lm": next_token,
     "masked-lm": hidden_token,
     "classification": text_class,
@@ -391,7 +405,7 @@ PROMPTS: dict[str, Callable[[Predictor, Sentence, int, int | None], Prompt]] = {
 }
 
 
-def mixed(call: AttentionCall, gates: Mapping[int, float], replacement: Replacement) -> Tensor:
+def blended(call: AttentionCall, gates: Mapping[int, float], replacement: Replacement) -> Tensor:
     """The outputs B Q H D of a call with some heads turned down."""
     output = call.output.clone()
     for head, gate in gates.items():
@@ -409,22 +423,24 @@ def no_output(call: AttentionCall, head: int) -> float:
     return 0.0
 
 
-def uniform(call: AttentionCall, head: int) -> Tensor:
-    """A head's output B Q D with equal weights on all visible keys, of sentences without padding."""
+def uniform_attention(call: AttentionCall, head: int) -> Tensor:
+    """A head's output B Q D with equal weights on all visible keys, of sentences without
+    padding."""
     batch, queries = call.output.shape[:2]
     keys = call.key.shape[2]
     everywhere = partial(torch.ones, dtype=torch.bool, device=call.query.device)
     return uniform_output(call, head, everywhere(batch, queries), everywhere(batch, keys))
 
 
-def similarity(vectors: Tensor, others: Tensor) -> Tensor:
+def mean_cosine(vectors: Tensor, others: Tensor) -> Tensor:
     """The cosine of sentences' mean vectors, S M or B S M each."""
     return torch.cosine_similarity(vectors.mean(-2), others.mean(-2), dim=-1)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One token of one sentence at a time is too little work for several threads: two take twice as long as one."""
+    """One token of one sentence at a time is too little work for several threads: two take twice as
+    long as one."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -435,7 +451,8 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def logits_at(hf: Any, positions: Tensor, shape: tuple[int, int]) -> Iterator[None]:
-    """A block in which a forward of B T tokens computes the logits of some positions only, where these are fewer."""
+    """A block in which a forward of B T tokens computes the logits of some positions only, where
+    these are fewer."""
     head = hf.get_output_embeddings()
     if head is None or len(positions) >= shape[1]:
         yield

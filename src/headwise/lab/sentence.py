@@ -1,4 +1,5 @@
-"""A sentence as a model reads it: token ids, the text and the word of each, its tree; and sentences that are known."""
+"""A sentence as a model reads it: token ids, the text and the word of each, its tree; and sentences
+that are known."""
 
 from __future__ import annotations
 
@@ -19,18 +20,18 @@ from headwise.errors import HeadwiseError
 Trees = Mapping[str, Annotated]  # by the text of the sentence
 
 CHARACTERS = 20_000  # of a text; what comes after is cut
-MARKS = ("▁", "Ġ", " ")  # with which tokens of the common subword models begin a word
+WORD_MARKS = ("▁", "Ġ", " ")  # with which tokens of the common subword models begin a word
 TREES = 5_000  # sentences of a treebank that are kept
 EXAMPLES = 200  # sentences of the embedded corpus
-SHORT = 4  # words of a sentence that can be picked
-LONG = 16
-SHOWN = 24  # sentences of a treebank that can be picked
+SHORTEST = 4  # words of a sentence that can be picked
+LONGEST = 16
+PICKABLE = 24  # sentences of a treebank that can be picked
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """Token ids, the text of each, the number of its word, a remark where the text was cut, and its tree if one is
-    known (`with_tree`)."""
+    """Token ids, the text of each, the number of its word, a remark where the text was cut, and its
+    tree if one is known (`with_tree`)."""
 
     ids: list[int]
     tokens: list[str]
@@ -42,7 +43,7 @@ class Sentence:
         return {"tokens": self.tokens, "words": self.words, "note": self.note, "tree": self.tree}
 
 
-def read(tokenizer: Any, text: str, most: int) -> Sentence:
+def read_sentence(tokenizer: Any, text: str, most: int) -> Sentence:
     """The first `most` tokens of a text. Raises HeadwiseError for a text without any."""
     note = ""
     if len(text) > CHARACTERS:
@@ -69,11 +70,11 @@ def sentence_of(tokenizer: Any, ids: Sequence[int], note: str = "") -> Sentence:
 
     # A word begins at a mark, or, where tokens have none, at every token that does not continue one (WordPiece's ##).
     continued = any(name.startswith("##") for name in raw)
-    marked = any(name.startswith(MARKS) for name in raw)
+    marked = any(name.startswith(WORD_MARKS) for name in raw)
     special = set(tokenizer.all_special_ids)
     words: list[int] = []
     for position, (name, token) in enumerate(zip(raw, ids, strict=True)):
-        begins = name.startswith(MARKS)
+        begins = name.startswith(WORD_MARKS)
         if continued or not marked:
             begins = not name.startswith("##")
         if token in special or (position and ids[position - 1] in special):
@@ -91,10 +92,12 @@ def token_text(tokenizer: Any, token: int, raw: str) -> str:
 
 
 def with_tree(tokenizer: Any, sentence: Sentence, tree: Annotated | None) -> Sentence:
-    """The sentence with the words, dependencies and coreference of its tree, where its tokens can be aligned with them.
+    """The sentence with the words, dependencies and coreference of its tree, where its tokens can
+    be aligned with them.
 
-    arcs: governor, dependent and relation; links: the head word of a mention and that of the mention of the same entity
-    before it. A token outside all words is a word of its own, with a number below 0.
+    arcs: governor, dependent and relation; links: the head word of a mention and that of the
+    mention of the same entity before it. A token outside all words is a word of its own, with a
+    number below 0.
     """
     if tree is None:
         return sentence
@@ -136,7 +139,8 @@ def example_trees() -> dict[str, Annotated]:
 
 
 def run_treebank(folder: Path) -> Treebank | None:
-    """The treebank of a run's plan, or that which the run wrote of the embedded corpus, where its files still exist."""
+    """The treebank of a run's plan, or that which the run wrote of the embedded corpus, where its
+    files still exist."""
     plan = folder / "plan.toml"
     sections = tomllib.loads(plan.read_text(encoding="utf-8")) if plan.is_file() else {}
     names = sections.get("roles", {}).get("treebank", [])
@@ -151,6 +155,6 @@ def pickable(trees: Trees, without: Container[str] = ()) -> list[str]:
     """A few sentences that are neither short nor long."""
     texts = []
     for text, tree in trees.items():
-        if SHORT <= len(tree.words) <= LONG and text not in without:
+        if SHORTEST <= len(tree.words) <= LONGEST and text not in without:
             texts.append(text)
-    return texts[:SHOWN]
+    return texts[:PICKABLE]

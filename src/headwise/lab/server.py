@@ -1,7 +1,7 @@
 """The server of the lab: a page, and questions about one model.
 
-It is for this machine: it binds loopback unless asked otherwise, lets in those who know its address (`guard.py`), and
-its page may load nothing from anywhere else.
+It is for this machine: it binds loopback unless asked otherwise, lets in those who know its address
+(`guard.py`), and its page may load nothing from anywhere else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ LOG = logging.getLogger(__name__)
 
 
 def application(session: Session, token: str, hosts: Callable[[str], bool]) -> Any:
-    """The application (ASGI). token: the first part of every path. hosts: whether a `Host` is this server's."""
+    """The application (ASGI). token: the first part of every path. hosts: whether a `Host` is this
+    server's."""
     from fastapi import FastAPI, Request
     from fastapi.responses import JSONResponse, Response, StreamingResponse
 
@@ -81,8 +82,8 @@ async def answer_lines(
     question: Mapping[str, Any],
     disconnected: Callable[[], Awaitable[bool]],
 ) -> AsyncIterator[str]:
-    """Lines of JSON: `progress` and `note`, at last `answer` or `error`. The computation is cancelled when the page
-    does not wait for it any more."""
+    """Lines of JSON: `progress` and `note`, at last `answer` or `error`. The computation is
+    cancelled when the page does not wait for it any more."""
     loop = asyncio.get_running_loop()
     lines = asyncio.Queue[dict[str, Any]]()
     cancel = Cancel(SECONDS.get(name, 30.0))

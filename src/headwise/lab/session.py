@@ -1,7 +1,7 @@
 """The questions that a page asks about a model and one sentence, and their answers, ready for JSON.
 
-A `Session` serves one page: the lab in a browser, the widget in a notebook, or a script. It has the model, perhaps the
-pruned model of the same run, and what the run says of its heads.
+A `Session` serves one page: the lab in a browser, the widget in a notebook, or a script. It has the
+model, perhaps the pruned model of the same run, and what the run says of its heads.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from headwise.attention import AttentionCall, evaluating
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Site
-from headwise.lab.details import head_details, pruned_model, run_of, sentences
-from headwise.lab.predictor import Ablation, Column, Predictor, similarity
+from headwise.lab.details import head_details, pruned_model, run_of, run_sentences
+from headwise.lab.predictor import Ablation, PredictedToken, Predictor, mean_cosine
 from headwise.lab.sentence import Trees, example_trees, pickable, run_treebank, trees_of
 from headwise.loading import load
 from headwise.model import Model
@@ -39,8 +39,9 @@ from headwise.report.run_folder import Run
 class Question(BaseModel):
     """What is asked of a model about a sentence.
 
-    gates: by head, from 0 (off) to 1 (on). position: of the token that is hidden (masked language models), or after
-    which the next one is predicted (language models). begun, steps: of the search for the smallest set.
+    gates: by head, from 0 (off) to 1 (on). position: of the token that is hidden (masked language
+    models), or after which the next one is predicted (language models). begun, steps: of the search
+    for the smallest set.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -56,7 +57,8 @@ class Question(BaseModel):
 
 
 class Cancel:
-    """Ends the computation of an answer at its next layer: when nobody waits for it any more, or after its time."""
+    """Ends the computation of an answer at its next layer: when nobody waits for it any more, or
+    after its time."""
 
     def __init__(self, seconds: float = math.inf) -> None:
         self.seconds = seconds
@@ -78,7 +80,8 @@ class Cancel:
 
 
 class Session:
-    """A model and all that a page asks about it. `about`: what the page shows of the model before any question."""
+    """A model and all that a page asks about it. `about`: what the page shows of the model before
+    any question."""
 
     def __init__(
         self,
@@ -99,7 +102,6 @@ class Session:
             "title": run.folder.resolve().name if run else Path(model.name).name,
             "task": self.predictors["full"].task,
             "heads": {kind: list(counts) for kind, counts in model.heads.query.items()},
-            "most": self.predictors["full"].most,
             "compare": layout(model, pruned) if pruned else None,
             "sentences": {name: list(some) for name, some in (examples or {}).items() if some},
             **head_details(run),
@@ -113,14 +115,15 @@ class Session:
         treebank: Treebank | None = None,
         text: Sequence[str] = (),
     ) -> Self:
-        """A session with a model; with a study's folder, also with its scores, roles, treebank and chosen pruned model.
+        """A session with a model; with a study's folder, also with its scores, roles, treebank and
+        chosen pruned model.
 
-        treebank: its sentences can be picked and have their trees drawn. text: more sentences to pick. Without any
-        sentence, those of the embedded corpus (English) can be picked.
+        treebank: its sentences can be picked and have their trees drawn. text: more sentences to
+        pick. Without any sentence, those of the embedded corpus (English) can be picked.
         """
         run = None if isinstance(model, Model) else run_of(str(model))
         pruned = pruned_model(run) if run else None
-        examples = {"Your text": list(text), "The run's text": sentences(run) if run else []}
+        examples = {"Your text": list(text), "The run's text": run_sentences(run) if run else []}
         if treebank is None and run:
             treebank = run_treebank(run.folder)
         if treebank:
@@ -170,7 +173,8 @@ class Session:
         return self.predictors[question.model]
 
     def look(self, question: Question, cancel: Cancel | None = None) -> dict[str, Any]:
-        """The output before and after a change of heads, what it costs, and every head's attention after it.
+        """The output before and after a change of heads, what it costs, and every head's attention
+        after it.
 
         Attention maps are float32, H Q K, in base64.
         """
@@ -210,7 +214,7 @@ class Session:
             likely = predictor.likely(full.next, new.next)
         cosine = None
         if full.vectors is not None and new.vectors is not None:
-            cosine = similarity(full.vectors, new.vectors).item()
+            cosine = mean_cosine(full.vectors, new.vectors).item()
         return {
             "task": predictor.task,
             "source": prompt.source.to_json(),
@@ -220,9 +224,9 @@ class Session:
             "changes": word_changes(full.text, new.text),
             "columns": columns,
             "log_probability": {
-                "before": total(prompt.columns, full.logs),
-                "after": total(prompt.columns, same_tokens.logs),
-                "new": total(output.columns, new.logs),
+                "before": output_log_probability(prompt.columns, full.logs),
+                "after": output_log_probability(prompt.columns, same_tokens.logs),
+                "new": output_log_probability(output.columns, new.logs),
             },
             "next": likely,
             "position": prompt.position,
@@ -231,7 +235,7 @@ class Session:
                     "kind": site.kind,
                     "layer": site.layer,
                     "shape": list(weights.shape),
-                    "data": packed(weights),
+                    "data": base64_floats(weights),
                 }
                 for site, weights in maps.items()
             ],
@@ -242,8 +246,8 @@ class Session:
     def ablate(
         self, question: Question, cancel: Cancel | None = None, progress: Report = silent
     ) -> dict[str, Any]:
-        """The exact change of every predicted token's log-probability when one more head is switched off. Above 0: the
-        token is likelier without the head."""
+        """The exact change of every predicted token's log-probability when one more head is
+        switched off. Above 0: the token is likelier without the head."""
         start = time.perf_counter()
         predictor = self.predictor(question)
         gates = predictor.gates(question.gates)
@@ -263,22 +267,25 @@ class Session:
             "heads": [str(head) for head in predictor.heads],
             "tokens": tokens,
             "counted": counted,
-            "values": rounded(values),
-            "total": rounded(values[:, torch.tensor(counted)].sum(1)),
+            "values": six_decimals(values),
+            "total": six_decimals(values[:, torch.tensor(counted)].sum(1)),
             "seconds": time.perf_counter() - start,
         }
 
     def smallest(
         self, question: Question, cancel: Cancel | None = None, progress: Report = silent
     ) -> dict[str, Any]:
-        """A small set of heads that changes the output when it is switched off, in addition to the question's gates.
+        """A small set of heads that changes the output when it is switched off, in addition to the
+        question's gates.
 
-        Greedy: each step switches off the head that lowers the output's log-probability most; when the output has
-        changed, each head that is not needed is switched on again. So no head of the set can be spared, but another set
-        may be smaller. changed: False where the output stays even without any head.
+        Greedy: each step switches off the head that lowers the output's log-probability most; when
+        the output has changed, each head that is not needed is switched on again. So no head of the
+        set can be spared, but another set may be smaller. changed: False where the output stays
+        even without any head.
 
-        steps: the most steps that are made; where they did not suffice, the answer says `unfinished`, and another
-        question with its heads as `begun` continues: so a notebook can stop in between.
+        steps: the most steps that are made; where they did not suffice, the answer says
+        `unfinished`, and another question with its heads as `begun` continues: so a notebook can
+        stop in between.
         """
         start = time.perf_counter()
         predictor = self.predictor(question)
@@ -360,7 +367,7 @@ def layout(model: Model, pruned: Model) -> dict[str, list[list[int]]]:
     return numbers
 
 
-def total(columns: Sequence[Column], logs: Tensor) -> float:
+def output_log_probability(columns: Sequence[PredictedToken], logs: Tensor) -> float:
     """The log-probability of the output."""
     summed = 0.0
     for column, value in zip(columns, logs.tolist(), strict=True):
@@ -370,7 +377,8 @@ def total(columns: Sequence[Column], logs: Tensor) -> float:
 
 
 def word_changes(before: str, after: str) -> list[tuple[str, str]]:
-    """What changed from one output to another, in order: `same`, `removed` and `added` pieces of words and marks."""
+    """What changed from one output to another, in order: `same`, `removed` and `added` pieces of
+    words and marks."""
     first = re.findall(r"\s+|\w+|[^\w\s]", before)
     second = re.findall(r"\s+|\w+|[^\w\s]", after)
     pieces = []
@@ -388,16 +396,16 @@ def word_changes(before: str, after: str) -> list[tuple[str, str]]:
     return pieces
 
 
-def packed(weights: Tensor) -> str:
+def base64_floats(weights: Tensor) -> str:
     """Numbers as base64 of little-endian float32, in the order of memory."""
     return base64.b64encode(weights.contiguous().numpy().astype("<f4").tobytes()).decode()
 
 
-def unpacked(data: str, shape: Sequence[int]) -> np.ndarray:
-    """The numbers that `packed` wrote."""
+def floats_of(data: str, shape: Sequence[int]) -> np.ndarray:
+    """The numbers that `base64_floats` wrote."""
     return np.frombuffer(base64.b64decode(data), "<f4").reshape(shape)
 
 
-def rounded(values: Tensor) -> Any:
+def six_decimals(values: Tensor) -> Any:
     """Nested lists of six decimals: enough for a page, and a third of the text."""
     return np.round(values.numpy().astype(float), 6).tolist()

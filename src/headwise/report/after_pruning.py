@@ -107,7 +107,8 @@ def build(run: Run) -> dict[str, Any] | None:
 
 def _of_kind(run: Run, kind: str) -> dict[str, Any]:
     assert run.roles is not None
-    found, before = changes(run, kind), roles_of(run.roles, kind)
+    found = changes(run, kind)
+    before = roles_of(run.roles, kind)
     drawn = before or any(change.now for change in found)
     return {
         "heads": HEADS_OF_KIND[kind],
@@ -126,7 +127,8 @@ def changes(run: Run, kind: str) -> list[Change]:
     """For every model that pruned heads of a kind and was tested for roles again, from many heads to few."""
     if run.roles is None or kind not in set(run.roles.labels["kind"]):
         return []
-    before, found = roles_of(run.roles, kind), []
+    before = roles_of(run.roles, kind)
+    found = []
     for model in run.pruned:
         again = run.rescored.get(model["setting"])
         if again is None or again.roles is None or kind not in model["kinds"]:
@@ -137,7 +139,8 @@ def changes(run: Run, kind: str) -> list[Change]:
             if mask is None
             else sorted(h for h in mask.kept if h.kind == kind)
         )
-        now, left = set(roles_of(again.roles, kind)), set(heads)
+        now = set(roles_of(again.roles, kind))
+        left = set(heads)
         parts = {
             "kept": [role for role in before if role in now],
             "lost": [role for role in before if role not in now and role[0] in left],
@@ -199,13 +202,12 @@ def counts_table(run: Run, kind: str) -> Table | None:
 def changed_table(run: Run, kind: str) -> Table | None:
     """Every role that the heads of pruned models lost or gained, with its score before and after."""
     assert run.roles is not None
-    before, rows = scores_of(run.roles), []
+    before = scores_of(run.roles)
+    rows = []
     for change in changes(run, kind):
         after = scores_of(change.found)
-        rows += [
-            (change, role, before.get(role), after.get(role))
-            for role in (*change.lost, *change.new)
-        ]
+        for role in (*change.lost, *change.new):
+            rows.append((change, role, before.get(role), after.get(role)))
 
     def baseline(row: Any) -> str:
         found = (row[3] or row[2] or {}).get("baseline")
@@ -235,11 +237,10 @@ def best_table(run: Run, kind: str) -> Table | None:
         "function": display_name,
         **{name: partial(_best, found, kind) for name, found in known.items()},
     }
-    shown = [
-        measure
-        for measure in expected_roles(kind)
-        if any(_best(r, kind, measure) for r in known.values())
-    ]
+    shown = []
+    for measure in expected_roles(kind):
+        if any(_best(r, kind, measure) for r in known.values()):
+            shown.append(measure)
     return table(
         f"Best of the {HEADS_OF_KIND[kind]}, function by function", shown, columns, code=str
     )
@@ -264,7 +265,9 @@ def functions_left(full: Roles, kind: str, found: list[Change]) -> Figure:
     """
     known = [("full model", heads_of(full.labels, kind), roles_of(full, kind))]
     known += [(change.model["label"], change.heads, change.now) for change in found]
-    cells = [cell for model in known for cell in _squares(*model)]
+    cells = []
+    for model in known:
+        cells += _squares(*model)
     total = max(len(heads) for _, heads, _ in known)
     counts = [
         {"model": model, "text": f"{len({head for head, _ in now})} of {len(heads)} with a role"}
@@ -336,10 +339,8 @@ def role_by_role(full: Roles, kind: str, found: list[Change]) -> Figure:
     drawn = sorted(sorted(known, key=lambda role: (role in steady, role))[:MOST])
     columns = [f"full model|{count(len(of_kind(full.labels, kind)), 'head')}"]
     columns += [f"{change.model['label']}|{count(len(change.heads), 'head')}" for change in found]
-    tables, cells = (
-        [scores_of(full), *(scores_of(change.found) for change in found)],
-        list[dict[str, Any]](),
-    )
+    tables = [scores_of(full), *(scores_of(change.found) for change in found)]
+    cells = list[dict[str, Any]]()
     for role in drawn:
         row: dict[str, Any] = {
             "role": _name(role),
@@ -348,7 +349,8 @@ def role_by_role(full: Roles, kind: str, found: list[Change]) -> Figure:
             "sort": category(role[1]),
         }
         for column, change, scored in zip(columns, [None, *found], tables, strict=True):
-            held, score = role in (change.now if change else before), scored.get(role)
+            held = role in (change.now if change else before)
+            score = scored.get(role)
             cells.append(
                 {
                     **row,
@@ -374,10 +376,8 @@ def role_by_role(full: Roles, kind: str, found: list[Change]) -> Figure:
     tip = tips(
         "address:N|head", "measure:N|role", "model:N", "text:N|score", "became:N|in this model"
     )
-    opacity, ink = (
-        charts.when("datum.held", 1, FAINT),
-        sorts_colour({cell["sort"] for cell in cells}, 3),
-    )
+    opacity = charts.when("datum.held", 1, FAINT)
+    ink = sorts_colour({cell["sort"] for cell in cells}, 3)
     marks = [
         charts.mark(
             "rect",
@@ -439,9 +439,9 @@ def _joined(
     which one head is left says nothing.
     """
     key = ["kind", "layer", "head"]
-    parts = [
-        scores[scores["measure"] == measure].dropna(subset=["value"]) for scores in (before, after)
-    ]
+    parts = []
+    for scores in (before, after):
+        parts.append(scores[scores["measure"] == measure].dropna(subset=["value"]))
     joined = parts[0][[*key, "value"]].merge(parts[1][[*key, "value"]], on=key)
     joined = joined.rename(columns={"value_x": "before", "value_y": "after"})
     joined = joined[joined["kind"].isin(model["kinds"])]
@@ -488,11 +488,10 @@ def scores_figure(run: Run) -> Figure | None:
     if not known:
         return None
     shown = next((model for model, _, _ in known if model["chosen"]), known[0][0])
-    panels = [
-        scatter(measure, found)
-        for model, measure, found in known
-        if model["setting"] == shown["setting"]
-    ]
+    panels = []
+    for model, measure, found in known:
+        if model["setting"] == shown["setting"]:
+            panels.append(scatter(measure, found))
     return Figure(
         name="scores-after",
         title=f"Scores of the heads that stay, before and after pruning ({shown['label']})",
@@ -508,7 +507,8 @@ def scatter(
     """A score of each head in two models, `before` and `after`, named `one` and `other`."""
     address = found["kind"] + "/" + found["layer"].astype(str) + "/" + found["head"].astype(str)
     cells = found[["before", "after"]].assign(address=address, kind=found["kind"].map(KIND_NAMES))
-    low, high = min(0, *cells["before"], *cells["after"]), max(*cells["before"], *cells["after"])
+    low = min(0, *cells["before"], *cells["after"])
+    high = max(*cells["before"], *cells["after"])
     ends = [low, high if high > low else low + 1]
     x = axis("before:Q", one, domain=ends, tickCount=3, grid=False)
     y = axis("after:Q", other, domain=ends, tickCount=3, grid=False)
@@ -519,11 +519,9 @@ def scatter(
     same = [{"before": end, "after": end} for end in ends]
     line = charts.mark("line", same, {"style": "level", "strokeDash": [4, 4]}, x=x, y=y)
     points = charts.intervals(cells, x, y, tip=tip, size=80, shape=shape)[1:]
-    name, correlation, heads = (
-        capital(measure_name(measure)),
-        rank(found),
-        count(len(found), "head"),
-    )
+    name = capital(measure_name(measure))
+    correlation = rank(found)
+    heads = count(len(found), "head")
     text = (
         f"{heads}, too few to rank"
         if math.isnan(correlation)

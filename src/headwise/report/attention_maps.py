@@ -10,7 +10,7 @@ from headwise.report import charts
 from headwise.report.charts import Spec, axis, tips
 from headwise.report.components import Figure, Panel
 from headwise.report.run_folder import Roles
-from headwise.roles.label import evidence
+from headwise.roles.role import evidence
 
 ROW = 20  # pixels of a row of the map
 LETTER = 7.4  # pixels of a letter
@@ -106,23 +106,22 @@ def levels(arcs: Sequence[Sequence[Any]]) -> list[Arc]:
 
 def _cells(example: Mapping[str, Any], x: Spec, y: Spec) -> Spec:
     """The weights as coloured squares; the rest in a column of its own."""
-    words, size = (
-        [*(_short(word, POINTED) for word in example["words"]), "no word"],
-        len(example["words"]),
-    )
-    cells = [
-        {
-            "row": q,
-            "bottom": q + 0.93,
-            "column": (column := k if k < size else k + GAP),
-            "right": round(column + 0.93, 3),
-            "from": words[q],
-            "to": words[k],
-            "weight": weight,
-        }
-        for q, weights in enumerate(example["weights"])
-        for k, weight in enumerate([*weights, example["rest"][q]])
-    ]
+    words = [*(_short(word, POINTED) for word in example["words"]), "no word"]
+    size = len(example["words"])
+    cells = []
+    for q, weights in enumerate(example["weights"]):
+        for k, weight in enumerate([*weights, example["rest"][q]]):
+            cells.append(
+                {
+                    "row": q,
+                    "bottom": q + 0.93,
+                    "column": (column := k if k < size else k + GAP),
+                    "right": round(column + 0.93, 3),
+                    "from": words[q],
+                    "to": words[k],
+                    "weight": weight,
+                }
+            )
     heat = charts.colour("weight:Q", [0, 1], "heatmap")
     tip = tips("from:N", "to:N", "weight:Q||.2f")
     return charts.mark(
@@ -140,7 +139,8 @@ def _columns(words: Sequence[str], x: Spec, y: Spec) -> list[Spec]:
     """The words above their columns, written upwards."""
     named = [{"word": word, "place": k + MIDDLE, "y": -0.25} for k, word in enumerate(words)]
     rest = [{"word": "rest", "place": len(words) + GAP + MIDDLE, "y": -0.25}]
-    x, y = x | {"field": "place"}, y | {"field": "y"}
+    x = x | {"field": "place"}
+    y = y | {"field": "y"}
     upwards: Spec = {"angle": 270, "align": "left", "fontWeight": "normal"}
     return [
         charts.text(some, "word:N", style, x, y, **upwards)
@@ -152,19 +152,21 @@ def _tree(
     arcs: Sequence[Arc], own: set[frozenset[int]], base: float, x: Spec, y: Spec
 ) -> list[Spec]:
     """Arcs above the words: the role's own strong and with an end at the dependent, the others faint."""
-    lines, ends, names = [], [], []
+    lines = []
+    ends = []
+    names = []
     for number, (governor, dependent, relation, level) in enumerate(arcs):
         strong = frozenset((governor, dependent)) in own
-        lines += [
-            {
-                "arc": number,
-                "x": across,
-                "y": round(base - height, 4),
-                "step": step,
-                "strong": strong,
-            }
-            for step, (across, height) in enumerate(curve(governor, dependent, level * STEP))
-        ]
+        for step, (across, height) in enumerate(curve(governor, dependent, level * STEP)):
+            lines.append(
+                {
+                    "arc": number,
+                    "x": across,
+                    "y": round(base - height, 4),
+                    "step": step,
+                    "strong": strong,
+                }
+            )
         toward = FOOT if governor < dependent else -FOOT
         ends.append({"x": dependent + MIDDLE - toward, "y": base, "strong": strong})
         middle = (governor + dependent) / 2 + MIDDLE
@@ -178,7 +180,8 @@ def _tree(
                     "strong": strong,
                 }
             )
-    marks, at = [], {"x": x | {"field": "x"}, "y": y | {"field": "y"}}
+    marks = []
+    at = {"x": x | {"field": "x"}, "y": y | {"field": "y"}}
     small: Spec = {"fontSize": 10, "dy": -6}
     halo = {
         "fillOpacity": 0,
@@ -190,7 +193,8 @@ def _tree(
         ("datum.strong", "limit", "limit-label", 2, 1),
     ):
         look = {"style": line, "strokeDash": [1, 0], "strokeWidth": width, "opacity": opacity}
-        detail, order = charts.field("arc:N"), charts.field("step:Q")
+        detail = charts.field("arc:N")
+        order = charts.field("step:Q")
         end = {"style": label, "shape": "triangle-down", "size": 42, "filled": True, "opacity": 1}
         marks += [
             charts.mark("line", lines, look, test, **at, detail=detail, order=order),
@@ -204,7 +208,8 @@ def _tree(
 def curve(governor: int, dependent: int, height: float) -> list[tuple[float, float]]:
     """An arc from over one word to over the other: up, across with round corners, down to the dependent."""
     toward = 1 if governor < dependent else -1
-    start, end = governor + MIDDLE + FOOT * toward, dependent + MIDDLE - FOOT * toward
+    start = governor + MIDDLE + FOOT * toward
+    end = dependent + MIDDLE - FOOT * toward
     bend = min(0.35, abs(end - start) / 2) * toward
     turns = [i / (CORNER - 1) for i in range(CORNER)]
     rise = [(start + bend * share**2, height * (1 - (1 - share) ** 2)) for share in turns]

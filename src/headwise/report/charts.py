@@ -123,9 +123,10 @@ def mark(
     """One layer: a mark, its look, a test for the rows that have it, and its channels; those that are None are left
     out.
     """
-    encoding = {
-        name: channel for name, channel in channels.items() if channel is not None and channel != []
-    }
+    encoding = {}
+    for name, channel in channels.items():
+        if channel is not None and channel != []:
+            encoding[name] = channel
     transform = {"transform": [{"filter": where}]} if where else {}
     return {
         "data": data(rows),
@@ -200,7 +201,8 @@ def stacked(
     layers = [
         mark("bar", cells, {"cornerRadius": 2}, x=along, color=filled, opacity=faint, **shared)
     ]
-    middle, number = field(x, stack="zero", bandPosition=0.5), field(x)
+    middle = field(x, stack="zero", bandPosition=0.5)
+    number = field(x)
     for test, style in texts:
         shown = {
             "condition": {"test": f"({test}) && datum['{number['field']}'] > 0", **number},

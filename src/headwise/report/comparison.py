@@ -98,7 +98,10 @@ class Comparison:
 
 
 def _counted(heads: set[Head]) -> str:
-    kinds = [kind for kind in KINDS if any(head.kind == kind for head in heads)]
+    kinds = []
+    for kind in KINDS:
+        if any(head.kind == kind for head in heads):
+            kinds.append(kind)
     return listed(
         [f"{sum(head.kind == kind for head in heads)} of {KIND_NAMES[kind]}" for kind in kinds]
     )
@@ -158,10 +161,11 @@ FURTHEST = 2  # heads that a table names
 def build_summary(found: Comparison) -> dict[str, Any]:
     """The headline numbers side by side, and which heads can be compared."""
     built = {name: summary.build(run) for name, run in found.runs.items()}
-    known = {
-        name: {(lead, label): text for lead, group in one["groups"] for label, text, _ in group}
-        for name, one in built.items()
-    }
+    known = {}
+    for name, one in built.items():
+        known[name] = {
+            (lead, label): text for lead, group in one["groups"] for label, text, _ in group
+        }
     rows = [
         key
         for key in dict.fromkeys(key for one in known.values() for key in one)
@@ -204,11 +208,10 @@ def _text(run: Run, split: str) -> str:
 def build_settings(found: Comparison) -> dict[str, Any]:
     """Every setting that differs: of the plans, of signature and versions."""
     known = [_settings(run) for run in found.both]
-    rows = [
-        key
-        for key in dict.fromkeys([*known[0], *known[1]])
-        if known[0].get(key) != known[1].get(key)
-    ]
+    rows = []
+    for key in dict.fromkeys([*known[0], *known[1]]):
+        if known[0].get(key) != known[1].get(key):
+            rows.append(key)
     columns: Columns = {"setting": str}
     columns |= {
         name: partial(lambda at, key: known[at].get(key, ""), at)
@@ -259,11 +262,10 @@ def build_scores(found: Comparison) -> dict[str, Any] | None:
     if not pairs:
         return None
     names = list(found.runs)
-    rows = [
-        (measure, str(kind), part)
-        for measure, both in pairs.items()
-        for kind, part in both.groupby("kind", sort=False)
-    ]
+    rows = []
+    for measure, both in pairs.items():
+        for kind, part in both.groupby("kind", sort=False):
+            rows.append((measure, str(kind), part))
     columns: Columns = {
         "score": lambda row: capital(measure_name(row[0])),
         "heads": lambda row: f"{len(row[2])} {HEADS_OF_KIND[row[1]]}",
@@ -296,9 +298,10 @@ def _measures(found: Comparison) -> list[str]:
 
 def joined(found: Comparison, measure: str) -> pd.DataFrame:
     """A score of every paired head: kind, layer, head, before (of the first run), after (of the second)."""
-    parts = [
-        run.heads[run.heads["measure"] == measure] for run in found.both if run.heads is not None
-    ]
+    parts = []
+    for run in found.both:
+        if run.heads is not None:
+            parts.append(run.heads[run.heads["measure"] == measure])
     one, other = (part.dropna(subset=["value"])[[*every_head.HEAD, "value"]] for part in parts)
     both = one.merge(other, on=every_head.HEAD).rename(
         columns={"value_x": "before", "value_y": "after"}
@@ -344,12 +347,13 @@ def _map(measure: str, both: pd.DataFrame) -> Panel:
     top = float(change.abs().max()) or 1.0
     power, times = scaled(top)
     unit = 10.0**power
-    values, facts = dict[Head, float](), dict[Head, Any]()
-    for row in both.itertuples():
-        head = Head(row.kind, row.layer, row.head)
-        values[head] = row.after - row.before
+    values = dict[Head, float]()
+    facts = dict[Head, Any]()
+    for row in both.to_dict("records"):
+        head = Head(row["kind"], row["layer"], row["head"])
+        values[head] = row["after"] - row["before"]
         text = _signed(number(values[head] * unit, top * unit))
-        facts[head] = {"before": row.before, "after": row.after, "text": text}
+        facts[head] = {"before": row["before"], "after": row["after"], "text": text}
     scale = Scale(-top, top, "diverging")
     grid = HeadGrid(HeadMap.smallest(values), measure, values=values, scale=scale, facts=facts)
     chart = HeadChart(grid, str(both["kind"].iloc[0]))
@@ -383,8 +387,12 @@ def build_roles(found: Comparison) -> dict[str, Any] | None:
     one, other = (run.roles for run in found.both)
     if one is None or other is None:
         return None
-    scored, names, paired = [scores_of(one), scores_of(other)], list(found.runs), set(found.heads)
-    held = [{role for kind in KINDS for role in roles_of(roles, kind)} for roles in (one, other)]
+    scored = [scores_of(one), scores_of(other)]
+    names = list(found.runs)
+    paired = set(found.heads)
+    held = []
+    for roles in (one, other):
+        held.append({role for kind in KINDS for role in roles_of(roles, kind)})
     known = sorted(role for role in held[0] | held[1] if role[0] in paired)
     columns: Columns = {
         "head": lambda role: str(role[0]),
@@ -544,7 +552,8 @@ def _by_layer(run: Run, model: models.Model) -> str:
 
 def kept_map(found: Comparison, pair: Kept) -> Figure:
     """Layers × heads: kept by both models, by one of them, or by neither."""
-    (one, other), (model, second) = found.both, pair
+    (one, other) = found.both
+    (model, second) = pair
     kept = _kept(one, model), _kept(other, second)
     words = {
         (True, True): "both",
@@ -553,7 +562,8 @@ def kept_map(found: Comparison, pair: Kept) -> Figure:
         (False, False): "neither",
     }
     heads = one.layouts[model["setting"]].heads
-    groups, facts = dict[Head, str](), dict[Head, Any]()
+    groups = dict[Head, str]()
+    facts = dict[Head, Any]()
     for head in heads:
         groups[head] = words[head in kept[0], head in kept[1]]
         facts[head] = {"letter": groups[head].removeprefix("only ") * ("only" in groups[head])}

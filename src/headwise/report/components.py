@@ -27,9 +27,12 @@ class Section(Declaration):
     """A section of a page, declared by `@section(NAME, …)` on the function that collects its content.
 
     The function takes a Run (a Grid, a Comparison) and returns what the template `templates/NAME.html.j2` needs; None
-    leaves the section out. menu: its name in the page's menu; without a heading the template has its own. question:
-    what it answers, for the documentation. page: the page it is on: `run`, `grid` or `comparison`. order: its place
-    there. files: what it is made from, in the folder of the run. template: the template's name, where it is another's.
+    leaves the section out. A section of another package or of a script has no template: its figures, tables and
+    sentences are shown in their order.
+
+    menu: its name in the page's menu. heading: without one, the template has its own. question: what it answers, for
+    the documentation. page: the page it is on: `run`, `grid` or `comparison`. order: its place there. files: what it is
+    made from, in the folder of the run. template: the template's name, where it is another's.
     """
 
     menu: str = ""
@@ -84,10 +87,9 @@ class Figure:
     def specification(self) -> charts.Spec:
         """All panels in one Vega-Lite specification, for the files."""
         titled = len(self.panels) > 1
-        parts = [
-            p.chart | {"width": p.width} | ({"title": p.title} if titled else {})
-            for p in self.panels
-        ]
+        parts = []
+        for p in self.panels:
+            parts.append(p.chart | {"width": p.width} | ({"title": p.title} if titled else {}))
         title = {"text": self.title, "subtitle": self.note, "fontSize": 16, "offset": 16}
         resolve = {"scale": {"color": "shared", "strokeDash": "independent"}}
         together = {
@@ -172,7 +174,10 @@ class HeadChart:
         """
         usual = 48
         if not self.room:
-            row, narrow, usual, wide = 22, 9, 20, 36
+            row = 22
+            narrow = 9
+            usual = 20
+            wide = 36
         height = row * self.heads["layer"].nunique()
         chart = charts.layered(marks, height, description, color="independent")
         edges = 70 + beyond
@@ -219,12 +224,13 @@ def table(
     left out, but for the first; None without rows.
     """
     known = list(items)
-    cells = {title: [write(item) or NONE for item in known] for title, write in columns.items()}
+    cells = {}
+    for title, write in columns.items():
+        cells[title] = [write(item) or NONE for item in known]
     used = [title for i, title in enumerate(cells) if not i or set(cells[title]) != {NONE}]
-    rows = [
-        Row([cells[title][i] for title in used], badge(item), code(item))
-        for i, item in enumerate(known)
-    ]
+    rows = []
+    for i, item in enumerate(known):
+        rows.append(Row([cells[title][i] for title in used], badge(item), code(item)))
     return Table(label, used, rows) if rows else None
 
 

@@ -54,11 +54,10 @@ def build(run: Run) -> dict[str, Any] | None:
 def compared_tables(run: Run) -> list[Table]:
     """Table 2 of Voita et al. (2019) for every set of kinds that has several kinds, or models trained from scratch."""
     controls = models.rows(models.controls(run.models))
-    scratch = {
-        control["reference"]: control
-        for control in controls
-        if control["control"] == "from-scratch"
-    }
+    scratch = {}
+    for control in controls:
+        if control["control"] == "from-scratch":
+            scratch[control["reference"]] = control
     found = []
     for kinds in models.groups(run.models):
         pruned = models.rows(models.of_kinds(models.pruned(run.models), kinds))
@@ -73,12 +72,12 @@ def _compared(
     run: Run, kinds: tuple[str, ...], shown: list[dict[str, Any]], scratch: Mapping[Any, Model]
 ) -> Table | None:
     """The full model, then each model: its heads kind by kind, its quality, and that of its layout from scratch."""
-    named, total, quality = (
-        [kind for kind in KINDS if kind in kinds],
-        shown[0]["total"],
-        run.quality,
-    )
-    change, p, unit = run.part + quality.change, run.part + P, quality.in_unit
+    named = [kind for kind in KINDS if kind in kinds]
+    total = shown[0]["total"]
+    quality = run.quality
+    change = run.part + quality.change
+    p = run.part + P
+    unit = quality.in_unit
     whole = next(iter(run.layouts.values()), None)
 
     def counts(model: Model) -> str:
@@ -121,14 +120,13 @@ def _moved(measure: str, p: str = "") -> Column:
 
 def models_table(run: Run) -> Table | None:
     """Every model. Without test text, quality is that of dev. The loss is shown where some models have no BLEU."""
-    part, dev, number, quality = (
-        run.part,
-        "dev " if run.part else "",
-        partial(partial, models.written),
-        run.quality,
-    )
+    part = run.part
+    dev = "dev " if run.part else ""
+    number = partial(partial, models.written)
+    quality = run.quality
     lossy = any(value(model, "dev_bleu") is None for model in models.rows(run.models))
-    change, unit = part + quality.change, quality.in_unit
+    change = part + quality.change
+    unit = quality.in_unit
     columns: Columns = {
         "model": lambda model: model["label"],
         "heads kept": lambda model: f"{model['kept']} ({percent(model['kept'] / model['total'])})",
@@ -245,7 +243,9 @@ def counts_table(run: Run, pairs: list[Comparison]) -> Table | None:
 
 def comparison_table(run: Run, pairs: list[Comparison]) -> Table | None:
     """A row a comparison."""
-    part, name, moved = run.part, run.quality.name, run.quality.change
+    part = run.part
+    name = run.quality.name
+    moved = run.quality.change
     tuned = run.models["control"].eq("fine-tuned").any()
     measured = partial(models.written, part + run.quality.measure, two_digits)
 

@@ -40,88 +40,92 @@ def build(run: Run) -> dict[str, Any] | None:
 
 def heads_of(run: Run) -> list[Head]:
     """Every head that a score, a role or a layout is about, kind by kind."""
-    tables = [run.heads, None if run.roles is None else run.roles.labels]
-    found = {
-        Head(*row)
-        for t in tables
-        if t is not None
-        for row in t[HEAD].itertuples(index=False, name=None)
-    }
-    found |= {head for mask in run.layouts.values() for head in mask.heads}
-    return sorted(found, key=lambda head: (KINDS.index(head.kind), *head[1:]))
+    heads = set[Head]()
+    for table in (run.heads, None if run.roles is None else run.roles.labels):
+        if table is not None:
+            heads |= {Head(*row) for row in table[HEAD].itertuples(index=False, name=None)}
+    for mask in run.layouts.values():
+        heads |= set(mask.heads)
+    return sorted(heads, key=lambda head: (KINDS.index(head.kind), *head[1:]))
 
 
 def content(runs: Mapping[str, Run], heads: list[Head]) -> dict[str, Any]:
     """What `build` says, of one run or of several with the same heads, each by its name: the measures that all have."""
     facts = {name: Facts.by(run, heads) for name, run in runs.items()}
     first = next(iter(facts.values()))
-    shared = [
-        measure for measure in first.scores if all(measure in t.scores for t in facts.values())
-    ]
-    columns = [(measure, name, facts[name].scores[measure]) for measure in shared for name in runs]
-    titles = [
-        measure_name(measure) + (f" · {name}" if name else "") for measure, name, _ in columns
-    ]
-    choices = first.pruned if len(facts) == 1 else []
-    gated = next(
-        (model for model in choices if model["setting"] in first.closed and model["chosen"]), None
-    )
-    shut = {} if gated is None else first.closed[gated["setting"]]
-    known = [
-        (name, t, at) for name, t in facts.items() for at in range(len(t.pruned))
-    ]  # every pruned model
-    learned = [
-        place for place, (_, t, at) in enumerate(known) if t.pruned[at]["setting"] in t.closed
-    ]
-    stories = {
-        str(head): {
-            "scores": [of_measure.get(head) for _, _, of_measure in columns],
-            "roles": [
-                _named(name, text) for name, t in facts.items() for text in t.roles.get(head, [])
-            ],
-            "alone": "; ".join(
-                _named(name, t.effects[head]) for name, t in facts.items() if head in t.effects
-            ),
-            "statuses": "".join(t.statuses[head] for t in facts.values()),
-            "closed": {place: _closed(known[place], head) for place in learned},
+
+    # A column for each measure and run.
+    shared = [name for name in first.scores if all(name in of.scores for of in facts.values())]
+    columns, measures, titles = [], [], []
+    for measure in shared:
+        for name in runs:
+            title = measure_name(measure) + (f" · {name}" if name else "")
+            columns.append(facts[name].scores[measure])
+            measures.append((measure, title))
+            titles.append(title)
+
+    # Every pruned model, and those of them that have gates.
+    pruned = []
+    for name, of in facts.items():
+        pruned += [(name, of, model) for model in of.pruned]
+    gated = [place for place, (_, of, model) in enumerate(pruned) if model["setting"] in of.closed]
+
+    details = {}
+    for head in heads:
+        roles, alone = [], []
+        for name, of in facts.items():
+            roles += [_named(name, text) for text in of.roles.get(head, [])]
+            if head in of.effects:
+                alone.append(_named(name, of.effects[head]))
+        closed = {}
+        for place in gated:
+            _, of, model = pruned[place]
+            closed[place] = of.closed[model["setting"]].get(head)
+        details[str(head)] = {
+            "scores": [scores.get(head) for scores in columns],
+            "roles": roles,
+            "alone": "; ".join(alone),
+            "statuses": "".join(of.statuses[head] for of in facts.values()),
+            "closed": closed,
         }
-        for head in heads
-    }
-    return {
-        "kinds": [
-            (kind, KIND_NAMES[kind]) for kind in KINDS if kind in {head.kind for head in heads}
-        ],
-        "measures": [
-            (measure, title) for (measure, _, _), title in zip(columns, titles, strict=True)
-        ],
-        "has_roles": any(run.roles is not None for run in runs.values()),
-        "has_untrained": any(run.untrained is not None for run in runs.values()),
-        "models": len(known) if any(run.layouts for run in runs.values()) else 0,
-        "gated": gated and gated["label"],
-        "rows": [
+
+    # In the table of one run, the step at which the gates of its chosen model shut.
+    chosen = None
+    if len(facts) == 1:
+        with_gates = [model for model in first.pruned if model["setting"] in first.closed]
+        chosen = next((model for model in with_gates if model["chosen"]), None)
+    rows = []
+    for head in heads:
+        labels = [_named(name, of.labels[head]) for name, of in facts.items() if head in of.labels]
+        rows.append(
             {
                 "kind": head.kind,
                 "address": str(head),
-                "scores": stories[str(head)]["scores"],
-                "role": "; ".join(
-                    _named(name, t.labels[head]) for name, t in facts.items() if head in t.labels
-                ),
-                "kept": sum(t.statuses[head].count(KEPT) for t in facts.values()),
-                "closed": shut.get(head),
+                "scores": details[str(head)]["scores"],
+                "role": "; ".join(labels),
+                "kept": sum(of.statuses[head].count(KEPT) for of in facts.values()),
+                "closed": None if chosen is None else first.closed[chosen["setting"]].get(head),
             }
-            for head in heads
-        ],
+        )
+
+    kinds = {head.kind for head in heads}
+    has_untrained = any(run.untrained is not None for run in runs.values())
+    models = []
+    for name, _, model in pruned:
+        models.append({"label": _named(name, model["label"]), "chosen": bool(model["chosen"])})
+    return {
+        "kinds": [(kind, KIND_NAMES[kind]) for kind in KINDS if kind in kinds],
+        "measures": measures,
+        "has_roles": any(run.roles is not None for run in runs.values()),
+        "has_untrained": has_untrained,
+        "models": len(pruned) if any(run.layouts for run in runs.values()) else 0,
+        "gated": chosen and chosen["label"],
+        "rows": rows,
         "details": {
             "measures": titles,
-            "untrained": any(run.untrained is not None for run in runs.values()),
-            "models": [
-                {
-                    "label": _named(name, t.pruned[at]["label"]),
-                    "chosen": bool(t.pruned[at]["chosen"]),
-                }
-                for name, t, at in known
-            ],
-            "heads": stories,
+            "untrained": has_untrained,
+            "models": models,
+            "heads": details,
         },
     }
 
@@ -150,11 +154,6 @@ class Facts:
             closed_of(run),
             effects_of(run),
         )
-
-
-def _closed(model: tuple[str, Facts, int], head: Head) -> int | None:
-    _, found, at = model
-    return found.closed[found.pruned[at]["setting"]].get(head)
 
 
 def _named(name: str, text: str) -> str:

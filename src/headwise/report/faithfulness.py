@@ -173,7 +173,8 @@ def _near(found: pd.DataFrame, best: str | None) -> set[str]:
     area = of(found, "area").drop("random", errors="ignore").dropna(subset=["low", "high"])
     if best is None or best not in area.index:
         return set()
-    low, high = area.loc[best, "low"], area.loc[best, "high"]
+    low = area.loc[best, "low"]
+    high = area.loc[best, "high"]
     return set(area.index[(area["low"] <= high) & (area["high"] >= low)]) - {best}
 
 
@@ -189,7 +190,8 @@ def _cell(found: pd.DataFrame, statistic: str, row: Judged) -> str:
         return percent(one["value"])
     if pd.isna(one["low"]) or pd.isna(one["high"]):
         return number(one["value"], scale)
-    low, high = number(one["low"], scale), number(one["high"], scale)
+    low = number(one["low"], scale)
+    high = number(one["high"], scale)
     return f"{number(one['value'], scale)}\n{f'{low} to {high}' if measure == 'random' else f'[{low}, {high}]'}"
 
 
@@ -225,9 +227,10 @@ def removal_curves(run: Run) -> Figure | None:
         return None
     table = run.curves.dropna(subset=["loss"])
     areas = curve_areas(table)
-    ordered = [
-        measure for measure, order in sorted(areas, key=lambda key: areas[key]) if order == "once"
-    ]
+    ordered = []
+    for measure, order in sorted(areas, key=lambda key: areas[key]):
+        if order == "once":
+            ordered.append(measure)
     shown = ordered[:MOST_CURVES]
     known = table[(table["order"] == "random") | table["measure"].isin(shown)]
     low, high = (

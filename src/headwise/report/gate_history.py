@@ -86,7 +86,8 @@ class GateHistory:
     @property
     def undecided(self) -> int:
         """The gates that were neither open nor shut when they were decided."""
-        share, last = value(self.model, "undecided_gates"), self.opened.to_numpy()[-1]
+        share = value(self.model, "undecided_gates")
+        last = self.opened.to_numpy()[-1]
         return (
             int(((last > SURE) & (last < 1 - SURE)).sum())
             if share is None
@@ -228,7 +229,8 @@ def gate_curves(run: Run) -> list[Figure]:
 
 def _gate_figure(run: Run, model: dict[str, Any], points: int) -> Figure:
     name = model["setting"]
-    log, mask = run.gates[name].dropna(subset=["p_open"]), run.layouts.get(name)
+    log = run.gates[name].dropna(subset=["p_open"])
+    mask = run.layouts.get(name)
     log = log[log["step"].isin(thinned(log["step"], points))]
     kept = frozenset[Head]() if mask is None else mask.kept
     heads = log[["kind", "layer", "head"]].itertuples(index=False, name=None)
@@ -236,16 +238,17 @@ def _gate_figure(run: Run, model: dict[str, Any], points: int) -> Figure:
         p=log["p_open"], status=["kept" if head in kept else "removed" for head in heads]
     )
     kinds = [kind for kind in KINDS if kind in set(log["kind"])]
-    panels = [
-        Panel(
-            _gate_panel(part, f"{kind}_{layer}", f"{kind}/{layer}/"),
-            f"{f'{kind} ' if len(kinds) > 1 else ''}layer {layer}",
-            230,
-            150,
-        )
-        for kind in kinds
-        for layer, part in log[log["kind"] == kind].groupby("layer")
-    ]
+    panels = []
+    for kind in kinds:
+        for layer, part in log[log["kind"] == kind].groupby("layer"):
+            panels.append(
+                Panel(
+                    _gate_panel(part, f"{kind}_{layer}", f"{kind}/{layer}/"),
+                    f"{f'{kind} ' if len(kinds) > 1 else ''}layer {layer}",
+                    230,
+                    150,
+                )
+            )
     return Figure(
         name=f"gates-{name}",
         title=f"{model['label']}: {model['kept']} of {model['total']} heads stay open",
@@ -258,10 +261,8 @@ def _gate_figure(run: Run, model: dict[str, Any], points: int) -> Figure:
 
 def _gate_panel(part: pd.DataFrame, name: str, layer: str) -> charts.Spec:
     hover = f"at_{name.replace('-', '_')}"
-    x, y = (
-        axis("step:Q", "step", tickCount=3, format=",d", grid=False),
-        axis("p:Q", None, domain=[0, 1], values=[0, 0.5, 1]),
-    )
+    x = axis("step:Q", "step", tickCount=3, format=",d", grid=False)
+    y = axis("p:Q", None, domain=[0, 1], values=[0, 0.5, 1])
     ink = colour("status:N", ["kept", "removed"])
     (line,) = charts.curve(
         part[["step", "head", "p", "status"]], x, y, ink, detail=charts.field("head:N"), width=1.6
@@ -327,10 +328,9 @@ def training_curve(run: Run) -> Figure | None:
     found = None if found is None else found[found["measure"].isin(LOSSES)].dropna(subset=["value"])
     if found is None or found.empty:
         return None
-    parts = [
-        part[part["step"].isin(thinned(part["step"], LOGGED))]
-        for _, part in found.groupby("measure")
-    ]
+    parts = []
+    for _, part in found.groupby("measure"):
+        parts.append(part[part["step"].isin(thinned(part["step"], LOGGED))])
     points = pd.concat(parts).assign(curve=lambda t: t["measure"].map(LOSSES))[
         ["step", "curve", "value"]
     ]
@@ -412,7 +412,8 @@ def _pictures(shown: list[GateHistory], steps: list[int]) -> Iterator[Image.Imag
 
 def _drawing(shown: list[GateHistory], now: list[np.ndarray], step: int, share: float) -> str:
     """One frame as SVG: the models side by side, each under its name, and how far training is."""
-    widths, heights = [], []
+    widths = []
+    heights = []
     for history in shown:
         widths.append(max(count for _, layers in history.grids for count in layers) * CELL)
         heights.append(sum(len(layers) * CELL + PAD for _, layers in history.grids) + PAD)

@@ -12,7 +12,8 @@ from headwise.report.components import Columns, Figure, Panel, Table, section, t
 from headwise.report.format import number, percent, probability, signed
 from headwise.report.run_folder import Run
 
-HEAD, OTHER = ["kind", "layer", "head"], ["other_kind", "other_layer", "other_head"]
+HEAD = ["kind", "layer", "head"]
+OTHER = ["other_kind", "other_layer", "other_head"]
 THOUSAND = 1000  # interactions are shown in thousandths of a nat
 SHORT = {"encoder-self": "e", "decoder-self": "d", "cross": "x"}
 
@@ -69,7 +70,8 @@ def interaction_map(found: pd.DataFrame) -> Figure:
             "measured": [_interval(row) for row in both.to_dict("records")],
         }
     )
-    size, ends = len(order), round(THOUSAND * top, 3)
+    size = len(order)
+    ends = round(THOUSAND * top, 3)
     starts = [at for at, name in enumerate(order) if name.endswith("/0")]
     names = "".join(f"datum.value == {at} ? '{_short(order[at])}' : " for at in starts)
     ticks: charts.Spec = {
@@ -78,10 +80,8 @@ def interaction_map(found: pd.DataFrame) -> Figure:
         "labelAngle": 0,
         "labelFontSize": 10,
     }
-    x, y = (
-        axis("column:O", None, orient="top", domain=[*range(size)], **ticks),
-        axis("row:O", None, domain=[*range(size)], **ticks),
-    )
+    x = axis("column:O", None, orient="top", domain=[*range(size)], **ticks)
+    y = axis("row:O", None, domain=[*range(size)], **ticks)
     ink = charts.field(
         "value:Q",
         scale={"range": "diverging", "domain": [-ends, ends], "clamp": True, "interpolate": "rgb"},

@@ -16,9 +16,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from headwise.heads import write_text
+from headwise.report import components
 from headwise.report.charts import vega_config
 from headwise.report.comparison import Comparison
-from headwise.report.components import VEGA_LITE, Figure, figures_in, sections_of
+from headwise.report.components import VEGA_LITE, Figure, Section, Table, figures_in, sections_of
 from headwise.report.run_folder import Grid, Run, read_grid, read_run
 from headwise.theme import COLOURS, DARK, FONT, LIGHT
 
@@ -71,9 +72,7 @@ def render(found: Found, content: dict[str, dict[str, Any]]) -> str:
     shown = [section for section in sections_of(page_of(found)) if section.name in content]
     bodies = {}
     for section in shown:
-        template = environment.get_template(f"{section.template or section.name}.html.j2")
-        body = template.render(name=found.name, **content[section.name])
-        bodies[section.name] = Markup(body)
+        bodies[section.name] = Markup(body_of(section, content[section.name], found.name))
     figures: list[Figure] = figures_in(list(content.values()))
     return environment.get_template("frame.html.j2").render(
         name=found.name,
@@ -93,6 +92,20 @@ def render(found: Found, content: dict[str, dict[str, Any]]) -> str:
         },
         configurations={"light": vega_config(LIGHT), "dark": vega_config(DARK)},
         library=_library(),
+    )
+
+
+def body_of(section: Section, content: dict[str, Any], name: str) -> str:
+    """The HTML of a section's content. One without a template shows its figures, its tables and its sentences."""
+    environment = _templates()
+    if section.name in components.section.own:
+        template = environment.get_template(f"{section.template or section.name}.html.j2")
+        return template.render(name=name, **content)
+    parts = list(content.values())
+    return environment.get_template("plain.html.j2").render(
+        figures=figures_in(parts),
+        tables=[part for part in parts if isinstance(part, Table)],
+        sentences=[part for part in parts if isinstance(part, str)],
     )
 
 

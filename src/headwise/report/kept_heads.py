@@ -105,14 +105,14 @@ def _map_panel(grid: HeadGrid, kind: Kind) -> Panel:
     tip = tips("address:N|head", "kept:N|in the pruned model")
     ink = None
     if "value" in chart.heads:
-        legend = {"orient": "bottom", "title": "confidence", "titleOrient": "left"}
+        legend: charts.Spec = {"orient": "bottom", "title": "confidence", "titleOrient": "left"}
         legend |= {"gradientLength": 180, "values": [0, 0.5, 1]}
         ink = colour("value:Q", [0, 1], "heatmap", **legend)
         tip += tips("value:Q|confidence|.3f")
     kept = chart.heads["kept"].eq("kept").groupby(chart.heads["layer"]).agg(["sum", "size"])
-    counts = [
-        {"layer": layer, "text": f"{n} of {total} kept"} for layer, n, total in kept.itertuples()
-    ]
+    counts = []
+    for layer, n, total in kept.itertuples():
+        counts.append({"layer": layer, "text": f"{n} of {total} kept"})
     dots = {"size": 110, "opacity": 1}
     place: charts.Spec = {"x": chart.x, "y": chart.y, "tooltip": tip}
     place["color"] = ink and {**ink, "legend": None}
@@ -134,15 +134,17 @@ def heads_by_layer(run: Run) -> Figure | None:
     if not known:
         return None
     pruned = {model["setting"]: run.pruned_kinds(model) for model in known}
-    kinds = [kind for kind in KINDS if any(kind in found for found in pruned.values())]
+    kinds = []
+    for kind in KINDS:
+        if any(kind in found for found in pruned.values()):
+            kinds.append(kind)
     empty = []
     for model in known:
         mask = run.layouts[model["setting"]]
-        sites = [
-            site
-            for site in mask.heads.sites
-            if site.kind in pruned[model["setting"]] and not mask.of(site)
-        ]
+        sites = []
+        for site in mask.heads.sites:
+            if site.kind in pruned[model["setting"]] and not mask.of(site):
+                sites.append(site)
         if sites:
             empty.append(
                 f"{listed([f'{KIND_NAMES[site.kind]} {site.layer}' for site in sites])} ({model['label']})"
@@ -165,11 +167,11 @@ def _bars(run: Run, known: list[dict[str, Any]], kind: Kind) -> Panel:
     cells = [("full model", layer, count) for layer, count in enumerate(counts)] if run.full else []
     for model in known:
         mask = run.layouts[model["setting"]]
-        cells += [
-            (model["label"], layer, left) for layer, (left, _) in enumerate(by_layer(mask, kind))
-        ]
+        for layer, (left, _) in enumerate(by_layer(mask, kind)):
+            cells.append((model["label"], layer, left))
     table = pd.DataFrame(cells, columns=["model", "layer", "kept"])
-    order, half = list(dict.fromkeys(table["model"])), (len(counts) - 1) / 2
+    order = list(dict.fromkeys(table["model"]))
+    half = (len(counts) - 1) / 2
     ink = field("layer:O", scale={"range": "ordinal"}, legend={"orient": "top", "title": "layer"})
     marks = charts.stacked(
         table,
@@ -198,12 +200,11 @@ def _joint(run: Run) -> Lines:
 
     A target count for each kind decides what is left of it, so such models are no finding and left out.
     """
-    free = [
-        len(kinds) > 1 and not isinstance(keep, Mapping) and name in run.layouts
-        for name, kinds, keep in zip(
-            run.models.index, run.models["kinds"], run.models["keep"], strict=True
-        )
-    ]
+    free = []
+    for name, kinds, keep in zip(
+        run.models.index, run.models["kinds"], run.models["keep"], strict=True
+    ):
+        free.append(len(kinds) > 1 and not isinstance(keep, Mapping) and name in run.layouts)
     found = [
         (name, line) for name, line in models.lines(run.models[free]) if not models.is_random(line)
     ]
@@ -215,7 +216,9 @@ def heads_by_kind(run: Run, joint: Lines) -> Figure | None:
     """Share of each kind's heads left against the share of all heads pruned; None where no two kinds were pruned."""
     if not joint:
         return None
-    ours = {name: [_kinds_left(run, model) for model in line] for name, line in joint}
+    ours = {}
+    for name, line in joint:
+        ours[name] = [_kinds_left(run, model) for model in line]
     paper: dict[str, list[Left]] = {}
     for row in pd.read_csv(PAPERS / "voita2019_kinds.csv").to_dict("records"):
         left: Left = {kind: (int(row[kind]), PAPER_KIND) for kind in KINDS}
@@ -255,14 +258,13 @@ def _kinds_left(run: Run, model: Mapping[str, Any]) -> Left:
 def decoder_layers(run: Run, joint: Lines) -> Figure | None:
     """Share of the heads left in each decoder layer or third of them, a panel a kind; None where no two kinds were."""
     kinds: tuple[Kind, ...] = ("decoder-self", "cross")
-    drawn = {
-        f"{capital(KIND_NAMES[kind])} · {name}": [
-            _layers_left(run, model["setting"], kind) for model in line
-        ]
-        for name, line in joint
-        for kind in kinds
-        if kind in line[0]["kinds"]
-    }
+    drawn = {}
+    for name, line in joint:
+        for kind in kinds:
+            if kind in line[0]["kinds"]:
+                drawn[f"{capital(KIND_NAMES[kind])} · {name}"] = [
+                    _layers_left(run, model["setting"], kind) for model in line
+                ]
     if drawn and {name for found in drawn.values() for name in found[0]} == set(THIRDS):
         for row in pd.read_csv(PAPERS / "voita2019_layers.csv").to_dict("records"):
             title = f"{capital(KIND_NAMES[row['kind']])} · Voita et al. 2019, EN-RU WMT"
@@ -293,20 +295,21 @@ def _layers_left(run: Run, name: str, kind: Kind) -> Left:
 
 def _shares(found: list[Left], title: str, what: str) -> Panel:
     """A line for each kind or layer through the models, from the whole one on."""
-    names, cells = list(found[0]), []
+    names = list(found[0])
+    cells = []
     for one in ({name: (total, total) for name, (_, total) in found[0].items()}, *found):
         removed = 1 - sum(left for left, _ in one.values()) / sum(
             total for _, total in one.values()
         )
-        cells += [
-            {
-                "name": name,
-                "removed": round(100 * removed, 2),
-                "left": round(100 * left / total, 2),
-                "text": f"{left} of {total}",
-            }
-            for name, (left, total) in one.items()
-        ]
+        for name, (left, total) in one.items():
+            cells.append(
+                {
+                    "name": name,
+                    "removed": round(100 * removed, 2),
+                    "left": round(100 * left / total, 2),
+                    "text": f"{left} of {total}",
+                }
+            )
     by_kind = what == "kind"
     domain = list(KINDS) if by_kind else names
     legend = {

@@ -31,27 +31,21 @@ DATASETS = "datasets:"  # how a plan names a text of the hub
 def kept_table(mask: HeadMask) -> str:
     """How many heads of every layer are left, a row a layer and a column a kind of attention."""
     kinds = mask.heads.kinds
-    layers = max(len(mask.heads.query[kind]) for kind in kinds)
-    sites = [[Site(kind, layer) for kind in kinds] for layer in range(layers)]
-    known = set(mask.heads.sites)
-    rows = [
-        [
-            f"{len(mask.of(site))} of {mask.heads.count(site)}" if site in known else ""
-            for site in row
-        ]
-        for row in sites
-    ]
-    lines = [
-        ["layer", *kinds],
-        ["---"] * (1 + len(kinds)),
-        *([str(n), *row] for n, row in enumerate(rows)),
-    ]
+    lines = [["layer", *kinds], ["---"] * (1 + len(kinds))]
+    for layer in range(max(len(mask.heads.query[kind]) for kind in kinds)):
+        line = [str(layer)]
+        for kind in kinds:
+            site = Site(kind, layer)
+            is_there = site in mask.heads.sites
+            line.append(f"{len(mask.of(site))} of {mask.heads.count(site)}" if is_there else "")
+        lines.append(line)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def sections(run: Run, model: Model) -> list[tuple[str, str]]:
     """Title and text of every section about a model of a run."""
-    full, groups = run.full, list[tuple[str, Rows]]()
+    full = run.full
+    groups = list[tuple[str, Rows]]()
     if full is not None:
         groups += [("What was saved", pairs(summary.saved(full, model)))]
         groups += [("What it cost (95 % intervals)", pairs(summary.cost(run, full, model)))]
@@ -116,7 +110,8 @@ def plan_of(run: Run) -> dict[str, Any]:
 
 def texts(run: Run) -> dict[str, str]:
     """The text of each split by name: files without their folders, which are nobody's business."""
-    data, found = plan_of(run).get("data") or {}, dict[str, str]()
+    data = plan_of(run).get("data") or {}
+    found = dict[str, str]()
     for split in ("train", "dev", "test"):
         spec = data.get(split) or ("embedded corpus of headwise" if data.get("embedded") else None)
         files = [spec] if isinstance(spec, str) else spec or []
@@ -152,5 +147,7 @@ def results(run: Run, model: Model) -> list[dict[str, Any]]:
 
 def table(rows: Rows) -> str:
     """Two columns without a heading."""
-    cells = [tuple(" ".join(text.split()).replace("|", "\\|") for text in row) for row in rows]
+    cells = []
+    for row in rows:
+        cells.append(tuple(" ".join(text.split()).replace("|", "\\|") for text in row))
     return "\n".join(["| | |", "|---|---|", *(f"| {label} | {text} |" for label, text in cells)])

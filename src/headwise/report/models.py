@@ -54,9 +54,11 @@ FACTS = (
     "against",
 )
 LEARNED = ("gates", "top-k")
-RANDOM, RANDOM_LINE = "greedy.random", "random orders"
+RANDOM = "greedy.random"
+RANDOM_LINE = "random orders"
 TUNED = "_to_fine-tuned"  # the ending of a measure that compares with equal further training
-P, P_TUNED = "p_value", f"p_value{TUNED}"
+P = "p_value"
+P_TUNED = f"p_value{TUNED}"
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,8 @@ def difference(
     model: Model | None, measure: str, p: str = "", join: str = "\n", unit: str = ""
 ) -> str:
     """`−0.31 [−0.71, +0.11]`, and p on a line below; empty where it was not measured."""
-    found, chance = value(model, measure), value(model, p)
+    found = value(model, measure)
+    chance = value(model, p)
     if found is None:
         return ""
     text = f"{signed(found)}{unit} {interval(*bounds(model, measure))}".strip()
@@ -259,7 +262,8 @@ def difference(
 def verdict(model: Model | None, measure: str, p: str = "") -> str:
     """`better`, `worse` or `not distinguishable`: both the interval and p (below 0.05) must speak; empty without an
     interval."""
-    (low, high), chance = bounds(model, measure), value(model, p)
+    (low, high) = bounds(model, measure)
+    chance = value(model, p)
     if low is None or high is None:
         return ""
     if low <= 0 <= high or (chance is not None and chance >= 0.05):

@@ -32,9 +32,10 @@ def quality_figures(
 
     seeds: the models of single seeds (a grid's), drawn as small marks around the means in `frame`.
     """
-    groups = [
-        kinds for kinds in models.groups(frame) if len(models.of_kinds(models.pruned(frame), kinds))
-    ]
+    groups = []
+    for kinds in models.groups(frame):
+        if len(models.of_kinds(models.pruned(frame), kinds)):
+            groups.append(kinds)
     found = [_quality_figure(frame, facts, seeds, kinds, len(groups) > 1) for kinds in groups]
     return [figure for figure in found if figure is not None]
 
@@ -46,11 +47,9 @@ def _quality_figure(
     kinds: tuple[str, ...],
     several: bool,
 ) -> Figure | None:
-    own, full, quality = (
-        models.of_kinds(frame, kinds),
-        models.full_model(frame),
-        models.quality(frame),
-    )
+    own = models.of_kinds(frame, kinds)
+    full = models.full_model(frame)
+    quality = models.quality(frame)
     points = {part: found for part in PARTS if len(found := _points(own, full, quality, part)) > 1}
     if not points:
         return None
@@ -116,10 +115,8 @@ def _points(own: pd.DataFrame, full: Model | None, quality: Quality, part: str) 
 
 def _point(model: Model, full: Model | None, quality: Quality, part: str) -> dict[str, Any]:
     """One model; low and high are the interval of its difference, drawn from the full model's quality."""
-    base, (low, high) = (
-        value(full, part + quality.measure),
-        models.bounds(model, part + quality.change),
-    )
+    base = value(full, part + quality.measure)
+    (low, high) = models.bounds(model, part + quality.change)
     around = {}
     if base is not None and low is not None and high is not None:
         around = {"low": quality.moved(base, low), "high": quality.moved(base, high)}
@@ -160,11 +157,9 @@ def _line_points(
 def _side_by_side(table: pd.DataFrame, total: int) -> list[float]:
     """Where marks are drawn: those of as many heads move a little to the left and right of the first."""
     single = ~table["sort"].isin(["full", "random"])
-    marks, seen, furthest = (
-        Counter(table.loc[single, "kept"]),
-        Counter[float](),
-        max(APART, 0.006 * total),
-    )
+    marks = Counter(table.loc[single, "kept"])
+    seen = Counter[float]()
+    furthest = max(APART, 0.006 * total)
     places = []
     for kept, moves in zip(table["kept"], single, strict=True):
         step = (seen[kept] + 1) // 2 * (1 if seen[kept] % 2 else -1) if moves else 0
@@ -199,10 +194,8 @@ def _span(points: pd.DataFrame, levels: pd.DataFrame, quality: Quality) -> tuple
     numbers = [shown[end].dropna() for end in ("value", "low", "high") if end in shown] + [
         levels["value"]
     ]
-    low, high = (
-        min(part.min() for part in numbers if len(part)),
-        max(part.max() for part in numbers if len(part)),
-    )
+    low = min(part.min() for part in numbers if len(part))
+    high = max(part.max() for part in numbers if len(part))
     least = 0.01 * high if quality.relative else 0.5
     return (low, high) if high - low > least else (low - least, high + least)
 
@@ -222,10 +215,8 @@ def _quality_panel(
     part: str,
     seeds: pd.DataFrame,
 ) -> Spec:
-    total, ticks = (
-        int(points["total"].iloc[0]),
-        sorted({0, *(round(kept) for kept in points["kept"])}),
-    )
+    total = int(points["total"].iloc[0])
+    ticks = sorted({0, *(round(kept) for kept in points["kept"])})
     few = {"values": ticks} if len(ticks) <= 7 else {}
     ends = [-0.02 * total, 1.02 * total]
     x = axis(
@@ -246,10 +237,14 @@ def _quality_panel(
         nice=False,
         tickCount=5,
     )
-    ink, tip = _line_colour(points["line"]), _tip(quality)
-    on_line, sort = points[points["line"] != ""], points["sort"]
-    random, single = on_line[on_line["sort"] == "random"], on_line[on_line["sort"] != "random"]
-    learned, thin = single["sort"].isin(["learned", "chosen"]), {"strokeWidth": 1, "opacity": 0.3}
+    ink = _line_colour(points["line"])
+    tip = _tip(quality)
+    on_line = points[points["line"] != ""]
+    sort = points["sort"]
+    random = on_line[on_line["sort"] == "random"]
+    single = on_line[on_line["sort"] != "random"]
+    learned = single["sort"].isin(["learned", "chosen"])
+    thin = {"strokeWidth": 1, "opacity": 0.3}
     marks = [
         *(charts.curve(random, x, y, ink, band=0.2, clip=True)[:1] if len(random) else []),
         *_level_marks(levels, y),
@@ -305,14 +300,13 @@ def _seed_points(
     """Single seeds' models, each at its own difference from the quality of the mean full model: those with gates that
     several seeds have, and the chosen ones.
     """
-    base, found = value(full, part + quality.measure), []
+    base = value(full, part + quality.measure)
+    found = []
     own = models.of_kinds(models.pruned(seeds), kinds)
     counts = Counter(own.index)
     for model in models.rows(own):
-        change, several = (
-            value(model, part + quality.change),
-            counts[model["setting"]] > 1 and model["learned"],
-        )
+        change = value(model, part + quality.change)
+        several = counts[model["setting"]] > 1 and model["learned"]
         if base is not None and change is not None and (model["chosen"] or several):
             found.append(
                 {
@@ -359,7 +353,8 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
     every = [line for lines in groups.values() for _, line in lines if not line["learned"].all()]
     if not every:
         return []
-    full, quality = models.full_model(frame), models.quality(frame)
+    full = models.full_model(frame)
+    quality = models.quality(frame)
     part = max(
         PARTS,
         key=lambda part: sum(
@@ -401,7 +396,8 @@ def _removal_points(
     full: Model | None, lines: list[tuple[str, pd.DataFrame]], quality: Quality, part: str
 ) -> pd.DataFrame:
     """The points of a panel: every line starts at the full model; `removed` is the share removed in per cent."""
-    base, found = value(full, part + quality.measure), []
+    base = value(full, part + quality.measure)
+    found = []
     for name, line in lines:
         total = int(line["total"].iloc[0])
         start = {

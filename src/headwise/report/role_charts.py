@@ -28,6 +28,13 @@ HEADS_SHOWN, NEAREST = 9, 3  # heads in figures of evidence; where none has the 
 RARE = {"rare.two-rarest": "one of the two rarest", "rare.rarest": "the rarest"}
 
 
+def _threshold(name: str) -> float:
+    """The score from which on a head has a role that is decided by a threshold."""
+    threshold = role[name].threshold
+    assert threshold is not None
+    return threshold
+
+
 def of_untrained(found: Roles) -> pd.DataFrame:
     """The tests of roles of untrained models; no row without any."""
     controls = found.controls
@@ -81,7 +88,9 @@ def _grid(run: Run, found: Roles, kind: str) -> Figure:
     by, places = _places(run, labels, kind)
     roles = of_kind(found.roles, kind).sort_values("value", ascending=False, kind="stable")
     held = {head: part.to_dict("records") for head, part in roles.groupby(["layer", "head"])}
-    cells = [cell for head in labels.to_dict("records") for cell in _cells(head, held, places)]
+    cells = []
+    for head in labels.to_dict("records"):
+        cells += _cells(head, held, places)
     size = max(places.values())
     room = size <= ROOM
     edges = _lay_out(cells, room)
@@ -152,10 +161,9 @@ def _cells(
         "label": head["label"],
         "parts": max(len(roles[:PARTS]), 1),
     }
-    parts = [
-        (category(role["measure"]), in_cell(role["measure"]), f"{role['value']:.2f}")
-        for role in roles[:PARTS]
-    ]
+    parts = []
+    for row in roles[:PARTS]:
+        parts.append((category(row["measure"]), in_cell(row["measure"]), f"{row['value']:.2f}"))
     return [
         base | {"part": part, "sort": sort, "role": role, "score": score}
         for part, (sort, role, score) in enumerate(parts or [(NO_ROLE, "", "")])
@@ -172,7 +180,8 @@ def _lay_out(cells: list[dict[str, Any]], room: bool) -> dict[int, tuple[int, in
         for cell in inside:
             cell["top"] = top + cell["part"] * filled / cell["parts"]
             cell["bottom"] = top + (cell["part"] + 1) * filled / cell["parts"] - 1.5
-            cell["middle"], cell["foot"] = (cell["top"] + cell["bottom"]) / 2, top + filled
+            cell["middle"] = (cell["top"] + cell["bottom"]) / 2
+            cell["foot"] = top + filled
         edges[layer] = top, top + filled
         top += filled + (FOOT if room else 1)
     return edges
@@ -186,10 +195,8 @@ def _marks(
     look: Spec = {"labelExpr": f"{names}''", "grid": False, "ticks": False, "domain": False}
     y = axis("top:Q", "layer", domain=[0, height], reverse=True, nice=False)
     y["axis"] = {"values": list(middles), **look}
-    x, tip = (
-        axis("rank:O", None, labels=False, orient="top"),
-        tips("address:N|head", "label:N|does"),
-    )
+    x = axis("rank:O", None, labels=False, orient="top")
+    tip = tips("address:N|head", "label:N|does")
     ink = sorts_colour({cell["sort"] for cell in cells}, 5)
     marks = [
         charts.mark(
@@ -330,7 +337,7 @@ def offsets(found: Roles) -> Figure | None:
         return None
     confirmed = _first_heads(found.roles[found.roles["measure"].str.startswith("positional.")])
     shown = confirmed[:HEADS_SHOWN] or _first_heads(table)[:NEAREST]
-    least = percent(role["positional"].threshold)
+    least = percent(_threshold("positional"))
     return Figure(
         name="offsets",
         title="Where positional heads look" if confirmed else "No head is positional; the nearest",
@@ -359,7 +366,7 @@ def _offset_panel(found: Roles, table: pd.DataFrame, head: tuple[Any, ...]) -> P
         offset=[signed(int(measure.split(".")[1]), 0) for measure in untrained["measure"]]
     )
     marks = _evidence(
-        cells, x, y, colour("which:N", ["highest", "other"]), role["positional"].threshold, tip, "y"
+        cells, x, y, colour("which:N", ["highest", "other"]), _threshold("positional"), tip, "y"
     )
     marks[:0] = _band(untrained, {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}})
     return Panel(
@@ -385,15 +392,11 @@ def rare_tokens(found: Roles) -> Figure | None:
     cells = table.loc[
         table["address"].isin(order), ["address", "which", "value", "low", "high", "baseline", "n"]
     ]
-    count, threshold = (
-        int((found.roles["measure"] == "rare.two-rarest").sum()),
-        role["rare.two-rarest"].threshold,
-    )
+    count = int((found.roles["measure"] == "rare.two-rarest").sum())
+    threshold = _threshold("rare.two-rarest")
     ink = colour("which:N", list(RARE.values()), orient="top", title=None, symbolType="square")
-    x, y = (
-        axis("value:Q", "share of tokens", domain=[0, 1], tickCount=5),
-        axis("address:N", None, sort=order),
-    )
+    x = axis("value:Q", "share of tokens", domain=[0, 1], tickCount=5)
+    y = axis("address:N", None, sort=order)
     tip = tips(
         "address:N|head", "which:N|looks at", "value:Q|share|.3f", "baseline:Q||.3f", "n:Q||,"
     )

@@ -93,7 +93,8 @@ def in_short(run: Run) -> list[tuple[str, str, str]]:
     facts = []
     for kind in kinds_of(run.roles) if run.roles is not None else []:
         assert run.roles is not None
-        roles, total = of_kind(run.roles.roles, kind), len(of_kind(run.roles.labels, kind))
+        roles = of_kind(run.roles.roles, kind)
+        total = len(of_kind(run.roles.labels, kind))
         counts = _by_sort(roles)["sort"].value_counts()
         sorts = " · ".join(f"{sort} {count}" for sort, count in counts.items())
         text = f"{len(roles[HEAD].drop_duplicates())} of {total} have a role that two halves of the text confirm"
@@ -105,16 +106,15 @@ def _groups(found: Roles) -> list[tuple[str, list[tuple[str, str, str]]]]:
     """Facts for each kind of heads and for the text."""
     groups = []
     for kind in kinds_of(found):
-        roles, total = of_kind(found.roles, kind), len(of_kind(found.labels, kind))
+        roles = of_kind(found.roles, kind)
+        total = len(of_kind(found.labels, kind))
         count = len(roles[HEAD].drop_duplicates())
         facts = [("With a role", f"{count} of {total} ({percent(count / total)})", "")]
         by_sort = _by_sort(roles)
         for sort in by_sort["sort"].value_counts().index:
             part = by_sort[by_sort["sort"] == sort]
-            best, layers = (
-                part.iloc[0],
-                listed([str(layer) for layer in sorted(set(part["layer"]))]),
-            )
+            best = part.iloc[0]
+            layers = listed([str(layer) for layer in sorted(set(part["layer"]))])
             clearest = f"{best['kind']}/{best['layer']}/{best['head']}, {best['text']}"
             where = f"layer{'s' if len(set(part['layer'])) > 1 else ''} {layers}"
             facts.append((capital(str(sort)), f"{len(part)} in {where}; clearest {clearest}", ""))
@@ -148,12 +148,12 @@ def claims(found: Roles) -> Table | None:
     if "encoder-self" not in kinds_of(found):
         return None
     roles = of_kind(found.roles, "encoder-self")
-    have, total = set(roles["measure"]), len(of_kind(found.labels, "encoder-self"))
+    have = set(roles["measure"])
+    total = len(of_kind(found.labels, "encoder-self"))
     relations = list(dict.fromkeys(measure.split(".")[1] for measure in paper_syntax()))
-    along = {
-        rel: {f"syntactic.{rel}.{way}" for way in ("to-governor", "to-dependent")} & have
-        for rel in relations
-    }
+    along = {}
+    for rel in relations:
+        along[rel] = {f"syntactic.{rel}.{way}" for way in ("to-governor", "to-dependent")} & have
     rare = ((roles["measure"] == "rare.two-rarest") & (roles["layer"] == 0)).any()
     held = [
         ("a head for the token before", "positional.-1" in have),
@@ -259,7 +259,8 @@ def share_table(found: Roles) -> Table | None:
     sorts = [*paper.index[:-1], *_by_sort(found.roles)["sort"].value_counts().index, NO_ROLE]
 
     def ours(kind: str, sort: str) -> str:
-        patterns, total = of_kind(found.patterns, kind), len(of_kind(found.labels, kind))
+        patterns = of_kind(found.patterns, kind)
+        total = len(of_kind(found.labels, kind))
         heads = patterns.loc[patterns["role"] == sort, "heads"].sum()
         return f"{percent(heads / total)}\n{heads} of {total}"
 

@@ -268,7 +268,9 @@ def read_grid(folder: Path) -> Grid:
 
 def _member(grid: Path, place: str, data: str, seed: int) -> Member:
     folder = grid / place
-    facts, known, trouble = dict[str, Any](), pd.DataFrame(), ""
+    facts = dict[str, Any]()
+    known = pd.DataFrame()
+    trouble = ""
     if (folder / "run.json").is_file():
         try:
             read, known = read_models(folder)
@@ -290,10 +292,8 @@ def _roles(folder: Path) -> Roles | None:
     missing += [name for name in ("facts.json", "examples.json") if not (folder / name).is_file()]
     if missing:
         raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
-    facts, examples = (
-        read_json(folder / "facts.json", dict),
-        read_json(folder / "examples.json", list),
-    )
+    facts = read_json(folder / "facts.json", dict)
+    examples = read_json(folder / "examples.json", list)
     return Roles(
         **found,
         facts=facts,
@@ -371,9 +371,9 @@ def _text(path: Path) -> str | None:
 
 def _translations(folder: Path, names: list[str]) -> dict[str, list[str]]:
     """The lines of every translation file that is there; all have as many."""
-    texts = {
-        name: _text(folder / f"{name}.txt") for name in ("source", "reference", "full", *names)
-    }
+    texts = {}
+    for name in ("source", "reference", "full", *names):
+        texts[name] = _text(folder / f"{name}.txt")
     lines = {
         name: text.removesuffix("\n").split("\n")
         for name, text in texts.items()

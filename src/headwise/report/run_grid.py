@@ -38,10 +38,11 @@ two_digits = "{:.2f}".format
 )
 def build_summary(grid: Grid) -> dict[str, Any]:
     """Headline and facts."""
-    groups = [
-        (data or "What was chosen", [_choice(grid, m) for m in grid.members if m.data == data])
-        for data in data_of(grid)
-    ]
+    groups = []
+    for data in data_of(grid):
+        groups.append(
+            (data or "What was chosen", [_choice(grid, m) for m in grid.members if m.data == data])
+        )
     absent = [f"{name(member)} ({state(member)})" for member in grid.members if member.models.empty]
     failed = [name(member) for member in grid.members if member.facts.get("failed")]
     groups += [("Still missing", [("Runs", listed(absent), "")])] if absent else []
@@ -60,10 +61,12 @@ def data_of(grid: Grid) -> list[str]:
 
 def headline(grid: Grid) -> str:
     """`2 language pairs, 3 seeds: 5 of 6 runs have results`."""
-    seeds, pairs = len({member.seed for member in grid.members}), len(data_of(grid))
+    seeds = len({member.seed for member in grid.members})
+    pairs = len(data_of(grid))
     what = [f"{pairs} language pairs"] if pairs > 1 else []
     what += [f"{seeds} seeds"] if seeds > 1 else []
-    done, total = sum(not member.models.empty for member in grid.members), len(grid.members)
+    done = sum(not member.models.empty for member in grid.members)
+    total = len(grid.members)
     return f"{', '.join(what) or 'One run'}: {done} of {total} {'run has' if total == 1 else 'runs have'} results"
 
 
@@ -93,23 +96,25 @@ def state(member: Member) -> str:
 
 
 def _choice(grid: Grid, member: Member) -> tuple[str, str, str]:
-    model, part = chosen(member), models.text_prefix(grid.models)
+    model = chosen(member)
+    part = models.text_prefix(grid.models)
     if model is None:
         return (
             f"seed {member.seed}",
             NONE if member.models.empty else "nothing chosen yet, or the full model kept",
             "",
         )
-    others, quality = models.pruned(member.models), models.quality(grid.models)
+    others = models.pruned(member.models)
+    quality = models.quality(grid.models)
     tried = (
         others[others["method"] != RANDOM].get(f"dev_{quality.measure}", others["kept"][:0]).count()
     )
     heads = f"{model['kept']} of {model['total']} {models.heads_name(model['kinds'])}"
     change = part + quality.change
     compared = {"to equal further training": change + TUNED, "to the full model": change}
-    changes = {
-        to: models.difference(model, measure, unit=quality.unit) for to, measure in compared.items()
-    }
+    changes = {}
+    for to, measure in compared.items():
+        changes[to] = models.difference(model, measure, unit=quality.unit)
     known = ", ".join(f"{change} {to}" for to, change in changes.items() if change)
     text = f"{heads} ({model['label']}, of {tried} models){f'; {quality.name} ' if known else ''}{known}"
     return f"seed {member.seed}", text, models.verdict(model, change + TUNED, part + P_TUNED)
@@ -176,7 +181,10 @@ def pairs_table(means: Means, part: str) -> Table | None:
         }
         for data, frame in means.items()
     }
-    labels = {m["setting"]: m["label"] for known in by_name.values() for m in known.values()}
+    labels = {}
+    for known in by_name.values():
+        for m in known.values():
+            labels[m["setting"]] = m["label"]
     full = {
         m["setting"] for known in by_name.values() for m in known.values() if m["method"] == "none"
     }
@@ -247,9 +255,11 @@ def means_of(grid: Grid, data: str) -> pd.DataFrame | None:
     means = every[~every.index.duplicated()].copy()
     means[["seeds", "mean_kept", "kept_low", "kept_high"]] = kept.loc[means.index]
     means = means.astype({"seeds": int, "kept_low": int, "kept_high": int})
-    means["kept"], means["chosen"] = [round(number) for number in means["mean_kept"]], False
+    means["kept"] = [round(number) for number in means["mean_kept"]]
+    means["chosen"] = False
     across = grid.means[grid.means["data"] == data].pivot(index="setting", columns="measure")  # noqa: PD010
-    full, quality = every[every["method"] == "none"], models.quality(every)
+    full = every[every["method"] == "none"]
+    quality = models.quality(every)
     for part in ("", "dev_"):
         for measure in (f"{part}{quality.change}{ending}" for ending in ENDINGS):
             alone = every[every[measure].notna()] if measure in every else every[:0]
@@ -297,7 +307,8 @@ def means_table(grid: Grid, data: str, means: pd.DataFrame, trained: bool = True
     shown = models.ordered(means[first if trained else ~first | (means["method"] == "none")])
     if not trained and len(shown) < 2:
         return None
-    part, quality = models.text_prefix(grid.models), models.quality(grid.models)
+    part = models.text_prefix(grid.models)
+    quality = models.quality(grid.models)
     change = part + quality.change
     columns: Columns = {
         "model": lambda model: model["label"],
@@ -318,7 +329,8 @@ def means_table(grid: Grid, data: str, means: pd.DataFrame, trained: bool = True
 
 
 def _kept(model: Model) -> str:
-    low, high = model["kept_low"], model["kept_high"]
+    low = model["kept_low"]
+    high = model["kept_high"]
     kept = f"{model['mean_kept']:.1f} ({low}–{high})" if low < high else model["kept"]
     return f"{kept} of {model['total']}"
 
@@ -334,11 +346,10 @@ def _kept(model: Model) -> str:
 )
 def build_runs(grid: Grid) -> dict[str, Any]:
     """A row a run, with a link to its page."""
-    part, quality = models.text_prefix(grid.models), models.quality(grid.models)
-    change, measured = (
-        part + quality.change,
-        partial(models.written, part + quality.measure, two_digits),
-    )
+    part = models.text_prefix(grid.models)
+    quality = models.quality(grid.models)
+    change = part + quality.change
+    measured = partial(models.written, part + quality.measure, two_digits)
     columns: Columns = {
         "run": name,
         "state": state,
@@ -359,11 +370,10 @@ def build_runs(grid: Grid) -> dict[str, Any]:
             chosen(member), change
         ),
     }
-    failed = [
-        (name(m), task, _last(why))
-        for m in grid.members
-        for task, why in (m.facts.get("failed") or {}).items()
-    ]
+    failed = []
+    for m in grid.members:
+        for task, why in (m.facts.get("failed") or {}).items():
+            failed.append((name(m), task, _last(why)))
     pages = {name(m): quote(f"{m.place}/report.html") for m in grid.members if m.page}
     return {
         "runs": table("Runs of the grid", grid.members, columns),

@@ -43,7 +43,9 @@ RELEVANCE = {
     "other": "other",
 }
 FAR = 0.5  # of a layer's ranks: from here on two scores disagree about a head
-BLEU, LOSS, ALONE = "ablation.bleu", "ablation.zero", "ablation.all-but-one"
+BLEU = "ablation.bleu"
+LOSS = "ablation.zero"
+ALONE = "ablation.all-but-one"
 FALSE_RATE = 0.05  # how often a 95 % interval excludes 0 when nothing differs
 
 
@@ -214,10 +216,9 @@ def _figure(found: pd.DataFrame, kind: str, known: Mapping[Layer, ControlRange])
     measures = drawn_measures(found["measure"])
     lead = measure_name(measures[0])
     places = ranks(found[found["measure"] == measures[0]])
-    panels = [
-        _panel(found[found["measure"] == measure], measure, places, not i, known)
-        for i, measure in enumerate(measures)
-    ]
+    panels = []
+    for i, measure in enumerate(measures):
+        panels.append(_panel(found[found["measure"] == measure], measure, places, not i, known))
     return Figure(
         name=f"scores-{kind}",
         title=f"{capital(KIND_NAMES[kind])}: {listed([measure_name(measure) for measure in measures])}",
@@ -276,7 +277,9 @@ def _grid(
 ) -> HeadGrid:
     """One measure of one kind of heads, with what cells and tooltips say."""
     unit = 10.0 ** scaled(top)[0]
-    values, columns, facts = dict[Head, float](), dict[Head, int](), dict[Head, Any]()
+    values = dict[Head, float]()
+    columns = dict[Head, int]()
+    facts = dict[Head, Any]()
     like = set[Head]()
     for row in found.sort_values(["layer", "head"]).to_dict("records"):
         if (row["layer"], row["head"]) not in places.index:
@@ -380,9 +383,9 @@ def apart_table(run: Run) -> Table | None:
     both = of_measure(run, drawn[0]).merge(
         of_measure(run, drawn[1]), on=["kind", "layer", "head"], suffixes=("_one", "_other")
     )
-    rows = [
-        (KIND_NAMES[str(kind)], *_apart(part)) for kind, part in both.groupby("kind", sort=False)
-    ]
+    rows = []
+    for kind, part in both.groupby("kind", sort=False):
+        rows.append((KIND_NAMES[str(kind)], *_apart(part)))
     columns: Columns = {
         "kind": lambda row: row[0],
         "rank correlation within layers": lambda row: number(row[1], 0.5),
@@ -396,18 +399,15 @@ def apart_table(run: Run) -> Table | None:
 def _apart(part: pd.DataFrame) -> tuple[float, str]:
     """The mean rank correlation within layers of two scores, and the heads with the most different ranks."""
     layers = part.groupby("layer")
-    order, size = (
-        layers[["value_one", "value_other"]].rank(ascending=False),
-        layers["head"].transform("size"),
-    )
+    order = layers[["value_one", "value_other"]].rank(ascending=False)
+    size = layers["head"].transform("size")
     inside = [one["value_one"].corr(one["value_other"]) for _, one in order.groupby(part["layer"])]
     gap = (order["value_one"] - order["value_other"]).abs() / (size - 1).clip(lower=1)
     far = part.assign(one=order["value_one"], other=order["value_other"], size=size)
     far = far.loc[gap[gap >= FAR].sort_values(ascending=False, kind="stable").index[:3]]
-    heads = [
-        f"{r.kind}/{r.layer}/{r.head} ({r.one:.0f} · {r.other:.0f} of {r.size})"
-        for r in far.itertuples()
-    ]
+    heads = []
+    for r in far.itertuples():
+        heads.append(f"{r.kind}/{r.layer}/{r.head} ({r.one:.0f} · {r.other:.0f} of {r.size})")
     return pd.Series(inside, dtype=float).mean(), ", ".join(heads)
 
 
@@ -416,10 +416,9 @@ def pooled_table(run: Run) -> Table | None:
     known = [] if run.heads is None else sorted(set(run.heads["measure"]))
     rows = []
     for measure in (name for name in known if name.startswith("lrp") and f"{name}.pooled" in known):
-        found = [
-            of_measure(run, name).set_index(["kind", "layer", "head"])
-            for name in (measure, f"{measure}.pooled")
-        ]
+        found = []
+        for name in (measure, f"{measure}.pooled"):
+            found.append(of_measure(run, name).set_index(["kind", "layer", "head"]))
         steps, pooled = (part["value"] for part in found)
         steps = steps.reindex(pooled.index).dropna()
         if len(steps) > 1:

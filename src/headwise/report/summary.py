@@ -42,7 +42,8 @@ Fact = tuple[str, str, str]  # label, text, verdict
 )
 def build(run: Run) -> dict[str, Any]:
     """Headline, tiles and facts; without a chosen pruned model `why` says why not."""
-    full, chosen = run.full, run.chosen
+    full = run.full
+    chosen = run.chosen
     groups = [
         ("Which score is faithful", faithfulness.in_short(run)),
         ("What the heads do", role_tables.in_short(run)),
@@ -66,12 +67,14 @@ def headline(run: Run, chosen: Model) -> str:
     """The heads removed and the change of quality with its interval: to equal further training where measured, else to
     the full model."""
     start = f"{chosen['total'] - chosen['kept']} of {chosen['total']} {models.heads_name(chosen['kinds'])} removed"
-    quality, tuned = run.quality, value(chosen, run.part + run.quality.change + TUNED) is not None
+    quality = run.quality
+    tuned = value(chosen, run.part + run.quality.change + TUNED) is not None
     end, p, other = (
         (TUNED, P_TUNED, "equal further training") if tuned else ("", P, "the full model")
     )
     measure = run.part + quality.change + end
-    found, ends = value(chosen, measure), interval(*bounds(chosen, measure))
+    found = value(chosen, measure)
+    ends = interval(*bounds(chosen, measure))
     if found is None:
         return start
     unsure = verdict(chosen, measure, run.part + p) == "not distinguishable"
@@ -93,10 +96,8 @@ def _why(run: Run) -> str:
         return "nothing pruned"
     if run.full is None:
         return "no full model"
-    limit, losses = (
-        _limit(run),
-        [_lost(run, model) for model in run.pruned if model["method"] != RANDOM],
-    )
+    limit = _limit(run)
+    losses = [_lost(run, model) for model in run.pruned if model["method"] != RANDOM]
     known = [loss for loss in losses if loss is not None]
     if limit is not None and known and min(known) > limit:
         return "over the limit"
@@ -107,7 +108,8 @@ def _why(run: Run) -> str:
 
 def _both(one: Model | None, other: Model, measure: str) -> tuple[float, float] | None:
     """A measure of two models that both have it."""
-    before, after = value(one, measure), value(other, measure)
+    before = value(one, measure)
+    after = value(other, measure)
     return None if before is None or after is None else (before, after)
 
 
@@ -120,11 +122,10 @@ def _tiles(run: Run, full: Model, chosen: Model) -> list[Fact]:
             tiles.append(
                 (label, "no sure change" if noise else change(*both), " → ".join(map(write, both)))
             )
-    quality, both = run.quality, _both(full, chosen, run.part + run.quality.measure)
-    measure, label = (
-        run.part + quality.change,
-        f"{capital(quality.name)} on {'dev' if run.part else 'test'}",
-    )
+    quality = run.quality
+    both = _both(full, chosen, run.part + run.quality.measure)
+    measure = run.part + quality.change
+    label = f"{capital(quality.name)} on {'dev' if run.part else 'test'}"
     tuned = value(chosen, measure + TUNED)
     moved = f"{signed(quality.change_of(*both))}{quality.unit}" if both else ""
     if tuned is not None:
@@ -143,7 +144,8 @@ def _tiles(run: Run, full: Model, chosen: Model) -> list[Fact]:
 
 
 def saved(full: Model, chosen: Model) -> list[Fact]:
-    removed, total = chosen["total"] - chosen["kept"], chosen["total"]
+    removed = chosen["total"] - chosen["kept"]
+    total = chosen["total"]
     text = f"{removed} of {total} {models.heads_name(chosen['kinds'])} ({percent(removed / total)})"
     facts = [("Heads removed", text, "")]
     for measure, label, write in SAVED:
@@ -164,7 +166,9 @@ def _speed_noise(full: Model, chosen: Model) -> str:
 
 def cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
     """The change of quality: first to equal further training, then to the untouched full model."""
-    part, quality, facts = run.part, run.quality, list[Fact]()
+    part = run.part
+    quality = run.quality
+    facts = list[Fact]()
     tuned = models.rows(run.models[run.models.index == models.against(chosen, "fine-tuned")])
     others = [("to equal further training without pruning", one, TUNED, P_TUNED) for one in tuned]
     for label, other, end, p in [*others, ("to the untouched full model", full, "", P)]:
@@ -180,56 +184,59 @@ def cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
 
 
 def choice(run: Run, full: Model, chosen: Model) -> list[Fact]:
-    tried = [
-        model for model in run.pruned if model["method"] != RANDOM or chosen["method"] == RANDOM
-    ]
-    losses = {model["setting"]: loss for model in tried if (loss := _lost(run, model)) is not None}
-    quality, limit, own, left = (
-        run.quality,
-        _limit(run),
-        losses.get(chosen["setting"]),
-        _heads(run, chosen),
-    )
-    known = [model for model in tried if model["setting"] in losses]
-    fits = [
-        _heads(run, model)
-        for model in known
-        if limit is None or losses[model["setting"]] <= limit + 1e-5
-    ]
+    """On which text, among how many models and within which limit the model was chosen."""
+    quality = run.quality
+    limit = _limit(run)
+    tried = []
+    for model in run.pruned:
+        if model["method"] != RANDOM or chosen["method"] == RANDOM:
+            tried.append(model)
+    losses = {}
+    for model in tried:
+        lost = _lost(run, model)
+        if lost is not None:
+            losses[model["setting"]] = lost
+    measured = [model for model in tried if model["setting"] in losses]
+
+    # Is it the model of the fewest heads among those within the limit?
+    own = losses.get(chosen["setting"])
+    left = _heads(run, chosen)
+    fits = []
+    for model in measured:
+        if limit is None or losses[model["setting"]] <= limit + 1e-5:
+            fits.append(_heads(run, model))
     fewest = own is not None and left == min(fits, default=None)
     why = f", the fewest{'' if limit is None else ' within the limit'}" if fewest else ""
+
     tested = value(chosen, quality.measure) is not None
+    test = "test text had no part in it" if tested else "no test text was measured"
+    allowed = "no limit" if limit is None else f"{limit:g} {_unit(run)}"
     facts = [
-        (
-            "Text",
-            f"dev only; {'test text had no part in it' if tested else 'no test text was measured'}",
-            "",
-        ),
+        ("Text", f"dev only; {test}", ""),
         ("Models tried", str(len(tried)), ""),
-        ("Loss allowed on dev", "no limit" if limit is None else f"{limit:g} {_unit(run)}", ""),
-        (
-            "Chosen",
-            f"{chosen['label']}: {left} {'head' if left == 1 else 'heads'} in the whole model{why}",
-            "",
-        ),
+        ("Loss allowed on dev", allowed, ""),
+        ("Chosen", f"{chosen['label']}: {count(left, 'head')} in the whole model{why}", ""),
     ]
-    if own is not None and (both := _both(full, chosen, f"dev_{quality.measure}")):
+    both = _both(full, chosen, f"dev_{quality.measure}")
+    if own is not None and both:
         moved = f"{signed(-quality.better * own)}{quality.unit}"
         facts.append(("On dev", f"{quality.name} {both[0]:.2f} → {both[1]:.2f} ({moved})", ""))
-    smaller = [
-        m
-        for m in known
-        if m["learned"] and m["kinds"] == chosen["kinds"] and m["kept"] < chosen["kept"]
-    ]
-    cost = [
-        f"{signed(-quality.better * losses[m['setting']])}{quality.unit} with {m['kept']}"
-        for m in smaller
-    ]
-    facts += [("Fewer heads, on dev", " · ".join(cost), "")] if fewest and cost else []
+
+    smaller = []
+    for model in measured:
+        alike = model["learned"] and model["kinds"] == chosen["kinds"]
+        if alike and model["kept"] < chosen["kept"]:
+            moved = signed(-quality.better * losses[model["setting"]])
+            smaller.append(f"{moved}{quality.unit} with {model['kept']}")
+    if fewest and smaller:
+        facts.append(("Fewer heads, on dev", " · ".join(smaller), ""))
+
     doubts = (run.facts.get("doubts") or {}).get(chosen["setting"], [])
     if not doubts and value(chosen, "settled") == 0:
         doubts = ["Its gates had not settled when they were decided: train longer."]
-    return facts + ([("Doubt", " ".join(doubts), "")] if doubts else [])
+    if doubts:
+        facts.append(("Doubt", " ".join(doubts), ""))
+    return facts
 
 
 def _left(run: Run, chosen: Model) -> list[Fact]:
@@ -239,10 +246,9 @@ def _left(run: Run, chosen: Model) -> list[Fact]:
     for kind in run.pruned_kinds(chosen):
         left, counts = zip(*kept_heads.by_layer(mask, kind), strict=True)
         alike = len(set(counts)) == 1
-        parts = [
-            str(kept) if alike else f"{kept} of {count}"
-            for kept, count in zip(left, counts, strict=True)
-        ]
+        parts = []
+        for kept, total in zip(left, counts, strict=True):
+            parts.append(str(kept) if alike else f"{kept} of {total}")
         text = f"{sum(left)} of {sum(counts)} heads; layer by layer {' · '.join(parts)}"
         facts.append((capital(KIND_NAMES[kind]), text + (f" of {counts[0]}" if alike else ""), ""))
     return facts
@@ -283,11 +289,10 @@ MANY = 25  # tasks whose times are listed one by one
 )
 def provenance(run: Run) -> dict[str, Any]:
     """Groups of names and values from run.json, and the plan."""
-    facts = {
-        name: value
-        for name, value in run.facts.items()
-        if name not in ("settings", "notes", "doubts")
-    }
+    facts = {}
+    for name, fact in run.facts.items():
+        if name not in ("settings", "notes", "doubts"):
+            facts[name] = fact
     groups = [
         ("Signature", _flat(facts.pop("signature", None))),
         ("Versions", _flat(facts.pop("versions", None))),

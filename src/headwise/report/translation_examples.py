@@ -65,10 +65,12 @@ def build(run: Run) -> dict[str, Any] | None:
 
 def choose_examples(run: Run) -> Examples | None:
     """Three seeded draws from the unchanged translations, then the five most changed; None with nothing to compare."""
-    texts, chosen = run.translations, run.chosen
+    texts = run.translations
+    chosen = run.chosen
     if chosen is None or not {"source", "reference", "full", chosen["setting"]} <= set(texts):
         return None
-    full, pruned = texts["full"], texts[chosen["setting"]]
+    full = texts["full"]
+    pruned = texts[chosen["setting"]]
     alike = [similarity(one, other) for one, other in zip(full, pruned, strict=True)]
     same = [i for i, share in enumerate(alike) if share == 1]
     short = [i for i, source in enumerate(texts["source"]) if 0 < len(source.split()) <= LONGEST]
@@ -97,7 +99,8 @@ def similarity(one: str, other: str) -> float:
 
 def word_differences(one: str, other: str) -> tuple[list[Piece], list[Piece]]:
     """Two sentences in pieces: words that both have, in the same order, and words that differ."""
-    left, right = one.split(), other.split()
+    left = one.split()
+    right = other.split()
     pieces: tuple[list[Piece], list[Piece]] = ([], [])
     for what, i, j, k, m in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
         for side, words in zip(pieces, (left[i:j], right[k:m]), strict=True):

@@ -209,19 +209,23 @@ def read_links(path: str | PathLike[str]) -> list[Gold]:
     `-` is a sure link, `p` or `?` a possible one. Words are what blanks separate.
     """
     file: Path = existing_file(path)
-    out = []
+    pairs: list[Gold] = []
     for number, line in enumerate(read_lines(file), start=1):
-        found = [LINK.fullmatch(link) for link in line.split()]
-        if None in found:
-            raise HeadwiseError(
-                f"Line {number} of {file} has a link that is none: write source-target, counted from 0, such as 0-0 "
-                "1-2, with p in place of - where it is only possible."
-            )
-        parts = [(match[2] == "-", (int(match[1]), int(match[3]))) for match in found if match]
-        out.append(
-            (frozenset(link for sure, link in parts if sure), frozenset(link for _, link in parts))
-        )
-    return out
+        sure = set()
+        possible = set()
+        for link in line.split():
+            match = LINK.fullmatch(link)
+            if match is None:
+                raise HeadwiseError(
+                    f"Line {number} of {file} has a link that is none: write source-target, counted from 0, such as "
+                    "0-0 1-2, with p in place of - where it is only possible."
+                )
+            words = int(match[1]), int(match[3])
+            possible.add(words)
+            if match[2] == "-":
+                sure.add(words)
+        pairs.append((frozenset(sure), frozenset(possible)))
+    return pairs
 
 
 def possible_links(

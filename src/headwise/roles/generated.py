@@ -52,18 +52,14 @@ class Readout:
 
 def first_subwords(tokenizer: Any, words: Sequence[str]) -> dict[str, int]:
     """The first subword of each word inside a text, for the words whose first subword no other one has."""
-    aligned = align(tokenizer, [f"and {word}" for word in words], 512, Coverage())
-    found = {
-        one.sentence.words[1].form: one.ids[one.word_of.index(1)]
-        for one in aligned
-        if len(one.sentence.words) == 2
-    }
-    shared = Counter(found.values())
-    return {
-        word: first
-        for word, first in found.items()
-        if shared[first] == 1 and first != tokenizer.unk_token_id
-    }
+    first: dict[str, int] = {}
+    for aligned in align(tokenizer, [f"and {word}" for word in words], 512, Coverage()):
+        if len(aligned.sentence.words) == 2:
+            word = aligned.sentence.words[1].form
+            first[word] = aligned.ids[aligned.word_of.index(1)]
+    shared = Counter(first.values())
+    unknown = tokenizer.unk_token_id
+    return {word: token for word, token in first.items() if shared[token] == 1 and token != unknown}
 
 
 def with_mentions(sentence: Annotated, spans: Iterable[tuple[str, int, int]]) -> Annotated:
@@ -75,5 +71,5 @@ def with_mentions(sentence: Annotated, spans: Iterable[tuple[str, int, int]]) ->
 def last_tokens(passage: Passage) -> Tensor:
     """The last token of every word, 0 where there is no such word: B W."""
     place = torch.arange(passage.ids.shape[1], device=passage.ids.device)
-    found: Tensor = (passage.membership * place[:, None]).amax(1).long()
-    return found
+    last: Tensor = (passage.membership * place[:, None]).amax(1).long()
+    return last

@@ -178,9 +178,9 @@ def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor
     )
 
 
-def output_weights(model: nn.Module, found: Discovery) -> dict[Site, Tensor] | None:
+def output_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor] | None:
     """`projection.output_weights`, or None where heads go through something else first."""
     try:
-        return projection.output_weights(model, found)
+        return projection.output_weights(model, discovery)
     except HeadwiseError:
         return None

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from headwise.heads import Head, HeadMap
+from headwise.heads import Head, HeadMap, Kind
 from headwise.roles.role import NO_ROLE, category, display_name, evidence, expected_roles, role_of
 from headwise.statistics import cohen_h, corrected
 
@@ -31,14 +31,14 @@ def find(whole: pd.DataFrame, first: pd.DataFrame, second: pd.DataFrame) -> pd.D
     are roles, with the columns `role` (its name), `text` (name and evidence), `p` (on the first half, corrected) and
     `effect` (Cohen's h of value and baseline), the highest value of each head first.
     """
-    asked = first.merge(second, on=KEY, suffixes=("", "_again"))
-    asked = asked[asked["measure"].map(role_of).notna()]
+    rows = first.merge(second, on=KEY, suffixes=("", "_again"))
+    rows = rows[rows["measure"].map(role_of).notna()]
     for end in ("", "_again"):
-        asked = asked[(asked[f"n{end}"] >= ENOUGH[0]) & (asked[f"units{end}"] >= ENOUGH[1])]
-        asked = asked[asked[f"baseline{end}"].notna()]
-    asked = passed(asked, "")
-    asked = passed(asked, "_again")
-    roles = whole.drop(columns="p").merge(asked[[*KEY, "p"]], on=KEY)
+        rows = rows[(rows[f"n{end}"] >= ENOUGH[0]) & (rows[f"units{end}"] >= ENOUGH[1])]
+        rows = rows[rows[f"baseline{end}"].notna()]
+    rows = passed(rows, "")
+    rows = passed(rows, "_again")
+    roles = whole.drop(columns="p").merge(rows[[*KEY, "p"]], on=KEY)
     roles["effect"] = effects(roles["value"], roles["baseline"])
     roles["role"] = roles["measure"].map(display_name)
     roles["text"] = [
@@ -49,17 +49,17 @@ def find(whole: pd.DataFrame, first: pd.DataFrame, second: pd.DataFrame) -> pd.D
     )
 
 
-def passed(asked: pd.DataFrame, end: str) -> pd.DataFrame:
+def passed(rows: pd.DataFrame, end: str) -> pd.DataFrame:
     """The rows that reach the threshold and are better than the baseline, by p-values corrected over all rows."""
-    if asked.empty:
-        return asked
-    p = corrected(asked[f"p{end}"].to_numpy())
+    if rows.empty:
+        return rows
+    p = corrected(rows[f"p{end}"].to_numpy())
     thresholds = [
         threshold(measure, baseline)
-        for measure, baseline in zip(asked["measure"], asked[f"baseline{end}"], strict=True)
+        for measure, baseline in zip(rows["measure"], rows[f"baseline{end}"], strict=True)
     ]
-    kept = (p <= RATE) & (asked[f"value{end}"] >= np.array(thresholds))
-    out: pd.DataFrame = asked.assign(**{f"p{end}": p})[kept]
+    kept = (p <= RATE) & (rows[f"value{end}"] >= np.array(thresholds))
+    out: pd.DataFrame = rows.assign(**{f"p{end}": p})[kept]
     return out
 
 
@@ -89,17 +89,19 @@ def patterns(heads: HeadMap, roles: pd.DataFrame) -> pd.DataFrame:
 
     A head with two roles counts for both; `no known role` has its own rows.
     """
-    found: dict[Head, set[str]] = {}
+    categories: dict[Head, set[str]] = {}
     for row in roles.to_dict("records"):
-        found.setdefault(Head(row["kind"], row["layer"], row["head"]), set()).add(
-            category(row["measure"])
-        )
-    counts = Counter(
-        (head.kind, head.layer, name)
-        for head in heads
-        for name in sorted(found.get(head, {NO_ROLE}))
-    )
-    rows = [(*key, count, count / heads.query[key[0]][key[1]]) for key, count in counts.items()]
+        head = Head(row["kind"], row["layer"], row["head"])
+        categories.setdefault(head, set()).add(category(row["measure"]))
+
+    counts: Counter[tuple[Kind, int, str]] = Counter()
+    for head in heads:
+        for name in sorted(categories.get(head, {NO_ROLE})):
+            counts[head.kind, head.layer, name] += 1
+
+    rows = []
+    for (kind, layer, name), count in counts.items():
+        rows.append((kind, layer, name, count, count / heads.query[kind][layer]))
     return pd.DataFrame(rows, columns=["kind", "layer", "role", "heads", "share"])
 
 

@@ -105,20 +105,24 @@ def names_texts(tokenizer: Any, readout: Readout | None, seed: int) -> Generated
     return Generated("names", texts, partial(names, readout=readout, first=first))
 
 
-def written(draw: random.Random, known: list[str], number: int) -> Annotated:
-    """A sentence with its indirect object ("io") and the second place of its subject ("s") with_mentions."""
-    one, other = draw.sample(known, 2)
-    subject = draw.choice((one, other))
+def written(draw: random.Random, usable: list[str], number: int) -> Annotated:
+    """A sentence with its indirect object ("io") and the second place of its subject ("s") marked."""
+    first, second = draw.sample(usable, 2)
+    subject = draw.choice((first, second))
+    receiver = second if subject == first else first
     text = draw.choice(TEMPLATES).format(
-        one=one, other=other, subject=subject, place=draw.choice(PLACES), thing=draw.choice(THINGS)
+        one=first,
+        other=second,
+        subject=subject,
+        place=draw.choice(PLACES),
+        thing=draw.choice(THINGS),
     )
-    receiver = other if subject == one else one
     plain = sentence(text, f"{number} {receiver}")
-    places = {
-        word.form: place for place, word in enumerate(plain.words)
-    }  # the last place of each form
-    spans = (("io", places[receiver]), ("s", places[subject]))
-    return with_mentions(plain, ((name, place, place + 1) for name, place in spans))
+    last = {word.form: index for index, word in enumerate(plain.words)}  # the last place of each
+    spans = []
+    for entity, name in (("io", receiver), ("s", subject)):
+        spans.append((entity, last[name], last[name] + 1))
+    return with_mentions(plain, spans)
 
 
 def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -> Probe:
@@ -129,31 +133,30 @@ def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -
     the IO most, on the direct path (left out without a readout). Baseline: the best rule of `pointing`; names are in
     both orders and at many distances. first: the first subword of each name.
     """
-    found = [
-        {mention.entity: mention.head for mention in one.mentions} for one in passage.sentences
-    ]
-    ends = [len(one.words) - 1 for one in passage.sentences]
     measures = {"io": "name-mover", "s": "s-inhibition"} if readout else {"s": "s-inhibition"}
-    arcs = [
-        Arc(row, ends[row], places[entity], measure)
-        for entity, measure in measures.items()
-        for row, places in enumerate(found)
-    ]
-    asked = pointing(arcs, passage, passage, "offset")
+    ends = [len(text.words) - 1 for text in passage.sentences]
+    arcs = []
+    for entity, measure in measures.items():
+        for row, text in enumerate(passage.sentences):
+            places = {mention.entity: mention.head for mention in text.mentions}
+            arcs.append(Arc(row, ends[row], places[entity], measure))
+    attends = pointing(arcs, passage, passage, "offset")
     if readout is None:
-        return asked
-    device, rows = passage.ids.device, torch.arange(len(ends), device=passage.ids.device)
+        return attends
+
+    device = passage.ids.device
+    rows = torch.arange(len(ends), device=device)
     end = last_tokens(passage)[rows, torch.tensor(ends, device=device)]
-    known, tokens = list(first), torch.tensor(list(first.values()), device=device)
-    io = torch.tensor(
-        [known.index(one.id.partition(" ")[2]) for one in passage.sentences], device=device
-    )
+    usable = list(first)
+    tokens = torch.tensor(list(first.values()), device=device)
+    receivers = [usable.index(text.id.partition(" ")[2]) for text in passage.sentences]
+    io = torch.tensor(receivers, device=device)
 
     def answer(view: View) -> Tensor:
         assert view.call is not None
         raised = readout.logits(view.call, view.call.output[rows, end], tokens)  # B H n
-        hits = asked.answer(view)
+        hits = attends.answer(view)
         hits[..., 0] *= raised.argmax(-1) == io[:, None]
         return hits
 
-    return replace(asked, answer=answer)
+    return replace(attends, answer=answer)

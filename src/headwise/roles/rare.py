@@ -103,33 +103,42 @@ def rare(passage: Passage, counts: Tensor, top: int = TOP) -> Probe:
     another random token of the sentence. Raises HeadwiseError for frequencies of another tokenizer.
     """
     often = torch.full(passage.ids.shape, torch.inf, device=passage.ids.device)
-    known = passage.ids < len(counts)
-    often[known] = counts.to(often)[passage.ids[known]]
-    often[~known] = 0
+    listed = passage.ids < len(counts)
+    often[listed] = counts.to(often)[passage.ids[listed]]
+    often[~listed] = 0
     refuse_other_list(often, passage.words)
     often[~passage.words] = torch.inf
     least = often.sort(1).values[:, :2]
     limit = counts.sort(descending=True).values[top - 1] if len(counts) >= top else 0
     rarest, two = (passage.words & (often <= least[:, [each]]) for each in (0, -1))
     counted = (passage.words.sum(1, keepdim=True) > 1) & (least[:, :1] < limit)
-    asked = [
+    queries = [
         passage.words & counted & ~rarest,
         passage.words & counted & ~two,
         passage.words & counted,
     ]
+    voters = queries[0].any(1)[:, None].float()  # whether a sentence has any
+    numbers = torch.stack([*(each.sum(1) for each in queries), voters[:, 0]], -1).float()
     others = (passage.words.sum(1) - 1).clamp_min(1)
-    shares = [rarest.sum(1) / others, two.sum(1) / others, *[rarest.sum(1) / (others + 1)] * 2]
+    by_chance = rarest.sum(1) / (others + 1)
+    shares = [rarest.sum(1) / others, two.sum(1) / others, by_chance, by_chance]
+    baseline = (numbers * torch.stack(shares, -1))[:, None]
 
     def answer(view: View) -> Tensor:
-        hits = [lookup(right, view.attended) for right in (rarest, two)]
-        tokens = [over(asked[0], hits[0]), over(asked[1], hits[1]), over(asked[2], hits[0])]
+        at_rarest = lookup(rarest, view.attended)
+        at_two = lookup(two, view.attended)
+        elected = lookup(rarest, votes(view.attended, queries[0])[..., None])[..., 0]
         return torch.stack(
-            [*tokens, lookup(rarest, votes(view.attended, asked[0])[..., None])[..., 0] * some], -1
+            [
+                over(queries[0], at_rarest),
+                over(queries[1], at_two),
+                over(queries[2], at_rarest),
+                elected * voters,
+            ],
+            -1,
         )
 
-    some = asked[0].any(1)[:, None].float()
-    numbers = torch.stack([*(each.sum(1) for each in asked), some[:, 0]], -1).float()
-    return Probe(MEASURES, numbers, (numbers * torch.stack(shares, -1))[:, None], answer)
+    return Probe(MEASURES, numbers, baseline, answer)
 
 
 def votes(attended: Tensor, queries: Tensor) -> Tensor:

@@ -91,17 +91,22 @@ def hidden(draw: random.Random, number: int, share: float) -> Annotated:
     """A text with the answer with_mentions in the needle ("needle") and at the end ("answer"). share: of the hay."""
     hay = draw.sample(FILLING, round(share * draw.randint(*HAY)))
     depth = draw.randint(0, len(hay))
-    owner, colour, thing, place = (draw.choice(words) for words in (NAMES, COLOURS, THINGS, PLACES))
-    fact, answer = f"The secret of {owner} is", f"a {colour} {thing} in the {place}"
-    before, needle = (
-        [*hay[:depth], fact],
-        [answer + ".", *hay[depth:], f"What is the secret of {owner}?", fact],
-    )
-    starts = [len(sentence(" ".join(part), "").words) for part in (before, before + needle)]
+    owner = draw.choice(NAMES)
+    colour = draw.choice(COLOURS)
+    thing = draw.choice(THINGS)
+    place = draw.choice(PLACES)
+    fact = f"The secret of {owner} is"
+    answer = f"a {colour} {thing} in the {place}"
+    before = [*hay[:depth], fact]
+    needle = [answer + ".", *hay[depth:], f"What is the secret of {owner}?", fact]
+
     length = len(sentence(answer, "").words)
+    spans = []
+    for name, parts in (("needle", before), ("answer", before + needle)):
+        start = len(sentence(" ".join(parts), "").words)
+        spans.append((name, start, start + length))
     plain = sentence(" ".join([*before, *needle, answer]), str(number))
-    spans = zip(("needle", "answer"), starts, strict=True)
-    return with_mentions(plain, ((name, start, start + length) for name, start in spans))
+    return with_mentions(plain, spans)
 
 
 def retrieval(passage: Passage) -> Probe:
@@ -118,24 +123,24 @@ def retrieval(passage: Passage) -> Probe:
     same = (
         (ids[:, 1:, None] == ids[:, None]) & inside["needle"][:, None] & words[:, None]
     )  # B t−1 k
-    asked = torch.nn.functional.pad(written & words[:, :-1] & same.any(2), (0, 1))
+    queries = torch.nn.functional.pad(written & words[:, :-1] & same.any(2), (0, 1))
     right = torch.nn.functional.pad(same, (0, 0, 0, 1))
-    chance = (asked * right.sum(2) / words.cumsum(1).clamp_min(1)).sum(1)
-    hits = right & asked[..., None]
+    chance = (queries * right.sum(2) / words.cumsum(1).clamp_min(1)).sum(1)
+    hits = right & queries[..., None]
     offsets = [hits.diagonal(-back, 1, 2).sum(1) for back in range(1, ids.shape[1])]
     rules = torch.stack([chance, *offsets], 1)[..., None]
 
     def answer(view: View) -> Tensor:
         every = right[:, None].expand(-1, view.weights.shape[1], -1, -1).float()
-        return over(asked, every.gather(3, view.attended[..., None])[..., 0])[..., None]
+        return over(queries, every.gather(3, view.attended[..., None])[..., 0])[..., None]
 
-    return Probe(["retrieval"], asked.sum(1)[:, None].float(), rules, answer)
+    return Probe(["retrieval"], queries.sum(1)[:, None].float(), rules, answer)
 
 
 def spanned(passage: Passage, name: str) -> Tensor:
     """Which tokens are in the mention of a name: B S."""
-    found = torch.zeros_like(passage.words)
-    for row, one in enumerate(passage.sentences):
-        span = next(mention for mention in one.mentions if mention.entity == name)
-        found[row] = (passage.word_of[row] >= span.start) & (passage.word_of[row] < span.end)
-    return found
+    inside = torch.zeros_like(passage.words)
+    for row, text in enumerate(passage.sentences):
+        span = next(mention for mention in text.mentions if mention.entity == name)
+        inside[row] = (passage.word_of[row] >= span.start) & (passage.word_of[row] < span.end)
+    return inside

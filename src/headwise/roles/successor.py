@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,73 +50,75 @@ ROUND = ("days", "months")
 def successor_texts(tokenizer: Any, readout: Readout, seed: int) -> Generated:
     """Items of one sequence in random order. Raises HeadwiseError where the tokenizer tells the items of no sequence
     apart by their first subwords."""
-    items = {name: first_subwords(tokenizer, words.split()) for name, words in SEQUENCES.items()}
-    usable = {
-        name: first for name, first in items.items() if len(first) == len(SEQUENCES[name].split())
-    }
+    usable: dict[str, dict[str, int]] = {}
+    for name, words in SEQUENCES.items():
+        first = first_subwords(tokenizer, words.split())
+        if len(first) == len(words.split()):
+            usable[name] = first
     if not usable:
         raise HeadwiseError(
             f"Successor heads were not tested: the tokenizer does not tell the items of {', '.join(SEQUENCES)} apart "
             "by their first subword."
         )
-    draw, texts = random.Random(seed), []
+    draw = random.Random(seed)
+    texts = []
     for number in range(TEXTS):
-        name = [*usable][number // 2 % len(usable)]
-        words = [*usable[name]][: None if name in ROUND else -1]
+        name = list(usable)[number // 2 % len(usable)]
+        words = list(usable[name])
+        if name not in ROUND:
+            words = words[:-1]
         text = " ".join(draw.sample(words, min(LONGEST, len(words))))
         texts.append(sentence(text, f"{number} {name}"))
-    known = [
-        (name, word, first) for name, firsts in usable.items() for word, first in firsts.items()
-    ]
-    return Generated("sequences", texts, partial(successor, readout=readout, known=known))
+    items = []
+    for name, first in usable.items():
+        for number, word in enumerate(first):
+            items.append(Item(name, word, first[word], list(first)[(number + 1) % len(first)]))
+    return Generated("sequences", texts, partial(successor, readout=readout, items=items))
 
 
-def successor(passage: Passage, readout: Readout, known: Sequence[tuple[str, str, int]]) -> Probe:
+class Item(NamedTuple):
+    """An item of a sequence, its first subword, and the item that follows it."""
+
+    sequence: str
+    word: str
+    token: int
+    successor: str
+
+
+def successor(passage: Passage, readout: Readout, items: Sequence[Item]) -> Probe:
     """How often a head's output raises the successor of the item that it looks at.
 
     successor = share of the items q (at their last subword) where, of all items of the sequence, the output of the head
     raises the logit of the successor of argmax_k A_h[q, k] most, on the direct path; q itself is among the keys k. The
-    order of the text is random, so that no place tells. Baseline: a random item of the sequence. known: of every item
-    the name of its sequence, the word, and its first subword, in the order of the sequence.
+    order of the text is random, so that no place tells. Baseline: a random item of the sequence. items: of all
+    sequences, each in its order.
     """
     device = passage.ids.device
-    names = [one.id.partition(" ")[2] for one in passage.sentences]
-    place = {(name, word): number for number, (name, word, _) in enumerate(known)}
-    after = [
-        number + 1
-        if number + 1 < len(known) and known[number + 1][0] == name
-        else place[name, first_of(name, known)]
-        for number, (name, _, _) in enumerate(known)
-    ]
-    following = torch.full(passage.subwords.shape, -1)
-    for row, one in enumerate(passage.sentences):
-        for column, word in enumerate(one.words):
-            if (names[row], word.form) in place and column < following.shape[1]:
-                following[row, column] = after[place[names[row], word.form]]
+    names = [text.id.partition(" ")[2] for text in passage.sentences]
+    numbers = {(item.sequence, item.word): number for number, item in enumerate(items)}
+    following = torch.full(passage.subwords.shape, -1)  # the number of each word's successor
+    for row, text in enumerate(passage.sentences):
+        for column, word in enumerate(text.words[: following.shape[1]]):
+            number = numbers.get((names[row], word.form))
+            if number is not None:
+                item = items[number]
+                following[row, column] = numbers[item.sequence, item.successor]
     following = following.to(device)
-    inside = torch.tensor(
-        [[name == each for each, _, _ in known] for name in names], device=device
-    )  # B n
-    tokens, last = (
-        torch.tensor([first for _, _, first in known], device=device),
-        last_tokens(passage),
-    )
-    asked = (passage.subwords > 0) & (following >= 0)
+    inside = torch.tensor([[name == item.sequence for item in items] for name in names])  # B n
+    inside = inside.to(device)
+    tokens = torch.tensor([item.token for item in items], device=device)
+    last = last_tokens(passage)
+    queries = (passage.subwords > 0) & (following >= 0)
     rows = torch.arange(len(names), device=device)[:, None]
-    chance = asked.sum(1) / inside.sum(1)
+    chance = queries.sum(1) / inside.sum(1)
 
     def answer(view: View) -> Tensor:
         assert view.call is not None
         heads = view.weights.shape[1]
         raised = readout.logits(view.call, view.call.output[rows, last], tokens)  # B W H n
-        best = (
-            raised.masked_fill(~inside[:, None, None], -torch.inf).argmax(-1).transpose(1, 2)
-        )  # B H W
+        raised = raised.masked_fill(~inside[:, None, None], -torch.inf)
+        best = raised.argmax(-1).transpose(1, 2)  # B H W
         right = following[:, None].expand(-1, heads, -1).gather(2, view.between.argmax(-1))
-        return over(asked, (best == right).float())[..., None]
+        return over(queries, (best == right).float())[..., None]
 
-    return Probe(["successor"], asked.sum(1)[:, None].float(), chance[:, None, None], answer)
-
-
-def first_of(name: str, known: Sequence[tuple[str, str, int]]) -> str:
-    return next(word for each, word, _ in known if each == name)
+    return Probe(["successor"], queries.sum(1)[:, None].float(), chance[:, None, None], answer)

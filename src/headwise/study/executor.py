@@ -22,9 +22,8 @@ from headwise.progress import Progress
 from headwise.study.step import Build
 from headwise.study.timetable import TimeLeft
 
-Builds = Callable[
-    [], Sequence[Build]
-]  # asked again after every build: what is finished may reveal more of them
+# Asked again after every build: what is finished may reveal more of them.
+Builds = Callable[[], Sequence[Build]]
 Work = Callable[[Build], None]  # does a build
 WORKERS = ("ray",)  # the names of executors beside this process
 
@@ -89,18 +88,22 @@ class LocalExecutor:
         self.build: Build | None = None
 
     def start(self, build: Build, heading: str) -> None:
-        self.build, self.progress.heading = build, heading
+        self.build = build
+        self.progress.heading = heading
 
     def wait(self) -> BuildResult:
-        error, trace = None, ""
         assert self.build is not None
+        error: Exception | None = None
+        trace = ""
         try:
             self.work(self.build)
         except Exception as raised:
             if PartialState().num_processes > 1:
                 raise
-            error, trace = raised, traceback.format_exc()
-        made, self.progress.heading = not self.progress.heading, ""
+            error = raised
+            trace = traceback.format_exc()
+        made = not self.progress.heading  # the heading was shown
+        self.progress.heading = ""
         return BuildResult(self.build.name, error, trace, made)
 
 
@@ -136,17 +139,21 @@ def run_builds(
     A build that raises fails: its sentence is kept, what waits for it is skipped, all else goes on. ended: called after
     every build, before the builds are asked for again. Raises HeadwiseError when the builds form no graph.
     """
-    outcome, time_left, running = Outcome(), TimeLeft(), dict[str, Build]()
-    untold: list[BuildResult] = []
-    as_before, graph = 0, checked(builds())
+    outcome = Outcome()
+    time_left = TimeLeft()
+    running: dict[str, Build] = {}
+    unreported: list[BuildResult] = []
+    as_before = 0
+    graph = checked(builds())
     while True:
         build = next_ready(graph, outcome, running, executor.slots)
-        if untold and (build or running):
-            report_failures(untold, outcome, progress)
+        if unreported and (build or running):
+            report_failures(unreported, outcome, progress)
         if build:
             number = len(outcome.ended) + len(running) + 1
             left = [other for other in graph if other.name not in outcome.ended]
-            heading = f"[{number} of {len(graph)}] {build.name}{time_left.left_in_words(left, executor.slots)}"
+            remaining = time_left.left_in_words(left, executor.slots)
+            heading = f"[{number} of {len(graph)}] {build.name}{remaining}"
             running[build.name] = build
             time_left.begin(build)
             executor.start(build, heading)
@@ -158,28 +165,28 @@ def run_builds(
                 outcome.done.append(build.name)
                 as_before += not end.made
             else:
-                outcome.failed[build.name], outcome.error = sentence(end.error), end.error
-                untold.append(end)
+                outcome.failed[build.name] = sentence(end.error)
+                outcome.error = end.error
+                unreported.append(end)
             ended(build, outcome)
             graph = checked(builds())
             skip(graph, outcome)
         else:
-            if (
-                len(outcome.failed) > 1
-            ):  # a single failure at the very end is left to the caller, who raises it
-                report_failures(untold, outcome, progress)
+            # A single failure at the very end is left to the caller, who raises it.
+            if len(outcome.failed) > 1:
+                report_failures(unreported, outcome, progress)
             if as_before:
                 progress.say(f"  {as_before} of {len(outcome.ended)} steps: as before")
             return outcome
 
 
-def report_failures(untold: list[BuildResult], outcome: Outcome, progress: Progress) -> None:
-    """Say what failed, with the traceback of an error that nobody foresaw."""
-    for end in untold:
-        if end.trace and not foreseen(end.error):
+def report_failures(unreported: list[BuildResult], outcome: Outcome, progress: Progress) -> None:
+    """Say what failed, with the traceback of an unexpected error."""
+    for end in unreported:
+        if end.trace and not expected(end.error):
             progress.say(end.trace.rstrip())
         progress.say(f"  {end.name} failed: {outcome.failed[end.name]}")
-    untold.clear()
+    unreported.clear()
 
 
 def checked(builds: Sequence[Build]) -> Sequence[Build]:
@@ -216,43 +223,43 @@ def next_ready(
     if len(running) >= slots or any(build.exclusive for build in running.values()):
         return None
     begun, done = outcome.ended | running.keys(), set(outcome.done)
-    ready = (build for build in graph if build.name not in begun and done.issuperset(build.after))
-    return next((build for build in ready if not (build.exclusive and running)), None)
+    for build in graph:
+        ready = build.name not in begun and done.issuperset(build.after)
+        if ready and not (build.exclusive and running):
+            return build
+    return None
 
 
 def skip(graph: Sequence[Build], outcome: Outcome) -> None:
     """Leave out every build that waits, however far away, for a failed one."""
     after = {build.name: build.after for build in graph}
     for name in in_order(graph):
-        lost = next(
-            (
-                parent
-                for parent in after[name]
-                if parent in outcome.failed or parent in outcome.skipped
-            ),
-            None,
-        )
-        if lost and name not in outcome.ended:
-            outcome.skipped[name] = (
-                f"{lost} failed" if lost in outcome.failed else outcome.skipped[lost]
-            )
+        if name in outcome.ended:
+            continue
+        for parent in after[name]:
+            if parent in outcome.failed:
+                outcome.skipped[name] = f"{parent} failed"
+                break
+            if parent in outcome.skipped:
+                outcome.skipped[name] = outcome.skipped[parent]
+                break
 
 
-def foreseen(error: Exception | None) -> bool:
+def expected(error: Exception | None) -> bool:
     """Whether an error needs no traceback: a wrong input, or files that cannot be read or written."""
     return isinstance(error, HeadwiseError | OSError | SafetensorError)
 
 
 def sentence(error: Exception) -> str:
-    """An error in a sentence; one that nobody foresaw with its type."""
-    return str(error) if foreseen(error) else f"{type(error).__name__}: {error}"
+    """An error in a sentence; an unexpected one with its type."""
+    return str(error) if expected(error) else f"{type(error).__name__}: {error}"
 
 
 def with_place(error: Exception, name: str) -> Exception:
-    """The error itself, whose sentence says in which step it was; one that nobody foresaw gets a note."""
+    """The error itself, whose sentence says in which step it was; an unexpected one gets a note."""
     if isinstance(error, OSError) and error.strerror:
         error.strerror = f"{error.strerror}, in {name}"
-    elif foreseen(error):
+    elif expected(error):
         error.args = (f"{name} failed: {error}",)
     else:
         error.add_note(f"{name} failed.")

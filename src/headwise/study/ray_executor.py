@@ -80,8 +80,8 @@ def ray_executor(
         )
         reports = folder.absolute() / ".work" / "progress"
         with progress.bars() as bars:
-            order = Order(make_work, threads, str(Path.cwd()), reports)
-            executor = RayExecutor(ray, ray.put(order), task, reports, slots, progress, bars)
+            setup = WorkerSetup(make_work, threads, str(Path.cwd()), reports)
+            executor = RayExecutor(ray, ray.put(setup), task, reports, slots, progress, bars)
             try:
                 yield executor
             finally:
@@ -197,7 +197,7 @@ def worker_env(threads: int) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Order:
+class WorkerSetup:
     """What a worker needs to know besides the build. folder: where the command runs; reports: where workers report."""
 
     make_work: MakeWork
@@ -206,12 +206,12 @@ class Order:
     reports: Path
 
 
-def do_build(order: Order, build: Build) -> tuple[Exception | None, str]:
+def do_build(setup: WorkerSetup, build: Build) -> tuple[Exception | None, str]:
     """Do one build in this worker; gives what it raised, and the traceback."""
-    torch.set_num_threads(order.threads)
+    torch.set_num_threads(setup.threads)
     try:
-        enter(order.folder)
-        order.make_work(FileProgress(order.reports / f"{label_of(build.name)}.jsonl"))(build)
+        enter(setup.folder)
+        setup.make_work(FileProgress(setup.reports / f"{label_of(build.name)}.jsonl"))(build)
     except Exception as error:
         return portable(error), traceback.format_exc()
     return None, ""
@@ -270,29 +270,35 @@ class RayExecutor:
     def __init__(
         self,
         ray: Any,
-        order: Any,
+        setup: Any,
         task: Any,
         reports: Path,
         slots: int,
         progress: Progress,
         bars: Any,
     ) -> None:
-        self.ray, self.order, self.task, self.reports, self.slots = ray, order, task, reports, slots
-        self.progress, self.bars = progress, bars
-        self.builds, self.headings = dict[Any, Build](), dict[str, str]()
-        self.rows, self.begun, self.read = dict[str, TaskID](), dict[str, float](), dict[str, int]()
+        self.ray = ray
+        self.setup = setup
+        self.task = task
+        self.reports = reports
+        self.slots = slots
+        self.progress = progress
+        self.bars = bars
+        self.builds: dict[Any, Build] = {}
+        self.headings: dict[str, str] = {}
+        self.rows: dict[str, TaskID] = {}
+        self.begun: dict[str, float] = {}
+        self.read: dict[str, int] = {}
 
     def report(self, name: str) -> Path:
         return self.reports / f"{label_of(name)}.jsonl"
 
     def start(self, build: Build, heading: str) -> None:
         self.report(build.name).unlink(missing_ok=True)
-        self.headings[build.name], self.begun[build.name], self.read[build.name] = (
-            heading,
-            time.monotonic(),
-            0,
-        )
-        self.builds[self.task.remote(self.order, build)] = build
+        self.headings[build.name] = heading
+        self.begun[build.name] = time.monotonic()
+        self.read[build.name] = 0
+        self.builds[self.task.remote(self.setup, build)] = build
 
     def wait(self) -> BuildResult:
         """The next build that ends; Ray tries one whose process was killed again, from its last checkpoint."""

@@ -138,9 +138,12 @@ class Run:
             pairs = embedded.pairs(split, getattr(data.embedded, split))
             return ParallelText.from_pairs(pairs, f"{split}.en+{split}.fr", cache=self.cache)
         if data.dev is None and split != "test":
+            train: AnyText
+            dev: AnyText
             train, dev = held_out(self.task.read(data.train, cache=self.cache))
             return train if split == "train" else dev
-        return self.task.read(getattr(data, split), cache=self.cache)
+        text: AnyText = self.task.read(getattr(data, split), cache=self.cache)
+        return text
 
     def pairs(self, split: Split) -> ParallelText:
         """A split for what only works on sentence pairs."""

@@ -61,34 +61,36 @@ class Schedule:
 
     def variants(self) -> list[Variant]:
         """Every variant that is known by now, those to be trained from random weights last."""
-        found: list[Variant] = []
+        variants: list[Variant] = []
         for index, sweep in enumerate(self.run.plan.pruning):
             controls = sweep_controls(sweep, index)
             models = own_models(sweep, index, self.run.heads, self.filled_in(index))
-            found += [variant for variant in controls if variant.compared_by_all]
-            found += models
-            found += [variant for variant in controls if not variant.compared_by_all]
+            variants += [variant for variant in controls if variant.compared_by_all]
+            variants += models
+            variants += [variant for variant in controls if not variant.compared_by_all]
             for variant in models:
                 if sweep.controls and not keeps_all(self.run, variant):
-                    found += model_controls(sweep, variant)
-        return sorted(found, key=lambda variant: variant.from_random_weights)
+                    variants += model_controls(sweep, variant)
+        return sorted(variants, key=lambda variant: variant.from_random_weights)
 
     def filled_in(self, index: int) -> list[float]:
         """λ between those of the plan, each where quality on dev changes most, as far as results are there."""
-        sweep, filled = self.run.plan.pruning[index], self.filled[index]
-        while isinstance(sweep, GateSweep) and len(filled) < sweep.refine:
-            gated = [
-                v
-                for v in own_models(sweep, index, None, filled)
-                if v.penalty is not None and not self.has_failed(v)
-            ]
-            points = {v.penalty: self.point(v) for v in gated if v.penalty is not None}
-            known = {penalty: point for penalty, point in points.items() if point is not None}
-            between = (
-                steepest(known, [*sweep.penalty, *filled]) if len(known) == len(points) else None
-            )
+        sweep = self.run.plan.pruning[index]
+        filled = self.filled[index]
+        if not isinstance(sweep, GateSweep):
+            return filled
+        while len(filled) < sweep.refine:
+            points: dict[float, tuple[int, float]] = {}
+            for variant in own_models(sweep, index, None, filled):
+                if variant.penalty is None or self.has_failed(variant):
+                    continue
+                point = self.point(variant)
+                if point is None:
+                    return filled  # the next λ waits for all before it
+                points[variant.penalty] = point
+            between = steepest(points, [*sweep.penalty, *filled])
             if between is None:
-                break  # or the next one waits for all before it
+                break
             filled.append(between)
         return filled
 
@@ -103,13 +105,13 @@ class Schedule:
         """Sweeps that have fewer λ than `refine` asks for, though all they have are evaluated."""
         lines = []
         for index, sweep in enumerate(self.run.plan.pruning):
-            if (
-                isinstance(sweep, GateSweep)
-                and (found := len(self.filled_in(index))) < sweep.refine
-            ):
+            if not isinstance(sweep, GateSweep):
+                continue
+            count = len(self.filled_in(index))
+            if count < sweep.refine:
                 where = f" ({sweep.name})" if sweep.name else ""
                 lines.append(
-                    f"refine = {sweep.refine} was asked for{where}, and {found} λ filled in: no other two neighbours "
+                    f"refine = {sweep.refine} was asked for{where}, and {count} λ filled in: no other two neighbours "
                     "keep more than one head apart, or their middle was tried."
                 )
         return lines

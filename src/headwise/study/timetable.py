@@ -19,7 +19,8 @@ class TimeLeft:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.begun: dict[str, float] = {}
-        self.took, self.estimated = 0.0, 0.0
+        self.took = 0.0
+        self.estimated = 0.0
 
     def begin(self, build: Build) -> None:
         self.begun[build.name] = self.clock()
@@ -28,15 +29,17 @@ class TimeLeft:
         """made: whether it was really done, so that it says something about the pace."""
         seconds = self.clock() - self.begun.pop(build.name)
         if made and seconds >= SHORT and build.seconds:
-            self.took, self.estimated = self.took + seconds, self.estimated + build.seconds
+            self.took += seconds
+            self.estimated += build.seconds
 
     def left(self, builds: Sequence[Build], slots: int) -> float:
         """Seconds until these builds are done: the work shared out to the slots, or the longest path through them."""
-        pace, now = self.took / self.estimated if self.estimated else 1.0, self.clock()
-        cost = {
-            build.name: max(0.0, build.seconds * pace - (now - self.begun.get(build.name, now)))
-            for build in builds
-        }
+        pace = self.took / self.estimated if self.estimated else 1.0
+        now = self.clock()
+        cost: dict[str, float] = {}
+        for build in builds:
+            spent = now - self.begun.get(build.name, now)
+            cost[build.name] = max(0.0, build.seconds * pace - spent)
         exclusive = sum(cost[build.name] for build in builds if build.exclusive)
         longest = sum(cost[name] for name in longest_path(builds, cost))
         return max((sum(cost.values()) - exclusive) / slots + exclusive, longest)
@@ -48,15 +51,21 @@ class TimeLeft:
 
 def longest_path(builds: Sequence[Build], cost: Mapping[str, float]) -> list[str]:
     """The path through the graph that costs most, along builds that wait for each other (the critical path)."""
-    known = {build.name: [parent for parent in build.after if parent in cost] for build in builds}
-    total, before = dict[str, float](), dict[str, str | None]()
-    for name in TopologicalSorter(known).static_order():
-        last = before[name] = max(known[name], key=lambda parent: total[parent], default=None)
+    parents: dict[str, list[str]] = {}
+    for build in builds:
+        parents[build.name] = [name for name in build.after if name in cost]
+    total: dict[str, float] = {}
+    before: dict[str, str | None] = {}
+    for name in TopologicalSorter(parents).static_order():
+        last = max(parents[name], key=lambda parent: total[parent], default=None)
+        before[name] = last
         total[name] = cost[name] + (total[last] if last else 0.0)
-    path, at = list[str](), max(total, key=lambda name: total[name], default=None)
-    while at:
-        path.append(at)
-        at = before[at]
+
+    path: list[str] = []
+    name_at = max(total, key=lambda name: total[name], default=None)
+    while name_at:
+        path.append(name_at)
+        name_at = before[name_at]
     return path[::-1]
 
 

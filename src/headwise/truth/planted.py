@@ -94,7 +94,8 @@ def distractor(stream: Stream, size: int) -> Weights:
 
     def draw(rows: Tensor) -> Tensor:
         coefficients = USUAL_WORDS**-0.5 * torch.randn(size, len(rows), generator=generator)
-        return coefficients @ rows
+        weights: Tensor = coefficients @ rows
+        return weights
 
     output = draw(stream["junk"]) * loud + 1e-3 * draw(stream.free) * loud
     return Weights(draw(stream.free) * sharp, draw(stream.free), draw(stream.free), output.T)

@@ -202,7 +202,7 @@ class PruneByGates(Prune):
         }
 
 
-class GreedyStep(Prune):
+class PruneGreedily(Prune):
     """One step of a greedy order: its layout, and its model where it is fine-tuned or compensated."""
 
     VERSION = 3
@@ -349,7 +349,7 @@ def prune_step(variant: Variant) -> Prune:
     if variant.control:
         return MakeControl(variant)
     if variant.order:
-        return GreedyStep(variant)
+        return PruneGreedily(variant)
     return PruneByGates(variant)
 
 
