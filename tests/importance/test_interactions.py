@@ -145,7 +145,7 @@ def test_the_slow_twin(family: str) -> None:
                 assert row["low"] <= row["value"] <= row["high"]
 
 
-def test_the_loudest_heads_of_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_of_the_largest_outputs_of_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 5)
     model, text = asker("gpt2"), lines(24)
     table = interactions(model, text, pairs=2).table

@@ -1,4 +1,4 @@
-"""The untrained twin: the same shape, other weights, a control of scores."""
+"""The untrained control: the same shape, other weights, a control of scores."""
 
 from __future__ import annotations
 
@@ -24,16 +24,20 @@ class TestTwin:
     def test_same_shape_and_other_weights(self) -> None:
         model = asker()
         before = torch.get_rng_state()
-        twin, again, other = hw.untrained(model, 1), hw.untrained(model, 1), hw.untrained(model, 2)
+        control, again, other = (
+            hw.untrained(model, 1),
+            hw.untrained(model, 1),
+            hw.untrained(model, 2),
+        )
         assert torch.equal(torch.get_rng_state(), before)
-        assert twin.heads == model.heads and twin.tokenizer is model.tokenizer
-        assert {name: w.shape for name, w in weights(twin).items()} == {
+        assert control.heads == model.heads and control.tokenizer is model.tokenizer
+        assert {name: w.shape for name, w in weights(control).items()} == {
             n: w.shape for n, w in weights(model).items()
         }
         name = "model.encoder.layers.0.self_attn.q_proj.weight"
-        assert torch.equal(weights(twin)[name], weights(again)[name])
-        assert not torch.equal(weights(twin)[name], weights(other)[name])
-        assert not torch.equal(weights(twin)[name], weights(model)[name])
+        assert torch.equal(weights(control)[name], weights(again)[name])
+        assert not torch.equal(weights(control)[name], weights(other)[name])
+        assert not torch.equal(weights(control)[name], weights(model)[name])
 
     def test_weights_are_drawn_as_the_class_draws_them(self) -> None:
         """Nothing of the model's own weights is left, not even their size."""
@@ -51,9 +55,9 @@ class TestTwin:
         )
         model.remove(mask).save(tmp_path / "small")
         small = hw.load(tmp_path / "small")
-        twin = hw.untrained(small, 1)
-        assert twin.heads == small.heads and twin.layout == small.layout
-        assert twin.parameters == small.parameters
+        control = hw.untrained(small, 1)
+        assert control.heads == small.heads and control.layout == small.layout
+        assert control.parameters == small.parameters
 
     def test_half_precision_stays(self) -> None:
         model = asker("gpt2")
@@ -68,7 +72,7 @@ class TestTwin:
 
 class TestScores:
     def test_the_slow_twin(self) -> None:
-        """Each twin's rows are those of `hw.score` of that twin; the baseline is their mean over a layer."""
+        """Each control's rows are those of `hw.score` of that control; the baseline is their mean over a layer."""
         model, text = asker(), pairs(12)
         scores = hw.score(model, text, MEASURES, seed=5, untrained=2)
         table = scores.table

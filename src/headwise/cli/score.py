@@ -45,7 +45,7 @@ def score(
         bool, typer.Option("--judge", help="compare the scores with exact ablation")
     ] = False,
     untrained: Annotated[
-        int, typer.Option(min=0, help="so many untrained twins as a control of the scores")
+        int, typer.Option(min=0, help="so many untrained controls of the scores")
     ] = 0,
     pairs: Annotated[
         int, typer.Option(min=0, help="so many pairs of heads, switched off together")

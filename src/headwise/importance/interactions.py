@@ -4,7 +4,7 @@
 
 in nats per token. Above 0 the heads do the same work (each is the other's backup); below 0 they work together, so that
 one is worth little without the other. As Δ_ab − Δ_a is the ablation score of b once a is gone, I_ab is also by how much
-that score rises: above 0, b "wakes up" when a goes.
+that score rises: above 0, b is a backup head of a (self-repair).
 
 All pairs are tried on few sentences (the screen). The strongest are measured on other sentences, so that those of
 luck do not stay.
@@ -122,7 +122,7 @@ def interactions(
         )
     with shown("pairs of heads", progress) as report:
         first, second = halves(text)
-        heads = loudest(model, first, seed)
+        heads = largest_outputs(model, first, seed)
         every = list(combinations(heads, 2))
         screen = effects(model, first, heads, every, part(report, 0.0, 0.6), "all pairs")
         screened = dict(zip(every, screen.interactions().sum(0) / screen.tokens.sum(), strict=True))
@@ -160,7 +160,7 @@ def halves(text: AnyText) -> tuple[AnyText, AnyText]:
     return text.take(sorted(first)), sample(rest, SENTENCES)
 
 
-def loudest(model: Model, text: AnyText, seed: int) -> list[Head]:
+def largest_outputs(model: Model, text: AnyText, seed: int) -> list[Head]:
     """At most MOST heads, in the order of the model: those that add most to the output of their layer."""
     if model.heads.total <= MOST:
         return list(model.heads)

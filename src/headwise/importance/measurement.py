@@ -181,9 +181,9 @@ def labelled(report: Report, label: str) -> Report:
     return lambda share, what: report(share, f"{label}: {what}")
 
 
-def provided(model: Model, text: Batches | None = None) -> set[Need]:
+def provided(model: Model, text: Batches | None = None) -> set[str]:
     """What a model and its text provide of what measures need."""
-    given: set[Need] = {*(model.task.provides if text is None else text.provides)}
+    given: set[str] = {*(model.task.provides if text is None else text.provides)}
     if not model.found.inline:
         given.add("attention")
     if not is_offloaded(model.hf):

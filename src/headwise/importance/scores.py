@@ -111,10 +111,11 @@ class Scores:
                 others[name] = pd.read_csv(place / file)
         relevance: dict[str, dict[str, float]] = {}
         if (place / "lrp.csv").is_file():
-            for row in pd.read_csv(place / "lrp.csv").itertuples():
-                name = row.measure if row.mode == "per-step" else f"{row.measure}.{row.mode}"
-                if row.what != "started":
-                    relevance.setdefault(str(name), {})[str(row.what)] = float(row.value)  # type: ignore[arg-type]
+            lrp = pd.read_csv(place / "lrp.csv")[["measure", "mode", "what", "value"]]
+            for rule, mode, what, value in lrp.itertuples(index=False, name=None):
+                name = rule if mode == "per-step" else f"{rule}.{mode}"
+                if what != "started":
+                    relevance.setdefault(name, {})[what] = float(value)
         return cls(table, signature, relevance, **others)
 
 

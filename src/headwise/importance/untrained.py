@@ -1,4 +1,4 @@
-"""The untrained twin of a model: the same shape, random weights. What it scores is what the shape alone gives, so it is
+"""The untrained control of a model: the same shape, random weights. What it scores is what the shape alone gives, so it is
 the control of every score and role."""
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from headwise.progress import Report, part, silent
 from headwise.tasks import AnyText, OwnInputs
 from headwise.training.build import drop_unused
 
-SENTENCES = 50  # of a text, that twins are scored on
+SENTENCES = 50  # of a text, that controls are scored on
 COLUMNS = ("seed", "kind", "layer", "head", "measure", "value", "n")
 LAYER = ["kind", "layer", "measure"]
 
 
 def untrained(model: Model, seed: int = 0) -> Model:
-    """The untrained twin of a model: same class, configuration, heads and tokenizer, with new random weights.
+    """The untrained control of a model: same class, configuration, heads and tokenizer, with new random weights.
 
-    The weights are drawn as transformers draws them for this configuration. A pruned model's twin has lost the same
+    The weights are drawn as transformers draws them for this configuration. A pruned model's control has lost the same
     heads. The state of torch's generators stays as it is. Raises HeadwiseError for offloaded weights and for a seed
     below 0.
     """
     if seed < 0:
         raise HeadwiseError(f"untrained: the seed is {seed}: give a whole number of at least 0.")
-    refuse_offloaded(model.hf, "An untrained twin")
+    refuse_offloaded(model.hf, "An untrained control")
     config: Any = copy.deepcopy(model.hf.config)
     config.headwise_layout = None
     with torch.random.fork_rng(devices=[]):
@@ -46,22 +46,22 @@ def untrained(model: Model, seed: int = 0) -> Model:
     with warnings.catch_warnings(
         action="ignore"
     ):  # of heads that are not seen, and caches that grow: as in the model
-        twin = Model(hf, model.tokenizer, f"{model.name}, untrained", allow_partial=True)
-        twin = twin if model.layout is None else twin.remove(model.layout, grow=True)
-    if twin.heads != model.heads:
+        control = Model(hf, model.tokenizer, f"{model.name}, untrained", allow_partial=True)
+        control = control if model.layout is None else control.remove(model.layout, grow=True)
+    if control.heads != model.heads:
         raise HeadwiseError(
-            f"An untrained {type(hf).__name__} shows other heads ({describe(twin.heads)}) than {model.name} "
-            f"({describe(model.heads)}): it has no untrained twin."
+            f"An untrained {type(hf).__name__} shows other heads ({describe(control.heads)}) than {model.name} "
+            f"({describe(model.heads)}): it has no untrained control."
         )
-    twin.hf.to(dtype=model.hf.dtype, device=device_of(model.hf))
-    return twin
+    control.hf.to(dtype=model.hf.dtype, device=device_of(model.hf))
+    return control
 
 
-def twin_seeds(count: int, seed: int) -> list[int]:
-    """The seeds of so many untrained twins, those after `seed`."""
+def control_seeds(count: int, seed: int) -> list[int]:
+    """The seeds of so many untrained controls, those after `seed`."""
     if type(count) is not int or count < 0:
         raise HeadwiseError(
-            f"untrained is {count!r}: give the number of untrained twins, 0 for none."
+            f"untrained is {count!r}: give the number of untrained controls, 0 for none."
         )
     return [seed + number for number in range(1, count + 1)]
 
@@ -74,13 +74,13 @@ def score_untrained(
     seed: int = 0,
     progress: Report = silent,
 ) -> pd.DataFrame:
-    """The scores of untrained twins on SENTENCES sentences of a text, spread evenly over it: one row a twin, head and
-    measure, columns COLUMNS. No expensive measure. seed: of everything that draws; the twins have the next ones."""
+    """The scores of untrained controls on SENTENCES sentences of a text, spread evenly over it: one row a control, head and
+    measure, columns COLUMNS. No expensive measure. seed: of everything that draws; the controls have the next ones."""
     names = [name for name in resolve_measures(measures) if not measure[name].expensive]
     few, rows = sample(text, SENTENCES), list[dict[str, Any]]()
-    for number, own in enumerate(twin_seeds(count, seed) if names else []):
-        twin, share = untrained(model, own), part(progress, number / count, (number + 1) / count)
-        scores = run_passes(twin, twin.task.batches(few), names, seed, share)
+    for number, own in enumerate(control_seeds(count, seed) if names else []):
+        control, share = untrained(model, own), part(progress, number / count, (number + 1) / count)
+        scores = run_passes(control, control.task.batches(few), names, seed, share)
         rows += [{"seed": own, **row} for row in scores.all_rows(seed)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -93,7 +93,7 @@ def sample(text: AnyText | OwnInputs, count: int) -> Any:
 
 
 def with_baseline(table: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
-    """Scores with their baseline: the mean of the measure over all heads of the same layer in the untrained twins."""
+    """Scores with their baseline: the mean of the measure over all heads of the same layer in the untrained controls."""
     means = controls.groupby(LAYER)["value"].mean()
     keys = pd.MultiIndex.from_frame(table[LAYER])
     return table.assign(baseline=means.reindex(keys).to_numpy(dtype=float))

@@ -21,7 +21,7 @@ from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.grid import HeadGrid
 from headwise.heads import COLUMNS, Head, HeadMap, write_text
-from headwise.importance.untrained import twin_seeds
+from headwise.importance.untrained import control_seeds
 from headwise.importance.untrained import untrained as untrained_model
 from headwise.model import Model
 from headwise.progress import Report, silent
@@ -183,7 +183,7 @@ def roles(
     for text that cannot be used.
     """
     model.task.check_tokenizer()
-    seeds = twin_seeds(untrained, seed)
+    seeds = control_seeds(untrained, seed)
     texts = RoleTexts.of(model, treebank, confirm, pairs, training)
     count = counted(sentences_read(treebank, confirm, texts.pairs, untrained), progress)
     found = roles_of(model, texts, seed, count)

@@ -46,7 +46,9 @@ class ScorePass(Step, stage="score", names="scores/{0.label}", shared=True, once
         return [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
-        return {"measures": self.measures, "dev": run.fingerprint("dev"), "seed": run.plan.seed}
+        inputs = {"measures": self.measures, "dev": run.fingerprint("dev"), "seed": run.plan.seed}
+        versions = {name: facts(name).version for name in self.measures if facts(name).version > 1}
+        return {**inputs, "versions": versions} if versions else inputs
 
     def outputs(self, run: Run) -> list[str]:
         return [self.name]
@@ -100,7 +102,7 @@ def read_scores(run: Run) -> Measurement:
 
 @dataclass(frozen=True)
 class ScoreUntrained(Step, stage="score", names="untrained", shared=True, once=True):
-    """untrained.csv: the scores of the model's untrained twins."""
+    """untrained.csv: the scores of the model's untrained controls."""
 
     def needs(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
@@ -122,7 +124,7 @@ class ScoreUntrained(Step, stage="score", names="untrained", shared=True, once=T
         offloaded = is_offloaded(model.hf)
         if offloaded:
             run.progress.say(
-                "  No untrained twin: weights of this model are offloaded, and there is no memory for more."
+                "  No untrained control: weights of this model are offloaded, and there is no memory for more."
             )
         count = 0 if offloaded else scoring.untrained
         found = score_untrained(
