@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from headwise.report import faithfulness, kept_heads, score_maps
+from headwise.report import kept_heads, score_faithfulness, score_maps
 from headwise.report.run_folder import Run, read_run
 from report.conftest import data_of
 
@@ -76,7 +76,10 @@ def test_relevance_tables(run: Run) -> None:
 
 
 def test_the_judges_table_and_curves_are_in_the_order_of_the_area(run: Run) -> None:
-    table, figure = faithfulness.faithfulness_table(run), faithfulness.removal_curves(run)
+    table, figure = (
+        score_faithfulness.faithfulness_table(run),
+        score_faithfulness.removal_curves(run),
+    )
     assert table is not None and figure is not None and run.curves is not None
     assert [row.cells[0] for row in table.rows[:2]] == ["Gradient", "LRP-Ding"] and table.rows[
         0
@@ -109,7 +112,7 @@ def test_many_curves_are_cut_to_the_best(run: Run) -> None:
     more = [
         gradient.assign(measure=f"lrp.rule-{i}", loss=gradient["loss"] * (1 + i)) for i in range(6)
     ]
-    figure = faithfulness.removal_curves(replace(run, curves=pd.concat([run.curves, *more])))
+    figure = score_faithfulness.removal_curves(replace(run, curves=pd.concat([run.curves, *more])))
     assert (
         figure is not None
         and len(figure.panels) == 9
@@ -124,10 +127,10 @@ def test_without_curves_the_best_is_the_one_that_agrees_most(run: Run) -> None:
         faithfulness=run.faithfulness[~run.faithfulness["statistic"].str.startswith("area")],
         curves=None,
     )
-    found = faithfulness.statistics(bare)
-    assert found is not None and faithfulness.most_faithful(found) == "gradient"
+    found = score_faithfulness.statistics(bare)
+    assert found is not None and score_faithfulness.most_faithful(found) == "gradient"
     empty = replace(run, faithfulness=None, curves=None)
-    assert faithfulness.build(empty) == {"removal": None, "statistics": None, "kinds": None}
+    assert score_faithfulness.build(empty) == {"removal": None, "statistics": None, "kinds": None}
 
 
 def scored(run: Run, rows: list[tuple[object, ...]]) -> Run:

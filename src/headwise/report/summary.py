@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headwise.report import faithfulness, kept_heads, models, role_tables
+from headwise.report import kept_heads, models, role_tables, score_faithfulness
 from headwise.report.components import section
 from headwise.report.format import (
     KIND_NAMES,
@@ -45,7 +45,7 @@ def build(run: Run) -> dict[str, Any]:
     full = run.full
     chosen = run.chosen
     groups = [
-        ("Which score is faithful", faithfulness.in_short(run)),
+        ("Which score is faithful", score_faithfulness.in_short(run)),
         ("What the heads do", role_tables.in_short(run)),
     ]
     start: dict[str, Any] = {"why": "", "limit": _limit(run), "unit": _unit(run), "tiles": []}

@@ -64,10 +64,10 @@ def successor_texts(tokenizer: Any, readout: Readout, seed: int) -> Generated:
     texts = []
     for number in range(TEXTS):
         name = list(usable)[number // 2 % len(usable)]
-        words = list(usable[name])
+        drawn = list(usable[name])
         if name not in ROUND:
-            words = words[:-1]
-        text = " ".join(draw.sample(words, min(LONGEST, len(words))))
+            drawn = drawn[:-1]
+        text = " ".join(draw.sample(drawn, min(LONGEST, len(drawn))))
         texts.append(sentence(text, f"{number} {name}"))
     items = []
     for name, first in usable.items():

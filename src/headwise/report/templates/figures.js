@@ -33,7 +33,7 @@ for (const figure of document.querySelectorAll("figure.card")) {
   if (document.fullscreenEnabled) tools.append(button("Full screen", `${title.textContent}: full screen and back`, () => fill(figure)));
   tools.append(button("CSV", `${title.textContent}: the rows of this figure as CSV`, () => download(figure)));
   const inside = make("div", { class: "inside" }, ...figure.childNodes);
-  inside.classList.toggle("beside", figure.classList.contains("beside"));
-  figure.classList.remove("beside");
+  inside.classList.toggle("narrow", figure.classList.contains("narrow"));
+  figure.classList.remove("narrow");
   figure.append(tools, inside);
 }
