@@ -264,7 +264,7 @@ class TestGates:
         gates = gates_at(
             THREE_LAYERS, torch.tensor([-9, -9, -9, -1, 1, 9, 9, 9, 9], dtype=torch.float64)
         )
-        gates.loose.copy_(gates.log_alpha.detach())
+        gates.log_alpha_before.copy_(gates.log_alpha.detach())
         p = HardConcrete().p_open(torch.tensor([-1.0, 1.0]))
         assert gates.undecided() == pytest.approx(2 / 9) and gates.expected() == pytest.approx(
             4 + p.sum().item(), abs=1e-2

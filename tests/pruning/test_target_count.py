@@ -33,14 +33,14 @@ class TestLagrangian:
         gates = CountedGates(HEADS, HardConcrete(), 3.0, {"encoder-self": 2, "cross": 4})
         found = []
         for share in (0.0, RAMP / 2, RAMP, 0.9):
-            gates.share = share
+            gates.progress = share
             found.append(gates.target().tolist())
         assert found == [[8, 4], [5, 4], [2, 4], [2, 4]]
 
     @pytest.mark.parametrize("share", [RAMP / 2, 0.75])
     def test_it_is_the_formula(self, share: float) -> None:
         gates = CountedGates(HEADS, HardConcrete(), torch.linspace(-3, 3, 12), 6)
-        gates.share = share
+        gates.progress = share
         with torch.no_grad():
             for multiplier, value in zip(gates.multipliers, (0.3, 0.07, 0.2), strict=True):
                 multiplier.fill_(value)
@@ -53,7 +53,7 @@ class TestLagrangian:
 
     def test_multipliers_start_at_0_and_climb_where_there_are_too_many(self) -> None:
         gates = CountedGates(HEADS, HardConcrete(), 3.0, 6)
-        gates.share = 1.0
+        gates.progress = 1.0
         assert [m.tolist() for m in gates.multipliers] == [[0.0]] * 3
         optimiser = torch.optim.AdamW(gates.groups(0.05, 100))
         gates.cost().backward()

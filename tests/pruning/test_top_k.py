@@ -59,7 +59,7 @@ class TestGates:
     def test_in_training_gates_are_drawn_and_sum_to_the_wanted_numbers(self) -> None:
         gates = TopGates(HEADS, 0.0, {"encoder-self": 3, "cross": 2})
         for share in (0.0, 0.4, 0.9):
-            gates.share = share
+            gates.progress = share
             gates.draw()
             assert gates.now[:8].sum().item() == pytest.approx(3, abs=1e-5)
             assert gates.now[8:].sum().item() == pytest.approx(2, abs=1e-5)
@@ -80,7 +80,7 @@ class TestGates:
         gates = TopGates(HEADS, 0.0, 4, settle=0.2)
         found = []
         for share in (0.0, 0.4, 0.8, 1.0):
-            gates.share = share
+            gates.progress = share
             found.append(gates.temperature)
         assert found == pytest.approx([WARM, (WARM * COLD) ** 0.5, COLD, COLD])
 
@@ -95,7 +95,7 @@ class TestGates:
     def test_their_gradient_is_clipped_for_itself(self) -> None:
         """Two heads that are level have a gradient of 1/τ, which must not shrink the step of the model."""
         gates = TopGates(HEADS, 0.0, 4).to("cpu")
-        gates.share = 0.4
+        gates.progress = 0.4
         gates.draw(torch.full((12,), 0.5))
         (gates.now * torch.arange(12)).sum().backward()
         assert gates.log_alpha.grad is not None and float(
@@ -127,7 +127,7 @@ class TestGates:
 
 def test_what_is_soft_is_the_mean_over_noise() -> None:
     gates = TopGates(HEADS, torch.linspace(-1, 1, 12), 4)
-    gates.share = 1.0
+    gates.progress = 1.0
     draws = []
     for _ in range(2000):
         gates.draw()

@@ -18,9 +18,9 @@ from headwise.attention.discover import probe
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
 from headwise.model import Model
-from headwise.pruning.controls import at_random
 from headwise.pruning.gates import HardConcrete, HeadGates
 from headwise.pruning.greedy import greedy, random_scores
+from headwise.pruning.layouts import at_random
 from headwise.pruning.target_count import CountedGates
 from headwise.pruning.top_k import TopGates
 from headwise.units import UNITS, Together, Unit, first, nearest, units, usual_unit
@@ -246,7 +246,7 @@ class TestGates:
         )
         optimiser = torch.optim.Adam(gates.groups(0.05, 400))
         for update in range(400):
-            gates.share = update / 400
+            gates.progress = update / 400
             gates.draw()
             optimiser.zero_grad()
             ((1 - gates.now) @ worth + gates.cost()).backward()

@@ -211,14 +211,14 @@ class GateSchedule(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step, steps = state.global_step, state.max_steps
-        self.gates.share = step / steps
+        self.gates.progress = step / steps
         begin = steps - (max(1, round(self.settle * steps)) if self.settle else 0)
         if step == begin:
-            self.gates.loose.copy_(self.gates.log_alpha.detach())
+            self.gates.log_alpha_before.copy_(self.gates.log_alpha.detach())
             soft = self.gates.soft()
             for place, gates in enumerate((soft, self.kept().to(soft))):
                 with self.gates.held(gates):
-                    self.gates.moment[place] = self.loss()
+                    self.gates.losses_at_decision[place] = self.loss()
         if step >= begin:
             self.gates.settle(self.kept(), steps - step)
 
@@ -303,7 +303,7 @@ def train_gates(
             if settle:
                 gates.load_state_dict(last)  # not averaged with gates from before they settled
             else:
-                gates.loose.copy_(gates.log_alpha.detach())
+                gates.log_alpha_before.copy_(gates.log_alpha.detach())
         finally:
             delattr(hf, GATES)
     return decide(model, gates, dev, kept(), tokens, notes, spent, early=bool(settle))
@@ -332,7 +332,7 @@ def decide(
         with masked(model.hf, model.found, mask):
             loss = dev_loss(model.hf, dev, model.tokenizer, tokens)
         if early:
-            soft, decided = gates.moment.tolist()
+            soft, decided = gates.losses_at_decision.tolist()
         else:
             with capture(model.hf, model.found, gates=gates.by_site()), gates.held(gates.soft()):
                 soft, decided = dev_loss(model.hf, dev, model.tokenizer, tokens), loss

@@ -87,14 +87,15 @@ class HeadGates(nn.Module):
 
     Letters: H heads, U units; U = H where every head is a unit. In training `draw` resamples the noise once per batch
     (footnote 5); in evaluation gates are deterministic. start: the first log α, one number, or H numbers of which a
-    unit takes its first head's. unit: what goes at once; none: `usual_unit`. loose: log α (U) as last trained, before
-    `settle` changed it. moment: the dev loss with soft and with decided gates, in nats per token, when they were
-    decided (2); NaN if they were not decided before the end of the run. share: the share of the run that is over.
+    unit takes its first head's. unit: what goes at once; none: `usual_unit`. log_alpha_before: log α (U) as last
+    trained, before the decision. losses_at_decision: the dev loss with soft and with decided gates, in nats per token,
+    when they were decided (2); NaN if they were not decided before the end of the run. progress: the share of the run
+    that is over.
     unit_of, heads_in: the unit of every head (H), how many heads a unit has (U). now: the gates of all heads (H).
     """
 
-    loose: Tensor
-    moment: Tensor
+    log_alpha_before: Tensor
+    losses_at_decision: Tensor
     unit_of: Tensor
     heads_in: Tensor
 
@@ -118,9 +119,10 @@ class HeadGates(nn.Module):
         self.register_buffer("heads_in", torch.tensor(sizes), persistent=False)
         firsts = [head_at[together[0]] for together in self.units]
         self.log_alpha = nn.Parameter((torch.zeros(heads.total) + start)[firsts])
-        self.register_buffer("loose", self.log_alpha.detach().clone())
-        self.register_buffer("moment", torch.full((2,), math.nan))
-        self.share, self.settling = 0.0, False
+        self.register_buffer("log_alpha_before", self.log_alpha.detach().clone())
+        self.register_buffer("losses_at_decision", torch.full((2,), math.nan))
+        self.progress = 0.0
+        self.settling = False
         self.slices: dict[Site, slice] = {}
         at = 0
         for site in heads.sites:
@@ -195,11 +197,11 @@ class HeadGates(nn.Module):
 
     def expected(self) -> float:
         """The expected number of open heads, Σ P(open), when their gates were last trained."""
-        return float((self.chances(self.loose) * self.heads_in).sum())
+        return float((self.chances(self.log_alpha_before) * self.heads_in).sum())
 
     def undecided(self) -> float:
         """The share of gates with P(open) between 0.1 and 0.9 when they were last trained."""
-        p = self.chances(self.loose)
+        p = self.chances(self.log_alpha_before)
         return float(((p > 0.1) & (p < 0.9)).float().mean())
 
     def probabilities(self) -> dict[Head, float]:

@@ -120,7 +120,7 @@ class CountedGates(TargetGates):
 
     def target(self) -> Tensor:
         """t of every group now (G): from all units to the target count."""
-        return self.sizes + (self.targets - self.sizes) * min(1.0, self.share / RAMP)
+        return self.sizes + (self.targets - self.sizes) * min(1.0, self.progress / RAMP)
 
     def cost(self) -> Tensor:
         """λ1 (K − t) + λ2 (K − t)², summed over groups; 0 once the gates are settling."""
@@ -131,7 +131,7 @@ class CountedGates(TargetGates):
         found: Tensor = (self.linear * excess + self.quadratic * excess.square()).sum()
         return (
             found
-            if self.share < RAMP
+            if self.progress < RAMP
             else found + (self.doubt * (self.members @ (p * (1 - p)))).sum()
         )
 
@@ -148,7 +148,9 @@ class CountedGates(TargetGates):
     def missed(self) -> float:
         """The largest distance of an expected number of units from its target, when gates were last trained."""
         return float(
-            (self.members @ self.distribution.p_open(self.loose) - self.targets).abs().max()
+            (self.members @ self.distribution.p_open(self.log_alpha_before) - self.targets)
+            .abs()
+            .max()
         )
 
 

@@ -69,7 +69,7 @@ class TopGates(TargetGates):
     @property
     def temperature(self) -> float:
         """τ now."""
-        share = min(1.0, self.share / (1 - self.settle_share))
+        share = min(1.0, self.progress / (1 - self.settle_share))
         return math.exp((1 - share) * math.log(WARM) + share * math.log(COLD))
 
     def drawn(self, noise: Tensor | None = None) -> Tensor:
