@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from headwise.cli.tables import (
+from headwise.cli.terminal import (
     SCORED,
     score_grids,
     show_heads,

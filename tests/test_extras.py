@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import headwise as hw
-from headwise.cli.lab import lab
+from headwise.cli.resources import lab
 from headwise.data.speech import samples
 from headwise.data.treebank import Treebank
 from headwise.pruning.gate_training import lora_layers

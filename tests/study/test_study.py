@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.cli.summary import summary
+from headwise.cli.outcome import summary
 from headwise.data.embedded import write_parallel
 from headwise.heads import HeadMask
 from headwise.study import make_plan, run_study

@@ -14,19 +14,11 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.align import align
-from headwise.cli.data import data_get, data_list
-from headwise.cli.export import export
-from headwise.cli.families_table import families
-from headwise.cli.lab import lab
-from headwise.cli.prune import prune
-from headwise.cli.push import push
-from headwise.cli.roles import roles
-from headwise.cli.score import score
+from headwise.cli.analysis import align, roles, score, truth
+from headwise.cli.reduction import evaluate, export, prune, push
+from headwise.cli.resources import data_get, data_list, families, lab, translate
 from headwise.cli.signals import Stopped, stoppable, write_error
-from headwise.cli.study import animate, compare, demo, report, study, train
-from headwise.cli.translation import evaluate, translate
-from headwise.cli.truth import truth
+from headwise.cli.studies import animate, compare, demo, report, study, train
 from headwise.errors import HeadwiseError
 
 app = typer.Typer(

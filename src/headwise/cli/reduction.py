@@ -1,7 +1,8 @@
-"""`prune`: a smaller model. The command builds a plan of one sweep and runs it, like `study`."""
+"""Commands that make smaller models, say what they are worth, and give them away: `prune`, `evaluate`, `export`, `push`."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,10 +10,12 @@ import typer
 
 from headwise.cli.arguments import (
     NO_TEXT,
+    Beam,
     Device,
     DevTexts,
     DryRun,
     Dtype,
+    EngineName,
     ModelName,
     Out,
     Quiet,
@@ -20,21 +23,26 @@ from headwise.cli.arguments import (
     Set,
     TestTexts,
     Texts,
+    check_text,
     described,
     folder,
+    known,
+    read_text,
     refuse_twice,
     study_in,
     text_spec,
 )
-from headwise.cli.export import runs_in
-from headwise.cli.study import run_plan, say_cost
+from headwise.cli.studies import run_plan, runs_in, say_cost
 from headwise.devices import memory_line
+from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
 from headwise.options import Gates, Greedy, Unit, checked, keep_name
 
 if TYPE_CHECKING:
+    from headwise.model import Model
     from headwise.study import Plan
     from headwise.tasks import Task
+
 
 Method = Literal["gates", "top-k", "greedy"]
 MAX_DROP = 0.5  # on dev, where nothing says how far to prune
@@ -206,7 +214,7 @@ def cut(
     There is no loss that a study could compare models by, so this writes one smaller model and no report.
     """
     import headwise as hw
-    from headwise.cli.tables import show_kept
+    from headwise.cli.terminal import show_kept
     from headwise.progress import Progress
 
     progress = Progress(quiet)
@@ -255,3 +263,139 @@ def chosen_kinds(kinds: str | None, counts: list[int | dict[str, int]]) -> list[
         return list(dict.fromkeys(kind.strip() for kind in kinds.split(",")))
     named = [kind for keep in counts if isinstance(keep, dict) for kind in keep]
     return named or None
+
+
+def evaluate(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            callback=known, help="models; the first is what the others are compared with"
+        ),
+    ],
+    text: Texts = None,
+    out: Out = Path("runs/evaluate"),
+    device: Device = "auto",
+    dtype: Dtype = None,
+    quiet: Quiet = False,
+    beam: Beam = 5,
+    engine: EngineName = "transformers",
+) -> None:
+    """What models are worth, with intervals, and the difference to the first.
+
+    BLEU and chrF on parallel text, perplexity on one-sided text, accuracy on labelled text. The first may be the folder
+    of a study: without a text, its test text is taken, or else its dev text."""
+    import headwise as hw
+    from headwise.cli.terminal import show_quality
+    from headwise.options import checked
+    from headwise.progress import Progress
+
+    check_text(models[0], text)
+    progress = Progress(quiet)
+    place = folder(out)
+    with progress.bar("evaluate"):
+        loaded = [hw.load(name, device, dtype=dtype) for name in models]
+        given = read_text(loaded[0], models[0], text, "test")
+        search = checked(hw.Search, {"beam": beam, "engine": engine}, "evaluate")
+        quality = hw.evaluate(
+            loaded,
+            given,
+            search=search if loaded[0].task.generates or engine != "transformers" else None,
+            progress=progress,
+        )
+    place = quality.save(place)
+    show_quality(progress.console, quality.table)
+    progress.say(memory_line())
+    typer.echo(str(place))
+
+
+NAMES = ", ".join(engine)
+
+
+def export(
+    model: ModelName,
+    to: Annotated[str | None, typer.Option("--to", help=f"the engine: {NAMES}")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="new folder to write to")] = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="type of the weights, such as f16 or q8_0")
+    ] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="only say which engines can run this model")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a model, pruned or not, for llama.cpp, CTranslate2, ONNX Runtime, MLX or PyTorch."""
+    import headwise as hw
+
+    if not list_ and to is None:
+        raise HeadwiseError(f"No engine was named: give --to with {NAMES}, or ask with --list.")
+    if to is not None and to not in engine:
+        raise HeadwiseError(engine.unknown(to))
+    loaded = hw.load(model)
+    if list_ or to is None:
+        for line in engine_lines(loaded):
+            typer.echo(line)
+        return
+
+    notes: list[str] = []
+    place = out or Path("runs") / f"{Path(loaded.name).name}-{to}"
+    hw.export(loaded, to, place, dtype, say=notes.append)
+    if not quiet:
+        for note in notes:
+            typer.echo(f"  {note}")
+    typer.echo(str(place))
+
+
+def engine_lines(model: Model) -> list[str]:
+    """The table of engines, a line each."""
+    lines = []
+    for name, entry in engine.items():
+        reason = entry.why_not(model)
+        lines.append(f"  {name:6}{entry.title:14}{f'no: {reason}' if reason else 'yes'}")
+    return lines
+
+
+def push(
+    model: Annotated[
+        str,
+        typer.Argument(help="the folder of a model, or of a finished study, for its chosen model"),
+    ],
+    repo: Annotated[str, typer.Argument(help="owner/name on the hub")],
+    export: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--export", help="a folder that headwise export wrote, to go along; repeatable"
+        ),
+    ] = None,
+    base_model: Annotated[
+        str | None,
+        typer.Option("--base-model", help="hub id of the model that this one was made from"),
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="make a new repository public")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="only show what would be sent, and send nothing")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="with --dry-run: write the files to this new folder"),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="send without asking")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show what would be sent to the hub, with the model card; send it when told to."""
+    from headwise.hub import push as prepare
+
+    if out is not None and not dry_run:
+        raise HeadwiseError(
+            f"--out {out} was given without --dry-run: nothing is written where files are sent."
+        )
+    upload = prepare(model, repo, export or (), base_model, public)
+    if not quiet or not yes or dry_run:
+        typer.echo(str(upload))
+    if out is not None:
+        typer.echo(str(upload.write(out)))
+    elif dry_run:
+        typer.echo("Nothing was sent: leave out --dry-run to send it.")
+    elif yes or (sys.stdin.isatty() and typer.confirm(f"Send this to {repo}?")):
+        typer.echo(upload.send())
+    else:
+        typer.echo("Nothing was sent: --yes sends it.")

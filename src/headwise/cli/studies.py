@@ -20,13 +20,14 @@ from headwise.cli.arguments import (
     refuse_twice,
     text_spec,
 )
-from headwise.cli.export import runs_in
+from headwise.cli.outcome import summary, trained
 from headwise.cli.signals import resumable
-from headwise.cli.summary import summary, trained
 from headwise.devices import memory_line
+from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
+    from headwise.model import Model
     from headwise.study import Plan
 
 
@@ -48,7 +49,7 @@ def run_plan(
     refuse_others(plan, out)  # before the seconds that the rest takes to load
     from accelerate import PartialState
 
-    from headwise.cli.tables import show_kept
+    from headwise.cli.terminal import show_kept
     from headwise.loading import load
     from headwise.progress import Progress
     from headwise.report import report as write_report
@@ -70,6 +71,14 @@ def run_plan(
             progress.say(memory_line())
         path = small if result == "pruned" and small else out / (result if only else "report.html")
         typer.echo(str(path if path.exists() else out))
+
+
+def runs_in(model: Model, place: Path) -> str:
+    """Where a pruned model can run, and the next command to try."""
+    names = [
+        f"{entry.title} ({name})" for name, entry in engine.items() if not entry.why_not(model)
+    ]
+    return f"Runs in {', '.join(names)}: headwise export {place} --to … (--list says why not elsewhere)"
 
 
 def demo(
@@ -145,8 +154,9 @@ def train(
     quiet: Quiet = False,
     set_: Set = None,
 ) -> None:
-    """Train a translation model and say what it is worth on dev; shape and recipe by --set model.… and --set
-    training.…"""
+    """Train a translation model and say what it is worth on dev.
+
+    Its shape and how it is trained: --set model.… and --set training.…, as in a plan."""
     from headwise.study import make_plan
 
     data = {"train": text_spec(text), "dev": text_spec(dev, "--dev")}

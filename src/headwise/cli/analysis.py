@@ -1,0 +1,392 @@
+"""Commands that look at the heads of a model: `score`, `roles`, `align`, and `truth`, which tests them."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwise.cli.arguments import (
+    Device,
+    Dtype,
+    ModelName,
+    Out,
+    Quiet,
+    Seed,
+    Texts,
+    check_text,
+    folder,
+    read_text,
+    study_in,
+    text_spec,
+    text_words,
+)
+from headwise.devices import memory_line, usable
+from headwise.errors import HeadwiseError
+from headwise.model_files import written_before
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from headwise.data.text import ParallelText
+    from headwise.importance.interactions import Interactions
+    from headwise.importance.scores import Scores
+    from headwise.model import Model
+
+
+def score(
+    model: ModelName,
+    text: Texts = None,
+    measures: Annotated[
+        list[str] | None,
+        typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable"),
+    ] = None,
+    judged: Annotated[
+        bool, typer.Option("--judge", help="compare the scores with exact ablation")
+    ] = False,
+    untrained: Annotated[
+        int, typer.Option(min=0, help="so many randomly initialised models as a control")
+    ] = 0,
+    pairs: Annotated[
+        int, typer.Option(min=0, help="how many pairs of heads are switched off together")
+    ] = 0,
+    out: Out = Path("runs/score"),
+    device: Device = "auto",
+    dtype: Dtype = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """How much does every head matter?
+
+    Writes heads.csv, and with --judge which score to believe, with --untrained what
+    models without training score, with --pairs which heads do the same work. MODEL may be the folder of a study:
+    without a text, its dev text is taken."""
+    from headwise.importance.measures import resolve_measures
+
+    names = resolve_measures(measures) if measures else None
+    check_text(model, text)
+    from accelerate import PartialState
+
+    import headwise as hw
+    from headwise.cli.terminal import SCORED, score_grids, show_heads
+    from headwise.progress import Progress
+
+    device = usable(device)
+    main = PartialState(cpu=device == "cpu").is_main_process
+    progress = Progress(quiet or not main)
+    place = folder(out) / "heads.csv"
+    with progress.bar("score"):
+        loaded = hw.load(model, device, dtype=dtype)
+        given = read_text(loaded, model, text)
+        scores = hw.score(
+            loaded, given, names, judge=judged, untrained=untrained, seed=seed, progress=progress
+        )
+        table = scores.table
+    for end in ("csv", "json"):
+        place.with_name(f"interactions.{end}").unlink(missing_ok=True)
+    if pairs:
+        with progress.bar("pairs of heads"):
+            together = hw.interactions(loaded, given, pairs, seed=seed, progress=progress)
+    if main:
+        for line in [
+            *save_tables(scores, place),
+            *extremes(table),
+            *(save_pairs(together, place) if pairs else ()),
+        ]:
+            progress.say(line)
+        show_heads(progress.console, score_grids(loaded.heads, table), SCORED)
+        progress.say(memory_line())
+        progress.say(
+            f"Next: {shlex.join(['headwise', *next_command(loaded, model, text, scores)])}"
+        )
+        typer.echo(str(place))
+
+
+def next_command(loaded: Model, name: str, text: list[str] | None, scores: Scores) -> list[str]:
+    """The command to try after a score: the same judged, or prune by what was measured."""
+    measured = list(scores.table["measure"].unique())
+    words = [name, *text_words(text)]
+    if loaded.task.has_loss and scores.faithfulness is None:
+        for measure in dict.fromkeys([*measured, "ablation.zero"]):
+            words += ["--measure", measure]
+        return ["score", *words, "--judge"]
+    if loaded.task.trains_gates_by_default:
+        return ["prune", *words, "--penalty", "0.01"]
+    preferred = ("gradient", "confidence", "ablation.zero", *measured)
+    measure = next(name for name in preferred if name in measured)
+    half = max(1, loaded.heads.total // 2)
+    return ["prune", *words, "--keep", str(half), "--measure", measure]
+
+
+def extremes(table: pd.DataFrame) -> list[str]:
+    """A line for each measure: the heads with the highest and the lowest values."""
+    lines = ["  Heads with the highest and the lowest values:"]
+    for measure, rows in table.groupby("measure", sort=False):
+        ranked = rows.sort_values("value", ascending=False, kind="stable")
+        best, worst = (
+            ", ".join(
+                f"{row.kind}/{row.layer}/{row.head} {row.value:.3g}" for row in some.itertuples()
+            )
+            for some in (ranked.head(3), ranked.tail(3).iloc[::-1])
+        )
+        lines.append(f"    {measure}: {best} … {worst}")
+    return lines
+
+
+def save_pairs(pairs: Interactions, place: Path) -> list[str]:
+    """Write interactions.csv beside a table of scores. Returns lines about the strongest pairs."""
+    pairs.save(place.parent)
+    lines = [
+        "  Pairs of heads, what both cost together beyond what they cost alone (nats a token):"
+    ]
+    for row in pairs.measured.head(5).itertuples():
+        heads = f"{row.kind}/{row.layer}/{row.head} and {row.other_kind}/{row.other_layer}/{row.other_head}"
+        lines.append(f"    {heads}: {row.value:+.4f} [{row.low:+.4f}, {row.high:+.4f}]")
+    return [*lines, f"Wrote {place.with_name('interactions.csv')}, interactions.json."]
+
+
+def save_tables(scores: Scores, place: Path) -> list[str]:
+    """Write scores into the folder of `place`, instead of those of an earlier command. Returns lines about what was
+    found, left out and written."""
+    from headwise.importance.scores import relevance_line
+
+    paths = scores.save(place.parent)
+    signature = scores.signature
+    lines = [relevance_line(name, shares) for name, shares in scores.relevance.items()]
+    if scores.faithfulness is not None:
+        judged = scores.faithfulness
+        ranks = judged[(judged.statistic == "spearman") & (judged.against == "ablation.zero")]
+        ranks = ranks[ranks.groupby("measure").n.transform("max") == ranks.n]
+        lines += ["  Rank correlation with exact ablation, over all heads:"]
+        lines += [
+            f"    {row.measure}: {row.value:.2f} [{row.low:.2f}, {row.high:.2f}]"
+            for row in ranks.itertuples()
+        ]
+    if dropped := signature["dropped"]:
+        why = f"too short to ask for a token, or longer than {signature['longest']}"
+        lines.append(
+            f"  {dropped} of {dropped + signature['sentences']} sentences were left out: {why}"
+        )
+    lines += [f"  {reason}" for reason in signature["absent"]]
+    return [*lines, f"Wrote {place}, {', '.join(path.name for path in paths[1:])}."]
+
+
+def roles(
+    model: ModelName,
+    treebank: Annotated[
+        list[Path] | None, typer.Option("--treebank", help="CoNLL-U file with trees; repeatable")
+    ] = None,
+    confirm: Annotated[
+        list[Path] | None,
+        typer.Option("--confirm", help="treebank to confirm roles on, instead of the other half"),
+    ] = None,
+    text: Texts = None,
+    training: Annotated[
+        Path | None,
+        typer.Option("--training", help="source side of the training text, for rare-token heads"),
+    ] = None,
+    links: Annotated[
+        Path | None,
+        typer.Option(
+            "--links", help="reference links of the pairs, such as 0-0 1-2 1p3; else eflomal's"
+        ),
+    ] = None,
+    untrained: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="so many randomly initialised models as a control, with random words and shuffled sentences",
+        ),
+    ] = 0,
+    out: Out = Path("runs/roles"),
+    device: Device = "auto",
+    dtype: Dtype = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """What does every head do?
+
+    Writes labels.csv, roles.csv and the table of all tests; --text names
+    sentence pairs that cross attention is tested on. MODEL may be the folder of a study: its trees and training text
+    are taken where none are named."""
+    import headwise as hw
+
+    spec = text_spec(text)
+    if links is not None and spec is None:
+        raise HeadwiseError(
+            f"--links {links} was given without sentence pairs: name them with --text SOURCE --text TARGET."
+        )
+    study = None if treebank and training else study_in(model)
+    own = study.treebanks if study else None
+    if treebank:
+        trees, again = hw.Treebank.read(*treebank), None
+    elif own:
+        trees, again = own
+    else:
+        raise HeadwiseError("No trees were given: name a CoNLL-U file with --treebank FILE.")
+    again = hw.Treebank.read(*confirm) if confirm else again
+    counted = hw.Text.read(training) if training else study.text("train") if study else None
+    pairs: hw.ParallelText | hw.LinkedText | None = None
+    if spec is not None:
+        pairs = hw.ParallelText.open(spec)
+        if links is not None:
+            pairs = hw.LinkedText.read(pairs, links)
+    from headwise.cli.terminal import HEADS, show_heads
+    from headwise.progress import Progress
+
+    progress = Progress(quiet)
+    place = folder(out)
+    loaded = hw.load(model, device, dtype=dtype)
+    with progress.bar("roles"):
+        found = hw.roles(
+            loaded,
+            trees,
+            confirm=again,
+            pairs=pairs,
+            training=counted,
+            untrained=untrained,
+            seed=seed,
+            progress=progress,
+        )
+    found.save(place)
+    for line in [*found.warnings, *found.absent]:
+        progress.say(f"  {line}")
+    for row in found.labels.to_dict("records"):
+        progress.say(f"  {row['kind']}/{row['layer']}/{row['head']}: {row['label']}")
+    show_heads(progress.console, [found.plot()], HEADS)
+    progress.say(memory_line())
+    typer.echo(str(place / "labels.csv"))
+
+
+def align(
+    model: ModelName,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--text",
+            help="sentence pairs: two files, source and target (--text twice), or one .tsv or .jsonl file",
+        ),
+    ] = None,
+    links: Annotated[
+        Path | None,
+        typer.Option(
+            "--links", help="reference links of the pairs, such as 0-0 1-2 1p3; else eflomal's"
+        ),
+    ] = None,
+    audio: Annotated[
+        Path | None,
+        typer.Option("--audio", help="for Whisper: a table of audio, word, start, end"),
+    ] = None,
+    one_layer: Annotated[
+        bool,
+        typer.Option("--one-layer", help="only heads of one layer, for CTranslate2 and Marian"),
+    ] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", help="folder for a copy of the model with its alignment heads"),
+    ] = None,
+    out: Out = Path("runs/align"),
+    device: Device = "auto",
+    dtype: Dtype = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Which cross heads align?
+
+    Ranks them by their alignment error and chooses a set on one half of the text; the other
+    half confirms it. Writes alignment.csv, alignment-sets.csv and alignment.json. MODEL may be the folder of a study:
+    its dev pairs are taken where no text is named."""
+    import headwise as hw
+    from headwise.progress import Progress
+
+    if audio is not None and (text or links):
+        raise HeadwiseError("--audio was given, and text as well: give one of them.")
+    given: hw.ParallelText | hw.LinkedText | hw.Speech
+    given = pairs_of(model, text) if audio is None else hw.Speech.read(audio)
+    if links is not None and isinstance(given, hw.ParallelText):
+        given = hw.LinkedText.read(given, links)
+    if save is not None:
+        written_before(save)  # refuses a folder of another model before the work begins
+    progress = Progress(quiet)
+    place = folder(out)
+    loaded = hw.load(model, device, dtype=dtype)
+    with progress.bar("alignment heads"):
+        found = hw.align(loaded, given, one_layer=one_layer, seed=seed, progress=progress)
+    found.save(place)
+    for row in found.sets.to_dict("records"):
+        interval = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+        progress.say(
+            f"  {row['set']}: {row['measure']} {interval}, without attention {row['baseline']:.3f}"
+        )
+        progress.say(f"    {row['heads']}")
+    typer.echo(str(place / "alignment.csv"))
+    if save is None:
+        return
+    if not found.confirmed:
+        raise HeadwiseError(
+            f"No model was written to {save}: on the other half of the text, the chosen heads align no better than a "
+            "rule without attention. Give more text, or a model whose heads align."
+        )
+    loaded.alignment_heads = found.heads
+    typer.echo(str(loaded.save(save)))
+
+
+def pairs_of(model: str, text: list[str] | None) -> ParallelText:
+    """The sentence pairs that were named, or the dev pairs of the study that the model is given by."""
+    import headwise as hw
+
+    if text:
+        return hw.ParallelText.open(text)
+    study = study_in(model)
+    pairs = None if study is None else study.text("dev")
+    if not isinstance(pairs, hw.ParallelText):
+        raise HeadwiseError(
+            "No sentence pairs were given: name two files with --text FILE --text FILE, or speech with --audio FILE."
+        )
+    return pairs
+
+
+def truth(
+    measures: Annotated[
+        list[str] | None,
+        typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable; by default all"),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option("--page", help="Markdown file with marks that the tables are written between"),
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, help="how many times each model is built")
+    ] = 5,
+    out: Out = Path("runs/truth"),
+    quiet: Quiet = False,
+) -> None:
+    """How often is each score, and each test of roles, right?
+
+    Builds models whose heads are known, and writes
+    truth-scores.csv, truth-heads.csv (the share of heads on the right side of each planted one), truth-roles.csv, and
+    the tables as truth.md."""
+    from headwise.heads import write_text
+    from headwise.progress import Progress
+    from headwise.truth.suite import areas, hits, run, sides
+    from headwise.truth.truth_page import fill, role_table, score_table
+    from headwise.truth.truth_page import tables as tables_of_page
+
+    progress, place = Progress(quiet), folder(out)
+    with progress.bar("truth"):
+        found = run(range(seeds), measures or ["all"], progress=progress)
+    tables = {"scores": areas(found.heads), "heads": sides(found.heads), "roles": hits(found.roles)}
+    made = tables_of_page(*tables.values())
+    for name, table in tables.items():
+        write_text(place / f"truth-{name}.csv", table.to_csv(index=False, float_format="%.3f"))
+    write_text(place / "truth.md", "\n".join(made.values()))
+    if page is not None:
+        fill(page, made)
+    for table in (score_table(tables["scores"]), role_table(tables["roles"])):
+        progress.say(table.to_string(index=False))
+    progress.say(
+        f"Wrote {', '.join([*(f'truth-{name}.csv' for name in tables), 'truth.md'])} to {place}."
+    )
+    typer.echo(str(place / "truth-scores.csv"))

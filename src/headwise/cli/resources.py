@@ -1,0 +1,162 @@
+"""Commands around a model: `lab`, `translate`, `families`, `data list`, `data get`."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headwise.cli.arguments import Beam, Device, Dtype, EngineName, ModelName, Quiet
+from headwise.data.lines import existing_file, read_lines
+from headwise.errors import HeadwiseError
+
+MANY = 100  # sentences: fewer are translated before a bar says anything
+MOST = 500  # sentences to pick
+
+
+def lab(
+    model: ModelName,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="port to listen on; 0: a free one")
+    ] = 0,
+    open_: Annotated[bool, typer.Option("--open/--no-open", help="open the browser")] = True,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host", help="address to listen on; other machines get in only beyond loopback"
+        ),
+    ] = "127.0.0.1",
+    treebank: Annotated[
+        list[str] | None,
+        typer.Option("--treebank", help="CoNLL-U: sentences to pick, with their trees; repeatable"),
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option("--text", help="sentences to pick, one a line")
+    ] = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Type a sentence, see every head's attention, switch heads off and see the output change, in the browser.
+
+    MODEL may be the folder of a study: its scores, roles and pruned model are shown, too.
+    """
+    if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
+        raise HeadwiseError(f"The lab needs {' and '.join(missing)}: pip install 'headwise[lab]'.")
+    import headwise as hw
+    from headwise.lab.server import serve
+    from headwise.lab.session import Session
+
+    trees = hw.Treebank.read(*treebank) if treebank else None
+    lines = list(islice(filter(str.strip, read_lines(existing_file(text))), MOST)) if text else []
+    session = Session.open(model, device, trees, lines)
+    if not quiet:
+        typer.echo("The lab is open until Ctrl-C. Everyone with this address can use it:", err=True)
+    serve(session, host, port, open_, typer.echo)
+
+
+def translate(
+    model: ModelName,
+    text: Annotated[
+        Path, typer.Option("--text", help="a sentence a line; standard input by default")
+    ] = Path("-"),
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="file to write; standard output by default")
+    ] = None,
+    beam: Beam = 5,
+    device: Device = "auto",
+    dtype: Dtype = None,
+    quiet: Quiet = False,
+    engine: EngineName = "transformers",
+) -> None:
+    """Translate sentences, one a line, with any translation model or a pruned one."""
+    import headwise as hw
+    from headwise.data.text import read_lines
+    from headwise.heads import write_text
+    from headwise.progress import Progress
+
+    lines = list(read_lines(text)) if text != Path("-") else standard_input()
+    loaded = hw.load(model, device, dtype=dtype)
+    progress = Progress(quiet or len(lines) < MANY)
+    translations = []
+    if lines:
+        with progress.bar("translate"):
+            translations = loaded.translate(lines, progress, beam=beam, engine=engine)
+    written = "".join(f"{line}\n" for line in translations)
+    if out:
+        write_text(out, written)
+    else:
+        sys.stdout.write(written)
+
+
+def standard_input() -> list[str]:
+    """The lines that came in."""
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise HeadwiseError(
+            f"Standard input is not UTF-8 ({error.reason} at byte {error.start + 1})."
+        ) from None
+    return [line.strip() for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def families(
+    name: Annotated[
+        str, typer.Argument(help="part of a family's or a class's name; all without one")
+    ] = "",
+) -> None:
+    """What headwise does with each family of models, and why not more.
+
+    A pipe gets CSV."""
+    from headwise.families import COLUMNS, SIGNS
+    from headwise.families import families as rows_of
+
+    rows = rows_of(name)
+    if not sys.stdout.isatty():
+        table = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = COLUMNS[:-1]
+    shown_table = Table(*shown, box=None, pad_edge=False)
+    for row in rows:
+        shown_table.add_row(*(SIGNS.get(row[column], row[column]) for column in shown))
+    console = Console(highlight=False, markup=False)
+    console.print(shown_table)
+    if name:
+        for row in rows:
+            for reason in filter(None, row["why"].split("; ")):
+                console.print(f"  {row['family']}: {reason}")
+    else:
+        console.print("Why not: headwise families NAME")
+
+
+def data_list() -> None:
+    """What can be fetched, and how many files of it are here."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from headwise.data.catalogue import listing
+
+    rows = listing()
+    table = Table(*rows[0], box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    Console(highlight=False, markup=False).print(table)
+
+
+def data_get(
+    name: str,
+    out: Annotated[Path | None, typer.Option("--out", help="folder; a cache by default")] = None,
+) -> None:
+    """Fetch one set, check it, and say where it lies."""
+    from headwise.data.catalogue import get
+
+    typer.echo(str(get(name, out)))
