@@ -38,8 +38,8 @@ from headwise.data.embedded import write_parallel
 from headwise.importance.measures import CURVES, FAITHFULNESS, usual
 from headwise.progress import Progress
 from headwise.study import make_plan, run_study
+from headwise.study.records import locked_folder
 from headwise.study.steps.choice import choose
-from headwise.study.store import locked_folder
 
 SHAPE = [
     "model.encoder_layers=1",

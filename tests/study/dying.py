@@ -12,9 +12,9 @@ import torch
 from headwise.progress import Progress
 from headwise.report import report
 from headwise.study import read_plan, run_study
+from headwise.study.records import Store
 from headwise.study.results import Tables
 from headwise.study.step import Build
-from headwise.study.store import Store
 
 
 def die(*_: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.study import run_study
 from headwise.study.ownership import claim, differences, refuse_others
-from headwise.study.store import locked_folder, sealed
+from headwise.study.records import locked_folder, sealed
 from headwise.study.study import dry_run
 from study.studies import QUIET, TINY, plan_of
 

@@ -12,12 +12,12 @@ import pytest
 from headwise.heads import KINDS, HeadMap, HeadMask, write_text
 from headwise.options import Search, Training
 from headwise.study.estimate import Amount, Estimate, Rates
+from headwise.study.records import sealed
 from headwise.study.results import Tables
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule, filled_before, steepest
 from headwise.study.steps.choice import choose
 from headwise.study.steps.smaller_models import MakeControl, prune_step
-from headwise.study.store import sealed
 from headwise.study.study import Study
 from headwise.study.variants import Variant, comparisons
 from study.studies import QUIET, TINY, plan_of

@@ -16,7 +16,7 @@ from headwise.heads import write_text
 from headwise.options import checked
 from headwise.progress import Progress
 from headwise.study.plan import Plan, read_toml
-from headwise.study.store import Store
+from headwise.study.records import Store
 
 FREE = (  # what may be changed or added to a plan between two runs: how many models, and what is asked of them
     "name",

@@ -16,6 +16,7 @@ from headwise.environment import environment_info
 from headwise.heads import write_text
 from headwise.pruning.target_count import settle_share
 from headwise.study.plan import GateSweep, GreedySweep, Plan, TopKSweep
+from headwise.study.records import Result
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
 from headwise.study.seed_means import across
@@ -23,7 +24,6 @@ from headwise.study.steps.choice import Choose
 from headwise.study.steps.evaluations import Measure
 from headwise.study.steps.full_model import FULL_MODEL
 from headwise.study.steps.smaller_models import keeps_all, model_step
-from headwise.study.store import Result
 from headwise.study.variants import FULL, Variant, comparisons, model_controls
 from headwise.units import usual_unit
 

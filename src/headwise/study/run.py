@@ -20,8 +20,8 @@ from headwise.model import Model
 from headwise.options import Architecture, Training
 from headwise.progress import Progress
 from headwise.study.plan import LEFT_TO_TASK, Plan, Scoring, Sweep
+from headwise.study.records import Result, Store
 from headwise.study.step import Build, Step
-from headwise.study.store import Result, Store
 from headwise.study.variants import Variant
 from headwise.tasks import AnyText, QualityMeasure, Task, Translation, held_out
 

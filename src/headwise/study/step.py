@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headwise.study.store import Result, digest
+from headwise.study.records import Result, digest
 from headwise.study.variants import Variant
 
 if TYPE_CHECKING:

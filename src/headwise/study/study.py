@@ -20,6 +20,7 @@ from headwise.study.executor import WORKERS, Outcome, open_executor, run_builds,
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
 from headwise.study.preflight import preflight
+from headwise.study.records import locked_folder, remove
 from headwise.study.results import Tables, write_grid
 from headwise.study.run import Run
 from headwise.study.schedule import STAGES, Schedule
@@ -27,7 +28,6 @@ from headwise.study.step import Build
 from headwise.study.steps.evaluations import Evaluate
 from headwise.study.steps.full_model import FULL_MODEL
 from headwise.study.steps.smaller_models import model_of
-from headwise.study.store import locked_folder, remove
 from headwise.study.timetable import TimeLeft, about, cost_in_words, plan_lines
 
 FEW = 5  # models: of so many and a short text the bars say enough

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headwise.study.records import MADE, Result
 from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.steps.evaluations import Evaluate
 from headwise.study.steps.smaller_models import model_of, model_step
-from headwise.study.store import MADE, Result
 from headwise.study.variants import FULL, Variant
 
 HALF = 0.5  # share of undecided gates from which on a model is no result

@@ -15,11 +15,11 @@ from headwise.heads import HeadMask, write_text
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
 from headwise.study.estimate import BOOTSTRAP, Estimate
+from headwise.study.records import MADE, Result
 from headwise.study.run import Run, Split
 from headwise.study.step import Step
 from headwise.study.steps.full_model import full_model
 from headwise.study.steps.smaller_models import model_of, model_step, prune_step
-from headwise.study.store import MADE, Result
 from headwise.study.variants import FULL, Variant
 from headwise.training.batches import Encoded
 from headwise.training.loss_forward import dev_loss, loss_forward

@@ -12,9 +12,9 @@ from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Architecture
 from headwise.study.estimate import Estimate
+from headwise.study.records import MADE, Result
 from headwise.study.run import Run
 from headwise.study.step import Step
-from headwise.study.store import MADE, Result
 from headwise.training.build import build
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import TrainingRun, bfloat16, converge

@@ -26,11 +26,11 @@ from headwise.roles.role_tests import (
     token_counts,
 )
 from headwise.study.estimate import Estimate
+from headwise.study.records import MADE, Result
 from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.steps.full_model import FULL_MODEL, full_model
 from headwise.study.steps.smaller_models import model_of, prune_step
-from headwise.study.store import MADE, Result
 from headwise.study.variants import Variant
 
 

@@ -28,10 +28,10 @@ from headwise.importance.scores import relevance_line, relevance_table, scores_o
 from headwise.importance.sums import SCALES, SentenceSums
 from headwise.importance.untrained import SENTENCES, score_untrained
 from headwise.study.estimate import Estimate
+from headwise.study.records import MADE, Result
 from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.steps.full_model import FULL_MODEL, full_model
-from headwise.study.store import MADE, Result
 
 
 @dataclass(frozen=True)

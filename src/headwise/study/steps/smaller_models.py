@@ -19,10 +19,10 @@ from headwise.pruning.prune import prune_by_training
 from headwise.pruning.ranking import Ranking, greedy_masks
 from headwise.study.estimate import Estimate
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
+from headwise.study.records import MADE, Result, digest
 from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.steps.full_model import FULL_MODEL, full_model, training
-from headwise.study.store import MADE, Result, digest
 from headwise.study.variants import FULL, Order, Variant
 from headwise.training.build import build
 from headwise.training.trainer import converge

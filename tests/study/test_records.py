@@ -10,7 +10,7 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.progress import Progress
-from headwise.study.store import MADE, Store, digest, locked_folder, sealed
+from headwise.study.records import MADE, Store, digest, locked_folder, sealed
 from study.studies import QUIET, Notes
 from study.toys import ToyMaking
 
@@ -114,7 +114,7 @@ class TestKilled:
         """Or a plan changed there and back would find the outputs of the change under the old record."""
         make_in(store, "a", 1, Maker("one"))
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("headwise.study.store.write_text", kill)
+            patch.setattr("headwise.study.records.write_text", kill)
             make_in(store, "a", 2, Maker("two"))
         assert (store.folder / "out/a.txt").read_text() == "two"
         again = Maker("one")
