@@ -6,7 +6,7 @@
 #   make truth   every score and role on models whose heads are known, and the tables of docs/methods/truth.md
 #   make attack  files damaged, runs killed, readers fuzzed: an hour
 #   make families  what headwise makes of every class in transformers, in runs/families.csv, and the table of families
-#                  that `headwise models` prints: an hour
+#                  that `headwise families` prints: an hour
 #   make docs    the Python reference and the site, in site/
 #   make package  sdist and wheel in dist/, and the wheel tried in an environment of its own
 #   make oldest  the tests but the slow ones, with the oldest versions that pyproject.toml allows; make newest, with the
@@ -88,7 +88,7 @@ gpu-wheels: $(INSTALLED)
 
 gpu:
 	@! ls .gpu/*.whl >/dev/null 2>&1 || \
-	  $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target .gpu/site .gpu/*.whl
+	  $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --text .gpu/site .gpu/*.whl
 	PYTHONPATH=src:.gpu/site $(GPU_PYTHON) -m pytest -m cuda tests/test_gpu.py
 	PYTHONPATH=src:.gpu/site $(GPU_PYTHON) benchmarks/gpu.py --out runs/gpu.json
 

@@ -7,7 +7,7 @@ own, the two models in turn; speed is tokens per second of decoding alone, witho
 and range over rounds. `expected` is the ratio by bytes: one step reads all weights but the input embeddings once, and
 the keys and values of every sequence.
 
-    python benchmarks/engines.py MODEL PRUNED --source FILE --beam 4
+    python benchmarks/engines.py MODEL PRUNED --text FILE --beam 4
 
 compares transformers' `generate` and CTranslate2 on the translation of a text: processor time, and equal lines.
 """
@@ -231,9 +231,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES))
-    parser.add_argument(
-        "--source", type=Path, help="translate this text, a sentence a line, instead"
-    )
+    parser.add_argument("--text", type=Path, help="translate this text, a sentence a line, instead")
     parser.add_argument("--beam", type=int, default=4)
     options = parser.parse_args()
     if not options.pruned:

@@ -79,8 +79,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def texts(place: Path) -> list[str]:
-    train = ["--source", f"{place}/train.en", "--target", f"{place}/train.fr"]
-    return [*train, "--dev-source", f"{place}/dev.en", "--dev-target", f"{place}/dev.fr"]
+    train = ["--text", f"{place}/train.en", "--text", f"{place}/train.fr"]
+    return [*train, "--dev", f"{place}/dev.en", "--dev", f"{place}/dev.fr"]
 
 
 def test_nothing_but_the_result_is_printed(place: Path, texts: list[str], tmp_path: Path) -> None:
@@ -300,9 +300,9 @@ class TestTwoProcesses:
         words = [
             "score",
             tmp_path / "run",
-            "--source",
+            "--text",
             tmp_path / "test.en",
-            "--target",
+            "--text",
             tmp_path / "test.fr",
         ]
         measures = (

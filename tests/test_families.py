@@ -38,7 +38,7 @@ def test_the_table_says_what_a_fresh_run_gives(family: str) -> None:
 
 
 def test_the_command_prints_the_families_that_match() -> None:
-    shown = CliRunner().invoke(app, ["models", "qwen3"])
+    shown = CliRunner().invoke(app, ["families", "qwen3"])
     lines = shown.output.splitlines()
     assert lines[0] == ",".join(COLUMNS)
     assert all("qwen3" in line for line in lines[1:])

@@ -253,7 +253,7 @@ def read_words(content: bytes, folder: Path) -> None:
     argv = [
         "prune",
         str(folder / "no-model"),
-        "--source",
+        "--text",
         str(data),
         "--out",
         str(folder / "out"),

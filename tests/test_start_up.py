@@ -44,7 +44,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "roles model --treebank nowhere.conllu",
         "export model --to paper",
         "evaluate model --text nowhere.txt",
-        "train --source text.en",
+        "train --text text.en",
         "study nowhere.toml",
         "demo --out full",
         "report full",

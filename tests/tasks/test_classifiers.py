@@ -360,7 +360,7 @@ class TestCommands:
         return result.stdout
 
     def test_score_prune_and_evaluate(self, folder: Path) -> None:
-        labelled = "--labelled", folder / "dev.tsv"
+        labelled = "--text", folder / "dev.tsv"
         scores = self.call(
             "score", folder / "model", *labelled, "--out", folder / "scores"
         ).splitlines()[-1]
@@ -368,19 +368,18 @@ class TestCommands:
         place = self.call(
             "prune",
             folder / "model",
-            "--labelled",
+            "--text",
             folder / "train.tsv",
-            "--dev-labelled",
+            "--dev",
             folder / "dev.tsv",
             "--keep",
             1,
             "--out",
             folder / "pruned",
         ).splitlines()[-1]
-        assert (
-            hw.load(place).heads.total == 1
-            and "accuracy_change" in (folder / "pruned/quality.csv").read_text()
-        )
+        assert hw.load(place).heads.total == 1
+        assert "accuracy_change" in (folder / "pruned/pruning.csv").read_text()
+        assert (folder / "pruned/report.html").is_file()
         table = self.call(
             "evaluate", folder / "model", place, *labelled, "--out", folder / "quality"
         ).splitlines()[-1]
@@ -389,10 +388,9 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("words", "reason"),
         [
-            ([], "one goal, but none were given"),
-            (["--keep", "1", "--keep", "2"], "one goal, but 2 were given"),
-            (["--keep", "1", "--set", "seed=2"], "without one"),
-            (["--keep", "1", "--text", "LICENSE"], "without any other text"),
+            (["--keep", "1", "--keep", "2"], "at most 1 item"),
+            (["--keep", "1", "--dtype", "float16"], "leave it out"),
+            (["--keep", "1", "--text", "LICENSE"], "Labelled text is one file, but 2 were given"),
         ],
     )
     def test_refusals(self, folder: Path, words: list[str], reason: str) -> None:
@@ -400,10 +398,10 @@ class TestCommands:
             self.call(
                 "prune",
                 folder / "model",
-                "--labelled",
+                "--text",
                 folder / "train.tsv",
                 *words,
                 "--out",
                 folder / "no",
             )
-        assert not (folder / "no").exists()
+        assert not (folder / "no" / "pruned").exists()

@@ -17,14 +17,14 @@ import typer
 from headwise.cli.align import align
 from headwise.cli.data import data_get, data_list
 from headwise.cli.export import export
+from headwise.cli.families_table import families
 from headwise.cli.lab import lab
-from headwise.cli.models import models
 from headwise.cli.prune import prune
 from headwise.cli.push import push
 from headwise.cli.roles import roles
 from headwise.cli.score import score
 from headwise.cli.signals import Stopped, stoppable, write_error
-from headwise.cli.study import demo, report, study, train
+from headwise.cli.study import animate, compare, demo, report, study, train
 from headwise.cli.translation import evaluate, translate
 from headwise.cli.truth import truth
 from headwise.errors import HeadwiseError
@@ -34,7 +34,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -54,28 +55,45 @@ def options(
     """The story of every attention head in a Transformer."""
 
 
-for command in (
-    demo,
-    study,
-    train,
-    score,
-    roles,
-    align,
-    prune,
-    evaluate,
-    translate,
-    export,
-    models,
-    push,
-    report,
-    lab,
-    truth,
-):
-    app.command()(command)
-data_app = typer.Typer(help="Public text: list it, fetch it with checksums.", no_args_is_help=True)
+# The groups of `headwise --help`, with an example for each command.
+GROUPS: dict[str, dict[Callable[..., None], str]] = {
+    "Understand the heads": {
+        score: "headwise score my-model --text dev.en --text dev.de --judge",
+        roles: "headwise roles my-model --treebank en_ewt-ud-dev.conllu",
+        align: "headwise align my-model --text dev.en --text dev.de",
+        lab: "headwise lab my-model",
+        truth: "headwise truth --measure gradient",
+    },
+    "Make and judge smaller models": {
+        prune: "headwise prune my-model --text train.en --text train.de --keep 10",
+        evaluate: "headwise evaluate my-model runs/prune/pruned/keep-10 --text test.en --text test.de",
+        export: "headwise export my-model --to gguf",
+        push: "headwise push my-model owner/name --dry-run",
+        families: "headwise families llama",
+    },
+    "The whole story": {
+        demo: "headwise demo",
+        study: "headwise study plan.toml --dry-run",
+        report: "headwise report runs/demo",
+        compare: "headwise compare runs/demo runs/other",
+        animate: "headwise animate runs/demo --out gates.mp4",
+    },
+    "Train and translate": {
+        train: "headwise train --text train.en --text train.de --dev dev.en --dev dev.de",
+        translate: "headwise translate my-model --text news.en",
+    },
+}
+for group, commands in GROUPS.items():
+    for command, example in commands.items():
+        app.command(rich_help_panel=group, epilog=f"Example: {example}")(command)
+data_app = typer.Typer(
+    help="Public text: list it, fetch it with checksums.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
 data_app.command("list")(data_list)
 data_app.command("get")(data_get)
-app.add_typer(data_app, name="data")
+app.add_typer(data_app, name="data", rich_help_panel="Train and translate")
 
 
 def guarded(run: Callable[[], None]) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwise.cli.options import Device, Dtype, ModelName, Out, Quiet, Seed, folder, study_in
+from headwise.cli.arguments import Device, Dtype, ModelName, Out, Quiet, Seed, folder, study_in
 from headwise.errors import HeadwiseError
 from headwise.model_files import written_before
 
@@ -43,12 +43,14 @@ def align(
         typer.Option("--save", help="folder for a copy of the model with its alignment heads"),
     ] = None,
     out: Out = Path("runs/align"),
-    device: Device = "cpu",
+    device: Device = "auto",
     dtype: Dtype = None,
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Which cross heads align? Ranks them by their alignment error and chooses a set on one half of the text; the other
+    """Which cross heads align?
+
+    Ranks them by their alignment error and chooses a set on one half of the text; the other
     half confirms it. Writes alignment.csv, alignment-sets.csv and alignment.json. MODEL may be the folder of a study:
     its dev pairs are taken where no text is named.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwise.cli.options import ModelName, Quiet
+from headwise.cli.arguments import ModelName, Quiet
 from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.options import Device, ModelName, Quiet
+from headwise.cli.arguments import Device, ModelName, Quiet
 from headwise.data.lines import existing_file, read_lines
 from headwise.errors import HeadwiseError
 
@@ -34,7 +34,7 @@ def lab(
     text: Annotated[
         str | None, typer.Option("--text", help="sentences to pick, one a line")
     ] = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Type a sentence, see every head's attention, switch heads off and watch the output change, in the browser.

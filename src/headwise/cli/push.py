@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.options import Quiet
+from headwise.cli.arguments import Quiet
+from headwise.errors import HeadwiseError
 
 
 def push(
@@ -28,8 +29,12 @@ def push(
         typer.Option("--base-model", help="hub id of the model that this one was made from"),
     ] = None,
     public: Annotated[bool, typer.Option("--public", help="make a new repository public")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="only show what would be sent, and send nothing")
+    ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="write the files to this new folder, and send none")
+        Path | None,
+        typer.Option("--out", "-o", help="with --dry-run: write the files to this new folder"),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="send without asking")] = False,
     quiet: Quiet = False,
@@ -37,11 +42,17 @@ def push(
     """Show what would be sent to the hub, with the model card; send it when told to."""
     from headwise.hub import push as prepare
 
+    if out is not None and not dry_run:
+        raise HeadwiseError(
+            f"--out {out} was given without --dry-run: nothing is written where files are sent."
+        )
     upload = prepare(model, repo, export or (), base_model, public)
-    if not quiet or not (yes or out):
+    if not quiet or not yes or dry_run:
         typer.echo(str(upload))
     if out is not None:
         typer.echo(str(upload.write(out)))
+    elif dry_run:
+        typer.echo("Nothing was sent: leave out --dry-run to send it.")
     elif yes or (sys.stdin.isatty() and typer.confirm(f"Send this to {repo}?")):
         typer.echo(upload.send())
     else:

@@ -7,15 +7,14 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.options import (
+from headwise.cli.arguments import (
     Device,
     Dtype,
     ModelName,
     Out,
     Quiet,
     Seed,
-    Source,
-    Target,
+    Texts,
     folder,
     study_in,
     text_spec,
@@ -33,8 +32,7 @@ def roles(
         list[Path] | None,
         typer.Option("--confirm", help="treebank to confirm roles on, instead of the other half"),
     ] = None,
-    source: Source = None,
-    target: Target = None,
+    text: Texts = None,
     training: Annotated[
         Path | None,
         typer.Option("--training", help="source side of the training text, for rare-token heads"),
@@ -53,20 +51,22 @@ def roles(
         ),
     ] = 0,
     out: Out = Path("runs/roles"),
-    device: Device = "cpu",
+    device: Device = "auto",
     dtype: Dtype = None,
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """What does every head do? Writes labels.csv, roles.csv and the table of all tests; --source and --target are
+    """What does every head do?
+
+    Writes labels.csv, roles.csv and the table of all tests; --text names
     sentence pairs that cross attention is tested on. MODEL may be the folder of a study: its trees and training text
     are taken where none are named."""
     import headwise as hw
 
-    spec = text_spec(source, target)
+    spec = text_spec(text)
     if links is not None and spec is None:
         raise HeadwiseError(
-            f"--links {links} was given without sentence pairs: name them with --source and --target."
+            f"--links {links} was given without sentence pairs: name them with --text SOURCE --text TARGET."
         )
     study = None if treebank and training else study_in(model)
     own = study.treebanks if study else None
@@ -80,8 +80,9 @@ def roles(
     counted = hw.Text.read(training) if training else study.text("train") if study else None
     pairs: hw.ParallelText | hw.LinkedText | None = None
     if spec is not None:
-        text = hw.ParallelText.open(spec)
-        pairs = text if links is None else hw.LinkedText.read(text, links)
+        pairs = hw.ParallelText.open(spec)
+        if links is not None:
+            pairs = hw.LinkedText.read(pairs, links)
     from headwise.cli.tables import HEADS, show_heads
     from headwise.progress import Progress
 

@@ -8,35 +8,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwise.cli.options import (
+from headwise.cli.arguments import (
     Device,
     Dtype,
-    LabelledFile,
     ModelName,
-    OneSided,
     Out,
     Quiet,
     Seed,
-    Source,
-    Target,
+    Texts,
+    check_text,
     folder,
     read_text,
+    text_words,
 )
-from headwise.devices import memory_line
+from headwise.devices import memory_line, usable
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from headwise.importance.interactions import Interactions
     from headwise.importance.scores import Scores
+    from headwise.model import Model
 
 
 def score(
     model: ModelName,
-    source: Source = None,
-    target: Target = None,
-    text: OneSided = None,
-    labelled: LabelledFile = None,
+    text: Texts = None,
     measures: Annotated[
         list[str] | None,
         typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable"),
@@ -45,34 +42,39 @@ def score(
         bool, typer.Option("--judge", help="compare the scores with exact ablation")
     ] = False,
     untrained: Annotated[
-        int, typer.Option(min=0, help="so many untrained controls of the scores")
+        int, typer.Option(min=0, help="so many randomly initialised models as a control")
     ] = 0,
     pairs: Annotated[
-        int, typer.Option(min=0, help="so many pairs of heads, switched off together")
+        int, typer.Option(min=0, help="how many pairs of heads are switched off together")
     ] = 0,
     out: Out = Path("runs/score"),
-    device: Device = "cpu",
+    device: Device = "auto",
     dtype: Dtype = None,
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """How much does every head matter? Writes heads.csv, and with --judge which score to believe, with --untrained what
+    """How much does every head matter?
+
+    Writes heads.csv, and with --judge which score to believe, with --untrained what
     models without training score, with --pairs which heads do the same work. MODEL may be the folder of a study:
     without a text, its dev text is taken."""
     from headwise.importance.measures import resolve_measures
 
     names = resolve_measures(measures) if measures else None
-    given = read_text(source, target, text, model, labelled=labelled)
+    check_text(model, text)
     from accelerate import PartialState
 
     import headwise as hw
     from headwise.cli.tables import SCORED, score_grids, show_heads
     from headwise.progress import Progress
 
+    device = usable(device)
     main = PartialState(cpu=device == "cpu").is_main_process
-    progress, place = Progress(quiet or not main), folder(out) / "heads.csv"
+    progress = Progress(quiet or not main)
+    place = folder(out) / "heads.csv"
     with progress.bar("score"):
         loaded = hw.load(model, device, dtype=dtype)
+        given = read_text(loaded, model, text)
         scores = hw.score(
             loaded, given, names, judge=judged, untrained=untrained, seed=seed, progress=progress
         )
@@ -91,32 +93,26 @@ def score(
             progress.say(line)
         show_heads(progress.console, score_grids(loaded.heads, table), SCORED)
         progress.say(memory_line())
-        given_text = {
-            "--source": source,
-            "--target": target,
-            "--text": text,
-            "--labelled": labelled,
-        }
-        options = [
-            word for option, value in given_text.items() if value for word in (option, value)
-        ]
-        if loaded.task.has_loss and not judged:
-            again = [*names, "ablation.zero"] if names else []
-            options += [word for name in dict.fromkeys(again) for word in ("--measure", name)]
-            progress.say(f"Next: {shlex.join(['headwise', 'score', model, *options, '--judge'])}")
-        elif isinstance(given, hw.ParallelText):
-            progress.say(
-                f"Next: {shlex.join(['headwise', 'prune', model, *options, '--penalty', '0.01'])}"
-            )
-        else:
-            score = next(
-                name
-                for name in ("gradient", "confidence", "ablation.zero", *table.measure)
-                if name in {*table.measure}
-            )
-            options += ["--keep", str(max(1, loaded.heads.total // 2)), "--score", score]
-            progress.say(f"Next: {shlex.join(['headwise', 'prune', model, *options])}")
+        progress.say(
+            f"Next: {shlex.join(['headwise', *next_command(loaded, model, text, scores)])}"
+        )
         typer.echo(str(place))
+
+
+def next_command(loaded: Model, name: str, text: list[str] | None, scores: Scores) -> list[str]:
+    """The command to try after a score: the same judged, or prune by what was measured."""
+    measured = list(scores.table["measure"].unique())
+    words = [name, *text_words(text)]
+    if loaded.task.has_loss and scores.faithfulness is None:
+        for measure in dict.fromkeys([*measured, "ablation.zero"]):
+            words += ["--measure", measure]
+        return ["score", *words, "--judge"]
+    if loaded.task.trains_gates_by_default:
+        return ["prune", *words, "--penalty", "0.01"]
+    preferred = ("gradient", "confidence", "ablation.zero", *measured)
+    measure = next(name for name in preferred if name in measured)
+    half = max(1, loaded.heads.total // 2)
+    return ["prune", *words, "--keep", str(half), "--measure", measure]
 
 
 def extremes(table: pd.DataFrame) -> list[str]:

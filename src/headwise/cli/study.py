@@ -1,4 +1,4 @@
-"""Whole studies: `demo`, `study`, `train`, and their page, `report`."""
+"""Whole studies: `demo`, `study`, `train`, and their pages: `report`, `compare`, `animate`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwise.cli.export import runs_in
-from headwise.cli.options import (
+from headwise.cli.arguments import (
     Device,
-    DevSource,
-    DevTarget,
+    DevTexts,
+    DryRun,
     Out,
     Quiet,
     Seed,
     Set,
-    Source,
-    Target,
+    Texts,
     refuse_twice,
     text_spec,
 )
+from headwise.cli.export import runs_in
 from headwise.cli.signals import resumable
 from headwise.cli.summary import summary, trained
 from headwise.devices import memory_line
@@ -40,7 +39,9 @@ def run_plan(
     result: str = "report.html",
     **workers: Any,
 ) -> None:
-    """Run a plan, print its summary and the path of the result: the chosen model where `result` is `pruned`. workers:
+    """Run a plan, print its summary and the path of the result: the chosen model where `result` is `pruned`.
+
+    workers:
     options of `run_study`."""
     from headwise.study.ownership import refuse_others
 
@@ -74,7 +75,8 @@ def run_plan(
 def demo(
     out: Out = Path("runs/demo"),
     seed: Seed = 1,
-    device: Device = "cpu",
+    device: Device = "auto",
+    dry_run: DryRun = False,
     quiet: Quiet = False,
     set_: Set = None,
 ) -> None:
@@ -84,27 +86,35 @@ def demo(
     plan = read_plan(
         Path(str(files("headwise.study") / "demo.toml")), [f"seed={seed}", *(set_ or [])]
     )
+    if dry_run:
+        say_cost(plan, out, device)
+        return
     run_plan(plan, out, quiet, device)
+
+
+def say_cost(plan: Plan, out: Path, device: str) -> None:
+    """Print what a plan would do, and about how long it takes."""
+    from headwise.study.study import dry_run
+
+    typer.echo("\n".join(dry_run(plan, out, device)))
 
 
 def study(
     plan: Annotated[Path, typer.Argument(help="a TOML plan; examples/ has some")],
-    out: Annotated[Path | None, typer.Option("--out", help="folder to write to")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="folder to write to")] = None,
     only: Annotated[
         str | None, typer.Option("--only", help="stop after: train, score, roles, prune, evaluate")
     ] = None,
     set_: Set = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0)] = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     workers: Annotated[
         str | None, typer.Option("--workers", help="ray: share the work out to Ray's workers")
     ] = None,
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="threads of every part of the work")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="only say what would be done, and its cost")
-    ] = False,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """The whole story on your data, as a plan says; resumable."""
@@ -117,24 +127,21 @@ def study(
         )
     place = out or Path("runs") / read.name
     if dry_run:
-        from headwise.study.study import dry_run as lines
-
-        typer.echo("\n".join(lines(read, place, device)))
+        say_cost(read, place, device)
         return
     run_plan(read, place, quiet, device, only, workers=workers, threads=threads)
 
 
 def train(
-    source: Source = None,
-    target: Target = None,
-    dev_source: DevSource = None,
-    dev_target: DevTarget = None,
+    text: Texts = None,
+    dev: DevTexts = None,
     epochs: Annotated[
         int | None, typer.Option("--epochs", min=1, help="the most passes over the text (40)")
     ] = None,
     out: Out = Path("runs/train"),
     seed: Seed = 1,
-    device: Device = "cpu",
+    device: Device = "auto",
+    dry_run: DryRun = False,
     quiet: Quiet = False,
     set_: Set = None,
 ) -> None:
@@ -142,12 +149,9 @@ def train(
     training.…"""
     from headwise.study import make_plan
 
-    data = {
-        "train": text_spec(source, target),
-        "dev": text_spec(dev_source, dev_target, None, "dev-"),
-    }
+    data = {"train": text_spec(text), "dev": text_spec(dev, "--dev")}
     if data["train"] is None:
-        raise HeadwiseError("No text was given: name it with --source FILE --target FILE.")
+        raise HeadwiseError("No text was given: name it with --text SOURCE --text TARGET.")
     refuse_twice({"training.epochs": epochs}, set_ or [])
     given: dict[str, Any] = {
         "name": "train",
@@ -156,40 +160,40 @@ def train(
     }
     if epochs is not None:
         given["training"] = {"epochs": epochs}
-    run_plan(make_plan(given, set_ or [], "headwise train"), out, quiet, device, "train", "model")
+    plan = make_plan(given, set_ or [], "headwise train")
+    if dry_run:
+        say_cost(plan, out, device)
+        return
+    run_plan(plan, out, quiet, device, "train", "model")
 
 
 def report(
     run: Annotated[Path, typer.Argument(help="the folder of a finished study")],
-    other: Annotated[
-        Path | None, typer.Argument(help="another run: what differs between the two")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="folder of the page of two runs (runs/comparison)")
-    ] = None,
-    animation: Annotated[
-        Path | None,
-        typer.Option("--animation", help="write a film of the gates to this .gif or .mp4 instead"),
-    ] = None,
 ) -> None:
-    """Write the report page and its figures again; of two runs, a page of what differs."""
-    if animation is not None:
-        from headwise.report import animate
-
-        if other is not None or out is not None:
-            raise HeadwiseError(
-                "--animation films the gates of one run: leave out the second run and --out."
-            )
-        typer.echo(str(animate(run, animation)))
-        return
-    from headwise.report import compare
+    """Write the report page of a study and its figures again."""
     from headwise.report import report as write_report
 
-    if other is not None:
-        typer.echo(str(compare(run, other, out or Path("runs/comparison"))))
-    elif out is not None:
-        raise HeadwiseError(
-            f"The report of one run stands in its folder: name a second run, or leave out {out}."
-        )
-    else:
-        typer.echo(str(write_report(run)))
+    typer.echo(str(write_report(run)))
+
+
+def compare(
+    run: Annotated[Path, typer.Argument(help="the folder of a finished study")],
+    other: Annotated[Path, typer.Argument(help="the folder of another one")],
+    out: Out = Path("runs/comparison"),
+) -> None:
+    """Write a page of what differs between two studies."""
+    from headwise.report import compare as write_comparison
+
+    typer.echo(str(write_comparison(run, other, out)))
+
+
+def animate(
+    run: Annotated[Path, typer.Argument(help="the folder of a finished study with gates")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="a .gif or .mp4 file; RUN/gates.gif if none")
+    ] = None,
+) -> None:
+    """Write how the gates of a study closed, as an animation."""
+    from headwise.report import animate as write_animation
+
+    typer.echo(str(write_animation(run, out or run / "gates.gif")))

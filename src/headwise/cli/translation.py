@@ -8,18 +8,16 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.options import (
+from headwise.cli.arguments import (
     Beam,
     Device,
     Dtype,
     EngineName,
-    LabelledFile,
     ModelName,
-    OneSided,
     Out,
     Quiet,
-    Source,
-    Target,
+    Texts,
+    check_text,
     folder,
     known,
     read_text,
@@ -37,30 +35,29 @@ def evaluate(
             callback=known, help="models; the first is what the others are compared with"
         ),
     ],
-    source: Source = None,
-    target: Target = None,
-    text: OneSided = None,
-    labelled: LabelledFile = None,
+    text: Texts = None,
     out: Out = Path("runs/evaluate"),
-    device: Device = "cpu",
+    device: Device = "auto",
     dtype: Dtype = None,
     quiet: Quiet = False,
     beam: Beam = 5,
     engine: EngineName = "transformers",
 ) -> None:
-    """What models are worth: BLEU and chrF on parallel text, perplexity on one-sided text, accuracy on labelled text,
-    with intervals and the difference to the first. The first may be the folder of a study: without a text, its test
-    text is taken, or else its dev text."""
+    """What models are worth, with intervals, and the difference to the first.
+
+    BLEU and chrF on parallel text, perplexity on one-sided text, accuracy on labelled text. The first may be the folder
+    of a study: without a text, its test text is taken, or else its dev text."""
     import headwise as hw
     from headwise.cli.tables import show_quality
     from headwise.options import checked
     from headwise.progress import Progress
 
-    given = read_text(source, target, text, models[0], "test", labelled)
+    check_text(models[0], text)
     progress = Progress(quiet)
     place = folder(out)
     with progress.bar("evaluate"):
         loaded = [hw.load(name, device, dtype=dtype) for name in models]
+        given = read_text(loaded[0], models[0], text, "test")
         search = checked(hw.Search, {"beam": beam, "engine": engine}, "evaluate")
         quality = hw.evaluate(
             loaded,
@@ -76,14 +73,15 @@ def evaluate(
 
 def translate(
     model: ModelName,
-    source: Annotated[
-        Path, typer.Option("--source", help="a sentence a line; standard input by default")
+    text: Annotated[
+        Path, typer.Option("--text", help="a sentence a line; standard input by default")
     ] = Path("-"),
     out: Annotated[
-        Path | None, typer.Option("--out", help="file to write; standard output by default")
+        Path | None, typer.Option("--out", "-o", help="file to write; standard output by default")
     ] = None,
     beam: Beam = 5,
-    device: Device = "cpu",
+    device: Device = "auto",
+    dtype: Dtype = None,
     quiet: Quiet = False,
     engine: EngineName = "transformers",
 ) -> None:
@@ -93,19 +91,18 @@ def translate(
     from headwise.heads import write_text
     from headwise.progress import Progress
 
-    lines = list(read_lines(source)) if source != Path("-") else standard_input()
-    loaded, progress = hw.load(model, device), Progress(quiet or len(lines) < MANY)
-    with progress.bar("translate"):
-        text = "".join(
-            f"{line}\n"
-            for line in (
-                loaded.translate(lines, progress, beam=beam, engine=engine) if lines else []
-            )
-        )
+    lines = list(read_lines(text)) if text != Path("-") else standard_input()
+    loaded = hw.load(model, device, dtype=dtype)
+    progress = Progress(quiet or len(lines) < MANY)
+    translations = []
+    if lines:
+        with progress.bar("translate"):
+            translations = loaded.translate(lines, progress, beam=beam, engine=engine)
+    written = "".join(f"{line}\n" for line in translations)
     if out:
-        write_text(out, text)
+        write_text(out, written)
     else:
-        sys.stdout.write(text)
+        sys.stdout.write(written)
 
 
 def standard_input() -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.options import Out, Quiet, folder
+from headwise.cli.arguments import Out, Quiet, folder
 
 
 def truth(
@@ -25,7 +25,9 @@ def truth(
     out: Out = Path("runs/truth"),
     quiet: Quiet = False,
 ) -> None:
-    """How often is each score, and each test of roles, right? Builds models whose heads are known, and writes
+    """How often is each score, and each test of roles, right?
+
+    Builds models whose heads are known, and writes
     truth-scores.csv, truth-heads.csv (the share of heads on the right side of each planted one), truth-roles.csv, and
     the tables as truth.md."""
     from headwise.heads import write_text

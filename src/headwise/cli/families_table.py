@@ -1,4 +1,4 @@
-"""`models`: what headwise does with each family of models."""
+"""`families`: what headwise does with each family of models."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from typing import Annotated
 import typer
 
 
-def models(
+def families(
     name: Annotated[
         str, typer.Argument(help="part of a family's or a class's name; all without one")
     ] = "",
 ) -> None:
-    """What headwise does with each family of models, and why not more. A pipe gets CSV."""
-    from headwise.families import COLUMNS, SIGNS, families
+    """What headwise does with each family of models, and why not more.
 
-    rows = families(name)
+    A pipe gets CSV."""
+    from headwise.families import COLUMNS, SIGNS
+    from headwise.families import families as rows_of
+
+    rows = rows_of(name)
     if not sys.stdout.isatty():
         table = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
         table.writeheader()
@@ -37,4 +40,4 @@ def models(
             for reason in filter(None, row["why"].split("; ")):
                 console.print(f"  {row['family']}: {reason}")
     else:
-        console.print("Why not: headwise models NAME")
+        console.print("Why not: headwise families NAME")

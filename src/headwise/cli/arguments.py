@@ -1,0 +1,163 @@
+"""Arguments and options that several commands share, and what they stand for.
+
+The help of an option that is a field of an options class (`headwise.options`) is the field's description.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from pydantic import BaseModel
+
+from headwise.data.lines import existing_file, sides
+from headwise.devices import usable
+from headwise.errors import HeadwiseError
+from headwise.model_files import folder_of
+from headwise.options import Search
+
+if TYPE_CHECKING:
+    from headwise.model import Model
+    from headwise.study.run import Run, Split
+
+Names = TypeVar("Names", str, list[str])
+NO_TEXT = (
+    "No text was given: name it with --text FILE, with --text SOURCE --text TARGET for a translation model, or give the "
+    "folder of a study as the model."
+)
+TEXT = (
+    "one file; for translation two files (--text A --text B); or datasets:NAME, or a name of `headwise data list`, such "
+    "as multi30k/val.en-de. The model says what it must be: pairs, one-sided text, or texts with labels"
+)
+
+
+def known(models: Names) -> Names:
+    """Names of models as they were given, refused at once where they can be none."""
+    for name in [models] if isinstance(models, str) else models:
+        folder_of(name)
+    return models
+
+
+def chosen_device(device: str) -> str:
+    """A device that is named, checked at once; `auto` waits until torch is loaded."""
+    return device if device == "auto" else usable(device)
+
+
+def described(options: type[BaseModel], name: str) -> str:
+    """What a field of an options class is, in the words of the class."""
+    return str(options.model_fields[name].description)
+
+
+ModelName = Annotated[
+    str,
+    typer.Argument(callback=known, help="a folder, a hub id, or the folder of a finished study"),
+]
+Texts = Annotated[list[str] | None, typer.Option("--text", help=TEXT)]
+DevTexts = Annotated[
+    list[str] | None,
+    typer.Option("--dev", help="text that choices are made on, named like --text"),
+]
+TestTexts = Annotated[
+    list[str] | None,
+    typer.Option("--test", help="text for the final numbers, read once; named like --text"),
+]
+Out = Annotated[Path, typer.Option("--out", "-o", help="folder to write to")]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        help="cpu, cuda, cuda:1, mps, or auto: the best of these that is there",
+        callback=chosen_device,
+    ),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype", help="of the weights: float32, bfloat16 or float16; by default as saved"
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="seed of everything that draws")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but the result")]
+Beam = Annotated[int, typer.Option("--beam", min=1, help=described(Search, "beam"))]
+EngineName = Annotated[str, typer.Option("--engine", help=described(Search, "engine"))]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="only say what would be done, and what it costs")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="change the plan: key=value, such as training.epochs=3; repeatable"),
+]
+
+
+def text_spec(names: list[str] | None, option: str = "--text") -> str | list[str] | None:
+    """A text as a plan names it: one name, two, or None. Refuses files that don't exist before anything is loaded."""
+    if not names:
+        return None
+    if len(names) > 2:
+        raise HeadwiseError(
+            f"{option} was given {len(names)} times: a text is one file, or two with both sides."
+        )
+    for name in names:
+        if not name.startswith("datasets:"):
+            for side in sides(name):
+                existing_file(side)
+    return names[0] if len(names) == 1 else names
+
+
+def read_text(model: Model, name: str, names: list[str] | None, split: Split = "dev") -> Any:
+    """The text that the options name, as the model's task reads it. Without any, that of the study whose folder is the
+    model's name: `split`, or dev where it has no test text."""
+    spec = text_spec(names)
+    if spec is not None:
+        return model.task.read(spec)
+    study = study_in(name)
+    if study is None:
+        raise HeadwiseError(NO_TEXT)
+    return study.text("dev" if split == "test" and not study.plan.data.has_test else split)
+
+
+def check_text(name: str, names: list[str] | None) -> None:
+    """Refuse a missing text, or none, before a model is loaded."""
+    if text_spec(names) is None and study_in(name) is None:
+        raise HeadwiseError(NO_TEXT)
+
+
+def text_words(names: list[str] | None, option: str = "--text") -> list[str]:
+    """The options that name a text, for the next command to try."""
+    words = []
+    for name in names or []:
+        words += [option, name]
+    return words
+
+
+def refuse_twice(options: dict[str, Any], settings: list[str]) -> None:
+    """What an option says and `--set` says again."""
+    for setting in settings:
+        name = setting.partition("=")[0].strip()
+        if options.get(name) not in (None, []):
+            option = name.rpartition(".")[2].replace("_", "-")
+            raise HeadwiseError(f"--{option} and --set {setting} were given: say it once.")
+
+
+def study_in(model: str) -> Run | None:
+    """The finished study whose folder stands for its model: it has texts of its own. None for any other model."""
+    place = Path(model)
+    if not (place / "plan.toml").is_file() or not (place / "model").is_dir():
+        return None
+    from headwise.progress import Progress
+    from headwise.study import read_plan
+    from headwise.study.run import Run
+
+    return Run(read_plan(place / "plan.toml"), place, Progress(quiet=True))
+
+
+def folder(out: Path) -> Path:
+    """The folder to write to, made before the work begins: a place that cannot be written shows at once."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HeadwiseError(
+            f"{out} was to be written to, but that is not possible ({error.strerror})."
+        ) from None
+    return out
