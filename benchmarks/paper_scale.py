@@ -124,13 +124,13 @@ class Meter(Progress):
         self.in_time()
 
     @contextmanager
-    def task(self, name: str) -> Iterator[None]:
+    def bar(self, name: str) -> Iterator[None]:
         self.in_time()
         self.name, self.times, self.shares = name, [], []
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         try:
-            with super().task(name):
+            with super().bar(name):
                 yield
         finally:
             self.stop_profiler()
