@@ -19,8 +19,8 @@ MOST = 20  # families that a line names
 TOP = """# Families
 
 What headwise does with each family of models, as `headwise families` prints it. `make families` makes this page: of
-each family it builds a small random model and tests every cell ([how](methods/removal.md)); an empty cell was not tested.
-A family that is not here may work as well: headwise goes by no list, it looks at each model that it loads.
+each family it builds a small random model and tests every cell ([how](methods/removal.md)); an empty cell was not
+tested. A family that is not here may work as well: headwise goes by no list, it looks at each model that it loads.
 
 * **heads**: `registry`, the family calls transformers' attention registry; `own code`, it does not, and headwise
   watches its output projections. There relevance (LRP) is refused.
