@@ -1,4 +1,24 @@
-"""What headwise does with each family of models, as `headwise families` prints it. `make families` makes this page: of
+"""What headwise does with each family of models: a table that the tests make (`make families`)."""
+
+from __future__ import annotations
+
+import csv
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headwise.errors import HeadwiseError
+
+FILE = Path(__file__).with_name("families.csv")
+PAGE = "docs/families.md"
+ABILITIES = ("found", "scored", "roles", "gates", "removed")
+TARGETS = ("gguf", "ct2", "onnx", "mlx", "torch")
+COLUMNS = ("family", "class", "heads", *ABILITIES, *TARGETS, "why")
+SIGNS = {"yes": "✓", "partly": "(✓)", "no": "–", "": ""}
+MOST = 20  # families that a line names
+TOP = """# Families
+
+What headwise does with each family of models, as `headwise families` prints it. `make families` makes this page: of
 each family it builds a small random model and tests every cell ([how](methods/removal.md)); an empty cell was not
 tested. A family that is not here may work as well: headwise goes by no list, it looks at each model that it loads.
 
