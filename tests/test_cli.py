@@ -32,8 +32,10 @@ from transformers import (
     XLNetConfig,
     XLNetLMHeadModel,
 )
+from typer.main import get_command
 
 import headwise as hw
+from headwise import cli
 from headwise.data.embedded import write_parallel
 from headwise.importance.measures import CURVES, FAITHFULNESS, usual
 from headwise.progress import Progress
@@ -816,6 +818,21 @@ class TestStart:
     def test_help(self, call: Call, words: list[str]) -> None:
         status, out, err = call(*words)
         assert status in (0, 2) and "Usage: headwise" in out + err
+
+    @pytest.mark.parametrize(
+        "example", [example for group in cli.GROUPS.values() for example in group.values()]
+    )
+    def test_every_command_has_an_example_that_it_understands(
+        self, call: Call, example: str
+    ) -> None:
+        name, *words = shlex.split(example.removeprefix("headwise "))
+        status, out, _ = call(name, "-h")
+        assert status == 0
+        assert f"Example: headwise {name}" in " ".join(out.split())
+        commands: Any = get_command(cli.app)
+        command = commands.commands[name]
+        parser = command.make_parser(command.context_class(command))
+        parser.parse_args(list(words))  # refuses an option that is not there
 
     @pytest.mark.parametrize(
         ("words", "expected"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -75,9 +76,19 @@ GROUPS: dict[str, dict[Callable[..., None], str]] = {
         translate: "headwise translate my-model --text news.en",
     },
 }
+
+
+def paragraphs(command: Callable[..., None]) -> str:
+    """The docstring of a command with a line for each paragraph: the terminal wraps them."""
+    text = inspect.getdoc(command) or ""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
 for group, commands in GROUPS.items():
     for command, example in commands.items():
-        app.command(rich_help_panel=group, epilog=f"Example: {example}")(command)
+        app.command(help=paragraphs(command), rich_help_panel=group, epilog=f"Example: {example}")(
+            command
+        )
 data_app = typer.Typer(
     help="Public text: list it, fetch it with checksums.",
     no_args_is_help=True,
