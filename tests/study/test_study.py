@@ -391,7 +391,7 @@ def test_no_table_holds_results_of_two_models(
     def fails(*_: Any) -> Any:
         raise hw.HeadwiseError("This one was made to fail.")
 
-    monkeypatch.setattr(smaller_models, "prune_by_gates", fails)
+    monkeypatch.setattr(smaller_models, "prune_by_training", fails)
     with pytest.raises(hw.HeadwiseError, match="made to fail"):
         run_study(plan, out, QUIET)
     table = pd.read_csv(out / "pruning.csv")
@@ -409,7 +409,7 @@ class TestChoice:
     def test_a_model_that_was_only_cut_is_saved_where_it_is_chosen(
         self, copied: Path, tiny: dict[str, Any], tmp_path: Path
     ) -> None:
-        greedy = {"method": "greedy", "scores": ["weight-norm", "random"], "orders": 1, "step": 0.9}
+        greedy = {"method": "greedy", "score": ["weight-norm", "random"], "orders": 1, "step": 0.9}
         values = {
             **given(tiny, copied, tmp_path, **greedy),
             "choice": {"max_drop": "any"},
