@@ -39,7 +39,7 @@ from headwise.model import Model
 from headwise.options import Architecture, Search, Training
 from headwise.pruning.gates import HardConcrete, HeadGates
 from headwise.study.estimate import random_batch, wait_for
-from headwise.training.build import build
+from headwise.training.build import build_model
 from headwise.training.dropout import fast_dropout
 from headwise.training.loss_forward import loss_forward
 from headwise.training.tokenizer import learn_subwords
@@ -236,7 +236,7 @@ def main() -> None:
         for _ in range(3 * shape.vocabulary)
     ]
     tokenizer = learn_subwords(words, shape.vocabulary)
-    model = Model(build(shape, tokenizer, 0).to(device), tokenizer, "random")
+    model = Model(build_model(shape, tokenizer, 0).to(device), tokenizer, "random")
     sides = [
         [" ".join(drawn.choices(words, k=WORDS)) for _ in range(2 if small else 64)]
         for _ in range(2)

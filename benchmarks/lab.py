@@ -37,7 +37,7 @@ import headwise as hw
 from headwise.lab.server import serve
 from headwise.lab.session import Session
 from headwise.options import Architecture
-from headwise.training.build import build
+from headwise.training.build import build_model
 from headwise.training.tokenizer import learn_subwords
 
 
@@ -52,7 +52,7 @@ def main() -> None:
     options = parser.parse_args()
     print(json.dumps({"torch": torch.__version__, "threads": torch.get_num_threads()}))
     tokenizer, sentence = words()
-    model = hw.Model(build(Architecture(), tokenizer, 0), tokenizer, "random")
+    model = hw.Model(build_model(Architecture(), tokenizer, 0), tokenizer, "random")
     # random weights never end a sentence: its length is that of the source, as in a trained model
     model.hf.generation_config.exponential_decay_length_penalty = (18, 2.0)
     place = served(model)

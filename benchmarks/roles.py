@@ -25,9 +25,9 @@ from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
 from headwise.data.treebank import Treebank
 from headwise.options import Architecture
-from headwise.roles.passes import Subject, forward, half_of, on_treebank, treebank_batches
-from headwise.roles.rare import frequencies
-from headwise.training.build import build
+from headwise.roles.passes import Subject, half_of, on_treebank, run_model, treebank_batches
+from headwise.roles.rare import count_tokens
+from headwise.training.build import build_model
 from headwise.training.tokenizer import learn_subwords
 
 
@@ -45,9 +45,9 @@ def main() -> None:
     )
     texts = [source for source, _ in embedded.pairs("train", 5000)]
     tokenizer = learn_subwords(texts, shape.vocabulary)
-    model = build(shape, tokenizer, 0).eval()
+    model = build_model(shape, tokenizer, 0).eval()
     found = discover(model)
-    counts = frequencies(texts, tokenizer)
+    counts = count_tokens(texts, tokenizer)
 
     def pass_over(treebank: Iterable[Annotated]) -> None:
         on_treebank(
@@ -77,7 +77,7 @@ def main() -> None:
             model.set_attn_implementation("eager")
             with torch.no_grad():
                 for batch in batches:
-                    forward(model, found, batch.inputs)
+                    run_model(model, found, batch.inputs)
             model.set_attn_implementation("sdpa")
 
         ratios = []

@@ -28,7 +28,7 @@ from transformers import M2M100Config, M2M100ForConditionalGeneration
 
 from headwise.attention import Discovery, discover
 from headwise.importance.ablation import ablate
-from headwise.importance.attention_statistics import read
+from headwise.importance.attention_statistics import read_statistics
 from headwise.importance.gradient import gradients
 from headwise.importance.lrp.relevance import Mode, relevance
 from headwise.importance.lrp.rules import RULES
@@ -150,7 +150,11 @@ def jobs(
 
     special = {0, 1, 2}
     made: dict[str, tuple[Callable[[], object], int, str]] = {
-        "attention statistics": (lambda: read(model, found, [batch], special), 1, "forward"),
+        "attention statistics": (
+            lambda: read_statistics(model, found, [batch], special),
+            1,
+            "forward",
+        ),
         "gradients": (lambda: gradients(model, found, [batch]), 1, "forward + backward"),
     }
     for rule in RULES:

@@ -38,7 +38,7 @@ import pandas as pd
 from sacrebleu.metrics.bleu import BLEU
 
 from headwise.data.text import ParallelText, read_lines
-from headwise.decoding.bleu import scored, sentence_statistics
+from headwise.decoding.bleu import scores_from_sums, sentence_statistics
 from headwise.decoding.translator import Generate, translate
 from headwise.heads import KINDS, Kind, write_text
 from headwise.loading import load
@@ -48,7 +48,7 @@ from headwise.pruning.gate_training import Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
 from headwise.statistics import interval, resamples
 from headwise.study import Plan, read_plan, run_study
-from headwise.training.batches import Encoded
+from headwise.training.token_batches import Encoded
 from headwise.training.trainer import TrainingRun
 
 ENCODER: tuple[Kind, ...] = ("encoder-self",)
@@ -166,7 +166,9 @@ def against_curve(table: pd.DataFrame, out: Path, references: list[str]) -> pd.D
     weights = np.concatenate([np.ones((1, len(references)), dtype=int), resamples(len(references))])
     lines = {name: list(read_lines(out / "lines" / f"{name}.txt")) for name in rows.run}
     bleu = {
-        name: scored(metric, weights @ sentence_statistics(metric, lines[name], references))
+        name: scores_from_sums(
+            metric, weights @ sentence_statistics(metric, lines[name], references)
+        )
         for name in lines
     }
     curve = rows[rows.target.isna()]

@@ -136,9 +136,9 @@ def train_headwise(options: argparse.Namespace) -> None:
 
     from headwise.attention import discover
     from headwise.options import Architecture, Training
-    from headwise.training.batches import IGNORED
-    from headwise.training.build import build
-    from headwise.training.trainer import TrainingRun, fit
+    from headwise.training.build import build_model
+    from headwise.training.token_batches import IGNORED
+    from headwise.training.trainer import TrainingRun, train_model
 
     shape = Architecture(
         norm="post",
@@ -162,7 +162,7 @@ def train_headwise(options: argparse.Namespace) -> None:
         dtype=options.dtype,
     )
     tokenizer, data = prepare(options, shape.max_length)
-    model = build(shape, tokenizer, seed=1)
+    model = build_model(shape, tokenizer, seed=1)
     found = discover(model)
     for layer in model.modules():
         if hasattr(layer, "activation_dropout"):
@@ -185,13 +185,13 @@ def train_headwise(options: argparse.Namespace) -> None:
     model.register_forward_pre_hook(count, with_kwargs=True)
     work = options.work / "headwise-model"
     shutil.rmtree(work, ignore_errors=True)
-    fit(model, tokenizer, found, TrainingRun(data, data, recipe, work), callbacks=[Paced()])
+    train_model(model, tokenizer, found, TrainingRun(data, data, recipe, work), callbacks=[Paced()])
 
 
 def prepare(options: argparse.Namespace, max_length: int) -> tuple[Any, Any]:
     """headwise's tokenizer and encoded text; written for JoeyNMT as ids, without the end that it adds itself."""
     from headwise.data.text import ParallelText
-    from headwise.training.batches import Encoded
+    from headwise.training.token_batches import Encoded
     from headwise.training.tokenizer import learn_subwords
 
     text = ParallelText.read(

@@ -36,7 +36,7 @@ from headwise.options import Architecture, Greedy
 from headwise.pruning.ranking import Ranking, greedy_masks
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import predict
-from headwise.training.build import build
+from headwise.training.build import build_model
 from headwise.training.tokenizer import learn_subwords
 from roles import peak
 
@@ -158,7 +158,7 @@ def subject(width: int, pairs: int, layers: int, heads: int) -> tuple[Model, Bat
         decoder_layers=layers,
         heads=heads,
     )
-    model = Model(build(shape, tokenizer, 0), tokenizer, "random")
+    model = Model(build_model(shape, tokenizer, 0), tokenizer, "random")
     turns = -(-pairs // len(rows))
     text = ParallelText.from_pairs(
         pair for turn in range(turns) for pair in rows[: pairs - turn * len(rows)]

@@ -29,10 +29,10 @@ from headwise.heads import write_text
 from headwise.model import Model
 from headwise.options import Architecture
 from headwise.progress import Progress
-from headwise.roles.passes import Batch, Subject, observe, treebank_batches
+from headwise.roles.passes import PassageBatch, Subject, observe, treebank_batches
 from headwise.roles.positional import OFFSETS, positional
 from headwise.study.plan import read_plan
-from headwise.training.build import build
+from headwise.training.build import build_model
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import TrainingRun, converge
 
@@ -44,7 +44,7 @@ class Watch(TrainerCallback):
     """Writes the share of every encoder head each `every` updates, measured on a copy of the model."""
 
     def __init__(
-        self, model: Model, batches: list[Batch], every: int, last: int | None, file: Path
+        self, model: Model, batches: list[PassageBatch], every: int, last: int | None, file: Path
     ) -> None:
         self.batches, self.every, self.last, self.file = batches, every, last, file
         self.copy = Model(copy.deepcopy(model.hf), model.tokenizer, model.name)
@@ -104,7 +104,7 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     text, dev = ParallelText.open(data.train), ParallelText.open(data.dev)
     tokenizer = learn_subwords((side for pair in text for side in pair), plan.model.vocabulary)
-    model = Model(build(plan.model, tokenizer, plan.seed), tokenizer, plan.name)
+    model = Model(build_model(plan.model, tokenizer, plan.seed), tokenizer, plan.name)
     subject = Subject(model.hf, tokenizer, model.found)
     sentences = islice(Treebank.read(*plan.roles.treebank), SENTENCES)
     batches = list(treebank_batches(subject, sentences, lambda sentence: 0, Coverage()))

@@ -34,7 +34,7 @@ from headwise.model import Model
 from headwise.model_files import SUMS, WEIGHTS
 from headwise.options import Architecture
 from headwise.tasks.objective import predict
-from headwise.training.build import build as architecture
+from headwise.training.build import build_model as architecture
 from headwise.training.loss_forward import loss_forward
 from headwise.training.tokenizer import learn_subwords
 

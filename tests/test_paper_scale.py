@@ -23,7 +23,7 @@ from headwise.progress import Progress
 from headwise.study import make_plan, read_plan
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
-from headwise.training.build import build
+from headwise.training.build import build_model
 from headwise.training.tokenizer import learn_subwords
 
 ROOT = Path(__file__).parents[1]
@@ -242,7 +242,7 @@ class TestUtilisation:
             vocabulary=60,
         )
         tokenizer = learn_subwords(["a b c d e f g h"], 60)
-        hf = build(shape, tokenizer, 0)
+        hf = build_model(shape, tokenizer, 0)
         hf.set_attn_implementation("eager")
         ids = torch.randint(4, len(tokenizer), (3, 7))
         with FlopCounterMode(display=False) as counter:

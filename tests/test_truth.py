@@ -16,9 +16,9 @@ from headwise.heads import HeadMask
 from headwise.importance.measures import measure
 from headwise.roles.role import role
 from headwise.truth import suite
-from headwise.truth.residual_stream import ROUND, Stream, positions, shift
-from headwise.truth.suite import MODELS, area, areas, hits, run, sides
-from headwise.truth.truth_page import fill, markdown
+from headwise.truth.residual_stream import ROUND, Stream, position_codes, shift
+from headwise.truth.suite import MODELS, areas, auroc, hits, right_side_shares, run_suite
+from headwise.truth.truth_page import fill_tables, markdown
 
 MOVES, STAYS = (
     0.02,
@@ -70,7 +70,7 @@ def test_the_stream_keeps_its_mean_and_turns_positions() -> None:
     )
     assert torch.allclose(rows.sum(1), torch.zeros(len(rows)), atol=1e-4)
     assert torch.allclose(rows @ rows.T, (rows**2).sum(1).diag(), atol=1e-4)
-    code = positions(ROUND // 2)
+    code = position_codes(ROUND // 2)
     assert torch.allclose(code[:-3] @ shift(3).T, code[3:], atol=1e-5)
     scores = code @ shift(-2).T @ code.T
     assert (scores.argmax(1)[2:] == torch.arange(len(code))[2:] - 2).all()
@@ -78,15 +78,15 @@ def test_the_stream_keeps_its_mean_and_turns_positions() -> None:
 
 def test_the_suite_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "GATED", 400)
-    found = run([0], ["confidence", "gradient", "ablation.zero"], ["language model"])
+    found = run_suite([0], ["confidence", "gradient", "ablation.zero"], ["language model"])
     table = areas(found.heads).set_index(["model", "measure"])["value"]
     assert table["language model", "gradient"] > 0.6 > table["all", "confidence"]
     assert table["language model", "gates"] > 0.9 < table["language model", "greedy.ablation.zero"]
-    right = sides(found.heads).set_index(["planted", "measure"])["value"]
+    right = right_side_shares(found.heads).set_index(["planted", "measure"])["value"]
     assert right["loud", "confidence"] < 0.3, "sharp attention without output fools confidence"
     assert right["harmful", "gradient"] < 0.5, "the sign of a gradient is lost"
     with pytest.raises(HeadwiseError, match="no seed"):
-        run([], ["confidence"])
+        run_suite([], ["confidence"])
 
 
 def test_measures_and_roles_of_ones_own_are_tested(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_measures_and_roles_of_ones_own_are_tested(monkeypatch: pytest.MonkeyPat
         for batch in batches:
             yield numbers.expand(len(batch["labels"]), -1)
 
-    outcome = run([0], ["number-of-head"], ["language model"])
+    outcome = run_suite([0], ["number-of-head"], ["language model"])
     heads = outcome.heads
     assert (heads["value"] == heads["head"]).all() and set(heads["measure"]) == {"number-of-head"}
     roles = outcome.roles[outcome.roles["role"] == "own-subject"]
@@ -121,7 +121,7 @@ def test_areas_and_hits_by_hand() -> None:
     some = pd.DataFrame(
         {"truth": ["matters", "matters", "idle", "harms"], "value": [3.0, 1.0, 1.0, 2.0]}
     )
-    assert area(some) == pytest.approx((1 + 1 + 0.5 + 0) / 4)
+    assert auroc(some) == pytest.approx((1 + 1 + 0.5 + 0) / 4)
     rows = [
         ("sink", True, True),
         ("sink", True, False),
@@ -141,7 +141,7 @@ def test_tables_stand_between_their_marks(tmp_path: Path) -> None:
     page = tmp_path / "truth.md"
     page.write_text("before\n<!-- scores: made by `make truth` -->\nold\n<!-- end -->\nafter\n")
     for _ in range(2):
-        fill(page, {"scores": markdown(pd.DataFrame({"a": ["1"]}))})
+        fill_tables(page, {"scores": markdown(pd.DataFrame({"a": ["1"]}))})
     assert page.read_text().split("\n")[1:-2] == [
         "<!-- scores: made by `make truth` -->",
         "",
@@ -152,4 +152,4 @@ def test_tables_stand_between_their_marks(tmp_path: Path) -> None:
         "<!-- end -->",
     ]
     with pytest.raises(HeadwiseError, match="no '<!-- roles"):
-        fill(page, {"roles": ""})
+        fill_tables(page, {"roles": ""})

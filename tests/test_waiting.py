@@ -16,8 +16,8 @@ from headwise.importance.gating import gate_heads
 from headwise.importance.measurement import run_pass
 from headwise.importance.measures import passes
 from headwise.roles.passes import Reading
-from headwise.roles.rare import frequencies
-from headwise.roles.role_tests import RoleTexts, roles_of
+from headwise.roles.rare import count_tokens
+from headwise.roles.role_tests import RoleTexts, find_roles
 from syncs import syncs
 from tasks.askers import asker, lines
 
@@ -72,9 +72,9 @@ def test_roles(tmp_path: Path) -> None:
     trees = hw.Treebank.read(write_treebank(tmp_path / "dev.conllu", 20))
     for layers, heads in ((1, 2), (2, 4)):
         model = asker("bert", num_hidden_layers=layers, num_attention_heads=heads)
-        counts = frequencies((sentence.text for sentence in trees), model.tokenizer)
+        counts = count_tokens((sentence.text for sentence in trees), model.tokenizer)
         reading = Reading(max_length=60)
         with syncs() as seen:
-            roles_of(model, RoleTexts(trees, frequencies=counts), reading=reading)
+            find_roles(model, RoleTexts(trees, frequencies=counts), reading=reading)
         found[layers] = [each for each in seen if KERNEL not in each]
     assert abs(len(found[1]) - len(found[2])) <= 2, "of some 180, for 12 batches"

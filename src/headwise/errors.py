@@ -10,11 +10,11 @@ class HeadwiseError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        escaped = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut(message))
-        super().__init__(cut(escaped))
+        escaped = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shorten_text(message))
+        super().__init__(shorten_text(escaped))
 
 
-def cut(text: str) -> str:
+def shorten_text(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 3 :]}"
 
 

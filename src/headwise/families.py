@@ -31,7 +31,7 @@ tested. A family that is not here may work as well: headwise goes by no list, it
 """
 
 
-def families(name: str = "") -> list[dict[str, str]]:
+def family_rows(name: str = "") -> list[dict[str, str]]:
     """The rows of families whose name or class contains `name`. Raises HeadwiseError when there is none."""
     with FILE.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -284,10 +284,12 @@ def side_by_side(grids: Sequence[HeadGrid], width: int = 80) -> RenderableType:
             left = room
         bands[-1].append(grid)
         left -= needed + 2
-    return Group(*(_band(names, band, room) for band in bands))
+    return Group(*(_picture_band(names, band, room) for band in bands))
 
 
-def _band(names: Mapping[Site, str], grids: Sequence[HeadGrid], room: int) -> RenderableType:
+def _picture_band(
+    names: Mapping[Site, str], grids: Sequence[HeadGrid], room: int
+) -> RenderableType:
     """Pictures in one line. room: characters for them."""
     from rich.padding import Padding
     from rich.table import Table

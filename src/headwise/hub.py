@@ -23,7 +23,7 @@ from headwise.report.format import size
 
 if TYPE_CHECKING:
     from headwise.report.models import Model as Row
-    from headwise.report.run_folder import Run
+    from headwise.report.run_folder import FinishedRun
 
 RESULTS = ".eval_results/headwise.yaml"
 OF_HUB = (".gitattributes",)  # files that the hub makes
@@ -40,7 +40,7 @@ LISTED = 5  # names of files left out
 
 
 @dataclass(frozen=True)
-class Item:
+class FileToPush:
     """One file to send: its path in the repository, and where it is or what it says."""
 
     name: str
@@ -80,7 +80,7 @@ class Upload:
     folder. items: the files. card: the model card. notes: what to know before."""
 
     repo: str
-    items: tuple[Item, ...]
+    items: tuple[FileToPush, ...]
     card: str
     notes: tuple[str, ...]
     remote: Repository
@@ -109,7 +109,7 @@ class Upload:
             ]
         )
 
-    def state(self, item: Item) -> str:
+    def state(self, item: FileToPush) -> str:
         """What becomes of the repository's file of that name."""
         if self.remote.exists is None:
             return ""
@@ -199,16 +199,16 @@ def push(
     text = ""
     if (folder / README).is_file():
         text = (folder / README).read_text(encoding="utf-8", errors="replace")
-    card = card_of(repo, layout_of(folder), run, row, base_model, text)
+    card = card_of(repo, layout_in_folder(folder), run, row, base_model, text)
     entries = results_of(run, row)
     if run is not None and not entries:
         notes.append(
             f"No {RESULTS}: the hub takes results on its own data sets only, and the test text is none."
         )
-    items = [Item(name, folder / name) for name in names if name != README]
-    items += [Item(README, card.encode())]
-    items += [Item(SUMS, sums_of(items).encode())]
-    items += [Item(RESULTS, as_yaml(entries))] if entries else []
+    items = [FileToPush(name, folder / name) for name in names if name != README]
+    items += [FileToPush(README, card.encode())]
+    items += [FileToPush(SUMS, sums_of(items).encode())]
+    items += [FileToPush(RESULTS, as_yaml(entries))] if entries else []
     for export in map(Path, exports):
         taken = {item.name.partition("/")[0] for item in items}
         export_files, export_notes = export_items(export, taken)
@@ -225,7 +225,7 @@ def push(
     if public and remote.exists:
         notes.append(f"{repo} is there already, so public changes nothing: set it on the hub.")
     if others:
-        notes.append(f"Stays in {repo} as it is: {in_short(others)}.")
+        notes.append(f"Stays in {repo} as it is: {name_some_files(others)}.")
     upload = Upload(
         repo, tuple(sorted(items, key=lambda item: item.name)), card, tuple(notes), remote, public
     )
@@ -250,7 +250,7 @@ def refuse_name(repo: str) -> None:
         )
 
 
-def locate_model(place: Path) -> tuple[Path, Run | None, Row | None]:
+def locate_model(place: Path) -> tuple[Path, FinishedRun | None, Row | None]:
     """The folder of a model; and the run that it is from and its row there, where it is from one."""
     if (place / "grid.json").is_file():
         raise HeadwiseError(
@@ -273,17 +273,17 @@ def locate_model(place: Path) -> tuple[Path, Run | None, Row | None]:
     home = folder.absolute().parent.parent
     if folder.absolute().parent.name != "pruned" or not (home / "run.json").is_file():
         return folder, None, None
-    from headwise.report.models import rows
+    from headwise.report.models import model_rows
     from headwise.report.run_folder import read_run
 
     run = read_run(home)
-    for row in rows(run.models):
+    for row in model_rows(run.models):
         if row["setting"] == folder.name:
             return folder, run, row
     return folder, run, None
 
 
-def layout_of(folder: Path) -> HeadMask | None:
+def layout_in_folder(folder: Path) -> HeadMask | None:
     """The layout in a folder's configuration; None for a whole model."""
     try:
         layout = json.loads((folder / "config.json").read_text(encoding="utf-8")).get(
@@ -296,13 +296,13 @@ def layout_of(folder: Path) -> HeadMask | None:
         ) from None
 
 
-def base_of(run: Run | None, given: str | None) -> tuple[str | None, list[str]]:
+def base_of(run: FinishedRun | None, given: str | None) -> tuple[str | None, list[str]]:
     """The hub id of the base model: as given, or as the study names it; and a note where it is not known."""
     planned: Any = None
     if run is not None:
-        from headwise.report.model_card import plan_of
+        from headwise.report.model_card import plan_of_run
 
-        planned = plan_of(run).get("model")
+        planned = plan_of_run(run).get("model")
         if given is None and not isinstance(planned, str):
             return None, []  # trained from random weights
     if given is None and isinstance(planned, str):
@@ -322,15 +322,17 @@ def left_out(folder: Path, names: Sequence[str]) -> list[str]:
             others.append(name)
     if not others:
         return []
-    return [f"Not sent from {folder}, because headwise did not write it: {in_short(others)}."]
+    return [
+        f"Not sent from {folder}, because headwise did not write it: {name_some_files(others)}."
+    ]
 
 
-def in_short(names: Sequence[str]) -> str:
+def name_some_files(names: Sequence[str]) -> str:
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return ", ".join(names[:LISTED]) + more
 
 
-def export_items(folder: Path, taken: set[str]) -> tuple[list[Item], list[str]]:
+def export_items(folder: Path, taken: set[str]) -> tuple[list[FileToPush], list[str]]:
     """The files of an exported folder, below its own name, and a note on what else is there."""
     if not (folder / SUMS).is_file():
         raise HeadwiseError(
@@ -343,12 +345,12 @@ def export_items(folder: Path, taken: set[str]) -> tuple[list[Item], list[str]]:
             f"{name} is in the repository twice: give {folder} another name, such as onnx."
         )
     names = [file for file, _ in sums(folder)]
-    return [Item(f"{name}/{file}", folder / file) for file in [*names, SUMS]], left_out(
+    return [FileToPush(f"{name}/{file}", folder / file) for file in [*names, SUMS]], left_out(
         folder, names
     )
 
 
-def sums_of(items: Sequence[Item]) -> str:
+def sums_of(items: Sequence[FileToPush]) -> str:
     """The SHA256SUMS of the files as they are sent: the card is another one than in the folder."""
     lines = []
     for item in items:
@@ -363,7 +365,7 @@ def sums_of(items: Sequence[Item]) -> str:
 def card_of(
     repo: str,
     layout: HeadMask | None,
-    run: Run | None,
+    run: FinishedRun | None,
     row: Row | None,
     base_model: str | None,
     text: str,
@@ -372,7 +374,7 @@ def card_of(
     below ours."""
     from huggingface_hub import ModelCard, ModelCardData
 
-    from headwise.report.model_card import headline, kept_table, sections
+    from headwise.report.model_card import card_headline, kept_table, sections
 
     try:
         before = ModelCard(text, ignore_metadata_errors=True)
@@ -398,7 +400,7 @@ def card_of(
         facts["base_model_relation"] = "finetune"  # of the hub's words the nearest
     paragraphs = [f"# {repo.partition('/')[2]}"]
     if run is not None and row is not None:
-        paragraphs.append(f"{headline(run, row)}.")
+        paragraphs.append(f"{card_headline(run, row)}.")
     elif layout is not None:
         paragraphs.append(f"{len(layout)} of {layout.heads.total} attention heads are left.")
     if layout is not None:
@@ -422,7 +424,7 @@ model = hw.load("{repo}").hf  # an ordinary model of transformers in everything 
 ```"""
 
 
-def results_of(run: Run | None, row: Row | None) -> list[dict[str, Any]]:
+def results_of(run: FinishedRun | None, row: Row | None) -> list[dict[str, Any]]:
     """What was measured on a data set of the hub."""
     if run is None or row is None:
         return []
@@ -451,7 +453,7 @@ def repository(repo: str) -> Repository:
     except RepositoryNotFoundError:
         return Repository(False, {})
     except Exception as error:
-        return Repository(None, {}, trouble=f"could not be looked at: {reason(error)}")
+        return Repository(None, {}, trouble=f"could not be looked at: {why_hub_failed(error)}")
     files = {sibling.rfilename: sibling for sibling in info.siblings or []}
     return Repository(True, files, info.sha)
 
@@ -462,10 +464,10 @@ def asking(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # of huggingface_hub, httpx, hf_xet, or the file system
-        raise HeadwiseError(f"{what}: {reason(error)}.") from error
+        raise HeadwiseError(f"{what}: {why_hub_failed(error)}.") from error
 
 
-def reason(error: Exception) -> str:
+def why_hub_failed(error: Exception) -> str:
     """Why the hub did not do something."""
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 

@@ -32,7 +32,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from headwise.attention import device_of, discover, remove
-from headwise.attention.offload import weights
+from headwise.attention.offload import named_weights
 from headwise.attention.removal import make_biases
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
@@ -48,7 +48,7 @@ from headwise.placement import (
     scratch,
 )
 from headwise.tasks import Task
-from headwise.tasks import class_of as class_of_task
+from headwise.tasks import class_of_task as class_of_task
 from headwise.training.build import drop_unused
 
 # Weights of BERT's other task, in files of its encoder.
@@ -95,12 +95,12 @@ def load(
     try:
         refuse_code(source)
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-        layout = layout_of(source, config)
+        layout = layout_of_config(source, config)
         if layout is not None and not local:
             path = fetched(source)
             local, source = True, str(path)
             refuse_damage(path)
-        model_class = class_of(source, config)
+        model_class = class_of_config(source, config)
         refuse_too_deep(source, config)
         if device_map is None and local:
             device_map = fallback_device_map(path, device, number_type)
@@ -151,7 +151,7 @@ def task_class(spec: str | Path) -> type[Task]:
         raise HeadwiseError(
             f"{spec} has no configuration that transformers can load: {one_line(error)}"
         ) from error
-    model_class = class_of(source, config)
+    model_class = class_of_config(source, config)
     refuse_too_deep(source, config)
     make = getattr(model_class, "from_config", None) or model_class._from_config
     with torch.device("meta"):
@@ -189,7 +189,7 @@ def freeze_as_built(hf: PreTrainedModel) -> PreTrainedModel:
     return hf
 
 
-def layout_of(source: str, config: Any) -> HeadMask | None:
+def layout_of_config(source: str, config: Any) -> HeadMask | None:
     """The layout in a configuration; None for a whole model."""
     layout = getattr(config, "headwise_layout", None)
     if layout is None:
@@ -204,7 +204,7 @@ def layout_of(source: str, config: Any) -> HeadMask | None:
         ) from None
 
 
-def class_of(source: str, config: Any) -> Any:
+def class_of_config(source: str, config: Any) -> Any:
     """The class that a configuration names, with its head; without a name, an auto class."""
     if not config.architectures:
         return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModel
@@ -263,19 +263,19 @@ def load_whole(
     missing = [name for name in missing if not UNUSED.search(name)]
     if missing:
         raise HeadwiseError(
-            f"{source} lacks weights of its {type(hf).__name__} ({in_short(missing)}): they would be random. Download or "
+            f"{source} lacks weights of its {type(hf).__name__} ({few_names(missing)}): they would be random. Download or "
             "save the model again."
         )
     dropped = sorted(info["unexpected_keys"])
     wrong = [name for name in dropped if not UNUSED.search(name)]
     if wrong:
         raise HeadwiseError(
-            f"{source} has weights for which its {type(hf).__name__} has no place ({in_short(wrong)}): name the class "
+            f"{source} has weights for which its {type(hf).__name__} has no place ({few_names(wrong)}): name the class "
             "that has them as architectures in its config.json."
         )
     if dropped:
         warnings.warn(
-            f"{source}: {type(hf).__name__} has no place for {in_short(dropped)}.", stacklevel=3
+            f"{source}: {type(hf).__name__} has no place for {few_names(dropped)}.", stacklevel=3
         )
     return hf
 
@@ -310,7 +310,7 @@ def load_pruned(
             tensors: dict[str, Tensor] = {}
             for file in weight_files(path):
                 tensors.update(load_file(file))
-            wrong = fill(smaller, tensors)
+            wrong = fill_weights(smaller, tensors)
         else:
             wrong = read_from(smaller, weight_files(path), dtype)
     except HeadwiseError as error:
@@ -323,7 +323,7 @@ def load_pruned(
         ) from error
     if wrong:
         raise HeadwiseError(
-            f"The weights in {path} do not fit its layout: {in_short(wrong)} missing or unknown."
+            f"The weights in {path} do not fit its layout: {few_names(wrong)} missing or unknown."
         )
     return smaller if dtype is None or offloaded else smaller.to(dtype)
 
@@ -343,7 +343,7 @@ def refuse_too_large(path: Path, config: Any, model_class: Any) -> None:
         )
 
 
-def fill(model: Any, weights: Mapping[str, Tensor]) -> list[str]:
+def fill_weights(model: Any, weights: Mapping[str, Tensor]) -> list[str]:
     """Load weights, each in its own type; returns the names that are missing or unknown.
 
     weights: under the names they have in the model, or in the hub's files, as `save_pretrained` writes them.
@@ -368,7 +368,7 @@ def fill(model: Any, weights: Mapping[str, Tensor]) -> list[str]:
 def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
     """Raise HeadwiseError for weights that are not finite numbers, a tokenizer with more words than the model, and chat
     templates whose names, which are those of files, lead elsewhere."""
-    finite = {name: tensor.isfinite().all() for name, tensor in weights(hf)}
+    finite = {name: tensor.isfinite().all() for name, tensor in named_weights(hf)}
     # One stack, so that a GPU is waited for once.
     if not bool(torch.stack([flag.to(device_of(hf)) for flag in finite.values()]).all()):
         name = next(name for name, flag in finite.items() if not flag)
@@ -388,7 +388,7 @@ def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
             )
 
 
-def in_short(names: Sequence[str]) -> str:
+def few_names(names: Sequence[str]) -> str:
     """A few names, and dots where there are more."""
     return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
 

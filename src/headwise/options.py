@@ -49,7 +49,9 @@ class Options(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise HeadwiseError(sentence(error, type(self), values, type(self).__name__)) from None
+            raise HeadwiseError(
+                describe_misfit(error, type(self), values, type(self).__name__)
+            ) from None
 
     # Inside a plan pydantic then reports where in the plan something does not fit, rather than calling __init__.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
@@ -240,7 +242,7 @@ class GateTraining(Pruning, FineTuning):
     @model_validator(mode="after")
     def refuse_idle(self) -> Self:
         """With frozen weights some options would do nothing."""
-        idle = changed(self, ("settle", "learning_rate"))
+        idle = changed_options(self, ("settle", "learning_rate"))
         if self.train == "gates" and idle:
             raise ValueError(
                 f"train = 'gates' freezes all weights, so {' and '.join(idle)} would change nothing"
@@ -269,7 +271,7 @@ class Gates(GateTraining):
     @model_validator(mode="after")
     def refuse_ignored(self) -> Self:
         """A target count has no penalty, and decides by the order of the gates."""
-        ignored = changed(self, ("rule", "penalty_scale"))
+        ignored = changed_options(self, ("rule", "penalty_scale"))
         if self.keep and not several(self.penalty) and ignored:
             raise ValueError(f"{', '.join(ignored)} would mean nothing without a penalty")
         return self
@@ -319,7 +321,7 @@ def several(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def changed(options: BaseModel, names: Sequence[str]) -> list[str]:
+def changed_options(options: BaseModel, names: Sequence[str]) -> list[str]:
     """Those of the options that are not as they are by default."""
     fields = type(options).model_fields
     return [name for name in names if getattr(options, name) != fields[name].default]
@@ -356,15 +358,15 @@ def too_few(options: Gates, updates: int, exactly: bool = True) -> str:
     return ""
 
 
-def checked(kind: type[Checked], values: dict[str, Any], source: str) -> Checked:
+def validated(kind: type[Checked], values: dict[str, Any], source: str) -> Checked:
     """Options as `kind` has them; raises HeadwiseError with the key, what was found and what is allowed."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise HeadwiseError(sentence(error, kind, values, source)) from None
+        raise HeadwiseError(describe_misfit(error, kind, values, source)) from None
 
 
-def sentence(
+def describe_misfit(
     error: ValidationError, kind: type[BaseModel], values: dict[str, Any], source: str
 ) -> str:
     """What does not fit, in one sentence: an unknown key first, else the problem that lies deepest."""

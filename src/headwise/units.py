@@ -44,7 +44,11 @@ def units(
     """
     unit = unit or usual_unit(heads)
     if unit == "uniform":
-        return [together for kind in heads.kinds for together in uniform(heads, kind, left, values)]
+        return [
+            together
+            for kind in heads.kinds
+            for together in uniform_units(heads, kind, left, values)
+        ]
     return [
         together for site in heads.sites for together in of_layer(heads, unit, site, left, values)
     ]
@@ -73,7 +77,7 @@ def of_layer(
     return list(zip(*(group for group in groups if group), strict=True))
 
 
-def uniform(
+def uniform_units(
     heads: HeadMap, kind: Kind, left: HeadMask | None, values: Mapping[Head, float] | None
 ) -> list[Together]:
     """The units of all layers of a kind, each of as many heads of every layer."""
@@ -117,7 +121,7 @@ def nearest(sizes: Sequence[int], count: int) -> tuple[int | None, int | None]:
     )
 
 
-def first(ordered: Sequence[Together], count: int) -> list[Together]:
+def first_units(ordered: Sequence[Together], count: int) -> list[Together]:
     """Units of `count` heads together, or of the largest reachable number below: each one, from the first on, that
     leaves this number reachable."""
     later = [1]
@@ -195,6 +199,8 @@ def left_by_step(heads: HeadMap, options: Greedy) -> list[int]:
     return sizes(units(some, options.unit), options.step, least) or [some.total]
 
 
-def alike(values: Mapping[Head, float], parts: Iterable[Together]) -> dict[Head, float]:
+def divide_among_heads(
+    values: Mapping[Head, float], parts: Iterable[Together]
+) -> dict[Head, float]:
     """The values of units' first heads, divided among their heads: so random numbers rank units, not pairs of heads."""
     return {head: values[together[0]] / len(together) for together in parts for head in together}

@@ -31,7 +31,7 @@ from transformers import PreTrainedModel
 import headwise as hw
 from attention.shrink import classes, make, padded
 from headwise.attention import Discovery, capture, discover, masked, remove
-from headwise.attention.discover import example
+from headwise.attention.discover import example_batch
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
 from headwise.model import Model
@@ -80,7 +80,9 @@ def examine(name: str, family: str) -> tuple[str, str]:
         return "cannot be built small", f"{type(error).__name__}: {one_line(error)}"
     failed = ""
     try:
-        inputs = example(model) if model.main_input_name == "input_features" else padded(model)
+        inputs = (
+            example_batch(model) if model.main_input_name == "input_features" else padded(model)
+        )
         stock = outputs(model, inputs)
     except Exception as error:
         failed = (

@@ -44,7 +44,7 @@ from headwise.data.embedded import write_treebank
 from headwise.engines.engine import engine
 from headwise.engines.export import export
 from headwise.errors import HeadwiseError
-from headwise.families import COLUMNS, FILE, PAGE, families, page
+from headwise.families import COLUMNS, FILE, PAGE, family_rows, page
 from headwise.heads import Head, HeadMask, Site
 from headwise.model import Model
 from headwise.options import Unit
@@ -397,7 +397,7 @@ def main(arguments: Sequence[str]) -> int:
     torch.set_num_threads(1)
     quick = "--quick" in arguments
     names = [name for name in arguments if name != "--quick"]
-    known = {row["family"]: row for row in families()} if FILE.exists() else {}
+    known = {row["family"]: row for row in family_rows()} if FILE.exists() else {}
     rows, wrong = [], []
     for family in names or NAMES:
         verdict, text = guarded(

@@ -93,14 +93,14 @@ def test_a_model_of_half_precision_is_confirmed_in_float32(
     remove(model, found, mask)
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
 
-    usual = removal.cut
+    usual = removal.cut_layer
 
     def slightly_wrong(modules: Any, layer: Matrices, site: Site, kept: list[int]) -> None:
         usual(modules, layer, site, kept)
         if kept:
             layer.out.weight.data *= 1.02
 
-    monkeypatch.setattr(removal, "cut", slightly_wrong)
+    monkeypatch.setattr(removal, "cut_layer", slightly_wrong)
     with pytest.raises(HeadwiseError, match="something else"):
         remove(model, found, mask)
 

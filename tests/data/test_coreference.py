@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headwise.data.annotated import Mention, Word, entity_mentions, mention
 from headwise.data.lines import read_lines
-from headwise.data.treebank import Counts, Treebank
+from headwise.data.treebank import Treebank, TreebankSize
 from headwise.errors import HeadwiseError
 
 GUM = """\
@@ -85,7 +85,7 @@ def test_gum(tmp_path: Path) -> None:
     assert second.mentions == (Mention("2", 1, 0, 1, 0, "pronoun"),)
     assert third.mentions == (Mention("1", 0, 0, 1, 0, "proper"),)
     assert [len(document) for document in treebank.documents()] == [2, 1]
-    assert treebank.counts == Counts(3, 9, documents=2, mentions=5, entities=3, chains=2)
+    assert treebank.counts == TreebankSize(3, 9, documents=2, mentions=5, entities=3, chains=2)
 
 
 def test_conll2012(tmp_path: Path) -> None:

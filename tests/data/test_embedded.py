@@ -13,7 +13,7 @@ import make_embedded_corpus as maker
 from corpus.examples import examples
 from headwise.data import embedded
 from headwise.data.embedded import SIZES, Split, pairs, write_parallel, write_treebank
-from headwise.data.treebank import Counts, Treebank
+from headwise.data.treebank import Treebank, TreebankSize
 from headwise.errors import HeadwiseError
 
 FINGERPRINT = "b93fc6da6790c455fb602b633812de853f50a16750cfca40f6d9960fd7065ff8"
@@ -70,7 +70,7 @@ def test_words_follow_zipf_with_a_long_tail() -> None:
 
 def test_trees_spell_the_text_and_chains_are_pronouns_behind_a_noun(treebank: Treebank) -> None:
     assert [sentence.text for sentence in treebank] == [source for source, _ in pairs("dev")]
-    assert treebank.counts == Counts(
+    assert treebank.counts == TreebankSize(
         1000, 12562, documents=1000, mentions=984, entities=480, chains=480
     )
     for sentence in treebank:

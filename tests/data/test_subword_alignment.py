@@ -25,7 +25,7 @@ from transformers import MarianTokenizer, PreTrainedTokenizerBase, PreTrainedTok
 
 from headwise.data.annotated import Annotated, Mention, Word
 from headwise.data.embedded import pairs, write_treebank
-from headwise.data.subwords import SPECIAL, Aligned, Coverage, align
+from headwise.data.subwords import SPECIAL, Aligned, Coverage, align_subwords
 from headwise.data.treebank import Treebank
 from headwise.training.tokenizer import learn_subwords
 
@@ -132,7 +132,7 @@ def test_subwords_of_a_word_spell_it(
 ) -> None:
     tokenizer, coverage = tokenizers[kind], Coverage()
     asked = list(Treebank.read(write_treebank(tmp_path / "dev.conllu", 60)))
-    rows = align(tokenizer, asked, 512, coverage)
+    rows = align_subwords(tokenizer, asked, 512, coverage)
     assert len(rows) == coverage.used == coverage.sentences == 60
     for row, original in zip(rows, asked, strict=True):
         assert row.ids == tokenizer(original.text)["input_ids"]
@@ -146,7 +146,7 @@ def test_subwords_of_a_word_spell_it(
 def test_special_tokens_have_no_word(
     tokenizers: dict[str, PreTrainedTokenizerBase], kind: str
 ) -> None:
-    (row,) = align(tokenizers[kind], ["Anna draws a red table."], 99, Coverage())
+    (row,) = align_subwords(tokenizers[kind], ["Anna draws a red table."], 99, Coverage())
     special = {"marian": [-1], "own": [-1], "wordpiece": [0, -1], "bytes": []}[kind]
     expected = [False] * len(row.ids)
     for place in special:
@@ -171,7 +171,7 @@ def test_any_text_is_aligned_or_counted(
     forms = [form.encode(errors="ignore").decode() or "x" for form in forms]
     for tokenizer in tokenizers.values():
         coverage = Coverage()
-        rows = align(tokenizer, [sentence(*forms)] if forms else [""], 40, coverage)
+        rows = align_subwords(tokenizer, [sentence(*forms)] if forms else [""], 40, coverage)
         assert len(rows) == coverage.used == 1 - coverage.too_long - coverage.unalignable
         for row in rows:
             assert (
@@ -192,7 +192,7 @@ def test_words_under_one_subword_become_one() -> None:
     asked = sentence("the", "red", "table", ".", governors=(2, 2, -1, 2), glued="table")
     asked = replace(asked, mentions=(Mention("e1", 0, 0, 3, 2, "nominal"),))
     coverage = Coverage()
-    (row,) = align(whole, [asked], 9, coverage)
+    (row,) = align_subwords(whole, [asked], 9, coverage)
     assert (row.ids, row.word_of) == ([1, 2, 3], [0, 1, 2])
     assert [(word.form, word.governor) for word in row.sentence.words] == [
         ("the", 2),
@@ -208,7 +208,7 @@ def test_a_subword_across_two_words_goes_to_the_one_with_more_of_it() -> None:
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "don": 1, "##'t": 2}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
-    (row,) = align(fast, [sentence("do", "n't", glued="do")], 9, Coverage())
+    (row,) = align_subwords(fast, [sentence("do", "n't", glued="do")], 9, Coverage())
     assert (row.ids, row.word_of) == ([1, 2], [0, 1])
 
 
@@ -218,7 +218,7 @@ def test_unknown_words_keep_their_place(
 ) -> None:
     """Letters that are in no vocabulary: the subwords around them still belong to their own words."""
     tokenizer, coverage = tokenizers[kind], Coverage()
-    (row,) = align(
+    (row,) = align_subwords(
         tokenizer, [sentence("the", "漢字", "table", "語", ".", glued="語")], 40, coverage
     )
     assert coverage.unknown_subwords >= 2 and coverage.unknown_share > 0.2
@@ -233,17 +233,17 @@ def test_another_language_shows_as_unknown_subwords(
 ) -> None:
     for kind in ("marian", "own", "wordpiece"):
         own, foreign = Coverage(), Coverage()
-        align(tokenizers[kind], LINES[:20], 99, own)
-        align(tokenizers[kind], ["Кошка спит на столе.", "Идёт дождь."], 99, foreign)
+        align_subwords(tokenizers[kind], LINES[:20], 99, own)
+        align_subwords(tokenizers[kind], ["Кошка спит на столе.", "Идёт дождь."], 99, foreign)
         assert own.unknown_share == 0 and foreign.unknown_share > 0.4
-    align(tokenizers["bytes"], ["Кошка спит на столе."], 99, foreign := Coverage())
+    align_subwords(tokenizers["bytes"], ["Кошка спит на столе."], 99, foreign := Coverage())
     assert foreign.unknown_share == 0 and foreign.split_share == 1
 
 
 def test_normalised_letters_are_found(tokenizers: dict[str, PreTrainedTokenizerBase]) -> None:
     """sentencepiece writes "…" as three dots and "ﬁ" as "fi": the subwords are those of the words as they stand."""
     tokenizer = tokenizers["marian"]
-    (row,) = align(tokenizer, [sentence("ﬁne", "…", "Ｔable")], 40, Coverage())
+    (row,) = align_subwords(tokenizer, [sentence("ﬁne", "…", "Ｔable")], 40, Coverage())
     spelled_out = [
         tokenizer.decode(
             [id for id, word in zip(row.ids, row.word_of, strict=True) if word == index]
@@ -257,15 +257,18 @@ def test_what_does_not_fit_is_counted(tokenizers: dict[str, PreTrainedTokenizerB
     tokenizer, coverage = tokenizers["own"], Coverage()
     short, long = "The table.", "The table shines and the old house falls."
     length = len(tokenizer(short)["input_ids"])
-    assert [row.sentence.text for row in align(tokenizer, [long, short], length, coverage)] == [
-        short
-    ]
-    assert align(tokenizer, [short], length - 1, coverage) == []
+    assert [
+        row.sentence.text for row in align_subwords(tokenizer, [long, short], length, coverage)
+    ] == [short]
+    assert align_subwords(tokenizer, [short], length - 1, coverage) == []
     assert (coverage.sentences, coverage.used, coverage.too_long) == (3, 1, 2)
     assert coverage.words == 2 and coverage.subwords == sum(
         len(tokenizer(one)["input_ids"]) - 1 for one in (long, short, short)
     )
-    assert align(tokenizers["wordpiece"], [sentence("a", "\x07", "b"), ""], 99, coverage) == []
+    assert (
+        align_subwords(tokenizers["wordpiece"], [sentence("a", "\x07", "b"), ""], 99, coverage)
+        == []
+    )
     assert (coverage.sentences, coverage.unalignable) == (5, 2)
 
 
@@ -277,7 +280,7 @@ def test_real_sentences_are_aligned(
     for name in ("ud_english_ewt/en_ewt-ud-dev", "pud/fr_pud-ud-test"):
         coverage = Coverage()
         some = list(islice(Treebank.read(data_dir / f"{name}.conllu.gz"), 300))
-        rows = align(tokenizers[kind], some, 10_000, coverage)
+        rows = align_subwords(tokenizers[kind], some, 10_000, coverage)
         assert coverage.unalignable <= 1 and coverage.used == len(rows) >= 299
         assert coverage.words + coverage.merged_words >= sum(
             len(row.sentence.words) for row in rows

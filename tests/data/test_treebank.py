@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headwise.data.annotated import Annotated, Word, depths
 from headwise.data.lines import read_lines
-from headwise.data.treebank import Counts, Treebank
+from headwise.data.treebank import Treebank, TreebankSize
 from headwise.errors import HeadwiseError
 
 DU = (
@@ -127,7 +127,7 @@ def test_documents(tmp_path: Path) -> None:
         ["second-1"],
     ]
     assert [one for document in documents for one in document] == list(treebank)
-    assert treebank.counts == Counts(sentences=6, words=18, documents=5)
+    assert treebank.counts == TreebankSize(sentences=6, words=18, documents=5)
     assert treebank.name == "made.conllu+second.conllu" and treebank.language == "en"
 
 

@@ -35,7 +35,7 @@ from transformers import (
 from headwise.heads import HeadMask
 from headwise.model import Model
 from headwise.options import Architecture
-from headwise.training.build import build
+from headwise.training.build import build_model
 from headwise.training.tokenizer import learn_subwords
 
 LINES = [
@@ -134,7 +134,7 @@ def translator(norm: str) -> Model:
         feedforward=96,
         vocabulary=len(tokenizer),
     )
-    hf = build(shape, tokenizer, 1)
+    hf = build_model(shape, tokenizer, 1)
     with torch.no_grad():
         for parameter in hf.parameters():
             if parameter.dim() > 1:

@@ -80,7 +80,7 @@ def test_a_graph_that_computes_something_else_is_refused():
     (graph,) = graphs(language_model("llama"))
     wrong = lambda inputs: [output * 1.01 for output in graph.module(inputs)]  # noqa: E731
     with torch.no_grad(), pytest.raises(hw.HeadwiseError, match="differs"):
-        graph_files.check(graph, wrong, "an engine")
+        graph_files.check_engine(graph, wrong, "an engine")
 
 
 def test_a_graph_that_stops_at_other_sizes_is_refused():
@@ -89,7 +89,7 @@ def test_a_graph_that_stops_at_other_sizes_is_refused():
 
     (graph,) = graphs(language_model("llama"))
     with torch.no_grad(), pytest.raises(hw.HeadwiseError, match=r"another length \(Ne\(s97, 3\)\)"):
-        graph_files.check(graph, stops, "an engine")
+        graph_files.check_engine(graph, stops, "an engine")
 
 
 def test_a_folder_in_use_and_an_unknown_engine_are_refused(tmp_path):

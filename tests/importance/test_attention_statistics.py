@@ -20,8 +20,8 @@ from headwise.heads import Head, HeadMask, Site
 from headwise.importance import attention_statistics as module
 from headwise.importance.attention_statistics import (
     STATISTICS,
-    pointing,
-    read,
+    largest_weights,
+    read_statistics,
     sharing,
     side,
     spreading,
@@ -135,7 +135,10 @@ def test_readings_of_attention_agree_with_a_slow_version(family: str) -> None:
     """Padded batches against single sentences; windows (ModernBERT, Gemma 2), soft caps, sinks (gpt-oss) included."""
     model = tiny(family)
     batches = [as_batch(model, [0, 1]), as_batch(model, [2, 3])]
-    found, expected = values(read(model, discover(model), batches, SPECIAL, ATTENTION)), twin(model)
+    found, expected = (
+        values(read_statistics(model, discover(model), batches, SPECIAL, ATTENTION)),
+        twin(model),
+    )
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         assert found[key] == pytest.approx(value.tolist(), abs=1e-5), key
@@ -156,8 +159,10 @@ def test_dormancy_agrees_with_taking_heads_out(family: str) -> None:
             model(**{k: v for k, v in inputs.items() if k not in ("labels", "rows")})
     hook.remove()
     sizes = torch.stack([(given[0] - without).norm(dim=-1) for without in given[1:]], -1)
-    words = module.tokens(inputs, torch.tensor(sorted(SPECIAL)))[module.sides(site)[0]].words
-    value = values(read(model, found, [inputs], SPECIAL, ["dormancy"]))[
+    words = module.batch_sides(inputs, torch.tensor(sorted(SPECIAL)))[
+        module.sides_of_site(site)[0]
+    ].words
+    value = values(read_statistics(model, found, [inputs], SPECIAL, ["dormancy"]))[
         "dormancy", site.kind, site.layer
     ]
     mean = sizes[words].mean(0)
@@ -178,13 +183,15 @@ def test_padding_and_filler_rows_change_nothing(family: str) -> None:
     }
     if family != "marian":  # a row with nothing to attend to
         filler["attention_mask"][4:] = 0
-    expected = values(read(model, found, [as_batch(model, [i]) for i in range(4)], SPECIAL))
+    expected = values(
+        read_statistics(model, found, [as_batch(model, [i]) for i in range(4)], SPECIAL)
+    )
     for batch in (
         together,
         filler,
         *([as_batch(model, [0, 1, 2, 3], left=True)] if family == "llama" else []),
     ):
-        got = values(read(model, found, [batch], SPECIAL))
+        got = values(read_statistics(model, found, [batch], SPECIAL))
         assert got.keys() == expected.keys()
         assert all(got[key] == pytest.approx(value, abs=1e-5) for key, value in expected.items())
 
@@ -205,7 +212,9 @@ class TestClosedForms:
         weights = torch.nn.functional.one_hot(torch.tensor([[[0, 3, 1]]]), 4).float()
         queries = torch.tensor([[True, True, False]])
         assert spreading(weights, queries)[0].tolist() == [[0.0]]
-        assert pointing(weights, torch.ones(1, 4, dtype=torch.bool), queries)[0].tolist() == [[2.0]]
+        assert largest_weights(weights, torch.ones(1, 4, dtype=torch.bool), queries)[
+            0
+        ].tolist() == [[2.0]]
         assert sharing(weights, torch.tensor([[False, False, True, True]]), queries)[
             0
         ].tolist() == [[1.0]]
@@ -215,7 +224,9 @@ class TestClosedForms:
         for name, parameter in model.named_parameters():
             if "q_proj" in name:
                 parameter.data.zero_()
-        found = values(read(model, discover(model), [as_batch(model, [0, 1, 2, 3])], SPECIAL))
+        found = values(
+            read_statistics(model, discover(model), [as_batch(model, [0, 1, 2, 3])], SPECIAL)
+        )
         lengths = [len(source) for source in SOURCES for id in source if id != END]
         ends = [source.count(END) / len(source) for source in SOURCES for id in source if id != END]
         for layer in range(2):
@@ -241,7 +252,9 @@ class TestDormancy:
         model = tiny("t5")
         model.decoder.block[0].layer[1].EncDecAttention.o.weight.data[:, 16:24] = 0
         found = values(
-            read(model, discover(model), [as_batch(model, [0, 1])], SPECIAL, ["dormancy"])
+            read_statistics(
+                model, discover(model), [as_batch(model, [0, 1])], SPECIAL, ["dormancy"]
+            )
         )
         cross = found["dormancy", "cross", 0]
         assert (
@@ -253,17 +266,19 @@ class TestDormancy:
         model = tiny("llama")
         found = discover(model)
         site = Site("decoder-self", 0)
-        whole = values(read(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"]))[
-            "dormancy", *site
-        ]
+        whole = values(
+            read_statistics(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"])
+        )["dormancy", *site]
         with capture(model, found, gates={site: torch.tensor([1.0, 0.0, 0.5, 1.0])}):
-            halved = values(read(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"]))[
-                "dormancy", *site
-            ]
+            halved = values(
+                read_statistics(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"])
+            )["dormancy", *site]
         assert halved[1] == 0 and halved[2] < whole[2]
         with masked(model, found, HeadMask(found.heads, frozenset())):
             assert (
-                values(read(model, found, [as_batch(model, [0])], SPECIAL))["dormancy", *site]
+                values(read_statistics(model, found, [as_batch(model, [0])], SPECIAL))[
+                    "dormancy", *site
+                ]
                 == [0.0] * 4
             )
 
@@ -273,7 +288,7 @@ class TestDormancy:
         monkeypatch.setattr(
             "headwise.attention.kernel.explicit", lambda *_: pytest.fail("weights were built")
         )
-        read(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"])
+        read_statistics(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"])
 
 
 def test_a_cut_model_is_read() -> None:
@@ -281,7 +296,7 @@ def test_a_cut_model_is_read() -> None:
     found = discover(model)
     gone = [h for h in found.heads if h[:2] == ("cross", 0) or h == ("encoder-self", 1, 2)]
     smaller = remove(model, found, HeadMask.full(found.heads).without(gone))
-    got = values(read(smaller, discover(smaller), [as_batch(model, [0, 1])], SPECIAL))
+    got = values(read_statistics(smaller, discover(smaller), [as_batch(model, [0, 1])], SPECIAL))
     assert ("entropy", "cross", 0) not in got and len(got["dormancy", "encoder-self", 1]) == 3
 
 
@@ -313,12 +328,14 @@ class TestWhereASentenceEnds:
             model = tiny(family)
             batch = as_batch(model, [0, 3])
             batch["input_ids"] = batch["input_ids"].clamp_min(4)
-            collected = read(model, discover(model), [batch], {PAD, END})
+            collected = read_statistics(model, discover(model), [batch], {PAD, END})
             assert set(collected) == set(STATISTICS) - {"attention-to-end"}
 
     def test_a_decoder_does_not_see_its_own(self) -> None:
         model = tiny("marian")
-        measured = read(model, discover(model), [as_batch(model, [0])], SPECIAL)["attention-to-end"]
+        measured = read_statistics(model, discover(model), [as_batch(model, [0])], SPECIAL)[
+            "attention-to-end"
+        ]
         assert measured.heads.kinds == ("encoder-self", "cross")
 
 
@@ -335,10 +352,12 @@ class TestOnePass:
                 sum(ref() is not None for ref in kept) <= 1
             )  # the modeling code's own, of the attention before
             kept.append(weakref.ref(weights))
-            return pointing(weights, *masks)
+            return largest_weights(weights, *masks)
 
-        monkeypatch.setattr(module, "pointing", noting)
-        read(model, found, [as_batch(model, [0]), as_batch(model, [1])], SPECIAL, ATTENTION)
+        monkeypatch.setattr(module, "largest_weights", noting)
+        read_statistics(
+            model, found, [as_batch(model, [0]), as_batch(model, [1])], SPECIAL, ATTENTION
+        )
         hook.remove()
         assert len(calls) == 2 and len(kept) == 2 * len(found.heads.sites)
         assert not any(ref() is not None for ref in kept)
@@ -346,15 +365,17 @@ class TestOnePass:
     def test_each_alone_is_the_same(self) -> None:
         model = tiny("modernbert")
         found, batch = discover(model), as_batch(model, [0, 1])
-        together = values(read(model, found, [batch], SPECIAL))
+        together = values(read_statistics(model, found, [batch], SPECIAL))
         for name in STATISTICS:
-            for key, value in values(read(model, found, [batch], SPECIAL, [name])).items():
+            for key, value in values(
+                read_statistics(model, found, [batch], SPECIAL, [name])
+            ).items():
                 assert together[key] == pytest.approx(value, abs=1e-6)
 
     def test_the_model_is_as_before(self) -> None:
         model = tiny("bert").train()
         before = model.config._attn_implementation
-        read(model, discover(model), [as_batch(model, [0])], SPECIAL)
+        read_statistics(model, discover(model), [as_batch(model, [0])], SPECIAL)
         assert model.training and model.config._attn_implementation == before
         assert not any(
             module._forward_pre_hooks or "headwise" in module.__dict__ for module in model.modules()
@@ -369,18 +390,18 @@ class TestRefusals:
             HeadwiseError,
             match="'beauty' is not a statistic of one forward pass: choose from confidence",
         ):
-            read(model, discover(model), [], SPECIAL, measures)
+            read_statistics(model, discover(model), [], SPECIAL, measures)
 
     def test_a_sentence_without_a_source(self) -> None:
         model = tiny("marian")
         batch = as_batch(model, [0, 1])
         batch["attention_mask"][1] = 0
         with pytest.raises(HeadwiseError, match="has no token"):
-            read(model, discover(model), [batch], SPECIAL)
+            read_statistics(model, discover(model), [batch], SPECIAL)
 
     def test_a_broken_layer_is_named(self) -> None:
         model = tiny("marian")
         found = discover(model)
         model.model.decoder.layers[1].encoder_attn.v_proj.bias.data[3] = float("nan")
         with pytest.raises(HeadwiseError, match="cross layer 1 gave values that are not numbers"):
-            read(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"])
+            read_statistics(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"])

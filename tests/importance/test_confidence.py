@@ -23,9 +23,9 @@ from transformers import (
 from headwise.attention import discover
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
-from headwise.importance.attention_statistics import Exclude, pointing, read
+from headwise.importance.attention_statistics import Exclude, largest_weights, read_statistics
 from headwise.importance.sums import SentenceSums
-from headwise.training.batches import Collator
+from headwise.training.token_batches import Collator
 from pruning.golden_model import SITES, GoldenModel, inputs
 
 Attentions = Callable[[str], Mapping[Site, Tensor]]  # a sentence's weights by site, B H Q K
@@ -57,14 +57,14 @@ def golden_masks(
 def reading_of(
     weights: Mapping[str, Tensor], forward: Mapping[str, np.ndarray], reading: str, name: str
 ) -> SentenceSums:
-    """Golden attention weights, L B H Q K by key of the golden set, through `pointing` into a measured."""
+    """Golden attention weights, L B H Q K by key of the golden set, through `largest_weights` into a measured."""
     some = next(iter(weights.values()))
     measured = SentenceSums(HeadMap({SITES[name]: (some.shape[2],) * some.shape[0]}))
     for key, layers in weights.items():
         for layer, rows in enumerate(layers):
             measured.add(
                 Site(SITES[name], layer),
-                *pointing(rows, *golden_masks(forward, key, reading, name)),
+                *largest_weights(rows, *golden_masks(forward, key, reading, name)),
             )
     return measured
 
@@ -172,9 +172,9 @@ class TestAgainstASlowTwin:
             {**collate(rows), "rows": torch.tensor([0])}
             for rows in (pairs[:2], pairs[2:3], [pairs[3], empty, empty])
         ]
-        found = read(model, discover(model), batches, {PAD, END}, ["confidence"], exclude)[
-            "confidence"
-        ]
+        found = read_statistics(
+            model, discover(model), batches, {PAD, END}, ["confidence"], exclude
+        )["confidence"]
 
         def sentence(source: list[int], target: list[int]) -> dict[str, list[tuple[Any, ...]]]:
             start = [PAD, *target[:-1]]
@@ -224,9 +224,9 @@ class TestAgainstASlowTwin:
                 [[1] * len(s) + [0] * (length - len(s)) for s in SOURCES]
             ),
         }
-        found = read(model, discover(model), [batch], {PAD, END}, ["confidence"], exclude)[
-            "confidence"
-        ]
+        found = read_statistics(
+            model, discover(model), [batch], {PAD, END}, ["confidence"], exclude
+        )["confidence"]
         model.set_attn_implementation("eager")
         kind, first = ("encoder-self", 0) if family == "bert" else ("decoder-self", 1)
         sentences = []
@@ -244,7 +244,7 @@ class TestTheModelAfterwards:
         tokenizer: Any = SimpleNamespace(pad_token_id=PAD)
         batch = Collator(tokenizer, PAD)([{"source": SOURCES[0], "target": TARGETS[0]}])
         before = model.config._attn_implementation
-        read(model, discover(model), [batch], {PAD, END}, ["confidence"])
+        read_statistics(model, discover(model), [batch], {PAD, END}, ["confidence"])
         assert model.training and model.config._attn_implementation == before
         assert set(batch) == {"input_ids", "attention_mask", "decoder_input_ids", "labels"}
 

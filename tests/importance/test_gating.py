@@ -17,7 +17,7 @@ from attention.families import tiny
 from headwise.attention import discover, masked, remove
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS, Head, HeadMask
-from headwise.importance.gating import GATINGS, gate_heads, in_turn, sample
+from headwise.importance.gating import GATINGS, gate_heads, sample_batches, shuffled_rounds
 from headwise.tasks.objective import predict, sentence_losses
 
 START, LENGTH = 3, 8
@@ -172,28 +172,32 @@ class TestTheBatchesThatAreUsed:
         return [{"labels": torch.tensor([[i]])} for i in range(count)]
 
     def test_are_all_of_a_short_text(self) -> None:
-        assert len(sample(self.numbered(7), 7, torch.Generator())) == 7
+        assert len(sample_batches(self.numbered(7), 7, torch.Generator())) == 7
 
     def test_are_drawn_evenly_from_a_long_one(self) -> None:
         drawn = np.zeros(20)
         for seed in range(2000):
-            for batch in sample(iter(self.numbered(20)), 5, torch.Generator().manual_seed(seed)):
+            for batch in sample_batches(
+                iter(self.numbered(20)), 5, torch.Generator().manual_seed(seed)
+            ):
                 drawn[int(batch["labels"])] += 1
         assert drawn.sum() == 10_000 and abs(drawn / 500 - 1).max() < 0.2
 
     def test_come_in_turn(self) -> None:
         order = [
             int(batch["labels"])
-            for batch in in_turn(self.numbered(3), 8, torch.Generator().manual_seed(0))
+            for batch in shuffled_rounds(self.numbered(3), 8, torch.Generator().manual_seed(0))
         ]
         assert [sorted(order[:3]), sorted(order[3:6]), len(order)] == [[0, 1, 2], [0, 1, 2], 8]
 
     def test_ask_for_something(self) -> None:
         nothing = {"labels": torch.full((2, 3), -100)}
-        assert sample([nothing, *self.numbered(1)], 3, torch.Generator()) == self.numbered(1)
+        assert sample_batches([nothing, *self.numbered(1)], 3, torch.Generator()) == self.numbered(
+            1
+        )
         for text in ([], [nothing], [{"input_ids": torch.ones(1, 2)}]):
             with pytest.raises(HeadwiseError, match="the text has no word to predict"):
-                sample(text, 3, torch.Generator())
+                sample_batches(text, 3, torch.Generator())
 
 
 def test_a_broken_model_is_reported() -> None:

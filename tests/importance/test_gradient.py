@@ -18,7 +18,7 @@ from headwise.heads import Head, HeadMap, HeadMask, Site
 from headwise.importance.gradient import GRADIENTS, gradients
 from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
-from headwise.importance.sums import SentenceSums, unit
+from headwise.importance.sums import SentenceSums, to_unit_norm
 from headwise.tasks.objective import IGNORED, asked_tokens, predict, sentence_losses
 from importance.asking import ASKED, asking, broken, counted, sentence, state, where, worded
 
@@ -176,14 +176,14 @@ def test_normalised_rows_have_length_one_in_every_layer_and_kind() -> None:
 
 def test_a_scaled_tally_scales_every_resample() -> None:
     """Two heads in a fixed proportion: normalised they are the same in every text that is drawn."""
-    measured = SentenceSums(HeadMap({"cross": (2,)}), scale=unit)
+    measured = SentenceSums(HeadMap({"cross": (2,)}), scale=to_unit_norm)
     measured.add(Site("cross", 0), torch.rand(20, 1) * torch.tensor([[3.0, 4.0]]), torch.ones(20))
     for row, value in zip(measured.rows("gradient.normalised"), (0.6, 0.8), strict=True):
         assert (row["value"], row["low"], row["high"]) == pytest.approx((value, value, value))
 
 
 def test_all_zero_stays_zero() -> None:
-    assert unit(np.zeros((2, 3))).tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert to_unit_norm(np.zeros((2, 3))).tolist() == [[0, 0, 0], [0, 0, 0]]
 
 
 def test_a_layer_without_heads_has_no_row() -> None:

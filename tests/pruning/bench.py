@@ -17,11 +17,11 @@ from headwise.model import Model
 from headwise.options import Architecture, Gates, Keep, Training
 from headwise.pruning.gate_training import Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
-from headwise.training.batches import Encoded
-from headwise.training.build import build
+from headwise.training.build import build_model
 from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.token_batches import Encoded
 from headwise.training.tokenizer import learn_subwords
-from headwise.training.trainer import TrainingRun, fit
+from headwise.training.trainer import TrainingRun, train_model
 
 SHAPE = Architecture(
     encoder_layers=2,
@@ -88,6 +88,6 @@ def trained(work: Path) -> Bench:
     data, held_out = (
         Encoded(ParallelText.from_pairs(part), tokenizer, SHAPE.max_length) for part in (pairs, dev)
     )
-    hf = build(SHAPE, tokenizer, seed=1)
-    fit(hf, tokenizer, discover(hf), TrainingRun(data, held_out, TRAINING, work))
+    hf = build_model(SHAPE, tokenizer, seed=1)
+    train_model(hf, tokenizer, discover(hf), TrainingRun(data, held_out, TRAINING, work))
     return Bench(Model(hf, tokenizer, "tiny"), data, held_out)

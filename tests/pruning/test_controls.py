@@ -24,10 +24,10 @@ from headwise.pruning.controls import Case
 from headwise.pruning.fine_tuning import tune
 from headwise.pruning.gate_training import freeze
 from headwise.pruning.layouts import at_random, one_per_layer
-from headwise.pruning.random_weights import from_scratch, narrower, weights
-from headwise.training.batches import Encoded
-from headwise.training.build import build
-from headwise.training.trainer import TrainingRun, average, converge, fit
+from headwise.pruning.random_weights import count_weights, from_scratch, narrower
+from headwise.training.build import build_model
+from headwise.training.token_batches import Encoded
+from headwise.training.trainer import TrainingRun, average, converge, train_model
 from pruning.bench import ENCODER, GATES, SHAPE, TRAINING, Bench
 from training.letters import letters
 
@@ -63,7 +63,9 @@ class TestTuning:
             update={"epochs": 2, "learning_rate": 3e-4, "warmup": 2, "schedule": "linear"}
         )
         found = discover(plain.hf)
-        cost = fit(plain.hf, plain.tokenizer, found, bench.training(tmp_path / "plain", as_pruned))
+        cost = train_model(
+            plain.hf, plain.tokenizer, found, bench.training(tmp_path / "plain", as_pruned)
+        )
         average(plain.hf, tmp_path / "plain", 2)
         assert same(state(tuned.model), state(plain)) and tuned.cost["updates"] == cost["updates"]
         assert same(state(bench.model), before) and not same(state(plain), before)
@@ -132,7 +134,7 @@ def case_of(full: Model, shape: Architecture, mask: HeadMask, run: TrainingRun) 
     """What a study gives to a control of the pruned model with this layout."""
 
     def untrained(shape: Architecture) -> Model:
-        return Model(build(shape, full.tokenizer, run.seed), full.tokenizer, "untrained")
+        return Model(build_model(shape, full.tokenizer, run.seed), full.tokenizer, "untrained")
 
     def train(model: Model) -> dict[str, Any]:
         facts = converge(model.hf, model.tokenizer, model.found, run)
@@ -165,9 +167,9 @@ class TestFromScratch:
         recipe = Training(
             epochs=8, batch_tokens=100, learning_rate=1e-2, warmup=20, average=2, dtype="fp32"
         )
-        mask = some(discover(build(shape, tokenizer, 1)).heads)
+        mask = some(discover(build_model(shape, tokenizer, 1)).heads)
         run = TrainingRun(data, dev, recipe, tmp_path / "work")
-        full = Model(build(shape, tokenizer, 1), tokenizer, "full")
+        full = Model(build_model(shape, tokenizer, 1), tokenizer, "full")
         trained = from_scratch(case_of(full, shape, mask, run))
         model, facts = trained.model, trained.facts
         assert (
@@ -182,7 +184,7 @@ class TestFromScratch:
         assert model.translate(["a b c"]) == again.translate(["a b c"])
 
     def test_it_starts_as_the_whole_model_did(self, bench: Bench, tmp_path: Path) -> None:
-        whole = Model(build(SHAPE, bench.model.tokenizer, 3), bench.model.tokenizer, "fresh")
+        whole = Model(build_model(SHAPE, bench.model.tokenizer, 3), bench.model.tokenizer, "fresh")
         mask, still = (
             some(whole.heads),
             TRAINING.model_copy(update={"epochs": 1, "learning_rate": 1e-30}),
@@ -221,8 +223,8 @@ class TestNarrower:
             feedforward=feedforward,
             max_length=longest,
         )
-        made = Model(build(shape, letters(), 0), letters(), "made")
-        assert weights(shape, len(letters())) == made.parameters
+        made = Model(build_model(shape, letters(), 0), letters(), "made")
+        assert count_weights(shape, len(letters())) == made.parameters
 
     @given(
         st.sampled_from(["post", "pre"]),
@@ -235,23 +237,23 @@ class TestNarrower:
         shape = Architecture(
             norm=norm, heads=4, width=sizes[0], feedforward=sizes[1], vocabulary=1000
         )
-        expected = int(share * weights(shape, 1000))
+        expected = int(share * count_weights(shape, 1000))
         found = narrower(shape, 1000, expected)
-        assert abs(weights(found, 1000) - expected) < 0.004 * expected
+        assert abs(count_weights(found, 1000) - expected) < 0.004 * expected
         assert found.width % 4 == 0 and found.width <= shape.width
         assert found.model_copy(update={"width": sizes[0], "feedforward": sizes[1]}) == shape
 
     def test_of_all_that_are_as_large_the_one_in_proportion_is_taken(self) -> None:
         shape = Architecture(heads=4, width=64, feedforward=128)
-        expected = int(0.7 * weights(shape, 1000))
+        expected = int(0.7 * count_weights(shape, 1000))
         found, ratios = narrower(shape, 1000, expected), []
         for width in range(4, 65, 4):
             sizes = [
                 shape.model_copy(update={"width": width, "feedforward": size})
                 for size in range(1, 4000)
             ]
-            near = min(sizes, key=lambda other: abs(weights(other, 1000) - expected))
-            if abs(weights(near, 1000) - expected) < 1000:
+            near = min(sizes, key=lambda other: abs(count_weights(other, 1000) - expected))
+            if abs(count_weights(near, 1000) - expected) < 1000:
                 ratios.append(abs(math.log2(near.feedforward / near.width / 2)))
         assert len(ratios) > 3 and abs(math.log2(found.feedforward / found.width / 2)) == min(
             ratios
@@ -259,13 +261,13 @@ class TestNarrower:
         assert 44 <= found.width <= 52
 
     def test_its_own_size_is_itself_and_too_small_is_refused(self) -> None:
-        assert narrower(SHAPE, 300, weights(SHAPE, 300)) == SHAPE
-        few = narrower(SHAPE, 300, weights(SHAPE, 300) - 1000)
+        assert narrower(SHAPE, 300, count_weights(SHAPE, 300)) == SHAPE
+        few = narrower(SHAPE, 300, count_weights(SHAPE, 300) - 1000)
         assert few.width == SHAPE.width and few.feedforward == SHAPE.feedforward - round(
             1000 / (4 * 65)
         )
         least = SHAPE.model_copy(update={"width": 4, "feedforward": 1})
-        assert narrower(SHAPE, 300, weights(least, 300)) == least
+        assert narrower(SHAPE, 300, count_weights(least, 300)) == least
         assert (
             narrower(SHAPE.model_copy(update={"heads": 1}), 300, 4300).width == 4
         )  # no width below is allowed

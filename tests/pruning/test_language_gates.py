@@ -24,7 +24,7 @@ from headwise.pruning.target_count import prune_to_count
 from headwise.pruning.top_k import prune_by_top_k
 from headwise.training.language import Packed
 from headwise.training.loss_forward import dev_loss, loss_forward
-from headwise.training.trainer import Gated, Training, TrainingRun, fit
+from headwise.training.trainer import Gated, Training, TrainingRun, train_model
 from training.letters import END, LETTERS, PAD, START, letters
 
 IDS = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END, "vocab_size": 32}
@@ -78,7 +78,7 @@ class Trained:
             Packed(text(*how), tokenizer, 32, causal) for how in ((600, 1), (40, 2))
         )
         only = torch.eye(4)[DECISIVE]
-        fit(
+        train_model(
             hf,
             tokenizer,
             found,

@@ -23,7 +23,7 @@ from headwise.pruning.greedy import greedy, random_scores
 from headwise.pruning.layouts import at_random
 from headwise.pruning.target_count import CountedGates
 from headwise.pruning.top_k import TopGates
-from headwise.units import UNITS, Together, Unit, first, nearest, units, usual_unit
+from headwise.units import UNITS, Together, Unit, first_units, nearest, units, usual_unit
 
 SELF: list[Kind] = ["decoder-self"]
 GROUPED = HeadMap({"decoder-self": (8, 8, 8)}, {"decoder-self": (4, 4, 4)})
@@ -138,7 +138,7 @@ class TestUnits:
         below = max((s for s in sums if 0 < s <= count), default=None)
         assert nearest(sizes, count) == (below, min((s for s in sums if s >= count), default=None))
         parts = [tuple(Head("cross", i, h) for h in range(size)) for i, size in enumerate(sizes)]
-        chosen = first(parts, count)
+        chosen = first_units(parts, count)
         assert sum(map(len, chosen)) == (below or 0) and chosen == [
             part for part in parts if part in chosen
         ]

@@ -13,17 +13,17 @@ from headwise.report import cost, gate_history, kept_heads, models
 from headwise.report.components import figures_in
 from headwise.report.html_page import collect, render
 from headwise.report.quality_curves import greedy_figures, quality_figures
-from headwise.report.run_folder import Run, read_run
+from headwise.report.run_folder import FinishedRun, read_run
 from report.conftest import data_of, make_run
 from report.made_sweeps import GATES, JOINT, write_sweeps
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     return read_run(write_sweeps(make_run(tmp_path_factory.mktemp("swept"))))
 
 
-def test_labels_and_lines_come_from_the_facts(run: Run) -> None:
+def test_labels_and_lines_come_from_the_facts(run: FinishedRun) -> None:
     labels = {name: label.replace("\u00a0", " ") for name, label in run.models["label"].items()}
     for name, label in {
         "encoder.lambda-0.04": "encoder: λ = 0.04",
@@ -43,14 +43,14 @@ def test_labels_and_lines_come_from_the_facts(run: Run) -> None:
     )
 
 
-def test_every_model_has_a_point_with_its_interval(run: Run) -> None:
+def test_every_model_has_a_point_with_its_interval(run: FinishedRun) -> None:
     encoder, everything = quality_figures(run.models, run.facts)
     assert [panel.title for panel in encoder.panels] == ["test", "dev (where the model is chosen)"]
     for panel, part in enumerate(("", "dev_")):
         cells, base = data_of(encoder, panel), models.value(run.full, f"{part}bleu")
         assert base is not None
         for name in ("encoder.lambda-0.04", "encoder.keep-6", "encoder.greedy-gradient-7"):
-            (model,) = models.rows(run.models.loc[[name]])
+            (model,) = models.model_rows(run.models.loc[[name]])
             cell = next(c for c in cells if c.get("model") == model["label"])
             low, _ = models.bounds(model, f"{part}bleu_difference")
             assert low is not None and cell["value"] == pytest.approx(
@@ -75,7 +75,7 @@ def test_every_model_has_a_point_with_its_interval(run: Run) -> None:
     assert "fall out of the panels" in encoder.facts and "Chosen" not in everything.facts
 
 
-def test_marks_of_as_many_heads_do_not_cover_each_other(run: Run) -> None:
+def test_marks_of_as_many_heads_do_not_cover_each_other(run: FinishedRun) -> None:
     cells = {
         c["model"]: c["x"]
         for c in data_of(quality_figures(run.models, run.facts)[0])
@@ -86,7 +86,7 @@ def test_marks_of_as_many_heads_do_not_cover_each_other(run: Run) -> None:
     )
 
 
-def test_random_orders_are_a_range_and_a_mean(run: Run) -> None:
+def test_random_orders_are_a_range_and_a_mean(run: FinishedRun) -> None:
     by_score, by_kind = greedy_figures(run.models)
     values = [m["bleu"] for m in run.pruned if m["method"] == "greedy.random" and m["kept"] == 12]
     cell = next(c for c in data_of(by_score) if c["line"] == "random orders" and c["kept"] == 12)
@@ -96,8 +96,8 @@ def test_random_orders_are_a_range_and_a_mean(run: Run) -> None:
     assert {c["line"] for c in data_of(by_kind)} == {"encoder heads", "attention heads"}
 
 
-def test_figures_9_and_10_count_what_layouts_keep(run: Run) -> None:
-    content = kept_heads.build(run)
+def test_figures_9_and_10_count_what_layouts_keep(run: FinishedRun) -> None:
+    content = kept_heads.kept_heads_section(run)
     assert content is not None
     shares = {(c["name"], c["removed"]): c["left"] for c in data_of(content["by_kind"])}
     for counts in JOINT.values():
@@ -132,11 +132,11 @@ def test_target_counts_for_each_kind_say_nothing_about_kinds(tmp_path: Path) -> 
         if name.startswith("all."):
             fact["keep"] = {"encoder-self": 4, "decoder-self": 4, "cross": 6}
     (folder / "run.json").write_text(json.dumps(facts))
-    content = kept_heads.build(read_run(folder))
+    content = kept_heads.kept_heads_section(read_run(folder))
     assert content is not None and (content["by_kind"], content["decoder"]) == (None, None)
 
 
-def test_table_2(run: Run) -> None:
+def test_table_2(run: FinishedRun) -> None:
     _, table = cost.compared_tables(run)
     whole, *rows = [row.cells for row in table.rows]
     assert table.columns[1] == "enc/dec/cross" and whole[:4] == [
@@ -149,7 +149,9 @@ def test_table_2(run: Run) -> None:
     assert all(cells[5].startswith("+0.50 [+0.10, +0.90]\np\u00a0= 0.010") for cells in rows)
 
 
-def test_controls_are_counted_and_every_pruned_model_has_its_equal_training(run: Run) -> None:
+def test_controls_are_counted_and_every_pruned_model_has_its_equal_training(
+    run: FinishedRun,
+) -> None:
     content = cost.build_controls(run)
     assert content is not None
     counts = {row.cells[0]: row.cells[1:4] for row in content["counts"].rows}
@@ -160,9 +162,9 @@ def test_controls_are_counted_and_every_pruned_model_has_its_equal_training(run:
     }
     with_tuning = [model for model, control in rows if control == "fine-tuned, not pruned"]
     assert len(with_tuning) == len(GATES) + len(JOINT)
-    (model,) = models.rows(run.models.loc[["encoder.lambda-0.04"]])
+    (model,) = models.model_rows(run.models.loc[["encoder.lambda-0.04"]])
     cells = rows["encoder: λ = 0.04", "fine-tuned, not pruned"]
-    assert cells[5] == models.difference(
+    assert cells[5] == models.difference_text(
         model, "bleu_difference_to_fine-tuned", "p_value_to_fine-tuned"
     )
     assert rows["encoder: λ = 0.04", "random heads"][5] == "+0.90 [+0.50, +1.30]\np\u00a0= 0.001"
@@ -196,17 +198,17 @@ def test_without_test_text_tables_are_of_dev_and_say_so(tmp_path: Path) -> None:
     assert "are on dev text (no test text was measured)" in render(run, content)
 
 
-def test_gate_health_and_notes(run: Run) -> None:
+def test_gate_health_and_notes(run: FinishedRun) -> None:
     table = gate_history.health_table(run)
     assert table is not None and len(table.rows) == len(GATES) + len(JOINT)
     cells = next(row.cells for row in table.rows if row.cells[0].endswith("0.32"))
     assert cells[1:] == ["1 of 24", "20\u202f%", "1.2", "no", "2.0180", "2.0200", "2.0200"]
-    notes = gate_history.notes(run)
+    notes = gate_history.pruning_notes(run)
     assert [n for n in notes if "frozen" in n] == ["The decoder was frozen."]
     assert any(re.match("encoder: λ\u00a0=\u00a00.32: 20 %", note) for note in notes)
 
 
-def test_no_chart_names_a_colour(run: Run, whole: Path) -> None:
+def test_no_chart_names_a_colour(run: FinishedRun, whole: Path) -> None:
     for found in (run, read_run(whole)):
         for figure in figures_in(list(collect(found).values())):
             for panel in figure.panels:

@@ -18,17 +18,17 @@ from PIL import Image
 from headwise.errors import HeadwiseError
 from headwise.report import animate
 from headwise.report.gate_history import FRAMES, animation, closing_table, gate_histories
-from headwise.report.run_folder import Run, read_run
+from headwise.report.run_folder import FinishedRun, read_run
 from report.conftest import make_run
 from report.part_page import part_page
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     return read_run(make_run(tmp_path_factory.mktemp("study")))
 
 
-def test_every_model_is_played_from_its_first_step_to_its_last(run: Run) -> None:
+def test_every_model_is_played_from_its_first_step_to_its_last(run: FinishedRun) -> None:
     played = animation(gate_histories(run))
     assert [history["label"] for history in played["models"]] == [
         f"λ\u00a0=\u00a0{x}" for x in ("0.02", "0.05", "0.2")
@@ -45,7 +45,7 @@ def test_every_model_is_played_from_its_first_step_to_its_last(run: Run) -> None
         assert sum(history["kept"]) == model["kept"]
 
 
-def with_gates(run: Run, values: list[list[float]]) -> Run:
+def with_gates(run: FinishedRun, values: list[list[float]]) -> FinishedRun:
     """A run with a gate a column in its first pruned model, logged every ten steps."""
     rows = [
         (10 * i, "encoder-self", 0, h, p) for i, row in enumerate(values) for h, p in enumerate(row)
@@ -54,13 +54,13 @@ def with_gates(run: Run, values: list[list[float]]) -> Run:
     return replace(run, gates={run.pruned[0]["setting"]: table}, layouts={})
 
 
-def test_many_heads_stay_far_below_a_megabyte(run: Run) -> None:
+def test_many_heads_stay_far_below_a_megabyte(run: FinishedRun) -> None:
     draw = np.random.default_rng(0)
     many = with_gates(run, draw.random((300, 864)).tolist())
     assert len(json.dumps(animation(gate_histories(many)))) < 300_000
 
 
-def test_when_gates_shut_is_counted_from_the_last_time_on(run: Run) -> None:
+def test_when_gates_shut_is_counted_from_the_last_time_on(run: FinishedRun) -> None:
     values = [
         [0.9, 0.9, 0.9, 0.9],
         [0.9, 0.4, 0.3, 0.9],
@@ -74,7 +74,7 @@ def test_when_gates_shut_is_counted_from_the_last_time_on(run: Run) -> None:
     assert table is not None and table.rows[0].cells[1:] == ["2", "0", "0", "0", "no"]
 
 
-def test_models_logged_at_other_steps_keep_their_last_value(run: Run) -> None:
+def test_models_logged_at_other_steps_keep_their_last_value(run: FinishedRun) -> None:
     (history,) = gate_histories(with_gates(run, [[0.9], [0.5], [0.1]]))
     assert history.at([0, 5, 10, 25, 99]).ravel().tolist() == [0.9, 0.9, 0.5, 0.1, 0.1]
 
@@ -111,7 +111,7 @@ def test_an_mp4_is_written_whole(short: Path, tmp_path: Path) -> None:
 
 
 def test_without_ffmpeg_an_mp4_is_refused_with_what_to_install(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = importlib.import_module
 
@@ -137,7 +137,7 @@ def test_another_ending_and_a_run_without_gates_are_refused(
 
 
 @pytest.fixture(scope="module")
-def page(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def page(run: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with part_page(
         tmp_path_factory.mktemp("part"),
         "gate_animation.html.j2",

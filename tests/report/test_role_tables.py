@@ -13,13 +13,13 @@ import pytest
 from headwise.heads import Head
 from headwise.report import after_pruning, attention_maps, role_charts, role_tables
 from headwise.report.components import figures_in
-from headwise.report.run_folder import Rescored, Run, read_run
+from headwise.report.run_folder import FinishedRun, Rescored, read_run
 from report.conftest import data_of
 from report.made_roles import SENTENCE
 
 
 @pytest.fixture(scope="module")
-def run(whole: Path) -> Run:
+def run(whole: Path) -> FinishedRun:
     return read_run(whole)
 
 
@@ -27,7 +27,7 @@ def head(layer: int, number: int) -> Head:
     return Head("encoder-self", layer, number)
 
 
-def test_a_grid_has_every_head_and_its_roles(run: Run) -> None:
+def test_a_grid_has_every_head_and_its_roles(run: FinishedRun) -> None:
     assert run.roles is not None
     (figure,) = role_charts.function_grids(run)
     cells = [cell for cell in data_of(figure) if "address" in cell]
@@ -46,7 +46,7 @@ def test_a_grid_has_every_head_and_its_roles(run: Run) -> None:
         assert [drawn[part] for part in sorted(drawn)] == values[:3]
 
 
-def test_shares_and_syntax_are_counted_beside_the_paper(run: Run) -> None:
+def test_shares_and_syntax_are_counted_beside_the_paper(run: FinishedRun) -> None:
     assert run.roles is not None
     shares, syntax, claims = (
         make(run.roles)
@@ -65,7 +65,7 @@ def test_shares_and_syntax_are_counted_beside_the_paper(run: Run) -> None:
     assert dict(row.cells for row in claims.rows)["a head for the token before"] == "yes"
 
 
-def test_evidence_is_drawn_with_its_baseline(run: Run) -> None:
+def test_evidence_is_drawn_with_its_baseline(run: FinishedRun) -> None:
     assert run.roles is not None
     offsets, rare = role_charts.offsets(run.roles), role_charts.rare_tokens(run.roles)
     assert offsets is not None and rare is not None
@@ -77,7 +77,9 @@ def test_evidence_is_drawn_with_its_baseline(run: Run) -> None:
     }
 
 
-def test_an_attention_map_has_every_weight_its_outlines_and_the_roles_own_arc(run: Run) -> None:
+def test_an_attention_map_has_every_weight_its_outlines_and_the_roles_own_arc(
+    run: FinishedRun,
+) -> None:
     assert run.roles is not None
     figure = attention_maps.attention_maps(run.roles)
     assert figure is not None and len(figure.panels) == 4
@@ -96,7 +98,7 @@ def test_an_attention_map_has_every_weight_its_outlines_and_the_roles_own_arc(ru
 
 def test_arcs_lie_over_those_inside() -> None:
     arcs = [(2, 0, "a"), (2, 1, "b"), (2, 6, "c"), (6, 4, "d"), (5, 6, "e")]
-    assert {name: level for *_, name, level in attention_maps.levels(arcs)} == {
+    assert {name: level for *_, name, level in attention_maps.arc_levels(arcs)} == {
         "b": 1,
         "a": 2,
         "e": 1,
@@ -105,7 +107,7 @@ def test_arcs_lie_over_those_inside() -> None:
     }
 
 
-def test_each_role_is_kept_lost_new_or_gone_with_its_head(run: Run) -> None:
+def test_each_role_is_kept_lost_new_or_gone_with_its_head(run: FinishedRun) -> None:
     assert run.roles is not None
     found = after_pruning.changes(run, "encoder-self")
     last = found[-1]
@@ -118,7 +120,7 @@ def test_each_role_is_kept_lost_new_or_gone_with_its_head(run: Run) -> None:
     table, changed, best = (
         make(run, "encoder-self")
         for make in (
-            after_pruning.counts_table,
+            after_pruning.role_changes_table,
             after_pruning.changed_table,
             after_pruning.best_table,
         )
@@ -136,8 +138,8 @@ def test_each_role_is_kept_lost_new_or_gone_with_its_head(run: Run) -> None:
     assert line[1:] == [f"{score} ✓\nencoder-self/{at}" for score, at in held]
 
 
-def test_squares_and_cells_are_the_heads_and_their_roles(run: Run) -> None:
-    content = after_pruning.build(run)
+def test_squares_and_cells_are_the_heads_and_their_roles(run: FinishedRun) -> None:
+    content = after_pruning.after_pruning_section(run)
     assert content is not None
     left, each = content["parts"][0]["figures"]
     squares = [row for row in data_of(left) if "sort" in row]
@@ -158,7 +160,7 @@ def test_squares_and_cells_are_the_heads_and_their_roles(run: Run) -> None:
     assert (gone["there"], gone["held"], gone["became"]) == (False, False, "head removed")
 
 
-def scored(run: Run, before: list[float], after: list[float], measure: str) -> Run:
+def scored(run: FinishedRun, before: list[float], after: list[float], measure: str) -> FinishedRun:
     """Heads of one layer with a score before and after."""
     columns = ["kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline"]
     rows = [
@@ -169,21 +171,23 @@ def scored(run: Run, before: list[float], after: list[float], measure: str) -> R
     return replace(run, heads=tables[0], rescored={"lambda-0.02": Rescored(tables[1], None)})
 
 
-def test_scores_before_and_after_are_ranked_over_the_heads_that_stay(run: Run) -> None:
-    ((_, _, found),) = after_pruning.pairs(
+def test_scores_before_and_after_are_ranked_over_the_heads_that_stay(run: FinishedRun) -> None:
+    ((_, _, found),) = after_pruning.scores_before_and_after(
         scored(run, [1, 2, 3, 4, 9, 8], [10, 30, 20, 40], "confidence")
     )
     assert after_pruning.rank(found) == pytest.approx(0.8)  # 1 − 6·2/(4·15)
-    ((_, _, few),) = after_pruning.pairs(scored(run, [1, 2, 3], [1, 2, 3], "confidence"))
+    ((_, _, few),) = after_pruning.scores_before_and_after(
+        scored(run, [1, 2, 3], [1, 2, 3], "confidence")
+    )
     assert math.isnan(after_pruning.rank(few))
-    ((_, _, lrp),) = after_pruning.pairs(
+    ((_, _, lrp),) = after_pruning.scores_before_and_after(
         scored(run, [0.1, 0.3, 0.2, 0.2, 0.2], [0.5, 0.25, 0.125, 0.125], "lrp.ding")
     )
     assert lrp["before"].tolist() == pytest.approx(
         [0.125, 0.375, 0.25, 0.25]
     )  # the share among the heads that stay
-    assert after_pruning.pairs(scored(run, [0.4, 0.6], [1.0], "lrp.ding")) == []
-    figure, table = after_pruning.scores_figure(run), after_pruning.rank_table(run)
+    assert after_pruning.scores_before_and_after(scored(run, [0.4, 0.6], [1.0], "lrp.ding")) == []
+    figure, table = after_pruning.removal_scores_figure(run), after_pruning.rank_table(run)
     assert figure is not None and "0.05" in figure.title and len(figure.panels) == 3
     assert (
         table is not None
@@ -192,13 +196,15 @@ def test_scores_before_and_after_are_ranked_over_the_heads_that_stay(run: Run) -
     )
 
 
-def test_without_roles_or_rescored_models_the_section_is_left_out_or_says_so(run: Run) -> None:
+def test_without_roles_or_rescored_models_the_section_is_left_out_or_says_so(
+    run: FinishedRun,
+) -> None:
     assert run.roles is not None
     assert (
-        after_pruning.build(replace(run, rescored={})) is None
-        and role_tables.build(replace(run, roles=None)) is None
+        after_pruning.after_pruning_section(replace(run, rescored={})) is None
+        and role_tables.role_tables_section(replace(run, roles=None)) is None
     )
     none = replace(run.roles, roles=run.roles.roles.iloc[:0])
-    content = after_pruning.build(replace(run, roles=none))
+    content = after_pruning.after_pruning_section(replace(run, roles=none))
     assert content is not None and not content["parts"][0]["had_roles"]
-    assert figures_in(role_tables.build(replace(run, roles=none)))
+    assert figures_in(role_tables.role_tables_section(replace(run, roles=none)))

@@ -100,7 +100,7 @@ def test_tables_of_means_and_of_pairs(grid: Grid) -> None:
 
 def test_what_is_missing_or_failed_is_named(grid: Grid) -> None:
     page = render(grid, collect(grid))
-    assert run_grid.headline(grid) == "2 language pairs, 3 seeds: 5 of 6 runs have results"
+    assert run_grid.grid_headline(grid) == "2 language pairs, 3 seeds: 5 of 6 runs have results"
     assert "en-fr, seed 3 (not begun)" in page and "RuntimeError: &lt;out of memory&gt;" in page
     content = run_grid.build_runs(grid)
     assert content["pages"] == {"en-de, seed 1": "en-de/seed-1/report.html"}

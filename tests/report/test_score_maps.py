@@ -9,18 +9,18 @@ import pandas as pd
 import pytest
 
 from headwise.report import kept_heads, score_faithfulness, score_maps
-from headwise.report.run_folder import Run, read_run
+from headwise.report.run_folder import FinishedRun, read_run
 from report.conftest import data_of
 
 COLUMNS = ["kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline"]
 
 
 @pytest.fixture(scope="module")
-def run(whole: Path) -> Run:
+def run(whole: Path) -> FinishedRun:
     return read_run(whole)
 
 
-def test_the_head_map_has_every_head_with_its_status_and_confidence(run: Run) -> None:
+def test_the_head_map_has_every_head_with_its_status_and_confidence(run: FinishedRun) -> None:
     assert run.chosen is not None and run.heads is not None
     cells = [cell for cell in data_of(kept_heads.head_map(run, run.chosen)) if "kept" in cell]
     kept = {str(head) for head in run.layouts["lambda-0.05"].kept}
@@ -36,7 +36,7 @@ def test_the_head_map_has_every_head_with_its_status_and_confidence(run: Run) ->
     )
 
 
-def test_maps_of_scores_share_one_order_of_heads(run: Run) -> None:
+def test_maps_of_scores_share_one_order_of_heads(run: FinishedRun) -> None:
     (figure,) = score_maps.score_maps(run)
     assert [panel.title.split(":")[0] for panel in figure.panels] == [
         "LRP-Ding",
@@ -55,7 +55,7 @@ def test_maps_of_scores_share_one_order_of_heads(run: Run) -> None:
     )
 
 
-def test_relevance_tables(run: Run) -> None:
+def test_relevance_tables(run: FinishedRun) -> None:
     conserved, apart, pooled = (
         score_maps.conservation_table(run),
         score_maps.apart_table(run),
@@ -75,10 +75,10 @@ def test_relevance_tables(run: Run) -> None:
     assert pooled.rows[0].cells[0] == "LRP-Ding"
 
 
-def test_the_judges_table_and_curves_are_in_the_order_of_the_area(run: Run) -> None:
+def test_the_judges_table_and_curves_are_in_the_order_of_the_area(run: FinishedRun) -> None:
     table, figure = (
         score_faithfulness.faithfulness_table(run),
-        score_faithfulness.removal_curves(run),
+        score_faithfulness.removal_curves_figure(run),
     )
     assert table is not None and figure is not None and run.curves is not None
     assert [row.cells[0] for row in table.rows[:2]] == ["Gradient", "LRP-Ding"] and table.rows[
@@ -106,13 +106,15 @@ def test_the_judges_table_and_curves_are_in_the_order_of_the_area(run: Run) -> N
     assert drawn == pytest.approx(own.to_dict())
 
 
-def test_many_curves_are_cut_to_the_best(run: Run) -> None:
+def test_many_curves_are_cut_to_the_best(run: FinishedRun) -> None:
     assert run.curves is not None
     gradient = run.curves[(run.curves["measure"] == "gradient") & (run.curves["order"] == "once")]
     more = [
         gradient.assign(measure=f"lrp.rule-{i}", loss=gradient["loss"] * (1 + i)) for i in range(6)
     ]
-    figure = score_faithfulness.removal_curves(replace(run, curves=pd.concat([run.curves, *more])))
+    figure = score_faithfulness.removal_curves_figure(
+        replace(run, curves=pd.concat([run.curves, *more]))
+    )
     assert (
         figure is not None
         and len(figure.panels) == 9
@@ -120,29 +122,33 @@ def test_many_curves_are_cut_to_the_best(run: Run) -> None:
     )
 
 
-def test_without_curves_the_best_is_the_one_that_agrees_most(run: Run) -> None:
+def test_without_curves_the_best_is_the_one_that_agrees_most(run: FinishedRun) -> None:
     assert run.faithfulness is not None
     bare = replace(
         run,
         faithfulness=run.faithfulness[~run.faithfulness["statistic"].str.startswith("area")],
         curves=None,
     )
-    found = score_faithfulness.statistics(bare)
+    found = score_faithfulness.faithfulness_statistics(bare)
     assert found is not None and score_faithfulness.most_faithful(found) == "gradient"
     empty = replace(run, faithfulness=None, curves=None)
-    assert score_faithfulness.build(empty) == {"removal": None, "statistics": None, "kinds": None}
+    assert score_faithfulness.faithfulness_section(empty) == {
+        "removal": None,
+        "statistics": None,
+        "kinds": None,
+    }
 
 
-def scored(run: Run, rows: list[tuple[object, ...]]) -> Run:
+def scored(run: FinishedRun, rows: list[tuple[object, ...]]) -> FinishedRun:
     return replace(run, heads=pd.DataFrame(rows, columns=COLUMNS))
 
 
-def test_bleu_that_is_lost_is_a_change_below_zero(run: Run) -> None:
+def test_bleu_that_is_lost_is_a_change_below_zero(run: FinishedRun) -> None:
     cells = [(0.53, 0.2, 0.9), (-0.24, -0.4, -0.1), (0.1, -0.1, 0.3), (0.0, None, None)]
     rows = [
         ("encoder-self", 0, h, "ablation.bleu", *cell, 500, None) for h, cell in enumerate(cells)
     ]
-    (table,) = score_maps.build(scored(run, [*rows]))["effects"]
+    (table,) = score_maps.score_maps_section(scored(run, [*rows]))["effects"]
     found = table["layers"][0][1]
     assert [found[h]["text"] for h in range(4)] == ["−0.53", "+0.24", "−0.10", "0.00"]
     assert [(found[h]["sure"], found[h]["gain"]) for h in range(4)] == [
@@ -157,11 +163,11 @@ def test_bleu_that_is_lost_is_a_change_below_zero(run: Run) -> None:
         ("cross", 0, h, "ablation.zero", value, value - 0.01, value + 0.01, 9, None)
         for h, value in enumerate((0.05, 0.0))
     ]
-    found = score_maps.build(scored(run, [*loss]))
+    found = score_maps.score_maps_section(scored(run, [*loss]))
     assert not found["in_bleu"] and found["effects"][0]["layers"][0][1][0]["text"] == "+50.0"
 
 
-def test_the_best_lone_head_of_each_layer(run: Run) -> None:
+def test_the_best_lone_head_of_each_layer(run: FinishedRun) -> None:
     alone = {
         (0, 0): (0.2, 0.1, 0.3),
         (0, 1): (0.004, -0.01, 0.02),

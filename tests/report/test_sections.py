@@ -10,7 +10,7 @@ import pytest
 from headwise.report import components
 from headwise.report.components import Section, section, sections_of, table
 from headwise.report.html_page import collect, render
-from headwise.report.run_folder import Run, read_run
+from headwise.report.run_folder import FinishedRun, read_run
 
 ROOT = Path(__file__).parents[2]
 TEMPLATES = Path(components.__file__).parent / "templates"
@@ -45,7 +45,7 @@ def test_the_documentation_lists_them() -> None:
 
 def test_a_section_of_a_users_own_is_on_the_page(whole: Path) -> None:
     @section("own", menu="Own", heading="Our own", question="What do we ask?", order=35)
-    def own(run: Run) -> dict[str, Any]:
+    def own(run: FinishedRun) -> dict[str, Any]:
         heads = table("Our heads", ["cross/0/1"], {"head": str})
         return {"heads": heads, "text": f"{len(run.pruned)} models < 4"}
 

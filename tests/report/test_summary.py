@@ -18,7 +18,7 @@ from report.made_sweeps import write_sweeps
 
 
 def facts_of(folder: Path) -> dict[str, dict[str, tuple[str, str]]]:
-    groups = summary.build(read_run(folder))["groups"]
+    groups = summary.summary_section(read_run(folder))["groups"]
     return {
         lead: {label: (text, verdict) for label, text, verdict in facts} for lead, facts in groups
     }
@@ -30,7 +30,7 @@ def edit(folder: Path, **facts: object) -> None:
 
 
 def test_the_facts_are_the_numbers_of_the_tables(whole: Path) -> None:
-    found = summary.build(read_run(whole))
+    found = summary.summary_section(read_run(whole))
     assert found["headline"] == (
         "15 of 24 encoder heads removed; −0.31 BLEU [−0.71, +0.11] to the full model, not distinguishable"
     )
@@ -63,7 +63,7 @@ def test_equal_further_training_leads_where_it_was_measured(tmp_path: Path) -> N
     own = table[table["setting"] == "encoder.lambda-0.08"].set_index("measure")
     rows, ends = own["value"], own.loc["bleu_difference_to_fine-tuned", ["low", "high"]]
     lost, (low, high) = rows["bleu_difference_to_fine-tuned"], ends
-    found = summary.build(run)
+    found = summary.summary_section(run)
     assert found["headline"].endswith(
         f"; {minus(lost)} BLEU [{minus(low)}, {minus(high)}] to equal further training"
     )
@@ -113,7 +113,7 @@ def test_the_page_says_what_pruning_csv_says(tmp_path: Path) -> None:
 )
 def test_without_a_choice_it_says_why(run_folder: Path, facts: dict[str, object], why: str) -> None:
     edit(run_folder, **facts)
-    found = summary.build(read_run(run_folder))
+    found = summary.summary_section(read_run(run_folder))
     assert (found["why"], found["tiles"]) == (why, [])
     assert found["headline"] == "3 pruned models, none of them chosen"
 
@@ -121,15 +121,15 @@ def test_without_a_choice_it_says_why(run_folder: Path, facts: dict[str, object]
 def test_a_run_without_pruning_or_full_model(run_folder: Path) -> None:
     table = pd.read_csv(run_folder / "pruning.csv")
     table[table["setting"] != "full"].to_csv(run_folder / "pruning.csv", index=False)
-    assert summary.build(read_run(run_folder))["why"] == "no full model"
+    assert summary.summary_section(read_run(run_folder))["why"] == "no full model"
     (run_folder / "pruning.csv").unlink()
-    found = summary.build(read_run(run_folder))
+    found = summary.summary_section(read_run(run_folder))
     assert (found["why"], found["headline"]) == ("nothing pruned", "24 attention heads, scored")
 
 
 def test_a_language_model_has_perplexity(tmp_path: Path) -> None:
     run = read_run(make_language(tmp_path / "run"))
-    found = summary.build(run)
+    found = summary.summary_section(run)
     assert found["headline"] == (
         "15 of 24 decoder heads removed; +3.10\u202f% perplexity [+2.10, +4.10] to the full model"
     )

@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 
 from headwise.report import every_head, head_pairs, role_charts, role_tables, score_maps
-from headwise.report.run_folder import Run, read_run
+from headwise.report.run_folder import FinishedRun, read_run
 from report.conftest import data_of
 from report.made_controls import MEASURED
 
 
 @pytest.fixture(scope="module")
-def run(whole: Path) -> Run:
+def run(whole: Path) -> FinishedRun:
     return read_run(whole)
 
 
-def without(run: Run) -> Run:
+def without(run: FinishedRun) -> FinishedRun:
     """The run as it is without controls and head_pairs."""
     assert run.roles is not None
     return replace(run, untrained=None, interactions=None, roles=replace(run.roles, controls=None))
 
 
-def test_the_band_is_the_range_of_all_untrained_heads_of_a_layer(run: Run) -> None:
+def test_the_band_is_the_range_of_all_untrained_heads_of_a_layer(run: FinishedRun) -> None:
     known = score_maps.control_ranges(run)
     assert run.untrained is not None and len(known) == 3 * 4
     table = run.untrained
@@ -37,7 +37,7 @@ def test_the_band_is_the_range_of_all_untrained_heads_of_a_layer(run: Run) -> No
     assert control.holds(0.2) and control.holds(0.3) and not control.holds(0.31)
 
 
-def test_maps_have_a_column_of_untrained_heads_and_mark_heads_like_them(run: Run) -> None:
+def test_maps_have_a_column_of_untrained_heads_and_mark_heads_like_them(run: FinishedRun) -> None:
     (figure,) = score_maps.score_maps(run)
     for panel in range(len(figure.panels)):
         cells = data_of(figure, panel)
@@ -54,23 +54,23 @@ def test_maps_have_a_column_of_untrained_heads_and_mark_heads_like_them(run: Run
     ]
 
 
-def test_tables_have_a_column_of_untrained_heads(run: Run) -> None:
+def test_tables_have_a_column_of_untrained_heads(run: FinishedRun) -> None:
     table = score_maps.untrained_table(run)
     assert table is not None and run.heads is not None
     row = next(row for row in table.rows if row.code == "confidence")
     values = run.heads[run.heads["measure"] == "confidence"]["value"]
     above, below = int((values > 0.3).sum()), int((values < 0.2).sum())
     assert row.cells[4:7] == [f"{above} of 24", str(24 - above - below), str(below)]
-    (effects,) = score_maps.build(run)["effects"]
+    (effects,) = score_maps.score_maps_section(run)["effects"]
     assert sorted(effects["untrained"]) == [0, 1, 2]
-    shown = every_head.build(run)
+    shown = every_head.every_head_section(run)
     assert shown is not None and shown["details"]["untrained"]
     first = shown["rows"][0]["scores"][0]
     assert first[3] == "0.200 to 0.300" and first[4] is False
     assert score_maps.untrained_table(without(run)) is None
 
 
-def test_roles_beside_their_controls(run: Run) -> None:
+def test_roles_beside_their_controls(run: FinishedRun) -> None:
     assert run.roles is not None
     table, syntax, shares = (
         role_tables.controls_table(run.roles),
@@ -119,8 +119,8 @@ def test_roles_beside_their_controls(run: Run) -> None:
     assert columns is not None and not {"best untrained", "shuffled"} & {*columns.columns}
 
 
-def test_the_map_of_pairs_is_symmetric_and_frames_the_sure_ones(run: Run) -> None:
-    content = head_pairs.build(run)
+def test_the_map_of_pairs_is_symmetric_and_frames_the_sure_ones(run: FinishedRun) -> None:
+    content = head_pairs.head_pairs_section(run)
     assert content is not None
     assert (content["same"], content["together"], content["measured"], content["pairs"]) == (
         1,
@@ -137,11 +137,11 @@ def test_the_map_of_pairs_is_symmetric_and_frames_the_sure_ones(run: Run) -> Non
         ("encoder-self/1/2", "encoder-self/2/0"),
     }
     assert cells["encoder-self/0/3", "encoder-self/0/6"]["measured"] == "+31.0 [+24.0, +39.0]"
-    assert head_pairs.build(without(run)) is None
+    assert head_pairs.head_pairs_section(without(run)) is None
 
 
-def test_the_tables_of_pairs(run: Run) -> None:
-    content = head_pairs.build(run)
+def test_the_tables_of_pairs(run: FinishedRun) -> None:
+    content = head_pairs.head_pairs_section(run)
     assert content is not None
     badges = [row.badge for row in content["table"].rows]
     assert badges == ["same work", "need each other", ""] and len(MEASURED) == 3

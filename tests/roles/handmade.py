@@ -14,11 +14,11 @@ from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned
 from headwise.heads import Kind
 from headwise.model import Model
-from headwise.roles.answers import Answers
 from headwise.roles.passage import Passage, View
 from headwise.roles.passes import Reading
 from headwise.roles.probe import Probe
-from headwise.roles.role_tests import Roles, RoleTexts, roles_of
+from headwise.roles.probe_sums import AnswerSums
+from headwise.roles.role_tests import Roles, RoleTexts, find_roles
 
 END = 1
 
@@ -96,9 +96,9 @@ def baselines(probe: Probe) -> dict[str, float]:
 
 def answered(
     passage: Passage, probes: Sequence[Probe], weights: Tensor, kind: Kind = "encoder-self"
-) -> Answers:
+) -> AnswerSums:
     """What one layer of attention answers."""
-    out = Answers(kind)
+    out = AnswerSums(kind)
     view = View(weights, passage, passage)
     out.add(probes, {0: [probe.answer(view) for probe in probes]})
     return out
@@ -113,4 +113,4 @@ def found_in(
 ) -> Roles:
     """The roles of a model."""
     model = Model(hf, tokenizer, "tiny")
-    return roles_of(model, RoleTexts(treebank, **texts), reading=reading or Reading())
+    return find_roles(model, RoleTexts(treebank, **texts), reading=reading or Reading())

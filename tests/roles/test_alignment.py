@@ -22,7 +22,7 @@ from headwise.roles.alignment import (
     links,
     monotonicity,
     pharaoh,
-    sentence,
+    split_into_words,
 )
 from headwise.roles.passage import Passage, View
 from headwise.roles.shape import sink
@@ -40,7 +40,8 @@ TARGETS = [
 def sides() -> tuple[Passage, Passage]:
     """Targets, as the positions that write them, and sources."""
     target, source = (
-        [sentence(text, str(n)) for n, text in enumerate(texts)] for texts in (TARGETS, SOURCES)
+        [split_into_words(text, str(n)) for n, text in enumerate(texts)]
+        for texts in (TARGETS, SOURCES)
     )
     device = torch.device("cpu")
     return decoder_sides(in_subwords(target, 1), 2, 0, device)[1], Passage.of(
@@ -115,7 +116,9 @@ def test_rest_at_the_end_of_the_source(sides: tuple[Passage, Passage]) -> None:
 
 
 def test_a_word_is_written_where_its_pieces_are_predicted_and_read_one_place_later() -> None:
-    aligned = in_subwords([sentence("un chien mange", "0"), sentence("oui", "1")], 3)
+    aligned = in_subwords(
+        [split_into_words("un chien mange", "0"), split_into_words("oui", "1")], 3
+    )
     ids, written, read = decoder_sides(aligned, start=2, pad=0, device=torch.device("cpu"))
     size = len(aligned[0].ids)
     assert ids[0].tolist() == [2, *aligned[0].ids[:-1]] and ids[1, 0] == 2
@@ -142,7 +145,7 @@ def test_pairs_keep_their_places_when_one_is_left_out(tokenizer: PreTrainedToken
 
 
 def test_words_and_punctuation_marks() -> None:
-    found = sentence("L'oiseau, dit-elle.", "7")
+    found = split_into_words("L'oiseau, dit-elle.", "7")
     assert [word.form for word in found.words] == ["L", "'", "oiseau", ",", "dit", "-", "elle", "."]
     assert found.text == "L'oiseau, dit-elle." and found.spans[2] == (2, 8) and found.id == "7"
     assert pharaoh("0-0 2-1\n") == {(0, 0), (2, 1)} and pharaoh("") == frozenset()
@@ -160,7 +163,9 @@ def test_eflomal_finds_translations() -> None:
             " ".join(each) for each in (chosen, [chosen[i].upper() + "x" for i in order])
         )
         pairs.append(
-            tuple(in_subwords([sentence(text, str(number))])[0] for text in (source, target))
+            tuple(
+                in_subwords([split_into_words(text, str(number))])[0] for text in (source, target)
+            )
         )
     found = links(pairs)
     right = total = 0

@@ -12,9 +12,9 @@ from transformers import MarianMTModel, PreTrainedTokenizerFast
 import headwise as hw
 from headwise.data.annotated import Annotated
 from headwise.data.treebank import Treebank
-from headwise.roles.changed_text import SENTENCES, random_words, sample, shuffled
+from headwise.roles.changed_text import SENTENCES, random_words, sample_sentences, shuffled
 from headwise.roles.role import role_of
-from headwise.roles.role_tests import CONTROL_COLUMNS, RoleTexts, roles_of
+from headwise.roles.role_tests import CONTROL_COLUMNS, RoleTexts, find_roles
 from headwise.statistics import cohen_h
 
 Marian = Callable[..., MarianMTModel]
@@ -64,9 +64,9 @@ def test_random_words_keep_trees_and_mentions(treebank: Treebank) -> None:
 
 def test_a_long_text_is_thinned_evenly() -> None:
     text = [Annotated.plain(str(number)) for number in range(2 * SENTENCES + 1)]
-    few = sample(text, 1)
+    few = sample_sentences(text, 1)
     assert len(few) <= SENTENCES and few[1].text == "3" and int(few[-1].text) > 2 * SENTENCES - 3
-    assert sample(text, 4) == text  # neighbours are read together
+    assert sample_sentences(text, 4) == text  # neighbours are read together
 
 
 def test_the_controls_are_the_tests_of_twins_and_of_changed_text(
@@ -83,8 +83,8 @@ def test_the_controls_are_the_tests_of_twins_and_of_changed_text(
     }
     text = list(treebank)
     slow = {name: hw.roles(twin, treebank, seed=4) for name, twin in twins.items()}
-    slow["shuffled"] = roles_of(model, RoleTexts(shuffled(text, 4)), seed=4)
-    slow["random-words"] = roles_of(model, RoleTexts(random_words(text, 4)), seed=4)
+    slow["shuffled"] = find_roles(model, RoleTexts(shuffled(text, 4)), seed=4)
+    slow["random-words"] = find_roles(model, RoleTexts(random_words(text, 4)), seed=4)
     for name, one in slow.items():
         table = one.table[one.table["measure"].map(role_of).notna()]
         rows = found[found["control"] == name]

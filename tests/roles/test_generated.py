@@ -16,11 +16,11 @@ from transformers import PreTrainedTokenizerFast
 from attention.families import tiny
 from headwise.attention import AttentionCall
 from headwise.data.annotated import Annotated
-from headwise.data.subwords import Coverage, align
+from headwise.data.subwords import Coverage, align_subwords
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
-from headwise.roles.alignment import sentence
+from headwise.roles.alignment import split_into_words
 from headwise.roles.generated import Generated, Readout, first_subwords
 from headwise.roles.names import NAMES, names_texts
 from headwise.roles.passage import Passage, View
@@ -56,7 +56,7 @@ def readout(cut: PreTrainedTokenizerFast) -> Readout:
 
 
 def passage(task: Generated, cut: PreTrainedTokenizerFast, count: int = 30) -> Passage:
-    return Passage.of(align(cut, task.texts[:count], 512, Coverage()), 0, causal=True)
+    return Passage.of(align_subwords(cut, task.texts[:count], 512, Coverage()), 0, causal=True)
 
 
 def score(
@@ -264,7 +264,10 @@ def test_a_tokenizer_that_cannot_tell_words_apart_is_refused() -> None:
 
 def test_delimiters() -> None:
     """A head whose weight is on marks; one whose weight is even reaches the baseline."""
-    plain = [sentence("Yes, he came, but late.", "0"), sentence("One two three", "1")]
+    plain = [
+        split_into_words("Yes, he came, but late.", "0"),
+        split_into_words("One two three", "1"),
+    ]
     marked = [
         replace(
             one,
@@ -274,7 +277,7 @@ def test_delimiters() -> None:
         )
         for one in plain
     ]
-    where = Passage.of(align(cutting(), marked, 100, Coverage()), 0, causal=True)
+    where = Passage.of(align_subwords(cutting(), marked, 100, Coverage()), 0, causal=True)
     question = delimiter(where)
     comma = first_subword(where, 0, 1)
     behind = [

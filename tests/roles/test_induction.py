@@ -15,13 +15,13 @@ from headwise.roles.induction import (
     LENGTH,
     REPEATS,
     copying,
-    output_weights,
+    direct_output_weights,
     repeated_sequences,
     repetition,
 )
 from headwise.roles.passage import Passage, View
-from headwise.roles.passes import Batch, observe
-from headwise.roles.positional import previous
+from headwise.roles.passes import PassageBatch, observe
+from headwise.roles.positional import previous_token
 from headwise.roles.shape import sink
 from roles.handmade import baselines, random_weights, values
 
@@ -105,7 +105,7 @@ def test_previous_token_and_sink(start: int | None) -> None:
     rest = crafted(passage, 1000)
     assert values(sink(passage), rest, passage)["sink"] == 1
     back = crafted(passage, 1)
-    assert values(previous(passage), back, passage)["previous-token"] == 1
+    assert values(previous_token(passage), back, passage)["previous-token"] == 1
     words = passage.ids.shape[1] - 1
     assert values(sink(passage), back, passage)["sink"] == pytest.approx(1 / words)
     even = torch.ones_like(back).tril()
@@ -113,8 +113,8 @@ def test_previous_token_and_sink(start: int | None) -> None:
     assert values(sink(passage), even, passage)["sink"].item() == pytest.approx(
         baselines(sink(passage))["sink"]
     )
-    mine = values(previous(passage), even, passage)["previous-token"].item()
-    assert mine == pytest.approx(baselines(previous(passage))["previous-token"])
+    mine = values(previous_token(passage), even, passage)["previous-token"].item()
+    assert mine == pytest.approx(baselines(previous_token(passage))["previous-token"])
 
 
 def test_copying_is_reported_by_the_straight_way_to_the_logits() -> None:
@@ -136,7 +136,7 @@ def test_copying_is_reported_by_the_straight_way_to_the_logits() -> None:
 def test_the_output_projection_is_cut_into_heads() -> None:
     model = tiny("llama")
     found = discover(model)
-    weights = output_weights(model, found)
+    weights = direct_output_weights(model, found)
     assert weights is not None
     site = Site("decoder-self", 1)
     whole = model.model.layers[1].self_attn.o_proj.weight
@@ -147,7 +147,7 @@ def test_the_output_projection_is_cut_into_heads() -> None:
     model.model.layers[1].self_attn.o_proj = torch.nn.Sequential(
         torch.nn.LayerNorm(32), torch.nn.Linear(32, 32)
     )
-    assert output_weights(model, discover(model)) is None
+    assert direct_output_weights(model, discover(model)) is None
 
 
 @pytest.mark.slow
@@ -174,7 +174,9 @@ def test_a_model_that_has_learnt_to_repeat_has_an_induction_head() -> None:
         loss.backward()
         optimiser.step()
     batches = (
-        Batch(half, {"input_ids": p.ids, "attention_mask": p.there.long()}, {"decoder-self": (p,)})
+        PassageBatch(
+            half, {"input_ids": p.ids, "attention_mask": p.there.long()}, {"decoder-self": (p,)}
+        )
         for half, p in repeated_sequences(range(3, 64), None, 49, 0)
     )
     table = observe(model, discover(model), batches, {"decoder-self": [repetition]})[

@@ -14,12 +14,12 @@ from torch import Tensor
 from headwise.data.annotated import Annotated, mention
 from headwise.data.treebank import Treebank
 from headwise.heads import HeadMap
-from headwise.roles.answers import Answers, together
-from headwise.roles.coreference import alike, coreference
-from headwise.roles.label import RATE, absent, find, labels, patterns, threshold
+from headwise.roles.coreference import coreference, matching_words
+from headwise.roles.label import RATE, find, labels, missing_roles, patterns, threshold
 from headwise.roles.passage import Passage
 from headwise.roles.positional import positional
 from headwise.roles.probe import Probe
+from headwise.roles.probe_sums import AnswerSums, together
 from headwise.roles.rare import histogram, rare
 from headwise.roles.role import NO_ROLE
 from headwise.roles.syntactic import syntactic
@@ -28,7 +28,7 @@ from roles.handmade import answered, first_subword, in_subwords, looking, random
 HEADS = HeadMap({"encoder-self": (5,)})
 
 
-def found(first: Answers, second: Answers) -> tuple[pd.DataFrame, pd.DataFrame]:
+def found(first: AnswerSums, second: AnswerSums) -> tuple[pd.DataFrame, pd.DataFrame]:
     whole = together([first, second]).table()
     return find(whole, first.table(), second.table()), whole
 
@@ -117,7 +117,7 @@ def test_heads_made_by_hand_are_recognised_exactly(halves: list[Passage]) -> Non
     text = labels(HEADS, roles).set_index("head")["label"]
     assert text[0] == "positional −1 (1.00)" and text[4] == NO_ROLE
     assert text[1].startswith("nsubj→verb (1.00 vs 0.") and text[2] == "rare tokens (1.00)"
-    message = absent(whole, roles)
+    message = missing_roles(whole, roles)
     assert not any(
         "positional −1" in line or "nsubj→verb" in line or "rare" in line for line in message
     )
@@ -158,7 +158,7 @@ def test_random_attention_has_no_role(treebank: Treebank) -> None:
 def test_p_values_of_random_attention_are_calibrated(treebank: Treebank) -> None:
     """Against chance, which is exactly what random attention reaches, one test in twenty is below 0.05."""
     passage = Passage.of(in_subwords(islice(treebank, 150), most=1), 0)
-    asked = [alike(passage), rare(passage, frequency(passage, torch.zeros(2000)), 400)]
+    asked = [matching_words(passage), rare(passage, frequency(passage, torch.zeros(2000)), 400)]
     p = pd.concat(
         [answered(passage, asked, random_weights(passage, 8, run)).table() for run in range(60)]
     )

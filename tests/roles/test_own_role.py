@@ -18,7 +18,7 @@ import headwise as hw
 from headwise.data.annotated import Annotated
 from headwise.data.treebank import Treebank
 from headwise.progress import Progress
-from headwise.roles.role import NO_ROLE, category, display_name, in_order, role_of
+from headwise.roles.role import NO_ROLE, category, display_name, ordered_roles, role_of
 from headwise.study import make_plan, run_study
 
 NAME = "first-word"
@@ -84,7 +84,7 @@ def test_a_role_that_no_head_has_is_said(
 
 def test_the_table_has_its_names() -> None:
     assert category(NAME) == display_name(NAME) == "first word" != NO_ROLE
-    assert in_order()[-1].name == NAME and role_of(NAME) is hw.role[NAME]
+    assert ordered_roles()[-1].name == NAME and role_of(NAME) is hw.role[NAME]
     with pytest.raises(hw.HeadwiseError, match="declared twice"):
         hw.role("sink", threshold=0.5)(lambda sentence: [])
     with pytest.raises(hw.HeadwiseError, match="did you mean 'first-word'"):
@@ -160,7 +160,7 @@ def test_a_package_declares_one_by_an_entry_point(
     points = metadata.EntryPoints([metadata.EntryPoint("packed", "packed_role", "headwise.roles")])
     monkeypatch.setattr(metadata, "entry_points", lambda group: points.select(group=group))
     monkeypatch.delitem(hw.role.__dict__, "installed", raising=False)
-    assert role_of("packed") is not None and in_order()[-1].name == "packed"
+    assert role_of("packed") is not None and ordered_roles()[-1].name == "packed"
 
 
 def test_the_table_is_read_without_torch() -> None:

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.roles.passage import Passage, View
-from headwise.roles.rare import frequencies, histogram, rare
+from headwise.roles.rare import count_tokens, histogram, rare
 from roles.handmade import END, baselines, in_subwords, looking, random_weights, values
 
 TOP = 500
@@ -114,7 +114,7 @@ def test_frequencies_count_ids_without_special_tokens(
     tokenizer: PreTrainedTokenizerFast, treebank: Treebank
 ) -> None:
     lines = [sentence.text for sentence in islice(treebank, 50)]
-    counts = frequencies(lines, tokenizer)
+    counts = count_tokens(lines, tokenizer)
     assert END not in counts
     assert counts == Counter(
         id for line in lines for id in tokenizer(line)["input_ids"] if id != END

@@ -12,7 +12,7 @@ from headwise.roles.role import (
     display_name,
     evidence,
     expected_roles,
-    in_order,
+    ordered_roles,
     role,
     role_of,
 )
@@ -45,7 +45,7 @@ def test_every_test_says_what_it_measures() -> None:
         assert declared.caption and declared.untrained, declared.name
         assert set(declared.needs) <= set(declared.takes), declared.name
         assert callable(declared.function)
-    orders = [declared.order for declared in in_order() if declared.name in role.own]
+    orders = [declared.order for declared in ordered_roles() if declared.name in role.own]
     assert orders == list(range(len(orders)))
 
 

@@ -10,7 +10,7 @@ import torch
 
 from headwise.data.annotated import Annotated, Word, mention
 from headwise.data.treebank import Treebank
-from headwise.roles.coreference import alike, coreference, joined, windows
+from headwise.roles.coreference import coreference, join_sentences, matching_words, windows
 from headwise.roles.passage import Passage, View
 from roles.handmade import baselines, first_subword, in_subwords, looking, random_weights, values
 
@@ -134,7 +134,7 @@ def test_words_that_are_alike() -> None:
     passage = Passage.of(
         in_subwords([Annotated(tuple(words), "1", "1", sentence.mentions)], most=1), 0
     )
-    question = alike(passage)
+    question = matching_words(passage)
     counts = dict(zip(question.measures, question.counts[0].tolist(), strict=True))
     assert counts == {"same-word": 2, "same-lemma": 5, "same-entity": 2}
     weights = torch.full((1, 1, 10, 10), 0.05)
@@ -149,7 +149,7 @@ def test_words_that_are_alike() -> None:
 
 def test_sentences_read_together_keep_words_mentions_and_places(treebank: Treebank) -> None:
     one, two, three = islice(treebank, 3)
-    both = joined([one, two])
+    both = join_sentences([one, two])
     assert both.text == f"{one.text} {two.text}"
     assert [both.text[a:b] for a, b in both.spans] == [w.form for w in (*one.words, *two.words)]
     shift = len(one.words)

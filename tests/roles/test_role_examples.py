@@ -17,10 +17,18 @@ from headwise.attention import discover
 from headwise.data.annotated import Annotated, Word
 from headwise.data.treebank import Treebank
 from headwise.heads import COLUMNS
-from headwise.roles.examples import LENGTH, MOST, Shown, best_heads, choose, examples, query_words
+from headwise.roles.examples import (
+    LENGTH,
+    MOST,
+    Shown,
+    best_heads,
+    examples,
+    keep_best_sentence,
+    query_words,
+)
 from headwise.roles.passage import Passage, View
 from headwise.roles.passes import Reading, Subject
-from headwise.roles.rare import frequencies
+from headwise.roles.rare import count_tokens
 from roles.handmade import first_subword, in_subwords, looking, random_weights
 
 Marian = Callable[..., MarianMTModel]
@@ -95,7 +103,7 @@ def test_the_sentence_in_which_the_head_works_is_chosen() -> None:
             "baseline": 0.5,
         }
     )
-    choose(shown, View(weights, passage, passage), {}, 0)
+    keep_best_sentence(shown, View(weights, passage, passage), {}, 0)
     assert shown.picture["id"] == "1" and shown.picture["cells"] == [[3, 1]]
     assert (shown.picture["right"], shown.picture["asked"]) == (1, 1)
     assert shown.picture["weights"][3][1] > 0.85
@@ -187,7 +195,7 @@ def test_rare_tokens_need_frequencies_and_nothing_found_shows_nothing(
 ) -> None:
     model = tiny_marian(vocab_size=len(tokenizer))
     found, some = discover(model), list(islice(treebank, 80))
-    counts = frequencies((sentence.text for sentence in treebank), tokenizer)
+    counts = count_tokens((sentence.text for sentence in treebank), tokenizer)
     table = roles_of((0, 0, "rare.two-rarest", 0.7))
     assert examples(Subject(model, tokenizer, found), some, table) == []
     assert examples(Subject(model, tokenizer, found), some, table.head(0), frequencies=counts) == []

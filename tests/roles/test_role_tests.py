@@ -16,7 +16,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS
 from headwise.roles import alignment
 from headwise.roles.passes import Reading
-from headwise.roles.rare import frequencies
+from headwise.roles.rare import count_tokens
 from headwise.roles.role import NO_ROLE
 from headwise.roles.role_tests import Roles
 from roles.handmade import found_in
@@ -37,7 +37,7 @@ def test_a_random_model_has_no_role(
     treebank: Treebank, tokenizer: PreTrainedTokenizerFast, tiny_marian: Marian
 ) -> None:
     model = tiny_marian(vocab_size=len(tokenizer))
-    counts = frequencies((sentence.text for sentence in treebank), tokenizer)
+    counts = count_tokens((sentence.text for sentence in treebank), tokenizer)
     before = model.config._attn_implementation
     out = found_in(model, tokenizer, treebank, frequencies=counts, reading=Reading(top=50))
     assert model.config._attn_implementation == before

@@ -10,8 +10,8 @@ import torch
 from headwise.attention import AttentionCall
 from headwise.data.treebank import Treebank
 from headwise.heads import Site
-from headwise.roles.answers import Answers
 from headwise.roles.passage import Passage, View
+from headwise.roles.probe_sums import AnswerSums
 from headwise.roles.shape import TAGS, means, opening, shape, variability
 from roles.handmade import in_subwords, looking, random_weights, values
 
@@ -49,7 +49,7 @@ def test_shares_against_a_slow_version(treebank: Treebank, causal: bool) -> None
 
 
 def variability_of(passage: Passage, weights: torch.Tensor) -> torch.Tensor:
-    answers, question = Answers("encoder-self"), opening(passage)
+    answers, question = AnswerSums("encoder-self"), opening(passage)
     answers.add([question], {0: [question.answer(View(weights, passage, passage))]})
     asked = variability(passage, means(answers))
     none = torch.zeros(0)

@@ -17,12 +17,12 @@ from headwise.study.estimate import (
     Amount,
     Estimate,
     Rates,
-    amount,
     drawn,
     estimate,
     random_batch,
+    text_amount,
 )
-from headwise.training.batches import IGNORED
+from headwise.training.token_batches import IGNORED
 from headwise.training.tokenizer import learn_subwords
 
 RATES = Rates(update=0.003, encoder_update=0.002, forward=0.001, step=0.5, piece=0.25)
@@ -97,14 +97,16 @@ class TestSizes:
         text = texts[1]
         pieces = learn_subwords([side for pair in text for side in pair], 200)
         every = [max(len(pieces(side)["input_ids"]) for side in pair) for pair in text]
-        assert amount(text, pieces, 1000) == Amount(40, pytest.approx(PADDING * sum(every) / 40))
+        assert text_amount(text, pieces, 1000) == Amount(
+            40, pytest.approx(PADDING * sum(every) / 40)
+        )
         most = sorted(every)[20]
         short = [length for length in every if length <= most]
         assert 20 < len(short) < 40
-        assert amount(text, pieces, most) == Amount(
+        assert text_amount(text, pieces, most) == Amount(
             len(short), pytest.approx(PADDING * sum(short) / len(short))
         )
-        assert amount(text, pieces, 1).pairs == 0
+        assert text_amount(text, pieces, 1).pairs == 0
 
     @pytest.mark.parametrize("total", [1, 2, 7, 100, 101])
     @pytest.mark.parametrize("start", [0, 1])

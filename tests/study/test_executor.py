@@ -15,7 +15,7 @@ from rich.console import Console
 
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.progress import Progress
-from headwise.study.executor import BuildResult, LocalExecutor, Outcome, run_builds
+from headwise.study.executor import BuildResult, LocalExecutor, StudyOutcome, run_builds
 from headwise.study.timetable import TimeLeft, about, longest_path, plan_lines
 from study.studies import Notes
 from study.toys import Toy
@@ -32,7 +32,7 @@ def do(
     builds: Sequence[Toy] | Callable[[], Sequence[Toy]],
     fail: dict[str, Exception] | None = None,
     progress: Progress | None = None,
-) -> tuple[list[str], Outcome]:
+) -> tuple[list[str], StudyOutcome]:
     """Do builds in this process: their names in order, and the outcome."""
     worked: list[str] = []
 
@@ -51,7 +51,7 @@ class TestOrder:
         worked, outcome = do(DIAMOND)
         assert worked == ["start", "right", "left", "end"] == outcome.done
         outcome.check()
-        assert do([]) == ([], Outcome())
+        assert do([]) == ([], StudyOutcome())
 
     def test_what_is_finished_reveals_more(self) -> None:
         """As a sweep that fills in: every point shows the next, until there are four."""

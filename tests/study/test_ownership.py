@@ -9,7 +9,7 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.study import run_study
-from headwise.study.ownership import claim, differences, refuse_others
+from headwise.study.ownership import claim, plan_changes, refuse_others
 from headwise.study.records import locked_folder, sealed
 from headwise.study.study import dry_run
 from study.studies import QUIET, TINY, plan_of
@@ -134,8 +134,8 @@ def test_texts_may_lie_elsewhere_under_the_same_names() -> None:
     before, moved, other = (
         {"data": {"train": [f"{place}.en", f"{place}.de"]}} for place in ("/a/x", "/b/x", "/a/y")
     )
-    assert list(differences(before, moved)) == []
-    assert [line.partition(" was ")[0] for line in differences(before, other)] == ["data.train"]
+    assert list(plan_changes(before, moved)) == []
+    assert [line.partition(" was ")[0] for line in plan_changes(before, other)] == ["data.train"]
 
 
 def test_a_run_of_an_earlier_version_is_not_written_over(tmp_path: Path) -> None:

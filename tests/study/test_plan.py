@@ -12,7 +12,7 @@ import pytest
 
 from headwise.data.embedded import write_parallel
 from headwise.errors import HeadwiseError
-from headwise.options import Architecture, Search, checked
+from headwise.options import Architecture, Search, validated
 from headwise.study import Plan, make_plan, read_plan
 from headwise.study.plan import GreedySweep, TopKSweep
 
@@ -368,12 +368,12 @@ def test_files_that_are_no_toml(tmp_path: Path, content: bytes, reason: str) -> 
 
 
 def test_options_by_name_are_checked_alike() -> None:
-    assert checked(Search, {"beam": 3}, "evaluate") == Search(beam=3)
+    assert validated(Search, {"beam": 3}, "evaluate") == Search(beam=3)
     with pytest.raises(
         HeadwiseError,
         match=r"evaluate: unknown key 'beams' .did you mean 'beam'.*; allowed here: batch, beam, engine, length_penalty",
     ):
-        checked(Search, {"beams": 3}, "evaluate")
+        validated(Search, {"beams": 3}, "evaluate")
 
 
 def test_every_table_of_a_plan_can_be_listed() -> None:

@@ -19,7 +19,7 @@ from rich.progress import Progress as Bars
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.progress import Progress
 from headwise.study import ray_executor as cluster
-from headwise.study.executor import Outcome, Work, run_builds
+from headwise.study.executor import StudyOutcome, Work, run_builds
 from study.studies import Notes
 from study.toys import Toy
 
@@ -153,7 +153,7 @@ def wait_for(path: Path, seconds: float = 300) -> None:
         time.sleep(0.02)
 
 
-def run(folder: Path, builds: list[Toy], shown: Shown) -> Outcome:
+def run(folder: Path, builds: list[Toy], shown: Shown) -> StudyOutcome:
     with cluster.ray_executor(partial(toy, folder), folder, shown, threads=1) as executor:
         assert executor.slots == 2
         return run_builds(lambda: builds, executor, shown)

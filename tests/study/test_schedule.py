@@ -16,10 +16,10 @@ from headwise.study.records import sealed
 from headwise.study.results import Tables
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule, filled_before, steepest
-from headwise.study.steps.choice import choose
+from headwise.study.steps.choice import choose_smallest
 from headwise.study.steps.smaller_models import MakeControl, prune_step
 from headwise.study.study import Study
-from headwise.study.variants import Variant, comparisons
+from headwise.study.variants import Variant, compared_variants
 from study.studies import QUIET, TINY, plan_of
 
 GREEDY: dict[str, Any] = {
@@ -265,7 +265,7 @@ class TestComparisons:
         """What every variant is compared with; all of that is translated before it is evaluated."""
         found = made.schedule(*sweeps, failed=failed)
         run, steps = found.run, {step.name: step for step in found.steps()}
-        compared = {v.name: comparisons(run.plan.pruning, v) for v in found.variants()}
+        compared = {v.name: compared_variants(run.plan.pruning, v) for v in found.variants()}
         for name, others in compared.items():
             for split in ("dev", "test"):
                 needed = {step.name for step in steps[f"evaluate/{split}/{name}"].needs(run)}
@@ -334,10 +334,15 @@ def test_dev_chooses_the_fewest_heads_within_the_drop() -> None:
         {"full": 30.0, "a": 29.6, "b": 29.5, "c": 29.4, "d": 31.0},
         {"full": 8, "a": 3, "b": 2, "c": 1, "d": 5},
     )
-    assert [choose(dev, kept, drop) for drop in (0.5, 0.0, 9.0)] == ["b", "d", "c"]
-    assert choose({"full": 30.0, "a": 1.0}, {"full": 8, "a": 0}, 0.5) is None
-    assert choose({"full": 30.0, "a": 1.0}, {"full": 8, "a": 0}, None) == "a", "whatever it loses"
-    assert choose({"full": 30.0, "a": 30.0, "b": 31.0}, {"full": 8, "a": 3, "b": 3}, 0.5) == "b"
+    assert [choose_smallest(dev, kept, drop) for drop in (0.5, 0.0, 9.0)] == ["b", "d", "c"]
+    assert choose_smallest({"full": 30.0, "a": 1.0}, {"full": 8, "a": 0}, 0.5) is None
+    assert choose_smallest({"full": 30.0, "a": 1.0}, {"full": 8, "a": 0}, None) == "a", (
+        "whatever it loses"
+    )
+    assert (
+        choose_smallest({"full": 30.0, "a": 30.0, "b": 31.0}, {"full": 8, "a": 3, "b": 3}, 0.5)
+        == "b"
+    )
 
 
 def test_a_random_order_is_never_chosen(made: Made) -> None:

@@ -441,14 +441,16 @@ class TestChoice:
         texts = {}
         for split, count in (("train", 300), ("dev", 40), ("test", 40)):
             texts[split] = [str(path) for path in write_parallel(tmp_path, split, count)]  # type: ignore[arg-type]
-        opened, real = Path.open, choice.choose
+        opened, real = Path.open, choice.choose_smallest
 
         def noted(self: Path, *args: Any, **kwargs: Any) -> Any:
             order.extend([self.name] if self.parent == tmp_path else [])
             return opened(self, *args, **kwargs)
 
         monkeypatch.setattr(Path, "open", noted)
-        monkeypatch.setattr(choice, "choose", lambda *a: order.append("choose") or real(*a))
+        monkeypatch.setattr(
+            choice, "choose_smallest", lambda *a: order.append("choose") or real(*a)
+        )
         notes = again(plan_of(given(tiny, copied, tmp_path), data=texts), tmp_path / "out")
         choices = [place for place, what in enumerate(order) if what == "choose"]
         assert order.index("test.en") > choices[0] > order.index("dev.en")

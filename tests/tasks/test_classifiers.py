@@ -17,10 +17,10 @@ from attention.families import FAMILIES, GPT, GROUPED, STACK, build
 from headwise import cli
 from headwise.options import Gates, Greedy, TopK, Training
 from headwise.tasks.objective import predict, sentence_losses
-from headwise.training.batches import IGNORED
 from headwise.training.labelled import Labelled
 from headwise.training.loss_forward import dev_loss, loss_forward
-from headwise.training.trainer import Gated, TrainingRun, fit
+from headwise.training.token_batches import IGNORED
+from headwise.training.trainer import Gated, TrainingRun, train_model
 from training.letters import END, LETTERS, PAD, START, letters
 
 IDS = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END, "vocab_size": 32}
@@ -86,7 +86,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> hw.Model:
     )
     data, dev = (model.task.training_data(task(*how), 256) for how in ((600, 1), (60, 2)))
     training = TrainingRun(data, dev, recipe, tmp_path_factory.mktemp("trained"))
-    fit(model.hf, model.tokenizer, model.found, training, Gated({site: lambda: only}))
+    train_model(model.hf, model.tokenizer, model.found, training, Gated({site: lambda: only}))
     with torch.no_grad():
         out = model.hf.get_submodule("bert.encoder.layer.0.attention.output.dense").weight
         out[:, [i for i in range(32) if i // 8 != NEEDED]] = 0.0

@@ -19,7 +19,7 @@ from headwise.attention import discover, remove
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
 from headwise.options import Architecture
-from headwise.training.build import build, drop_unused
+from headwise.training.build import build_model, drop_unused
 from headwise.training.loss_forward import loss_forward
 from headwise.training.tokenizer import learn_subwords
 
@@ -42,7 +42,7 @@ def shape(norm: str, **changes: Any) -> Architecture:
 
 @pytest.fixture(params=NORMS)
 def model(request: pytest.FixtureRequest) -> PreTrainedModel:
-    return build(shape(request.param), TOKENIZER, seed=1)
+    return build_model(shape(request.param), TOKENIZER, seed=1)
 
 
 def batch() -> dict[str, torch.Tensor]:
@@ -85,8 +85,8 @@ class TestShape:
 
     def test_norms_stand_before_or_after(self) -> None:
         """After (Vaswani et al. 2017) the encoder's output is normal; before, a last norm makes it so."""
-        assert type(build(shape("post"), TOKENIZER, 1)) is MarianMTModel
-        pre = build(shape("pre"), TOKENIZER, 1)
+        assert type(build_model(shape("post"), TOKENIZER, 1)) is MarianMTModel
+        pre = build_model(shape("pre"), TOKENIZER, 1)
         assert type(pre) is M2M100ForConditionalGeneration and hasattr(
             pre.get_encoder(), "layer_norm"
         )
@@ -110,14 +110,14 @@ class TestShape:
 
     def test_no_dropout_but_the_one_asked_for(self) -> None:
         for norm in NORMS:
-            model = build(shape(norm, dropout=0.0), TOKENIZER, 1).train()
+            model = build_model(shape(norm, dropout=0.0), TOKENIZER, 1).train()
             assert torch.equal(logits(model), logits(model))
-            model = build(shape(norm, dropout=0.3), TOKENIZER, 1).train()
+            model = build_model(shape(norm, dropout=0.3), TOKENIZER, 1).train()
             assert not torch.equal(logits(model), logits(model))
 
     def test_the_seed_makes_the_weights(self) -> None:
         for norm in NORMS:
-            one, same, other = (build(shape(norm), TOKENIZER, seed) for seed in (1, 1, 2))
+            one, same, other = (build_model(shape(norm), TOKENIZER, seed) for seed in (1, 1, 2))
             assert torch.equal(logits(one), logits(same)) and not torch.equal(
                 logits(one), logits(other)
             )
@@ -130,10 +130,10 @@ class TestShape:
     def test_a_width_that_the_heads_cannot_share_is_refused(self) -> None:
         for norm in NORMS:
             with pytest.raises(HeadwiseError, match="A width of 32 cannot be divided by 5 heads"):
-                build(shape(norm, heads=5), TOKENIZER, 1)
+                build_model(shape(norm, heads=5), TOKENIZER, 1)
         with pytest.raises(ValidationError, match="width"):
             shape("pre", width=2, heads=1)
-        assert logits(build(shape("pre", width=4, heads=2), TOKENIZER, 1)).isfinite().all()
+        assert logits(build_model(shape("pre", width=4, heads=2), TOKENIZER, 1)).isfinite().all()
 
 
 class TestEmbeddings:
@@ -213,7 +213,7 @@ class TestDropUnused:
             assert "shared" in dict(model.model.named_children())
 
     def test_twice_is_as_good_as_once(self) -> None:
-        model = build(shape("pre"), TOKENIZER, 1)
+        model = build_model(shape("pre"), TOKENIZER, 1)
         names = list(model.state_dict())
         assert not any("shared" in name for name in names)
         assert list(drop_unused(drop_unused(model)).state_dict()) == names

@@ -13,8 +13,8 @@ from torch import Tensor
 from attention.families import tiny
 from headwise.data.text import Text
 from headwise.errors import HeadwiseError
-from headwise.training.batches import IGNORED
 from headwise.training.language import MASKED, Lines, Packed
+from headwise.training.token_batches import IGNORED
 from training.letters import END, LETTERS, MASK, PAD, START, letters
 
 

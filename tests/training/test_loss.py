@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from headwise.training.batches import IGNORED
 from headwise.training.loss import CHUNK, FusedCrossEntropy, all_positions, summed_loss
+from headwise.training.token_batches import IGNORED
 from syncs import syncs
 
 SIZE, WORDS = 12, 37

@@ -12,8 +12,8 @@ from transformers import BertConfig, EncoderDecoderConfig, EncoderDecoderModel, 
 
 from attention.families import GROUPED, STACK, T5, TWO_STACKS, batch, build
 from headwise.errors import HeadwiseError
-from headwise.training.batches import IGNORED
 from headwise.training.loss_forward import loss_forward
+from headwise.training.token_batches import IGNORED
 
 GEMMA = {**GROUPED, "query_pre_attn_scalar": 8, "sliding_window": 8, "final_logit_softcapping": 0.5}
 

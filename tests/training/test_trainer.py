@@ -28,16 +28,16 @@ from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.options import Architecture, Gates, Search, Training
 from headwise.progress import Report, silent
-from headwise.training.batches import Collator, Encoded, TokenBatches
-from headwise.training.build import build
+from headwise.training.build import build_model
 from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.token_batches import Collator, Encoded, TokenBatches
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import (
     TrainingRun,
     average,
     bfloat16,
-    fit,
     resume_point,
+    train_model,
     training_arguments,
 )
 
@@ -90,7 +90,7 @@ class Bench:
     dev: Encoded
 
     def model(self, shape: Architecture = SHAPE) -> PreTrainedModel:
-        return build(shape, self.tokenizer, seed=1)
+        return build_model(shape, self.tokenizer, seed=1)
 
     def run(
         self,
@@ -104,7 +104,7 @@ class Bench:
         model = self.model(shape)
         callbacks: list[Any] = [steps] if steps else []
         training = TrainingRun(self.data, self.dev, recipe, work, 5, progress)
-        return model, fit(
+        return model, train_model(
             model, self.tokenizer, discover(model), training, callbacks=callbacks, **more
         )
 
@@ -337,7 +337,9 @@ class TestUndone:
         model.model.encoder.train()
         before, training = self.left(model), TrainingRun(bench.data, bench.dev, RECIPE, tmp_path)
         with pytest.raises(Crash) if crash_at else nullcontext():
-            fit(model, bench.tokenizer, discover(model), training, callbacks=[Steps(crash_at)])
+            train_model(
+                model, bench.tokenizer, discover(model), training, callbacks=[Steps(crash_at)]
+            )
         assert self.left(model) == before
 
     def test_the_forward_of_the_loss(self, bench: Bench) -> None:
@@ -467,7 +469,7 @@ class TestHalfPrecision:
                 model.final_logits_bias.float()
             )  # as T5 keeps some of its weights
             work = tmp_path / str(kind)
-            fit(
+            train_model(
                 model,
                 bench.tokenizer,
                 discover(model),

@@ -97,7 +97,7 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     if all(hasattr(module, "emptied") for module, _, _ in calls):
         calls.clear()
         empty = {module: state for module, state in states.items() if hasattr(module, "emptied")}
-        with kernel.patched(kernel.NAME, empty), inline.finding(model, note_inline):
+        with kernel.patched(kernel.NAME, empty), inline.finding_inline(model, note_inline):
             through = probe(model)
     layers: dict[Kind, list[tuple[int, int]]] = defaultdict(list)
     modules, names, cached, name_of = (
@@ -115,7 +115,7 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
         {kind: tuple(count for count, _ in counts) for kind, counts in layers.items()},
         {kind: tuple(count for _, count in counts) for kind, counts in layers.items()},
     )
-    check(model, heads, modules, allow_partial)
+    check_heads(model, heads, modules, allow_partial)
     for module, count in Counter(modules.values()).items():
         if count > entered[module] > 0:
             raise HeadwiseError(
@@ -129,7 +129,7 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
         else routed(model, "eager")
     ):
         stock = probe(model)
-    if (moved := difference(stock, through)) is not None:
+    if (moved := output_difference(stock, through)) is not None:
         raise HeadwiseError(
             f"This {type(model).__name__} computes something else as soon as headwise watches its attention (by "
             f"{moved:.2g}, where its largest output is {float(largest(stock)):.2g}): headwise cannot work on it."
@@ -152,7 +152,7 @@ def kind_of(model: nn.Module, module: nn.Module, call: kernel.AttentionCall) -> 
     return "encoder-self" if bool(seen.triu(1).any()) else "decoder-self"
 
 
-def example(model: nn.Module) -> dict[str, Tensor]:
+def example_batch(model: nn.Module) -> dict[str, Tensor]:
     """A small batch: a sentence padded on the right and one padded on the left, or a recording for Whisper, or
     an image for encoders of images.
 
@@ -203,9 +203,9 @@ def example(model: nn.Module) -> dict[str, Tensor]:
 
 
 def probe(model: nn.Module) -> Tensor:
-    """The output of one forward over `example`, without its padding: in evaluation mode, in float32, no gradients."""
+    """The output of one forward over `example_batch`, without its padding: in evaluation mode, in float32, no gradients."""
     try:
-        inputs = example(model)
+        inputs = example_batch(model)
         with evaluating(model), torch.no_grad(), undisturbed(model), precise(model):
             out: Tensor = output_of(model, inputs)[0]
         mask = inputs.get("attention_mask")
@@ -223,7 +223,7 @@ def probe(model: nn.Module) -> Tensor:
         ) from error
 
 
-def difference(expected: Tensor, got: Tensor) -> float | None:
+def output_difference(expected: Tensor, got: Tensor) -> float | None:
     """How far two outputs of `probe` are apart, when that is more than rounding: √ε of the largest number.
 
     Where the expected one is not a number (some families, padded on the left, in float64) nothing is compared.
@@ -365,7 +365,7 @@ def declared(model: nn.Module) -> int | None:
     return heads * (sum(type not in WITHOUT_HEADS for type in types) if types else layers) or None
 
 
-def check(
+def check_heads(
     model: nn.Module, heads: HeadMap, modules: Mapping[Site, nn.Module], allow_partial: bool
 ) -> None:
     """Compare the map with the configuration or, where that has no number, with the modules named attention."""

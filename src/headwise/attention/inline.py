@@ -108,7 +108,7 @@ class Spy(TorchFunctionMode):
         return kernel.AttentionCall(site, query, key, value, mask[:, :1], weights, output)
 
 
-def run(spy: Spy, usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def run_with_spy(spy: Spy, usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     spy.clear()
     with spy:
         return usual(*args, **kwargs)
@@ -116,11 +116,11 @@ def run(spy: Spy, usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def spied(modules: Mapping[nn.Module, Spy]) -> dict[nn.Module, Callable[..., Any]]:
     """The forward of each module, with its spy."""
-    return {module: partial(run, spy, module.forward) for module, spy in modules.items()}
+    return {module: partial(run_with_spy, spy, module.forward) for module, spy in modules.items()}
 
 
 @contextmanager
-def finding(
+def finding_inline(
     model: nn.Module, note: Callable[[nn.Module, Output, kernel.AttentionCall], None]
 ) -> Iterator[None]:
     """A `with` block for one forward, in which `note` gets every layer whose own code computes attention."""

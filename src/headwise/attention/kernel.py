@@ -149,7 +149,7 @@ def hooked(opened: list[Hooks], call: AttentionCall | None, output: Tensor) -> T
                 output = hooks.replace(now)
         if hooks.gate is not None:
             gate = hooks.gate if isinstance(hooks.gate, Tensor) else hooks.gate()
-            output = output * spread(gate, output)
+            output = output * expand_gate(gate, output)
     return output
 
 
@@ -260,7 +260,7 @@ def repeat(states: Tensor, heads: int) -> Tensor:
     )
 
 
-def spread(gate: Tensor, output: Tensor) -> Tensor:
+def expand_gate(gate: Tensor, output: Tensor) -> Tensor:
     """A gate (H, or B H) in the shape of an output B Q H D.
 
     Beam search repeats the batch axis sentence by sentence, and so the gate.

@@ -123,11 +123,11 @@ class Matrices:
                     for part, rows in self.parts(name)
                 ]
             )
-            setattr(self.module, name, linear(whole, rows=rows))
+            setattr(self.module, name, sliced_linear(whole, rows=rows))
         columns = (
             torch.arange(self.heads * self.size).unflatten(0, (self.heads, -1))[kept].flatten()
         )
-        setattr(self.parent, self.out_name, linear(self.out, columns=columns))
+        setattr(self.parent, self.out_name, sliced_linear(self.out, columns=columns))
 
 
 def matrices(modules: Mapping[str, nn.Module], name: str, heads: int, groups: int) -> Matrices:
@@ -175,7 +175,9 @@ def by_output(projection: nn.Linear) -> Tensor:
     return weight.t() if isinstance(projection, Conv1D) else weight
 
 
-def linear(like: nn.Linear, rows: Tensor | None = None, columns: Tensor | None = None) -> nn.Linear:
+def sliced_linear(
+    like: nn.Linear, rows: Tensor | None = None, columns: Tensor | None = None
+) -> nn.Linear:
     """A linear layer with some rows (outputs) or columns (inputs) of another one, that trains where that one does.
 
     Offloaded weights stay where they are: their part is taken whenever it is loaded.

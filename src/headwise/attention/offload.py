@@ -63,7 +63,7 @@ def loaded(module: nn.Module, name: str = "weight") -> Any:
         return hook.weights_map[name]
 
 
-def weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Every weight of a model with its name, one in memory at a time where they are offloaded."""
     for path, module in model.named_modules():
         for name, _ in module.named_parameters(recurse=False):

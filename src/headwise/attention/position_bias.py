@@ -22,10 +22,10 @@ TABLE = "relative_attention_bias"  # by bucket of distances, a number for each h
 
 def shares_bias(module: nn.Module) -> bool:
     """Whether a layer takes a bias from the one before and passes it on."""
-    return hasattr(module, "compute_bias") and "position_bias" in parameters(module)
+    return hasattr(module, "compute_bias") and "position_bias" in forward_parameters(module)
 
 
-def parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
+def forward_parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
     """The arguments of a layer's own forward."""
     return inspect.signature(type(module).forward).parameters
 
@@ -33,7 +33,7 @@ def parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
 def narrow(module: nn.Module, kept: list[int], heads: int) -> None:
     """Make a layer with `heads` heads add the bias of the heads `kept` only. A layer that shares no bias (UMT5) keeps
     their columns; one that is given it (Bloom, MPT, MPNet) takes its part."""
-    given = {"alibi", "position_bias"} & {*parameters(module)}
+    given = {"alibi", "position_bias"} & {*forward_parameters(module)}
     if given:
         chosen = torch.tensor(kept, dtype=torch.long, device=device_of(module))
         before = getattr(module, "bias_heads", None)  # a buffer follows the model to its device
@@ -43,7 +43,7 @@ def narrow(module: nn.Module, kept: list[int], heads: int) -> None:
     if given and not shares_bias(module):
         module.__dict__.setdefault("forward", partial(forward_given, module, heads))
     elif shares_bias(module):
-        module.__dict__["forward"] = partial(forward, module)
+        module.__dict__["forward"] = partial(biased_forward, module)
         module.__dict__["compute_bias"] = partial(compute_bias, module)
     elif hasattr(module, TABLE):
         table = cast(nn.Embedding, getattr(module, TABLE))
@@ -55,7 +55,7 @@ def narrow(module: nn.Module, kept: list[int], heads: int) -> None:
         )
 
 
-def forward(
+def biased_forward(
     module: Any,
     hidden_states: Tensor,
     mask: Any = None,
@@ -87,7 +87,7 @@ def forward_given(module: Any, heads: int, *args: Any, **kwargs: Any) -> Any:
 
 
 def compute_bias(module: Any, *args: Any, **kwargs: Any) -> Tensor:
-    """The part of a layer's own heads; `forward` passes the full bias on."""
+    """The part of a layer's own heads; `biased_forward` passes the full bias on."""
     whole: Tensor = type(module).compute_bias(module, *args, **kwargs)
     module.__dict__["whole_bias"] = whole
     return whole.index_select(1, module.bias_heads)

@@ -27,10 +27,10 @@ from headwise.attention.capture import (
     refuse_other_heads,
     refuse_strangers,
 )
-from headwise.attention.discover import Discovery, difference, probe, routed
+from headwise.attention.discover import Discovery, output_difference, probe, routed
 from headwise.attention.matrices import Matrices, matrices
 from headwise.attention.offload import hook_of, loaded, set_bias, twin
-from headwise.attention.position_bias import hand_down, narrow, parameters, shares_bias
+from headwise.attention.position_bias import forward_parameters, hand_down, narrow, shares_bias
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
 
@@ -53,7 +53,9 @@ class EmptyAttention(nn.Module):
             str
         ] = []  # else `output_attentions` leaves this layer out, and the later ones move up
         self.hands_on = shares_bias(module)
-        self.order = list(parameters(module))[2:]  # of the arguments after the hidden states
+        self.order = list(forward_parameters(module))[
+            2:
+        ]  # of the arguments after the hidden states
         if out_name:
             self.add_module(out_name, getattr(module, out_name))
         self.out_name = out_name
@@ -65,12 +67,12 @@ class EmptyAttention(nn.Module):
         position bias where layers share one, and where the others give their weights, those of no heads, B 0 Q K."""
         given |= dict(zip(self.order, args, strict=False))
         batch, queries = hidden_states.shape[:2]
-        source = first(given, "key_value_states", "encoder_hidden_states")
+        source = first_given(given, "key_value_states", "encoder_hidden_states")
         keys = queries if source is None else source.shape[1]
         state: kernel.HookState | None = self.__dict__.get(kernel.NAME)
         if state is not None:
             self.announce(state, hidden_states, source)
-        past = first(given, "past_key_values", "layer_past")
+        past = first_given(given, "past_key_values", "layer_past")
         if past is not None and self.emptied != "cross":
             cache = getattr(past, "self_attention_cache", past)
             if (
@@ -112,7 +114,7 @@ class EmptyAttention(nn.Module):
                 )
 
 
-def first(given: Mapping[str, Any], *names: str) -> Any:
+def first_given(given: Mapping[str, Any], *names: str) -> Any:
     """The argument of a layer under the first of its possible names that is there."""
     return next((given[name] for name in names if given.get(name) is not None), None)
 
@@ -151,7 +153,7 @@ def remove(
         layer = layer_at(modules, found, site)
         if means is not None:
             compensate(modules, layer, removed, means.get(site), config)
-        cut(modules, layer, site, mask.of(site))
+        cut_layer(modules, layer, site, mask.of(site))
     for kind in found.heads.kinds:
         sites = [site for site in found.names if site.kind == kind]
         hand_down([modules[found.names[site]] for site in sites], [mask.of(site) for site in sites])
@@ -222,7 +224,7 @@ def make_biases(modules: Mapping[str, nn.Module], names: Iterable[str]) -> None:
             set_bias(linear, torch.zeros(linear.out_features))
 
 
-def cut(modules: dict[str, nn.Module], layer: Matrices, site: Site, kept: list[int]) -> None:
+def cut_layer(modules: dict[str, nn.Module], layer: Matrices, site: Site, kept: list[int]) -> None:
     """Cut one attention layer down to the heads `kept`."""
     module, size = layer.module, layer.size
     origin: list[int] = getattr(module, "key_value_origin", list(range(layer.groups)))
@@ -352,7 +354,7 @@ def confirm(
         raise HeadwiseError(
             f"Heads of this {type(model).__name__} cannot be removed: {reason}. They can be masked."
         ) from error
-    if (moved := difference(expected, got)) is not None:
+    if (moved := output_difference(expected, got)) is not None:
         raise HeadwiseError(
             f"Heads of this {type(model).__name__} cannot be removed: without them it would compute something else "
             f"than with them {'masked' if means is None else 'at their means'} (by {moved:.2g}). "

@@ -95,7 +95,7 @@ def recording(
             yield kept
 
 
-def in_turn(kept: Recording, trials: Sequence[Trial], most: int) -> Iterator[list[int]]:
+def group_trials(kept: Recording, trials: Sequence[Trial], most: int) -> Iterator[list[int]]:
     """The numbers of the trials that share a forward: they start in the same block, and are at most `most`."""
     first = {place: kept.first(list(trial)) for place, trial in enumerate(trials) if trial}
     for _, places in groupby(sorted(first, key=first.__getitem__), key=first.__getitem__):
@@ -174,14 +174,14 @@ def trying(
     for place, trial in enumerate(trials):
         for site, change in trial.items():
             changes[site][place] = change
-    replaced = {site: partial(changed, here, kept.size) for site, here in changes.items()}
+    replaced = {site: partial(changed_outputs, here, kept.size) for site, here in changes.items()}
     with capture(model, found, replace=replaced):
         forwards = {block: partial(run, block.forward) for block in blocks(model, found)}
         with kernel.patched("forward", forwards):
             yield
 
 
-def changed(changes: Mapping[int, Change], size: int, attention: AttentionCall) -> Tensor:
+def changed_outputs(changes: Mapping[int, Change], size: int, attention: AttentionCall) -> Tensor:
     """The outputs of a repeated batch, each repetition of `size` sentences with its own change."""
     output = attention.output.clone()
     for place, change in changes.items():

@@ -370,21 +370,25 @@ def truth(
     the tables as truth.md."""
     from headwise.heads import write_text
     from headwise.progress import Progress
-    from headwise.truth.suite import areas, hits, run, sides
-    from headwise.truth.truth_page import fill, role_table, score_table
+    from headwise.truth.suite import areas, hits, right_side_shares, run_suite
+    from headwise.truth.truth_page import auroc_table, fill_tables, role_table
     from headwise.truth.truth_page import tables as tables_of_page
 
     progress, place = Progress(quiet), folder(out)
     with progress.bar("truth"):
-        found = run(range(seeds), measures or ["all"], progress=progress)
-    tables = {"scores": areas(found.heads), "heads": sides(found.heads), "roles": hits(found.roles)}
+        found = run_suite(range(seeds), measures or ["all"], progress=progress)
+    tables = {
+        "scores": areas(found.heads),
+        "heads": right_side_shares(found.heads),
+        "roles": hits(found.roles),
+    }
     made = tables_of_page(*tables.values())
     for name, table in tables.items():
         write_text(place / f"truth-{name}.csv", table.to_csv(index=False, float_format="%.3f"))
     write_text(place / "truth.md", "\n".join(made.values()))
     if page is not None:
-        fill(page, made)
-    for table in (score_table(tables["scores"]), role_table(tables["roles"])):
+        fill_tables(page, made)
+    for table in (auroc_table(tables["scores"]), role_table(tables["roles"])):
         progress.say(table.to_string(index=False))
     progress.say(
         f"Wrote {', '.join([*(f'truth-{name}.csv' for name in tables), 'truth.md'])} to {place}."

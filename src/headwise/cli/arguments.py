@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from pydantic import BaseModel
 
-from headwise.data.lines import existing_file, sides
+from headwise.data.lines import existing_file, side_files
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.model_files import folder_of
@@ -44,7 +44,7 @@ def chosen_device(device: str) -> str:
     return device if device == "auto" else usable(device)
 
 
-def described(options: type[BaseModel], name: str) -> str:
+def option_description(options: type[BaseModel], name: str) -> str:
     """What a field of an options class is, in the words of the class."""
     return str(options.model_fields[name].description)
 
@@ -79,8 +79,8 @@ Dtype = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="seed of everything that draws")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but the result")]
-Beam = Annotated[int, typer.Option("--beam", min=1, help=described(Search, "beam"))]
-EngineName = Annotated[str, typer.Option("--engine", help=described(Search, "engine"))]
+Beam = Annotated[int, typer.Option("--beam", min=1, help=option_description(Search, "beam"))]
+EngineName = Annotated[str, typer.Option("--engine", help=option_description(Search, "engine"))]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="only say what would be done, and what it costs")
 ]
@@ -100,7 +100,7 @@ def text_spec(names: list[str] | None, option: str = "--text") -> str | list[str
         )
     for name in names:
         if not name.startswith("datasets:"):
-            for side in sides(name):
+            for side in side_files(name):
                 existing_file(side)
     return names[0] if len(names) == 1 else names
 

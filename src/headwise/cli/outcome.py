@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from headwise.heads import HeadMask
     from headwise.progress import Progress
     from headwise.report.models import Model
-    from headwise.report.run_folder import Run
+    from headwise.report.run_folder import FinishedRun
     from headwise.study import Plan
 
 WRITTEN = ("report.html", "heads.csv", "pruning.csv", "layouts/", "pruned/", "figures/")
@@ -27,7 +27,7 @@ def summary(out: Path) -> tuple[list[str], Mapping[str, HeadMask], Path | None]:
     from headwise.report.run_folder import read_run
 
     run = read_run(out)
-    facts, chosen = report_summary.build(run), run.facts.get("chosen")
+    facts, chosen = report_summary.summary_section(run), run.facts.get("chosen")
     lines = [f"{facts['headline']}."]
     for title, group in facts["groups"]:
         lines += [f"  {title}", *(f"    {label}: {text}" for label, text, *_ in group)]
@@ -54,7 +54,7 @@ def summary(out: Path) -> tuple[list[str], Mapping[str, HeadMask], Path | None]:
     return [*lines, f"Next: {then}"], layouts, place
 
 
-def trained(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]:
+def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]:
     """Lines about a model that was trained: loss and BLEU on dev. Its translations are kept for a later study."""
     from headwise.study.records import locked_folder
     from headwise.study.run import Run
@@ -83,7 +83,7 @@ def trained(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]
 
 def dev_change(model: Model) -> tuple[float, str] | None:
     """What a model loses on dev, and its difference to the full model in words."""
-    from headwise.report.format import interval, signed
+    from headwise.report.format import interval_text, signed
     from headwise.report.models import bounds, value
 
     for measure, unit, sign in (
@@ -92,7 +92,7 @@ def dev_change(model: Model) -> tuple[float, str] | None:
         ("dev_accuracy_change", "points of accuracy", -1),
     ):
         if (found := value(model, measure)) is not None:
-            words = (signed(found), interval(*bounds(model, measure)), f"{unit} on dev")
+            words = (signed(found), interval_text(*bounds(model, measure)), f"{unit} on dev")
             return sign * found, " ".join(word for word in words if word)
     return None
 
@@ -111,7 +111,7 @@ def model_line(model: Model) -> str:
     return f"{model['setting']}: {', '.join([*left, change[1]] if change else left)}"
 
 
-def doubts(run: Run) -> list[str]:
+def doubts(run: FinishedRun) -> list[str]:
     """What speaks against the choice: that there is none, or a limit that no model can exceed."""
     from headwise.pruning.prune import too_generous
     from headwise.report.models import RANDOM, value

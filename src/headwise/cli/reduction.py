@@ -24,19 +24,19 @@ from headwise.cli.arguments import (
     TestTexts,
     Texts,
     check_text,
-    described,
     folder,
     known,
+    option_description,
     read_text,
     refuse_twice,
     study_in,
     text_spec,
 )
-from headwise.cli.studies import run_plan, runs_in, say_cost
+from headwise.cli.studies import run_plan, say_cost, where_it_runs
 from headwise.devices import memory_line
 from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
-from headwise.options import Gates, Greedy, Unit, checked, keep_name
+from headwise.options import Gates, Greedy, Unit, keep_name, validated
 
 if TYPE_CHECKING:
     from headwise.model import Model
@@ -55,7 +55,7 @@ def prune(
     test: TestTexts = None,
     penalty: Annotated[
         list[float] | None,
-        typer.Option("--penalty", help=f"{described(Gates, 'penalty')}; repeatable"),
+        typer.Option("--penalty", help=f"{option_description(Gates, 'penalty')}; repeatable"),
     ] = None,
     keep: Annotated[
         list[str] | None,
@@ -63,7 +63,7 @@ def prune(
     ] = None,
     max_drop: Annotated[
         float | None,
-        typer.Option("--max-drop", help=f"{described(Greedy, 'max_drop')} ({MAX_DROP})"),
+        typer.Option("--max-drop", help=f"{option_description(Greedy, 'max_drop')} ({MAX_DROP})"),
     ] = None,
     kinds: Annotated[
         str | None,
@@ -81,13 +81,14 @@ def prune(
         ),
     ] = None,
     measure: Annotated[
-        str | None, typer.Option("--measure", help=f"greedy: {described(Greedy, 'score')}")
+        str | None, typer.Option("--measure", help=f"greedy: {option_description(Greedy, 'score')}")
     ] = None,
     rescore: Annotated[
-        bool, typer.Option("--rescore", help=f"greedy: {described(Greedy, 'rescore')}")
+        bool, typer.Option("--rescore", help=f"greedy: {option_description(Greedy, 'rescore')}")
     ] = False,
     compensate: Annotated[
-        bool, typer.Option("--compensate", help=f"greedy: {described(Greedy, 'compensate')}")
+        bool,
+        typer.Option("--compensate", help=f"greedy: {option_description(Greedy, 'compensate')}"),
     ] = False,
     out: Out = Path("runs/prune"),
     seed: Seed = 1,
@@ -111,7 +112,7 @@ def prune(
         "test": text_spec(test, "--test"),
     }
     named: dict[str, Any] = {split: spec for split, spec in texts.items() if spec}
-    counts = target_counts(keep or [])
+    counts = parse_target_counts(keep or [])
     refuse_twice(
         {"pruning.penalty": penalty, "pruning.keep": counts, "choice.max_drop": max_drop},
         set_ or [],
@@ -158,7 +159,7 @@ def prune(
 
     task = task_class(model)
     if task.quality is None:
-        refuse_goals(model, task, method, counts, bool(max_drop or penalty or set_))
+        refuse_goals_without_loss(model, task, method, counts, bool(max_drop or penalty or set_))
         options = {
             "keep": counts[0],
             "kinds": chosen,
@@ -167,8 +168,8 @@ def prune(
             "compensate": compensate,
             "unit": unit,
         }
-        greedy = checked(Greedy, options, "headwise prune")
-        cut(model, named, greedy, seed, device, dtype, out, quiet)
+        greedy = validated(Greedy, options, "headwise prune")
+        prune_without_loss(model, named, greedy, seed, device, dtype, out, quiet)
         return
     if dtype is not None:
         raise HeadwiseError(
@@ -184,7 +185,7 @@ def prune(
     run_plan(plan, out, quiet, device, result="pruned")
 
 
-def refuse_goals(
+def refuse_goals_without_loss(
     model: str, task: type[Task], method: str | None, counts: list[Any], others: bool
 ) -> None:
     """Refuse what a model without a loss cannot be pruned to."""
@@ -199,7 +200,7 @@ def refuse_goals(
         )
 
 
-def cut(
+def prune_without_loss(
     name: str,
     texts: dict[str, Any],
     options: Greedy,
@@ -231,12 +232,12 @@ def cut(
         "No loss was measured: the model predicts nothing, so judge it on the task it is for."
     )
     show_kept(progress.console, {place.name: small.layout})
-    progress.say(runs_in(small, place))
+    progress.say(where_it_runs(small, place))
     progress.say(memory_line())
     typer.echo(str(place))
 
 
-def target_counts(keep: list[str]) -> list[int | dict[str, int]]:
+def parse_target_counts(keep: list[str]) -> list[int | dict[str, int]]:
     """Target counts: `10`, each a model of its own; or one model with a number for every kind named."""
     parts = []
     for word in keep:
@@ -286,7 +287,7 @@ def evaluate(
     of a study: without a text, its test text is taken, or else its dev text."""
     import headwise as hw
     from headwise.cli.terminal import show_quality
-    from headwise.options import checked
+    from headwise.options import validated
     from headwise.progress import Progress
 
     check_text(models[0], text)
@@ -295,7 +296,7 @@ def evaluate(
     with progress.bar("evaluate"):
         loaded = [hw.load(name, device, dtype=dtype) for name in models]
         given = read_text(loaded[0], models[0], text, "test")
-        search = checked(hw.Search, {"beam": beam, "engine": engine}, "evaluate")
+        search = validated(hw.Search, {"beam": beam, "engine": engine}, "evaluate")
         quality = hw.evaluate(
             loaded,
             given,

@@ -113,7 +113,7 @@ def families(
 
     A pipe gets CSV."""
     from headwise.families import COLUMNS, SIGNS
-    from headwise.families import families as rows_of
+    from headwise.families import family_rows as rows_of
 
     rows = rows_of(name)
     if not sys.stdout.isatty():

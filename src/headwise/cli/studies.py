@@ -20,7 +20,7 @@ from headwise.cli.arguments import (
     refuse_twice,
     text_spec,
 )
-from headwise.cli.outcome import summary, trained
+from headwise.cli.outcome import summary, trained_model_lines
 from headwise.cli.signals import resumable
 from headwise.devices import memory_line
 from headwise.engines.engine import engine
@@ -61,19 +61,19 @@ def run_plan(
     if PartialState().is_main_process:
         lines, layouts, small = ([], {}, None) if only else summary(out)
         if result == "model" and not quiet:
-            lines = trained(plan, out, device, progress)
+            lines = trained_model_lines(plan, out, device, progress)
         for line in lines:
             progress.say(line)
         show_kept(progress.console, layouts)
         if result == "pruned" and small and not quiet:
-            progress.say(runs_in(load(small), small))
+            progress.say(where_it_runs(load(small), small))
         if result == "pruned":
             progress.say(memory_line())
         path = small if result == "pruned" and small else out / (result if only else "report.html")
         typer.echo(str(path if path.exists() else out))
 
 
-def runs_in(model: Model, place: Path) -> str:
+def where_it_runs(model: Model, place: Path) -> str:
     """Where a pruned model can run, and the next command to try."""
     names = [
         f"{entry.title} ({name})" for name, entry in engine.items() if not entry.why_not(model)

@@ -127,7 +127,7 @@ def get(
     no such file, and when a download does not match the catalogue (it is then removed). Several processes may download
     at once. A logged warning names the files without a known checksum.
     """
-    entry = _named(name, catalogue() if entries is None else entries)
+    entry = _find_entry(name, catalogue() if entries is None else entries)
     home = (default_folder() if folder is None else Path(folder).expanduser()) / entry.name
     try:
         missing = [file for file in entry.files if not _is_right(home / file.name, file, progress)]
@@ -155,7 +155,7 @@ def fetched_file(name: str, folder: str | Path | None = None) -> Path:
     Raises HeadwiseError where the set has no such file, or the file has not been fetched.
     """
     chosen, _, file_name = name.partition("/")
-    entry = _named(chosen, catalogue())
+    entry = _find_entry(chosen, catalogue())
     names = [file.name for file in entry.files]
     match = next((file for file in names if file_name in (file, file.removesuffix(".gz"))), None)
     if match is None:
@@ -172,7 +172,7 @@ def fetched_file(name: str, folder: str | Path | None = None) -> Path:
     return path
 
 
-def _named(name: str, entries: Sequence[Entry]) -> Entry:
+def _find_entry(name: str, entries: Sequence[Entry]) -> Entry:
     names = {entry.name: entry for entry in entries}
     if name in names:
         return names[name]

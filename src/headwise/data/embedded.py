@@ -49,7 +49,7 @@ def write_treebank(path: str | Path, count: int | None = None) -> Path:
 @cache
 def fingerprint() -> str:
     """SHA-256 of all texts and trees, in hexadecimal: part of the key of everything that is made from them."""
-    return hashlib.sha256("".join(map(_text, _FILES)).encode()).hexdigest()
+    return hashlib.sha256("".join(map(_read_embedded, _FILES)).encode()).hexdigest()
 
 
 def _first(name: str, split: Split, count: int | None) -> list[str]:
@@ -64,10 +64,10 @@ def _first(name: str, split: Split, count: int | None) -> list[str]:
             f"{count:,} {split} pairs of the embedded corpus were asked for; it has {SIZES[split]:,}: ask for fewer, "
             "or name texts of your own."
         )
-    return _text(name).split("\n\n" if name.endswith(".conllu") else "\n")[:count]
+    return _read_embedded(name).split("\n\n" if name.endswith(".conllu") else "\n")[:count]
 
 
 @cache
-def _text(name: str) -> str:
+def _read_embedded(name: str) -> str:
     file = resources.files("headwise.data").joinpath("embedded", f"{name}.bz2")
     return bz2.decompress(file.read_bytes()).decode("utf-8")

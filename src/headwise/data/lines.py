@@ -79,7 +79,7 @@ def existing_file(path: str | PathLike[str]) -> Path:
     raise HeadwiseError(f"There is no file '{file}'{hint}.")
 
 
-def sides(path: str | PathLike[str]) -> list[str | PathLike[str]]:
+def side_files(path: str | PathLike[str]) -> list[str | PathLike[str]]:
     """The names of both files that a name with two languages of the catalogue means: "multi30k/val.en" and
     "multi30k/val.de" for "multi30k/val.en-de". Any other name comes alone."""
     pair = PAIR.fullmatch(str(path))

@@ -42,7 +42,7 @@ class Aligned:
 
 @dataclass
 class Coverage:
-    """Counts of sentences and words over all calls of `align`.
+    """Counts of sentences and words over all calls of `align_subwords`.
 
     used + too_long + unalignable = sentences. Of the used sentences: words (after merging), merged_words (lost because
     they share a subword with a neighbour), split_words (of several subwords). Of all sentences: subwords (without
@@ -70,7 +70,7 @@ class Coverage:
         return self.split_words / max(self.words, 1)
 
 
-def align(
+def align_subwords(
     tokenizer: PreTrainedTokenizerBase,
     sentences: Sequence[Annotated | str],
     max_length: int,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qs
 
-from headwise.data.lines import existing_file, read_lines, sides, whole_lines
+from headwise.data.lines import existing_file, read_lines, side_files, whole_lines
 from headwise.data.store import StoredText, file_key
 from headwise.errors import HeadwiseError
 
@@ -162,7 +162,7 @@ class ParallelText(StoredText):
         if isinstance(spec, str | PathLike):
             spec = [spec]
         if len(spec) == 1:
-            spec = sides(spec[0])
+            spec = side_files(spec[0])
         if len(spec) == 2:
             return cls.read(spec[0], spec[1], cache)
         if len(spec) != 1:
@@ -192,7 +192,7 @@ class ParallelText(StoredText):
         """Line k of one file with line k of the other; gzip or plain."""
         files = existing_file(source), existing_file(target)
         return cls._write(
-            _side_by_side(*files),
+            _line_pairs(*files),
             f"{files[0].name}+{files[1].name}",
             cache,
             file_key("pairs", *files),
@@ -345,7 +345,7 @@ def _labelled(
     return _side(record, text_key, where), str(label) if number else _side(record, label_key, where)
 
 
-def _side_by_side(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+def _line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     sources, targets = read_lines(source), read_lines(target)
     for number, (left, right) in enumerate(zip_longest(sources, targets), start=1):
         if left is None or right is None:

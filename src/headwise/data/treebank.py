@@ -24,11 +24,11 @@ from headwise.data.stanza_trees import write_parsed
 from headwise.data.store import file_key
 from headwise.errors import HeadwiseError
 
-__all__ = ["Annotated", "Counts", "Mention", "Treebank", "Word"]
+__all__ = ["Annotated", "TreebankSize", "Mention", "Treebank", "Word"]
 
 
 @dataclass(frozen=True)
-class Counts:
+class TreebankSize:
     """The size of a treebank. A chain is an entity with two mentions or more."""
 
     sentences: int = 0
@@ -107,10 +107,10 @@ class Treebank:
                 f"'{self.name}' has changed on disk since it was opened: open it again."
             )
         for file in self.files:
-            for _, sentences in groupby(_read(file), lambda sentence: sentence.document):
+            for _, sentences in groupby(_read_treebank(file), lambda sentence: sentence.document):
                 yield sentences
 
-    def _count(self) -> Counts:
+    def _count(self) -> TreebankSize:
         total: Counter[str] = Counter()
         for document in self._by_document():
             entities: Counter[str] = Counter()
@@ -127,9 +127,9 @@ class Treebank:
             raise HeadwiseError(
                 f"There is no sentence in '{self.name}', only comments and blank lines."
             )
-        return Counts(**total)
+        return TreebankSize(**total)
 
 
-def _read(file: Path) -> Iterator[Annotated]:
+def _read_treebank(file: Path) -> Iterator[Annotated]:
     first = next((line for line in read_lines(file) if line), "")
     return (read_conll2012 if first.startswith(BEGIN) else read_conllu)(file)

@@ -41,11 +41,11 @@ def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[str]
 ) -> tuple[CorpusScore, CorpusScore]:
     """BLEU and chrF of detokenised text against one reference."""
-    check(hypotheses, references)
+    check_equal_count(hypotheses, references)
     out = []
     for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
         stats = sentence_statistics(metric, hypotheses, references)
-        scores = scored(metric, resamples(len(stats)) @ stats)
+        scores = scores_from_sums(metric, resamples(len(stats)) @ stats)
         low, high = interval(scores)
         value = metric.corpus_score(list(hypotheses), [list(references)]).score
         out.append(CorpusScore(name, value, float(low), float(high), str(metric.get_signature())))
@@ -60,24 +60,27 @@ def paired_difference(
     p is two-sided, by paired bootstrap (identical output has p = 1). With at most FEW differing lines the test is
     exact: every way of swapping those lines between the two.
     """
-    check(system, references)
-    check(baseline, references)
+    check_equal_count(system, references)
+    check_equal_count(baseline, references)
     metric = BLEU()
     ours, theirs = (
         sentence_statistics(metric, system, references),
         sentence_statistics(metric, baseline, references),
     )
-    value = float(scored(metric, ours.sum(0)[None])[0] - scored(metric, theirs.sum(0)[None])[0])
+    value = float(
+        scores_from_sums(metric, ours.sum(0)[None])[0]
+        - scores_from_sums(metric, theirs.sum(0)[None])[0]
+    )
     differ = [i for i, (a, b) in enumerate(zip(system, baseline, strict=True)) if a != b]
     if not differ:
         return PairedDifference(0.0, 0.0, 0.0, 1.0)
     weights = resamples(len(ours))
-    deltas = scored(metric, weights @ ours) - scored(metric, weights @ theirs)
+    deltas = scores_from_sums(metric, weights @ ours) - scores_from_sums(metric, weights @ theirs)
     low, high = interval(deltas)
     if len(differ) <= FEW:
         signs = np.array(list(product((0, 1), repeat=len(differ))))
         change = (theirs - ours)[differ]
-        swapped = scored(metric, ours.sum(0) + signs @ change) - scored(
+        swapped = scores_from_sums(metric, ours.sum(0) + signs @ change) - scores_from_sums(
             metric, theirs.sum(0) - signs @ change
         )
         return PairedDifference(
@@ -86,7 +89,7 @@ def paired_difference(
     return PairedDifference(value, float(low), float(high), paired_bootstrap_p(value, deltas))
 
 
-def check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+def check_equal_count(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     if len(hypotheses) != len(references) or not references:
         raise HeadwiseError(
             f"{len(hypotheses)} translations cannot be compared with {len(references)} references: "
@@ -101,6 +104,6 @@ def sentence_statistics(
     return np.array(metric._extract_corpus_statistics(list(hypotheses), [list(references)]))
 
 
-def scored(metric: BLEU | CHRF, sums: np.ndarray) -> np.ndarray:
+def scores_from_sums(metric: BLEU | CHRF, sums: np.ndarray) -> np.ndarray:
     """Corpus scores from summed statistics, one per row."""
     return np.array([metric._compute_score_from_stats(list(row)).score for row in sums])

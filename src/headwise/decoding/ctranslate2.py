@@ -19,7 +19,7 @@ from headwise.attention import Discovery, device_of
 from headwise.attention.capture import refuse_captured
 from headwise.attention.offload import refuse_offloaded
 from headwise.decoding import ct2_folder
-from headwise.decoding.translator import Generate, Translator, ending, longest
+from headwise.decoding.translator import Generate, Translator, ending, sentence_limit
 from headwise.errors import HeadwiseError
 from headwise.options import Engine, Search
 
@@ -116,7 +116,7 @@ class CTranslate2:
 
         self.engine = f"ctranslate2 {version('ctranslate2')}"
         self.tokenizer = tokenizer
-        self.longest = longest(hf)
+        self.longest = sentence_limit(hf)
         self.ends = ending(hf)
         # Whether the last token of a translation that is cut is the end token.
         self.forced_end = hf.generation_config.forced_eos_token_id is not None

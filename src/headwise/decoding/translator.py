@@ -39,7 +39,7 @@ class Generate:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self.model = model
         self.tokenizer = tokenizer
-        self.longest = longest(model)
+        self.longest = sentence_limit(model)
 
     def write(
         self, sources: list[list[int]], search: Search, length: int, exactly: bool
@@ -102,7 +102,7 @@ def token_ids(translator: Translator, sentences: Sequence[str]) -> dict[int, lis
     return dict(zip(indices, encoded["input_ids"], strict=True))
 
 
-def longest(model: PreTrainedModel) -> int:
+def sentence_limit(model: PreTrainedModel) -> int:
     """The most tokens of a sentence, on either side."""
     if hasattr(model.config, "max_position_embeddings"):
         return int(model.config.max_position_embeddings) - 8

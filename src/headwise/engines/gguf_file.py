@@ -36,7 +36,7 @@ PRE_TOKENIZERS = {
 }
 
 
-class Counts(NamedTuple):
+class LayerHeads(NamedTuple):
     """Heads of one layer in the file, and whether there is one of zeros because the layer has none."""
 
     query: int
@@ -87,7 +87,7 @@ def attentions(model: Model) -> list[Any]:
     return [model.found.modules[Site("decoder-self", layer)] for layer in range(len(counts(model)))]
 
 
-def counts(model: Model) -> list[Counts]:
+def counts(model: Model) -> list[LayerHeads]:
     """Heads of every layer in the file. An empty layer gets one head of zeros where it has an output bias, which
     needs a head, and where it is the first: llama.cpp reads the size of heads only if that has some."""
     layers = []
@@ -95,9 +95,9 @@ def counts(model: Model) -> list[Counts]:
         groups = model.heads.key_value["decoder-self"][layer]
         bias = output_bias(model.found.modules[Site("decoder-self", layer)])
         if not heads and (layer == 0 or bias is not None):
-            layers.append(Counts(1, 1, zeros=True))
+            layers.append(LayerHeads(1, 1, zeros=True))
         else:
-            layers.append(Counts(heads, groups))
+            layers.append(LayerHeads(heads, groups))
     return layers
 
 
@@ -112,14 +112,14 @@ def paired(rows: Tensor, heads: int) -> Tensor:
     return rows.reshape(heads, 2, pairs, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
-def tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
+def gguf_tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
     """Every tensor of the file, by llama.cpp's name. One at a time: they are made when they are asked for."""
     decoder: Any = model.hf.get_decoder()
     fused = ARCHITECTURES[model.hf.config.model_type] == "openelm"
     yield "token_embd.weight", decoder.embed_tokens.weight
     yield "output_norm.weight", decoder.norm.weight
     if not tied(model):
-        yield from parameters("output", model.hf.get_output_embeddings())
+        yield from weight_and_bias("output", model.hf.get_output_embeddings())
     if not fused and (factors := frequency_factors(decoder.rotary_emb)) is not None:
         yield "rope_freqs.weight", factors
     for number, (layer, attention, count) in enumerate(
@@ -127,32 +127,32 @@ def tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
     ):
         block = f"blk.{number}"
         if count.query:
-            yield from parameters(f"{block}.attn_norm", layer.input_layernorm)
+            yield from weight_and_bias(f"{block}.attn_norm", layer.input_layernorm)
         if count.zeros:
             yield from zero_head(block, attention, model)
         elif fused:
             inputs = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
             yield f"{block}.attn_qkv.weight", torch.cat(inputs)
-            yield from parameters(f"{block}.attn_q_norm", attention.q_norm)
-            yield from parameters(f"{block}.attn_k_norm", attention.k_norm)
-            yield from parameters(f"{block}.attn_output", attention.o_proj)
+            yield from weight_and_bias(f"{block}.attn_q_norm", attention.q_norm)
+            yield from weight_and_bias(f"{block}.attn_k_norm", attention.k_norm)
+            yield from weight_and_bias(f"{block}.attn_output", attention.o_proj)
         elif count.query:
-            for name, rows in parameters(f"{block}.attn_q", attention.q_proj):
+            for name, rows in weight_and_bias(f"{block}.attn_q", attention.q_proj):
                 yield name, paired(rows, count.query)
-            for name, rows in parameters(f"{block}.attn_k", attention.k_proj):
+            for name, rows in weight_and_bias(f"{block}.attn_k", attention.k_proj):
                 yield name, paired(rows, count.key_value)
-            yield from parameters(f"{block}.attn_v", attention.v_proj)
-            yield from parameters(f"{block}.attn_output", attention.o_proj)
-        yield from parameters(f"{block}.ffn_norm", layer.post_attention_layernorm)
+            yield from weight_and_bias(f"{block}.attn_v", attention.v_proj)
+            yield from weight_and_bias(f"{block}.attn_output", attention.o_proj)
+        yield from weight_and_bias(f"{block}.ffn_norm", layer.post_attention_layernorm)
         for ours, theirs in (
             ("gate_proj", "ffn_gate"),
             ("up_proj", "ffn_up"),
             ("down_proj", "ffn_down"),
         ):
-            yield from parameters(f"{block}.{theirs}", getattr(layer.mlp, ours))
+            yield from weight_and_bias(f"{block}.{theirs}", getattr(layer.mlp, ours))
 
 
-def parameters(name: str, module: Any) -> Iterator[tuple[str, Tensor]]:
+def weight_and_bias(name: str, module: Any) -> Iterator[tuple[str, Tensor]]:
     """The weight and, where there is one, the bias of a linear layer or a norm."""
     for kind in ("weight", "bias"):
         value = getattr(module, kind, None)
@@ -279,7 +279,7 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
     add_vocabulary(writer, model)
 
     kept_wide = []
-    for name, tensor in tensors(model):
+    for name, tensor in gguf_tensors(model):
         kind = type_of(name, tensor, dtype)
         if dtype == "q8_0" and kind == "f16":
             kept_wide.append(name)
@@ -294,7 +294,7 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for name, tensor in tensors(model):
+    for name, tensor in gguf_tensors(model):
         numbers = tensor.detach().float().cpu().contiguous().numpy()
         stored_as = gguf.GGMLQuantizationType[type_of(name, tensor, dtype).upper()]
         writer.write_tensor_data(gguf.quants.quantize(numbers, stored_as))

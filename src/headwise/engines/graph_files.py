@@ -64,7 +64,7 @@ def write_onnx(model: Model, folder: Path, dtype: str) -> list[str]:
             assert made is not None
             made.save(str(path))
             session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-            check(graph, partial(run_onnx, session), "ONNX Runtime")
+            check_engine(graph, partial(run_onnx, session), "ONNX Runtime")
     save_tokenizer(model, folder)
     return [f"checked in ONNX Runtime: within {TOLERANCE:g} of the largest number"]
 
@@ -85,7 +85,7 @@ def write_torch(model: Model, folder: Path, dtype: str) -> list[str]:
             path = folder / f"{graph.name}.pt2"
             torch.export.save(graph.program(), path)
             program = torch.export.load(path).module()
-            check(graph, partial(run_program, program), "torch.export")
+            check_engine(graph, partial(run_program, program), "torch.export")
     save_tokenizer(model, folder)
     return [f"checked in PyTorch: within {TOLERANCE:g} of the largest number"]
 
@@ -111,7 +111,7 @@ def traceable(model: Model, attention: str) -> Iterator[None]:
         model.hf.set_attn_implementation(before)
 
 
-def check(graph: Graph, run: Run, engine: str) -> None:
+def check_engine(graph: Graph, run: Run, engine: str) -> None:
     """Compare an engine with the model. Raises HeadwiseError for a difference, or where the engine stops at other sizes
     than those it was traced with."""
     for sizes in SIZES:

@@ -101,7 +101,7 @@ class Encoder(nn.Module):
         return (self.hf(**inputs)[0],)
 
 
-class LanguageModel(nn.Module):
+class LanguageModelGraph(nn.Module):
     """Token ids B Q, a mask B P+Q, keys and values of P tokens before, to logits B Q V and all keys and values."""
 
     def __init__(self, hf: Any, layers: int) -> None:
@@ -186,7 +186,7 @@ def graphs(model: Model) -> list[Graph]:
             "attention_mask": ids.new_ones(BATCH, PAST + TOKENS),
         }
         sizes = {"input_ids": next_size, "attention_mask": {0: "batch", 1: "total"}}
-        module = LanguageModel(model.hf, layers)
+        module = LanguageModelGraph(model.hf, layers)
         return [Graph("model", module, step | past, sizes | past_sizes, outputs)]
 
     crossing = [layer for layer, heads in enumerate(model.heads.query["cross"]) if heads]

@@ -41,7 +41,7 @@ def refusal(model: Model) -> str | None:
     return None
 
 
-def tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
+def mlx_tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
     """Every weight, by MLX's name."""
     decoder: Any = model.hf.get_decoder()
     yield "transformer.token_embeddings.weight", decoder.embed_tokens.weight
@@ -95,7 +95,7 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
         "eos_token_id": config.eos_token_id,
     }
     weights = {}
-    for name, tensor in tensors(model):
+    for name, tensor in mlx_tensors(model):
         weights[name] = tensor.detach().to(TYPES[dtype]).contiguous().clone()
     save_file(weights, folder / "model.safetensors", {"format": "mlx"})
     (folder / "config.json").write_text(json.dumps(facts, indent=1) + "\n")

@@ -23,15 +23,15 @@ from headwise.attention.removal import removed_heads, with_others
 from headwise.attention.reuse import (
     Recording,
     Trial,
-    in_turn,
+    group_trials,
     recording,
     reusable,
     trying,
 )
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
-from headwise.importance.attention_statistics import sides
-from headwise.importance.gradient import positions, refuse_unsound, sound
+from headwise.importance.attention_statistics import sides_of_site
+from headwise.importance.gradient import refuse_unsound, sound, token_masks
 from headwise.importance.measures import measure
 from headwise.importance.processes import failing_together, gather_batches, gather_values
 from headwise.importance.sums import SentenceSums, Sums, add_all, to_numpy
@@ -53,7 +53,7 @@ TOKENS = 4096  # positions that go through the model together
 
 
 @dataclass(frozen=True)
-class Batch:
+class RecordedBatch:
     """A batch after a forward of the full model.
 
     losses B and asked B (tokens) by sentence; places: where they are predicted; there: by side, where a token is (B S
@@ -209,12 +209,12 @@ def removal_losses(
 
 def recordings(
     model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]]
-) -> Iterator[Batch]:
+) -> Iterator[RecordedBatch]:
     """A forward of the full model on every batch. A model whose layers cannot be run from the middle on (more than one
     state goes between them, or they run in rounds) runs in full each time."""
     reuse = True
     for place, tensors in enumerate(batches):
-        batch = recorded(model, found, tensors)
+        batch = record_batch(model, found, tensors)
         if place == 0:
             again = partial(losses_again, model, batch)
             reuse = reusable(model, found, batch.kept, again, batch.losses)
@@ -223,11 +223,11 @@ def recordings(
         yield batch
 
 
-def recorded(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor]) -> Batch:
+def record_batch(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor]) -> RecordedBatch:
     """A forward of the full model."""
     tensors = on_device(model, batch)
     there, places, layers = (
-        positions(tensors),
+        token_masks(tensors),
         asked_places(tensors["labels"]),
         dict[Site, Tensor](),
     )
@@ -238,11 +238,15 @@ def recorded(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor]) ->
     with recording(model, found, len(tensors["labels"]), note) as kept:
         lost = losses_of(model, tensors, places)
     refuse_unsound(layers, lost)
-    return Batch(tensors, lost, asked_tokens(tensors["labels"]), places, there, kept)
+    return RecordedBatch(tensors, lost, asked_tokens(tensors["labels"]), places, there, kept)
 
 
 def one_by_one(
-    model: nn.Module, found: Discovery, batch: Batch, change: Callable[..., Tensor], tokens: int
+    model: nn.Module,
+    found: Discovery,
+    batch: RecordedBatch,
+    change: Callable[..., Tensor],
+    tokens: int,
 ) -> dict[Site, Tensor]:
     """By site, the change of each sentence's loss when one of its heads is changed: B H."""
     heads = {site: range(found.heads.count(site)) for site in found.modules}
@@ -256,7 +260,7 @@ def one_by_one(
 
 
 def losses(
-    model: nn.Module, found: Discovery, batch: Batch, trials: Sequence[Trial], tokens: int
+    model: nn.Module, found: Discovery, batch: RecordedBatch, trials: Sequence[Trial], tokens: int
 ) -> Tensor:
     """The loss of each sentence in each trial, T B. Trials that start in the same block share a forward."""
     out, order, found_losses = batch.losses.repeat(len(trials), 1), list[int](), list[Tensor]()
@@ -264,7 +268,7 @@ def losses(
         batch.tensors["labels"].shape[1], *(there.shape[1] for there in batch.there.values())
     )
     together = max(1, tokens // (len(batch.losses) * longest))
-    for now in in_turn(batch.kept, trials, together):
+    for now in group_trials(batch.kept, trials, together):
         with trying(model, found, batch.kept, [trials[place] for place in now]):
             lost = losses_again(model, batch, len(now))
         order += now
@@ -274,7 +278,7 @@ def losses(
     return out
 
 
-def losses_again(model: nn.Module, batch: Batch, copies: int) -> Tensor:
+def losses_again(model: nn.Module, batch: RecordedBatch, copies: int) -> Tensor:
     """The loss of each sentence in a forward of the batch repeated so many times: copies x B."""
     size = len(batch.losses)
     tensors = {
@@ -303,7 +307,7 @@ def mean_outputs(
     ] = {}  # of this batch: whether it is sound, a sum, a count
 
     def watch(call: AttentionCall) -> None:
-        queries = there[sides(call.site)[0]]
+        queries = there[sides_of_site(call.site)[0]]
         wide = torch.promote_types(call.output.dtype, torch.float32)
         total = (call.output * queries[..., None, None]).sum((0, 1), dtype=wide)
         now[call.site] = sound(call, there), total, queries.sum()
@@ -311,7 +315,7 @@ def mean_outputs(
     with failing_together(), capture(model, found, watch=watch):
         for batch in batches:
             tensors = on_device(model, batch)
-            there.update(positions(tensors))
+            there.update(token_masks(tensors))
             output_of(model, inputs_of(tensors))
             refuse_unsound({site: flag for site, (flag, _, _) in now.items()})
             arrays = to_numpy(
@@ -330,14 +334,14 @@ def mean_outputs(
     }
 
 
-def example(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
+def resample_ablated(call: AttentionCall, head: int, batch: RecordedBatch, means: Means) -> Tensor:
     """Each sentence gets the outputs of the next sentence with predicted tokens; the last one those of the first."""
-    other, places = batch.neighbours[sides(call.site)[0]]
+    other, places = batch.neighbours[sides_of_site(call.site)[0]]
     return with_others(call, head, call.output[other, places, head])
 
 
-def uniform(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
-    queries, keys = (batch.there[side] for side in sides(call.site))
+def uniform_ablated(call: AttentionCall, head: int, batch: RecordedBatch, means: Means) -> Tensor:
+    queries, keys = (batch.there[side] for side in sides_of_site(call.site))
     return with_others(call, head, uniform_output(call, head, queries, keys))
 
 
@@ -354,8 +358,8 @@ CHANGES: dict[str, Callable[..., Tensor]] = {
     "ablation.mean": lambda call, head, batch, means: with_others(
         call, head, means[call.site][head]
     ),
-    "ablation.example": example,
-    "ablation.uniform": uniform,
+    "ablation.example": resample_ablated,
+    "ablation.uniform": uniform_ablated,
     "ablation.all-but-one": lambda call, head, batch, means: with_others(
         replace(call, output=torch.zeros_like(call.output)), head, call.output[:, :, head]
     ),

@@ -109,10 +109,10 @@ def attention_statistics(
         special = {
             number for number in tokenizer.all_special_ids if number != tokenizer.unk_token_id
         }
-    return read(model.hf, model.found, batches.intact(), special, names)
+    return read_statistics(model.hf, model.found, batches.intact(), special, names)
 
 
-def read(
+def read_statistics(
     model: nn.Module,
     found: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
@@ -134,8 +134,8 @@ def read(
     parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
 
     def watch(call: AttentionCall) -> None:
-        queries, keys = sides(call.site)
-        ways = statistics(call, now[queries], now[keys], exclude, forms)
+        queries, keys = sides_of_site(call.site)
+        ways = statistics_of_call(call, now[queries], now[keys], exclude, forms)
         for name, sums in collected.items():
             if call.site in sums.parts:
                 parts.append((sums, call.site, *ways[name]()))
@@ -144,7 +144,7 @@ def read(
     with evaluating(model), torch.no_grad(), capture(model, found, watch=watch, weights=weights):
         for batch in batches:
             tensors = on_device(model, batch)
-            now.update(tokens(tensors, ids))
+            now.update(batch_sides(tensors, ids))
             ended = ended or bool(now["source"].end.any())
             output_of(model, inputs_of(tensors))
             add_all(parts)
@@ -176,7 +176,7 @@ def empty(measures: Iterable[str], heads: HeadMap) -> dict[str, SentenceSums]:
     return collected
 
 
-def statistics(
+def statistics_of_call(
     call: AttentionCall, queries: Side, keys: Side, exclude: Exclude, forms: Mapping[Site, Tensor]
 ) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
     """A function for each statistic of one call: it gives sums B H and counts B."""
@@ -188,7 +188,7 @@ def statistics(
         return call.weights
 
     return {
-        "confidence": lambda: pointing(weights(), looked_at, asked),
+        "confidence": lambda: largest_weights(weights(), looked_at, asked),
         "entropy": lambda: spreading(weights(), asked),
         "attention-to-end": lambda: sharing(
             weights(), keys.end, call.visible(asked, keys.end).any(-1).any(1)
@@ -200,14 +200,14 @@ def statistics(
     }
 
 
-def sides(site: Site) -> tuple[str, str]:
+def sides_of_site(site: Site) -> tuple[str, str]:
     """The sides of the batch of a site's queries and keys; the text of a language model is a target."""
     if site.kind == "encoder-self":
         return "source", "source"
     return "target", "source" if site.kind == "cross" else "target"
 
 
-def tokens(batch: Mapping[str, Tensor], special: Tensor) -> dict[str, Side]:
+def batch_sides(batch: Mapping[str, Tensor], special: Tensor) -> dict[str, Side]:
     """The two sides of a batch; for a model of one stack, of the same text."""
     there = source_places(batch)
     ids = (
@@ -233,12 +233,12 @@ def side(ids: Tensor, there: Tensor, special: Tensor) -> Side:
     return Side(there, there & ~marked, first, there & ~first & (ids == closing))
 
 
-def pointing(weights: Tensor, keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+def largest_weights(weights: Tensor, keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
     """The largest weight on an allowed key, summed over the allowed queries of each sentence, and their number.
 
     weights B H Q K, keys B K, queries B Q; returns B H and B.
     """
-    return over(queries, (weights * keys[:, None, None, :]).amax(-1))
+    return sum_and_count(queries, (weights * keys[:, None, None, :]).amax(-1))
 
 
 def spreading(weights: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
@@ -247,15 +247,15 @@ def spreading(weights: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
     A learned sink (gpt-oss) is not a key and has no term.
     """
     surprise = weights.clamp_min(torch.finfo(weights.dtype).tiny).log_().neg_()
-    return over(queries, torch.einsum("bhqk,bhqk->bhq", weights, surprise))
+    return sum_and_count(queries, torch.einsum("bhqk,bhqk->bhq", weights, surprise))
 
 
 def sharing(weights: Tensor, keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
     """The total weight on some keys. weights B H Q K, keys B K, queries B Q; returns B H and B."""
-    return over(queries, (weights * keys[:, None, None, :]).sum(-1))
+    return sum_and_count(queries, (weights * keys[:, None, None, :]).sum(-1))
 
 
-def over(queries: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+def sum_and_count(queries: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Values B H Q summed over queries B Q, and the number of queries."""
     return (values * queries[:, None, :]).sum(-1), queries.sum(-1)
 

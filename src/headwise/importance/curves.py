@@ -65,10 +65,10 @@ class Curve:
         sizes = circuit_sizes(self.total)
         circuits = loss[..., self.places([self.total - kept for kept in sizes])]
         tenths = loss[..., self.places(removal_steps(self.total))]
-        return {"area": area(tenths), **recovery(np.array(sizes) / self.total, circuits)}
+        return {"area": curve_area(tenths), **recovery(np.array(sizes) / self.total, circuits)}
 
 
-def area(loss: np.ndarray) -> np.ndarray:
+def curve_area(loss: np.ndarray) -> np.ndarray:
     """The mean over all later steps of the loss above that of the full model; loss … x steps."""
     found: np.ndarray = loss[..., 1:].mean(-1) - loss[..., 0]
     return found

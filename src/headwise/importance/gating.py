@@ -111,7 +111,7 @@ def gate_heads(
     heads: the value is their mean, with a 95 % t-interval (none for one seed). pull: λ, in nats per word. A head whose
     gate changes the loss by less than that, for a step of 1 in a, is irrelevant.
     """
-    chosen = sample(batches, steps, torch.Generator().manual_seed(seeds[0]))
+    chosen = sample_batches(batches, steps, torch.Generator().manual_seed(seeds[0]))
     fits = []
     with differentiable(model), evaluating(model), frozen(model), torch.enable_grad():
         for turn, seed in enumerate(seeds):
@@ -125,7 +125,9 @@ def gate_heads(
             def fitted(
                 start: Tensor, pull: float, generator: torch.Generator = generator
             ) -> Tensor:
-                return fit(model, found, in_turn(chosen, steps, generator), start, pull)
+                return fit_gates(
+                    model, found, shuffled_rounds(chosen, steps, generator), start, pull
+                )
 
             free = fitted(start, 0.0)
             progress((turn + 1 / 3) / len(seeds), "gates without a pull")
@@ -135,10 +137,10 @@ def gate_heads(
             progress((turn + 1) / len(seeds), "gates pulled shut")
             fits.append(torch.stack([shut, 1 - opened, opened * (1 - shut)]))
     words = sum(int(asked_tokens(batch["labels"]).sum()) for batch in chosen)
-    return rows(found.heads, torch.stack(fits).double().numpy(), words)
+    return gate_rows(found.heads, torch.stack(fits).double().numpy(), words)
 
 
-def fit(
+def fit_gates(
     model: nn.Module,
     found: Discovery,
     batches: Sequence[Mapping[str, Tensor]],
@@ -166,7 +168,7 @@ def fit(
     return a.detach().cpu()
 
 
-def sample(
+def sample_batches(
     batches: Iterable[Mapping[str, Tensor]], count: int, generator: torch.Generator
 ) -> list[Mapping[str, Tensor]]:
     """At most `count` random batches with predicted tokens, by reservoir sampling."""
@@ -186,7 +188,7 @@ def sample(
     return chosen
 
 
-def in_turn(
+def shuffled_rounds(
     batches: Sequence[Mapping[str, Tensor]], steps: int, generator: torch.Generator
 ) -> list[Mapping[str, Tensor]]:
     """`steps` batches: all of them in one random order after another."""
@@ -196,7 +198,7 @@ def in_turn(
     return [batches[i] for i in torch.cat(list(rounds))[:steps].tolist()]
 
 
-def rows(heads: HeadMap, fits: np.ndarray, words: int) -> list[dict[str, Any]]:
+def gate_rows(heads: HeadMap, fits: np.ndarray, words: int) -> list[dict[str, Any]]:
     """Tidy rows of fits (seeds x measures x heads): means, and t-intervals over several seeds."""
     seeds = len(fits)
     value, low, high = fits.mean(0), None, None

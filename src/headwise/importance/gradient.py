@@ -22,9 +22,9 @@ from headwise.attention.kernel import repeat
 from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
-from headwise.importance.attention_statistics import sides
+from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.measures import measure
-from headwise.importance.sums import SentenceSums, add_all, check_finite, to_numpy, unit
+from headwise.importance.sums import SentenceSums, add_all, check_finite, to_numpy, to_unit_norm
 from headwise.tasks.objective import (
     IGNORED,
     asked_tokens,
@@ -127,7 +127,7 @@ def gradients(
     Evaluation mode. Raises HeadwiseError for values that are not finite.
     """
     collected = {name: SentenceSums(found.heads) for name in GRADIENTS}
-    collected["gradient.normalised"] = SentenceSums(found.heads, scale=unit)
+    collected["gradient.normalised"] = SentenceSums(found.heads, scale=to_unit_norm)
     with (
         differentiable(model),
         evaluating(model),
@@ -137,13 +137,13 @@ def gradients(
     ):
         for batch in batches:
             tensors = on_device(model, batch)
-            asked, there = asked_tokens(tensors["labels"]), positions(tensors)
+            asked, there = asked_tokens(tensors["labels"]), token_masks(tensors)
             traces = traced(model, found, tensors, there)
             parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
             for site in found.modules:
                 if site in traces:
                     call, gradient = traces[site]
-                    queries, keys = (there[side] for side in sides(site))
+                    queries, keys = (there[side] for side in sides_of_site(site))
                     numbers = reduced(call, gradient, queries, keys, asked)
                 else:  # a layer without heads
                     numbers = dict.fromkeys(GRADIENTS, (asked.new_zeros(len(asked), 0), asked))
@@ -200,7 +200,7 @@ def reduced(
     }
 
 
-def positions(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def token_masks(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """By side, where a token is and no padding: B S and B T. A decoder's tokens end with the last predicted one."""
     source = source_places(batch)
     if "decoder_input_ids" not in batch:
@@ -212,7 +212,7 @@ def positions(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def sound(call: AttentionCall, there: Mapping[str, Tensor]) -> Tensor:
     """Whether a layer's outputs are finite numbers wherever a token is, as one truth value on the device."""
     sums = call.output.detach().sum((2, 3), dtype=torch.float32)
-    return sums.masked_fill(~there[sides(call.site)[0]], 0).isfinite().all()
+    return sums.masked_fill(~there[sides_of_site(call.site)[0]], 0).isfinite().all()
 
 
 def refuse_unsound(layers: Mapping[Site, Tensor], losses: Tensor | None = None) -> None:

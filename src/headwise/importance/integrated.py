@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from headwise.attention import AttentionCall, Discovery, evaluating
 from headwise.attention.offload import reloading
 from headwise.heads import Site
-from headwise.importance.ablation import TOKENS, Batch, losses, recordings
+from headwise.importance.ablation import TOKENS, RecordedBatch, losses, recordings
 from headwise.importance.gradient import frozen
 from headwise.importance.measures import measure
 from headwise.importance.sums import SentenceSums, add_all
@@ -75,7 +75,7 @@ def integrated_gradients(
 
 
 def slopes(
-    model: nn.Module, found: Discovery, batch: Batch, site: Site, steps: int, tokens: int
+    model: nn.Module, found: Discovery, batch: RecordedBatch, site: Site, steps: int, tokens: int
 ) -> Tensor:
     """Σ_k ∂L/∂ξ_h at ξ = k / steps, by sentence and head of one layer: B H."""
     wide = torch.promote_types(next(model.parameters()).dtype, torch.float32)

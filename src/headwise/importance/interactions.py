@@ -27,7 +27,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, save_table
 from headwise.importance.ablation import removal_losses
 from headwise.importance.measurement import importance_values
-from headwise.importance.untrained import sample
+from headwise.importance.untrained import sample_text
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent
 from headwise.statistics import bootstrap, corrected, interval, paired_bootstrap_p
@@ -124,11 +124,11 @@ def interactions(
         first, second = halves(text)
         heads = largest_outputs(model, first, seed)
         every = list(combinations(heads, 2))
-        screen = effects(model, first, heads, every, part(report, 0.0, 0.6), "all pairs")
+        screen = removal_effects(model, first, heads, every, part(report, 0.0, 0.6), "all pairs")
         screened = dict(zip(every, screen.interactions().sum(0) / screen.tokens.sum(), strict=True))
         chosen = sorted(every, key=lambda pair: -abs(screened[pair]))[:pairs]
         needed = [head for head in heads if any(head in pair for pair in chosen)]
-        found = effects(
+        found = removal_effects(
             model, second, needed, chosen, part(report, 0.6, 1.0), f"{len(chosen)} pairs"
         )
         rows = found.rows(seed)
@@ -157,7 +157,7 @@ def halves(text: AnyText) -> tuple[AnyText, AnyText]:
     count = min(SCREEN, len(text) // 2)
     first = {number * len(text) // count for number in range(count)}
     rest: AnyText = text.take([place for place in range(len(text)) if place not in first])
-    return text.take(sorted(first)), sample(rest, SENTENCES)
+    return text.take(sorted(first)), sample_text(rest, SENTENCES)
 
 
 def largest_outputs(model: Model, text: AnyText, seed: int) -> list[Head]:
@@ -212,7 +212,7 @@ class Effects:
         }
 
 
-def effects(
+def removal_effects(
     model: Model,
     text: AnyText,
     heads: Sequence[Head],

@@ -19,8 +19,8 @@ from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance.agreement import head_values
-from headwise.importance.attention_statistics import sides
-from headwise.importance.gradient import positions
+from headwise.importance.attention_statistics import sides_of_site
+from headwise.importance.gradient import token_masks
 from headwise.importance.measures import (
     Need,
     measure,
@@ -71,15 +71,15 @@ def run_pass(
     """One pass over a text, which makes these measures.
 
     The declared function gets the model and the batches and, if it has parameters of these names, `names`, `seed` and
-    `progress`. It either yields an array for each batch (`summed`), or returns sums by name or a Measurement. Sums are
-    those of this process; `SentenceSums.gather` puts several together.
+    `progress`. It either yields an array for each batch (`sums_of_measure`), or returns sums by name or a Measurement.
+    Sums are those of this process; `SentenceSums.gather` puts several together.
     """
     function = measure[names[0]].function
     possible = {"names": names, "seed": seed, "progress": progress}
     wanted = inspect.signature(function).parameters
     extras = {name: value for name, value in possible.items() if name in wanted}
     if inspect.isgeneratorfunction(function):
-        return Measurement({names[0]: summed(model, text, names[0], extras)})
+        return Measurement({names[0]: sums_of_measure(model, text, names[0], extras)})
     result = function(model, text, **extras)
     if isinstance(result, Measurement):
         return result
@@ -115,11 +115,11 @@ class DeviceBatches:
 
     def queries(self, batch: Mapping[str, Tensor], site: Site) -> Tensor:
         """Where a layer's queries are tokens and no padding: booleans B Q."""
-        side, _ = sides(site)
-        return positions(dict(batch))[side]
+        side, _ = sides_of_site(site)
+        return token_masks(dict(batch))[side]
 
 
-def summed(
+def sums_of_measure(
     model: Model, text: Batches | Fold, name: str, extras: Mapping[str, Any]
 ) -> SentenceSums:
     """The sums of a measure whose function yields an array for each batch: its sentences x heads, in the order of

@@ -9,7 +9,7 @@ from headwise.errors import HeadwiseError
 from headwise.importance.faithfulness import RANDOM_ORDERS, check_faithfulness, faithfulness
 from headwise.importance.measurement import run_passes, usual_measures
 from headwise.importance.measures import resolve_measures
-from headwise.importance.scores import Scores, scores_of
+from headwise.importance.scores import Scores, collect_scores
 from headwise.importance.untrained import score_untrained
 from headwise.model import Model
 from headwise.progress import Report, part, shown
@@ -56,7 +56,9 @@ def score(
         passes = run_passes(
             model, batches, measures, seed, part(report, before, 0.8 if judge else 1.0)
         )
-        scores = scores_of(model, batches, measures, passes, seed, controls if untrained else None)
+        scores = collect_scores(
+            model, batches, measures, passes, seed, controls if untrained else None
+        )
         if judge:
             report(0.8, "judge")
             judged = faithfulness(model, batches, passes.sums, RANDOM_ORDERS, seed)

@@ -119,7 +119,7 @@ class Scores:
         return cls(table, signature, relevance, **others)
 
 
-def scores_of(
+def collect_scores(
     model: Model,
     text: Batches,
     wanted: Iterable[str],
@@ -139,7 +139,7 @@ def scores_of(
         "dropped": text.dropped,
         "longest": model.task.longest,
         "measures": measures,
-        "absent": absent(model, resolve_measures(wanted), measures),
+        "absent": missing_measures(model, resolve_measures(wanted), measures),
         "exclude": "keyquery",
         "mode": "evaluation (no dropout)",
         "dtype": str(model.hf.dtype).removeprefix("torch."),
@@ -171,7 +171,7 @@ def declared_facts(name: str) -> dict[str, str]:
     }
 
 
-def absent(model: Model, wanted: Iterable[str], made: Iterable[str]) -> list[str]:
+def missing_measures(model: Model, wanted: Iterable[str], made: Iterable[str]) -> list[str]:
     """What was asked for and has no value, with the reason: a sentence each."""
     name = "attention-to-end"
     if name in wanted and name not in made:

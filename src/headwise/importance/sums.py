@@ -23,7 +23,7 @@ Sums = tuple[np.ndarray, np.ndarray]  # sums (sentences x heads), counts (senten
 UNITS = 20_000  # from twice as many sentences on, neighbours are merged, so that memory does not grow with the text
 
 
-def unit(values: np.ndarray) -> np.ndarray:
+def to_unit_norm(values: np.ndarray) -> np.ndarray:
     """Values … x heads divided by their ℓ2 norm over the heads; all zero stays zero."""
     norm = np.linalg.norm(values, axis=-1, keepdims=True)
     scaled: np.ndarray = np.divide(values, norm, out=np.zeros_like(values), where=norm != 0)
@@ -37,7 +37,7 @@ def relative(sizes: np.ndarray) -> np.ndarray:
     return shares
 
 
-SCALES: dict[str, Scale] = {"unit": unit, "share": relative}  # by the name in a declaration
+SCALES: dict[str, Scale] = {"unit": to_unit_norm, "share": relative}  # by the name in a declaration
 
 
 class SentenceSums:

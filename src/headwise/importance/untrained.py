@@ -77,7 +77,7 @@ def score_untrained(
     """The scores of untrained controls on SENTENCES sentences of a text, spread evenly over it: one row a control, head and
     measure, columns COLUMNS. No expensive measure. seed: of everything that draws; the controls have the next ones."""
     names = [name for name in resolve_measures(measures) if not measure[name].expensive]
-    few, rows = sample(text, SENTENCES), list[dict[str, Any]]()
+    few, rows = sample_text(text, SENTENCES), list[dict[str, Any]]()
     for number, own in enumerate(control_seeds(count, seed) if names else []):
         control, share = untrained(model, own), part(progress, number / count, (number + 1) / count)
         scores = run_passes(control, control.task.batches(few), names, seed, share)
@@ -85,7 +85,7 @@ def score_untrained(
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def sample(text: AnyText | OwnInputs, count: int) -> Any:
+def sample_text(text: AnyText | OwnInputs, count: int) -> Any:
     """At most so many sentences of a text, spread evenly over it; batches that a user brings stay whole."""
     if not isinstance(text, ParallelText | Text | LabelledText) or len(text) <= count:
         return text

@@ -14,12 +14,12 @@ from headwise.model_files import folder_of
 from headwise.report.every_head import closed_of
 from headwise.report.format import measure_name
 from headwise.report.models import value
-from headwise.report.run_folder import Run, read_run
+from headwise.report.run_folder import FinishedRun, read_run
 
 RUN_EXAMPLES = 12  # sentences of the run's text
 
 
-def run_of(spec: str) -> Run | None:
+def run_of(spec: str) -> FinishedRun | None:
     """The finished study in a folder, or None for any other model."""
     folder = Path(spec)
     if (folder / "run.json").is_file() and folder_of(folder) != folder:
@@ -27,13 +27,13 @@ def run_of(spec: str) -> Run | None:
     return None
 
 
-def pruned_model(run: Run) -> Path | None:
+def pruned_model(run: FinishedRun) -> Path | None:
     """The folder of the model that the run chose, where its weights were kept."""
     folder = run.folder / "pruned" / str(run.facts.get("chosen"))
     return folder if (folder / "config.json").is_file() else None
 
 
-def head_details(run: Run | None) -> dict[str, Any]:
+def head_details(run: FinishedRun | None) -> dict[str, Any]:
     """What the run knows, ready for JSON: `scores` by measure and head, `roles` by head, `pruned`
     models with the step of training from which each gate is shut.
 
@@ -48,7 +48,7 @@ def head_details(run: Run | None) -> dict[str, Any]:
     }
 
 
-def scores_by_measure(run: Run) -> list[dict[str, Any]]:
+def scores_by_measure(run: FinishedRun) -> list[dict[str, Any]]:
     """Every measure of heads.csv: its name, and for each head value, low and high."""
     measures: list[dict[str, Any]] = []
     if run.heads is None:
@@ -63,7 +63,7 @@ def scores_by_measure(run: Run) -> list[dict[str, Any]]:
     return measures
 
 
-def roles_by_head(run: Run) -> dict[str, list[dict[str, Any]]]:
+def roles_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
     """The roles of each head: name, value, interval, number of words, and baseline."""
     by_head: dict[str, list[dict[str, Any]]] = {}
     if run.roles is None:
@@ -76,7 +76,7 @@ def roles_by_head(run: Run) -> dict[str, list[dict[str, Any]]]:
     return by_head
 
 
-def pruned_models(run: Run) -> list[dict[str, Any]]:
+def pruned_models(run: FinishedRun) -> list[dict[str, Any]]:
     """The pruned models of the run, with the heads that each kept."""
     rows = {model["setting"]: model for model in run.pruned}
     closed = closed_of(run)
@@ -98,7 +98,7 @@ def pruned_models(run: Run) -> list[dict[str, Any]]:
     return models
 
 
-def run_sentences(run: Run) -> list[str]:
+def run_sentences(run: FinishedRun) -> list[str]:
     """A few short source sentences of the run's dev text."""
     file = run.folder / "translations" / "dev" / "source.txt"
     lines = run.translations.get("source", [])

@@ -25,8 +25,8 @@ from torch import Tensor
 from headwise.attention import AttentionCall, capture
 from headwise.attention.discover import output_of
 from headwise.attention.removal import with_others
-from headwise.attention.reuse import Trial, in_turn, recording, reusable, trying
-from headwise.decoding.translator import decode, longest, most_written
+from headwise.attention.reuse import Trial, group_trials, recording, reusable, trying
+from headwise.decoding.translator import decode, most_written, sentence_limit
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Site, describe
 from headwise.importance.ablation import uniform_output
@@ -110,7 +110,7 @@ class Predictor:
         self.task = model.task.name
         self.heads = list(model.heads)
         self.trees = trees or {}
-        self.most = min(most, longest(hf))
+        self.most = min(most, sentence_limit(hf))
         self.outputs: OrderedDict[tuple[Any, ...], tuple[Prompt, Prediction]] = OrderedDict()
 
     def full(
@@ -171,7 +171,7 @@ class Predictor:
     def translate(self, inputs: Mapping[str, Tensor], beam: int) -> list[int]:
         """The ids of a translation, from the start token to the end of the sentence."""
         source = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-        length = most_written(source["input_ids"].shape[1], longest(self.hf))
+        length = most_written(source["input_ids"].shape[1], sentence_limit(self.hf))
         with one_thread():
             ids = decode(self.hf, self.tokenizer, source, Search(beam=beam), length)[0]
         written: list[int] = ids.tolist()
@@ -258,7 +258,7 @@ class Predictor:
             reusable(self.hf, found, record, forward, before)
             changes = torch.zeros(len(self.heads), before.shape[1])
             done = 0
-            for group in in_turn(record, trials, copies):
+            for group in group_trials(record, trials, copies):
                 with trying(self.hf, found, record, [trials[trial] for trial in group]):
                     after = forward(len(group))
                 changes[[on[trial] for trial in group]] = after - before

@@ -13,7 +13,7 @@ from typing import Any
 
 from headwise.data import embedded
 from headwise.data.annotated import Annotated
-from headwise.data.subwords import Coverage, align
+from headwise.data.subwords import Coverage, align_subwords
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 
@@ -101,7 +101,7 @@ def with_tree(tokenizer: Any, sentence: Sentence, tree: Annotated | None) -> Sen
     """
     if tree is None:
         return sentence
-    aligned = align(tokenizer, [tree], len(sentence.ids), Coverage())
+    aligned = align_subwords(tokenizer, [tree], len(sentence.ids), Coverage())
     if not aligned or aligned[0].ids != sentence.ids:
         return sentence
     tree = aligned[0].sentence

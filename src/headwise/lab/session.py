@@ -33,7 +33,7 @@ from headwise.lab.sentence import Trees, example_trees, pickable, run_treebank, 
 from headwise.loading import load
 from headwise.model import Model
 from headwise.progress import Report, silent
-from headwise.report.run_folder import Run
+from headwise.report.run_folder import FinishedRun
 
 
 class Question(BaseModel):
@@ -87,7 +87,7 @@ class Session:
         self,
         model: Model,
         pruned: Model | None = None,
-        run: Run | None = None,
+        run: FinishedRun | None = None,
         trees: Trees | None = None,
         examples: Mapping[str, Sequence[str]] | None = None,
     ) -> None:

@@ -10,7 +10,7 @@ from headwise.model import Model
 from headwise.options import FineTuning
 from headwise.pruning.gate_training import freeze
 from headwise.training.loss_forward import dev_loss, loss_forward
-from headwise.training.trainer import TrainingRun, average, fit
+from headwise.training.trainer import TrainingRun, average, train_model
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def tune(
     tuning = replace(training, recipe=options.within(training.recipe))
     with same_gradients(hf):
         notes = freeze(hf, kinds)
-        cost = fit(hf, model.tokenizer, smaller.found, tuning, keep=max(options.average, 2))
+        cost = train_model(hf, model.tokenizer, smaller.found, tuning, keep=max(options.average, 2))
         average(hf, training.work, options.average)
     hf.eval()
     return Tuned(mask, smaller, before, loss(), notes, cost)

@@ -26,9 +26,9 @@ from headwise.heads import HeadMap, HeadMask, Kind, write_text
 from headwise.model import Model
 from headwise.options import Gates, GateTraining, Train
 from headwise.pruning.gates import HardConcrete, HeadGates, glorot_uniform
-from headwise.training.batches import Data
 from headwise.training.loss_forward import dev_loss, loss_forward
-from headwise.training.trainer import Gated, TrainingRun, average, fit, in_float32
+from headwise.training.token_batches import TrainingData
+from headwise.training.trainer import Gated, TrainingRun, average, in_float32, train_model
 
 RANK = 8  # of the low-rank changes of a linear layer
 GATES = "headwise_gates"  # the name of the gates among the model's submodules
@@ -289,7 +289,7 @@ def train_gates(
         )
         hf.add_module(GATES, gates)
         try:
-            spent = fit(
+            spent = train_model(
                 hf,
                 model.tokenizer,
                 model.found,
@@ -312,7 +312,7 @@ def train_gates(
 def decide(
     model: Model,
     gates: HeadGates,
-    dev: Data,
+    dev: TrainingData,
     kept: Tensor,
     tokens: int,
     notes: list[str],

@@ -16,7 +16,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind
 from headwise.model import Model
 from headwise.options import Keep, Unit
-from headwise.units import Together, first, sizes, total, units
+from headwise.units import Together, first_units, sizes, total, units
 
 Score = Callable[[HeadMask], Mapping[Head, float]]
 Quality = Callable[[HeadMask], float]
@@ -59,16 +59,18 @@ def greedy(
         going = set[Together]()
         for own, floor in floors.items():
             some = [together for together in left if together[0].kind in own]
-            going.update(first(some, sum(map(len, some)) - floor))
+            going.update(first_units(some, sum(map(len, some)) - floor))
         removed = {
-            *first([together for together in left if together in going], sum(map(len, left)) - size)
+            *first_units(
+                [together for together in left if together in going], sum(map(len, left)) - size
+            )
         }
         masks.append(masks[-1].without(head for together in removed for head in together))
         left = [together for together in left if together not in removed]
     return masks
 
 
-def order(values: Mapping[Head, float], heads: Sequence[Head]) -> list[Head]:
+def least_important_first(values: Mapping[Head, float], heads: Sequence[Head]) -> list[Head]:
     """Heads from the least important on; equal ones keep their order."""
     refuse_holes(values, heads)
     return sorted(heads, key=lambda head: values[head])

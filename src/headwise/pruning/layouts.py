@@ -8,8 +8,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
 from headwise.options import Keep, Unit
 from headwise.pruning.controls import Case, control
-from headwise.pruning.greedy import order, random_scores
-from headwise.units import first, target_counts, units
+from headwise.pruning.greedy import least_important_first, random_scores
+from headwise.units import first_units, target_counts, units
 
 
 @control(
@@ -86,7 +86,9 @@ def at_random(
     for own, count in target_counts(chosen, keep, 0, unit).items():
         some = chosen.only(own)
         drawn = sorted(units(some, unit), key=lambda together: scores[together[0]])
-        removed += [head for together in first(drawn, some.total - count) for head in together]
+        removed += [
+            head for together in first_units(drawn, some.total - count) for head in together
+        ]
     return HeadMask.full(heads).without(removed)
 
 
@@ -97,5 +99,7 @@ def one_per_layer(heads: HeadMap, kinds: Sequence[Kind], score: Mapping[Head, fl
     HeadwiseError for a score that lacks a head or is not a number.
     """
     chosen = heads.only(kinds)
-    best = {Site(head.kind, head.layer): head for head in order(score, list(chosen))}
+    best = {
+        Site(head.kind, head.layer): head for head in least_important_first(score, list(chosen))
+    }
     return HeadMask.full(heads).without(set(chosen) - set(best.values()))

@@ -31,7 +31,7 @@ from headwise.progress import Report, part, shown, silent
 from headwise.pruning.gate_training import Pruned, prune_by_gates
 from headwise.pruning.greedy import smallest_within
 from headwise.pruning.ranking import Ranking, greedy_masks
-from headwise.pruning.scores import removal_scores
+from headwise.pruning.removal_scores import removal_scores
 from headwise.pruning.target_count import prune_to_count, updates_of
 from headwise.pruning.top_k import prune_by_top_k
 from headwise.tasks import AnyText, held_out

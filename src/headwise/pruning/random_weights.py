@@ -88,12 +88,14 @@ def narrower(shape: Architecture, vocabulary: int, parameters: int) -> Architect
         for width in widths
     ]
     fitting = [
-        other for other in shapes if weights(other, vocabulary) - parameters <= unit(other) / 2
+        other
+        for other in shapes
+        if count_weights(other, vocabulary) - parameters <= weights_per_unit(other) / 2
     ]
     if not fitting:
         raise HeadwiseError(
             f"There is no narrower model of {parameters:,} weights: the narrowest with {shape.heads} heads "
-            f"(width {widths[0]}) has {weights(shapes[0], vocabulary):,}. Leave this control out."
+            f"(width {widths[0]}) has {count_weights(shapes[0], vocabulary):,}. Leave this control out."
         )
     ratio = shape.feedforward / shape.width
     return min(fitting, key=lambda other: abs(math.log(other.feedforward / other.width / ratio)))
@@ -102,17 +104,17 @@ def narrower(shape: Architecture, vocabulary: int, parameters: int) -> Architect
 def filled(shape: Architecture, vocabulary: int, parameters: int) -> Architecture:
     """The shape with the feed-forward size, at least 1, that is nearest to this number of weights."""
     least = shape.model_copy(update={"feedforward": 1})
-    more = round((parameters - weights(least, vocabulary)) / unit(shape))
+    more = round((parameters - count_weights(least, vocabulary)) / weights_per_unit(shape))
     return shape.model_copy(update={"feedforward": 1 + max(0, more)})
 
 
-def unit(shape: Architecture) -> int:
+def weights_per_unit(shape: Architecture) -> int:
     """The weights of one unit of feed-forward size, over all layers."""
     return (shape.encoder_layers + shape.decoder_layers) * (2 * shape.width + 1)
 
 
-def weights(shape: Architecture, vocabulary: int) -> int:
-    """The number of weights of a model that `build` makes of this shape, tied ones counted once."""
+def count_weights(shape: Architecture, vocabulary: int) -> int:
+    """The number of weights of a model that `build_model` makes of this shape, tied ones counted once."""
     wide, layers = shape.width, shape.encoder_layers + shape.decoder_layers
     attention = (layers + shape.decoder_layers) * 4 * (wide * wide + wide)
     feedforward = layers * (2 * wide * shape.feedforward + shape.feedforward + wide)

@@ -14,7 +14,7 @@ from headwise.model import Model
 from headwise.options import WITHOUT_TEXT, Greedy, several
 from headwise.pruning.greedy import greedy, random_scores, weight_norms
 from headwise.tasks.batches import Batches
-from headwise.units import alike, left_by_step, units
+from headwise.units import divide_among_heads, left_by_step, units
 
 Rows = list[tuple[str, float, float | None, float | None]]  # measure, value, low, high
 Change = tuple[
@@ -54,7 +54,9 @@ def greedy_masks(ranking: Ranking, options: Greedy) -> dict[int, HeadMask]:
     parts = units(heads.only(kinds), options.unit)
 
     def score(mask: HeadMask) -> Mapping[Head, float]:
-        return alike(ranking(mask), parts) if ranking.score == "random" else ranking(mask)
+        return (
+            divide_among_heads(ranking(mask), parts) if ranking.score == "random" else ranking(mask)
+        )
 
     (keep,) = several(options.keep) or [1]
     masks = greedy(heads, score, kinds, options.step, once, keep, options.unit)

@@ -178,7 +178,7 @@ def prune_to_count(
     Trains `model` in place; resumes from `training.work`. training: as the full model was trained. Raises HeadwiseError
     for a number below 1 or above the number of heads, and when `keep` has other kinds than `kinds`.
     """
-    heads = heads_of(model, keep, kinds)
+    heads = removable_heads(model, keep, kinds)
     gates = CountedGates(
         heads,
         HardConcrete(options.temperature),
@@ -218,7 +218,7 @@ def settle_share(options: GateTraining) -> float:
     return 0.0 if options.train == "gates" else SETTLE
 
 
-def heads_of(model: Model, keep: Keep, kinds: tuple[Kind, ...]) -> HeadMap:
+def removable_heads(model: Model, keep: Keep, kinds: tuple[Kind, ...]) -> HeadMap:
     """The heads that may be removed. Raises HeadwiseError for kinds without a target count."""
     if not isinstance(keep, int) and set(keep) != set(kinds):
         raise HeadwiseError(

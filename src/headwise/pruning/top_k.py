@@ -27,7 +27,7 @@ from headwise.pruning.gates import EDGE, HardConcrete
 from headwise.pruning.target_count import (
     SETTLE,
     TargetGates,
-    heads_of,
+    removable_heads,
     settle_share,
     train_to_count,
 )
@@ -114,7 +114,7 @@ def prune_by_top_k(
 
     Trains in place, resumes and raises as `prune_to_count` does.
     """
-    heads = heads_of(model, keep, kinds)
+    heads = removable_heads(model, keep, kinds)
     gates = TopGates(
         heads, start_of(options, heads, training.seed), keep, settle_share(options), options.unit
     )

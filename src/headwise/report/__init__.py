@@ -15,7 +15,7 @@ def report(run: str | Path) -> Path:
     """
     from headwise.report import html_page  # the charts' libraries take a second to load
 
-    return html_page.write(html_page.read(Path(run)), Path(run))
+    return html_page.write_page(html_page.read_folder(Path(run)), Path(run))
 
 
 def compare(run: str | Path, other: str | Path, out: str | Path = Path("runs/comparison")) -> Path:
@@ -33,7 +33,7 @@ def compare(run: str | Path, other: str | Path, out: str | Path = Path("runs/com
         raise HeadwiseError(
             f"{folder} is the folder of a run, which has a report of its own: name another folder."
         )
-    return html_page.write(both, folder)
+    return html_page.write_page(both, folder)
 
 
 def animate(run: str | Path, file: str | Path) -> Path:

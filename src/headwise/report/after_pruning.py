@@ -28,7 +28,7 @@ from headwise.report.format import (
     signed,
 )
 from headwise.report.role_charts import FAINT, faint, of_kind, role_sorts, sorts_colour
-from headwise.report.run_folder import Roles, Run
+from headwise.report.run_folder import FinishedRun, RolesFolder
 from headwise.report.score_maps import drawn_measures
 from headwise.roles.role import NO_ROLE, category, display_name, expected_roles
 
@@ -50,7 +50,7 @@ class Change:
     """
 
     model: models.Model
-    found: Roles
+    found: RolesFolder
     heads: list[Head]
     kept: list[Role]
     lost: list[Role]
@@ -92,7 +92,7 @@ class Change:
     order=110,
     files=("rescored/", "roles/", "heads.csv"),
 )
-def build(run: Run) -> dict[str, Any] | None:
+def after_pruning_section(run: FinishedRun) -> dict[str, Any] | None:
     """Figures and tables, kind by kind; None where no pruned model was scored or tested for roles again."""
     kinds = [kind for kind in KINDS if changes(run, kind)]
     ranks = rank_table(run)
@@ -105,10 +105,10 @@ def build(run: Run) -> dict[str, Any] | None:
     }
 
 
-def _of_kind(run: Run, kind: str) -> dict[str, Any]:
+def _of_kind(run: FinishedRun, kind: str) -> dict[str, Any]:
     assert run.roles is not None
     found = changes(run, kind)
-    before = roles_of(run.roles, kind)
+    before = head_roles(run.roles, kind)
     drawn = before or any(change.now for change in found)
     return {
         "heads": HEADS_OF_KIND[kind],
@@ -117,17 +117,17 @@ def _of_kind(run: Run, kind: str) -> dict[str, Any]:
         "figures": [functions_left(run.roles, kind, found), role_by_role(run.roles, kind, found)]
         if drawn
         else [],
-        "counts": counts_table(run, kind),
+        "counts": role_changes_table(run, kind),
         "changed": changed_table(run, kind),
         "best": best_table(run, kind),
     }
 
 
-def changes(run: Run, kind: str) -> list[Change]:
+def changes(run: FinishedRun, kind: str) -> list[Change]:
     """For every model that pruned heads of a kind and was tested for roles again, from many heads to few."""
     if run.roles is None or kind not in set(run.roles.labels["kind"]):
         return []
-    before = roles_of(run.roles, kind)
+    before = head_roles(run.roles, kind)
     found = []
     for model in run.pruned:
         again = run.rescored.get(model["setting"])
@@ -135,11 +135,11 @@ def changes(run: Run, kind: str) -> list[Change]:
             continue
         mask = run.layouts.get(model["setting"])
         heads = (
-            heads_of(again.roles.labels, kind)
+            heads_in_table(again.roles.labels, kind)
             if mask is None
             else sorted(h for h in mask.kept if h.kind == kind)
         )
-        now = set(roles_of(again.roles, kind))
+        now = set(head_roles(again.roles, kind))
         left = set(heads)
         parts = {
             "kept": [role for role in before if role in now],
@@ -151,19 +151,19 @@ def changes(run: Run, kind: str) -> list[Change]:
     return sorted(found, key=lambda change: -len(change.heads))
 
 
-def heads_of(found: pd.DataFrame, kind: str) -> list[Head]:
+def heads_in_table(found: pd.DataFrame, kind: str) -> list[Head]:
     """The heads of a kind in a table."""
     rows = of_kind(found, kind)[["kind", "layer", "head"]].drop_duplicates()
     return sorted(Head(*row) for row in rows.itertuples(index=False, name=None))
 
 
-def roles_of(found: Roles, kind: str) -> list[Role]:
+def head_roles(found: RolesFolder, kind: str) -> list[Role]:
     """Every head of a kind with every role it has."""
     rows = of_kind(found.roles, kind)[["kind", "layer", "head", "measure"]]
     return sorted((Head(*row[:3]), row[3]) for row in rows.itertuples(index=False, name=None))
 
 
-def scores_of(found: Roles) -> Mapping[Role, Mapping[Any, Any]]:
+def tested_rows(found: RolesFolder) -> Mapping[Role, Mapping[Any, Any]]:
     """The row of every head and measure that was tested."""
     rows = found.table.dropna(subset=["value"]).to_dict("records")
     return {(Head(row["kind"], row["layer"], row["head"]), row["measure"]): row for row in rows}
@@ -177,7 +177,7 @@ def score_text(row: Mapping[Any, Any] | None) -> str:
     return text if pd.isna(row["low"]) else f"{text} [{row['low']:.2f}, {row['high']:.2f}]"
 
 
-def counts_table(run: Run, kind: str) -> Table | None:
+def role_changes_table(run: FinishedRun, kind: str) -> Table | None:
     """Model by model, how many roles were kept, lost, new, and which another head has now; None without any role."""
     shown = [one for one in changes(run, kind) if one.kept or one.lost or one.new or one.removed]
     columns: Columns = {
@@ -199,13 +199,13 @@ def counts_table(run: Run, kind: str) -> Table | None:
     )
 
 
-def changed_table(run: Run, kind: str) -> Table | None:
+def changed_table(run: FinishedRun, kind: str) -> Table | None:
     """Every role that the heads of pruned models lost or gained, with its score before and after."""
     assert run.roles is not None
-    before = scores_of(run.roles)
+    before = tested_rows(run.roles)
     rows = []
     for change in changes(run, kind):
-        after = scores_of(change.found)
+        after = tested_rows(change.found)
         for role in (*change.lost, *change.new):
             rows.append((change, role, before.get(role), after.get(role)))
 
@@ -225,7 +225,7 @@ def changed_table(run: Run, kind: str) -> Table | None:
     return table("Roles that changed", rows, columns, code=lambda row: row[1][1])
 
 
-def best_table(run: Run, kind: str) -> Table | None:
+def best_table(run: FinishedRun, kind: str) -> Table | None:
     """The best head for each function that the papers name, model by model, whether or not it makes a role."""
     assert run.roles is not None
     known = {"full model": run.roles}
@@ -246,7 +246,7 @@ def best_table(run: Run, kind: str) -> Table | None:
     )
 
 
-def _best(found: Roles, kind: str, measure: str) -> str:
+def _best(found: RolesFolder, kind: str, measure: str) -> str:
     """`0.84 ✓` over the head; the tick: it is a confirmed role."""
     rows = found.table[(found.table["kind"] == kind) & (found.table["measure"] == measure)].dropna(
         subset=["value"]
@@ -255,15 +255,15 @@ def _best(found: Roles, kind: str, measure: str) -> str:
         return ""
     best = rows.sort_values("value", kind="stable").iloc[-1]
     head = Head(best["kind"], int(best["layer"]), int(best["head"]))
-    tick = " ✓" if (head, measure) in roles_of(found, kind) else ""
+    tick = " ✓" if (head, measure) in head_roles(found, kind) else ""
     return f"{best['value']:.2f}{tick}\n{head}"
 
 
-def functions_left(full: Roles, kind: str, found: list[Change]) -> Figure:
+def functions_left(full: RolesFolder, kind: str, found: list[Change]) -> Figure:
     """A row a model, a square a head, coloured by what it does; a head of two categories has both colours (Voita et al.
     2019, figure 8).
     """
-    known = [("full model", heads_of(full.labels, kind), roles_of(full, kind))]
+    known = [("full model", heads_in_table(full.labels, kind), head_roles(full, kind))]
     known += [(change.model["label"], change.heads, change.now) for change in found]
     cells = []
     for model in known:
@@ -331,15 +331,15 @@ def _squares(model: str, heads: list[Head], now: list[Role]) -> list[dict[str, A
     return cells
 
 
-def role_by_role(full: Roles, kind: str, found: list[Change]) -> Figure:
+def role_by_role(full: RolesFolder, kind: str, found: list[Change]) -> Figure:
     """A row a head and role, a column a model: the score, full colour where it is a role, faint where it is none."""
-    before = roles_of(full, kind)
+    before = head_roles(full, kind)
     known = sorted({*before, *(role for change in found for role in change.now)})
     steady = {role for role in known if all(role in change.kept for change in found)}
     drawn = sorted(sorted(known, key=lambda role: (role in steady, role))[:MOST])
     columns = [f"full model|{count(len(of_kind(full.labels, kind)), 'head')}"]
     columns += [f"{change.model['label']}|{count(len(change.heads), 'head')}" for change in found]
-    tables = [scores_of(full), *(scores_of(change.found) for change in found)]
+    tables = [tested_rows(full), *(tested_rows(change.found) for change in found)]
     cells = list[dict[str, Any]]()
     for role in drawn:
         row: dict[str, Any] = {
@@ -417,7 +417,7 @@ def _name(role: Role) -> str:
     return f"{role[0].layer}/{role[0].head}  {display_name(role[1])}"
 
 
-def pairs(run: Run) -> list[Pair]:
+def scores_before_and_after(run: FinishedRun) -> list[Pair]:
     """Every model that was scored again, with each family's measure that both it and the full model have."""
     found = list[Pair]()
     for model in run.pruned if run.heads is not None else ():
@@ -459,9 +459,9 @@ def rank(found: pd.DataFrame) -> float:
     return float(found["before"].rank().corr(found["after"].rank()))
 
 
-def rank_table(run: Run) -> Table | None:
+def rank_table(run: FinishedRun) -> Table | None:
     """The rank correlation of each score with itself before pruning, model by model; None where none was scored."""
-    known = pairs(run)
+    known = scores_before_and_after(run)
     shown = {model["setting"]: model for model, _, _ in known}
     texts = {
         (
@@ -480,11 +480,11 @@ def rank_table(run: Run) -> Table | None:
     )
 
 
-def scores_figure(run: Run) -> Figure | None:
+def scores_figure(run: FinishedRun) -> Figure | None:
     """Each score after pruning against the same before, a point a head that stays: of the chosen model, or else of the
     one with the most heads. None where nothing was scored again.
     """
-    known = pairs(run)
+    known = scores_before_and_after(run)
     if not known:
         return None
     shown = next((model for model, _, _ in known if model["chosen"]), known[0][0])
@@ -513,7 +513,7 @@ def scatter(
     x = axis("before:Q", one, domain=ends, tickCount=3, grid=False)
     y = axis("after:Q", other, domain=ends, tickCount=3, grid=False)
     present = [KIND_NAMES[kind] for kind in KINDS if KIND_NAMES[kind] in set(cells["kind"])]
-    shape = charts.shapes("kind:N", present, orient="top", columns=1)
+    shape = charts.shape_field("kind:N", present, orient="top", columns=1)
     shape |= {} if len(present) > 1 else {"legend": None}
     tip = tips("address:N|head", f"before:Q|{one}|.3~g", f"after:Q|{other}|.3~g")
     same = [{"before": end, "after": end} for end in ends]

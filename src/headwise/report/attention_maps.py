@@ -9,7 +9,7 @@ from typing import Any
 from headwise.report import charts
 from headwise.report.charts import Spec, axis, tips
 from headwise.report.components import Figure, Panel
-from headwise.report.run_folder import Roles
+from headwise.report.run_folder import RolesFolder
 from headwise.roles.role import evidence
 
 ROW = 20  # pixels of a row of the map
@@ -28,7 +28,7 @@ SQUARE: Spec = {"x2": {"field": "right"}, "y2": {"field": "bottom"}}  # the ends
 Arc = tuple[int, int, str, int]  # governor, dependent, relation, level
 
 
-def attention_maps(found: Roles) -> Figure | None:
+def attention_maps(found: RolesFolder) -> Figure | None:
     """A map for every example sentence; None where there is none."""
     if not found.examples:
         return None
@@ -37,15 +37,15 @@ def attention_maps(found: Roles) -> Figure | None:
         name="attention-maps",
         title="Roles at work",
         note="from the word of the row to the word of the column; outlined: where the role wants the weight",
-        panels=[_map(example) for example in found.examples],
+        panels=[_attention_map(example) for example in found.examples],
         columns=2,
         facts=f"Sentences searched: {looked_at:,}.",
     )
 
 
-def _map(example: Mapping[str, Any]) -> Panel:
-    words: list[str] = [_short(word) for word in example["words"]]
-    arcs = levels(example["arcs"])
+def _attention_map(example: Mapping[str, Any]) -> Panel:
+    words: list[str] = [_shorten_word(word) for word in example["words"]]
+    arcs = arc_levels(example["arcs"])
     head_room = (max(len(word) for word in [*words, "rest"]) * LETTER + 8) / ROW
     tree_room = STEP * (max((level for *_, level in arcs), default=0) + 0.9)
     size = len(words)
@@ -65,7 +65,11 @@ def _map(example: Mapping[str, Any]) -> Panel:
         labelPadding=4,
     )
     y["axis"] |= {"domain": False, "title": None}
-    marks = [_cells(example, x, y), _outlines(example["cells"], x, y), *_columns(words, x, y)]
+    marks = [
+        _weight_cells(example, x, y),
+        _outlines(example["cells"], x, y),
+        *_columns(words, x, y),
+    ]
     if arcs:
         marks += _tree(arcs, _own(example), -head_room, x, y)
     height = round((size - top) * ROW)
@@ -78,7 +82,7 @@ def _map(example: Mapping[str, Any]) -> Panel:
     )
 
 
-def _short(word: str, longest: int = LONGEST) -> str:
+def _shorten_word(word: str, longest: int = LONGEST) -> str:
     return word if len(word) <= longest else f"{word[: longest - 1]}…"
 
 
@@ -91,7 +95,7 @@ def _own(example: Mapping[str, Any]) -> set[frozenset[int]]:
     )
 
 
-def levels(arcs: Sequence[Sequence[Any]]) -> list[Arc]:
+def arc_levels(arcs: Sequence[Sequence[Any]]) -> list[Arc]:
     """Dependencies with the height of their arcs: 1, or one more than the highest arc that lies below."""
     found: list[Arc] = []
     spans: list[tuple[int, int, int]] = []
@@ -104,9 +108,9 @@ def levels(arcs: Sequence[Sequence[Any]]) -> list[Arc]:
     return found
 
 
-def _cells(example: Mapping[str, Any], x: Spec, y: Spec) -> Spec:
+def _weight_cells(example: Mapping[str, Any], x: Spec, y: Spec) -> Spec:
     """The weights as coloured squares; the rest in a column of its own."""
-    words = [*(_short(word, POINTED) for word in example["words"]), "no word"]
+    words = [*(_shorten_word(word, POINTED) for word in example["words"]), "no word"]
     size = len(example["words"])
     cells = []
     for q, weights in enumerate(example["weights"]):
@@ -157,7 +161,7 @@ def _tree(
     names = []
     for number, (governor, dependent, relation, level) in enumerate(arcs):
         strong = frozenset((governor, dependent)) in own
-        for step, (across, height) in enumerate(curve(governor, dependent, level * STEP)):
+        for step, (across, height) in enumerate(arc_points(governor, dependent, level * STEP)):
             lines.append(
                 {
                     "arc": number,
@@ -205,7 +209,7 @@ def _tree(
     return marks
 
 
-def curve(governor: int, dependent: int, height: float) -> list[tuple[float, float]]:
+def arc_points(governor: int, dependent: int, height: float) -> list[tuple[float, float]]:
     """An arc from over one word to over the other: up, across with round corners, down to the dependent."""
     toward = 1 if governor < dependent else -1
     start = governor + MIDDLE + FOOT * toward

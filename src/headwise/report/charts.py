@@ -1,6 +1,6 @@
 """Charts as Vega-Lite specifications: channels, layers, and what several sections draw.
 
-`mark` is one layer: a mark at rows, with its channels. `curve`, `intervals`, `stacked` and others are layers that
+`mark` is one layer: a mark at rows, with its channels. `curve`, `intervals`, `stacked_bars` and others are layers that
 belong together; `layered` puts layers on top of each other. Colours come from the theme: charts name ranges
 (`category`, `heatmap`, `ordinal`) and styles (`point`, `level`, `on-high` …), which `vega_config` defines for light and
 for dark paper. So the same specification is drawn on both.
@@ -83,7 +83,9 @@ def categories(text: str, names: Iterable[str], grey: str = "", **legend: Any) -
     return colour(text, [*others[:1], grey, *others[1:]], **shown)
 
 
-def shapes(text: str, names: Sequence[str], drawn: Sequence[str] = SHAPES, **legend: Any) -> Spec:
+def shape_field(
+    text: str, names: Sequence[str], drawn: Sequence[str] = SHAPES, **legend: Any
+) -> Spec:
     """One shape a name."""
     scale = {"domain": list(names), "range": [drawn[i % len(drawn)] for i, _ in enumerate(names)]}
     return field(text, scale=scale, legend={**_legend(names), **legend})
@@ -183,7 +185,7 @@ def beside(rows: Rows, y: Any, name: str) -> Spec:
     return text(rows, name, "label", {"value": "width"}, y, align="left", dx=10)
 
 
-def stacked(
+def stacked_bars(
     cells: Rows,
     y: Any,
     x: str,
@@ -282,7 +284,7 @@ def intervals(
     return [lines, mark("point", points, look, **places, color=ink, shape=shape, tooltip=list(tip))]
 
 
-def levels(
+def level_lines(
     rows: Rows, value: Spec, style: str = "level", dash: Any = None, along: str = "y"
 ) -> Spec:
     """Straight lines across a chart, one a row."""

@@ -16,10 +16,10 @@ from headwise.errors import HeadwiseError
 from headwise.grid import HeadGrid, Scale
 from headwise.heads import KINDS, Head, HeadMap
 from headwise.report import charts, every_head, models, summary
-from headwise.report.after_pruning import rank, roles_of, scatter, score_text, scores_of
+from headwise.report.after_pruning import head_roles, rank, scatter, score_text, tested_rows
 from headwise.report.charts import tips
 from headwise.report.components import Columns, Figure, HeadChart, Panel, section, table
-from headwise.report.every_head import heads_of
+from headwise.report.every_head import heads_of_run
 from headwise.report.format import (
     HEADS_OF_KIND,
     KIND_NAMES,
@@ -31,8 +31,8 @@ from headwise.report.format import (
     signed,
 )
 from headwise.report.kept_heads import by_layer
-from headwise.report.model_card import plan_of
-from headwise.report.run_folder import Run, read_run
+from headwise.report.model_card import plan_of_run
+from headwise.report.run_folder import FinishedRun, read_run
 from headwise.report.run_grid import pairs_figure
 from headwise.report.score_maps import drawn_measures, scaled
 from headwise.roles.role import category, display_name
@@ -45,7 +45,7 @@ LONGEST = 24  # letters of the name of a run
 class Comparison:
     """Two runs by what a reader calls them, `A · seed-1` and `B · seed-2`."""
 
-    runs: Mapping[str, Run]
+    runs: Mapping[str, FinishedRun]
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ class Comparison:
         return listed(list(self.runs))
 
     @property
-    def both(self) -> list[Run]:
+    def both(self) -> list[FinishedRun]:
         """The two runs."""
         return list(self.runs.values())
 
@@ -70,12 +70,12 @@ class Comparison:
     @property
     def reason(self) -> str:
         """Why a head of one run cannot be compared with the head of the same name in the other; empty where it can."""
-        one, other = (set(heads_of(run)) for run in self.both)
+        one, other = (set(heads_of_run(run)) for run in self.both)
         if not one or not other:
-            return f"{listed([name for name, run in self.runs.items() if not heads_of(run)])} names no head yet."
+            return f"{listed([name for name, run in self.runs.items() if not heads_of_run(run)])} names no head yet."
         if not self._shared:
             return f"The two have other heads: {_counted(one)}, and {_counted(other)}."
-        if not self.same_model and not all(plan_of(run).get("model") for run in self.both):
+        if not self.same_model and not all(plan_of_run(run).get("model") for run in self.both):
             return (
                 "Their models were trained apart, so that head 3 of a layer in one has nothing to do with head 3 of "
                 "that layer in the other."
@@ -92,7 +92,7 @@ class Comparison:
     def _shared(self) -> list[Head]:
         """The heads of every kind that has the same heads in both."""
         one, other = (
-            {k: [h for h in heads_of(run) if h.kind == k] for k in KINDS} for run in self.both
+            {k: [h for h in heads_of_run(run) if h.kind == k] for k in KINDS} for run in self.both
         )
         return [head for kind in KINDS if one[kind] == other[kind] for head in one[kind]]
 
@@ -129,15 +129,15 @@ def read_comparison(one: Path, other: Path) -> Comparison:
         raise HeadwiseError(
             f"{one} and {other} have nothing to compare: none of {', '.join(both)} is in both."
         )
-    names = [_short(run.name) for run in runs]
+    names = [_shorten_name(run.name) for run in runs]
     if names[0] == names[1]:
-        names = [_short(f"{run.folder.resolve().parent.name}/{run.name}") for run in runs]
+        names = [_shorten_name(f"{run.folder.resolve().parent.name}/{run.name}") for run in runs]
     return Comparison(
         {f"{letter} · {name}": run for letter, name, run in zip("AB", names, runs, strict=True)}
     )
 
 
-def _short(name: str) -> str:
+def _shorten_name(name: str) -> str:
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
@@ -158,9 +158,9 @@ FURTHEST = 2  # heads that a table names
     order=0,
     files=("run.json", "pruning.csv"),
 )
-def build_summary(found: Comparison) -> dict[str, Any]:
+def comparison_summary_section(found: Comparison) -> dict[str, Any]:
     """The headline numbers side by side, and which heads can be compared."""
-    built = {name: summary.build(run) for name, run in found.runs.items()}
+    built = {name: summary.summary_section(run) for name, run in found.runs.items()}
     known = {}
     for name, one in built.items():
         known[name] = {
@@ -183,14 +183,14 @@ def build_summary(found: Comparison) -> dict[str, Any]:
         "texts": [
             split
             for split in ("train", "dev", "test")
-            if len({_text(run, split) for run in found.both}) > 1
+            if len({_text_name(run, split) for run in found.both}) > 1
         ],
     }
 
 
-def _text(run: Run, split: str) -> str:
+def _text_name(run: FinishedRun, split: str) -> str:
     """The text of a split: its fingerprint, or what the plan calls it."""
-    data: Mapping[str, Any] = plan_of(run).get("data") or {}
+    data: Mapping[str, Any] = plan_of_run(run).get("data") or {}
     return str(
         (run.facts.get("signature") or {}).get(split) or data.get(split) or data.get("embedded")
     )
@@ -221,22 +221,27 @@ def build_settings(found: Comparison) -> dict[str, Any]:
     return {"settings": table("Settings that differ", rows, columns), "same": same}
 
 
-def _settings(run: Run) -> dict[str, str]:
+def _settings(run: FinishedRun) -> dict[str, str]:
     parts = {
-        "": plan_of(run),
+        "": plan_of_run(run),
         "signature": run.facts.get("signature"),
         "versions": run.facts.get("versions"),
     }
-    return {key: text for name, part in parts.items() for key, text in _flat(part, name).items()}
+    return {
+        key: text
+        for name, part in parts.items()
+        for key, text in _flat_settings(part, name).items()
+    }
 
 
-def _flat(value: Any, name: str) -> dict[str, str]:
+def _flat_settings(value: Any, name: str) -> dict[str, str]:
     """Nested settings as names with dots; tables of a list by their own name, or their number."""
     if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
         value = {f"{one.get('name', at)}": one for at, one in enumerate(value)}
     if isinstance(value, Mapping):
         parts = (
-            _flat(below, f"{name}.{key}" if name else str(key)) for key, below in value.items()
+            _flat_settings(below, f"{name}.{key}" if name else str(key))
+            for key, below in value.items()
         )
         return {key: text for part in parts for key, text in part.items()}
     return (
@@ -257,7 +262,7 @@ def _flat(value: Any, name: str) -> dict[str, str]:
 )
 def build_scores(found: Comparison) -> dict[str, Any] | None:
     """Each score of both runs head by head; None where no head can be paired, or no score is in both."""
-    pairs = {measure: joined(found, measure) for measure in _measures(found)}
+    pairs = {measure: paired_scores(found, measure) for measure in _measures(found)}
     pairs = {measure: table for measure, table in pairs.items() if len(table)}
     if not pairs:
         return None
@@ -296,7 +301,7 @@ def _measures(found: Comparison) -> list[str]:
     return [measure for measure in one if measure in other]
 
 
-def joined(found: Comparison, measure: str) -> pd.DataFrame:
+def paired_scores(found: Comparison, measure: str) -> pd.DataFrame:
     """A score of every paired head: kind, layer, head, before (of the first run), after (of the second)."""
     parts = []
     for run in found.both:
@@ -331,7 +336,7 @@ def _furthest(both: pd.DataFrame) -> str:
 
 
 def _maps(drawn: Mapping[str, pd.DataFrame], kind: str) -> Figure:
-    panels = [_map(measure, both[both["kind"] == kind]) for measure, both in drawn.items()]
+    panels = [_change_map(measure, both[both["kind"] == kind]) for measure, both in drawn.items()]
     return Figure(
         f"score-differences-{kind}",
         f"{capital(KIND_NAMES[kind])}: scores of B minus those of A",
@@ -341,7 +346,7 @@ def _maps(drawn: Mapping[str, pd.DataFrame], kind: str) -> Figure:
     )
 
 
-def _map(measure: str, both: pd.DataFrame) -> Panel:
+def _change_map(measure: str, both: pd.DataFrame) -> Panel:
     """How much more each head scores in the second run, by one measure."""
     change = both["after"] - both["before"]
     top = float(change.abs().max()) or 1.0
@@ -387,12 +392,12 @@ def build_roles(found: Comparison) -> dict[str, Any] | None:
     one, other = (run.roles for run in found.both)
     if one is None or other is None:
         return None
-    scored = [scores_of(one), scores_of(other)]
+    scored = [tested_rows(one), tested_rows(other)]
     names = list(found.runs)
     paired = set(found.heads)
     held = []
     for roles in (one, other):
-        held.append({role for kind in KINDS for role in roles_of(roles, kind)})
+        held.append({role for kind in KINDS for role in head_roles(roles, kind)})
     known = sorted(role for role in held[0] | held[1] if role[0] in paired)
     columns: Columns = {
         "head": lambda role: str(role[0]),
@@ -490,15 +495,17 @@ def build_layouts(found: Comparison) -> dict[str, Any] | None:
     }
     if paired:
         columns |= {
-            "kept by both": lambda pair: str(len(_kept(one, pair[0]) & _kept(other, pair[1]))),
+            "kept by both": lambda pair: str(
+                len(_kept_heads(one, pair[0]) & _kept_heads(other, pair[1]))
+            ),
             "expected of two random choices": lambda pair: (
                 f"{pair[0]['kept'] ** 2 / pair[0]['total']:.1f}"
             ),
             "only A": lambda pair: listed(
-                sorted(map(str, _kept(one, pair[0]) - _kept(other, pair[1])))
+                sorted(map(str, _kept_heads(one, pair[0]) - _kept_heads(other, pair[1])))
             ),
             "only B": lambda pair: listed(
-                sorted(map(str, _kept(other, pair[1]) - _kept(one, pair[0])))
+                sorted(map(str, _kept_heads(other, pair[1]) - _kept_heads(one, pair[0])))
             ),
         }
     else:
@@ -538,13 +545,13 @@ def equal_counts(found: Comparison) -> list[Kept]:
     return [min(pairs[key], key=order) for key in sorted(pairs)]
 
 
-def _kept(run: Run, model: models.Model) -> frozenset[Head]:
+def _kept_heads(run: FinishedRun, model: models.Model) -> frozenset[Head]:
     return frozenset(
         head for head in run.layouts[model["setting"]].kept if head.kind in model["kinds"]
     )
 
 
-def _by_layer(run: Run, model: models.Model) -> str:
+def _by_layer(run: FinishedRun, model: models.Model) -> str:
     mask = run.layouts[model["setting"]]
     kinds = run.pruned_kinds(model)
     return "; ".join(" · ".join(str(left) for left, _ in by_layer(mask, kind)) for kind in kinds)
@@ -554,7 +561,7 @@ def kept_map(found: Comparison, pair: Kept) -> Figure:
     """Layers × heads: kept by both models, by one of them, or by neither."""
     (one, other) = found.both
     (model, second) = pair
-    kept = _kept(one, model), _kept(other, second)
+    kept = _kept_heads(one, model), _kept_heads(other, second)
     words = {
         (True, True): "both",
         (True, False): "only A",

@@ -13,7 +13,7 @@ from headwise.report.components import Columns, Table, chosen_badge, section, ta
 from headwise.report.format import capital, percent, probability, quantity, size
 from headwise.report.models import BLEU, P_TUNED, TUNED, Model, P, value, verdict
 from headwise.report.quality_curves import greedy_figures, quality_figures
-from headwise.report.run_folder import Run
+from headwise.report.run_folder import FinishedRun
 
 SHORT = {"encoder-self": "enc", "decoder-self": "dec", "cross": "cross"}
 UNCOMPENSATED = Control(
@@ -35,7 +35,7 @@ two_digits = "{:.2f}".format
     order=80,
     files=("pruning.csv",),
 )
-def build(run: Run) -> dict[str, Any] | None:
+def cost_section(run: FinishedRun) -> dict[str, Any] | None:
     """Curves and tables; the section is left out where nothing was pruned."""
     if run.models.empty:
         return None
@@ -51,16 +51,16 @@ def build(run: Run) -> dict[str, Any] | None:
     }
 
 
-def compared_tables(run: Run) -> list[Table]:
+def compared_tables(run: FinishedRun) -> list[Table]:
     """Table 2 of Voita et al. (2019) for every set of kinds that has several kinds, or models trained from scratch."""
-    controls = models.rows(models.controls(run.models))
+    controls = models.model_rows(models.control_models(run.models))
     scratch = {}
     for control in controls:
         if control["control"] == "from-scratch":
             scratch[control["reference"]] = control
     found = []
     for kinds in models.groups(run.models):
-        pruned = models.rows(models.of_kinds(models.pruned(run.models), kinds))
+        pruned = models.model_rows(models.of_kinds(models.pruned(run.models), kinds))
         shown = [m for m in pruned if m["learned"] or m["setting"] in scratch] or pruned
         compared = any(m["setting"] in scratch for m in shown)
         if shown and (len(kinds) > 1 or compared):
@@ -69,7 +69,10 @@ def compared_tables(run: Run) -> list[Table]:
 
 
 def _compared(
-    run: Run, kinds: tuple[str, ...], shown: list[dict[str, Any]], scratch: Mapping[Any, Model]
+    run: FinishedRun,
+    kinds: tuple[str, ...],
+    shown: list[dict[str, Any]],
+    scratch: Mapping[Any, Model],
 ) -> Table | None:
     """The full model, then each model: its heads kind by kind, its quality, and that of its layout from scratch."""
     named = [kind for kind in KINDS if kind in kinds]
@@ -93,7 +96,7 @@ def _compared(
     def of_scratch(write: Column) -> Column:
         return lambda model: write(scratch.get(model["setting"]))
 
-    measured = partial(models.written, run.part + quality.measure, two_digits)
+    measured = partial(models.cell_text, run.part + quality.measure, two_digits)
     columns: Columns = {"model": lambda model: model["label"]}
     columns |= {"/".join(SHORT[kind] for kind in named): counts} if len(named) > 1 else {}
     columns |= {
@@ -114,17 +117,17 @@ def _compared(
 def _moved(measure: str, p: str = "") -> Column:
     """A column of differences to another model; the full model has none."""
     return lambda model: (
-        "" if model and model["method"] == "none" else models.difference(model, measure, p)
+        "" if model and model["method"] == "none" else models.difference_text(model, measure, p)
     )
 
 
-def models_table(run: Run) -> Table | None:
+def models_table(run: FinishedRun) -> Table | None:
     """Every model. Without test text, quality is that of dev. The loss is shown where some models have no BLEU."""
     part = run.part
     dev = "dev " if run.part else ""
-    number = partial(partial, models.written)
+    number = partial(partial, models.cell_text)
     quality = run.quality
-    lossy = any(value(model, "dev_bleu") is None for model in models.rows(run.models))
+    lossy = any(value(model, "dev_bleu") is None for model in models.model_rows(run.models))
     change = part + quality.change
     unit = quality.in_unit
     columns: Columns = {
@@ -164,10 +167,10 @@ Comparison = tuple[str, Model | None, Model, Model, str]
     order=90,
     files=("pruning.csv",),
 )
-def build_controls(run: Run) -> dict[str, Any] | None:
+def build_controls(run: FinishedRun) -> dict[str, Any] | None:
     """Every comparison as a row, and for each kind of control how often it says something; None without any."""
-    pairs = comparisons(run)
-    tables = {"counts": counts_table(run, pairs), "compared": comparison_table(run, pairs)}
+    pairs = model_comparisons(run)
+    tables = {"counts": verdict_counts_table(run, pairs), "compared": comparison_table(run, pairs)}
     return (
         {**tables, "text": "dev" if run.part else "test", "measured": run.quality.name}
         if pairs
@@ -175,12 +178,12 @@ def build_controls(run: Run) -> dict[str, Any] | None:
     )
 
 
-def comparisons(run: Run) -> list[Comparison]:
+def model_comparisons(run: FinishedRun) -> list[Comparison]:
     """Every pruned model (or the best head of each layer) with everything it was compared with. The ending is that of
     the measure's name; differences are model minus control.
     """
-    known = {model["setting"]: model for model in models.rows(run.models)}
-    controls = models.rows(models.controls(run.models))
+    known = {model["setting"]: model for model in models.model_rows(run.models)}
+    controls = models.model_rows(models.control_models(run.models))
     found: list[Comparison] = []
     by_all = [facts.ending for facts in compared_by_all()]
     for what in (*by_all, "", "uncompensated"):
@@ -215,7 +218,7 @@ def compared_name(what: str) -> str:
     return control_facts(facts.against).title if facts.against else facts.title
 
 
-def counts_table(run: Run, pairs: list[Comparison]) -> Table | None:
+def verdict_counts_table(run: FinishedRun, pairs: list[Comparison]) -> Table | None:
     """For each kind of control in how many comparisons the pruned models are better, worse, or not distinguishable."""
     found: dict[str, list[str]] = {}
     for what, _, _, holder, end in pairs:
@@ -241,17 +244,19 @@ def counts_table(run: Run, pairs: list[Comparison]) -> Table | None:
     )
 
 
-def comparison_table(run: Run, pairs: list[Comparison]) -> Table | None:
+def comparison_table(run: FinishedRun, pairs: list[Comparison]) -> Table | None:
     """A row a comparison."""
     part = run.part
     name = run.quality.name
     moved = run.quality.change
     tuned = run.models["control"].eq("fine-tuned").any()
-    measured = partial(models.written, part + run.quality.measure, two_digits)
+    measured = partial(models.cell_text, part + run.quality.measure, two_digits)
 
     def change(pair: Comparison) -> str:
         _, _, _, holder, end = pair
-        return models.difference(holder, f"{part}{moved}{end}", f"{part}{P}{end}") if end else ""
+        return (
+            models.difference_text(holder, f"{part}{moved}{end}", f"{part}{P}{end}") if end else ""
+        )
 
     columns: Columns = {
         "pruned model": lambda pair: pair[1]["label"] if pair[1] else "",
@@ -264,11 +269,11 @@ def comparison_table(run: Run, pairs: list[Comparison]) -> Table | None:
         f"its {name}": lambda pair: measured(pair[1]),
         f"{name} of the control": lambda pair: measured(pair[2]),
         "pruned − control" if run.quality == BLEU else "pruned to control, in %": change,
-        f"control to the full model{run.quality.in_unit}": lambda pair: models.difference(
+        f"control to the full model{run.quality.in_unit}": lambda pair: models.difference_text(
             pair[2], part + moved, part + P
         ),
         f"control to equal further training{run.quality.in_unit}": lambda pair: (
-            models.difference(pair[2], f"{part}{moved}_to_fine-tuned", part + P_TUNED)
+            models.difference_text(pair[2], f"{part}{moved}_to_fine-tuned", part + P_TUNED)
             if tuned
             else ""
         ),

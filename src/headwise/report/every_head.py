@@ -12,7 +12,7 @@ from headwise.heads import KINDS, Head
 from headwise.report.components import section
 from headwise.report.format import KIND_NAMES, measure_name, number, signed
 from headwise.report.gate_history import gate_histories
-from headwise.report.run_folder import Run
+from headwise.report.run_folder import FinishedRun
 from headwise.report.score_maps import BLEU, LOSS, control_ranges
 
 KEPT, REMOVED, LEFT_ALONE = (
@@ -32,13 +32,13 @@ HEAD = ["kind", "layer", "head"]
     order=20,
     files=("heads.csv", "roles/", "layouts/"),
 )
-def build(run: Run) -> dict[str, Any] | None:
+def every_head_section(run: FinishedRun) -> dict[str, Any] | None:
     """The table's columns and rows, and `details`, which the page's script reads; left out where no head is known."""
-    heads = heads_of(run)
+    heads = heads_of_run(run)
     return content({"": run}, heads) if heads else None
 
 
-def heads_of(run: Run) -> list[Head]:
+def heads_of_run(run: FinishedRun) -> list[Head]:
     """Every head that a score, a role or a layout is about, kind by kind."""
     heads = set[Head]()
     for table in (run.heads, None if run.roles is None else run.roles.labels):
@@ -49,8 +49,8 @@ def heads_of(run: Run) -> list[Head]:
     return sorted(heads, key=lambda head: (KINDS.index(head.kind), *head[1:]))
 
 
-def content(runs: Mapping[str, Run], heads: list[Head]) -> dict[str, Any]:
-    """What `build` says, of one run or of several with the same heads, each by its name: the measures that all have."""
+def content(runs: Mapping[str, FinishedRun], heads: list[Head]) -> dict[str, Any]:
+    """The content of the section, of one run or of several with the same heads: the measures that all have."""
     facts = {name: Facts.by(run, heads) for name, run in runs.items()}
     first = next(iter(facts.values()))
 
@@ -74,9 +74,9 @@ def content(runs: Mapping[str, Run], heads: list[Head]) -> dict[str, Any]:
     for head in heads:
         roles, alone = [], []
         for name, of in facts.items():
-            roles += [_named(name, text) for text in of.roles.get(head, [])]
+            roles += [_with_run_name(name, text) for text in of.roles.get(head, [])]
             if head in of.effects:
-                alone.append(_named(name, of.effects[head]))
+                alone.append(_with_run_name(name, of.effects[head]))
         closed = {}
         for place in gated:
             _, of, model = pruned[place]
@@ -96,7 +96,9 @@ def content(runs: Mapping[str, Run], heads: list[Head]) -> dict[str, Any]:
         chosen = next((model for model in with_gates if model["chosen"]), None)
     rows = []
     for head in heads:
-        labels = [_named(name, of.labels[head]) for name, of in facts.items() if head in of.labels]
+        labels = [
+            _with_run_name(name, of.labels[head]) for name, of in facts.items() if head in of.labels
+        ]
         rows.append(
             {
                 "kind": head.kind,
@@ -112,7 +114,9 @@ def content(runs: Mapping[str, Run], heads: list[Head]) -> dict[str, Any]:
     has_untrained = any(run.untrained is not None for run in runs.values())
     models = []
     for name, _, model in pruned:
-        models.append({"label": _named(name, model["label"]), "chosen": bool(model["chosen"])})
+        models.append(
+            {"label": _with_run_name(name, model["label"]), "chosen": bool(model["chosen"])}
+        )
     return {
         "kinds": [(kind, KIND_NAMES[kind]) for kind in KINDS if kind in kinds],
         "measures": measures,
@@ -143,11 +147,11 @@ class Facts:
     effects: Mapping[Head, str]
 
     @classmethod
-    def by(cls, run: Run, heads: list[Head]) -> Facts:
+    def by(cls, run: FinishedRun, heads: list[Head]) -> Facts:
         statuses = statuses_of(run, heads)
         return cls(
-            scores_of(run),
-            roles_of(run),
+            scores_as_text(run),
+            role_evidence(run),
             labels_of(run),
             run.pruned,
             statuses,
@@ -156,12 +160,14 @@ class Facts:
         )
 
 
-def _named(name: str, text: str) -> str:
+def _with_run_name(name: str, text: str) -> str:
     """With the name of its run, where there are several."""
     return f"{name}: {text}" if name else text
 
 
-def scores_of(run: Run) -> Mapping[str, Mapping[Head, tuple[float, str, str, str, bool]]]:
+def scores_as_text(
+    run: FinishedRun,
+) -> Mapping[str, Mapping[Head, tuple[float, str, str, str, bool]]]:
     """Of every measure and head the value, the value as text, its 95 % interval as text (empty without), the range of
     untrained heads of its layer as text (empty without), and whether the value is in it."""
     found: dict[str, dict[Head, tuple[float, str, str, str, bool]]] = {}
@@ -190,7 +196,7 @@ def scores_of(run: Run) -> Mapping[str, Mapping[Head, tuple[float, str, str, str
     return found
 
 
-def roles_of(run: Run) -> Mapping[Head, list[str]]:
+def role_evidence(run: FinishedRun) -> Mapping[Head, list[str]]:
     """The evidence of every role of a head, with its interval."""
     found: dict[Head, list[str]] = {}
     for row in [] if run.roles is None else run.roles.roles.to_dict("records"):
@@ -201,13 +207,13 @@ def roles_of(run: Run) -> Mapping[Head, list[str]]:
     return found
 
 
-def labels_of(run: Run) -> Mapping[Head, str]:
+def labels_of(run: FinishedRun) -> Mapping[Head, str]:
     """What each head does, in words."""
     rows = [] if run.roles is None else run.roles.labels.to_dict("records")
     return {Head(row["kind"], row["layer"], row["head"]): str(row["label"]) for row in rows}
 
 
-def statuses_of(run: Run, heads: list[Head]) -> Mapping[Head, str]:
+def statuses_of(run: FinishedRun, heads: list[Head]) -> Mapping[Head, str]:
     """A letter a pruned model: kept, removed, or of a kind that was not pruned (as for models without a layout)."""
     known = [(run.layouts.get(model["setting"]), model) for model in run.pruned]
     pruned = [set() if mask is None else set(run.pruned_kinds(model)) for mask, model in known]
@@ -221,7 +227,7 @@ def statuses_of(run: Run, heads: list[Head]) -> Mapping[Head, str]:
     return {head: "".join(status(head, at) for at in range(len(known))) for head in heads}
 
 
-def closed_of(run: Run) -> Mapping[str, Mapping[Head, int | None]]:
+def closed_of(run: FinishedRun) -> Mapping[str, Mapping[Head, int | None]]:
     """Of every model with gates, the step from which each gate was shut for good; None: it stayed open."""
     return {
         history.model["setting"]: dict(zip(history.heads, history.closed_at, strict=True))
@@ -229,7 +235,7 @@ def closed_of(run: Run) -> Mapping[str, Mapping[Head, int | None]]:
     }
 
 
-def effects_of(run: Run) -> Mapping[Head, str]:
+def effects_of(run: FinishedRun) -> Mapping[Head, str]:
     """What switching off one head alone costs, with its interval."""
     if run.heads is None:
         return {}

@@ -45,7 +45,7 @@ def percent(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f}{NO_BREAK}%"
 
 
-def change(before: float, after: float) -> str:
+def percent_change(before: float, after: float) -> str:
     """The change of a number in per cent: `−3.2 %`; `n/a` where it starts at 0."""
     return f"{signed(100 * (after - before) / before, 1)}{NO_BREAK}%" if before else "n/a"
 
@@ -85,7 +85,7 @@ def probability_fact(p: float) -> str:
     return f"p\u00a0{'' if p < 0.001 else '= '}{probability(p)}"
 
 
-def interval(low: float | None, high: float | None) -> str:
+def interval_text(low: float | None, high: float | None) -> str:
     """`[−0.71, +0.11]`, or nothing where there is no interval."""
     return "" if low is None or high is None else f"[{signed(low)}, {signed(high)}]"
 

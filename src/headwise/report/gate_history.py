@@ -25,7 +25,7 @@ from headwise.report.charts import axis, colour, tips
 from headwise.report.components import Figure, Panel, Table, chosen_badge, section, table
 from headwise.report.format import KIND_NAMES, listed, percent
 from headwise.report.models import value
-from headwise.report.run_folder import Run, read_run
+from headwise.report.run_folder import FinishedRun, read_run
 from headwise.theme import LIGHT
 
 FRAMES, RATE = 60, 8  # of the animation; frames a second
@@ -107,7 +107,7 @@ class GateHistory:
     order=70,
     files=("gates/", "pruning.csv"),
 )
-def build(run: Run) -> dict[str, Any] | None:
+def gate_history_section(run: FinishedRun) -> dict[str, Any] | None:
     """The section is left out where nothing was pruned."""
     if run.models.empty:
         return None
@@ -118,12 +118,12 @@ def build(run: Run) -> dict[str, Any] | None:
         "curves": gate_curves(run),
         "lines": sorted({history.model["line"] for history in shown}),
         "health": health_table(run),
-        "notes": notes(run),
+        "notes": pruning_notes(run),
         "concrete": any(history.model["method"] == "gates" for history in shown),
     }
 
 
-def gate_histories(run: Run) -> list[GateHistory]:
+def gate_histories(run: FinishedRun) -> list[GateHistory]:
     """One history for every model whose gates were logged, from many heads to few."""
     found = []
     for model in run.pruned:
@@ -216,7 +216,7 @@ def closing_table(shown: list[GateHistory]) -> Table | None:
     )
 
 
-def gate_curves(run: Run) -> list[Figure]:
+def gate_curves(run: FinishedRun) -> list[Figure]:
     """For every model with a gate log: P(open) of each gate through training, a panel a layer."""
     known = [model for model in run.pruned if model["setting"] in run.gates]
     lines = sum(
@@ -227,7 +227,7 @@ def gate_curves(run: Run) -> list[Figure]:
     return [_gate_figure(run, model, points) for model in known]
 
 
-def _gate_figure(run: Run, model: dict[str, Any], points: int) -> Figure:
+def _gate_figure(run: FinishedRun, model: dict[str, Any], points: int) -> Figure:
     name = model["setting"]
     log = run.gates[name].dropna(subset=["p_open"])
     mask = run.layouts.get(name)
@@ -276,7 +276,7 @@ def _gate_panel(part: pd.DataFrame, name: str, layer: str) -> charts.Spec:
     return line | {"height": 120, "description": f"Gate probabilities, {name}"}
 
 
-def health_table(run: Run) -> Table | None:
+def health_table(run: FinishedRun) -> Table | None:
     """How far gates had settled when they were decided, and what deciding them did to the dev loss; None without."""
     own = [measure for measure in HEALTH if measure != "dev_loss"]
     shown = [
@@ -287,12 +287,13 @@ def health_table(run: Run) -> Table | None:
         "heads kept": lambda model: f"{model['kept']} of {model['total']}",
     }
     columns |= {
-        title: partial(models.written, measure, write) for measure, (title, write) in HEALTH.items()
+        title: partial(models.cell_text, measure, write)
+        for measure, (title, write) in HEALTH.items()
     }
     return table("How far they had settled", shown, columns)
 
 
-def notes(run: Run) -> list[str]:
+def pruning_notes(run: FinishedRun) -> list[str]:
     """What pruning noted, each note once, with the models it is about unless it is about all of them."""
     about: dict[str, list[str]] = {}
     known = [model for model in run.pruned if model["setting"] in (run.facts.get("notes") or {})]
@@ -317,12 +318,12 @@ def notes(run: Run) -> list[str]:
     order=130,
     files=("train/log.csv",),
 )
-def build_training(run: Run) -> dict[str, Any]:
+def build_training(run: FinishedRun) -> dict[str, Any]:
     """The curve of the full model's training."""
     return {"curve": training_curve(run)}
 
 
-def training_curve(run: Run) -> Figure | None:
+def training_curve(run: FinishedRun) -> Figure | None:
     """The loss on the training text and on dev through training; None without a log."""
     found = run.training
     found = None if found is None else found[found["measure"].isin(LOSSES)].dropna(subset=["value"])
@@ -432,7 +433,7 @@ def _drawing(shown: list[GateHistory], now: list[np.ndarray], step: int, share: 
         f'<rect x="{PAD}" y="48" width="{done}" height="3" fill="{LIGHT["accent"]}"/>',
     ]
     for i, (history, opened) in enumerate(zip(shown, now, strict=True)):
-        parts += _map(history, opened, PAD + i % columns * width, 84 + i // columns * height)
+        parts += _gate_map(history, opened, PAD + i % columns * width, 84 + i // columns * height)
     size = f'width="{right}" height="{bottom}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(parts)}</svg>'
 
@@ -441,7 +442,7 @@ def _whole_blocks(pixels: int) -> int:
     return math.ceil(pixels / BLOCK) * BLOCK
 
 
-def _map(history: GateHistory, opened: np.ndarray, left: int, top: int) -> list[str]:
+def _gate_map(history: GateHistory, opened: np.ndarray, left: int, top: int) -> list[str]:
     """One model: the surer a gate is open, the fuller its square; framed where the head is kept in the end."""
     values = dict(zip(history.heads, opened.tolist(), strict=True))
     grid = HeadGrid(

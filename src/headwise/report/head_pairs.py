@@ -10,7 +10,7 @@ from headwise.report import charts
 from headwise.report.charts import axis, tips
 from headwise.report.components import Columns, Figure, Panel, Table, section, table
 from headwise.report.format import number, percent, probability, signed
-from headwise.report.run_folder import Run
+from headwise.report.run_folder import FinishedRun
 
 HEAD = ["kind", "layer", "head"]
 OTHER = ["other_kind", "other_layer", "other_head"]
@@ -26,7 +26,7 @@ SHORT = {"encoder-self": "e", "decoder-self": "d", "cross": "x"}
     order=50,
     files=("interactions.csv",),
 )
-def build(run: Run) -> dict[str, Any] | None:
+def head_pairs_section(run: FinishedRun) -> dict[str, Any] | None:
     """The map of all pairs and the table of the strongest; the section is left out where no pairs were tried."""
     if run.interactions is None or run.interactions.empty:
         return None
@@ -34,7 +34,7 @@ def build(run: Run) -> dict[str, Any] | None:
     sure = found[(found["low"] > 0) | (found["high"] < 0)]
     return {
         "map": interaction_map(found),
-        "table": pairs_table(found),
+        "table": head_pairs_table(found),
         "same": int((sure["value"] > 0).sum()),
         "together": int((sure["value"] < 0).sum()),
         "measured": int(found["value"].notna().sum()),
@@ -73,7 +73,7 @@ def interaction_map(found: pd.DataFrame) -> Figure:
     size = len(order)
     ends = round(THOUSAND * top, 3)
     starts = [at for at, name in enumerate(order) if name.endswith("/0")]
-    names = "".join(f"datum.value == {at} ? '{_short(order[at])}' : " for at in starts)
+    names = "".join(f"datum.value == {at} ? '{_layer_code(order[at])}' : " for at in starts)
     ticks: charts.Spec = {
         "values": starts,
         "labelExpr": f"{names}''",
@@ -114,7 +114,7 @@ def interaction_map(found: pd.DataFrame) -> Figure:
     )
 
 
-def _short(address: str) -> str:
+def _layer_code(address: str) -> str:
     """`e0`: encoder self-attention, layer 0."""
     kind, layer, _ = address.split("/")
     return f"{SHORT[kind]}{layer}"
@@ -128,7 +128,7 @@ def _interval(row: dict[Any, Any]) -> str:
     return f"{value} [{low}, {high}]"
 
 
-def pairs_table(found: pd.DataFrame) -> Table | None:
+def head_pairs_table(found: pd.DataFrame) -> Table | None:
     """The pairs that were measured, the strongest first."""
     columns: Columns = {
         "head": lambda row: row["address"],

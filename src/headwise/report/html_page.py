@@ -20,18 +20,18 @@ from headwise.report import components
 from headwise.report.charts import vega_config
 from headwise.report.comparison import Comparison
 from headwise.report.components import VEGA_LITE, Figure, Section, Table, figures_in, sections_of
-from headwise.report.run_folder import Grid, Run, read_grid, read_run
+from headwise.report.run_folder import FinishedRun, Grid, read_grid, read_run
 from headwise.theme import COLOURS, DARK, FONT, LIGHT
 
-Found = Run | Grid | Comparison
+Found = FinishedRun | Grid | Comparison
 
 
-def read(folder: Path) -> Found:
+def read_folder(folder: Path) -> Found:
     """The folder of a run or of a grid."""
     return read_grid(folder) if (folder / "grid.json").is_file() else read_run(folder)
 
 
-def write(found: Found, out: Path) -> Path:
+def write_page(found: Found, out: Path) -> Path:
     """Write `report.html` and `figures/*.png|svg` into a folder; returns the path of the page.
 
     A section without data (pruning, translations) says so or is left out. Raises HeadwiseError when the page cannot be

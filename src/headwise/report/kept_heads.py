@@ -15,7 +15,7 @@ from headwise.report import charts, models
 from headwise.report.charts import axis, colour, field, tips
 from headwise.report.components import Figure, HeadChart, Panel, section
 from headwise.report.format import KIND_NAMES, capital, listed, percent
-from headwise.report.run_folder import Run
+from headwise.report.run_folder import FinishedRun
 
 PAPERS = Path(__file__).parent / "papers"
 THIRDS = ("lowest third", "middle third", "highest third")
@@ -35,7 +35,7 @@ Lines = list[tuple[str, list[dict[str, Any]]]]
     order=100,
     files=("layouts/",),
 )
-def build(run: Run) -> dict[str, Any] | None:
+def kept_heads_section(run: FinishedRun) -> dict[str, Any] | None:
     """The charts of layers and kinds; the section is left out where nothing was pruned."""
     if run.models.empty:
         return None
@@ -55,7 +55,7 @@ def build(run: Run) -> dict[str, Any] | None:
     order=10,
     files=("pruning.csv", "layouts/", "heads.csv"),
 )
-def build_map(run: Run) -> dict[str, Any] | None:
+def build_map(run: FinishedRun) -> dict[str, Any] | None:
     """The head map of the chosen model; the section is left out where nothing was pruned."""
     chosen = run.chosen
     known = chosen is not None and chosen["setting"] in run.layouts
@@ -66,12 +66,12 @@ def build_map(run: Run) -> dict[str, Any] | None:
     )
 
 
-def head_map(run: Run, model: models.Model) -> Figure:
+def head_map(run: FinishedRun, model: models.Model) -> Figure:
     """Layers × heads: what a model keeps (squares) and removes (dots), coloured by confidence."""
     mask = run.layouts[model["setting"]]
     kinds = run.pruned_kinds(model)
     heads = mask.heads.only(kinds)
-    confidence = scores_of(run, "confidence")
+    confidence = values_by_head(run, "confidence")
     note = "square: kept · dot: removed"
     facts = ""
     if confidence:
@@ -91,7 +91,7 @@ def head_map(run: Run, model: models.Model) -> Figure:
     )
 
 
-def scores_of(run: Run, measure: str) -> dict[Head, float]:
+def values_by_head(run: FinishedRun, measure: str) -> dict[Head, float]:
     """The value of each head that a measure has one for."""
     if run.heads is None:
         return {}
@@ -125,7 +125,7 @@ def _map_panel(grid: HeadGrid, kind: Kind) -> Panel:
     return chart.panel(marks, KIND_NAMES[kind], description, narrow=22, wide=50, beyond=60)
 
 
-def heads_by_layer(run: Run) -> Figure | None:
+def heads_by_layer(run: FinishedRun) -> Figure | None:
     """Stacked bars: how many heads every layer keeps, model by model; None without layouts. Where gates found the heads
     of some models, the others (greedy removal) are left out.
     """
@@ -161,7 +161,7 @@ def heads_by_layer(run: Run) -> Figure | None:
     )
 
 
-def _bars(run: Run, known: list[dict[str, Any]], kind: Kind) -> Panel:
+def _bars(run: FinishedRun, known: list[dict[str, Any]], kind: Kind) -> Panel:
     known = sorted(known, key=lambda model: -run.layouts[model["setting"]].count(kind))
     counts = run.layouts[known[0]["setting"]].heads.query[kind]
     cells = [("full model", layer, count) for layer, count in enumerate(counts)] if run.full else []
@@ -173,7 +173,7 @@ def _bars(run: Run, known: list[dict[str, Any]], kind: Kind) -> Panel:
     order = list(dict.fromkeys(table["model"]))
     half = (len(counts) - 1) / 2
     ink = field("layer:O", scale={"range": "ordinal"}, legend={"orient": "top", "title": "layer"})
-    marks = charts.stacked(
+    marks = charts.stacked_bars(
         table,
         axis("model:N", None, sort=order),
         "kept:Q",
@@ -195,7 +195,7 @@ def by_layer(mask: HeadMask, kind: Kind) -> list[tuple[int, int]]:
     ]
 
 
-def _joint(run: Run) -> Lines:
+def _joint(run: FinishedRun) -> Lines:
     """Lines of models with layouts that several kinds had a part in: of gates, or without any of greedy orders.
 
     A target count for each kind decides what is left of it, so such models are no finding and left out.
@@ -209,10 +209,10 @@ def _joint(run: Run) -> Lines:
         (name, line) for name, line in models.lines(run.models[free]) if not models.is_random(line)
     ]
     gates = [(name, line) for name, line in found if line["learned"].all()]
-    return [(name, models.rows(line)) for name, line in gates or found]
+    return [(name, models.model_rows(line)) for name, line in gates or found]
 
 
-def heads_by_kind(run: Run, joint: Lines) -> Figure | None:
+def heads_by_kind(run: FinishedRun, joint: Lines) -> Figure | None:
     """Share of each kind's heads left against the share of all heads pruned; None where no two kinds were pruned."""
     if not joint:
         return None
@@ -246,7 +246,7 @@ def _mean(found: list[Left]) -> str:
     )
 
 
-def _kinds_left(run: Run, model: Mapping[str, Any]) -> Left:
+def _kinds_left(run: FinishedRun, model: Mapping[str, Any]) -> Left:
     mask = run.layouts[model["setting"]]
     return {
         kind: (mask.count(kind), sum(mask.heads.query[kind]))
@@ -255,7 +255,7 @@ def _kinds_left(run: Run, model: Mapping[str, Any]) -> Left:
     }
 
 
-def decoder_layers(run: Run, joint: Lines) -> Figure | None:
+def decoder_layers(run: FinishedRun, joint: Lines) -> Figure | None:
     """Share of the heads left in each decoder layer or third of them, a panel a kind; None where no two kinds were."""
     kinds: tuple[Kind, ...] = ("decoder-self", "cross")
     drawn = {}
@@ -280,7 +280,7 @@ def decoder_layers(run: Run, joint: Lines) -> Figure | None:
     )
 
 
-def _layers_left(run: Run, name: str, kind: Kind) -> Left:
+def _layers_left(run: FinishedRun, name: str, kind: Kind) -> Left:
     """By thirds of the layers, lowest first, where three divides their number; else layer by layer."""
     layers = by_layer(run.layouts[name], kind)
     if len(layers) % 3:
@@ -328,7 +328,7 @@ def _shares(found: list[Left], title: str, what: str) -> Panel:
         axis("left:Q", "heads left (%)", domain=[0, 100], tickCount=4),
         ink | {"sort": domain},
         dots=60,
-        shape=charts.shapes("name:N", domain, charts.SHAPES[:4], **legend) | {"sort": domain},
+        shape=charts.shape_field("name:N", domain, charts.SHAPES[:4], **legend) | {"sort": domain},
         tip=tips(f"name:N|{what}", "text:N|heads left"),
     )
     chart = charts.layered(marks, 220, f"Heads left, {title}")

@@ -10,9 +10,9 @@ from urllib.parse import parse_qs
 
 from headwise.heads import HeadMask, Site
 from headwise.report import summary
-from headwise.report.format import interval
+from headwise.report.format import interval_text
 from headwise.report.models import Model, bounds, value
-from headwise.report.run_folder import Run
+from headwise.report.run_folder import FinishedRun
 
 Rows = Sequence[tuple[str, str]]
 MADE = (
@@ -42,31 +42,31 @@ def kept_table(mask: HeadMask) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def sections(run: Run, model: Model) -> list[tuple[str, str]]:
+def sections(run: FinishedRun, model: Model) -> list[tuple[str, str]]:
     """Title and text of every section about a model of a run."""
     full = run.full
     groups = list[tuple[str, Rows]]()
     if full is not None:
-        groups += [("What was saved", pairs(summary.saved(full, model)))]
-        groups += [("What it cost (95 % intervals)", pairs(summary.cost(run, full, model)))]
+        groups += [("What was saved", fact_rows(summary.saved(full, model)))]
+        groups += [("What it cost (95 % intervals)", fact_rows(summary.cost(run, full, model)))]
         if model["chosen"]:
-            groups += [("How it was chosen", pairs(summary.choice(run, full, model)))]
+            groups += [("How it was chosen", fact_rows(summary.choice(run, full, model)))]
     groups.append(("How it was made", made(run, model)))
     doubts = (run.facts.get("doubts") or {}).get(model["setting"]) or []
-    found = [(title, table(rows)) for title, rows in groups if rows]
+    found = [(title, card_table(rows)) for title, rows in groups if rows]
     return [*found, ("Doubts", "\n".join(f"- {line}" for line in doubts))] if doubts else found
 
 
-def headline(run: Run, model: Model) -> str:
+def card_headline(run: FinishedRun, model: Model) -> str:
     """The heads removed, and what that cost."""
-    return summary.headline(run, model)
+    return summary.run_headline(run, model)
 
 
-def pairs(facts: Sequence[summary.Fact]) -> Rows:
+def fact_rows(facts: Sequence[summary.Fact]) -> Rows:
     return [(label, f"{text} ({verdict})" if verdict else text) for label, text, verdict in facts]
 
 
-def made(run: Run, model: Model) -> Rows:
+def made(run: FinishedRun, model: Model) -> Rows:
     """Method, texts by name, seed, signature and versions."""
     settings = (run.facts.get("settings") or {}).get(model["setting"]) or {}
     signature: Mapping[str, Any] = run.facts.get("signature") or {}
@@ -100,7 +100,7 @@ def words(known: Any) -> str:
     return ", ".join(map(str, known)) if isinstance(known, list | tuple) else str(known)
 
 
-def plan_of(run: Run) -> dict[str, Any]:
+def plan_of_run(run: FinishedRun) -> dict[str, Any]:
     """The plan of a run; empty where it is none."""
     try:
         return tomllib.loads(run.plan or "")
@@ -108,9 +108,9 @@ def plan_of(run: Run) -> dict[str, Any]:
         return {}
 
 
-def texts(run: Run) -> dict[str, str]:
+def texts(run: FinishedRun) -> dict[str, str]:
     """The text of each split by name: files without their folders, which are nobody's business."""
-    data = plan_of(run).get("data") or {}
+    data = plan_of_run(run).get("data") or {}
     found = dict[str, str]()
     for split in ("train", "dev", "test"):
         spec = data.get(split) or ("embedded corpus of headwise" if data.get("embedded") else None)
@@ -122,19 +122,19 @@ def texts(run: Run) -> dict[str, str]:
     return found
 
 
-def results(run: Run, model: Model) -> list[dict[str, Any]]:
+def results(run: FinishedRun, model: Model) -> list[dict[str, Any]]:
     """What was measured on a test text that is a data set of the hub: its id, its task, value and notes; else nothing.
 
     The task is named after the data set's configuration: there is no better name.
     """
-    spec = (plan_of(run).get("data") or {}).get("test")
+    spec = (plan_of_run(run).get("data") or {}).get("test")
     if not isinstance(spec, str) or not spec.startswith(DATASETS):
         return []
     name, _, query = spec.removeprefix(DATASETS).partition("?")
     task = parse_qs(query).get("config", ["default"])[0]
     for measure in ("bleu", "perplexity"):
         if (found := value(model, measure)) is not None:
-            ends = interval(*bounds(model, measure)).replace("+", "")
+            ends = interval_text(*bounds(model, measure)).replace("+", "")
             notes = [
                 measure,
                 f"95 % interval {ends}" if ends else "",
@@ -145,7 +145,7 @@ def results(run: Run, model: Model) -> list[dict[str, Any]]:
     return []
 
 
-def table(rows: Rows) -> str:
+def card_table(rows: Rows) -> str:
     """Two columns without a heading."""
     cells = []
     for row in rows:

@@ -20,7 +20,7 @@ from headwise.pruning.controls import control_facts
 from headwise.report.format import (
     HEADS_OF_KIND,
     NO_BREAK,
-    interval,
+    interval_text,
     measure_name,
     probability_fact,
     signed,
@@ -62,7 +62,7 @@ P_TUNED = f"p_value{TUNED}"
 
 
 @dataclass(frozen=True)
-class Quality:
+class ComparedQuality:
     """What models are compared by. change: the measure of a difference to the full model; with an ending, to another.
 
     unit: that of a change, which is in % of a perplexity; better: the sign of a change for the better; loss: what a
@@ -97,11 +97,11 @@ class Quality:
         return f", in {self.unit.strip(NO_BREAK)}" if self.unit else ""
 
 
-BLEU = Quality("bleu", "BLEU", "bleu_difference", "", 1, "BLEU")
-PERPLEXITY = Quality(
+BLEU = ComparedQuality("bleu", "BLEU", "bleu_difference", "", 1, "BLEU")
+PERPLEXITY = ComparedQuality(
     "perplexity", "perplexity", "perplexity_change", f"{NO_BREAK}%", -1, "% of perplexity"
 )
-ACCURACY = Quality(
+ACCURACY = ComparedQuality(
     "accuracy", "accuracy", "accuracy_change", f"{NO_BREAK}points", 1, "points of accuracy"
 )
 
@@ -137,9 +137,9 @@ def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
     is_pruned = (frame["method"] != "none") & ~frame["method"].str.startswith("control.")
     frame["chosen"] = (frame.index == facts.get("chosen")) & is_pruned
     several = len({sweep for sweep in frame["sweep"] if sweep}) > 1
-    labels = {model["setting"]: _own_label(model) for model in rows(frame)}
-    frame["label"] = [_label(model, labels, several) for model in rows(frame)]
-    frame["line"] = [_line(model) for model in rows(frame)]
+    labels = {model["setting"]: _own_label(model) for model in model_rows(frame)}
+    frame["label"] = [_label(model, labels, several) for model in model_rows(frame)]
+    frame["line"] = [_line(model) for model in model_rows(frame)]
     values = [
         measured.pivot(index="setting", columns="measure", values=what).add_suffix(end)  # noqa: PD010
         for what, end in (("value", ""), ("low", ".low"), ("high", ".high"))
@@ -150,11 +150,11 @@ def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
 
 def sorted_by_heads(frame: pd.DataFrame) -> pd.DataFrame:
     """The full model first, then from many heads to few."""
-    order = [(model["method"] != "none", -model["kept"]) for model in rows(frame)]
+    order = [(model["method"] != "none", -model["kept"]) for model in model_rows(frame)]
     return frame.iloc[sorted(range(len(frame)), key=order.__getitem__)]
 
 
-def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def model_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The models one by one."""
     return [
         {str(k): v for k, v in row.items()}
@@ -162,9 +162,9 @@ def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def full_model(frame: pd.DataFrame) -> Model | None:
+def unpruned_model(frame: pd.DataFrame) -> Model | None:
     """The model before pruning."""
-    return next(iter(rows(frame[frame["method"] == "none"])), None)
+    return next(iter(model_rows(frame[frame["method"] == "none"])), None)
 
 
 def pruned(frame: pd.DataFrame) -> pd.DataFrame:
@@ -172,7 +172,7 @@ def pruned(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[(frame["method"] != "none") & ~frame["method"].str.startswith("control.")]
 
 
-def controls(frame: pd.DataFrame) -> pd.DataFrame:
+def control_models(frame: pd.DataFrame) -> pd.DataFrame:
     """The models that pruned ones are compared with."""
     return frame[frame["method"].str.startswith("control.")]
 
@@ -201,7 +201,7 @@ def is_random(line: pd.DataFrame) -> bool:
 def ordered(frame: pd.DataFrame) -> list[Model]:
     """All models for a table: the full one, then kinds by kinds from many heads to few, controls below theirs."""
     place = {kinds: i for i, kinds in enumerate(groups(frame))}
-    others = rows(frame[frame["method"] != "none"])
+    others = model_rows(frame[frame["method"] != "none"])
     others.sort(
         key=lambda m: (
             place[m["kinds"]],
@@ -210,7 +210,7 @@ def ordered(frame: pd.DataFrame) -> list[Model]:
             bool(m["control"]),
         )
     )
-    return [*rows(frame[frame["method"] == "none"]), *others]
+    return [*model_rows(frame[frame["method"] == "none"]), *others]
 
 
 def text_prefix(frame: pd.DataFrame) -> str:
@@ -236,7 +236,7 @@ def value(model: Model | None, measure: str) -> float | None:
     return None if found is None or pd.isna(found) else float(found)
 
 
-def written(measure: str, write: Callable[[float], str], model: Model | None) -> str:
+def cell_text(measure: str, write: Callable[[float], str], model: Model | None) -> str:
     """A measure as a cell of a table."""
     found = value(model, measure)
     return "" if found is None else write(found)
@@ -247,7 +247,7 @@ def bounds(model: Model | None, measure: str) -> tuple[float | None, float | Non
     return value(model, f"{measure}.low"), value(model, f"{measure}.high")
 
 
-def difference(
+def difference_text(
     model: Model | None, measure: str, p: str = "", join: str = "\n", unit: str = ""
 ) -> str:
     """`−0.31 [−0.71, +0.11]`, and p on a line below; empty where it was not measured."""
@@ -255,7 +255,7 @@ def difference(
     chance = value(model, p)
     if found is None:
         return ""
-    text = f"{signed(found)}{unit} {interval(*bounds(model, measure))}".strip()
+    text = f"{signed(found)}{unit} {interval_text(*bounds(model, measure))}".strip()
     return text if chance is None else f"{text}{join}{probability_fact(chance)}"
 
 
@@ -271,7 +271,7 @@ def verdict(model: Model | None, measure: str, p: str = "") -> str:
     return "better" if (low > 0) != (PERPLEXITY.change in measure) else "worse"
 
 
-def quality(frame: pd.DataFrame) -> Quality:
+def quality(frame: pd.DataFrame) -> ComparedQuality:
     """What models are compared by: that of their task."""
     for quality in (PERPLEXITY, ACCURACY):
         if f"dev_{quality.measure}" in frame and "dev_bleu" not in frame:

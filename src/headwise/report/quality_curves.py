@@ -16,7 +16,7 @@ from headwise.report import charts, models
 from headwise.report.charts import PHONE, Spec, axis, tips
 from headwise.report.components import Figure, Panel
 from headwise.report.format import NONE, capital
-from headwise.report.models import RANDOM_LINE, Model, P, Quality, value
+from headwise.report.models import RANDOM_LINE, ComparedQuality, Model, P, value
 
 PARTS = {"": "test", "dev_": "dev (where the model is chosen)"}
 TEXTS = {"": "test", "dev_": "dev"}
@@ -48,7 +48,7 @@ def _quality_figure(
     several: bool,
 ) -> Figure | None:
     own = models.of_kinds(frame, kinds)
-    full = models.full_model(frame)
+    full = models.unpruned_model(frame)
     quality = models.quality(frame)
     points = {part: found for part in PARTS if len(found := _points(own, full, quality, part)) > 1}
     if not points:
@@ -91,7 +91,9 @@ def _quality_figure(
     )
 
 
-def _points(own: pd.DataFrame, full: Model | None, quality: Quality, part: str) -> pd.DataFrame:
+def _points(
+    own: pd.DataFrame, full: Model | None, quality: ComparedQuality, part: str
+) -> pd.DataFrame:
     """A point for every model: its quality, the interval of its difference around it, and where it is drawn."""
     total = int(own["total"].iloc[0])
     base = value(full, part + quality.measure)
@@ -101,7 +103,7 @@ def _points(own: pd.DataFrame, full: Model | None, quality: Quality, part: str) 
     for name, line in models.lines(own):
         found += [one | {"line": name} for one in _line_points(line, full, quality, part)]
     kept = own["mean_kept"].to_dict()
-    for control in models.rows(models.controls(own)):
+    for control in models.model_rows(models.control_models(own)):
         facts = control_facts(control["control"])
         if not facts.compared_by_all:
             at = round(kept.get(control["reference"] or "", control["kept"]), 2)
@@ -110,10 +112,10 @@ def _points(own: pd.DataFrame, full: Model | None, quality: Quality, part: str) 
                 | {"line": "", "control": facts.title, "mark": facts.mark, "kept": at}
             )
     table = pd.DataFrame([one for one in found if one["value"] is not None])
-    return table if table.empty else table.assign(total=total, x=_side_by_side(table, total))
+    return table if table.empty else table.assign(total=total, x=_mark_places(table, total))
 
 
-def _point(model: Model, full: Model | None, quality: Quality, part: str) -> dict[str, Any]:
+def _point(model: Model, full: Model | None, quality: ComparedQuality, part: str) -> dict[str, Any]:
     """One model; low and high are the interval of its difference, drawn from the full model's quality."""
     base = value(full, part + quality.measure)
     (low, high) = models.bounds(model, part + quality.change)
@@ -125,18 +127,18 @@ def _point(model: Model, full: Model | None, quality: Quality, part: str) -> dic
         "kept": round(model["mean_kept"], 2),
         "value": value(model, part + quality.measure),
         "sort": "chosen" if model["chosen"] else "learned" if model["learned"] else "other",
-        "text": models.difference(model, part + quality.change, part + P, ", ", quality.unit)
+        "text": models.difference_text(model, part + quality.change, part + P, ", ", quality.unit)
         or NONE,
         **around,
     }
 
 
 def _line_points(
-    line: pd.DataFrame, full: Model | None, quality: Quality, part: str
+    line: pd.DataFrame, full: Model | None, quality: ComparedQuality, part: str
 ) -> list[dict[str, Any]]:
     """The points of a line; for random orders the mean and the range for every number of heads left."""
     if not models.is_random(line):
-        return [_point(model, full, quality, part) for model in models.rows(line)]
+        return [_point(model, full, quality, part) for model in models.model_rows(line)]
     if part + quality.measure not in line:
         return []
     found = line.groupby("kept")[part + quality.measure].agg(["mean", "min", "max", "count"])
@@ -154,7 +156,7 @@ def _line_points(
     ]
 
 
-def _side_by_side(table: pd.DataFrame, total: int) -> list[float]:
+def _mark_places(table: pd.DataFrame, total: int) -> list[float]:
     """Where marks are drawn: those of as many heads move a little to the left and right of the first."""
     single = ~table["sort"].isin(["full", "random"])
     marks = Counter(table.loc[single, "kept"])
@@ -169,11 +171,11 @@ def _side_by_side(table: pd.DataFrame, total: int) -> list[float]:
 
 
 def _levels(
-    own: pd.DataFrame, full: Model | None, quality: Quality, limit: Any, part: str
+    own: pd.DataFrame, full: Model | None, quality: ComparedQuality, limit: Any, part: str
 ) -> pd.DataFrame:
     """The lines across a panel: the full model, the fine-tuned one, and on dev the loss that is allowed."""
     base = value(full, part + quality.measure)
-    tuned = models.rows(own[own["control"] == "fine-tuned"])
+    tuned = models.model_rows(own[own["control"] == "fine-tuned"])
     found = [
         ("full model", base),
         *((TUNED_NAME, value(model, part + quality.measure)) for model in tuned),
@@ -183,7 +185,9 @@ def _levels(
     return pd.DataFrame(found, columns=["name", "value"]).dropna()
 
 
-def _span(points: pd.DataFrame, levels: pd.DataFrame, quality: Quality) -> tuple[float, float]:
+def _span(
+    points: pd.DataFrame, levels: pd.DataFrame, quality: ComparedQuality
+) -> tuple[float, float]:
     """The lowest and the highest number that a panel must show: gates and controls whole, other curves cut."""
     shown = points
     if points["sort"].isin(["learned", "chosen"]).any():
@@ -211,7 +215,7 @@ def _quality_panel(
     points: pd.DataFrame,
     levels: pd.DataFrame,
     domain: list[float],
-    quality: Quality,
+    quality: ComparedQuality,
     part: str,
     seeds: pd.DataFrame,
 ) -> Spec:
@@ -268,7 +272,7 @@ def _quality_panel(
     )
 
 
-def _tip(quality: Quality) -> list[Spec]:
+def _tip(quality: ComparedQuality) -> list[Spec]:
     return tips(
         "model:N", "kept:Q|heads", f"value:Q|{quality.name}|.2f", "text:N|to the full model"
     )
@@ -277,7 +281,7 @@ def _tip(quality: Quality) -> list[Spec]:
 def _control_marks(points: pd.DataFrame, x: Spec, y: Spec, tip: list[Spec]) -> list[Spec]:
     """Hollow marks for controls."""
     shapes = dict(zip(points["control"], points["mark"], strict=True))
-    shape = charts.shapes("control:N", list(shapes), list(shapes.values()))
+    shape = charts.shape_field("control:N", list(shapes), list(shapes.values()))
     look: Spec = {"style": "level", "size": 75, "filled": False, "strokeWidth": 2, "clip": True}
     rule = {"style": "level", "strokeWidth": 1, "opacity": 0.6}
     return charts.intervals(points, x, y, tip=tip, rule=rule, shape=shape, **look)
@@ -291,11 +295,15 @@ def _level_marks(levels: pd.DataFrame, y: Spec) -> list[Spec]:
     dash = charts.field(
         "name:N", scale={"domain": names, "range": [DASHES[name] for name in names]}, legend=legend
     )
-    return [charts.levels(levels, y, dash=dash)] if names else []
+    return [charts.level_lines(levels, y, dash=dash)] if names else []
 
 
 def _seed_points(
-    seeds: pd.DataFrame, full: Model | None, quality: Quality, kinds: tuple[str, ...], part: str
+    seeds: pd.DataFrame,
+    full: Model | None,
+    quality: ComparedQuality,
+    kinds: tuple[str, ...],
+    part: str,
 ) -> pd.DataFrame:
     """Single seeds' models, each at its own difference from the quality of the mean full model: those with gates that
     several seeds have, and the chosen ones.
@@ -304,7 +312,7 @@ def _seed_points(
     found = []
     own = models.of_kinds(models.pruned(seeds), kinds)
     counts = Counter(own.index)
-    for model in models.rows(own):
+    for model in models.model_rows(own):
         change = value(model, part + quality.change)
         several = counts[model["setting"]] > 1 and model["learned"]
         if base is not None and change is not None and (model["chosen"] or several):
@@ -317,7 +325,7 @@ def _seed_points(
                     "value": quality.moved(base, change),
                     "several": several,
                     "chosen": model["chosen"],
-                    "text": models.difference(model, part + quality.change, unit=quality.unit),
+                    "text": models.difference_text(model, part + quality.change, unit=quality.unit),
                 }
             )
     return pd.DataFrame(found)
@@ -327,7 +335,7 @@ def _seed_marks(points: pd.DataFrame, x: Spec, y: Spec) -> list[Spec]:
     """Small marks, a shape a seed."""
     if points.empty:
         return []
-    shape = charts.shapes("seed:N", list(dict.fromkeys(points["seed"])), columns=4)
+    shape = charts.shape_field("seed:N", list(dict.fromkeys(points["seed"])), columns=4)
     tip = tips("model:N", "seed:N", "x:Q|heads", "text:N|to its full model")
     look: Spec = {
         "style": "level",
@@ -353,7 +361,7 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
     every = [line for lines in groups.values() for _, line in lines if not line["learned"].all()]
     if not every:
         return []
-    full = models.full_model(frame)
+    full = models.unpruned_model(frame)
     quality = models.quality(frame)
     part = max(
         PARTS,
@@ -393,7 +401,7 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
 
 
 def _removal_points(
-    full: Model | None, lines: list[tuple[str, pd.DataFrame]], quality: Quality, part: str
+    full: Model | None, lines: list[tuple[str, pd.DataFrame]], quality: ComparedQuality, part: str
 ) -> pd.DataFrame:
     """The points of a panel: every line starts at the full model; `removed` is the share removed in per cent."""
     base = value(full, part + quality.measure)
@@ -420,7 +428,7 @@ def _removal_points(
     return pd.DataFrame([one for one in found if one["value"] is not None])
 
 
-def _greedy_panel(points: pd.DataFrame, title: str, quality: Quality, part: str) -> Panel:
+def _greedy_panel(points: pd.DataFrame, title: str, quality: ComparedQuality, part: str) -> Panel:
     x = axis("removed:Q", "heads removed (%)", domain=[0, 100], grid=False)
     scale: dict[str, Any] = {"type": "log", "nice": False} if quality.relative else {"zero": False}
     y = axis("value:Q", f"{quality.name} on {TEXTS[part]}", **scale)
@@ -434,16 +442,16 @@ def _greedy_panel(points: pd.DataFrame, title: str, quality: Quality, part: str)
 
 
 def pairs_panel(
-    points: pd.DataFrame, data: list[str], title: str, quality: Quality, text: str
+    points: pd.DataFrame, data: list[str], title: str, quality: ComparedQuality, text: str
 ) -> Panel:
     """The difference to the full model against the share of heads kept, a line and shape a language pair (or run)."""
     ink = charts.categories("data:N", data, orient="bottom")
-    shape = charts.shapes("data:N", ink["scale"]["domain"], values=data)
+    shape = charts.shape_field("data:N", ink["scale"]["domain"], values=data)
     x = axis("kept:Q", "heads kept (%)", domain=[0, 100], grid=False)
     y = axis("value:Q", f"{quality.name} on {text}, difference to the full model{quality.in_unit}")
     tip = tips("data:N", "model:N", "heads:N", "seeds:Q", f"text:N|{quality.name}")
     marks = [
-        charts.levels([{"value": 0}], y),
+        charts.level_lines([{"value": 0}], y),
         *charts.curve(points, x, y, ink, width=1.6, opacity=0.6),
         *charts.intervals(
             points, x, y, ink, tip=tip, size=80, style="", shape=shape, rule={"strokeWidth": 2}
@@ -455,10 +463,12 @@ def pairs_panel(
     return Panel(chart, title, width=430, narrowest=270)
 
 
-def pair_points(data: str, line: pd.DataFrame, quality: Quality, part: str) -> list[dict[str, Any]]:
+def pair_points(
+    data: str, line: pd.DataFrame, quality: ComparedQuality, part: str
+) -> list[dict[str, Any]]:
     """The points of one language pair (the mean over its seeds) or run: a model each."""
     change = part + quality.change
-    found = [model for model in models.rows(line) if value(model, change) is not None]
+    found = [model for model in models.model_rows(line) if value(model, change) is not None]
     return [
         {
             "data": data,
@@ -466,7 +476,7 @@ def pair_points(data: str, line: pd.DataFrame, quality: Quality, part: str) -> l
             "kept": round(100 * m["kept"] / m["total"], 2),
             "seeds": m.get("seeds"),
             "heads": f"{m['kept']} of {m['total']}",
-            "text": models.difference(m, change, unit=quality.unit),
+            "text": models.difference_text(m, change, unit=quality.unit),
             "value": m[change],
             "low": m[f"{change}.low"],
             "high": m[f"{change}.high"],

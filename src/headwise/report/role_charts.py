@@ -12,9 +12,9 @@ from headwise.report import charts
 from headwise.report.charts import ROOM, Spec, axis, colour, tips
 from headwise.report.components import Figure, Panel
 from headwise.report.format import KIND_NAMES, measure_name, percent, signed
-from headwise.report.run_folder import Roles, Run
+from headwise.report.run_folder import FinishedRun, RolesFolder
 from headwise.report.score_maps import drawn_measures, ranks
-from headwise.roles.role import NO_ROLE, UNTRAINED, category, in_order, role, role_of
+from headwise.roles.role import NO_ROLE, UNTRAINED, category, ordered_roles, role, role_of
 
 FAINT = 0.16  # how strong the grey of heads without a role is
 PARTS = 3  # roles that are written into one cell
@@ -35,7 +35,7 @@ def _threshold(name: str) -> float:
     return threshold
 
 
-def of_untrained(found: Roles) -> pd.DataFrame:
+def of_untrained(found: RolesFolder) -> pd.DataFrame:
     """The tests of roles of untrained models; no row without any."""
     controls = found.controls
     empty = pd.DataFrame(columns=["control", "kind", "layer", "head", "measure", "value", "found"])
@@ -47,14 +47,14 @@ def of_kind(found: pd.DataFrame, kind: str) -> pd.DataFrame:
     return found[found["kind"] == kind]
 
 
-def kinds_of(found: Roles) -> list[str]:
+def kinds_of(found: RolesFolder) -> list[str]:
     """The kinds of heads that were tested."""
     return [kind for kind in KINDS if kind in set(found.labels["kind"])]
 
 
 def role_sorts() -> list[str]:
     """The categories of roles, in the order in which they have the colours of the theme; grey is the second."""
-    first, *others = dict.fromkeys(declared.category for declared in in_order())
+    first, *others = dict.fromkeys(declared.category for declared in ordered_roles())
     return [first, NO_ROLE, *others]
 
 
@@ -77,20 +77,20 @@ def faint(strength: float = FAINT) -> Spec:
     return charts.when(f"datum.sort == '{NO_ROLE}'", strength, 1)
 
 
-def function_grids(run: Run) -> list[Figure]:
+def function_grids(run: FinishedRun) -> list[Figure]:
     """For each kind, layers × heads with the roles of every head in its cell (Voita et al. 2019, figure 1c)."""
     assert run.roles is not None
-    return [_grid(run, run.roles, kind) for kind in kinds_of(run.roles)]
+    return [_role_grid(run, run.roles, kind) for kind in kinds_of(run.roles)]
 
 
-def _grid(run: Run, found: Roles, kind: str) -> Figure:
+def _role_grid(run: FinishedRun, found: RolesFolder, kind: str) -> Figure:
     labels = of_kind(found.labels, kind)
     by, places = _places(run, labels, kind)
     roles = of_kind(found.roles, kind).sort_values("value", ascending=False, kind="stable")
     held = {head: part.to_dict("records") for head, part in roles.groupby(["layer", "head"])}
     cells = []
     for head in labels.to_dict("records"):
-        cells += _cells(head, held, places)
+        cells += _role_cells(head, held, places)
     size = max(places.values())
     room = size <= ROOM
     edges = _lay_out(cells, room)
@@ -125,7 +125,7 @@ def in_cell(measure: str) -> str:
 
 
 def _places(
-    run: Run, labels: pd.DataFrame, kind: str
+    run: FinishedRun, labels: pd.DataFrame, kind: str
 ) -> tuple[str | None, dict[tuple[int, int], int]]:
     """The place of each head in its layer, counted from 1, and by which measure (none: by their numbers)."""
     heads = labels[["layer", "head"]].sort_values(["layer", "head"])
@@ -144,7 +144,7 @@ def _places(
     return by, {key: int(place) for key, place in ranks(heads).items()}  # type: ignore[misc]
 
 
-def _cells(
+def _role_cells(
     head: Mapping[Any, Any],
     held: Mapping[Any, list[dict[Any, Any]]],
     places: Mapping[tuple[int, int], int],
@@ -231,7 +231,7 @@ def _marks(
     return marks
 
 
-def layer_patterns(found: Roles) -> Figure | None:
+def layer_patterns(found: RolesFolder) -> Figure | None:
     """Stacked bars: which category of role is in which layer; None where no head has a role."""
     if found.roles.empty:
         return None
@@ -252,7 +252,7 @@ def _pattern_panel(patterns: pd.DataFrame, kind: str) -> Panel:
     order = [*(sort for sort in role_sorts() if sort != NO_ROLE), NO_ROLE]
     cells = patterns.rename(columns={"role": "sort"})[["layer", "sort", "heads"]]
     cells = cells.assign(place=[order.index(sort) for sort in cells["sort"]])
-    marks = charts.stacked(
+    marks = charts.stacked_bars(
         cells,
         axis("layer:O", "layer"),
         "heads:Q",
@@ -305,20 +305,20 @@ def _evidence(
         layer["encoding"] |= more
     return [
         *marks,
-        charts.levels(
+        charts.level_lines(
             [{"bar": threshold}], {**places[along], "field": "bar"}, style="limit", along=along
         ),
     ]
 
 
-def _untrained(found: Roles, kind: str) -> pd.DataFrame:
+def _untrained(found: RolesFolder, kind: str) -> pd.DataFrame:
     """The range over all heads of a kind in untrained models: measure, low, high; no row without any."""
     rows = of_kind(of_untrained(found), kind).dropna(subset=["value"])
     ends: pd.DataFrame = rows.groupby("measure")["value"].agg(low="min", high="max").reset_index()
     return ends
 
 
-def _band(rows: pd.DataFrame, ends: Spec) -> list[Spec]:
+def _untrained_band(rows: pd.DataFrame, ends: Spec) -> list[Spec]:
     """What untrained heads reach, behind the bars."""
     tip = tips("low:Q|untrained heads, from|.3f", "high:Q|to|.3f")
     return (
@@ -328,7 +328,7 @@ def _band(rows: pd.DataFrame, ends: Spec) -> list[Spec]:
     )
 
 
-def offsets(found: Roles) -> Figure | None:
+def offsets(found: RolesFolder) -> Figure | None:
     """For every positional head, how often its largest weight lies at each offset from −3 to +3."""
     table = found.table[found.table["measure"].str.fullmatch(r"positional\.-?\d")].dropna(
         subset=["value"]
@@ -348,7 +348,7 @@ def offsets(found: Roles) -> Figure | None:
     )
 
 
-def _offset_panel(found: Roles, table: pd.DataFrame, head: tuple[Any, ...]) -> Panel:
+def _offset_panel(found: RolesFolder, table: pd.DataFrame, head: tuple[Any, ...]) -> Panel:
     cells = table[(table[["kind", "layer", "head"]] == list(head)).all(axis=1)]
     untrained = _untrained(found, str(head[0]))
     best = cells["value"].max()
@@ -368,7 +368,9 @@ def _offset_panel(found: Roles, table: pd.DataFrame, head: tuple[Any, ...]) -> P
     marks = _evidence(
         cells, x, y, colour("which:N", ["highest", "other"]), _threshold("positional"), tip, "y"
     )
-    marks[:0] = _band(untrained, {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}})
+    marks[:0] = _untrained_band(
+        untrained, {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    )
     return Panel(
         charts.layered(marks, 110, f"Offsets of {title}"),
         title,
@@ -378,7 +380,7 @@ def _offset_panel(found: Roles, table: pd.DataFrame, head: tuple[Any, ...]) -> P
     )
 
 
-def rare_tokens(found: Roles) -> Figure | None:
+def rare_tokens(found: RolesFolder) -> Figure | None:
     """The heads that look most at the rarest tokens of a sentence, and what a random token would reach."""
     table = found.table[found.table["measure"].isin(RARE)].dropna(subset=["value"])
     shown = _first_heads(table[table["measure"] == "rare.two-rarest"])[:HEADS_SHOWN]
@@ -408,7 +410,7 @@ def rare_tokens(found: Roles) -> Figure | None:
     untrained = untrained.merge(pd.DataFrame({"address": order}), how="cross")
     marks = _evidence(cells, x, y, ink, threshold, tip, "x", yOffset=shift)
     ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, "yOffset": shift}
-    marks[:0] = _band(untrained, ends)
+    marks[:0] = _untrained_band(untrained, ends)
     chart = charts.layered(marks, 30 * len(order), "Rare tokens")
     return Figure(
         name="rare-tokens",

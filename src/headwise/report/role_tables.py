@@ -21,8 +21,8 @@ from headwise.report.role_charts import (
     offsets,
     rare_tokens,
 )
-from headwise.report.run_folder import Roles, Run
-from headwise.roles.label import RATE, effects
+from headwise.report.run_folder import FinishedRun, RolesFolder
+from headwise.roles.label import RATE, effect_sizes
 from headwise.roles.role import (
     NO_ROLE,
     RANDOM_WORDS,
@@ -30,7 +30,7 @@ from headwise.roles.role import (
     category,
     display_name,
     expected_roles,
-    in_order,
+    ordered_roles,
     role,
     role_of,
 )
@@ -53,7 +53,7 @@ def paper_syntax() -> list[str]:
     order=60,
     files=("roles/",),
 )
-def build(run: Run) -> dict[str, Any] | None:
+def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
     """All about roles; the section is left out without them."""
     found = run.roles
     if found is None:
@@ -88,7 +88,7 @@ def _by_sort(roles: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def in_short(run: Run) -> list[tuple[str, str, str]]:
+def role_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
     """How many heads have a role, kind by kind, for the opening."""
     facts = []
     for kind in kinds_of(run.roles) if run.roles is not None else []:
@@ -102,7 +102,7 @@ def in_short(run: Run) -> list[tuple[str, str, str]]:
     return facts
 
 
-def _groups(found: Roles) -> list[tuple[str, list[tuple[str, str, str]]]]:
+def _groups(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]]]]:
     """Facts for each kind of heads and for the text."""
     groups = []
     for kind in kinds_of(found):
@@ -143,7 +143,7 @@ def _topic(measure: str) -> str:
     return rest.split(".")[0] if first in ("syntactic", "attachment") else measure
 
 
-def claims(found: Roles) -> Table | None:
+def claims(found: RolesFolder) -> Table | None:
     """What Voita et al. (2019) found in encoders, and whether this model has it; None without encoder heads."""
     if "encoder-self" not in kinds_of(found):
         return None
@@ -169,30 +169,30 @@ def claims(found: Roles) -> Table | None:
     return table("Compared with the paper", held, columns)
 
 
-def _rule(found: Roles) -> dict[str, str]:
+def _rule(found: RolesFolder) -> dict[str, str]:
     """The numbers of the rule by which roles are decided."""
     other = found.facts.get("signature", {}).get("confirmed_on", "the other half")
     tested = [role_of(measure) for measure in found.table["measure"].drop_duplicates()]
     names = {declared.name for declared in tested if declared is not None}
     rules = [f"positional {role['positional'].threshold:g} of the tokens at one offset"]
     by_margin: dict[float, list[str]] = {}
-    for declared in in_order():
+    for declared in ordered_roles():
         if declared.name in names and declared.margin is not None:
             by_margin.setdefault(declared.margin, []).append(declared.name)
     for margin, above in by_margin.items():
         rules.append(f"{listed(above)} {100 * margin:g} points above the baseline")
-    for declared in in_order():
+    for declared in ordered_roles():
         if declared.name in names - {"positional"} and declared.threshold is not None:
             rules.append(f"{declared.category} {declared.threshold:g}")
     first = "one half of the documents" if other == "the other half" else "the text"
     return {"thresholds": "; ".join(rules), "first": first, "other": other, "rate": percent(RATE)}
 
 
-def _syntactic(found: Roles) -> pd.DataFrame:
+def _syntactic(found: RolesFolder) -> pd.DataFrame:
     return found.table[found.table["measure"].str.startswith("syntactic.")]
 
 
-def syntax_table(found: Roles) -> Table | None:
+def syntax_table(found: RolesFolder) -> Table | None:
     """Best head against baseline for each relation and direction: the paper's four, then others with a role."""
     scores = _syntactic(found).dropna(subset=["value"]).groupby("measure")
     best = {measure: part.sort_values("value").iloc[-1] for measure, part in scores}
@@ -252,7 +252,7 @@ def syntax_table(found: Roles) -> Table | None:
     )
 
 
-def share_table(found: Roles) -> Table | None:
+def share_table(found: RolesFolder) -> Table | None:
     """Shares of each sort of role, and of the paper's three models where encoder heads were tested."""
     kinds = kinds_of(found)
     paper = pd.read_csv(PAPER, index_col="role") if "encoder-self" in kinds else pd.DataFrame()
@@ -290,7 +290,7 @@ def share_table(found: Roles) -> Table | None:
     return table("Shares of roles", [str(sort) for sort in dict.fromkeys(sorts)], columns)
 
 
-def on_changed_text(found: Roles, control: str) -> Mapping[tuple[Any, ...], float]:
+def on_changed_text(found: RolesFolder, control: str) -> Mapping[tuple[Any, ...], float]:
     """The model's own scores on random words, or on shuffled sentences, by kind, layer, head and measure."""
     if found.controls is None:
         return {}
@@ -299,7 +299,7 @@ def on_changed_text(found: Roles, control: str) -> Mapping[tuple[Any, ...], floa
     return dict(zip(keys, rows["value"], strict=True))
 
 
-def best_untrained(found: Roles) -> Mapping[tuple[str, str], tuple[float, float, float]]:
+def best_untrained(found: RolesFolder) -> Mapping[tuple[str, str], tuple[float, float, float]]:
     """By kind and measure the best head of every untrained model: mean, lowest and highest over these models."""
     best = (
         of_untrained(found)
@@ -316,11 +316,11 @@ def best_untrained(found: Roles) -> Mapping[tuple[str, str], tuple[float, float,
 
 def effect(value: float, baseline: float) -> float:
     """Cohen's h of two shares, as `effect` in roles.csv."""
-    h: float = effects([value], [baseline]).item()
+    h: float = effect_sizes([value], [baseline]).item()
     return h
 
 
-def controls_table(found: Roles) -> Table | None:
+def controls_table(found: RolesFolder) -> Table | None:
     """How many heads have a role, of the model and of every control."""
     if found.controls is None or found.controls.empty:
         return None

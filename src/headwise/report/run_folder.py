@@ -16,7 +16,7 @@ from headwise.files import damaged, is_inside
 from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
 from headwise.importance.measures import CURVES, FAITHFULNESS
 from headwise.report import models
-from headwise.report.models import Model, Quality
+from headwise.report.models import ComparedQuality, Model
 
 LOG = ("step", "epoch", "measure", "value")
 GATES = ("step", "kind", "layer", "head", "p_open")
@@ -81,7 +81,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Roles:
+class RolesFolder:
     """The folder roles/: scores of all roles, roles found, labels of heads, categories by layer, facts, examples, and
     controls, where there are any."""
 
@@ -99,11 +99,11 @@ class Rescored:
     """A pruned model's own scores and roles. Its heads have the numbers of the full model."""
 
     heads: pd.DataFrame | None
-    roles: Roles | None
+    roles: RolesFolder | None
 
 
 @dataclass(frozen=True)
-class Run:
+class FinishedRun:
     """All files of a run that the report shows. `models`: see models.py."""
 
     folder: Path
@@ -117,7 +117,7 @@ class Run:
     lrp: pd.DataFrame | None
     untrained: pd.DataFrame | None
     interactions: pd.DataFrame | None
-    roles: Roles | None
+    roles: RolesFolder | None
     layouts: Mapping[str, HeadMask]
     gates: Mapping[str, pd.DataFrame]
     translations: Mapping[str, list[str]]
@@ -131,12 +131,12 @@ class Run:
     @property
     def full(self) -> Model | None:
         """The model before pruning."""
-        return models.full_model(self.models)
+        return models.unpruned_model(self.models)
 
     @property
     def pruned(self) -> list[dict[str, Any]]:
         """Every pruned model, from many heads to few."""
-        return models.rows(models.pruned(self.models))
+        return models.model_rows(models.pruned(self.models))
 
     @property
     def chosen(self) -> Model | None:
@@ -149,7 +149,7 @@ class Run:
         return models.text_prefix(self.models)
 
     @property
-    def quality(self) -> Quality:
+    def quality(self) -> ComparedQuality:
         """What its models are compared by."""
         return models.quality(self.models)
 
@@ -183,7 +183,7 @@ class Grid:
     means: pd.DataFrame
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> FinishedRun:
     """Read a run folder. Raises HeadwiseError when it is none, or when one of its files is not what it should be."""
     if not (folder / "run.json").is_file():
         found = "a folder without run.json" if folder.is_dir() else "no folder"
@@ -194,23 +194,28 @@ def read_run(folder: Path) -> Run:
     facts, known = read_models(folder)
     names = list(known.index[known["method"] != "none"])
     layouts = {name: folder / "layouts" / f"{name}.json" for name in names}
-    gates = {name: read_table(folder / "gates" / f"{name}.csv", GATES) for name in names}
+    gates = {name: read_optional_table(folder / "gates" / f"{name}.csv", GATES) for name in names}
     rescored = {name: folder / "rescored" / name for name in names}
-    return Run(
+    return FinishedRun(
         folder=folder,
         facts=facts,
         models=known,
-        plan=_text(folder / "plan.toml"),
-        roles=_roles(folder / "roles"),
+        plan=_read_text(folder / "plan.toml"),
+        roles=_read_roles(folder / "roles"),
         layouts={name: HeadMask.read(path) for name, path in layouts.items() if path.is_file()},
         gates={name: table for name, table in gates.items() if table is not None},
         translations=_translations(folder / "translations" / "test", names),
         rescored={
-            name: Rescored(read_table(path / "heads.csv", COLUMNS), _roles(path / "roles"))
+            name: Rescored(
+                read_optional_table(path / "heads.csv", COLUMNS), _read_roles(path / "roles")
+            )
             for name, path in rescored.items()
             if path.is_dir()
         },
-        **{name: read_table(folder / place, columns) for name, (place, columns) in FILES.items()},
+        **{
+            name: read_optional_table(folder / place, columns)
+            for name, (place, columns) in FILES.items()
+        },
     )
 
 
@@ -241,7 +246,7 @@ def refuse_damaged(folder: Path) -> None:
 def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
     """run.json, and the models of pruning.csv; none without that file."""
     facts: Mapping[str, Any] = read_json(folder / "run.json", dict)
-    table = read_table(folder / "pruning.csv", models.COLUMNS)
+    table = read_optional_table(folder / "pruning.csv", models.COLUMNS)
     return facts, models.wide(
         pd.DataFrame(columns=models.COLUMNS) if table is None else table, facts
     )
@@ -261,7 +266,7 @@ def read_grid(folder: Path) -> Grid:
     members = tuple(_member(folder, *run) for run in runs)
     found = [m.models.assign(data=m.data, seed=m.seed) for m in members if len(m.models)]
     empty = models.wide(pd.DataFrame(columns=models.COLUMNS), {}).assign(data="", seed=0)
-    means = read_table(folder / "across.csv", ACROSS)
+    means = read_optional_table(folder / "across.csv", ACROSS)
     means = pd.DataFrame(columns=ACROSS) if means is None else means.fillna({"data": ""})
     return Grid(folder, name, members, pd.concat(found) if found else empty, means)
 
@@ -282,11 +287,14 @@ def _member(grid: Path, place: str, data: str, seed: int) -> Member:
     return Member(place, data, seed, facts, known, trouble, (folder / "report.html").is_file())
 
 
-def _roles(folder: Path) -> Roles | None:
+def _read_roles(folder: Path) -> RolesFolder | None:
     """The files of a folder roles/, which must all be there; None without the folder."""
     if not folder.is_dir():
         return None
-    tables = {name: read_table(folder / f"{name}.csv", columns) for name, columns in ROLES.items()}
+    tables = {
+        name: read_optional_table(folder / f"{name}.csv", columns)
+        for name, columns in ROLES.items()
+    }
     found = {name: table for name, table in tables.items() if table is not None}
     missing = [f"{name}.csv" for name in tables if name not in found]
     missing += [name for name in ("facts.json", "examples.json") if not (folder / name).is_file()]
@@ -294,11 +302,11 @@ def _roles(folder: Path) -> Roles | None:
         raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
     facts = read_json(folder / "facts.json", dict)
     examples = read_json(folder / "examples.json", list)
-    return Roles(
+    return RolesFolder(
         **found,
         facts=facts,
         examples=examples,
-        controls=read_table(folder / "controls.csv", CONTROLS),
+        controls=read_optional_table(folder / "controls.csv", CONTROLS),
     )
 
 
@@ -318,7 +326,7 @@ def read_json(path: Path, kind: type[T]) -> T:
     return held
 
 
-def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
+def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
     """A CSV file with the columns it must have, or None when there is no such file."""
     if not path.is_file():
         return None
@@ -357,7 +365,7 @@ def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
     )  # a chart cannot show a loss that is no number
 
 
-def _text(path: Path) -> str | None:
+def _read_text(path: Path) -> str | None:
     """A text file, or None when there is no such file."""
     if not path.is_file():
         return None
@@ -373,7 +381,7 @@ def _translations(folder: Path, names: list[str]) -> dict[str, list[str]]:
     """The lines of every translation file that is there; all have as many."""
     texts = {}
     for name in ("source", "reference", "full", *names):
-        texts[name] = _text(folder / f"{name}.txt")
+        texts[name] = _read_text(folder / f"{name}.txt")
     lines = {
         name: text.removesuffix("\n").split("\n")
         for name, text in texts.items()

@@ -36,7 +36,7 @@ two_digits = "{:.2f}".format
     order=0,
     files=("grid.json",),
 )
-def build_summary(grid: Grid) -> dict[str, Any]:
+def grid_summary_section(grid: Grid) -> dict[str, Any]:
     """Headline and facts."""
     groups = []
     for data in data_of(grid):
@@ -51,7 +51,7 @@ def build_summary(grid: Grid) -> dict[str, Any]:
         if failed
         else []
     )
-    return {"headline": headline(grid), "groups": groups}
+    return {"headline": grid_headline(grid), "groups": groups}
 
 
 def data_of(grid: Grid) -> list[str]:
@@ -59,7 +59,7 @@ def data_of(grid: Grid) -> list[str]:
     return list(dict.fromkeys(member.data for member in grid.members))
 
 
-def headline(grid: Grid) -> str:
+def grid_headline(grid: Grid) -> str:
     """`2 language pairs, 3 seeds: 5 of 6 runs have results`."""
     seeds = len({member.seed for member in grid.members})
     pairs = len(data_of(grid))
@@ -80,7 +80,7 @@ def chosen(member: Member) -> Model | None:
     return (
         None
         if member.models.empty
-        else next((m for m in models.rows(member.models) if m["chosen"]), None)
+        else next((m for m in models.model_rows(member.models) if m["chosen"]), None)
     )
 
 
@@ -114,7 +114,7 @@ def _choice(grid: Grid, member: Member) -> tuple[str, str, str]:
     compared = {"to equal further training": change + TUNED, "to the full model": change}
     changes = {}
     for to, measure in compared.items():
-        changes[to] = models.difference(model, measure, unit=quality.unit)
+        changes[to] = models.difference_text(model, measure, unit=quality.unit)
     known = ", ".join(f"{change} {to}" for to, change in changes.items() if change)
     text = f"{heads} ({model['label']}, of {tried} models){f'; {quality.name} ' if known else ''}{known}"
     return f"seed {member.seed}", text, models.verdict(model, change + TUNED, part + P_TUNED)
@@ -137,7 +137,7 @@ def build_pairs(grid: Grid) -> dict[str, Any] | None:
     part = models.text_prefix(grid.models)
     return {
         "pairs": pairs_figure(means, part),
-        "by_pair": pairs_table(means, part),
+        "by_pair": language_pairs_table(means, part),
         "text": "dev" if part else "test",
         "measured": models.quality(grid.models).name,
     }
@@ -173,7 +173,7 @@ def pairs_figure(
     )
 
 
-def pairs_table(means: Means, part: str) -> Table | None:
+def language_pairs_table(means: Means, part: str) -> Table | None:
     """A model a row, a language pair a column: difference to the full model, and heads kept."""
     by_name = {
         data: {
@@ -193,10 +193,10 @@ def pairs_table(means: Means, part: str) -> Table | None:
     def cell(data: str, setting: str) -> str:
         model = by_name[data].get(setting)
         if model is None or setting in full:
-            return models.written(part + quality.measure, two_digits, model)
+            return models.cell_text(part + quality.measure, two_digits, model)
         seeds = f", {model['seeds']} seeds" if model["seeds"] > 1 else ""
         heads = f"{model['kept']} of {model['total']} heads"
-        return f"{models.difference(model, part + quality.change, unit=quality.unit) or NONE}\n{heads}{seeds}"
+        return f"{models.difference_text(model, part + quality.change, unit=quality.unit) or NONE}\n{heads}{seeds}"
 
     columns: Columns = {
         "model": lambda setting: (
@@ -313,12 +313,12 @@ def means_table(grid: Grid, data: str, means: pd.DataFrame, trained: bool = True
     columns: Columns = {
         "model": lambda model: model["label"],
         "seeds": lambda model: str(model["seeds"]),
-        "heads kept": _kept,
+        "heads kept": _kept_text,
         f"{quality.name} on {'dev' if part else 'test'}": partial(
-            models.written, part + quality.measure, two_digits
+            models.cell_text, part + quality.measure, two_digits
         ),
         **{
-            to + quality.in_unit: partial(models.difference, measure=change + end)
+            to + quality.in_unit: partial(models.difference_text, measure=change + end)
             for end, to in ENDINGS.items()
         },
     }
@@ -328,7 +328,7 @@ def means_table(grid: Grid, data: str, means: pd.DataFrame, trained: bool = True
     )
 
 
-def _kept(model: Model) -> str:
+def _kept_text(model: Model) -> str:
     low = model["kept_low"]
     high = model["kept_high"]
     kept = f"{model['mean_kept']:.1f} ({low}–{high})" if low < high else model["kept"]
@@ -349,24 +349,24 @@ def build_runs(grid: Grid) -> dict[str, Any]:
     part = models.text_prefix(grid.models)
     quality = models.quality(grid.models)
     change = part + quality.change
-    measured = partial(models.written, part + quality.measure, two_digits)
+    measured = partial(models.cell_text, part + quality.measure, two_digits)
     columns: Columns = {
         "run": name,
         "state": state,
         f"full model, {quality.name} on {'dev' if part else 'test'}": lambda member: (
-            "" if member.models.empty else measured(models.full_model(member.models))
+            "" if member.models.empty else measured(models.unpruned_model(member.models))
         ),
         "chosen": lambda member: (
             f"{model['label']}, {model['kept']} of {model['total']} heads"
             if (model := chosen(member))
             else ""
         ),
-        "heads with a role": _roles,
+        "heads with a role": _roles_text,
         "pairs that do the same work": _pairs,
-        f"to equal further training{quality.in_unit}": lambda member: models.difference(
+        f"to equal further training{quality.in_unit}": lambda member: models.difference_text(
             chosen(member), change + TUNED
         ),
-        f"to the full model{quality.in_unit}": lambda member: models.difference(
+        f"to the full model{quality.in_unit}": lambda member: models.difference_text(
             chosen(member), change
         ),
     }
@@ -382,7 +382,7 @@ def build_runs(grid: Grid) -> dict[str, Any]:
     }
 
 
-def _roles(member: Member) -> str:
+def _roles_text(member: Member) -> str:
     """How many heads have a role, and how many of an untrained model on average."""
     found = member.facts.get("roles") or {}
     if "heads" not in found:

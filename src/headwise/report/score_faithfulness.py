@@ -12,7 +12,7 @@ from headwise.report import charts
 from headwise.report.charts import axis, colour, tips
 from headwise.report.components import Figure, Panel, Table, section, table
 from headwise.report.format import KIND_NAMES, capital, measure_name, number, percent
-from headwise.report.run_folder import Run
+from headwise.report.run_folder import FinishedRun
 
 STATISTICS = {
     "area": "loss while heads are removed",
@@ -44,16 +44,16 @@ Judged = tuple[
     order=40,
     files=("faithfulness.csv", "curves.csv"),
 )
-def build(run: Run) -> dict[str, Any]:
+def faithfulness_section(run: FinishedRun) -> dict[str, Any]:
     """The figure of removal, the table of statistics, and the best score of each kind of heads."""
     return {
-        "removal": removal_curves(run),
+        "removal": removal_curves_figure(run),
         "statistics": faithfulness_table(run),
         "kinds": kinds_table(run),
     }
 
 
-def statistics(run: Run) -> pd.DataFrame | None:
+def faithfulness_statistics(run: FinishedRun) -> pd.DataFrame | None:
     """The statistics over all the kinds of heads it had: columns value, low, high, against; index measure and
     statistic. None without any.
     """
@@ -103,9 +103,9 @@ def most_faithful(found: pd.DataFrame) -> str | None:
     return str(rank.idxmax()) if len(rank) else None
 
 
-def in_short(run: Run) -> list[tuple[str, str, str]]:
+def faithfulness_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
     """The best score and its numbers, for the summary."""
-    found = statistics(run)
+    found = faithfulness_statistics(run)
     best = None if found is None else most_faithful(found)
     if found is None or best is None:
         return []
@@ -130,9 +130,9 @@ def _value(found: pd.DataFrame, key: tuple[str, str]) -> float | None:
     return float(found["value"].to_dict()[key]) if key in found.index else None
 
 
-def faithfulness_table(run: Run) -> Table | None:
+def faithfulness_table(run: FinishedRun) -> Table | None:
     """One row a score, the one by which removal costs least first; random orders among them."""
-    found = statistics(run)
+    found = faithfulness_statistics(run)
     if found is None:
         return None
     measures = {measure for measure, name in found.index if name in STATISTICS}
@@ -195,7 +195,7 @@ def _cell(found: pd.DataFrame, statistic: str, row: Judged) -> str:
     return f"{number(one['value'], scale)}\n{f'{low} to {high}' if measure == 'random' else f'[{low}, {high}]'}"
 
 
-def kinds_table(run: Run) -> Table | None:
+def kinds_table(run: FinishedRun) -> Table | None:
     """The score that ranks the heads of each kind most as ablation does; None for one kind."""
     found = None if run.faithfulness is None else run.faithfulness.dropna(subset=["value"])
     if found is None or found.empty:
@@ -221,7 +221,7 @@ def kinds_table(run: Run) -> Table | None:
     )
 
 
-def removal_curves(run: Run) -> Figure | None:
+def removal_curves_figure(run: FinishedRun) -> Figure | None:
     """The loss while heads are removed, a panel a score, the best first; None without curves.csv."""
     if run.curves is None or run.curves.empty:
         return None
@@ -244,7 +244,7 @@ def removal_curves(run: Run) -> Figure | None:
         title="Loss while heads are removed, the least important first",
         note="blue: in the order of the score · orange: scored again after each step · thin: the other scores"
         + (f" · grey: {seeds} random orders" if seeds else ""),
-        panels=[_panel(known, measure, span, areas) for measure in shown],
+        panels=[_curve_panel(known, measure, span, areas) for measure in shown],
         columns=3 if len(shown) > 2 else len(shown),
         facts=(f"Random orders: {seeds}. " if seeds else "")
         + (
@@ -265,7 +265,7 @@ def curve_areas(table: pd.DataFrame) -> dict[tuple[str, str], float]:
     return found
 
 
-def _panel(
+def _curve_panel(
     found: pd.DataFrame, measure: str, span: list[float], areas: dict[tuple[str, str], float]
 ) -> Panel:
     """The score's own curves with their intervals, over the range of random orders and the other scores' curves."""

@@ -27,7 +27,7 @@ from headwise.report.format import (
     percent,
     signed,
 )
-from headwise.report.run_folder import Run
+from headwise.report.run_folder import FinishedRun
 
 TURN = 0.55  # the share of the heat scale from which text on it needs the other colour
 BESIDE = 12  # heads a layer, up to which two maps stand side by side
@@ -77,7 +77,7 @@ class ControlRange:
         return f"{number(self.low, scale, 1)} to {number(self.high, scale, 1)}"
 
 
-def control_ranges(run: Run) -> Mapping[Layer, ControlRange]:
+def control_ranges(run: FinishedRun) -> Mapping[Layer, ControlRange]:
     """The range of every layer and measure that untrained models were scored by; empty without any."""
     if run.untrained is None:
         return {}
@@ -89,12 +89,12 @@ def control_ranges(run: Run) -> Mapping[Layer, ControlRange]:
     }
 
 
-def untrained_models(run: Run) -> int:
+def untrained_models(run: FinishedRun) -> int:
     """How many untrained models there are."""
     return 0 if run.untrained is None else int(run.untrained["seed"].nunique())
 
 
-def untrained_table(run: Run) -> Table | None:
+def untrained_table(run: FinishedRun) -> Table | None:
     """Every measure and kind compared with untrained models: how many heads are outside their range, and how far."""
     known = control_ranges(run)
     if run.heads is None or not known:
@@ -135,7 +135,7 @@ def _scale(row: tuple[str, str, list[tuple[float, ControlRange]]]) -> float:
     order=30,
     files=("heads.csv", "lrp.csv", "untrained.csv"),
 )
-def build(run: Run) -> dict[str, Any]:
+def score_maps_section(run: FinishedRun) -> dict[str, Any]:
     """Maps of scores, tables of relevance, and single heads. `effects`: for each kind the change without each head, in
     BLEU or else in loss.
     """
@@ -161,7 +161,7 @@ def build(run: Run) -> dict[str, Any]:
     }
 
 
-def of_measure(run: Run, measure: str) -> pd.DataFrame:
+def of_measure(run: FinishedRun, measure: str) -> pd.DataFrame:
     """The heads that have a value of a measure."""
     if run.heads is None:
         return pd.DataFrame(columns=["kind"])
@@ -188,7 +188,7 @@ def drawn_measures(names: Iterable[str]) -> list[str]:
     return drawn
 
 
-def score_maps(run: Run) -> list[Figure]:
+def score_maps(run: FinishedRun) -> list[Figure]:
     """For each attention kind the heat maps of LRP, confidence, gradient and ablation, as far as they are there.
 
     All have one order of heads: in every layer, the highest of the first measure first (Voita et al. 2019, figure 1).
@@ -218,7 +218,9 @@ def _figure(found: pd.DataFrame, kind: str, known: Mapping[Layer, ControlRange])
     places = ranks(found[found["measure"] == measures[0]])
     panels = []
     for i, measure in enumerate(measures):
-        panels.append(_panel(found[found["measure"] == measure], measure, places, not i, known))
+        panels.append(
+            _score_panel(found[found["measure"] == measure], measure, places, not i, known)
+        )
     return Figure(
         name=f"scores-{kind}",
         title=f"{capital(KIND_NAMES[kind])}: {listed([measure_name(measure) for measure in measures])}",
@@ -230,7 +232,7 @@ def _figure(found: pd.DataFrame, kind: str, known: Mapping[Layer, ControlRange])
     )
 
 
-def _panel(
+def _score_panel(
     found: pd.DataFrame,
     measure: str,
     places: pd.Series[int],
@@ -241,7 +243,7 @@ def _panel(
     top = _rounded_up(found["value"].max())
     power, times = scaled(top)
     unit = 10.0**power
-    grid = _grid(found, measure, places, known, top)
+    grid = _score_grid(found, measure, places, known, top)
     column = int(places.max())
     if column > ROOM:
         column += 1  # small cells need a gap between heads and the untrained
@@ -268,7 +270,7 @@ def _panel(
     return chart.panel(marks, f"{title}: {caption}" if caption else title, measure)
 
 
-def _grid(
+def _score_grid(
     found: pd.DataFrame,
     measure: str,
     places: pd.Series[int],
@@ -375,7 +377,7 @@ def _rounded_up(value: float) -> float:
     return round(math.ceil(round(value / unit, 6)) * unit, 12)
 
 
-def apart_table(run: Run) -> Table | None:
+def apart_table(run: FinishedRun) -> Table | None:
     """How far relevance and confidence agree within layers, and the heads that they rank most differently."""
     drawn = [] if run.heads is None else drawn_measures(run.heads["measure"])[:2]
     if len(drawn) < 2 or not drawn[0].startswith("lrp") or drawn[1] != "confidence":
@@ -411,7 +413,7 @@ def _apart(part: pd.DataFrame) -> tuple[float, str]:
     return pd.Series(inside, dtype=float).mean(), ", ".join(heads)
 
 
-def pooled_table(run: Run) -> Table | None:
+def pooled_table(run: FinishedRun) -> Table | None:
     """How far relevance of all positions started at once is from that of one position after the other."""
     known = [] if run.heads is None else sorted(set(run.heads["measure"]))
     rows = []
@@ -433,7 +435,7 @@ def pooled_table(run: Run) -> Table | None:
     return table("Relevance per step and pooled", rows, columns, code=lambda row: row[0])
 
 
-def conservation_table(run: Run) -> Table | None:
+def conservation_table(run: FinishedRun) -> Table | None:
     """Of the relevance that went in, what arrived and what was absorbed on the way; None without lrp.csv."""
     if run.lrp is None:
         return None
@@ -492,7 +494,7 @@ def _effects(
     }
 
 
-def alone_table(run: Run) -> Table | None:
+def alone_table(run: FinishedRun) -> Table | None:
     """For every layer of several heads the head that does best alone, and what the loss gains (Michel et al. 2019,
     table 2); None without.
     """

@@ -11,17 +11,17 @@ from headwise.report.components import section
 from headwise.report.format import (
     KIND_NAMES,
     capital,
-    change,
     count,
     duration,
-    interval,
+    interval_text,
     percent,
+    percent_change,
     quantity,
     signed,
     size,
 )
 from headwise.report.models import P_TUNED, RANDOM, TUNED, Model, P, bounds, value, verdict
-from headwise.report.run_folder import Run
+from headwise.report.run_folder import FinishedRun
 
 SPEED = "tokens_per_second"
 SAVED: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -40,19 +40,19 @@ Fact = tuple[str, str, str]  # label, text, verdict
     order=0,
     files=("run.json", "pruning.csv", "layouts/"),
 )
-def build(run: Run) -> dict[str, Any]:
+def summary_section(run: FinishedRun) -> dict[str, Any]:
     """Headline, tiles and facts; without a chosen pruned model `why` says why not."""
     full = run.full
     chosen = run.chosen
     groups = [
-        ("Which score is faithful", score_faithfulness.in_short(run)),
-        ("What the heads do", role_tables.in_short(run)),
+        ("Which score is faithful", score_faithfulness.faithfulness_facts(run)),
+        ("What the heads do", role_tables.role_facts(run)),
     ]
     start: dict[str, Any] = {"why": "", "limit": _limit(run), "unit": _unit(run), "tiles": []}
     if full is None or chosen is None:
         start |= {"headline": _without_choice(run), "why": _why(run)}
     else:
-        start |= {"headline": headline(run, chosen), "tiles": _tiles(run, full, chosen)}
+        start |= {"headline": run_headline(run, chosen), "tiles": _tiles(run, full, chosen)}
         groups = [
             ("What was saved", saved(full, chosen)),
             ("What it cost", cost(run, full, chosen)),
@@ -63,7 +63,7 @@ def build(run: Run) -> dict[str, Any]:
     return start | {"groups": [group for group in groups if group[1]]}
 
 
-def headline(run: Run, chosen: Model) -> str:
+def run_headline(run: FinishedRun, chosen: Model) -> str:
     """The heads removed and the change of quality with its interval: to equal further training where measured, else to
     the full model."""
     start = f"{chosen['total'] - chosen['kept']} of {chosen['total']} {models.heads_name(chosen['kinds'])} removed"
@@ -74,7 +74,7 @@ def headline(run: Run, chosen: Model) -> str:
     )
     measure = run.part + quality.change + end
     found = value(chosen, measure)
-    ends = interval(*bounds(chosen, measure))
+    ends = interval_text(*bounds(chosen, measure))
     if found is None:
         return start
     unsure = verdict(chosen, measure, run.part + p) == "not distinguishable"
@@ -83,14 +83,14 @@ def headline(run: Run, chosen: Model) -> str:
     return f"{text} to {other}{', not distinguishable' if unsure else ''}"
 
 
-def _without_choice(run: Run) -> str:
+def _without_choice(run: FinishedRun) -> str:
     if run.pruned:
         return f"{count(len(run.pruned), 'pruned model')}, none of them chosen"
     total = 0 if run.heads is None else len(run.heads[["kind", "layer", "head"]].drop_duplicates())
     return f"{count(total, 'attention head')}, scored" if total else "A study in progress"
 
 
-def _why(run: Run) -> str:
+def _why(run: FinishedRun) -> str:
     """Why there is no chosen model: a word for which the template has a sentence."""
     if not run.pruned:
         return "nothing pruned"
@@ -113,14 +113,18 @@ def _both(one: Model | None, other: Model, measure: str) -> tuple[float, float] 
     return None if before is None or after is None else (before, after)
 
 
-def _tiles(run: Run, full: Model, chosen: Model) -> list[Fact]:
+def _tiles(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
     """Label, value and detail of each number to see at a glance."""
     tiles = []
     for measure, label, write in (SAVED[0], SAVED[1], SAVED[3]):
         if both := _both(full, chosen, measure):
             noise = measure == SPEED and _speed_noise(full, chosen)
             tiles.append(
-                (label, "no sure change" if noise else change(*both), " → ".join(map(write, both)))
+                (
+                    label,
+                    "no sure change" if noise else percent_change(*both),
+                    " → ".join(map(write, both)),
+                )
             )
     quality = run.quality
     both = _both(full, chosen, run.part + run.quality.measure)
@@ -130,7 +134,7 @@ def _tiles(run: Run, full: Model, chosen: Model) -> list[Fact]:
     moved = f"{signed(quality.change_of(*both))}{quality.unit}" if both else ""
     if tuned is not None:
         whole = f" · {moved} to the full model" if both else ""
-        ends = interval(*bounds(chosen, measure + TUNED))
+        ends = interval_text(*bounds(chosen, measure + TUNED))
         tiles.append(
             (
                 f"{label}, to equal further training",
@@ -151,7 +155,7 @@ def saved(full: Model, chosen: Model) -> list[Fact]:
     for measure, label, write in SAVED:
         if (both := _both(full, chosen, measure)) and both[0]:
             noise = _speed_noise(full, chosen) if measure == SPEED else ""
-            text = f"{' → '.join(map(write, both))} ({change(*both)}){noise}"
+            text = f"{' → '.join(map(write, both))} ({percent_change(*both)}){noise}"
             facts.append((label, text, "not distinguishable" if noise else ""))
     return facts
 
@@ -164,17 +168,17 @@ def _speed_noise(full: Model, chosen: Model) -> str:
     return "; the ranges over the rounds overlap" if after_low <= high and low <= after_high else ""
 
 
-def cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
+def cost(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
     """The change of quality: first to equal further training, then to the untouched full model."""
     part = run.part
     quality = run.quality
     facts = list[Fact]()
-    tuned = models.rows(run.models[run.models.index == models.against(chosen, "fine-tuned")])
+    tuned = models.model_rows(run.models[run.models.index == models.against(chosen, "fine-tuned")])
     others = [("to equal further training without pruning", one, TUNED, P_TUNED) for one in tuned]
     for label, other, end, p in [*others, ("to the untouched full model", full, "", P)]:
         measure = part + quality.change + end
         if both := _both(other, chosen, part + quality.measure):
-            moved = models.difference(chosen, measure, part + p, ", ", quality.unit)
+            moved = models.difference_text(chosen, measure, part + p, ", ", quality.unit)
             moved = moved or f"{signed(quality.change_of(*both))}{quality.unit}, no interval"
             text = f"{both[0]:.2f} → {both[1]:.2f}: {moved}"
             facts.append(
@@ -183,7 +187,7 @@ def cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
     return facts or [(capital(quality.name), "not measured for both models yet", "")]
 
 
-def choice(run: Run, full: Model, chosen: Model) -> list[Fact]:
+def choice(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
     """On which text, among how many models and within which limit the model was chosen."""
     quality = run.quality
     limit = _limit(run)
@@ -239,7 +243,7 @@ def choice(run: Run, full: Model, chosen: Model) -> list[Fact]:
     return facts
 
 
-def _left(run: Run, chosen: Model) -> list[Fact]:
+def _left(run: FinishedRun, chosen: Model) -> list[Fact]:
     """The heads left in each layer, the first layer first."""
     mask = run.layouts[chosen["setting"]]
     facts = []
@@ -254,24 +258,24 @@ def _left(run: Run, chosen: Model) -> list[Fact]:
     return facts
 
 
-def _lost(run: Run, model: Model) -> float | None:
+def _lost(run: FinishedRun, model: Model) -> float | None:
     """What a model loses on dev, in the unit of the limit: BLEU, or % of the perplexity of a language model."""
     quality = run.quality
     both = _both(run.full, model, f"dev_{quality.measure}")
     return None if both is None else -quality.better * quality.change_of(*both)
 
 
-def _unit(run: Run) -> str:
+def _unit(run: FinishedRun) -> str:
     return run.quality.loss
 
 
-def _heads(run: Run, model: Model) -> int:
+def _heads(run: FinishedRun, model: Model) -> int:
     """The heads that the whole model has left, which is what choices compare; without a layout, of its own kinds."""
     mask = run.layouts.get(model["setting"])
     return int(model["kept"]) if mask is None else len(mask)
 
 
-def _limit(run: Run) -> float | None:
+def _limit(run: FinishedRun) -> float | None:
     found = run.facts.get("max_drop")
     return float(found) if isinstance(found, int | float) else None
 
@@ -287,17 +291,17 @@ MANY = 25  # tasks whose times are listed one by one
     order=140,
     files=("run.json", "plan.toml"),
 )
-def provenance(run: Run) -> dict[str, Any]:
+def provenance(run: FinishedRun) -> dict[str, Any]:
     """Groups of names and values from run.json, and the plan."""
     facts = {}
     for name, fact in run.facts.items():
         if name not in ("settings", "notes", "doubts"):
             facts[name] = fact
     groups = [
-        ("Signature", _flat(facts.pop("signature", None))),
-        ("Versions", _flat(facts.pop("versions", None))),
-        ("Time taken", _flat(_summed(facts.pop("seconds", None)), number=duration)),
-        ("Evaluation and run", _flat(facts)),
+        ("Signature", _written_settings(facts.pop("signature", None))),
+        ("Versions", _written_settings(facts.pop("versions", None))),
+        ("Time taken", _written_settings(_summed(facts.pop("seconds", None)), number=duration)),
+        ("Evaluation and run", _written_settings(facts)),
     ]
     return {"facts": [(title, pairs) for title, pairs in groups if pairs], "plan": run.plan}
 
@@ -315,7 +319,7 @@ def _summed(seconds: Mapping[str, float] | None) -> Mapping[str, float] | None:
     }
 
 
-def _flat(
+def _written_settings(
     value: Any, name: str = "", number: Callable[[float], str] = json.dumps
 ) -> list[tuple[str, str]]:
     """Nested settings as names with dots; `number` writes the numbers."""
@@ -323,7 +327,7 @@ def _flat(
         return []
     if isinstance(value, Mapping):
         inner = [(f"{name}.{key}" if name else str(key), below) for key, below in value.items()]
-        return [pair for key, below in inner for pair in _flat(below, key, number)]
+        return [pair for key, below in inner for pair in _written_settings(below, key, number)]
     if isinstance(value, str):
         return [(name, value)]
     return [

@@ -9,7 +9,7 @@ from typing import Any
 
 from headwise.report.components import section
 from headwise.report.models import BLEU
-from headwise.report.run_folder import Run
+from headwise.report.run_folder import FinishedRun
 
 SEED = 1
 SAME = 3
@@ -54,7 +54,7 @@ class Examples:
     order=120,
     files=("translations/test/",),
 )
-def build(run: Run) -> dict[str, Any] | None:
+def translation_examples_section(run: FinishedRun) -> dict[str, Any] | None:
     """The section is left out where nothing was pruned, and for models that do not translate."""
     return (
         None
@@ -63,7 +63,7 @@ def build(run: Run) -> dict[str, Any] | None:
     )
 
 
-def choose_examples(run: Run) -> Examples | None:
+def choose_examples(run: FinishedRun) -> Examples | None:
     """Three seeded draws from the unchanged translations, then the five most changed; None with nothing to compare."""
     texts = run.translations
     chosen = run.chosen

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from headwise.data.annotated import Annotated, Word
 from headwise.data.lines import existing_file, read_lines
-from headwise.data.subwords import Aligned, Coverage, align
+from headwise.data.subwords import Aligned, Coverage, align_subwords
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.roles.passage import Passage, View
@@ -95,7 +95,7 @@ def monotonicity(target: Passage, source: Passage) -> Probe:
     return Probe(["monotonicity"], counts, chance[:, None], answer)
 
 
-def sentence(text: str, name: str) -> Annotated:
+def split_into_words(text: str, name: str) -> Annotated:
     """A sentence in words and punctuation marks, without annotation."""
     places = [match.span() for match in _WORD.finditer(text)]
     words = tuple(
@@ -110,16 +110,16 @@ def aligned_pairs(
     limit: int,
     sources: Coverage,
     targets: Coverage,
-    words: Callable[[str, str], Annotated] = sentence,
+    words: Callable[[str, str], Annotated] = split_into_words,
 ) -> list[tuple[Aligned, Aligned]]:
     """Sentence pairs in subwords, in their order, with their number as id; pairs with a side that does not fit are left
     out and counted for that side. words: from a text and its id to its words."""
     pairs = list(text)
-    read = align(
+    read = align_subwords(
         tokenizer, [words(one, str(n)) for n, (one, _) in enumerate(pairs)], limit, sources
     )
     with writing(tokenizer):
-        written = align(
+        written = align_subwords(
             tokenizer, [words(two, str(n)) for n, (_, two) in enumerate(pairs)], limit, targets
         )
     by_id = {aligned.sentence.id: aligned for aligned in written}
@@ -256,7 +256,7 @@ def linked_pairs(
     """
     if gold is not None:
         check_links(text, gold)
-    words = sentence if gold is None else Annotated.plain
+    words = split_into_words if gold is None else Annotated.plain
     pairs = aligned_pairs(text, tokenizer, limit, sources, targets, words)
     if not pairs:
         raise HeadwiseError(

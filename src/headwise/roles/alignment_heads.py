@@ -20,7 +20,7 @@ from headwise.heads import Head, write_text
 from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.roles.alignment import LinkedText
-from headwise.roles.head_sets import AlignmentBatch, AlignmentBatches, choose, pair_batches_of
+from headwise.roles.head_sets import AlignmentBatch, AlignmentBatches, choose_heads, pair_batches_of
 from headwise.roles.passes import Half, Reading, Subject
 from headwise.roles.word_times import speech_batches
 
@@ -104,7 +104,7 @@ def align(
             links = text
         gold = None if links is None else links.gold
         batches = pair_batches_of(subject, list(text), gold)
-    sets = choose(
+    sets = choose_heads(
         model.hf,
         model.found,
         reported(batches, progress),

@@ -47,7 +47,7 @@ CHANGES: dict[str, Callable[[Sequence[Annotated], int], list[Annotated]]] = {
 }
 
 
-def sample(text: Iterable[Annotated], context: int) -> list[Annotated]:
+def sample_sentences(text: Iterable[Annotated], context: int) -> list[Annotated]:
     """At most SENTENCES sentences, spread evenly over a text; all of one that is read by several sentences at once."""
     every = list(text)
     step = -(-len(every) // SENTENCES) if context == 1 else 1

@@ -18,7 +18,7 @@ from headwise.roles.role import role
 MEASURES = ["coreference", "coreference.pronoun", "coreference.proper", "coreference.nominal"]
 
 
-class Choice(NamedTuple):
+class AntecedentChoice(NamedTuple):
     """A mention with an antecedent: its head word, and the head words of the mentions before it and of antecedents."""
 
     sentence: int
@@ -88,7 +88,7 @@ def coreference(passage: Passage) -> Probe:
     )
 
 
-def choices(sentences: Sequence[Annotated]) -> Iterator[Choice]:
+def choices(sentences: Sequence[Annotated]) -> Iterator[AntecedentChoice]:
     """The mentions with an antecedent. "Earlier" is by head words."""
     for number, sentence in enumerate(sentences):
         for mention in sentence.mentions:
@@ -98,10 +98,10 @@ def choices(sentences: Sequence[Annotated]) -> Iterator[Choice]:
             )
             if antecedents:
                 candidates = tuple(sorted({other.head for other in before}))
-                yield Choice(number, mention.head, mention.kind, candidates, antecedents)
+                yield AntecedentChoice(number, mention.head, mention.kind, candidates, antecedents)
 
 
-def by_rule(choice: Choice, sentence: Annotated) -> tuple[bool, bool, bool]:
+def by_rule(choice: AntecedentChoice, sentence: Annotated) -> tuple[bool, bool, bool]:
     """Which rules find an antecedent: the nearest mention, the nearest with the same head word, both in turn."""
     form = sentence.words[choice.query].form.lower()
     same = [c for c in choice.candidates if sentence.words[c].form.lower() == form]
@@ -144,7 +144,7 @@ def marks(places: Sequence[Iterable[int]], width: int, device: torch.device) -> 
     caption="share of mentions pointing at another mention of the entity",
     row=5,
 )
-def alike(passage: Passage) -> Probe:
+def matching_words(passage: Passage) -> Probe:
     """How often a word attends most to another word that is alike. These measures define no roles.
 
     same-word: the same form; same-lemma: the same lemma and another form; same-entity: from the head word of a mention
@@ -158,20 +158,22 @@ def alike(passage: Passage) -> Probe:
                 (index, word) for index, word in enumerate(sentence.words) if word.upos != "PUNCT"
             ]
             forms = {index: word.form.lower() for index, word in words}
-            for one, other in pairs(forms.items()):
+            for one, other in same_name_pairs(forms.items()):
                 yield Arc(number, one, other, "same-word")
-            for one, other in pairs((index, word.lemma) for index, word in words if word.lemma):
+            for one, other in same_name_pairs(
+                (index, word.lemma) for index, word in words if word.lemma
+            ):
                 if forms[one] != forms[other]:
                     yield Arc(number, one, other, "same-lemma")
             for one, other in set(
-                pairs((mention.head, mention.entity) for mention in sentence.mentions)
+                same_name_pairs((mention.head, mention.entity) for mention in sentence.mentions)
             ):
                 yield Arc(number, one, other, "same-entity")
 
     return pointing(arcs(), passage, passage, "chance")
 
 
-def pairs(named: Iterable[tuple[int, Hashable]]) -> Iterator[tuple[int, int]]:
+def same_name_pairs(named: Iterable[tuple[int, Hashable]]) -> Iterator[tuple[int, int]]:
     """All ordered pairs of different words with the same name."""
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for index, name in named:
@@ -190,14 +192,14 @@ def windows(sentences: Iterable[Annotated], context: int) -> Iterator[Annotated]
     waiting: list[Annotated] = []
     for sentence in sentences:
         if waiting and (len(waiting) == context or sentence.document != waiting[0].document):
-            yield joined(waiting)
+            yield join_sentences(waiting)
             waiting = []
         waiting.append(sentence)
     if waiting:
-        yield joined(waiting)
+        yield join_sentences(waiting)
 
 
-def joined(sentences: Sequence[Annotated]) -> Annotated:
+def join_sentences(sentences: Sequence[Annotated]) -> Annotated:
     """Sentences as one, with a blank between them."""
     if len(sentences) == 1:
         return sentences[0]

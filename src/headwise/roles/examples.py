@@ -21,7 +21,7 @@ from headwise.data.subwords import Coverage
 from headwise.heads import Head
 from headwise.roles.coreference import choices
 from headwise.roles.passage import Passage, View
-from headwise.roles.passes import Subject, forward, treebank_batches
+from headwise.roles.passes import Subject, run_model, treebank_batches
 from headwise.roles.role import role_of
 
 MOST = 8  # examples
@@ -105,7 +105,7 @@ def search(
         view = View(call.weights, current[-1], current[-1], call)
         for each in shown:
             if each.head[:2] == call.site:
-                choose(each, view, frequencies, subject.reading.top)
+                keep_best_sentence(each, view, frequencies, subject.reading.top)
 
     model = subject.model
     with (
@@ -115,7 +115,7 @@ def search(
     ):
         for batch in batches:
             current[:] = batch.sides[subject.kind]
-            forward(model, subject.discovery, batch.inputs)
+            run_model(model, subject.discovery, batch.inputs)
             count += len(current[-1].sentences)
     return count
 
@@ -159,7 +159,7 @@ def query_words(
             one.query: (set(one.candidates), set(one.antecedents)) for one in choices([sentence])
         }
     there = passage.present[number]
-    rare = rarest(passage, number, frequencies, top) if measure.startswith("rare.") else set()
+    rare = rarest_words(passage, number, frequencies, top) if measure.startswith("rare.") else set()
     right, itself = set(right_words(measure, sentence, rare)), measure.startswith("positional.")
     queries: Allowed = {}
     for query in there:
@@ -189,7 +189,9 @@ def right_words(measure: str, sentence: Annotated, rare: set[int]) -> Iterator[t
             yield (index, word.governor) if rest[1] == "to-governor" else (word.governor, index)
 
 
-def rarest(passage: Passage, number: int, frequencies: Mapping[int, int], top: int) -> set[int]:
+def rarest_words(
+    passage: Passage, number: int, frequencies: Mapping[int, int], top: int
+) -> set[int]:
     """The words with the two rarest subwords of a sentence; none when these are among the `top` most frequent."""
     tokens = zip(passage.ids[number].tolist(), passage.word_of[number].tolist(), strict=True)
     often = sorted((frequencies.get(token, 0), word) for token, word in tokens if word >= 0)
@@ -199,7 +201,7 @@ def rarest(passage: Passage, number: int, frequencies: Mapping[int, int], top: i
     return {word for count, word in often if count <= often[1][0]}
 
 
-def choose(shown: Shown, view: View, frequencies: Mapping[int, int], top: int) -> None:
+def keep_best_sentence(shown: Shown, view: View, frequencies: Mapping[int, int], top: int) -> None:
     """Take the best sentence of a batch, if it is better than the best so far."""
     for number, weights in enumerate(view.between[:, shown.head.head].tolist()):
         allowed = query_words(shown.role["measure"], view.keys, number, frequencies, top)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headwise.attention import AttentionCall
 from headwise.data.annotated import Annotated, Mention
-from headwise.data.subwords import Coverage, align
+from headwise.data.subwords import Coverage, align_subwords
 from headwise.heads import Site
 from headwise.roles.passage import Passage
 from headwise.roles.probe import Probe
@@ -53,7 +53,7 @@ class Readout:
 def first_subwords(tokenizer: Any, words: Sequence[str]) -> dict[str, int]:
     """The first subword of each word inside a text, for the words whose first subword no other one has."""
     first: dict[str, int] = {}
-    for aligned in align(tokenizer, [f"and {word}" for word in words], 512, Coverage()):
+    for aligned in align_subwords(tokenizer, [f"and {word}" for word in words], 512, Coverage()):
         if len(aligned.sentence.words) == 2:
             word = aligned.sentence.words[1].form
             first[word] = aligned.ids[aligned.word_of.index(1)]

@@ -24,7 +24,7 @@ from headwise.heads import COLUMNS, Head, Site
 from headwise.importance.sums import to_numpy
 from headwise.roles.alignment import Gold, linked_pairs
 from headwise.roles.passage import Passage, View
-from headwise.roles.passes import Half, Subject, forward, half_of, pair_batches
+from headwise.roles.passes import Half, Subject, half_of, pair_batches, run_model
 from headwise.roles.probe import REACH, same_way
 from headwise.statistics import ratio_interval
 
@@ -65,7 +65,7 @@ class HeadSets:
     sets: pd.DataFrame
 
 
-def choose(
+def choose_heads(
     model: PreTrainedModel,
     discovery: Discovery,
     batches: AlignmentBatches,
@@ -100,14 +100,14 @@ def choose(
     candidates = {name: members for name, members in candidates.items() if members}
     mixing = np.array([[float(head in some) for head in heads] for some in candidates.values()])
     counts, rules = counts_of(model, discovery, batches(1), mixing)
-    sets = rows(counts, rules, seed)
+    sets = candidate_rows(counts, rules, seed)
     sets = sets[sets["measure"] == measure]
     members = [" ".join(map(str, some)) for some in candidates.values()]
     sets = sets.assign(set=list(candidates), heads=members)
 
-    whole = joined([counts for counts, _ in halves])
-    baselines = joined([rules for _, rules in halves])
-    table = rows(whole, baselines, seed).assign(
+    whole = join_units([counts for counts, _ in halves])
+    baselines = join_units([rules for _, rules in halves])
+    table = candidate_rows(whole, baselines, seed).assign(
         kind="cross",
         layer=[head.layer for head in heads] * len(whole),
         head=[head.head for head in heads] * len(whole),
@@ -181,15 +181,15 @@ def counts_of(
     with evaluating(model), torch.no_grad(), capture(model, discovery, watch=hook, weights=True):
         for batch in batches:
             current[:] = [batch]
-            forward(model, discovery, batch.inputs)
+            run_model(model, discovery, batch.inputs)
             every = torch.cat([maps[site] for site in sites], 1).float()
             mixed = torch.einsum("ct,bt...->bc...", weights, every)
             of_sets.append(batch.counted(batch.answers(mixed)))
             of_rules.append(batch.counted(batch.rules))
-    return units(of_sets), units(of_rules)
+    return collect_units(of_sets), collect_units(of_rules)
 
 
-def units(drawn: Sequence[Counts]) -> Units:
+def collect_units(drawn: Sequence[Counts]) -> Units:
     """Batches of counts as arrays of units, fetched from their device together."""
     names = list(drawn[0]) if drawn else []
     parts = []
@@ -200,7 +200,7 @@ def units(drawn: Sequence[Counts]) -> Units:
     return {name: (arrays[2 * n], arrays[2 * n + 1]) for n, name in enumerate(names)}
 
 
-def joined(several: Sequence[Units]) -> Units:
+def join_units(several: Sequence[Units]) -> Units:
     """The units of several texts as those of one."""
     whole: Units = {}
     for name in several[0]:
@@ -217,7 +217,7 @@ def ratio(counts: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     return value
 
 
-def rows(counts: Units, rules: Units, seed: int) -> pd.DataFrame:
+def candidate_rows(counts: Units, rules: Units, seed: int) -> pd.DataFrame:
     """A row for each measure and candidate: measure, value, low, high, n (what was counted), baseline (the best rule).
 
     The first measure is an error: its best rule has the least of it.
@@ -273,7 +273,7 @@ def pair_batch(
     gold = [reference[sentence.id] for sentence in target.sentences]
     there = target.subwords > 0
     sure, possible = (
-        marked([links[which] for links in gold], shape).to(there.device) & there[:, :, None]
+        link_mask([links[which] for links in gold], shape).to(there.device) & there[:, :, None]
         for which in (0, 1)
     )
     linked = possible.any(-1)
@@ -303,7 +303,7 @@ def pair_batch(
     )
 
 
-def marked(links: Sequence[Iterable[tuple[int, int]]], shape: tuple[int, int, int]) -> Tensor:
+def link_mask(links: Sequence[Iterable[tuple[int, int]]], shape: tuple[int, int, int]) -> Tensor:
     """The links (source word, target word) of B sentences as booleans, B W V."""
     out = torch.zeros(shape, dtype=torch.bool)
     places = []

@@ -15,7 +15,7 @@ from headwise.attention import Discovery, projection
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import Probe, over
+from headwise.roles.probe import Probe, sum_over_queries
 from headwise.roles.role import role
 
 LENGTH, REPEATS = 25, 4  # Olsson et al. 2022
@@ -168,7 +168,7 @@ def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor
         raised = torch.relu(torch.einsum("bhqm,bnm->bhqn", states, raised_by))
         at = view.attended[..., None].expand(*view.attended.shape, number)
         own = (raised * which[:, None].expand(-1, raised.shape[1], -1, -1).gather(2, at)).sum(-1)
-        return over(words, 2 * own / raised.sum(-1).clamp_min(1e-12) - 1)[..., None]
+        return sum_over_queries(words, 2 * own / raised.sum(-1).clamp_min(1e-12) - 1)[..., None]
 
     return Probe(
         ["copying"],
@@ -178,7 +178,7 @@ def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor
     )
 
 
-def output_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor] | None:
+def direct_output_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor] | None:
     """`projection.output_weights`, or None where heads go through something else first."""
     try:
         return projection.output_weights(model, discovery)

@@ -39,7 +39,7 @@ def find(whole: pd.DataFrame, first: pd.DataFrame, second: pd.DataFrame) -> pd.D
     rows = passed(rows, "")
     rows = passed(rows, "_again")
     roles = whole.drop(columns="p").merge(rows[[*KEY, "p"]], on=KEY)
-    roles["effect"] = effects(roles["value"], roles["baseline"])
+    roles["effect"] = effect_sizes(roles["value"], roles["baseline"])
     roles["role"] = roles["measure"].map(display_name)
     roles["text"] = [
         evidence(row["measure"], row["value"], row["baseline"]) for row in roles.to_dict("records")
@@ -70,7 +70,7 @@ def threshold(measure: str, baseline: float) -> float:
     return declared.needed(baseline)
 
 
-def effects(
+def effect_sizes(
     values: Sequence[float] | pd.Series, baselines: Sequence[float] | pd.Series
 ) -> np.ndarray:
     """The effect sizes of scores against their baselines: Cohen's h, as both are shares."""
@@ -105,7 +105,7 @@ def patterns(heads: HeadMap, roles: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["kind", "layer", "role", "heads", "share"])
 
 
-def absent(whole: pd.DataFrame, roles: pd.DataFrame) -> list[str]:
+def missing_roles(whole: pd.DataFrame, roles: pd.DataFrame) -> list[str]:
     """The expected roles that no head has, in words, each with the reason."""
     missing = []
     for kind in whole["kind"].unique():
@@ -114,11 +114,11 @@ def absent(whole: pd.DataFrame, roles: pd.DataFrame) -> list[str]:
         for measure in expected_roles("language model" if decoder_only else kind):
             if not ((roles["kind"] == kind) & (roles["measure"] == measure)).any():
                 name = display_name(measure)
-                missing.append(f"{kind}: no head for {name} ({reason(here, measure)})")
+                missing.append(f"{kind}: no head for {name} ({why_missing(here, measure)})")
     return missing
 
 
-def reason(here: pd.DataFrame, measure: str) -> str:
+def why_missing(here: pd.DataFrame, measure: str) -> str:
     """Why a role was not found."""
     rows = here[here["measure"] == measure]
     if rows.empty:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headwise.data.annotated import Annotated
 from headwise.errors import HeadwiseError
-from headwise.roles.alignment import sentence
+from headwise.roles.alignment import split_into_words
 from headwise.roles.generated import Generated, Readout, first_subwords, last_tokens, with_mentions
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import Arc, Probe, pointing
@@ -101,11 +101,11 @@ def names_texts(tokenizer: Any, readout: Readout | None, seed: int) -> Generated
             "names apart by their first subword."
         )
     draw = random.Random(seed)
-    texts = [written(draw, [*first], number) for number in range(TEXTS)]
+    texts = [draw_name_sentence(draw, [*first], number) for number in range(TEXTS)]
     return Generated("names", texts, partial(names, readout=readout, first=first))
 
 
-def written(draw: random.Random, usable: list[str], number: int) -> Annotated:
+def draw_name_sentence(draw: random.Random, usable: list[str], number: int) -> Annotated:
     """A sentence with its indirect object ("io") and the second place of its subject ("s") marked."""
     first, second = draw.sample(usable, 2)
     subject = draw.choice((first, second))
@@ -117,7 +117,7 @@ def written(draw: random.Random, usable: list[str], number: int) -> Annotated:
         place=draw.choice(PLACES),
         thing=draw.choice(THINGS),
     )
-    plain = sentence(text, f"{number} {receiver}")
+    plain = split_into_words(text, f"{number} {receiver}")
     last = {word.form: index for index, word in enumerate(plain.words)}  # the last place of each
     spans = []
     for entity, name in (("io", receiver), ("s", subject)):

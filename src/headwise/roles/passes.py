@@ -27,16 +27,16 @@ from headwise.attention import (
 from headwise.attention.discover import output_of
 from headwise.attention.offload import loaded
 from headwise.data.annotated import Annotated
-from headwise.data.subwords import Aligned, Coverage, align
+from headwise.data.subwords import Aligned, Coverage, align_subwords
 from headwise.errors import HeadwiseError
 from headwise.heads import Kind
 from headwise.roles.alignment import Gold, decoder_sides, possible_links
-from headwise.roles.answers import Answers
 from headwise.roles.coreference import windows
 from headwise.roles.generated import Readout
-from headwise.roles.induction import output_weights, repeated_sequences
+from headwise.roles.induction import direct_output_weights, repeated_sequences
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import Arc, Probe, pointing
+from headwise.roles.probe_sums import AnswerSums
 from headwise.roles.rare import TOP, histogram
 from headwise.roles.role import RoleTest, role
 from headwise.roles.shape import means, opening
@@ -49,7 +49,7 @@ SAMPLE = 256  # sentences for the mean attention that `variability` needs
 Test = Callable[..., Any]  # from the passages of a kind of attention to a probe
 Tests = Mapping[Kind, Sequence[Test]]
 Half = int  # 0: where roles are found, 1: where they are confirmed
-ByHalf = dict[tuple[Kind, Half], Answers]
+ByHalf = dict[tuple[Kind, Half], AnswerSums]
 Count = Callable[[int], None]  # called after every batch with its number of sentences
 
 
@@ -108,14 +108,14 @@ class Subject:
     def readout(self) -> Readout | None:
         """The direct path to logits; None where heads go through something else first."""
         embeddings = self.model.get_output_embeddings()
-        outputs = output_weights(self.model, self.discovery)
+        outputs = direct_output_weights(self.model, self.discovery)
         if embeddings is None or outputs is None:
             return None
         return Readout(outputs, loaded(embeddings))
 
 
 @dataclass
-class Batch:
+class PassageBatch:
     """The inputs of the model, and by kind of attention the passages of queries and keys (one where both are equal)."""
 
     half: Half
@@ -126,7 +126,7 @@ class Batch:
 def observe(
     model: PreTrainedModel,
     discovery: Discovery,
-    batches: Iterable[Batch],
+    batches: Iterable[PassageBatch],
     tests: Tests,
     count: Count = uncounted,
 ) -> ByHalf:
@@ -148,15 +148,15 @@ def observe(
             for kind, sides in batch.sides.items():
                 current[kind] = sides, [test(*sides) for test in tests[kind]]
                 answers[kind] = {}
-            forward(model, discovery, batch.inputs)
+            run_model(model, discovery, batch.inputs)
             for kind in batch.sides:
                 probes = current[kind][1]
-                gathered.setdefault((kind, batch.half), Answers(kind)).add(probes, answers[kind])
+                gathered.setdefault((kind, batch.half), AnswerSums(kind)).add(probes, answers[kind])
             count(len(batch.inputs["input_ids"]))
     return gathered
 
 
-def forward(model: PreTrainedModel, discovery: Discovery, inputs: Mapping[str, Tensor]) -> None:
+def run_model(model: PreTrainedModel, discovery: Discovery, inputs: Mapping[str, Tensor]) -> None:
     """Run the model; only the encoder of an encoder-decoder without target text."""
     if "cross" in discovery.heads.kinds and "decoder_input_ids" not in inputs:
         model.get_encoder()(**inputs)
@@ -189,7 +189,7 @@ def aligned_batches(
     waiting: tuple[list[Aligned], list[Aligned]] = ([], [])
     stream = iter(sentences)
     while some := list(islice(stream, 256)):
-        for aligned in align(tokenizer, some, max_length, coverage):
+        for aligned in align_subwords(tokenizer, some, max_length, coverage):
             waiting[half(aligned.sentence)].append(aligned)
         for which, rows in enumerate(waiting):
             if len(rows) >= WINDOW:
@@ -285,7 +285,7 @@ def on_treebank(
     }
     tests = tests_on("treebank", kind, arguments) + tests_on_sentences(kind)
 
-    def batches() -> Iterator[Batch]:
+    def batches() -> Iterator[PassageBatch]:
         if confirm is None:
             yield from treebank_batches(subject, treebank, half_of, coverage)
         else:
@@ -300,7 +300,7 @@ def treebank_batches(
     treebank: Iterable[Annotated],
     half: Callable[[Annotated], Half],
     coverage: Coverage,
-) -> Iterator[Batch]:
+) -> Iterator[PassageBatch]:
     """Sentences, or windows of several, as batches for self-attention."""
     reading = subject.reading
     kind = subject.kind
@@ -310,10 +310,10 @@ def treebank_batches(
         passage = Passage.of(
             aligned, subject.pad, device, kind == "decoder-self", reading.first_subword
         )
-        yield Batch(which, inputs_of(passage), {kind: (passage,)})
+        yield PassageBatch(which, passage_inputs(passage), {kind: (passage,)})
 
 
-def inputs_of(passage: Passage) -> dict[str, Tensor]:
+def passage_inputs(passage: Passage) -> dict[str, Tensor]:
     return {"input_ids": passage.ids, "attention_mask": passage.there.long()}
 
 
@@ -338,7 +338,9 @@ def on_pairs(
     return observe(subject.model, subject.discovery, batches, tests, count)
 
 
-def pair_batches(subject: Subject, pairs: Sequence[tuple[Aligned, Aligned]]) -> Iterator[Batch]:
+def pair_batches(
+    subject: Subject, pairs: Sequence[tuple[Aligned, Aligned]]
+) -> Iterator[PassageBatch]:
     """Batches of pairs: source and target for cross attention, the decoder's input for its self-attention."""
     start = start_token(subject.model)
     device = device_of(subject.model)
@@ -348,8 +350,8 @@ def pair_batches(subject: Subject, pairs: Sequence[tuple[Aligned, Aligned]]) -> 
             source = Passage.of([pair[0] for pair in batch], subject.pad, device)
             targets = [pair[1] for pair in batch]
             ids, written, read = decoder_sides(targets, start, subject.pad, device)
-            inputs = {**inputs_of(source), "decoder_input_ids": ids}
-            yield Batch(half, inputs, {"cross": (written, source), "decoder-self": (read,)})
+            inputs = {**passage_inputs(source), "decoder_input_ids": ids}
+            yield PassageBatch(half, inputs, {"cross": (written, source), "decoder-self": (read,)})
 
 
 def on_repeats(subject: Subject, frequencies: Mapping[int, int] | None, seed: int) -> ByHalf:
@@ -366,12 +368,12 @@ def on_repeats(subject: Subject, frequencies: Mapping[int, int] | None, seed: in
     }
     tests = tests_on("repeats", "decoder-self", arguments)
 
-    def batches() -> Iterator[Batch]:
+    def batches() -> Iterator[PassageBatch]:
         for half, drawn in repeated_sequences(
             words, tokenizer.bos_token_id, subject.limit, seed, frequencies
         ):
             passage = drawn.to(device_of(model))
-            yield Batch(half, inputs_of(passage), {"decoder-self": (passage,)})
+            yield PassageBatch(half, passage_inputs(passage), {"decoder-self": (passage,)})
 
     return observe(model, subject.discovery, batches(), {"decoder-self": tests})
 

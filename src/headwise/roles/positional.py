@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import Probe, over
+from headwise.roles.probe import Probe, sum_over_queries
 from headwise.roles.role import role
 
 OFFSETS = (-3, -2, -1, 0, 1, 2, 3)
@@ -49,7 +49,7 @@ def positional(passage: Passage, edges: bool = False) -> Probe:
     """
     queries = passage.words
     length = queries.shape[1]
-    there = [queries & shifted(queries, offset) for offset in OFFSETS]
+    there = [queries & shifted_marks(queries, offset) for offset in OFFSETS]
     if passage.causal:
         there = [
             each if offset <= 0 else torch.zeros_like(each)
@@ -63,9 +63,12 @@ def positional(passage: Passage, edges: bool = False) -> Probe:
 
     def answer(view: View) -> Tensor:
         offset = view.attended - here
-        shares = [over(each, offset == r) for each, r in zip(there, OFFSETS, strict=True)]
+        shares = [
+            sum_over_queries(each, offset == r) for each, r in zip(there, OFFSETS, strict=True)
+        ]
         weights = [
-            over(each, neighbour(view.weights, r)) for each, r in zip(there, OFFSETS, strict=True)
+            sum_over_queries(each, weight_at_offset(view.weights, r))
+            for each, r in zip(there, OFFSETS, strict=True)
         ]
         return torch.stack(shares + weights, -1)
 
@@ -88,18 +91,18 @@ def positional(passage: Passage, edges: bool = False) -> Probe:
     row=9,
     example=1,
 )
-def previous(passage: Passage) -> Probe:
+def previous_token(passage: Passage) -> Probe:
     """previous-token = mean of A_h[q, q − 1] over tokens q with a token before them (Olsson et al. 2022; real text)."""
-    queries = passage.words & shifted(passage.words, -1)
+    queries = passage.words & shifted_marks(passage.words, -1)
     chance = (queries / passage.there.cumsum(1).clamp_min(1)).sum(1)
 
     def answer(view: View) -> Tensor:
-        return over(queries, neighbour(view.weights, -1))[..., None]
+        return sum_over_queries(queries, weight_at_offset(view.weights, -1))[..., None]
 
     return Probe(["previous-token"], queries.sum(1)[:, None].float(), chance[:, None, None], answer)
 
 
-def shifted(marks: Tensor, offset: int) -> Tensor:
+def shifted_marks(marks: Tensor, offset: int) -> Tensor:
     """marks B S at `offset` tokens further on; False beyond the edges."""
     out = torch.zeros_like(marks)
     if abs(offset) < marks.shape[1]:
@@ -112,7 +115,7 @@ def shifted(marks: Tensor, offset: int) -> Tensor:
     return out
 
 
-def neighbour(weights: Tensor, offset: int) -> Tensor:
+def weight_at_offset(weights: Tensor, offset: int) -> Tensor:
     """The weight of every query on the token at an offset, 0 beyond the edges: B H Q K in, B H Q out."""
     out = weights.new_zeros(weights.shape[:3])
     diagonal = weights.diagonal(offset, -2, -1)

@@ -67,7 +67,7 @@ def pointing(
     size, count, width = len(queries.ids), len(names), queries.subwords.shape[1]
     cell = sentence * count + measure  # a sentence and a measure as one number
     asked = cell if per_arc else (cell * width + query).unique() // max(width, 1)
-    counts = summed(asked, torch.ones_like(asked, dtype=torch.float), size * count).view(
+    counts = sum_by_place(asked, torch.ones_like(asked, dtype=torch.float), size * count).view(
         size, count
     )
     rules = []
@@ -77,13 +77,15 @@ def pointing(
     own = queries is keys and reading == "attended_words"
     if own or baseline == "chance":
         rules.append(
-            summed(cell, 1 / queries.visible[sentence, query].clamp_min(1), size * count).view(
-                size, 1, count
-            )
+            sum_by_place(
+                cell, 1 / queries.visible[sentence, query].clamp_min(1), size * count
+            ).view(size, 1, count)
         )
     if own and baseline == "offset":
         rules.append(
-            summed(cell, longest(queries)[sentence, query, key], size * count).view(size, 1, count)
+            sum_by_place(cell, longest_words(queries)[sentence, query, key], size * count).view(
+                size, 1, count
+            )
         )
 
     def answer(view: View) -> Tensor:
@@ -114,12 +116,12 @@ def fixed_offsets(
     """How many answers are at every offset up to REACH, by sentence and measure: B offsets M."""
     near, size = offset.abs() <= REACH, 2 * REACH + 1
     place = (sentence * size + offset + REACH) * shape[1] + measure
-    return summed(place[near], near[near].float(), shape[0] * size * shape[1]).view(
+    return sum_by_place(place[near], near[near].float(), shape[0] * size * shape[1]).view(
         shape[0], size, shape[1]
     )
 
 
-def longest(passage: Passage) -> Tensor:
+def longest_words(passage: Passage) -> Tensor:
     """The argmax of uniform weights on subwords: for each query word, 1 on the longest other visible word, shared among
     several of that length. B W W."""
     size = passage.subwords.shape[1]
@@ -136,12 +138,12 @@ def same_way(sentence: Tensor, query: Tensor, queries: Passage, keys: Passage) -
     return (query * last[1] / last[0].clamp_min(1)).round().long()
 
 
-def summed(places: Tensor, values: Tensor, size: int) -> Tensor:
+def sum_by_place(places: Tensor, values: Tensor, size: int) -> Tensor:
     """The sum of the values at every place: `size` numbers."""
     return values.new_zeros(size).index_add_(0, places, values)
 
 
-def over(queries: Tensor, hits: Tensor) -> Tensor:
+def sum_over_queries(queries: Tensor, hits: Tensor) -> Tensor:
     """hits B H Q summed over the chosen queries B Q: B H."""
     sums: Tensor = (hits * queries[:, None]).sum(-1)
     return sums

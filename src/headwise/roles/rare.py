@@ -12,14 +12,14 @@ from transformers import PreTrainedTokenizerBase
 
 from headwise.errors import HeadwiseError
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import Probe, over
+from headwise.roles.probe import Probe, sum_over_queries
 from headwise.roles.role import role
 
 TOP = 500
 MEASURES = ["rare.rarest", "rare.two-rarest", "rare.rarest.own", "rare.rarest.vote"]
 
 
-def frequencies(lines: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> Counter[int]:
+def count_tokens(lines: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> Counter[int]:
     """How often every token id occurs in a text (of the training corpus), without special tokens."""
     counts: Counter[int] = Counter()
     stream = iter(lines)
@@ -130,9 +130,9 @@ def rare(passage: Passage, counts: Tensor, top: int = TOP) -> Probe:
         elected = lookup(rarest, votes(view.attended, queries[0])[..., None])[..., 0]
         return torch.stack(
             [
-                over(queries[0], at_rarest),
-                over(queries[1], at_two),
-                over(queries[2], at_rarest),
+                sum_over_queries(queries[0], at_rarest),
+                sum_over_queries(queries[1], at_two),
+                sum_over_queries(queries[2], at_rarest),
                 elected * voters,
             ],
             -1,

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from headwise.data.annotated import Annotated
 from headwise.errors import HeadwiseError
-from headwise.roles.alignment import sentence
+from headwise.roles.alignment import split_into_words
 from headwise.roles.generated import Generated, with_mentions
 from headwise.roles.names import NAMES, PLACES
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import Probe, over
+from headwise.roles.probe import Probe, sum_over_queries
 from headwise.roles.role import role
 
 TEXTS = 60
@@ -100,12 +100,12 @@ def hidden(draw: random.Random, number: int, share: float) -> Annotated:
     before = [*hay[:depth], fact]
     needle = [answer + ".", *hay[depth:], f"What is the secret of {owner}?", fact]
 
-    length = len(sentence(answer, "").words)
+    length = len(split_into_words(answer, "").words)
     spans = []
     for name, parts in (("needle", before), ("answer", before + needle)):
-        start = len(sentence(" ".join(parts), "").words)
+        start = len(split_into_words(" ".join(parts), "").words)
         spans.append((name, start, start + length))
-    plain = sentence(" ".join([*before, *needle, answer]), str(number))
+    plain = split_into_words(" ".join([*before, *needle, answer]), str(number))
     return with_mentions(plain, spans)
 
 
@@ -132,7 +132,9 @@ def retrieval(passage: Passage) -> Probe:
 
     def answer(view: View) -> Tensor:
         every = right[:, None].expand(-1, view.weights.shape[1], -1, -1).float()
-        return over(queries, every.gather(3, view.attended[..., None])[..., 0])[..., None]
+        return sum_over_queries(queries, every.gather(3, view.attended[..., None])[..., 0])[
+            ..., None
+        ]
 
     return Probe(["retrieval"], queries.sum(1)[:, None].float(), rules, answer)
 

@@ -160,7 +160,7 @@ def fingerprints() -> dict[str, str]:
     }
 
 
-def in_order() -> list[RoleTest]:
+def ordered_roles() -> list[RoleTest]:
     """The tests that make roles, in the order of charts and lists."""
     return sorted((each for each in role.values() if each.is_role), key=lambda each: each.order)
 
@@ -195,7 +195,7 @@ def evidence(measure: str, value: float, baseline: float) -> str:
 
 def expected_roles(kind: str) -> list[str]:
     """The measures that some head of a model should have as a role. kind: of heads, or "language model"."""
-    declared = in_order()
+    declared = ordered_roles()
     if kind == "language model":  # the roles that only language models have come first
         declared.sort(key=lambda each: list(each.expected or {}) != [kind])
     return [measure for each in declared for measure in each.expected_of(kind)]

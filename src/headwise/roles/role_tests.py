@@ -26,10 +26,9 @@ from headwise.importance.untrained import untrained as untrained_model
 from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.roles.alignment import Gold, LinkedText
-from headwise.roles.answers import together
-from headwise.roles.changed_text import CHANGES, SENTENCES, sample
+from headwise.roles.changed_text import CHANGES, SENTENCES, sample_sentences
 from headwise.roles.examples import examples
-from headwise.roles.label import ENOUGH, KEY, absent, find, labels, patterns
+from headwise.roles.label import ENOUGH, KEY, find, labels, missing_roles, patterns
 from headwise.roles.passes import (
     ByHalf,
     Count,
@@ -41,7 +40,8 @@ from headwise.roles.passes import (
     on_treebank,
     uncounted,
 )
-from headwise.roles.rare import frequencies
+from headwise.roles.probe_sums import together
+from headwise.roles.rare import count_tokens
 from headwise.roles.role import UNTRAINED, category, role_of
 from headwise.tasks.task import AnyText, sentences
 
@@ -153,8 +153,10 @@ class RoleTexts:
 
     def sampled(self, context: int) -> RoleTexts:
         """At most SENTENCES sentences of each treebank."""
-        confirm = None if self.confirm is None else sample(self.confirm, context)
-        return replace(self, treebank=sample(self.treebank, context) or (), confirm=confirm)
+        confirm = None if self.confirm is None else sample_sentences(self.confirm, context)
+        return replace(
+            self, treebank=sample_sentences(self.treebank, context) or (), confirm=confirm
+        )
 
 
 def roles(
@@ -186,13 +188,13 @@ def roles(
     seeds = control_seeds(untrained, seed)
     texts = RoleTexts.of(model, treebank, confirm, pairs, training)
     count = counted(sentences_read(treebank, confirm, texts.pairs, untrained), progress)
-    found = roles_of(model, texts, seed, count)
+    found = find_roles(model, texts, seed, count)
     found.signature = signature(model, treebank, confirm, seed)
     found.examples = examples(
         subject_of(model), treebank, found.roles, frequencies=texts.frequencies
     )
     if seeds:
-        found.controls = controls(model, texts, seeds, seed, count)
+        found.controls = run_control_tests(model, texts, seeds, seed, count)
     return found
 
 
@@ -202,7 +204,7 @@ def subject_of(model: Model, reading: Reading | None = None) -> Subject:
     return Subject(model.hf, model.tokenizer, model.found, reading)
 
 
-def roles_of(
+def find_roles(
     model: Model,
     texts: RoleTexts,
     seed: int = 0,
@@ -253,7 +255,7 @@ def conclude(
         roles=found,
         labels=labels(heads, found),
         patterns=patterns(heads, found),
-        absent=absent(scores, found),
+        absent=missing_roles(scores, found),
         low_support=sorted(set(scores.loc[~supported, "measure"])),
         coverage=coverage,
         warnings=warnings(coverage),
@@ -279,7 +281,7 @@ def warnings(coverage: Mapping[str, Coverage]) -> list[str]:
     return lines
 
 
-def controls(
+def run_control_tests(
     model: Model, texts: RoleTexts, seeds: Sequence[int], seed: int, count: Count
 ) -> pd.DataFrame:
     """The same tests on text without its words, on text without its order, and of untrained models.
@@ -298,7 +300,7 @@ def controls(
         parts.append(control_rows(name, conclude(model.heads, [answers], None, {})))
     for own in seeds:
         control = untrained_model(model, own)
-        tested = roles_of(control, few, seed, count, subject.reading, intervals=False)
+        tested = find_roles(control, few, seed, count, subject.reading, intervals=False)
         parts.append(control_rows(f"{UNTRAINED}.{own}", tested))
     return pd.concat(parts, ignore_index=True)
 
@@ -346,7 +348,7 @@ def token_counts(
     """How often each token id occurs in the source side of a text, or what is counted already."""
     if training is None or isinstance(training, Mapping):
         return training
-    return frequencies(islice(sentences(training), COUNTED), model.tokenizer)
+    return count_tokens(islice(sentences(training), COUNTED), model.tokenizer)
 
 
 def signature(

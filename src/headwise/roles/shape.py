@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from headwise.heads import Site
-from headwise.roles.answers import COUNTS, Answers
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import Probe, over
+from headwise.roles.probe import Probe, sum_over_queries
+from headwise.roles.probe_sums import COUNTS, AnswerSums
 from headwise.roles.role import role
 from headwise.roles.syntactic import dependencies
 
@@ -74,7 +74,7 @@ def sink(passage: Passage, source: Passage | None = None) -> Probe:
 
     def answer(view: View) -> Tensor:
         weights = torch.matmul(view.weights, rest[:, None, :, None].to(view.weights.dtype))[..., 0]
-        return over(queries, weights)[..., None]
+        return sum_over_queries(queries, weights)[..., None]
 
     return Probe(["sink"], queries.sum(1)[:, None].float(), chance[:, None, None], answer)
 
@@ -114,7 +114,7 @@ def delimiter(passage: Passage) -> Probe:
 
     def answer(view: View) -> Tensor:
         weights = torch.matmul(view.weights, rest[:, None, :, None].to(view.weights.dtype))[..., 0]
-        return over(queries, weights)[..., None]
+        return sum_over_queries(queries, weights)[..., None]
 
     return Probe(["delimiter"], queries.sum(1)[:, None].float(), chance[:, None, None], answer)
 
@@ -183,7 +183,7 @@ def tagged(passage: Passage) -> Tensor:
         if word.upos in TAGS
     ]
     out = torch.zeros(*passage.subwords.shape, len(TAGS), device=passage.ids.device)
-    return marked(out, rows)
+    return mark_places(out, rows)
 
 
 def governed(passage: Passage) -> Tensor:
@@ -194,11 +194,13 @@ def governed(passage: Passage) -> Tensor:
         for pair in ((word, governor), (governor, word))
     ]
     width = passage.subwords.shape[1]
-    linked = marked(torch.zeros(len(passage.ids), width, width, device=passage.ids.device), rows)
+    linked = mark_places(
+        torch.zeros(len(passage.ids), width, width, device=passage.ids.device), rows
+    )
     return passage.membership @ linked @ passage.membership.transpose(1, 2)
 
 
-def marked(out: Tensor, rows: list[tuple[int, int, int]]) -> Tensor:
+def mark_places(out: Tensor, rows: list[tuple[int, int, int]]) -> Tensor:
     """Set `out` to 1 at every listed place inside it."""
     places = torch.tensor(rows, dtype=torch.long, device=out.device).view(-1, 3)
     places = places[(places < torch.tensor(out.shape, device=out.device)).all(1)]
@@ -220,7 +222,7 @@ def opening(passage: Passage) -> Probe:
     return Probe(names, there, there.new_zeros(len(there), 0, len(names)), answer)
 
 
-def means(answers: Answers) -> dict[Site, Tensor]:
+def means(answers: AnswerSums) -> dict[Site, Tensor]:
     """The mean weights H OPENING OPENING of every layer, from the answers to `opening`."""
     counts = torch.from_numpy(answers.whole(COUNTS)).sum(0).clamp_min(1)
     sums = {layer: torch.from_numpy(answers.whole(layer)).sum(0) for layer in answers.layers}

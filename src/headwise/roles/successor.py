@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.roles.alignment import sentence
+from headwise.roles.alignment import split_into_words
 from headwise.roles.generated import Generated, Readout, first_subwords, last_tokens
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import Probe, over
+from headwise.roles.probe import Probe, sum_over_queries
 from headwise.roles.role import role
 
 TEXTS = 80
@@ -68,15 +68,17 @@ def successor_texts(tokenizer: Any, readout: Readout, seed: int) -> Generated:
         if name not in ROUND:
             drawn = drawn[:-1]
         text = " ".join(draw.sample(drawn, min(LONGEST, len(drawn))))
-        texts.append(sentence(text, f"{number} {name}"))
+        texts.append(split_into_words(text, f"{number} {name}"))
     items = []
     for name, first in usable.items():
         for number, word in enumerate(first):
-            items.append(Item(name, word, first[word], list(first)[(number + 1) % len(first)]))
+            items.append(
+                SequenceItem(name, word, first[word], list(first)[(number + 1) % len(first)])
+            )
     return Generated("sequences", texts, partial(successor, readout=readout, items=items))
 
 
-class Item(NamedTuple):
+class SequenceItem(NamedTuple):
     """An item of a sequence, its first subword, and the item that follows it."""
 
     sequence: str
@@ -85,7 +87,7 @@ class Item(NamedTuple):
     successor: str
 
 
-def successor(passage: Passage, readout: Readout, items: Sequence[Item]) -> Probe:
+def successor(passage: Passage, readout: Readout, items: Sequence[SequenceItem]) -> Probe:
     """How often a head's output raises the successor of the item that it looks at.
 
     successor = share of the items q (at their last subword) where, of all items of the sequence, the output of the head
@@ -119,6 +121,6 @@ def successor(passage: Passage, readout: Readout, items: Sequence[Item]) -> Prob
         raised = raised.masked_fill(~inside[:, None, None], -torch.inf)
         best = raised.argmax(-1).transpose(1, 2)  # B H W
         right = following[:, None].expand(-1, heads, -1).gather(2, view.between.argmax(-1))
-        return over(queries, (best == right).float())[..., None]
+        return sum_over_queries(queries, (best == right).float())[..., None]
 
     return Probe(["successor"], queries.sum(1)[:, None].float(), chance[:, None, None], answer)

@@ -40,7 +40,7 @@ def speech_batches(
     coverage.sentences += len(speech)
     fitting = []
     for utterance in speech:
-        prompt, words = prompt_of(model, tokenizer, utterance), tokens(tokenizer, utterance)
+        prompt, words = prompt_of(model, tokenizer, utterance), tokens_by_word(tokenizer, utterance)
         if len(prompt) + sum(map(len, words)) > model.config.max_target_positions:
             coverage.too_long += 1
         elif len(words) < 2 or not all(words):
@@ -74,7 +74,7 @@ def prompt_of(model: Any, tokenizer: Any, utterance: Utterance) -> list[int]:
     return [known[name] for name in names]
 
 
-def tokens(tokenizer: Any, utterance: Utterance) -> list[list[int]]:
+def tokens_by_word(tokenizer: Any, utterance: Utterance) -> list[list[int]]:
     """The tokens of each word, with the blank in front."""
     return [tokenizer(f" {word}", add_special_tokens=False).input_ids for word in utterance.words]
 

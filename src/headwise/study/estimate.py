@@ -26,10 +26,10 @@ from headwise.loading import load
 from headwise.options import Architecture, Search, Training
 from headwise.pruning.gate_training import freeze
 from headwise.tasks import AnyText
-from headwise.training.batches import IGNORED
-from headwise.training.build import build
+from headwise.training.build import build_model
 from headwise.training.dropout import fast_dropout
 from headwise.training.loss_forward import loss_forward
+from headwise.training.token_batches import IGNORED
 from headwise.training.tokenizer import SPECIAL, learn_subwords
 from headwise.training.trainer import bfloat16
 
@@ -170,7 +170,7 @@ def estimate(
         hf, pieces = given.hf, given.tokenizer
         longest, heads, generates = given.task.longest, given.heads, given.task.generates
 
-    sizes = [amount(text, pieces, longest) for text in (train, dev)]
+    sizes = [text_amount(text, pieces, longest) for text in (train, dev)]
     length = max(2, round(sizes[0].length))
     room = math.inf if hf.device.type == "cuda" else OPERATIONS
     parameters = sum(parameter.numel() for parameter in hf.parameters())
@@ -188,7 +188,7 @@ def estimate(
 
 
 def sampled_subwords(text: ParallelText, shape: Architecture) -> PreTrainedTokenizerBase:
-    """A vocabulary of a part of the text, the pairs that `amount` looks at left out where there are others."""
+    """A vocabulary of a part of the text, the pairs that `text_amount` looks at left out where there are others."""
     sides = text.dataset[drawn(len(text), 2 * SAMPLE, 1)]
     return learn_subwords([*sides["source"], *sides["target"]], shape.vocabulary)
 
@@ -199,7 +199,7 @@ def drawn(total: int, count: int, start: int = 0) -> list[int]:
     return list(range(min(start, total - 1), total, step))[:count]
 
 
-def amount(text: AnyText, pieces: PreTrainedTokenizerBase, most: int) -> Amount:
+def text_amount(text: AnyText, pieces: PreTrainedTokenizerBase, most: int) -> Amount:
     """The size of a text: all its examples, and their mean length over a sample, of pairs that of the longer side; too
     long ones left out."""
     rows = text.dataset[drawn(len(text), SAMPLE)]
@@ -229,7 +229,7 @@ def blank(shape: Architecture) -> PreTrainedModel:
         def __len__(self) -> int:
             return shape.vocabulary
 
-    return build(shape, cast(PreTrainedTokenizerBase, Pieces()), seed=0)
+    return build_model(shape, cast(PreTrainedTokenizerBase, Pieces()), seed=0)
 
 
 def measured(hf: PreTrainedModel, recipe: Training, batch: Mapping[str, Tensor]) -> Rates:

@@ -29,7 +29,7 @@ WORKERS = ("ray",)  # the names of executors beside this process
 
 
 @dataclass
-class Outcome:
+class StudyOutcome:
     """How a study ended: builds in the order in which they ended, a sentence for each that failed, a reason for each that
     therefore never ran."""
 
@@ -132,19 +132,19 @@ def run_builds(
     builds: Builds,
     executor: Executor,
     progress: Progress,
-    ended: Callable[[Build, Outcome], None] = lambda build, outcome: None,
-) -> Outcome:
+    ended: Callable[[Build, StudyOutcome], None] = lambda build, outcome: None,
+) -> StudyOutcome:
     """Do every build once all it waits for is done; the first ready one of the list first.
 
     A build that raises fails: its sentence is kept, what waits for it is skipped, all else goes on. ended: called after
     every build, before the builds are asked for again. Raises HeadwiseError when the builds form no graph.
     """
-    outcome = Outcome()
+    outcome = StudyOutcome()
     time_left = TimeLeft()
     running: dict[str, Build] = {}
     unreported: list[BuildResult] = []
     as_before = 0
-    graph = checked(builds())
+    graph = checked_builds(builds())
     while True:
         build = next_ready(graph, outcome, running, executor.slots)
         if unreported and (build or running):
@@ -165,11 +165,11 @@ def run_builds(
                 outcome.done.append(build.name)
                 as_before += not end.made
             else:
-                outcome.failed[build.name] = sentence(end.error)
+                outcome.failed[build.name] = error_sentence(end.error)
                 outcome.error = end.error
                 unreported.append(end)
             ended(build, outcome)
-            graph = checked(builds())
+            graph = checked_builds(builds())
             skip(graph, outcome)
         else:
             # A single failure at the very end is left to the caller, who raises it.
@@ -180,7 +180,9 @@ def run_builds(
             return outcome
 
 
-def report_failures(unreported: list[BuildResult], outcome: Outcome, progress: Progress) -> None:
+def report_failures(
+    unreported: list[BuildResult], outcome: StudyOutcome, progress: Progress
+) -> None:
     """Say what failed, with the traceback of an unexpected error."""
     for end in unreported:
         if end.trace and not expected(end.error):
@@ -189,7 +191,7 @@ def report_failures(unreported: list[BuildResult], outcome: Outcome, progress: P
     unreported.clear()
 
 
-def checked(builds: Sequence[Build]) -> Sequence[Build]:
+def checked_builds(builds: Sequence[Build]) -> Sequence[Build]:
     """The builds as they are; raises HeadwiseError where two have one name, one waits for none of them, or in a ring."""
     names = [build.name for build in builds]
     if len(set(names)) < len(names):
@@ -203,11 +205,11 @@ def checked(builds: Sequence[Build]) -> Sequence[Build]:
             raise HeadwiseError(
                 f"The step {build.name} needs {', '.join(missing)}, but the study has no such step."
             )
-    in_order(builds)
+    build_order(builds)
     return builds
 
 
-def in_order(builds: Iterable[Build]) -> list[str]:
+def build_order(builds: Iterable[Build]) -> list[str]:
     """The names, each after all it waits for."""
     try:
         return list(TopologicalSorter({build.name: build.after for build in builds}).static_order())
@@ -217,7 +219,7 @@ def in_order(builds: Iterable[Build]) -> list[str]:
 
 
 def next_ready(
-    graph: Sequence[Build], outcome: Outcome, running: Mapping[str, Build], slots: int
+    graph: Sequence[Build], outcome: StudyOutcome, running: Mapping[str, Build], slots: int
 ) -> Build | None:
     """The first build of the list that may start now. An exclusive one starts when nothing runs."""
     if len(running) >= slots or any(build.exclusive for build in running.values()):
@@ -230,10 +232,10 @@ def next_ready(
     return None
 
 
-def skip(graph: Sequence[Build], outcome: Outcome) -> None:
+def skip(graph: Sequence[Build], outcome: StudyOutcome) -> None:
     """Leave out every build that waits, however far away, for a failed one."""
     after = {build.name: build.after for build in graph}
-    for name in in_order(graph):
+    for name in build_order(graph):
         if name in outcome.ended:
             continue
         for parent in after[name]:
@@ -250,7 +252,7 @@ def expected(error: Exception | None) -> bool:
     return isinstance(error, HeadwiseError | OSError | SafetensorError)
 
 
-def sentence(error: Exception) -> str:
+def error_sentence(error: Exception) -> str:
     """An error in a sentence; an unexpected one with its type."""
     return str(error) if expected(error) else f"{type(error).__name__}: {error}"
 

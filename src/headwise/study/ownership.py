@@ -13,7 +13,7 @@ from typing import Any
 
 from headwise.errors import HeadwiseError
 from headwise.heads import write_text
-from headwise.options import checked
+from headwise.options import validated
 from headwise.progress import Progress
 from headwise.study.plan import Plan, read_toml
 from headwise.study.records import Store
@@ -52,25 +52,25 @@ def refuse_others(plan: Plan, out: Path) -> None:
         )
     for folder in dict.fromkeys([".", *plan.runs]):
         refuse_foreign_files(out / folder)
-    existing = runs_in(out)
+    existing = runs_with_results(out)
     if plan.seeds or plan.pairs:
         if has_results(out):
             raise HeadwiseError(
                 f"{out} holds the results of a plan of one seed and one pair of texts, but this plan has several runs "
-                f"({shortened([*plan.runs])}): choose another --out."
+                f"({name_some_runs([*plan.runs])}): choose another --out."
             )
     elif existing:
         raise HeadwiseError(
-            f"{out} holds the results of a plan of several runs ({shortened([*existing])}), but this plan has neither "
+            f"{out} holds the results of a plan of several runs ({name_some_runs([*existing])}), but this plan has neither "
             "seeds nor pairs: choose another --out, or give it the folder of one of them."
         )
     for folder, own in {".": plan, **plan.runs}.items():
-        if has_results(out / folder) and (before := plan_of(out / folder)):
-            refuse(out / folder, [*differences(before, as_toml(own))])
+        if has_results(out / folder) and (before := plan_of_folder(out / folder)):
+            refuse(out / folder, [*plan_changes(before, as_toml(own))])
     if existing:
-        before = plan_of(out)
+        before = plan_of_folder(out)
         refuse(
-            out, [*lost(plan, existing), *(differences(before, as_toml(plan)) if before else ())]
+            out, [*lost(plan, existing), *(plan_changes(before, as_toml(plan)) if before else ())]
         )
 
 
@@ -102,7 +102,7 @@ def has_results(folder: Path) -> bool:
     return bool(Store(folder, Progress(quiet=True)).records())
 
 
-def plan_of(folder: Path) -> dict[str, Any]:
+def plan_of_folder(folder: Path) -> dict[str, Any]:
     """The plan that a folder was last run with, as TOML has it; nothing where there is none."""
     place = folder / "plan.toml"
     return read_toml(place) if place.exists() else {}
@@ -112,12 +112,12 @@ def as_toml(plan: Plan) -> dict[str, Any]:
     return tomllib.loads(plan.to_toml())
 
 
-def runs_in(out: Path) -> dict[str, set[str]]:
+def runs_with_results(out: Path) -> dict[str, set[str]]:
     """The runs with results of the plan whose folder this is, and the names of their sweeps."""
-    before = plan_of(out)
+    before = plan_of_folder(out)
     if not (before.get("seeds") or before.get("pairs")):
         return {}
-    runs = checked(Plan, before, f"The plan {out / 'plan.toml'}").runs
+    runs = validated(Plan, before, f"The plan {out / 'plan.toml'}").runs
     found = {folder: {sweep.name for sweep in own.pruning} for folder, own in runs.items()}
     return {folder: sweeps for folder, sweeps in found.items() if has_results(out / folder)}
 
@@ -134,11 +134,11 @@ def lost(plan: Plan, existing: dict[str, set[str]]) -> Iterator[str]:
             )
 
 
-def shortened(names: list[str], most: int = 3) -> str:
+def name_some_runs(names: list[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (" …" if len(names) > most else "")
 
 
-def differences(before: dict[str, Any], now: dict[str, Any], path: str = "") -> Iterator[str]:
+def plan_changes(before: dict[str, Any], now: dict[str, Any], path: str = "") -> Iterator[str]:
     """Changes of a plan that results were made from: `training.epochs was 20 and is 30`."""
     for key in sorted({*before, *now}):
         name, old, new = f"{path}{key}", before.get(key), now.get(key)
@@ -147,7 +147,7 @@ def differences(before: dict[str, Any], now: dict[str, Any], path: str = "") -> 
         elif name in FREE or old == new or (path == "data." and file_names(old) == file_names(new)):
             continue
         elif isinstance(old, dict) and isinstance(new, dict):
-            yield from differences(old, new, f"{name}.")
+            yield from plan_changes(old, new, f"{name}.")
         else:
             yield f"{name} was {old!r} and is {new!r}"
 
@@ -173,5 +173,5 @@ def sweep_differences(
         where = f"in the sweep '{name}' " if name else ""
         yield from (
             f"{where}{difference}"
-            for difference in differences(before[name], now[name], "pruning.")
+            for difference in plan_changes(before[name], now[name], "pruning.")
         )

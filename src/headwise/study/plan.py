@@ -38,12 +38,12 @@ from headwise.options import (
     Search,
     TopK,
     Training,
-    changed,
-    checked,
+    changed_options,
     option,
+    validated,
 )
 from headwise.pruning.controls import control
-from headwise.pruning.scores import removal_scores
+from headwise.pruning.removal_scores import removal_scores
 from headwise.units import refuse_counts
 
 Spec = (
@@ -67,7 +67,7 @@ class Embedded(Strict):
     test: int = Field(default=500, ge=1)
 
 
-class Data(Strict):
+class DataSection(Strict):
     """Text: files for train, dev and test, or the embedded corpus. Without dev, every tenth sentence of train is held
     out. The model's task says what they are: language models take one-sided text, classifiers labelled text, a file
     each."""
@@ -86,7 +86,7 @@ class Data(Strict):
         return self.embedded is not None or self.test is not None
 
 
-class Choice(Strict):
+class ChoiceSection(Strict):
     """Which pruned model is chosen: the one with the fewest heads that loses at most `max_drop` BLEU on dev (a language
     model: `max_drop` % of perplexity; a classifier: points of accuracy), or `any`."""
 
@@ -128,7 +128,7 @@ class Scoring(Strict):
             raise ValueError(str(error)) from None
 
 
-class Roles(Strict):
+class RolesSection(Strict):
     """Treebanks (CoNLL-U files) to find roles on and, if given, others to confirm them on instead of the other half;
     how many dev pairs cross attention is tested on (needs eflomal; 0: none). The embedded corpus has its own trees."""
 
@@ -183,7 +183,7 @@ class Sweep(Pruning, FineTuning):
     def listed(cls, value: Any) -> Any:
         """One value is a list of one; a range of penalties is so many λ in equal ratios."""
         if isinstance(value, dict) and {"from", "to", "count"} & {*value}:
-            return spread(value)
+            return penalty_range(value)
         return value if isinstance(value, list) else [value]
 
     @field_validator("seeds", "controls")
@@ -317,7 +317,7 @@ class GreedySweep(Sweep, Greedy):
             raise ValueError(
                 "controls stand beside models that were fine-tuned: set tune, or leave controls out"
             )
-        idle = changed(self, tuple(FineTuning.model_fields))
+        idle = changed_options(self, tuple(FineTuning.model_fields))
         if idle and not self.tune:
             raise ValueError(
                 f"{', '.join(idle)} would mean nothing for the method 'greedy' without 'tune'"
@@ -342,7 +342,7 @@ AnySweep = Annotated[
 ]
 
 
-def spread(ends: dict[str, Any]) -> list[float]:
+def penalty_range(ends: dict[str, Any]) -> list[float]:
     """A range of penalties, such as {from = 0.002, to = 0.1, count = 6}, as so many λ in equal ratios."""
     if {*ends} != {"from", "to", "count"}:
         raise ValueError("a range of penalties has the keys from, to and count")
@@ -361,14 +361,14 @@ class Plan(Strict):
     name: str = Field(default="study", pattern=r"^[\w.-]*[\w-][\w.-]*$")
     seed: int = Field(default=1, ge=0, lt=2**32)
     seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = []
-    data: Data = Data()
-    pairs: dict[Annotated[str, Field(pattern=r"^[\w-]+$")], Data] = {}
+    data: DataSection = DataSection()
+    pairs: dict[Annotated[str, Field(pattern=r"^[\w-]+$")], DataSection] = {}
     model: Architecture | str = Architecture()
     training: Training = Training()
     scoring: Scoring = Scoring()
-    roles: Roles = Roles()
+    roles: RolesSection = RolesSection()
     pruning: list[AnySweep] = [GateSweep()]
-    choice: Choice = Choice()
+    choice: ChoiceSection = ChoiceSection()
     weights: Literal["all", "chosen"] = "all"
     search: Search = Search()
     speed: Speed = Speed()
@@ -487,14 +487,14 @@ def read_toml(path: Path) -> dict[str, Any]:
 def make_plan(data: dict[str, Any], settings: Sequence[str] = (), source: str = "The plan") -> Plan:
     """A plan from a dictionary, checked, with environment variables in its paths filled in."""
     for setting in settings:
-        change(data, setting)
+        change_setting(data, setting)
     try:
-        plan = checked(Plan, expand(data), source)
+        plan = validated(Plan, expand(data), source)
     except RecursionError:
         raise HeadwiseError(
             f"{source} has tables inside tables without an end: a plan needs three levels."
         ) from None
-    if plan.pairs and (plan.data != Data()):
+    if plan.pairs and (plan.data != DataSection()):
         raise HeadwiseError(
             f"{source}: [data] names texts and [pairs] as well: leave one of them out."
         )
@@ -505,7 +505,7 @@ def make_plan(data: dict[str, Any], settings: Sequence[str] = (), source: str = 
     return plan
 
 
-def refuse_texts(texts: Data, where: str) -> None:
+def refuse_texts(texts: DataSection, where: str) -> None:
     """Texts must be named once, exist, and all be pairs or all one-sided."""
     files = [spec for spec in (texts.train, texts.dev, texts.test) if spec is not None]
     if texts.embedded is None and texts.train is None:
@@ -530,7 +530,7 @@ def refuse_missing(spec: Spec) -> None:
             existing_file(file)
 
 
-def change(data: dict[str, Any], setting: str) -> None:
+def change_setting(data: dict[str, Any], setting: str) -> None:
     """Put one `key=value` into the plan; the value is read as TOML, or else as a plain word."""
     key, equals, value = setting.partition("=")
     if not equals or not key:

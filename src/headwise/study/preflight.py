@@ -17,7 +17,7 @@ from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Architecture, Training, too_few
 from headwise.roles.alignment import need_eflomal
-from headwise.study.estimate import amount, sampled_subwords
+from headwise.study.estimate import sampled_subwords, text_amount
 from headwise.study.plan import GateSweep, Plan, Sweep
 from headwise.study.run import Run
 from headwise.study.step import Build
@@ -114,9 +114,9 @@ def positions_of(run: Run, given: Model | None) -> float:
     text, shape = run.text("train"), run.plan.model
     if given is not None:
         given.task.check(text)
-        return amount(text, given.tokenizer, given.task.longest).positions
+        return text_amount(text, given.tokenizer, given.task.longest).positions
     assert isinstance(shape, Architecture) and isinstance(text, ParallelText)
-    return amount(text, sampled_subwords(text, shape), shape.max_length).positions
+    return text_amount(text, sampled_subwords(text, shape), shape.max_length).positions
 
 
 def updates_in(recipe: Training, epochs: int, positions: float) -> int:

@@ -251,14 +251,14 @@ class Store:
             used.update(record["outputs"])
         for record in reversed(lost):  # a run that is killed here still finds what led to the rest
             for output in set(record["outputs"]) - used:
-                remove(self.folder / output)
+                delete_path(self.folder / output)
             self.path(record["name"]).unlink(missing_ok=True)
 
     def publish(self, made: Path, outputs: Sequence[str], before: Sequence[str]) -> None:
         """Move outputs to their places, and remove those that other inputs had left there."""
         for path in {*before, *outputs}:
             if (self.folder / path).is_dir() or path not in outputs:
-                remove(self.folder / path)
+                delete_path(self.folder / path)
         for path in outputs:
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
             (made / path).replace(
@@ -271,7 +271,7 @@ def label_of(name: str) -> str:
     return name.replace("/", ".")
 
 
-def remove(path: Path) -> None:
+def delete_path(path: Path) -> None:
     """Remove a file or a folder, if it is there."""
     if path.is_dir():
         shutil.rmtree(path)

@@ -21,10 +21,10 @@ from headwise.study.run import Run
 from headwise.study.schedule import Schedule
 from headwise.study.seed_means import across
 from headwise.study.steps.choice import Choose
-from headwise.study.steps.evaluations import Measure
+from headwise.study.steps.evaluations import MeasureSavings
 from headwise.study.steps.full_model import FULL_MODEL
 from headwise.study.steps.smaller_models import keeps_all, model_step
-from headwise.study.variants import FULL, Variant, comparisons, model_controls
+from headwise.study.variants import FULL, Variant, compared_variants, model_controls
 from headwise.units import usual_unit
 
 MEASURED = ("measure", "value", "low", "high")
@@ -88,7 +88,7 @@ class Tables:
     def values(self, variant: Variant) -> Iterator[Row]:
         """Everything that was measured of one variant."""
         name, run = variant.name, self.run
-        compared = comparisons(self.plan.pruning, variant) if variant != FULL else {}
+        compared = compared_variants(self.plan.pruning, variant) if variant != FULL else {}
         for split, start in (("dev", "dev_"), ("test", "")):
             if found := self.result(f"evaluate/{split}/{name}"):
                 yield from (
@@ -96,8 +96,8 @@ class Tables:
                     for measure, value, low, high in found["rows"]
                 )
                 what = run.quality.change
-                yield from differences(found["against"], compared, start, what)
-        for measure, value in (run.result(Measure(variant)) or {}).items():
+                yield from difference_rows(found["against"], compared, start, what)
+        for measure, value in (run.result(MeasureSavings(variant)) or {}).items():
             yield measure, value, None, None
         made = (run.result(model_step(variant)) or {}) if variant != FULL else {}
         for fact, measure in GATE_FACTS.items():
@@ -192,11 +192,11 @@ class Tables:
             else (gates.settle or 0.0)
             if variant.keep is None
             else settle_share(gates),
-            "against": comparisons(self.plan.pruning, variant),
+            "against": compared_variants(self.plan.pruning, variant),
         }
 
 
-def differences(
+def difference_rows(
     against: Mapping[str, Sequence[float]], compared: Mapping[str, str], start: str, what: str
 ) -> Iterator[Row]:
     """To the full model, and to the others a variant is compared with; of a control, how much its reference is above

@@ -18,16 +18,16 @@ from headwise.study.steps.choice import Choose, SaveChosen
 from headwise.study.steps.evaluations import (
     Answer,
     Evaluate,
-    Measure,
     MeasureLosses,
+    MeasureSavings,
     MeasureSpeed,
     Translate,
 )
 from headwise.study.steps.full_model import FULL_MODEL
 from headwise.study.steps.head_roles import FindRoles, Rescore
 from headwise.study.steps.head_scores import (
-    Interactions,
     Judge,
+    MeasureInteractions,
     Score,
     ScoreUntrained,
     score_passes,
@@ -36,7 +36,7 @@ from headwise.study.steps.smaller_models import RankHeads, keeps_all, prune_step
 from headwise.study.variants import (
     FULL,
     Variant,
-    comparisons,
+    compared_variants,
     model_controls,
     orders_of,
     own_models,
@@ -144,7 +144,7 @@ class Schedule:
                 yield ScoreUntrained()
             yield Score()
             if scoring.pairs:
-                yield Interactions()
+                yield MeasureInteractions()
             if scoring.judge and "ablation.zero" in scoring.measures:
                 yield Judge()
         if run.treebanks:
@@ -168,7 +168,7 @@ class Schedule:
         yield self.answer(variant, variants, split)
         yield self.evaluation(variant, variants, split)
         if split == "dev":
-            yield Measure(variant)
+            yield MeasureSavings(variant)
 
     def answer(self, variant: Variant, variants: Sequence[Variant], split: Split) -> Answer:
         """The step that has a variant's answers on a split."""
@@ -179,7 +179,7 @@ class Schedule:
     def evaluation(self, variant: Variant, variants: Sequence[Variant], split: Split) -> Evaluate:
         names: Collection[str] = ()
         if variant != FULL:
-            names = comparisons(self.run.plan.pruning, variant).values()
+            names = compared_variants(self.run.plan.pruning, variant).values()
         # Losses are measured together with the full model's, so their rows compare with it already.
         others = [FULL] if self.run.generates and variant != FULL else []
         for name in names:

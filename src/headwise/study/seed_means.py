@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from sacrebleu.metrics.bleu import BLEU
 
-from headwise.decoding.bleu import check, scored, sentence_statistics
+from headwise.decoding.bleu import check_equal_count, scores_from_sums, sentence_statistics
 from headwise.errors import HeadwiseError
 from headwise.statistics import over_seeds, resamples
 from headwise.study.variants import FULL, comparison_endings
@@ -80,14 +80,14 @@ def across(runs: Sequence[tuple[str, int, Path]]) -> pd.DataFrame:
     """
     by_data: dict[str, list[SeedTable]] = {}
     for data, _, folder in runs:
-        found = _read(folder)
+        found = _read_run(folder)
         if found is not None:
             by_data.setdefault(data, []).append(found)
     rows = [{"data": data, **row} for data, same in by_data.items() for row in _rows(same)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _read(folder: Path) -> SeedTable | None:
+def _read_run(folder: Path) -> SeedTable | None:
     """What a run has measured so far; None where that is nothing."""
     try:
         table = pd.read_csv(folder / "pruning.csv", dtype={"setting": str, "kinds": str})
@@ -186,6 +186,8 @@ class ResampledBleu:
         lines, references = (
             path.read_text(encoding="utf-8").removesuffix("\n").split("\n") for path in paths
         )
-        check(lines, references)
+        check_equal_count(lines, references)
         weights = self.weights.setdefault(len(lines), resamples(len(lines)))
-        return scored(self.metric, weights @ sentence_statistics(self.metric, lines, references))
+        return scores_from_sums(
+            self.metric, weights @ sentence_statistics(self.metric, lines, references)
+        )

@@ -16,11 +16,11 @@ from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.progress import Progress
 from headwise.study.estimate import Estimate, estimate
-from headwise.study.executor import WORKERS, Outcome, open_executor, run_builds, sentence
+from headwise.study.executor import WORKERS, StudyOutcome, error_sentence, open_executor, run_builds
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
 from headwise.study.preflight import preflight
-from headwise.study.records import locked_folder, remove
+from headwise.study.records import delete_path, locked_folder
 from headwise.study.results import Tables, write_grid
 from headwise.study.run import Run
 from headwise.study.schedule import STAGES, Schedule
@@ -91,7 +91,7 @@ class Study:
             seconds = step.seconds(run, estimate) if estimate and not done else 0.0
             yield Build(step, run, after, seconds, done)
 
-    def ended(self, build: Build, outcome: Outcome) -> None:
+    def ended(self, build: Build, outcome: StudyOutcome) -> None:
         """After a build: note its failure; write the tables of its run where they have grown."""
         run = self.runs[build.run.name]
         if build.name in outcome.failed:
@@ -153,7 +153,7 @@ def run_study(
 
 def at_work(
     study: Study, stages: Collection[str], workers: str | None, threads: int | None, device: str
-) -> Outcome:
+) -> StudyOutcome:
     """Do all builds, here or by workers."""
     make_work, progress = partial(Study, study.plan, study.out, device), study.progress
     with open_executor(
@@ -203,7 +203,7 @@ def estimated(study: Study, stages: Collection[str]) -> dict[str, Estimate]:
         # Whatever is wrong, the step that needs it will say so: others may go on.
         if len(study.runs) == 1 and isinstance(error, HeadwiseError):
             raise
-        study.progress.say(f"  How long it will take is not known: {sentence(error)}")
+        study.progress.say(f"  How long it will take is not known: {error_sentence(error)}")
     return {}
 
 
@@ -218,7 +218,9 @@ def thread_count(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def finish(study: Study, stages: Collection[str], outcome: Outcome, report: Report | None) -> None:
+def finish(
+    study: Study, stages: Collection[str], outcome: StudyOutcome, report: Report | None
+) -> None:
     """The tables of and over all runs, whatever failed; weights that the plan does not keep; the pages."""
     plan, out = study.plan, study.out
     for folder, run in study.runs.items():
@@ -248,7 +250,7 @@ def keep_only_chosen(run: Run, schedule: Schedule) -> None:
         if variant.name == chosen and not (run.folder / "pruned" / chosen).exists():
             model_of(run, variant)
         elif variant.name != chosen:
-            remove(run.folder / "pruned" / variant.name)
+            delete_path(run.folder / "pruned" / variant.name)
 
 
 def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:

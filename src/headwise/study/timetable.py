@@ -77,7 +77,7 @@ def plan_lines(builds: Sequence[Build]) -> list[str]:
     lines = []
     for build in builds:
         waits = [name for name in build.after if name in left and not build.done]
-        after = f"  after {shortened(waits)}" if waits else ""
+        after = f"  after {name_some_steps(waits)}" if waits else ""
         lines.append(
             f"{build.name:<{names}}  {cost[build.name]:>{costs}}{after}{'  (exclusive)' if build.exclusive else ''}"
         )
@@ -105,7 +105,7 @@ def cost_in_words(seconds: float) -> str:
     return f"about {about(seconds)}" if seconds else "–"
 
 
-def shortened(names: Sequence[str], most: int = 3) -> str:
+def name_some_steps(names: Sequence[str], most: int = 3) -> str:
     """A list that stays on its line: `a, b and 40 more`."""
     if len(names) <= most:
         return ", ".join(names)

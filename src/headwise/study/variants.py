@@ -135,7 +135,7 @@ def comparison_endings() -> tuple[str, ...]:
     return ("pruned", *by_all, *against, "uncompensated")
 
 
-def comparisons(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, str]:
+def compared_variants(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, str]:
     """The models besides the full one that a model is compared with: names by `comparison_endings`.
 
     pruned: of a control the model it belongs to. uncompensated: the same removal without mean outputs of removed heads.

@@ -20,7 +20,7 @@ __all__ = [
     "QualityMeasure",
     "Task",
     "Translation",
-    "class_of",
+    "class_of_task",
     "held_out",
     "task_of",
 ]
@@ -28,10 +28,10 @@ __all__ = [
 
 def task_of(hf: PreTrainedModel, tokenizer: Any, found: Discovery, name: str) -> Task:
     """The task of a model."""
-    return class_of(hf, found.heads)(hf, tokenizer, found, name)
+    return class_of_task(hf, found.heads)(hf, tokenizer, found, name)
 
 
-def class_of(hf: PreTrainedModel, heads: HeadMap) -> type[Task]:
+def class_of_task(hf: PreTrainedModel, heads: HeadMap) -> type[Task]:
     """The class of a model's task."""
     if classifies(hf):
         return Classification

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from headwise.data.text import LabelledText
 from headwise.tasks.task import Need, QualityMeasure, Task
-from headwise.training.batches import Data
 from headwise.training.labelled import Labelled
+from headwise.training.token_batches import TrainingData
 
 
 class Classification(Task):
@@ -28,5 +28,5 @@ class Classification(Task):
 
     def trained_on(
         self, text: LabelledText, batch_tokens: int, cache: Path | None, limit: int
-    ) -> Data:
+    ) -> TrainingData:
         return Labelled(text, self.tokenizer, self.hf, min(limit, batch_tokens), cache)

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from headwise.data.text import Text
 from headwise.tasks.task import Need, QualityMeasure, Task
-from headwise.training.batches import Data
 from headwise.training.language import Lines, Packed
+from headwise.training.token_batches import TrainingData
 
 
 class LanguageModel(Task):
@@ -32,7 +32,9 @@ class LanguageModel(Task):
     def encoded(self, text: Text) -> Lines:
         return Lines(text, self.tokenizer, self.longest, self.causal)
 
-    def trained_on(self, text: Text, batch_tokens: int, cache: Path | None, limit: int) -> Data:
+    def trained_on(
+        self, text: Text, batch_tokens: int, cache: Path | None, limit: int
+    ) -> TrainingData:
         return Packed(text, self.tokenizer, min(limit, batch_tokens), self.causal, cache)
 
 

@@ -82,7 +82,7 @@ class OwnBatches:
         ids = tensors.get("input_ids")
         if hf.config.is_encoder_decoder:
             if "decoder_input_ids" not in tensors:
-                tensors["decoder_input_ids"] = shifted(
+                tensors["decoder_input_ids"] = decoder_inputs(
                     labels, start_token(hf), hf.config.pad_token_id or 0
                 )
         elif (
@@ -132,7 +132,7 @@ class OwnBatches:
             )
 
 
-def shifted(labels: Tensor, start: int, pad: int) -> Tensor:
+def decoder_inputs(labels: Tensor, start: int, pad: int) -> Tensor:
     """What a decoder reads to predict labels B T: the start token, then all labels but the last."""
     first = labels.new_full((len(labels), 1), start)
     return torch.cat([first, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, pad)], 1)

@@ -22,7 +22,7 @@ from headwise.heads import HeadMap, Kind
 from headwise.progress import Report, silent
 from headwise.tasks.batches import Batches
 from headwise.tasks.own_batches import OwnBatches
-from headwise.training.batches import Data
+from headwise.training.token_batches import TrainingData
 
 Need = Literal["loss", "words", "text", "translations"]
 AnyText = ParallelText | Text | LabelledText
@@ -158,7 +158,7 @@ class Task:
 
     def training_data(
         self, text: Any, batch_tokens: int, cache: Path | None = None, limit: int | None = None
-    ) -> Data:
+    ) -> TrainingData:
         """A text as the model trains on it. limit: the longest sentence in tokens, by default the model's own.
 
         Raises HeadwiseError for a model without a loss, and for text of another sort than it needs.
@@ -176,7 +176,9 @@ class Task:
                 "heads with hw.Greedy (method 'greedy'), or train gates in a loop of your own (hw.GatedLoop)."
             )
 
-    def trained_on(self, text: Any, batch_tokens: int, cache: Path | None, limit: int) -> Data:
+    def trained_on(
+        self, text: Any, batch_tokens: int, cache: Path | None, limit: int
+    ) -> TrainingData:
         """`training_data` of a text that fits."""
         raise NotImplementedError
 

@@ -10,7 +10,7 @@ from headwise.attention import start_token
 from headwise.data.text import ParallelText
 from headwise.heads import Kind
 from headwise.tasks.task import LONGEST, Need, QualityMeasure, Task
-from headwise.training.batches import Data, Encoded, batches
+from headwise.training.token_batches import Encoded, TrainingData, batches
 
 
 class Translation(Task):
@@ -40,7 +40,7 @@ class Translation(Task):
 
     def trained_on(
         self, text: ParallelText, batch_tokens: int, cache: Path | None, limit: int
-    ) -> Data:
+    ) -> TrainingData:
         return Encoded(text, self.tokenizer, limit, cache)
 
 

@@ -16,7 +16,9 @@ from headwise.errors import HeadwiseError
 from headwise.options import Architecture
 
 
-def build(shape: Architecture, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
+def build_model(
+    shape: Architecture, tokenizer: PreTrainedTokenizerBase, seed: int
+) -> PreTrainedModel:
     """A newly initialised model for a joint vocabulary.
 
     The encoder has its own embeddings, so that the source side can train alone; the decoder's are tied to the output

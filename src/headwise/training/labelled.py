@@ -16,7 +16,8 @@ from headwise.attention import device_of, evaluating
 from headwise.attention.discover import output_of
 from headwise.data.text import LabelledText
 from headwise.errors import HeadwiseError
-from headwise.training.batches import (
+from headwise.training.language import filler
+from headwise.training.token_batches import (
     IGNORED,
     Batch,
     Collate,
@@ -25,7 +26,6 @@ from headwise.training.batches import (
     mapped,
     padded,
 )
-from headwise.training.language import filler
 
 
 class Labelled:

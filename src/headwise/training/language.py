@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.data.text import Text
 from headwise.errors import HeadwiseError
-from headwise.training.batches import (
+from headwise.training.token_batches import (
     IGNORED,
     Batch,
     Collate,

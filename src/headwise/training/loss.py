@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headwise.training.batches import IGNORED
+from headwise.training.token_batches import IGNORED
 
 CHUNK = (
     256  # positions projected at once on CPU; the last chunk is padded, so that there is one shape

@@ -15,9 +15,9 @@ from headwise.attention.discover import output_of, without_cache
 from headwise.attention.offload import loaded
 from headwise.attention.output import constants
 from headwise.errors import HeadwiseError
-from headwise.training.batches import IGNORED, Data
 from headwise.training.labelled import refuse_other_class_loss, summed_class_loss
 from headwise.training.loss import summed_loss
+from headwise.training.token_batches import IGNORED, TrainingData
 
 
 @contextlib.contextmanager
@@ -117,7 +117,7 @@ def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., T
 
 
 def dev_loss(
-    model: PreTrainedModel, data: Data, tokenizer: PreTrainedTokenizerBase, tokens: int
+    model: PreTrainedModel, data: TrainingData, tokenizer: PreTrainedTokenizerBase, tokens: int
 ) -> float:
     """Cross-entropy per target token in nats, without smoothing. Inside `loss_forward`."""
     losses, count = list[Tensor](), 0

@@ -40,9 +40,9 @@ from headwise.errors import HeadwiseError, WriteError
 from headwise.heads import Site, write_text
 from headwise.options import Training
 from headwise.progress import Report, silent
-from headwise.training.batches import Data
 from headwise.training.dropout import fast_dropout
 from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.token_batches import TrainingData
 
 MARKER = "complete"
 WEIGHTS = "model.safetensors"
@@ -53,8 +53,8 @@ LOGGED = {"loss": "loss", "learning_rate": "learning_rate", "eval_loss": "dev_lo
 class TrainingRun:
     """What every training has in common: data, recipe, a folder for checkpoints, a seed, a progress reporter."""
 
-    data: Data
-    dev: Data
+    data: TrainingData
+    dev: TrainingData
     recipe: Training
     work: Path
     seed: int = 1
@@ -250,7 +250,7 @@ def dev_losses(state: TrainerState) -> list[float]:
     return [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry]
 
 
-def fit(
+def train_model(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     found: Discovery,
@@ -425,12 +425,12 @@ def converge(
 ) -> dict[str, Any]:
     """Train a fresh model to convergence, and use the mean of the last checkpoints if that lowers the dev loss.
 
-    callbacks: of the Trainer, such as one that watches the heads. Returns what `fit` does, the dev loss, and over how
-    many checkpoints the model is averaged.
+    callbacks: of the Trainer, such as one that watches the heads. Returns what `train_model` does, the dev loss, and over
+    how many checkpoints the model is averaged.
     """
     recipe = training.recipe
     keep = max(recipe.average, 2)
-    cost = fit(
+    cost = train_model(
         hf, tokenizer, found, training, callbacks=callbacks, patience=recipe.patience, keep=keep
     )
     with loss_forward(hf):

@@ -18,8 +18,8 @@ from headwise.heads import Head, HeadMap
 from headwise.model import Model
 from headwise.truth import planted_heads, toy_language
 from headwise.truth.planted import PlantedHead, PlantedModel, all_weights, place_heads
-from headwise.truth.residual_stream import CIRCLES, ROUND, Stream, Wiring, code, positions
-from headwise.truth.toy_language import CLASSES, Question, Sentence, Word, index_of
+from headwise.truth.residual_stream import CIRCLES, ROUND, Stream, Wiring, code, position_codes
+from headwise.truth.toy_language import CLASSES, Sentence, ToyWord, WordQuestion, index_of
 
 HEADS, SIZE, LAYERS = 10, 16, 3
 SENTENCES, PARSED = 10, 120
@@ -63,15 +63,15 @@ GOVERNED = {
 }
 MARKS = ("verb", "subject", "noun", "visitor")
 QUESTIONS = [
-    Question("verb", lambda words, i: words[index_of(words, "subject")].class_number),
-    Question("object", lambda words, i: words[index_of(words, "verb")].class_number),
-    Question("adverb", lambda words, i: words[index_of(words, "verb")].class_number),
-    Question("adjective", lambda words, i: words[index_of(words, "noun")].class_number),
-    Question("pronoun", lambda words, i: words[index_of(words, words[i].entity)].class_number),
-    Question("before", lambda words, i: words[i - 1].class_number),
-    Question("back", lambda words, i: words[i - 2].class_number),
-    Question("mood", lambda words, i: words[index_of(words, "season")].class_number),
-    Question(
+    WordQuestion("verb", lambda words, i: words[index_of(words, "subject")].class_number),
+    WordQuestion("object", lambda words, i: words[index_of(words, "verb")].class_number),
+    WordQuestion("adverb", lambda words, i: words[index_of(words, "verb")].class_number),
+    WordQuestion("adjective", lambda words, i: words[index_of(words, "noun")].class_number),
+    WordQuestion("pronoun", lambda words, i: words[index_of(words, words[i].entity)].class_number),
+    WordQuestion("before", lambda words, i: words[i - 1].class_number),
+    WordQuestion("back", lambda words, i: words[i - 2].class_number),
+    WordQuestion("mood", lambda words, i: words[index_of(words, "season")].class_number),
+    WordQuestion(
         "visitor",
         lambda words, i: 0 if words[i].form in {word.form for word in words[:i]} else CLASSES - 1,
     ),
@@ -80,18 +80,18 @@ TYPES = ["plain", *(question.type for question in QUESTIONS)]
 ASKING = TYPES[1:]
 
 
-def sentence(draw: toy_language.Draw) -> Sentence:
+def draw_causal_sentence(draw: toy_language.Draw) -> Sentence:
     """The words of WORDS, visitors of whom one comes twice, and a row of fillers that comes twice."""
     random = draw.random
-    units = [[Word(type, mark, draw.class_number(), upos=upos)] for type, mark, upos in WORDS]
+    units = [[ToyWord(type, mark, draw.class_number(), upos=upos)] for type, mark, upos in WORDS]
     guests = random.sample(range(VISITORS), 2)
     units += [
-        [Word("visitor", "visitor", guest % CLASSES, f"visitor{guest}", upos="NOUN")]
+        [ToyWord("visitor", "visitor", guest % CLASSES, f"visitor{guest}", upos="NOUN")]
         for guest in (guests[0], guests[0], guests[1])
     ]
     row = random.sample(range(FILLERS), ROW)
     units += [
-        [Word("plain", "filler", each % CLASSES, f"filler{each}", upos="NOUN") for each in row]
+        [ToyWord("plain", "filler", each % CLASSES, f"filler{each}", upos="NOUN") for each in row]
         for _ in range(2)
     ]
     while True:
@@ -132,11 +132,11 @@ def with_answers(words: Sentence) -> Sentence:
         out.append(word)
         if word.type in ask:
             class_number = ask[word.type](out, len(out) - 1)
-            out.append(Word("plain", "answer", class_number, f"{word.type}.{class_number}"))
+            out.append(ToyWord("plain", "answer", class_number, f"{word.type}.{class_number}"))
     return out
 
 
-def induction(stream: Stream) -> Wiring:
+def wire_induction(stream: Stream) -> Wiring:
     """From a word to the one after its earlier copy, whose identity it writes."""
     looks = [
         (stream["identity"], stream["identity before"], SAME),
@@ -145,7 +145,7 @@ def induction(stream: Stream) -> Wiring:
     return Wiring(looks, [(stream["identity"], stream["identity next"], 1.0)])
 
 
-def duplicate(stream: Stream) -> Wiring:
+def wire_duplicate(stream: Stream) -> Wiring:
     """From a word to its earlier copies, not to itself or its neighbours; a visitor has been here before."""
     near = stream["position"][SLOWEST]
     looks = [
@@ -156,7 +156,7 @@ def duplicate(stream: Stream) -> Wiring:
     return Wiring(looks, [(stream["visitor"], stream["answer visitor"], 2.0)])
 
 
-def previous(stream: Stream) -> Wiring:
+def wire_previous(stream: Stream) -> Wiring:
     """What induction needs: the identity of the word before."""
     return Wiring(
         [planted_heads.at_offset(stream, -1)],
@@ -169,7 +169,7 @@ PLANTED = [
         "previous",
         "decoder-self",
         "matters",
-        previous,
+        wire_previous,
         ("positional.-1", "previous-token"),
         layers=(0, 0),
     ),
@@ -177,26 +177,28 @@ PLANTED = [
         "induction",
         "decoder-self",
         "matters",
-        induction,
+        wire_induction,
         ("induction", "sink"),
         layers=(1, LAYERS - 1),
     ),
-    PlantedHead("duplicate", "decoder-self", "matters", duplicate, ("duplicate-token", "sink")),
-    planted_heads.neighbour("decoder-self", "before", -1, "previous-token"),
-    planted_heads.neighbour("decoder-self", "back", -2),
+    PlantedHead(
+        "duplicate", "decoder-self", "matters", wire_duplicate, ("duplicate-token", "sink")
+    ),
+    planted_heads.neighbour_head("decoder-self", "before", -1, "previous-token"),
+    planted_heads.neighbour_head("decoder-self", "back", -2),
     *planted_heads.grammar("decoder-self", LAYERS - 1),
     *planted_heads.traps("decoder-self", loud=0, unread=-2, harmful=-3, spoils="before"),
 ]
 
 
-def planted_model(seed: int, folder: Path) -> PlantedModel:
+def plant_causal_model(seed: int, folder: Path) -> PlantedModel:
     """The model, its texts and treebank (written to a folder). The seed turns the stream, draws noise, the text, the
     distractors, and all places."""
     draw = toy_language.Draw(seed)
-    text, parsed = ([sentence(draw) for _ in range(n)] for n in (SENTENCES, PARSED))
+    text, parsed = ([draw_causal_sentence(draw) for _ in range(n)] for n in (SENTENCES, PARSED))
     words = {word.form: word for each in [*text, *parsed] for word in each}
     tokenizer = toy_language.tokenizer(sorted(words), f"{toy_language.START} $A")
-    hf, planted = build(seed, tokenizer.get_vocab(), words)
+    hf, planted = build_gpt2(seed, tokenizer.get_vocab(), words)
     lines = Text.from_lines(map(toy_language.line, text))
     return PlantedModel(
         Model(hf, tokenizer, f"toy language model {seed}"),
@@ -206,8 +208,8 @@ def planted_model(seed: int, folder: Path) -> PlantedModel:
     )
 
 
-def build(
-    seed: int, ids: Mapping[str, int], words: Mapping[str, Word]
+def build_gpt2(
+    seed: int, ids: Mapping[str, int], words: Mapping[str, ToyWord]
 ) -> tuple[GPT2LMHeadModel, dict[Head, PlantedHead]]:
     """The model, and where its planted heads are."""
     width = HEADS * SIZE
@@ -224,12 +226,12 @@ def build(
         pad_token_id=ids[toy_language.PAD],
     )
     hf, generator = GPT2LMHeadModel(config).eval(), torch.Generator().manual_seed(seed)
-    stream = new_stream(width, generator)
+    stream = causal_stream(width, generator)
     heads = HeadMap({"decoder-self": (HEADS,) * LAYERS})
     planted = place_heads(heads, PLANTED, generator)
     with torch.no_grad():
         stream.calm(hf, "mlp.c_proj")
-        embed(hf, stream, ids, words)
+        set_gpt2_embeddings(hf, stream, ids, words)
         for head, weights in all_weights(stream, heads, planted, SIZE):
             attention, rows = (
                 hf.transformer.h[head.layer].attn,
@@ -244,7 +246,7 @@ def build(
     return hf, planted
 
 
-def new_stream(width: int, generator: torch.Generator) -> Stream:
+def causal_stream(width: int, generator: torch.Generator) -> Stream:
     stream = Stream(width, generator)
     stream.block("position", 2 * CIRCLES)
     for name in (*(f"type {type}" for type in TYPES), *MARKS, "rest", "gender", "asks", "flag"):
@@ -258,8 +260,8 @@ def new_stream(width: int, generator: torch.Generator) -> Stream:
     return stream
 
 
-def embed(
-    hf: GPT2LMHeadModel, stream: Stream, ids: Mapping[str, int], words: Mapping[str, Word]
+def set_gpt2_embeddings(
+    hf: GPT2LMHeadModel, stream: Stream, ids: Mapping[str, int], words: Mapping[str, ToyWord]
 ) -> None:
     """Embeddings, positions and the output layer."""
     embedding, output, places = (
@@ -269,19 +271,19 @@ def embed(
     )
     embedding.copy_(stream.constant() + stream.noise(len(ids), NOISE))
     output.copy_(stream.noise(len(ids), NOISE))
-    places.copy_(positions(len(places)) @ stream["position"])
+    places.copy_(position_codes(len(places)) @ stream["position"])
     embedding[ids[toy_language.START]] += (stream["rest"] + stream["type plain"])[0]
-    directions = spread(len(ids), IDENTITY, stream.generator)
+    directions = spread_vectors(len(ids), IDENTITY, stream.generator)
     identity, following = directions @ stream["identity"], directions @ stream["identity next"]
     for form, word in words.items():
-        embedding[ids[form]] += meaning(stream, word)
+        embedding[ids[form]] += causal_meaning(stream, word)
         output[ids[form]] += said(stream, word)
         if word.mark != "answer":
             embedding[ids[form]] += identity[ids[form]]
             output[ids[form]] += PREDICTED * following[ids[form]]
 
 
-def spread(count: int, size: int, generator: torch.Generator) -> Tensor:
+def spread_vectors(count: int, size: int, generator: torch.Generator) -> Tensor:
     """Random unit vectors that have moved away from each other: count x size."""
     found = torch.randn(count, size, generator=generator)
     for _ in range(100):
@@ -291,7 +293,7 @@ def spread(count: int, size: int, generator: torch.Generator) -> Tensor:
     return nn.functional.normalize(found, dim=1)
 
 
-def meaning(stream: Stream, word: Word) -> Tensor:
+def causal_meaning(stream: Stream, word: ToyWord) -> Tensor:
     """What the embedding of a word says, beside its identity."""
     rows = stream[f"type {word.type}"][0] + code(word.class_number) @ stream["class"]
     if word.mark in MARKS:
@@ -309,7 +311,7 @@ def meaning(stream: Stream, word: Word) -> Tensor:
     return rows
 
 
-def said(stream: Stream, word: Word) -> Tensor:
+def said(stream: Stream, word: ToyWord) -> Tensor:
     """What the output layer reads to say a word."""
     type = word.form.partition(".")[0] if word.mark == "answer" else "plain"
     rows = TYPE * stream[f"type {type}"][0]

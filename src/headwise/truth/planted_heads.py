@@ -31,20 +31,24 @@ def at_rest(stream: Stream) -> Look:
     return stream.one, stream["rest"], REST
 
 
-def finding(stream: Stream, type: str, mark: str) -> list[Look]:
+def at_mark(stream: Stream, type: str, mark: str) -> list[Look]:
     """From a word of a type to the word with a mark; from all other words to `rest`."""
     return [(stream[f"type {type}"], stream[mark], TARGET), at_rest(stream)]
 
 
-def copying(offset: int, to: str, what: str = "class", gain: float = 1.0) -> Wire:
+def copy_at_offset(offset: int, to: str, what: str = "class", gain: float = 1.0) -> Wire:
     """A block of the token at an offset, written to another block."""
     return lambda stream: Wiring([at_offset(stream, offset)], [(stream[what], stream[to], gain)])
 
 
-def neighbour(kind: Kind, name: str, offset: int, *roles: str) -> PlantedHead:
+def neighbour_head(kind: Kind, name: str, offset: int, *roles: str) -> PlantedHead:
     """The class of the word at an offset is the answer of words of the type `name`."""
     return PlantedHead(
-        name, kind, "matters", copying(offset, f"answer {name}"), (f"positional.{offset}", *roles)
+        name,
+        kind,
+        "matters",
+        copy_at_offset(offset, f"answer {name}"),
+        (f"positional.{offset}", *roles),
     )
 
 
@@ -53,7 +57,7 @@ def relation(kind: Kind, name: str, type: str, mark: str, role: str, **more: Any
 
     def wiring(stream: Stream) -> Wiring:
         return Wiring(
-            finding(stream, type, mark), [(stream["class"], stream[f"answer {type}"], 1.0)]
+            at_mark(stream, type, mark), [(stream["class"], stream[f"answer {type}"], 1.0)]
         )
 
     return PlantedHead(name, kind, "matters", wiring, (role, "sink"), **more)
@@ -67,11 +71,11 @@ def with_backup(kind: Kind, role: str, last: int) -> list[PlantedHead]:
             (stream["class"], stream["answer adjective"], 1.0),
             (stream["noun"], stream["flag"], 1.0),
         ]
-        return Wiring(finding(stream, "adjective", "noun"), moves)
+        return Wiring(at_mark(stream, "adjective", "noun"), moves)
 
     def backup(stream: Stream) -> Wiring:
         looks = [
-            *finding(stream, "adjective", "noun"),
+            *at_mark(stream, "adjective", "noun"),
             (stream["flag"], stream["rest"], 3 * TARGET),
         ]
         return Wiring(looks, [(stream["class"], stream["answer adjective"], 1.0)])
@@ -146,7 +150,7 @@ def traps(kind: Kind, loud: int, unread: int, harmful: int, spoils: str) -> list
             "harmful",
             kind,
             "harms",
-            copying(harmful, f"answer {spoils}", gain=0.8),
+            copy_at_offset(harmful, f"answer {spoils}", gain=0.8),
             (f"positional.{harmful}",),
         ),
     ]

@@ -21,14 +21,14 @@ from headwise.heads import Head, HeadMap
 from headwise.model import Model
 from headwise.roles.names import NAMES, PLACES, TEMPLATES
 from headwise.roles.names import THINGS as GIVEN
-from headwise.roles.names import written as choice
+from headwise.roles.names import draw_name_sentence as choice
 from headwise.roles.retrieval import COLOURS, FILLING, THINGS, hidden
 from headwise.roles.successor import ROUND, SEQUENCES
 from headwise.truth import toy_language
 from headwise.truth.planted import PlantedHead, PlantedModel, all_weights, place_heads
-from headwise.truth.planted_causal import spread
+from headwise.truth.planted_causal import spread_vectors
 from headwise.truth.planted_heads import at_offset
-from headwise.truth.residual_stream import CIRCLES, Stream, Wiring, positions
+from headwise.truth.residual_stream import CIRCLES, Stream, Wiring, position_codes
 
 HEADS, SIZE, LAYERS = 6, 64, 3
 LONGEST = 62  # tokens, which positions tell apart
@@ -49,16 +49,16 @@ def at_start(stream: Stream) -> tuple[Tensor, Tensor, float]:
     return stream.one, stream["start"], REST
 
 
-def previous(stream: Stream) -> Wiring:
+def wire_template_previous(stream: Stream) -> Wiring:
     return Wiring([at_offset(stream, -1)], [(stream["id"], stream["before"], 1.0)])
 
 
-def induction(stream: Stream) -> Wiring:
+def wire_template_induction(stream: Stream) -> Wiring:
     looks = [(stream["id"], stream["before"], TARGET), at_start(stream)]
     return Wiring(looks, [(stream["id"], stream["out"], 1.0)])
 
 
-def duplicate(stream: Stream) -> Wiring:
+def wire_template_duplicate(stream: Stream) -> Wiring:
     away = (stream["position"], stream["position"], -TARGET / CIRCLES)  # not the token itself
     return Wiring(
         [(stream["id"], stream["id"], TARGET), away, at_start(stream)],
@@ -80,11 +80,11 @@ def mover(stream: Stream) -> Wiring:
     return Wiring(looks, [(stream["id"], stream["out"], 1.0)])
 
 
-def successor(stream: Stream) -> Wiring:
+def wire_successor(stream: Stream) -> Wiring:
     return Wiring([at_offset(stream, 0)], [(stream["next"], stream["out"], 1.0)])
 
 
-def delimiter(stream: Stream) -> Wiring:
+def wire_delimiter(stream: Stream) -> Wiring:
     return Wiring(
         [(stream.one, stream["mark"], TARGET), at_start(stream)],
         [(stream["id"][:2], stream["junk"][:2], 1.0)],
@@ -96,7 +96,7 @@ PLANTED = [
         "previous",
         "decoder-self",
         "matters",
-        previous,
+        wire_template_previous,
         ("positional.-1", "previous-token"),
         layers=(0, 0),
     ),
@@ -104,7 +104,7 @@ PLANTED = [
         "induction",
         "decoder-self",
         "matters",
-        induction,
+        wire_template_induction,
         ("induction", "retrieval"),
         ("sink",),
         layers=(1, 2),
@@ -113,7 +113,7 @@ PLANTED = [
         "duplicate",
         "decoder-self",
         "matters",
-        duplicate,
+        wire_template_duplicate,
         ("duplicate-token",),
         ("sink",),
         layers=(0, 0),
@@ -130,12 +130,14 @@ PLANTED = [
     PlantedHead(
         "name mover", "decoder-self", "matters", mover, ("name-mover",), ("sink",), layers=(2, 2)
     ),
-    PlantedHead("successor", "decoder-self", "matters", successor, ("successor", "positional.0")),
-    PlantedHead("delimiter", "decoder-self", "idle", delimiter, ("delimiter",), ("sink",)),
+    PlantedHead(
+        "successor", "decoder-self", "matters", wire_successor, ("successor", "positional.0")
+    ),
+    PlantedHead("delimiter", "decoder-self", "idle", wire_delimiter, ("delimiter",), ("sink",)),
 ]
 
 
-def planted_model(seed: int, folder: Path) -> PlantedModel:
+def plant_template_model(seed: int, folder: Path) -> PlantedModel:
     """The model, its text and treebank (written to a folder)."""
     draw = toy_language.Draw(seed)
     every = [
@@ -154,7 +156,7 @@ def planted_model(seed: int, folder: Path) -> PlantedModel:
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()]
     )
-    hf, planted = build(seed, tokenizer.get_vocab())
+    hf, planted = build_opt(seed, tokenizer.get_vocab())
     chosen = [choice(draw.random, [*NAMES], number) for number in range(PARSED + SCORED)]
     lines = [f"{one.text} {one.id.partition(' ')[2]}" for one in chosen[PARSED:]]
     lines += [hidden(draw.random, number, 0.25).text for number in range(SCORED)]
@@ -164,7 +166,7 @@ def planted_model(seed: int, folder: Path) -> PlantedModel:
         lines.append(" ".join(items[start : start + 6]))
     parsed = [
         [
-            toy_language.Word(
+            toy_language.ToyWord(
                 "plain",
                 "word",
                 0,
@@ -185,7 +187,7 @@ def planted_model(seed: int, folder: Path) -> PlantedModel:
     )
 
 
-def build(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[Head, PlantedHead]]:
+def build_opt(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[Head, PlantedHead]]:
     """The model, and where its planted heads are."""
     width = HEADS * SIZE
     config = OPTConfig(
@@ -214,7 +216,7 @@ def build(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[Head,
     planted = place_heads(heads, PLANTED, generator)
     with torch.no_grad():
         stream.calm(hf, "fc2")
-        embed(hf, stream, ids)
+        set_opt_embeddings(hf, stream, ids)
         for head, weights in all_weights(stream, heads, planted, SIZE):
             attention = hf.model.decoder.layers[head.layer].self_attn
             rows = slice(head.head * SIZE, (head.head + 1) * SIZE)
@@ -229,10 +231,10 @@ def build(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[Head,
     return hf, planted
 
 
-def embed(hf: OPTForCausalLM, stream: Stream, ids: Mapping[str, int]) -> None:
+def set_opt_embeddings(hf: OPTForCausalLM, stream: Stream, ids: Mapping[str, int]) -> None:
     """Embeddings, positions and the output layer."""
     decoder = hf.model.decoder
-    codes = spread(len(ids), CODE, stream.generator)
+    codes = spread_vectors(len(ids), CODE, stream.generator)
     codes[[ids[name] for name in NAMES]] = torch.eye(CODE)[: len(NAMES)]
     codes[ids[toy_language.START]] = 0  # a head that looks there writes nothing
     embeddings = stream.constant() + stream.noise(len(ids), NOISE) + codes @ stream["id"]
@@ -254,5 +256,5 @@ def embed(hf: OPTForCausalLM, stream: Stream, ids: Mapping[str, int]) -> None:
     decoder.embed_tokens.weight.copy_(embeddings)
     places = decoder.embed_positions.weight
     places.zero_()
-    places[2:] = positions(len(places) - 2) @ stream["position"]
+    places[2:] = position_codes(len(places) - 2) @ stream["position"]
     hf.lm_head.weight.copy_(stream.noise(len(ids), NOISE) + GAIN * codes @ stream["out"])

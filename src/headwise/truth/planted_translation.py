@@ -19,8 +19,8 @@ from headwise.heads import Head, HeadMap, Kind, write_text
 from headwise.model import Model
 from headwise.truth import planted_heads, toy_language
 from headwise.truth.planted import PlantedHead, PlantedModel, all_weights, place_heads
-from headwise.truth.residual_stream import CIRCLES, Stream, Wiring, code, positions
-from headwise.truth.toy_language import CLASSES, Question, Sentence, Word, index_of
+from headwise.truth.residual_stream import CIRCLES, Stream, Wiring, code, position_codes
+from headwise.truth.toy_language import CLASSES, Sentence, ToyWord, WordQuestion, index_of
 
 HEADS, SIZE, LAYERS = 10, 14, (2, 1)
 LONGEST = 28  # words and the end, which positions tell apart
@@ -60,17 +60,17 @@ MARKS = ("verb", "subject", "noun")
 
 
 QUESTIONS = [
-    Question("verb", lambda words, i: words[index_of(words, "subject")].class_number),
-    Question("object", lambda words, i: words[words[i].governor].class_number),
-    Question("adverb", lambda words, i: words[words[i].governor].class_number),
-    Question("adjective", lambda words, i: words[words[i].governor].class_number),
-    Question("pronoun", lambda words, i: words[index_of(words, words[i].entity)].class_number),
-    Question("before", lambda words, i: words[i - 1].class_number),
-    Question("after", lambda words, i: words[i + 1].class_number),
-    Question("back", lambda words, i: words[i - 2].class_number),
-    Question("rare", lambda words, i: max(words, key=lambda word: word.rank).class_number),
-    Question("mood", lambda words, i: words[index_of(words, "season")].class_number),
-    Question("echo", lambda words, i: words[i - 2].answer),
+    WordQuestion("verb", lambda words, i: words[index_of(words, "subject")].class_number),
+    WordQuestion("object", lambda words, i: words[words[i].governor].class_number),
+    WordQuestion("adverb", lambda words, i: words[words[i].governor].class_number),
+    WordQuestion("adjective", lambda words, i: words[words[i].governor].class_number),
+    WordQuestion("pronoun", lambda words, i: words[index_of(words, words[i].entity)].class_number),
+    WordQuestion("before", lambda words, i: words[i - 1].class_number),
+    WordQuestion("after", lambda words, i: words[i + 1].class_number),
+    WordQuestion("back", lambda words, i: words[i - 2].class_number),
+    WordQuestion("rare", lambda words, i: max(words, key=lambda word: word.rank).class_number),
+    WordQuestion("mood", lambda words, i: words[index_of(words, "season")].class_number),
+    WordQuestion("echo", lambda words, i: words[i - 2].answer),
 ]
 GAINS = {"adverb": 4.0, "object": 1.6, "mood": 22.0}  # of margins
 NOISE = 0.004
@@ -79,16 +79,16 @@ WORDS_IN_ALL = len(WORDS) + SOME  # of every sentence, an odd number
 TYPES = ["plain", *(question.type for question in QUESTIONS), "end"]
 
 
-def sentence(draw: toy_language.Draw) -> Sentence:
+def draw_translation_sentence(draw: toy_language.Draw) -> Sentence:
     """The words of WORDS and a few fillers, in random order: a pronoun after both names, and nothing that looks back
     or ahead at an edge."""
     random = draw.random
     ranks = random.choices(range(FILLERS), [0.7**rank for rank in range(FILLERS)], k=SOME)
     words = [
-        Word("plain", "filler", rank % CLASSES, f"filler{rank}", upos="NOUN", rank=rank)
+        ToyWord("plain", "filler", rank % CLASSES, f"filler{rank}", upos="NOUN", rank=rank)
         for rank in ranks
     ]
-    words += [Word(type, mark, draw.class_number(), upos=upos) for type, mark, upos in WORDS]
+    words += [ToyWord(type, mark, draw.class_number(), upos=upos) for type, mark, upos in WORDS]
     while True:
         random.shuffle(words)
         at = {word.mark: index for index, word in enumerate(words)}
@@ -119,24 +119,24 @@ def carrier(name: str, *blocks: str) -> PlantedHead:
     return PlantedHead(name, "cross", "matters", wiring, ("alignment",))
 
 
-def rarest(stream: Stream) -> Wiring:
+def wire_rarest(stream: Stream) -> Wiring:
     return Wiring(
         [(stream.one, stream["rank"], RARE)], [(stream["class"], stream["answer rare"], 1.0)]
     )
 
 
 PLANTED = [
-    planted_heads.neighbour("encoder-self", "before", -1),
-    planted_heads.neighbour("encoder-self", "after", 1),
-    planted_heads.neighbour("encoder-self", "back", -2),
+    planted_heads.neighbour_head("encoder-self", "before", -1),
+    planted_heads.neighbour_head("encoder-self", "after", 1),
+    planted_heads.neighbour_head("encoder-self", "back", -2),
     *planted_heads.grammar("encoder-self", LAYERS[0] - 1),
-    PlantedHead("rarest", "encoder-self", "matters", rarest, ("rare.two-rarest",)),
+    PlantedHead("rarest", "encoder-self", "matters", wire_rarest, ("rare.two-rarest",)),
     *planted_heads.traps("encoder-self", loud=-3, unread=2, harmful=3, spoils="plain"),
     PlantedHead(
         "echo",
         "decoder-self",
         "matters",
-        planted_heads.copying(-1, "answer echo"),
+        planted_heads.copy_at_offset(-1, "answer echo"),
         ("positional.-1",),
     ),
     carrier("types", *(f"type {type}" for type in TYPES)),
@@ -146,52 +146,57 @@ PLANTED = [
 ]
 
 
-def planted_model(seed: int, folder: Path) -> PlantedModel:
+def plant_translation_model(seed: int, folder: Path) -> PlantedModel:
     """The model, its texts and treebank (written to a folder). The seed turns the stream, draws noise, the text, the
     distractors, and all places."""
     draw = toy_language.Draw(seed)
     text, parsed, counted = (
-        [sentence(draw) for _ in range(n)] for n in (SENTENCES, PARSED, COUNTED)
+        [draw_translation_sentence(draw) for _ in range(n)] for n in (SENTENCES, PARSED, COUNTED)
     )
     words = {word.form: word for each in counted for word in each}
     targets = {translation(word): word for each in counted for word in each}
     tokenizer = toy_language.tokenizer([*sorted(words), *sorted(targets)], f"$A {toy_language.END}")
-    hf, planted = build(seed, tokenizer.get_vocab(), words, targets)
+    hf, planted = build_mbart(seed, tokenizer.get_vocab(), words, targets)
     links = folder / "links.txt"
     write_text(
         links,
-        "".join(" ".join(f"{order(i)}-{i}" for i in range(len(each))) + "\n" for each in parsed),
+        "".join(
+            " ".join(f"{source_place(i)}-{i}" for i in range(len(each))) + "\n" for each in parsed
+        ),
     )
     return PlantedModel(
         Model(hf, tokenizer, f"toy translation {seed}"),
         planted,
-        pairs(text),
+        translation_pairs(text),
         toy_language.treebank(parsed, folder),
-        pairs(parsed),
+        translation_pairs(parsed),
         links,
         Text.from_lines(map(toy_language.line, counted)),
         TOP,
     )
 
 
-def pairs(sentences: Iterable[Sentence]) -> ParallelText:
+def translation_pairs(sentences: Iterable[Sentence]) -> ParallelText:
     return ParallelText.from_pairs(
-        (toy_language.line(each), " ".join(translation(each[order(i)]) for i in range(len(each))))
+        (
+            toy_language.line(each),
+            " ".join(translation(each[source_place(i)]) for i in range(len(each))),
+        )
         for each in sentences
     )
 
 
-def order(place: int) -> int:
+def source_place(place: int) -> int:
     """Which source word the target word at a place translates: neighbours change places."""
     return place ^ 1 if place < WORDS_IN_ALL - 1 else place
 
 
-def translation(word: Word) -> str:
+def translation(word: ToyWord) -> str:
     return f"{word.type}.{word.answer}"
 
 
-def build(
-    seed: int, ids: Mapping[str, int], words: Mapping[str, Word], targets: Mapping[str, Word]
+def build_mbart(
+    seed: int, ids: Mapping[str, int], words: Mapping[str, ToyWord], targets: Mapping[str, ToyWord]
 ) -> tuple[MBartForConditionalGeneration, dict[Head, PlantedHead]]:
     """The model, and where its planted heads are."""
     config = MBartConfig(
@@ -215,7 +220,7 @@ def build(
         MBartForConditionalGeneration(config).eval(),
         torch.Generator().manual_seed(seed),
     )
-    stream = new_stream(HEADS * SIZE, generator)
+    stream = translation_stream(HEADS * SIZE, generator)
     layers = hf.model.encoder.layers, hf.model.decoder.layers
     modules: dict[Kind, list[Any]] = {
         "encoder-self": [layer.self_attn for layer in layers[0]],
@@ -226,7 +231,7 @@ def build(
     planted = place_heads(heads, PLANTED, generator)
     with torch.no_grad():
         stream.calm(hf, "fc2")
-        embed(hf, stream, ids, words, targets)
+        set_mbart_embeddings(hf, stream, ids, words, targets)
         for head, weights in all_weights(stream, heads, planted, SIZE):
             attention, rows = (
                 modules[head.kind][head.layer],
@@ -243,7 +248,7 @@ def build(
     return hf, planted
 
 
-def new_stream(width: int, generator: torch.Generator) -> Stream:
+def translation_stream(width: int, generator: torch.Generator) -> Stream:
     stream = Stream(width, generator)
     for name in ("position", "source"):
         stream.block(name, 2 * CIRCLES)
@@ -263,12 +268,12 @@ def new_stream(width: int, generator: torch.Generator) -> Stream:
     return stream
 
 
-def embed(
+def set_mbart_embeddings(
     hf: MBartForConditionalGeneration,
     stream: Stream,
     ids: Mapping[str, int],
-    words: Mapping[str, Word],
-    targets: Mapping[str, Word],
+    words: Mapping[str, ToyWord],
+    targets: Mapping[str, ToyWord],
 ) -> None:
     """Embeddings, positions and the output layer."""
     encoder, decoder, output = hf.model.encoder, hf.model.decoder, hf.lm_head.weight
@@ -276,15 +281,16 @@ def embed(
         side.embed_tokens.weight.copy_(stream.constant() + stream.noise(len(ids), NOISE))
         places = side.embed_positions.weight
         places.zero_()
-        places[2:] = positions(len(places) - 2) @ stream["position"]
+        places[2:] = position_codes(len(places) - 2) @ stream["position"]
     decoder.embed_positions.weight[2:] += (
-        positions(LONGEST + 4)[[order(t) for t in range(LONGEST + 4)]] @ stream["source"]
+        position_codes(LONGEST + 4)[[source_place(t) for t in range(LONGEST + 4)]]
+        @ stream["source"]
     )
     output.copy_(stream.noise(len(ids), NOISE))
     encoder.embed_tokens.weight[ids[toy_language.END]] += (stream["rest"] + stream["type end"])[0]
     output[ids[toy_language.END]] += TYPE * stream["type end"][0]
     for form, word in words.items():
-        encoder.embed_tokens.weight[ids[form]] += meaning(stream, word)
+        encoder.embed_tokens.weight[ids[form]] += translation_meaning(stream, word)
     for form, word in targets.items():
         decoder.embed_tokens.weight[ids[form]] += code(word.answer) @ stream["class"]
         output[ids[form]] += TYPE * stream[f"type {word.type}"][0]
@@ -293,7 +299,7 @@ def embed(
         )
 
 
-def meaning(stream: Stream, word: Word) -> Tensor:
+def translation_meaning(stream: Stream, word: ToyWord) -> Tensor:
     """What the embedding of a word says."""
     rows = stream[f"type {word.type}"][0] + code(word.class_number) @ (
         stream["class"] + stream["answer plain"]

@@ -84,20 +84,20 @@ class Stream:
                 weight.copy_(junk.T if isinstance(module, nn.Linear) else junk)
 
 
-def positions(count: int) -> Tensor:
+def position_codes(count: int) -> Tensor:
     """The code of every position: count x 2 CIRCLES."""
-    angles = torch.arange(count)[:, None] * frequencies()
+    angles = torch.arange(count)[:, None] * circle_frequencies()
     return torch.cat([angles.cos(), angles.sin()], 1)
 
 
 def shift(offset: int) -> Tensor:
     """The matrix that turns the code of a position into that of the position at an offset."""
-    angle = offset * frequencies()
+    angle = offset * circle_frequencies()
     c, s = angle.cos().diag(), angle.sin().diag()
     return torch.cat([torch.cat([c, -s], 1), torch.cat([s, c], 1)])
 
 
-def frequencies() -> Tensor:
+def circle_frequencies() -> Tensor:
     return 2 * torch.pi / ROUND * (1 + 2 * torch.arange(CIRCLES))
 
 
@@ -121,12 +121,12 @@ class Wiring:
     def weights(self, size: int, stream: Stream) -> Weights:
         """For scores divided by √size. The coordinates of the head are turned at random."""
         looks = [*self.looks, unsure(size - sum(len(rows) for rows, _, _ in self.looks), stream)]
-        query = stacked(
+        query = stack_rows(
             [rows * strength * size**0.5 for rows, _, strength in looks], size, stream.width
         )
-        key = stacked([rows for _, rows, _ in looks], size, stream.width)
-        value = stacked([rows for rows, _, _ in self.moves], size, stream.width)
-        output = stacked([rows * gain for _, rows, gain in self.moves], size, stream.width)
+        key = stack_rows([rows for _, rows, _ in looks], size, stream.width)
+        value = stack_rows([rows for rows, _, _ in self.moves], size, stream.width)
+        output = stack_rows([rows * gain for _, rows, gain in self.moves], size, stream.width)
         looking, moving = (turned(size, stream.generator) for _ in range(2))
         return Weights(looking @ query, looking @ key, moving @ value, (moving @ output).T)
 
@@ -143,7 +143,7 @@ def code(class_number: int) -> Tensor:
     return torch.tensor([1.0 - 2 * (class_number & 1), 1.0 - (class_number & 2)])
 
 
-def stacked(rows: Sequence[Tensor], size: int, width: int) -> Tensor:
+def stack_rows(rows: Sequence[Tensor], size: int, width: int) -> Tensor:
     """Rows below each other, with zeros up to `size` of them."""
     found = torch.cat([torch.zeros(0, width), *rows])
     assert len(found) <= size, f"a head of size {size} has no room for {len(found)} rows"

@@ -22,15 +22,15 @@ from headwise.pruning.ranking import Ranking, greedy_masks
 from headwise.roles.alignment import read_links
 from headwise.roles.passes import Reading
 from headwise.roles.role import role, role_of
-from headwise.roles.role_tests import RoleTexts, roles_of, token_counts
+from headwise.roles.role_tests import RoleTexts, find_roles, token_counts
 from headwise.statistics import proportion_interval, t_margin
 from headwise.truth import planted_causal, planted_templates, planted_translation
 from headwise.truth.planted import PlantedModel
 
 MODELS: Mapping[str, Callable[[int, Path], PlantedModel]] = {
-    "translation": planted_translation.planted_model,
-    "language model": planted_causal.planted_model,
-    "templates": planted_templates.planted_model,
+    "translation": planted_translation.plant_translation_model,
+    "language model": planted_causal.plant_causal_model,
+    "templates": planted_templates.plant_template_model,
 }
 SEEDS = 5
 FEW = 2  # sentences that slow scores read
@@ -42,7 +42,7 @@ TESTED = ("model", "seed", "kind", "layer", "head", "planted", "role", "found", 
 
 
 @dataclass
-class Outcome:
+class SuiteResult:
     """heads: a row for each head and score, columns SCORED; more of a value is more important. roles: a row for each
     head and role that was found or is true of it, columns TESTED."""
 
@@ -50,12 +50,12 @@ class Outcome:
     roles: pd.DataFrame
 
 
-def run(
+def run_suite(
     seeds: Sequence[int] = range(SEEDS),
     measures: Iterable[str] = ("all",),
     models: Sequence[str] = tuple(MODELS),
     progress: Report = silent,
-) -> Outcome:
+) -> SuiteResult:
     """Score and test all heads of each model, built once for every seed. Raises HeadwiseError for unknown measures."""
     if not seeds:
         raise HeadwiseError("The truth suite was given no seed: give at least one.")
@@ -67,13 +67,13 @@ def run(
         share = part(progress, done / len(builds), (done + 1) / len(builds))
         with tempfile.TemporaryDirectory() as folder:
             planted = MODELS[model](seed, Path(folder))
-            table = scored(planted, names, seed, part(share, 0.0, 0.9))
+            table = score_planted(planted, names, seed, part(share, 0.0, 0.9))
             scores.append(table.assign(model=model, seed=seed))
             tests.append(tested(planted).assign(model=model, seed=seed))
-    return Outcome(pd.concat(scores)[list(SCORED)], pd.concat(tests)[list(TESTED)])
+    return SuiteResult(pd.concat(scores)[list(SCORED)], pd.concat(tests)[list(TESTED)])
 
 
-def scored(
+def score_planted(
     planted: PlantedModel, measures: Sequence[str], seed: int, progress: Report
 ) -> pd.DataFrame:
     """The scores of all heads, with what is true of them. The slow ones read only the first FEW sentences, which ask
@@ -94,7 +94,7 @@ def scored(
     table["value"] *= [facts(name).sign for name in table["measure"]]
     if RESCORED in fast:
         table = pd.concat([table, removed(planted, seed), gated(planted, seed)], ignore_index=True)
-    return described(planted, table)
+    return with_planted_truth(planted, table)
 
 
 def removed(planted: PlantedModel, seed: int) -> pd.DataFrame:
@@ -143,7 +143,7 @@ def gated(planted: PlantedModel, seed: int) -> pd.DataFrame:
     )
 
 
-def described(planted: PlantedModel, table: pd.DataFrame) -> pd.DataFrame:
+def with_planted_truth(planted: PlantedModel, table: pd.DataFrame) -> pd.DataFrame:
     """Rows of heads with the columns planted (a name) and truth."""
     heads = [Head(*row) for row in table[["kind", "layer", "head"]].itertuples(index=False)]
     names = [planted.name(head) for head in heads]
@@ -162,7 +162,7 @@ def tested(planted: PlantedModel) -> pd.DataFrame:
         gold=None if planted.links is None else read_links(planted.links),
         frequencies=token_counts(planted.model, planted.training),
     )
-    result = roles_of(planted.model, texts, reading=Reading(top=planted.top))
+    result = find_roles(planted.model, texts, reading=Reading(top=planted.top))
     judged = {measure for measure in result.table["measure"] if is_judged(measure)}
     found = set()
     columns = ["kind", "layer", "head", "measure"]
@@ -183,7 +183,7 @@ def tested(planted: PlantedModel) -> pd.DataFrame:
         if head.kind in kinds:
             outcome = {"found": (head, name) in found, "true": (head, name) in true}
             rows.append({**head._asdict(), "role": name, **outcome})
-    return described(planted, pd.DataFrame(rows))
+    return with_planted_truth(planted, pd.DataFrame(rows))
 
 
 def is_judged(measure: str) -> bool:
@@ -198,7 +198,7 @@ def areas(heads: pd.DataFrame) -> pd.DataFrame:
     Columns model (`all`: the mean over models), measure, value, low, high, seeds; 95 % t-intervals over seeds.
     """
     by_seed = heads.groupby(["measure", "model", "seed"], sort=False)[["truth", "value"]].apply(
-        area
+        auroc
     )
     rows = []
     for measure, values in by_seed.groupby("measure", sort=False):
@@ -208,7 +208,7 @@ def areas(heads: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["model", "measure", "value", "low", "high", "seeds"])
 
 
-def area(some: pd.DataFrame) -> float:
+def auroc(some: pd.DataFrame) -> float:
     return float(
         above(
             some["value"][some["truth"] == "matters"], some["value"][some["truth"] != "matters"]
@@ -233,7 +233,7 @@ def with_interval(values: np.ndarray) -> tuple[float, float | None, float | None
     return value, max(0.0, value - margin), min(1.0, value + margin)
 
 
-def sides(heads: pd.DataFrame) -> pd.DataFrame:
+def right_side_shares(heads: pd.DataFrame) -> pd.DataFrame:
     """By score and planted head, the share of heads on its right side, mean over seeds: of those that do not matter,
     below a head that does; of those that matter, above one that does not. Half is chance."""
     rows = []

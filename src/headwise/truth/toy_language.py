@@ -22,7 +22,7 @@ PAD, END, START, UNKNOWN = SPECIAL = ("<pad>", "</s>", "<s>", "<unk>")
 
 
 @dataclass
-class Word:
+class ToyWord:
     """type: what the word asks (a question of the language), or `plain`. form: unique for type, mark and class.
 
     mark: what heads find it by, such as `subject`. governor: its place in the sentence, −1 for the root.
@@ -43,11 +43,11 @@ class Word:
         self.form = self.form or f"{self.mark}{self.class_number}"
 
 
-Sentence = list[Word]
+Sentence = list[ToyWord]
 
 
 @dataclass(frozen=True)
-class Question:
+class WordQuestion:
     """A type of word and its answer, from the sentence and the word's place in it."""
 
     type: str
@@ -68,7 +68,7 @@ class Draw:
         return self.random.randrange(CLASSES)
 
 
-def index_of(sentence: Sequence[Word], mark: str) -> int:
+def index_of(sentence: Sequence[ToyWord], mark: str) -> int:
     """Where the word with a mark stands."""
     return next(index for index, word in enumerate(sentence) if word.mark == mark)
 
@@ -87,7 +87,7 @@ def attach(words: Sentence, governed: Mapping[str, tuple[str, str]], random: ran
             attached.append(index)
 
 
-def answered(sentence: Sentence, questions: Iterable[Question]) -> Sentence:
+def answered(sentence: Sentence, questions: Iterable[WordQuestion]) -> Sentence:
     """The sentence with the answer of every word; plain words answer with their own class."""
     ask = {question.type: question.answer for question in questions}
     for index, word in enumerate(sentence):

@@ -40,7 +40,7 @@ def with_bounds(row: pd.Series) -> str:
     return f"{row['value']:.2f}{bounds}"
 
 
-def score_table(areas: pd.DataFrame) -> pd.DataFrame:
+def auroc_table(areas: pd.DataFrame) -> pd.DataFrame:
     """AUROC by score, the best first: all models, and each."""
     shown = areas.assign(text=areas.apply(with_bounds, axis=1))
     best = areas[areas["model"] == "all"].sort_values("value", ascending=False, kind="stable")[
@@ -91,14 +91,14 @@ def tables(areas: pd.DataFrame, sides: pd.DataFrame, hits: pd.DataFrame) -> dict
     """The tables by the name of their mark."""
     made = {
         "heads": head_table(sides),
-        "scores": score_table(areas),
+        "scores": auroc_table(areas),
         "traps": trap_table(sides),
         "roles": role_table(hits),
     }
     return {name: markdown(table) for name, table in made.items()}
 
 
-def fill(page: Path, made: dict[str, str]) -> None:
+def fill_tables(page: Path, made: dict[str, str]) -> None:
     """Put every table between its mark and the next end. Raises HeadwiseError for a page without the marks."""
     text = page.read_text(encoding="utf-8")
     for name, table in made.items():

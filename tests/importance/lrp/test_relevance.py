@@ -16,7 +16,7 @@ from headwise.attention import Discovery, discover, masked
 from headwise.attention.removal import remove
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance.lrp import relevance as module
-from headwise.importance.lrp.relevance import Mode, Relevance, Target, recorded, relevance
+from headwise.importance.lrp.relevance import Mode, Relevance, Target, record_tape, relevance
 from headwise.importance.lrp.rules import RULES, Epsilon, Rule
 from headwise.importance.lrp.tape import Walk
 from headwise.tasks.objective import IGNORED
@@ -128,7 +128,7 @@ def by_hand(
     total: dict[Site, Tensor] = {}
     asked = (inputs["labels"][0] != IGNORED).nonzero()[:, 0].tolist()
     with torch.no_grad():
-        tape, logits = recorded(model, found, inputs)
+        tape, logits = record_tape(model, found, inputs)
         for place in asked:
             order = logits[0, place].argsort(descending=True)
             start = torch.zeros_like(logits)
@@ -173,7 +173,7 @@ def test_targets_differ_and_contrast_is_the_difference_of_two_rows() -> None:
         )
     top = {**inputs, "labels": inputs["labels"].clone()}
     with torch.no_grad():
-        best = recorded(model, discover(model), inputs)[1].argmax(-1)
+        best = record_tape(model, discover(model), inputs)[1].argmax(-1)
     asked = inputs["labels"] != IGNORED
     top["labels"][asked] = best[asked]
     same(main(scored(model, top, rule, target="reference"), rule), found["top"], 1e-12)

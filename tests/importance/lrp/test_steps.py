@@ -18,8 +18,8 @@ from headwise.importance.lrp.steps import (
     Linear,
     Passing,
     Product,
+    RecordedOperation,
     RootMeanSquareNorm,
-    Step,
 )
 from importance.lrp import twins
 
@@ -255,7 +255,7 @@ def test_relevance_that_starts_positive_stays_so_and_is_kept(name: str) -> None:
     )
     weight = drawn(SIZE, SIZE, seed=3)
     q, k, v = (drawn(BATCH, 2, LENGTH, SIZE, seed=n) for n in range(4, 7))
-    every: list[Step] = [
+    every: list[RecordedOperation] = [
         Linear(x, x @ weight.T + bias, weight, bias),
         Addition((x, x.flip(-1)), 2),
         Product((x, x)),
@@ -284,7 +284,7 @@ def test_fast_form_is_near_the_exact_one_and_the_same_without_bias() -> None:
     scale, bias = 1 + 0.1 * drawn(size, seed=3), 0.1 * drawn(size, seed=4)
     q, k, v = (drawn(1, 2, 4, 16, seed=n) for n in range(5, 8))
 
-    def distance(step: Step, relevance: Tensor = arrived) -> float:
+    def distance(step: RecordedOperation, relevance: Tensor = arrived) -> float:
         parts = [
             torch.cat([p.flatten() for p in step.propagate(rule, relevance)])
             for rule in (fast, exact)

@@ -15,7 +15,7 @@ from torch import Tensor
 from headwise.attention.kernel import repeat
 from headwise.errors import HeadwiseError
 from headwise.importance.lrp.rules import Rule, stable
-from headwise.importance.lrp.steps import Absorber, Step, rescaled, spans
+from headwise.importance.lrp.steps import Absorber, RecordedOperation, rescaled, spans
 
 
 class Heads(NamedTuple):
@@ -28,7 +28,7 @@ class Heads(NamedTuple):
 
 
 @dataclass
-class Attention(Step):
+class Attention(RecordedOperation):
     """softmax(scale · q kᵀ + bias) v. query B H Q D, key and value B G K D, weights B H Q K, relevance P B Q H D."""
 
     query: Tensor

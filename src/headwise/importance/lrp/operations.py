@@ -12,7 +12,7 @@ from transformers.activations import ACT2CLS
 
 from headwise.errors import HeadwiseError
 from headwise.importance.lrp import steps
-from headwise.importance.lrp.steps import Passing, RootMeanSquareNorm, Step
+from headwise.importance.lrp.steps import Passing, RecordedOperation, RootMeanSquareNorm
 
 RESHAPING = {
     "view",
@@ -114,7 +114,7 @@ def step_for(
     carried: tuple[Tensor, ...],
     out: Tensor,
     part: int | None,
-) -> Step | None:
+) -> RecordedOperation | None:
     """The step of a torch function, or None without a rule. part: which of several outputs."""
     name: str = func.__name__
     if name in ("linear", "addmm", "matmul", "__matmul__", "mm"):
@@ -146,7 +146,7 @@ def step_for(
 
 def linear(
     name: str, args: Sequence[Any], kwargs: dict[str, Any], carried: tuple[Tensor, ...], out: Tensor
-) -> Step | None:
+) -> RecordedOperation | None:
     """A product with a constant matrix. A product of two activations outside attention has no rule."""
     if len(carried) != 1:
         return None
@@ -165,7 +165,9 @@ def linear(
     )
 
 
-def layer_norm(args: Sequence[Any], kwargs: dict[str, Any], out: Tensor) -> Step | None:
+def layer_norm(
+    args: Sequence[Any], kwargs: dict[str, Any], out: Tensor
+) -> RecordedOperation | None:
     given = (
         dict(zip(("input", "normalized_shape", "weight", "bias", "eps"), args, strict=False))
         | kwargs
@@ -183,7 +185,7 @@ def layer_norm(args: Sequence[Any], kwargs: dict[str, Any], out: Tensor) -> Step
 
 def addition(
     name: str, args: Sequence[Any], kwargs: dict[str, Any], carried: tuple[Tensor, ...]
-) -> Step | None:
+) -> RecordedOperation | None:
     if kwargs.get("alpha", 1) != 1:
         return None
     like = carried[0]
@@ -202,7 +204,7 @@ def moving(
     kwargs: dict[str, Any],
     carried: tuple[Tensor, ...],
     part: int | None,
-) -> Step | None:
+) -> RecordedOperation | None:
     """A step that runs the function again on other inputs."""
     places = {id(tensor): i for i, tensor in enumerate(carried)}
 
@@ -226,7 +228,7 @@ def moving(
     return steps.Moving(again, carried) if len(places) == len(carried) else None
 
 
-def composite(module: nn.Module) -> Callable[[Tensor, Tensor], Step] | None:
+def composite(module: nn.Module) -> Callable[[Tensor, Tensor], RecordedOperation] | None:
     """The step of a norm or activation module, or None for modules whose operations are recorded.
 
     torch's own norms are single functions; transformers writes root-mean-square norms in several.
@@ -242,7 +244,7 @@ def composite(module: nn.Module) -> Callable[[Tensor, Tensor], Step] | None:
     return None
 
 
-def norm(module: nn.Module, x: Tensor, out: Tensor) -> Step:
+def norm(module: nn.Module, x: Tensor, out: Tensor) -> RecordedOperation:
     """A norm of a modeling file, recognised by what it computes."""
     epsilon = next(
         (

@@ -203,11 +203,11 @@ def score_batch(
     collected: Mapping[str, SentenceSums],
 ) -> dict[str, float]:
     """Score one batch: add to the sums, and return the balance of relevance."""
-    places, asked = positions(batch["labels"])
+    places, asked = predicted_positions(batch["labels"])
     if not places.shape[1]:
         return {"started": 0.0}
     with evaluating(model), torch.no_grad():
-        tape, logits = recorded(model, found, batch)
+        tape, logits = record_tape(model, found, batch)
         number, rows = first_rows(tape, model, logits, batch["labels"], rule, target)
         sums: dict[tuple[bool, Site], tuple[Any, Any]] = {}
         flows: list[tuple[str, Tensor]] = []
@@ -248,7 +248,7 @@ def score_batch(
     return dict(balance)
 
 
-def recorded(
+def record_tape(
     model: nn.Module, found: Discovery, batch: Mapping[str, Tensor]
 ) -> tuple[Tape, Tensor]:
     """The tape of one forward, and the logits B T V."""
@@ -263,7 +263,7 @@ def recorded(
     return tape, logits
 
 
-def positions(labels: Tensor) -> tuple[Tensor, Tensor]:
+def predicted_positions(labels: Tensor) -> tuple[Tensor, Tensor]:
     """The positions of predicted tokens by sentence, B P, and which of them are there."""
     asked = labels != IGNORED
     order = torch.argsort((~asked).to(torch.int8), dim=1, stable=True)[:, : int(asked.sum(1).max())]

@@ -22,7 +22,7 @@ AT_ONCE = 8
 Absorber = Literal["bias", "norm", "softmax", "other"]
 
 
-class Step(Protocol):
+class RecordedOperation(Protocol):
     """One recorded operation. `propagate` gives the relevance of every input, P and the input's shape."""
 
     absorber: ClassVar[Absorber] = "other"  # the entry of the balance for relevance that it absorbs
@@ -30,15 +30,15 @@ class Step(Protocol):
     def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]: ...
 
 
-def amount(relevance: Tensor, axes: int = 2) -> Tensor:
+def absolute_relevance(relevance: Tensor, axes: int = 2) -> Tensor:
     """Σ |R| over all but the first axes (P and the batch), kept for broadcasting."""
     return relevance.abs().sum(tuple(range(axes, relevance.dim())), keepdim=True)
 
 
 def rescaled(rule: Rule, wanted: Tensor, *parts: Tensor, axes: int = 2) -> tuple[Tensor, ...]:
     """The parts, scaled by one factor per index of the first axes, so that their Σ |R| is that of `wanted`."""
-    total = torch.stack([amount(part, axes).flatten(axes) for part in parts]).sum(0)
-    factor = amount(wanted, axes).flatten(axes) / (total + rule.share.epsilon)
+    total = torch.stack([absolute_relevance(part, axes).flatten(axes) for part in parts]).sum(0)
+    factor = absolute_relevance(wanted, axes).flatten(axes) / (total + rule.share.epsilon)
     return tuple(
         part * factor.reshape(factor.shape[:axes] + (1,) * (part.dim() - axes)) for part in parts
     )
@@ -62,7 +62,7 @@ def spans(rows: int, each: int, device: torch.device) -> Iterator[slice]:
 
 
 @dataclass
-class Rows(Step):
+class Rows(RecordedOperation):
     """Base of maps on rows (last axis): rescaling in the row, then in the sentence."""
 
     x: Tensor
@@ -238,7 +238,7 @@ class RootMeanSquareNorm(Rows):
 
 
 @dataclass
-class Addition(Step):
+class Addition(RecordedOperation):
     """out = a + b, or a plus a constant that absorbs its share. `operands`: those that carry relevance come first."""
 
     operands: tuple[Tensor, Tensor]
@@ -260,7 +260,7 @@ class Addition(Step):
             parts = [c1 * a, c1 * b][: self.carried]
         if rule.rescale:
             parts = list(rescaled(rule, relevance, *parts, axes=relevance.dim() - 1))
-            sizes = [amount(part) for part in parts]
+            sizes = [absolute_relevance(part) for part in parts]
             parts = [
                 part * (size / (size + rule.share.epsilon))
                 for part, size in zip(parts, sizes, strict=True)
@@ -271,7 +271,7 @@ class Addition(Step):
 
 
 @dataclass
-class Product(Step):
+class Product(RecordedOperation):
     """out = a · b, both carrying relevance: half each (Prop. 3.2 of Achtibat et al. 2024; shares by Jacobian agree)."""
 
     operands: tuple[Tensor, Tensor]
@@ -281,7 +281,7 @@ class Product(Step):
 
 
 @dataclass
-class Passing(Step):
+class Passing(RecordedOperation):
     """Relevance passes unchanged, element by element: activations (Ding et al. 2017; eq. 9 of Achtibat et al. 2024),
     scaling by a constant, dropout in evaluation mode."""
 
@@ -292,7 +292,7 @@ class Passing(Step):
 
 
 @dataclass
-class Reshaping(Step):
+class Reshaping(RecordedOperation):
     """The same numbers in the same order under another shape."""
 
     shape: torch.Size
@@ -302,7 +302,7 @@ class Reshaping(Step):
 
 
 @dataclass
-class Moving(Step):
+class Moving(RecordedOperation):
     """Elements that were selected, permuted, joined or repeated: relevance goes back to their sources."""
 
     function: Callable[..., Tensor]  # from inputs that carry relevance to one output

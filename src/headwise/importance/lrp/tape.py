@@ -23,14 +23,20 @@ from headwise.heads import Site
 from headwise.importance.lrp.attention import Attention
 from headwise.importance.lrp.operations import NEW_TENSORS, composite, step_for
 from headwise.importance.lrp.rules import Rule
-from headwise.importance.lrp.steps import Addition, LayerNorm, RootMeanSquareNorm, Step, amount
+from headwise.importance.lrp.steps import (
+    Addition,
+    LayerNorm,
+    RecordedOperation,
+    RootMeanSquareNorm,
+    absolute_relevance,
+)
 
 
 @dataclass
 class Record:
     """A step of the tape, with the numbers of its input and output tensors. `step` is None without a rule."""
 
-    step: Step | None
+    step: RecordedOperation | None
     inputs: tuple[int, ...]
     output: int
     name: str
@@ -118,7 +124,9 @@ class Tape(TorchFunctionMode):
                     None, carried, output, func.__name__
                 )  # x.add_(y): x is another tensor now
 
-    def note(self, step: Step | None, carried: Sequence[Tensor], output: Tensor, name: str) -> None:
+    def note(
+        self, step: RecordedOperation | None, carried: Sequence[Tensor], output: Tensor, name: str
+    ) -> None:
         inputs = tuple(self.numbers[id(tensor)] for tensor in carried)
         self.records.append(Record(step, inputs, self.number(output), name))
 
@@ -239,19 +247,22 @@ class Walk:
         biases gives them some. Rules that rescale give it to the other heads."""
         kept = relevance * output.ne(0).any(3).any(1).any(0)[:, None]
         if self.rule.rescale:
-            kept = kept * (amount(relevance) / amount(kept).clamp_min(torch.finfo(kept.dtype).tiny))
+            kept = kept * (
+                absolute_relevance(relevance)
+                / absolute_relevance(kept).clamp_min(torch.finfo(kept.dtype).tiny)
+            )
         return kept
 
-    def propagate(self, record: Record, step: Step, relevance: Tensor) -> None:
+    def propagate(self, record: Record, step: RecordedOperation, relevance: Tensor) -> None:
         parts = step.propagate(self.rule, relevance)
         self.book(step.absorber, relevance)
         for part in parts:
             self.book(step.absorber, part, -1)
         if self.rule.rescale and isinstance(step, LayerNorm | RootMeanSquareNorm):
-            self.before_norm[record.inputs[0]] = amount(relevance)
+            self.before_norm[record.inputs[0]] = absolute_relevance(relevance)
         residual = len(parts) == 2 and parts[0].shape == parts[1].shape == relevance.shape
         if self.rule.rescale and isinstance(step, Addition) and residual:
-            start = self.before_norm.get(record.output, amount(relevance))
+            start = self.before_norm.get(record.output, absolute_relevance(relevance))
             self.blocks.append(Block(min(record.inputs), start))
         for number, part in zip(record.inputs, parts, strict=True):
             self.pending.setdefault(number, []).append(part)
@@ -265,8 +276,10 @@ class Walk:
         total = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
         if self.rule.rescale and len(parts) > 1:
             self.before_norm.pop(number, None)
-            wanted = torch.stack([amount(part) for part in parts]).sum(0)
-            total = total * (wanted / amount(total).clamp_min(torch.finfo(total.dtype).tiny))
+            wanted = torch.stack([absolute_relevance(part) for part in parts]).sum(0)
+            total = total * (
+                wanted / absolute_relevance(total).clamp_min(torch.finfo(total.dtype).tiny)
+            )
         while self.blocks and self.blocks[-1].skip == number:
             total = self.close(self.blocks.pop(), total)
         return total
@@ -275,8 +288,8 @@ class Walk:
         """Scale the relevance that leaves a residual block, at its skip and elsewhere, to that which entered."""
         if not block.leaks:
             return total
-        leaked = torch.stack([amount(leak).flatten(1) for leak in block.leaks]).sum(0)
-        both = amount(total) + leaked.reshape(block.start.shape)
+        leaked = torch.stack([absolute_relevance(leak).flatten(1) for leak in block.leaks]).sum(0)
+        both = absolute_relevance(total) + leaked.reshape(block.start.shape)
         factor = block.start / both.clamp_min(torch.finfo(both.dtype).tiny)
         for leak in block.leaks:
             leak *= factor.reshape(factor.shape[:2] + (1,) * (leak.dim() - 2))

@@ -59,11 +59,13 @@ class Choose(Step, stage="evaluate", names="choose"):
                 continue
             quality[variant.name] = run.quality.worth(result["rows"])
             kept[variant.name] = len(run.mask(variant))
-        chosen = choose(quality, kept, limit) if FULL.name in quality else None
+        chosen = choose_smallest(quality, kept, limit) if FULL.name in quality else None
         return {"chosen": chosen, "max_drop": limit, "unsettled": unsettled}
 
 
-def choose(dev: Mapping[str, float], kept: Mapping[str, int], max_drop: float | None) -> str | None:
+def choose_smallest(
+    dev: Mapping[str, float], kept: Mapping[str, int], max_drop: float | None
+) -> str | None:
     """The name with the fewest heads of those that lose at most `max_drop` on dev (None: any loss); None when all lose
     more."""
     least = -math.inf if max_drop is None else dev[FULL.name] - max_drop

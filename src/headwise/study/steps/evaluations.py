@@ -21,8 +21,8 @@ from headwise.study.step import Step
 from headwise.study.steps.full_model import full_model
 from headwise.study.steps.smaller_models import model_of, model_step, prune_step
 from headwise.study.variants import FULL, Variant
-from headwise.training.batches import Encoded
 from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.token_batches import Encoded
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Evaluate(Step, stage="evaluate", names="evaluate/{0.split}/{0.variant.name
 
 
 @dataclass(frozen=True)
-class Measure(Step, stage="evaluate", names="measure/{0.variant.name}"):
+class MeasureSavings(Step, stage="evaluate", names="measure/{0.variant.name}"):
     """What removal saves in weights, on disk (where saved), in memory and key/value cache, and its dev loss."""
 
     VERSION = 3  # the bytes of the key/value cache

@@ -15,7 +15,7 @@ from headwise.study.estimate import Estimate
 from headwise.study.records import MADE, Result
 from headwise.study.run import Run
 from headwise.study.step import Step
-from headwise.training.build import build
+from headwise.training.build import build_model
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import TrainingRun, bfloat16, converge
 
@@ -51,7 +51,7 @@ class Train(Step, stage="train", names="train", shared=True, repeatable=True, co
         shape = run.plan.model
         texts = {"train": run.fingerprint("train"), "dev": run.fingerprint("dev")}
         if isinstance(shape, Architecture):
-            return {**trained(run, shape, work), **texts}
+            return {**train_full_model(run, shape, work), **texts}
         model = load(shape, run.device)
         model.task.check(run.text("train"))
         model.task.check_loss()
@@ -94,11 +94,13 @@ def training(run: Run, model: Model, work: Path, limit: int | None = None) -> Tr
     return TrainingRun(data, dev, recipe, work, run.plan.seed, run.progress)
 
 
-def trained(run: Run, shape: Architecture, work: Path) -> Result:
+def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
     """Learn subwords, train, average the last checkpoints if that lowers the dev loss, save."""
     recipe, text = run.training, run.pairs("train")
     tokenizer = learn_subwords((side for pair in text for side in pair), shape.vocabulary)
-    model = Model(build(shape, tokenizer, run.plan.seed).to(run.device), tokenizer, run.plan.name)
+    model = Model(
+        build_model(shape, tokenizer, run.plan.seed).to(run.device), tokenizer, run.plan.name
+    )
     how = training(run, model, work, shape.max_length)
     facts = converge(model.hf, tokenizer, model.found, how)
     if run.main:

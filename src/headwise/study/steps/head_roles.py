@@ -12,15 +12,15 @@ from headwise.attention import is_offloaded
 from headwise.data.text import ParallelText
 from headwise.heads import HeadMask, Site, save_table
 from headwise.importance.measurement import run_passes
-from headwise.importance.scores import scores_of
+from headwise.importance.scores import collect_scores
 from headwise.model import Model
 from headwise.roles.role import UNTRAINED, fingerprints
 from headwise.roles.role_tests import (
     Roles,
     RoleTexts,
     counted,
+    find_roles,
     roles,
-    roles_of,
     sentences_read,
     signature,
     token_counts,
@@ -114,7 +114,7 @@ def tested_again(run: Run, model: Model, mask: HeadMask) -> Roles:
     counts = token_counts(full_model(run), run.text("train"))
     texts = RoleTexts.of(model, treebank, confirm, tested_pairs(run), counts)
     total = sentences_read(treebank, confirm, texts.pairs, untrained=0)
-    found = roles_of(model, texts, run.plan.seed, counted(total, run.progress))
+    found = find_roles(model, texts, run.plan.seed, counted(total, run.progress))
     made = signature(model, treebank, confirm, run.plan.seed) | {"heads": mask.heads.to_json()}
     return replace(
         found,
@@ -156,7 +156,7 @@ class Rescore(Step, stage="evaluate", names="rescored/{0.variant.name}", shared=
         if measures and len(mask):
             text = model.task.batches(run.text("dev"))
             passes = run_passes(model, text, measures, seed, run.progress)
-            scores = scores_of(model, text, measures, passes, seed)
+            scores = collect_scores(model, text, measures, passes, seed)
             signature = scores.signature | {"heads": mask.heads.to_json()}
             if run.main:
                 save_table(numbered(scores.table, mask), signature, folder / "heads.csv")

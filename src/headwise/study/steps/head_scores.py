@@ -24,7 +24,7 @@ from headwise.importance.measurement import (
 )
 from headwise.importance.measures import facts, passes
 from headwise.importance.processes import failing_together
-from headwise.importance.scores import relevance_line, relevance_table, scores_of
+from headwise.importance.scores import collect_scores, relevance_line, relevance_table
 from headwise.importance.sums import SCALES, SentenceSums
 from headwise.importance.untrained import SENTENCES, score_untrained
 from headwise.study.estimate import Estimate
@@ -158,7 +158,9 @@ class Score(Step, stage="score", names="score", once=True):
         scoring = run.scoring
         controls = pd.read_csv(run.folder / "untrained.csv") if scoring.untrained else None
         text = model.task.batches(run.text("dev"))
-        scores = scores_of(model, text, scoring.measures, read_scores(run), run.plan.seed, controls)
+        scores = collect_scores(
+            model, text, scoring.measures, read_scores(run), run.plan.seed, controls
+        )
         save_table(scores.table, scores.signature, work / MADE / "heads.csv")
         relevance = relevance_table(scores.relevance)
         write_text(work / MADE / "lrp.csv", relevance.to_csv(index=False, float_format="%.6g"))
@@ -166,7 +168,7 @@ class Score(Step, stage="score", names="score", once=True):
 
 
 @dataclass(frozen=True)
-class Interactions(Step, stage="score", names="interactions", shared=True, once=True):
+class MeasureInteractions(Step, stage="score", names="interactions", shared=True, once=True):
     """interactions.csv: what pairs of heads cost together, beyond what they cost alone."""
 
     def needs(self, run: Run) -> list[Step]:

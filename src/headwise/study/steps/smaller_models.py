@@ -24,7 +24,7 @@ from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.steps.full_model import FULL_MODEL, full_model, training
 from headwise.study.variants import FULL, Order, Variant
-from headwise.training.build import build
+from headwise.training.build import build_model
 from headwise.training.trainer import converge
 from headwise.units import left_by_step
 
@@ -316,7 +316,7 @@ class MakeControl(Prune):
             return model_of(run, reference)
 
         def untrained(shape: Architecture) -> Model:
-            hf = build(shape, full.tokenizer, run.plan.seed).to(run.device)
+            hf = build_model(shape, full.tokenizer, run.plan.seed).to(run.device)
             return Model(hf, full.tokenizer, variant.name)
 
         def train(model: Model) -> dict[str, Any]:

@@ -23,7 +23,7 @@ UNITS = 500  # from twice as many on, neighbouring units are merged
 COUNTS, BASELINE = "counts", "baseline"
 
 
-class Answers:
+class AnswerSums:
     """Sums and counts for one kind of attention over units of text (U units, M measures, N baseline rules).
 
     parts: arrays of some units each, COUNTS u M, BASELINE u N M, and under every layer's number sums u H M.
@@ -172,9 +172,9 @@ def regrouped(groups: Sequence[Sequence[Tensor]]) -> list[list[np.ndarray]]:
     return [list(islice(arrays, len(group))) for group in groups]
 
 
-def together(several: Sequence[Answers]) -> Answers:
+def together(several: Sequence[AnswerSums]) -> AnswerSums:
     """The answers on several texts, of one kind of attention, as those on one text."""
-    out = Answers(several[0].kind)
+    out = AnswerSums(several[0].kind)
     for one in several:
         out.per.update(one.per)
         out.ruled.update(one.ruled)

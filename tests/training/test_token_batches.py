@@ -18,16 +18,16 @@ from transformers import M2M100ForConditionalGeneration, MarianMTModel, PreTrain
 
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
-from headwise.training.batches import (
+from headwise.training.loss import summed_loss
+from headwise.training.token_batches import (
     IGNORED,
     Collator,
     Encoded,
     TokenBatches,
+    batch_shapes,
     batches,
     padded,
-    shapes,
 )
-from headwise.training.loss import summed_loss
 from headwise.training.tokenizer import learn_subwords
 
 PAD, END, START = 0, 1, 2
@@ -81,7 +81,7 @@ class TestTokenBatches:
     @quickly
     @given(length_lists, sizes)
     def test_shapes_are_few_and_differ_in_their_rows(self, longest: list[int], tokens: int) -> None:
-        found = shapes(np.array(longest), tokens)
+        found = batch_shapes(np.array(longest), tokens)
         lengths, rows = zip(*found, strict=True)
         assert all(a < b for a, b in pairwise(lengths)) and all(a > b for a, b in pairwise(rows))
         assert all(tokens % length == 0 for length in lengths[:-1])

@@ -34,7 +34,7 @@ Batch = dict[str, Tensor]
 Collate = Callable[[Sequence[dict[str, Any]]], Batch]
 
 
-class Data(Protocol):
+class TrainingData(Protocol):
     """A text that models train on, and how it becomes batches: `Encoded` for translation, `Labelled` for
     classifiers, `Packed` for others.
 
@@ -180,7 +180,7 @@ class TokenBatches(Sampler[list[int]]):
     """
 
     def __init__(
-        self, data: Data, tokens: int, seed: int, multiple: int = 1, shuffle: bool = True
+        self, data: TrainingData, tokens: int, seed: int, multiple: int = 1, shuffle: bool = True
     ) -> None:
         self.seed, self.epoch, self.shuffle = seed, 0, shuffle
         self.lengths, self.multiple = data.longest, multiple
@@ -189,7 +189,7 @@ class TokenBatches(Sampler[list[int]]):
                 f"A batch of {tokens} tokens cannot hold the longest row ({data.longest.max()} tokens): "
                 "raise batch_tokens."
             )
-        self.shapes = shapes(data.longest, tokens)
+        self.shapes = batch_shapes(data.longest, tokens)
         if shuffle and int(data.longest.sum()) < tokens * multiple:
             raise HeadwiseError(
                 f"The training text has {int(data.longest.sum())} tokens in {len(data)} rows, fewer than one batch of "
@@ -224,7 +224,7 @@ class TokenBatches(Sampler[list[int]]):
         yield from batches[: len(self)]
 
 
-def shapes(longest: np.ndarray, tokens: int) -> list[tuple[int, int]]:
+def batch_shapes(longest: np.ndarray, tokens: int) -> list[tuple[int, int]]:
     """The shapes (length, rows) of all batches, shortest first.
 
     Lengths divide `tokens`, and each has at least one full batch; the last is that of the longest pair.

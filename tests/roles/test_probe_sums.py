@@ -10,9 +10,9 @@ from torch import Tensor
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.sums import SentenceSums
-from headwise.roles import answers as module
-from headwise.roles.answers import Answers, together
+from headwise.roles import probe_sums as module
 from headwise.roles.probe import Probe
+from headwise.roles.probe_sums import AnswerSums, together
 
 
 def probe(
@@ -22,10 +22,10 @@ def probe(
     return Probe(names, counts, none if baseline is None else baseline, lambda view: counts, per)
 
 
-def filled(seed: int, batches: int = 6) -> tuple[Answers, Tensor, Tensor]:
+def filled(seed: int, batches: int = 6) -> tuple[AnswerSums, Tensor, Tensor]:
     """A measure "a" of two heads in every batch, and "b" in every second one."""
     generator = torch.Generator().manual_seed(seed)
-    answers, all_counts, all_sums = Answers("encoder-self"), [], []
+    answers, all_counts, all_sums = AnswerSums("encoder-self"), [], []
     for batch in range(batches):
         names = ["a", "b"] if batch % 2 else ["a"]
         counts = torch.randint(0, 9, (10, len(names)), generator=generator).float()
@@ -68,7 +68,7 @@ def test_two_halves_are_one_text() -> None:
 
 
 def test_a_measure_may_be_divided_by_another() -> None:
-    answers = Answers("cross")
+    answers = AnswerSums("cross")
     sums = torch.tensor([[[2.0, 1.0], [4.0, 1.0]], [[2.0, 2.0], [0.0, 0.0]]])
     answers.add([probe(["mass", "share"], torch.ones(2, 2), per="mass")], {3: [sums]})
     table = answers.table(seed=0)
@@ -79,7 +79,7 @@ def test_a_measure_may_be_divided_by_another() -> None:
 
 def test_the_best_rule_on_the_whole_text_is_the_baseline() -> None:
     """Each rule wins one sentence; over both, the second is better, and is the baseline in both."""
-    answers = Answers("encoder-self")
+    answers = AnswerSums("encoder-self")
     rules = torch.tensor([[[3.0], [2.0]], [[0.0], [4.0]]])
     answers.add([probe(["a"], torch.full((2, 1), 5.0), rules)], {0: [torch.ones(2, 1, 1)]})
     assert answers.table()["baseline"].tolist() == [pytest.approx(0.6)]
@@ -88,6 +88,6 @@ def test_the_best_rule_on_the_whole_text_is_the_baseline() -> None:
 
 def test_a_broken_model_is_named() -> None:
     with pytest.raises(HeadwiseError, match="cross layer 1 gave values that are not numbers"):
-        Answers("cross").add(
+        AnswerSums("cross").add(
             [probe(["a"], torch.ones(1, 1))], {1: [torch.full((1, 1, 1), torch.nan)]}
         )
