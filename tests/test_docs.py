@@ -298,7 +298,7 @@ def test_the_whole_is_short() -> None:
         page for page in WRITTEN if page.name != "families.md"
     ]  # which `make families` makes
     words = sum(len(re.findall(r"\S*[^\W\d_]\S*", prose(page))) for page in written)
-    assert words <= 29_700, f"{words} words: what can go?"
+    assert words <= 30_100, f"{words} words: what can go?"
 
 
 def test_every_option_named_exists() -> None:

@@ -53,12 +53,12 @@ class Losses:
     ) -> Losses:
         """All masks go over the text together and share what they can; with `cut`, which makes the smaller model of a
         mask, each model goes over it alone."""
-        model = text.task
-        whole = HeadMask.full(model.heads)
-        if model.name == "classification":
+        task = text.task
+        whole = HeadMask.full(task.heads)
+        if task.predicts_classes:
             return cls.of_classes(text, [whole, *masks], cut)
         silenced = removal_losses(
-            model.hf, model.found, text, [whole, *masks] if cut is None else [whole]
+            task.hf, task.found, text, [whole, *masks] if cut is None else [whole]
         )
         columns, tokens = [silenced[0]], silenced[1]
         for place, mask in enumerate(masks if cut is not None else ()):

@@ -18,6 +18,7 @@ class Classification(Task):
     noun = "a classifier"
     needs = "labelled text (--text FILE with columns text and label, hw.LabelledText)"
     text_class = LabelledText
+    predicts_classes = True
     provides: ClassVar[frozenset[Need]] = frozenset({"loss", "text"})
     quality = QualityMeasure(
         "accuracy", "accuracy_change", "accuracy", "points of accuracy", True, "accuracy_change"

@@ -1,7 +1,8 @@
 """The task: what a model is for, and everything that follows from it.
 
-A model has one task, `model.task`, chosen once from its class. Scores, roles, pruning, evaluation, studies, the report
-and the lab ask the task; nothing else asks what sort of model or text they have. A new task is one file with one class.
+A model has one task, `model.task`, chosen once from its class. Scores, roles, pruning, evaluation, studies,
+the report and the lab ask the task; nothing else asks what sort of model or text they have. A new task is
+one file with one class, and a line in `class_of_task` (tasks/__init__.py), which says which models have it.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Task:
     provides: ClassVar[frozenset[Need]]  # what measures may ask for
     quality: ClassVar[QualityMeasure | None] = None
     usual_score: ClassVar[str] = "gradient"  # that greedy removal goes by
+    predicts_classes: ClassVar[bool] = False  # one for a whole text, rather than words
     label_smoothing: ClassVar[float] = 0.0  # in training, where nothing is asked for
     trains_gates_by_default: ClassVar[bool] = False  # to reach a number of heads
 
