@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,25 @@ from transformers import (
 )
 
 from headwise import cli
+from headwise.engines.engine import engine
+from headwise.importance.measures import measure
+from headwise.pruning.controls import control
+from headwise.report.components import section
+from headwise.roles.role import role
 
 Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def declarations_of_a_test_alone() -> Iterator[None]:
+    """What a test declares (a measure of its own, …) is gone after it: other tests share the process."""
+    tables = (measure, role, control, engine, section)
+    before = [dict(table.added) for table in tables]
+    yield
+    for table, entries in zip(tables, before, strict=True):
+        table.added.clear()
+        table.added.update(entries)
+
 
 TINY = {
     "vocab_size": 50,

@@ -324,7 +324,7 @@ READERS: dict[str, tuple[tuple[bytes, ...], Read]] = {
         lambda content, folder: read_plan(write(folder, "plan.toml", PLAN), [text_of(content)]),
     ),
     "layout": ((LAYOUT,), read_layout),
-    "head table": ((table(),), read_table),
+    "head table": ((table(),), read_scores),
     "head address": (
         (b"encoder-self/0/3", b"cross/12/7"),
         lambda content, folder: Head.parse(text_of(content)),

@@ -52,9 +52,29 @@ else:
         """The lab as a widget; see `headwise.lab.notebook.lab`, which also has the types."""
         return import_module("headwise.lab.notebook").lab(model, text, treebank)
 
-    def roles(model, treebank, **options):
-        """What each head does; see `headwise.roles.role_tests.roles`, which also has the options."""
-        return import_module("headwise.roles.role_tests").roles(model, treebank, **options)
+    def roles(
+        model,
+        treebank,
+        *,
+        confirm=None,
+        pairs=None,
+        training=None,
+        untrained=0,
+        seed=0,
+        progress=None,
+    ):
+        """What each head does; see `headwise.roles.role_tests.roles`, which also has the types."""
+        role_tests = import_module("headwise.roles.role_tests")
+        return role_tests.roles(
+            model,
+            treebank,
+            confirm=confirm,
+            pairs=pairs,
+            training=training,
+            untrained=untrained,
+            seed=seed,
+            progress=progress or role_tests.silent,
+        )
 
     HOME = {
         "attention": ("AttentionCall", "Discovery", "capture", "discover", "masked"),

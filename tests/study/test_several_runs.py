@@ -16,8 +16,8 @@ import pytest
 
 import headwise as hw
 from headwise.heads import HeadMask
+from headwise.pruning import prune as pruning_prune
 from headwise.study import Plan, make_plan, run_study
-from headwise.study.steps import smaller_models
 from headwise.study.study import Study, dry_run
 from own_process import headwise, two
 from study.studies import BARELY, QUIET, TINY, again, different, facts, numbers, plan_of
@@ -193,9 +193,9 @@ class TestGrid:
     def test_greedy_steps_were_known_beforehand(self, grid: Path, tmp_path: Path) -> None:
         def steps(folder: Path) -> set[str]:
             return {
-                job.name
-                for job in Study(plan_of(QUICK), folder, "cpu", QUIET).jobs()
-                if ".greedy-" in job.name
+                build.step.name
+                for build in Study(plan_of(QUICK), folder, "cpu", QUIET).builds()
+                if ".greedy-" in build.step.name
             }
 
         assert steps(tmp_path) == steps(
@@ -252,14 +252,14 @@ def test_a_failed_task_leaves_the_others_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model fails, so its random control is never made; others are tested all the same, and the next run makes up."""
-    real = smaller_models.prune_by_gates
+    real = pruning_prune.prune_by_gates
 
     def fails(*given: Any) -> Any:
         if given[-1] == 1.0:
             raise hw.HeadwiseError("This one was made to fail.")
         return real(*given)
 
-    monkeypatch.setattr(smaller_models, "prune_by_gates", fails)
+    monkeypatch.setattr(pruning_prune, "prune_by_gates", fails)
     plan, out = (
         plan_of(QUICK, seeds=[1], pruning=[{**ENCODER, "penalty": [1.0, 0.005]}]),
         tmp_path / "out",

@@ -539,9 +539,9 @@ def test_the_schedules_a_plan_may_name_exist(bench: Bench, tmp_path: Path) -> No
 def test_numbers_that_are_none_are_refused() -> None:
     for name in ("learning_rate", "clip", "weight_decay"):
         for value in (math.inf, math.nan):
-            with pytest.raises(ValueError, match=name):
+            with pytest.raises(HeadwiseError, match=name):
                 Training(**{name: value})
-    with pytest.raises(ValueError, match="length_penalty"):
+    with pytest.raises(HeadwiseError, match="length_penalty"):
         Search(length_penalty=math.nan)
-    with pytest.raises(ValueError, match="temperature"):
+    with pytest.raises(HeadwiseError, match="temperature"):
         Gates(temperature=math.inf)
