@@ -193,9 +193,9 @@ class TestGrid:
     def test_greedy_steps_were_known_beforehand(self, grid: Path, tmp_path: Path) -> None:
         def steps(folder: Path) -> set[str]:
             return {
-                build.step.name
+                build.name
                 for build in Study(plan_of(QUICK), folder, "cpu", QUIET).builds()
-                if ".greedy-" in build.step.name
+                if ".greedy-" in build.name
             }
 
         assert steps(tmp_path) == steps(
