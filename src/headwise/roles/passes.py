@@ -219,7 +219,7 @@ def batched(rows: Iterable[Row], length: Callable[[Row], int]) -> Iterator[list[
 def declared_tests(data: str, kind: Kind, arguments: Mapping[str, Any]) -> list[RoleTest]:
     """The tests of one kind of attention on some data, in the order of the table of scores.
 
-    arguments: what tests may take. A test that needs one of which there is none is left out.
+    arguments: what tests may take. A test is left out where an argument that it needs has no value.
     """
     tests = []
     for declared in sorted(role.values(), key=lambda each: each.row):

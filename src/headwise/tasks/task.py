@@ -7,6 +7,7 @@ one file with one class, and a line in `class_of_task` (tasks/__init__.py), whic
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ class QualityMeasure:
         return value if self.higher_is_better else -value
 
 
-class Task:
+class Task(ABC):
     """What a model is for.
 
     hf, tokenizer, found (where its heads are): of the model. model_name: for messages.
@@ -154,9 +155,9 @@ class Task:
         self.check(text)
         return Batches(self, text, self.encoded(text), progress)
 
+    @abstractmethod
     def encoded(self, text: Any) -> Any:
         """A text as token ids: an object with `__len__`, `dropped` and `batches(hide)`."""
-        raise NotImplementedError
 
     def training_data(
         self, text: Any, batch_tokens: int, cache: Path | None = None, limit: int | None = None
@@ -166,23 +167,26 @@ class Task:
         Raises HeadwiseError for a model without a loss, and for text of another sort than it needs.
         """
         self.check(text)
-        self.check_loss()
         return self.trained_on(text, batch_tokens, cache, limit or self.longest)
 
     def check_loss(self) -> None:
         """Raise HeadwiseError for a model without a loss."""
         if not self.has_loss:
-            kind = type(self.hf).__name__
-            raise HeadwiseError(
-                f"{self.model_name} is a {kind}, which predicts no words, so there is no loss to train it by: remove "
-                "heads with hw.Greedy (method 'greedy'), or train gates in a loop of your own (hw.GatedLoop)."
-            )
+            raise self.no_loss()
+
+    def no_loss(self) -> HeadwiseError:
+        """The refusal to train a model without a loss."""
+        kind = type(self.hf).__name__
+        return HeadwiseError(
+            f"{self.model_name} is a {kind}, which predicts no words, so there is no loss to train it by: remove "
+            "heads with hw.Greedy (method 'greedy'), or train gates in a loop of your own (hw.GatedLoop)."
+        )
 
     def trained_on(
         self, text: Any, batch_tokens: int, cache: Path | None, limit: int
     ) -> TrainingData:
-        """`training_data` of a text that fits."""
-        raise NotImplementedError
+        """`training_data` of a text that fits. Tasks with a loss say how; all others refuse."""
+        raise self.no_loss()
 
 
 def sentences(text: Any) -> Iterator[str]:
