@@ -187,7 +187,7 @@ def test_scores_before_and_after_are_ranked_over_the_heads_that_stay(run: Finish
         [0.125, 0.375, 0.25, 0.25]
     )  # the share among the heads that stay
     assert after_pruning.scores_before_and_after(scored(run, [0.4, 0.6], [1.0], "lrp.ding")) == []
-    figure, table = after_pruning.removal_scores_figure(run), after_pruning.rank_table(run)
+    figure, table = after_pruning.scores_figure(run), after_pruning.rank_table(run)
     assert figure is not None and "0.05" in figure.title and len(figure.panels) == 3
     assert (
         table is not None
