@@ -15,9 +15,9 @@ from headwise.study.estimate import Estimate
 from headwise.study.records import MADE, Result
 from headwise.study.run import Run
 from headwise.study.step import Step
-from headwise.training.build import build_model
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import TrainingRun, bfloat16, converge
+from headwise.training.translation_model import build_model
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pandas as pd
 from headwise.attention import is_offloaded
 from headwise.data.text import ParallelText
 from headwise.heads import HeadMask, Site, save_table
-from headwise.importance.measurement import run_passes
+from headwise.importance.passes import run_passes
 from headwise.importance.scores import collect_scores
 from headwise.model import Model
 from headwise.roles.role import UNTRAINED, fingerprints
