@@ -28,12 +28,12 @@ from headwise.loading import load
 from headwise.options import Architecture, Search, Training
 from headwise.pruning.gate_training import freeze
 from headwise.tasks import AnyText
-from headwise.training.build import build_model
 from headwise.training.dropout import fast_dropout
-from headwise.training.loss_forward import loss_forward
+from headwise.training.loss import loss_forward
 from headwise.training.token_batches import IGNORED
 from headwise.training.tokenizer import SPECIAL, learn_subwords
 from headwise.training.trainer import bfloat16
+from headwise.training.translation_model import build_model
 
 if TYPE_CHECKING:
     from headwise.study.step import Build

@@ -12,8 +12,7 @@ from typing import Any
 
 from headwise.data.lines import read_lines
 from headwise.decoding.translator import speeds, translate
-from headwise.evaluation.answers import Answers, LossesOfOne, Translations
-from headwise.evaluation.losses import Losses
+from headwise.evaluation.answers import Answers, Losses, LossesOfOne, Translations
 from headwise.heads import HeadMask, write_text
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
@@ -23,7 +22,7 @@ from headwise.study.records import MADE, Result
 from headwise.study.run import Run, Split
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Variant
-from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import Encoded
 
 HALF = 0.5  # share of undecided gates from which on a model is no result

@@ -18,13 +18,13 @@ from headwise.importance.faithfulness import faithfulness
 from headwise.importance.interactions import COLUMNS as PAIR_COLUMNS
 from headwise.importance.interactions import LEAST, interactions
 from headwise.importance.interactions import Interactions as Pairs
-from headwise.importance.measurement import (
+from headwise.importance.measures import facts, passes
+from headwise.importance.passes import (
     Measurement,
     refuse_unscorable,
     run_pass,
     run_passes,
 )
-from headwise.importance.measures import facts, passes
 from headwise.importance.processes import failing_together
 from headwise.importance.scores import collect_scores, relevance_line, relevance_table
 from headwise.importance.sums import SCALES, SentenceSums

@@ -17,17 +17,17 @@ from headwise.model import Model
 from headwise.options import WITHOUT_TEXT, Architecture
 from headwise.pruning.controls import Case, Control, Trained, control
 from headwise.pruning.fine_tuning import tune
+from headwise.pruning.greedy import Ranking, greedy_masks
 from headwise.pruning.prune import prune_by_training
-from headwise.pruning.ranking import Ranking, greedy_masks
 from headwise.study.estimate import Estimate
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
 from headwise.study.records import MADE, Result, digest
 from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Order, Variant
-from headwise.training.build import build_model
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import TrainingRun, bfloat16, converge
+from headwise.training.translation_model import build_model
 from headwise.units import left_by_step
 
 BEST_HEAD = "gradient"  # the score that says which head of a layer is best: on Multi30k nearest to exact ablation
