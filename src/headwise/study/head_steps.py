@@ -15,10 +15,8 @@ from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site, save_table, write_text
 from headwise.importance.faithfulness import faithfulness
-from headwise.importance.interactions import COLUMNS as PAIR_COLUMNS
-from headwise.importance.interactions import LEAST, interactions
-from headwise.importance.interactions import Interactions as Pairs
-from headwise.importance.measures import facts, passes
+from headwise.importance.interactions import LEAST, Interactions, interactions
+from headwise.importance.measures import INTERACTIONS, facts, passes
 from headwise.importance.passes import (
     Measurement,
     refuse_unscorable,
@@ -126,7 +124,7 @@ class ScoreUntrained(Step, stage="score", names="untrained", shared=True, once=T
         scoring = run.scoring
         return {
             "measures": scoring.measures,
-            "twins": scoring.untrained,
+            "untrained": scoring.untrained,
             "dev": run.fingerprint("dev"),
             "seed": run.plan.seed,
         }
@@ -149,7 +147,7 @@ class ScoreUntrained(Step, stage="score", names="untrained", shared=True, once=T
             write_text(
                 work / MADE / "untrained.csv", found.to_csv(index=False, float_format="%.6g")
             )
-        return {"twins": count}
+        return {"untrained_models": count}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
         names = [name for name in run.scoring.measures if not facts(name).expensive]
@@ -203,7 +201,7 @@ class MeasureInteractions(Step, stage="score", names="interactions", shared=True
         pairs, model, text = run.scoring.pairs, full_model(run), run.text("dev")
         if len(text) < LEAST:
             run.progress.say(f"  No pairs of heads: the dev text has fewer than {LEAST} sentences.")
-            found = Pairs(pd.DataFrame(columns=list(PAIR_COLUMNS)), {"sentences": 0})
+            found = Interactions(pd.DataFrame(columns=list(INTERACTIONS)), {"sentences": 0})
         else:
             found = interactions(model, text, pairs, seed=run.plan.seed, progress=run.progress)
         if run.main:
@@ -211,8 +209,8 @@ class MeasureInteractions(Step, stage="score", names="interactions", shared=True
         return {
             "screened": len(found.table),
             "measured": len(found.measured),
-            "same": int((found.measured["low"] > 0).sum()),
-            "together": int((found.measured["high"] < 0).sum()),
+            "redundant": int((found.measured["low"] > 0).sum()),
+            "synergistic": int((found.measured["high"] < 0).sum()),
         }
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -260,7 +258,7 @@ class FindRoles(Step, stage="roles", names="roles", once=True):
         return [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
-        return {**role_inputs(run), "twins": run.scoring.untrained}
+        return {**role_inputs(run), "untrained": run.scoring.untrained}
 
     def outputs(self, run: Run) -> list[str]:
         return ["roles"]
@@ -285,15 +283,15 @@ class FindRoles(Step, stage="roles", names="roles", once=True):
         held = (
             found.controls[found.controls["found"] == 1] if len(found.controls) else found.controls
         )
-        twins = [name for name in held.get("control", []) if name.startswith(UNTRAINED)]
+        untrained = [name for name in held.get("control", []) if name.startswith(UNTRAINED)]
         return {
             "roles": len(found.roles),
             "heads": heads_in(found.roles),
             "tested": len(found.labels),
             "untrained": {
-                name: heads_in(held[held["control"] == name]) for name in dict.fromkeys(twins)
+                name: heads_in(held[held["control"] == name]) for name in dict.fromkeys(untrained)
             },
-            "twins": run.scoring.untrained if len(found.controls) else 0,
+            "untrained_models": run.scoring.untrained if len(found.controls) else 0,
         }
 
 

@@ -108,9 +108,9 @@ class ChoiceSection(Strict):
 
 class Scoring(Strict):
     """The measures that score every head on the dev text (none: no scoring); whether they are judged by exact ablation,
-    beside so many random orders; `untrained`: how many untrained twins are the control of scores and roles; `pairs`:
-    how many pairs of heads are switched off together; `pruned`: the measures that score the heads of pruned models
-    again."""
+    beside so many random orders; `untrained`: how many randomly initialised copies are the control of scores and roles;
+    `pairs`: how many pairs of heads are switched off together; `pruned`: the measures that score the heads of pruned
+    models again."""
 
     measures: list[str] = Field(default_factory=usual)
     judge: bool = True
