@@ -102,7 +102,7 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
         build_model(shape, tokenizer, run.plan.seed).to(run.device), tokenizer, run.plan.name
     )
     how = training(run, model, work, shape.max_length)
-    facts = converge(model.hf, tokenizer, model.found, how)
+    facts = converge(model.hf, tokenizer, model.discovery, how)
     if run.main:
         model.save(work / MADE / "model")
         write_text(work / MADE / "train" / "log.csv", (work / "log.csv").read_text())

@@ -237,7 +237,7 @@ class PruneGreedily(Prune):
         if sweep.compensate:
             model = full_model(run)
             text = model.task.batches(run.text("train").head(MEANS)).intact()
-            means = mean_outputs(model.hf, model.found, text)
+            means = mean_outputs(model.hf, model.discovery, text)
             self.save(run, mask, model.remove(mask, means, grow=True), work)
         elif run.main:
             mask.save(work / MADE / self.layout)
@@ -322,7 +322,7 @@ class MakeControl(Prune):
         def train(model: Model) -> dict[str, Any]:
             limit = shape.max_length if isinstance(shape, Architecture) else None
             facts = converge(
-                model.hf, model.tokenizer, model.found, training(run, full, work, limit)
+                model.hf, model.tokenizer, model.discovery, training(run, full, work, limit)
             )
             model.hf.eval()
             return facts
