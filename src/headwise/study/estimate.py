@@ -242,7 +242,7 @@ def measured(hf: PreTrainedModel, recipe: Training, batch: Mapping[str, Tensor])
     """The rates of a model on a batch, as training gets it; that of decoding is none."""
     device = hf.device.type
     positions = batch["input_ids"].numel()
-    found = discover(hf)
+    discovery = discover(hf)
     explicit = device == "cpu"
     mixed = torch.autocast(device, torch.bfloat16, enabled=bfloat16(recipe.dtype, device))
     optimizer = torch.optim.AdamW(hf.parameters(), lr=0.0, fused=True)
@@ -254,7 +254,7 @@ def measured(hf: PreTrainedModel, recipe: Training, batch: Mapping[str, Tensor])
         with evaluating(hf), torch.no_grad():
             hf(**batch, smoothing=0.0)
 
-    with capture(hf, found, explicit=explicit), loss_forward(hf), fast_dropout(hf):
+    with capture(hf, discovery, explicit=explicit), loss_forward(hf), fast_dropout(hf):
         reading = best(forward, device)
         hf.train()
         with mixed:

@@ -118,7 +118,7 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
         build_model(shape, tokenizer, run.plan.seed).to(run.device), tokenizer, run.plan.name
     )
     how = training(run, model, work, shape.max_length)
-    facts = converge(model.hf, tokenizer, model.found, how)
+    facts = converge(model.hf, tokenizer, model.discovery, how)
     if run.main:
         model.save(work / STAGING / "model")
         write_text(work / STAGING / "train" / "log.csv", (work / "log.csv").read_text())
@@ -340,7 +340,7 @@ class PruneGreedily(Prune):
         if sweep.compensate:
             model = full_model(run)
             text = model.task.batches(run.text("train").head(MEANS)).intact()
-            means = mean_outputs(model.hf, model.found, text)
+            means = mean_outputs(model.hf, model.discovery, text)
             self.save(run, mask, model.remove(mask, means, grow=True), work)
         elif run.main:
             mask.save(work / STAGING / self.layout)
@@ -425,7 +425,7 @@ class MakeControl(Prune):
         def train(model: Model) -> dict[str, Any]:
             limit = shape.max_length if isinstance(shape, Architecture) else None
             facts = converge(
-                model.hf, model.tokenizer, model.found, training(run, full, work, limit)
+                model.hf, model.tokenizer, model.discovery, training(run, full, work, limit)
             )
             model.hf.eval()
             return facts
