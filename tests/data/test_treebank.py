@@ -1,4 +1,5 @@
-"""CoNLL-U: what is read, what is refused and how; the real treebanks' counts; raw text, parsed once and kept by what stands in for Stanza."""
+"""CoNLL-U: what is read, what is refused and how; the real treebanks' counts; raw text, parsed once and kept by what
+stands in for Stanza."""
 
 from __future__ import annotations
 
