@@ -18,9 +18,9 @@ from headwise.attention import discover, remove
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
 from headwise.options import Architecture
-from headwise.training.build import build_model, drop_unused
-from headwise.training.loss_forward import loss_forward
+from headwise.training.loss import loss_forward
 from headwise.training.tokenizer import learn_subwords
+from headwise.training.translation_model import build_model, drop_unused
 
 TOKENIZER = learn_subwords(["The cat sees the dog.", "Le chat voit le chien.", "0123456789"], 60)
 WORDS = len(TOKENIZER)
@@ -189,9 +189,9 @@ class TestSaving:
 
     def test_removal_keeps_the_embeddings_apart(self, model: PreTrainedModel) -> None:
         perturbed(model)
-        found = discover(model)
+        discovery = discover(model)
         smaller: Any = remove(
-            model, found, HeadMask.full(found.heads).without([Head("encoder-self", 0, 1)])
+            model, discovery, HeadMask.full(discovery.heads).without([Head("encoder-self", 0, 1)])
         )
         assert smaller.get_input_embeddings() is smaller.get_encoder().embed_tokens
         assert smaller.get_input_embeddings() is not model.get_input_embeddings()

@@ -18,7 +18,6 @@ from headwise.attention.discover import output_of
 from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
-from headwise.importance.agreement import head_values
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.gradient import token_masks
 from headwise.importance.measures import (
@@ -28,14 +27,11 @@ from headwise.importance.measures import (
     usual,
 )
 from headwise.importance.processes import failing_together
-from headwise.importance.sums import SCALES, SentenceSums
+from headwise.importance.sums import SCALES, SentenceSums, head_values
 from headwise.model import Model
 from headwise.progress import Report, part, silent
 from headwise.tasks.batches import Batches, Fold
 from headwise.tasks.objective import inputs_of, losses_of, on_device
-
-LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
-RANDOM_ORDERS = 5  # that judged scores are compared with
 
 Row = dict[str, Any]
 
@@ -184,7 +180,7 @@ def labelled(report: Report, label: str) -> Report:
 def provided(model: Model, text: Batches | None = None) -> set[str]:
     """What a model and its text provide of what measures need."""
     given: set[str] = {*(model.task.provides if text is None else text.provides)}
-    if not model.found.inline:
+    if not model.discovery.inline:
         given.add("attention")
     if not is_offloaded(model.hf):
         given.add("weights")
@@ -230,7 +226,7 @@ def importance_values(
     refuse_unscorable(model, [name], text if isinstance(text, Batches) else text.batches)
     with (
         failing_together(),
-        masked(model.hf, model.found, mask) if mask is not None else nullcontext(),
+        masked(model.hf, model.discovery, mask) if mask is not None else nullcontext(),
     ):
         found = run_pass(model, text, [name], seed)
         if name in found.sums:

@@ -1,7 +1,9 @@
-"""The smaller models: with gates, by greedy removal, or as controls. Each is made from the full model."""
+"""The steps that make models: the full one, trained or copied, and from it the smaller ones, with gates, by greedy
+removal, or as controls."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +17,17 @@ from headwise.model import Model
 from headwise.options import WITHOUT_TEXT, Architecture
 from headwise.pruning.controls import Case, Control, Trained, control
 from headwise.pruning.fine_tuning import tune
+from headwise.pruning.greedy import Ranking, greedy_masks
 from headwise.pruning.prune import prune_by_training
-from headwise.pruning.ranking import Ranking, greedy_masks
 from headwise.study.estimate import Estimate
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
-from headwise.study.records import MADE, Result, digest
+from headwise.study.records import STAGING, Result, digest
 from headwise.study.run import Run
 from headwise.study.step import Step
-from headwise.study.steps.full_model import FULL_MODEL, full_model, training
 from headwise.study.variants import FULL, Order, Variant
-from headwise.training.build import build_model
-from headwise.training.trainer import converge
+from headwise.training.tokenizer import learn_subwords
+from headwise.training.trainer import TrainingRun, bfloat16, converge
+from headwise.training.translation_model import build_model
 from headwise.units import left_by_step
 
 BEST_HEAD = "gradient"  # the score that says which head of a layer is best: on Multi30k nearest to exact ablation
@@ -33,7 +35,108 @@ MEANS = 2000  # training pairs that mean outputs are taken over
 
 
 @dataclass(frozen=True)
-class RankHeads(Step, stage="prune", names="order/{0.order.name}", shared=True, costly=True):
+class Train(
+    Step, stage="train", name_format="train", distributed=True, reproducible=True, costly=True
+):
+    """Train the model of the plan, or copy the given one, to model/."""
+
+    VERSION = 2  # smaller chunks of the loss add up in another order
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return []
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        plan = run.plan
+        if isinstance(plan.model, str):
+            return {"given": plan.model, "files": files_of(plan.model)}
+        return {
+            "shape": plan.model.model_dump(),
+            "recipe": run.training.model_dump(),
+            "seed": plan.seed,
+            "train": run.fingerprint("train"),
+            "dev": run.fingerprint("dev"),
+        }
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["model"] if isinstance(run.plan.model, str) else ["model", "train"]
+
+    def model_outputs(self, run: Run) -> list[str]:
+        return ["model"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        shape = run.plan.model
+        texts = {"train": run.fingerprint("train"), "dev": run.fingerprint("dev")}
+        if isinstance(shape, Architecture):
+            return {**train_full_model(run, shape, work), **texts}
+        model = load(shape, run.device)
+        model.task.check(run.text("train"))
+        model.task.check_loss()
+        if run.generates:
+            model.task.check_generates()
+        if run.main:
+            model.save(work / STAGING / "model")
+        return {
+            "parameters": model.parameters,
+            "heads": model.heads.to_json(),
+            "dtype": str(model.hf.dtype).removeprefix("torch."),
+            **texts,
+        }
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return 0.0 if isinstance(run.plan.model, str) else estimate.training()
+
+
+FULL_MODEL = Train()
+
+
+def full_model(run: Run) -> Model:
+    """The full model, made first where it is not there."""
+    run.get_or_make(FULL_MODEL, with_weights=True)
+    return run.full
+
+
+def files_of(given: str) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of a local model's files, so that a changed model is taken again."""
+    folder = Path(given) / "model" if (Path(given) / "model").is_dir() else Path(given)
+    facts = [(file.name, file.stat()) for file in sorted(folder.glob("*"))]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in facts]
+
+
+def training(run: Run, model: Model, work: Path, limit: int | None = None) -> TrainingRun:
+    """The train and dev texts as a model reads them (pairs of at most `limit` tokens), and how to train on them."""
+    recipe = run.training
+    data = model.task.training_data(run.text("train"), recipe.batch_tokens, run.cache, limit)
+    dev = model.task.training_data(run.text("dev"), recipe.batch_tokens, limit=limit)
+    return TrainingRun(data, dev, recipe, work, run.plan.seed, run.progress)
+
+
+def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
+    """Learn subwords, train, average the last checkpoints if that lowers the dev loss, save."""
+    recipe, text = run.training, run.pairs("train")
+    tokenizer = learn_subwords((side for pair in text for side in pair), shape.vocabulary)
+    model = Model(
+        build_model(shape, tokenizer, run.plan.seed).to(run.device), tokenizer, run.plan.name
+    )
+    how = training(run, model, work, shape.max_length)
+    facts = converge(model.hf, tokenizer, model.discovery, how)
+    if run.main:
+        model.save(work / STAGING / "model")
+        write_text(work / STAGING / "train" / "log.csv", (work / "log.csv").read_text())
+        shutil.copytree(work / "runs", work / STAGING / "train" / "tensorboard", dirs_exist_ok=True)
+    return {
+        **facts,
+        "heads": model.heads.to_json(),
+        "dropped": how.data.dropped,
+        "pairs": len(how.data),
+        "blank": text.blank,
+        "dtype": "bf16" if bfloat16(recipe.dtype, run.device.partition(":")[0]) else "fp32",
+    }
+
+
+@dataclass(frozen=True)
+class RankHeads(
+    Step, stage="prune", name_format="order/{0.order.name}", distributed=True, costly=True
+):
     """A greedy order: the masks of its steps, as layouts in orders/."""
 
     sweep_index: int
@@ -45,7 +148,7 @@ class RankHeads(Step, stage="prune", names="order/{0.order.name}", shared=True, 
         assert isinstance(sweep, GreedySweep)
         return sweep
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
@@ -63,12 +166,12 @@ class RankHeads(Step, stage="prune", names="order/{0.order.name}", shared=True, 
 
     def make(self, run: Run, work: Path) -> Result:
         sweep = self.sweep(run)
-        (work / MADE / "orders" / self.order.name).mkdir(
+        (work / STAGING / "orders" / self.order.name).mkdir(
             parents=True, exist_ok=True
         )  # where no head is to go, too
         for kept, mask in greedy_masks(ranking(run, self.order, sweep.rescore), sweep).items():
             if run.main:
-                mask.save(work / MADE / "orders" / self.order.name / f"{kept}.json")
+                mask.save(work / STAGING / "orders" / self.order.name / f"{kept}.json")
         return {}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -93,9 +196,9 @@ def ranking(run: Run, order: Order, rescore: bool) -> Ranking:
 class Prune(
     Step,
     stage="prune",
-    names="prune/{0.variant.name}",
-    shared=True,
-    repeatable=True,
+    name_format="prune/{0.variant.name}",
+    distributed=True,
+    reproducible=True,
     costly=True,
 ):
     """One smaller model: its layout in layouts/, its weights in pruned/."""
@@ -116,13 +219,13 @@ class Prune(
         """Whether its weights are more than the full model's without some heads, so that they are saved."""
         return True
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
 
     def outputs(self, run: Run) -> list[str]:
-        return [self.layout, *self.weights(run)]
+        return [self.layout, *self.model_outputs(run)]
 
-    def weights(self, run: Run) -> list[str]:
+    def model_outputs(self, run: Run) -> list[str]:
         return [self.folder] if self.has_weights(run) else []
 
     def tuning_inputs(self, run: Run) -> dict[str, Any]:
@@ -138,8 +241,8 @@ class Prune(
 
     def save(self, run: Run, mask: HeadMask, model: Model, work: Path) -> None:
         if run.main:
-            mask.save(work / MADE / self.layout)
-            model.save(work / MADE / self.folder)
+            mask.save(work / STAGING / self.layout)
+            model.save(work / STAGING / self.folder)
 
     def tuned(self, run: Run, mask: HeadMask, work: Path) -> Result:
         """A layout cut out of the full model and fine-tuned for as long as gates are."""
@@ -160,7 +263,7 @@ class Prune(
 
 def fresh_model(run: Run) -> Model:
     """The full model, to be trained on."""
-    run.get_or_make(FULL_MODEL, whole=True)
+    run.get_or_make(FULL_MODEL, with_weights=True)
     return run.fresh()
 
 
@@ -189,7 +292,7 @@ class PruneByGates(Prune):
         self.save(run, pruned.mask, pruned.model, work)
         if run.main:
             write_text(
-                work / MADE / "gates" / f"{variant.name}.csv", (work / "gates.csv").read_text()
+                work / STAGING / "gates" / f"{variant.name}.csv", (work / "gates.csv").read_text()
             )
         for note in pruned.notes:
             run.progress.say(f"  {note}")
@@ -216,7 +319,7 @@ class PruneGreedily(Prune):
         sweep = self.sweep(run)
         return sweep.tune or sweep.compensate
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         assert self.variant.order is not None
         return [RankHeads(self.variant.sweep_index, self.variant.order)]
 
@@ -237,10 +340,10 @@ class PruneGreedily(Prune):
         if sweep.compensate:
             model = full_model(run)
             text = model.task.batches(run.text("train").head(MEANS)).intact()
-            means = mean_outputs(model.hf, model.found, text)
+            means = mean_outputs(model.hf, model.discovery, text)
             self.save(run, mask, model.remove(mask, means, grow=True), work)
         elif run.main:
-            mask.save(work / MADE / self.layout)
+            mask.save(work / STAGING / self.layout)
         return {}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -259,7 +362,7 @@ class MakeControl(Prune):
     def facts(self) -> Control:
         return control[self.name_of_control]
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         reference = self.variant.reference
         return [FULL_MODEL, prune_step(reference)] if reference else [FULL_MODEL]
 
@@ -299,8 +402,8 @@ class MakeControl(Prune):
                 layout = made.model.layout
                 if layout is None or layout.heads != full.heads:
                     layout = HeadMask.full(full.heads)
-                layout.save(work / MADE / self.layout)
-            made.model.save(work / MADE / self.folder)
+                layout.save(work / STAGING / self.layout)
+            made.model.save(work / STAGING / self.folder)
         return {"notes": [], **made.facts}
 
     def case(self, run: Run, full: Model, work: Path) -> Case:
@@ -322,7 +425,7 @@ class MakeControl(Prune):
         def train(model: Model) -> dict[str, Any]:
             limit = shape.max_length if isinstance(shape, Architecture) else None
             facts = converge(
-                model.hf, model.tokenizer, model.found, training(run, full, work, limit)
+                model.hf, model.tokenizer, model.discovery, training(run, full, work, limit)
             )
             model.hf.eval()
             return facts
@@ -367,7 +470,7 @@ def model_of(run: Run, variant: Variant) -> Model:
         run.get_or_make(step)
         # Grow to whole units: the heads were removed by the unit that was asked for.
         return full_model(run).remove(run.mask(variant), grow=True)
-    run.get_or_make(step, whole=True)
+    run.get_or_make(step, with_weights=True)
     return load(run.folder / step.folder, run.device)
 
 
