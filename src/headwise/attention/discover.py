@@ -1,4 +1,4 @@
-"""Finding the heads of a model: a small forward with watched attention, and checks that the map can be trusted.
+"""Finding the heads of a model: a small forward with hooked attention, and checks that the map can be trusted.
 
 Models that do not call transformers' attention registry ignore our function silently, and some compute something else
 under another function's name. So the probe runs twice, as the model is and through our function, and a difference is an
@@ -72,8 +72,40 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     HeadwiseError when it saw none or too many, or when the model computes something else through our attention
     function.
     """
+<<<<<<< HEAD
     through, calls, entered = observed(model)
     kinds = kinds_of(model, calls)
+=======
+    calls: list[
+        tuple[nn.Module, Kind, tuple[torch.Size, ...]]
+    ] = []  # shapes of queries, keys and values
+    entered: Counter[nn.Module] = Counter()
+    outputs: dict[nn.Module, inline.Output] = {}
+
+    def note(module: nn.Module, call: kernel.AttentionCall) -> None:
+        kind = getattr(module, "emptied", None) or kind_of(model, module, call)
+        calls.append((module, kind, (call.query.shape, call.key.shape, call.value.shape)))
+
+    def note_inline(module: nn.Module, output: inline.Output, call: kernel.AttentionCall) -> None:
+        outputs[module] = output
+        note(module, call)
+
+    def enter(module: nn.Module, _: Any) -> None:
+        entered[module] += 1
+
+    states = {module: kernel.HookState() for module in model.modules()}
+    for module, state in states.items():
+        state.passes.append((Site("encoder-self", 0), [kernel.Hooks(hook=partial(note, module))]))
+    with routed(model), kernel.patched(kernel.NAME, states), ExitStack() as block:
+        for module in states:
+            block.callback(module.register_forward_pre_hook(enter).remove)
+        through = probe(model)
+    if all(hasattr(module, "emptied") for module, _, _ in calls):
+        calls.clear()
+        empty = {module: state for module, state in states.items() if hasattr(module, "emptied")}
+        with kernel.patched(kernel.NAME, empty), inline.finding_inline(model, note_inline):
+            through = probe(model)
+>>>>>>> main
     layers: dict[Kind, list[tuple[int, int]]] = defaultdict(list)
     modules, names, cached, name_of = (
         {},
@@ -106,7 +138,7 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
         stock = probe(model)
     if (moved := output_difference(stock, through)) is not None:
         raise HeadwiseError(
-            f"This {type(model).__name__} computes something else as soon as headwise watches its attention (by "
+            f"This {type(model).__name__} computes something else as soon as headwise hooks into its attention (by "
             f"{moved:.2g}, where its largest output is {float(largest(stock)):.2g}): headwise cannot work on it."
         )
     outputs = {call.module: call.inline for call in calls if call.inline is not None}
@@ -490,24 +522,24 @@ def routed(model: nn.Module, name: str = kernel.NAME) -> Iterator[None]:
 
 
 @contextmanager
-def seam(
+def attention_interface(
     model: nn.Module,
-    found: Discovery,
+    discovery: Discovery,
     states: Mapping[nn.Module, kernel.HookState],
-    watched: bool = True,
+    calls: bool = True,
 ) -> Iterator[None]:
-    """A `with` block in which the hooks of `states` act. watched: whether any of them watches or replaces."""
+    """A `with` block in which the hooks of `states` act. calls: whether any of them gets calls: reads or replaces."""
     with ExitStack() as block:
-        if not found.inline:
+        if not discovery.inline:
             block.enter_context(routed(model))
         block.enter_context(kernel.patched(kernel.NAME, states))
-        spies = {found.modules[site]: inline.Spy() for site in found.inline}
-        if watched:
-            block.enter_context(kernel.patched("forward", inline.spied(spies)))
+        recorders = {discovery.modules[site]: inline.Recorder() for site in discovery.inline}
+        if calls:
+            block.enter_context(kernel.patched("forward", inline.recorded_forwards(recorders)))
         for module, output in {
-            found.modules[site]: output for site, output in found.inline.items()
+            discovery.modules[site]: output for site, output in discovery.inline.items()
         }.items():
-            arrive = partial(inline.arrive, module, states[module], output, spies[module])
+            arrive = partial(inline.arrive, module, states[module], output, recorders[module])
             block.callback(output.projection.register_forward_pre_hook(arrive).remove)
         yield
 
