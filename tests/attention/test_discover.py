@@ -107,7 +107,7 @@ def test_a_mask_of_minus_ten_thousand_hides() -> None:
     assert model.heads.kinds == ("decoder-self",) and model.task.name == "causal-lm"
     calls: list[AttentionCall] = []
     inputs = batch(model.hf)
-    with capture(model.hf, model.discovery, weights=True, watch=calls.append):
+    with capture(model.hf, model.discovery, weights=True, hook=calls.append):
         output(model.hf, inputs)
     tokens = inputs["attention_mask"].bool()
     future = torch.ones(9, 9, dtype=torch.bool).triu(1)

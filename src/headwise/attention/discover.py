@@ -72,40 +72,8 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     HeadwiseError when it saw none or too many, or when the model computes something else through our attention
     function.
     """
-<<<<<<< HEAD
     through, calls, entered = observed(model)
     kinds = kinds_of(model, calls)
-=======
-    calls: list[
-        tuple[nn.Module, Kind, tuple[torch.Size, ...]]
-    ] = []  # shapes of queries, keys and values
-    entered: Counter[nn.Module] = Counter()
-    outputs: dict[nn.Module, inline.Output] = {}
-
-    def note(module: nn.Module, call: kernel.AttentionCall) -> None:
-        kind = getattr(module, "emptied", None) or kind_of(model, module, call)
-        calls.append((module, kind, (call.query.shape, call.key.shape, call.value.shape)))
-
-    def note_inline(module: nn.Module, output: inline.Output, call: kernel.AttentionCall) -> None:
-        outputs[module] = output
-        note(module, call)
-
-    def enter(module: nn.Module, _: Any) -> None:
-        entered[module] += 1
-
-    states = {module: kernel.HookState() for module in model.modules()}
-    for module, state in states.items():
-        state.passes.append((Site("encoder-self", 0), [kernel.Hooks(hook=partial(note, module))]))
-    with routed(model), kernel.patched(kernel.NAME, states), ExitStack() as block:
-        for module in states:
-            block.callback(module.register_forward_pre_hook(enter).remove)
-        through = probe(model)
-    if all(hasattr(module, "emptied") for module, _, _ in calls):
-        calls.clear()
-        empty = {module: state for module, state in states.items() if hasattr(module, "emptied")}
-        with kernel.patched(kernel.NAME, empty), inline.finding_inline(model, note_inline):
-            through = probe(model)
->>>>>>> main
     layers: dict[Kind, list[tuple[int, int]]] = defaultdict(list)
     modules, names, cached, name_of = (
         {},
@@ -183,7 +151,7 @@ def observed(
 
     states = {module: kernel.HookState() for module in model.modules()}
     for module, state in states.items():
-        state.passes.append((Site("encoder-self", 0), [kernel.Hooks(watch=partial(note, module))]))
+        state.passes.append((Site("encoder-self", 0), [kernel.Hooks(hook=partial(note, module))]))
     with routed(model), kernel.patched(kernel.NAME, states), ExitStack() as block:
         for module in states:
             block.callback(module.register_forward_pre_hook(enter).remove)
