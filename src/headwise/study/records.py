@@ -88,7 +88,7 @@ class Store:
         write_text(self.path("tables"), sealed({"files": manifest(self.folder, tables)}))
 
     def path(self, name: str) -> Path:
-        return below(self.folder, f".steps/{label_of(name)}.json")
+        return below(self.folder / ".steps", f"{label_of(name)}.json")
 
     def records(self) -> dict[str, dict[str, Any]]:
         """All records by the name of their step."""
@@ -111,7 +111,7 @@ class Store:
         """The result of a step, made now unless the store holds it. required: outputs that must be there."""
         name = build.step.name
         label = label_of(name)
-        work = self.folder / ".work" / f"{label}-{build.key}"
+        work = below(self.folder / ".work", f"{label}-{build.key}")
         with self.locked(label):
             held = self.agreed(self.main and self.holds(name, build.key, required))
             record = self.record(name) if held else self.make(build, work, required)
@@ -222,7 +222,7 @@ class Store:
             yield
             return
         (self.folder / ".steps").mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / ".steps" / f"{label}.lock"):
+        with FileLock(below(self.folder / ".steps", f"{label}.lock")):
             yield
 
     def forget_derived(self, key: str, build: Build) -> None:
@@ -251,18 +251,18 @@ class Store:
             used.update(record["outputs"])
         for record in reversed(lost):  # a run that is killed here still finds what led to the rest
             for output in set(record["outputs"]) - used:
-                delete_path(self.folder / output)
+                delete_path(below(self.folder, output))
             self.path(record["name"]).unlink(missing_ok=True)
 
     def publish(self, made: Path, outputs: Sequence[str], before: Sequence[str]) -> None:
         """Move outputs to their places, and remove those that other inputs had left there."""
         for path in {*before, *outputs}:
-            if (self.folder / path).is_dir() or path not in outputs:
-                delete_path(self.folder / path)
+            if below(self.folder, path).is_dir() or path not in outputs:
+                delete_path(below(self.folder, path))
         for path in outputs:
-            (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (made / path).replace(
-                self.folder / path
+            below(self.folder, path).parent.mkdir(parents=True, exist_ok=True)
+            below(made, path).replace(
+                below(self.folder, path)
             )  # a file that others read is there at every moment
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.environment import environment_info
+from headwise.files import below
 from headwise.heads import write_text
 from headwise.pruning.target_count import settle_share
 from headwise.study.plan import GateSweep, GreedySweep, Plan, TopKSweep
@@ -226,13 +227,13 @@ def write_grid(plan: Plan, out: Path) -> None:
     listed = [{"folder": folder, "data": data, "seed": seed} for data, seed, folder in runs]
     write_text(out / "grid.json", json.dumps({"name": plan.name, "runs": listed}, indent=1) + "\n")
     known = [
-        (data, seed, out / folder)
+        (data, seed, below(out, folder))
         for data, seed, folder in runs
-        if (out / folder / "pruning.csv").exists()
+        if (below(out, folder) / "pruning.csv").exists()
     ]
     if not known:
         for table in ("grid.csv", "across.csv"):
-            (out / table).unlink(missing_ok=True)
+            below(out, table).unlink(missing_ok=True)
         return
     parts = [pd.read_csv(folder / "pruning.csv").assign(data=data) for data, _, folder in known]
     whole = pd.concat(parts, ignore_index=True)[["data", *COLUMNS]]

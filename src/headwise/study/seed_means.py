@@ -21,6 +21,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from headwise.decoding.bleu import check_equal_count, scores_from_sums, sentence_statistics
 from headwise.errors import HeadwiseError
+from headwise.files import below
 from headwise.statistics import over_seeds, resamples
 from headwise.study.variants import FULL, comparison_endings
 
@@ -176,11 +177,11 @@ class ResampledBleu:
         """BLEU of one model in every resample."""
         key = (run.folder, setting)
         if key not in self.known:
-            self.known[key] = self._bleu(run.folder / "translations" / self.split, setting)
+            self.known[key] = self._bleu(below(run.folder / "translations", self.split), setting)
         return self.known[key]
 
     def _bleu(self, folder: Path, setting: str) -> np.ndarray | None:
-        paths = [folder / f"{setting}.txt", folder / "reference.txt"]
+        paths = [below(folder, f"{setting}.txt"), folder / "reference.txt"]
         if not all(path.is_file() for path in paths):
             return None
         lines, references = (

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headwise.files import below
 from headwise.study.records import MADE, Result
 from headwise.study.run import Run
 from headwise.study.step import Step
@@ -86,5 +87,5 @@ class SaveChosen(Step, stage="evaluate", names="save"):
         return [f"pruned/{self.variant.name}"]
 
     def make(self, run: Run, work: Path) -> Result:
-        model_of(run, self.variant).save(work / MADE / "pruned" / self.variant.name)
+        model_of(run, self.variant).save(below(work / MADE / "pruned", self.variant.name))
         return {}

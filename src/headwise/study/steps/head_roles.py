@@ -10,6 +10,7 @@ import pandas as pd
 
 from headwise.attention import is_offloaded
 from headwise.data.text import ParallelText
+from headwise.files import below
 from headwise.heads import HeadMask, Site, save_table
 from headwise.importance.measurement import run_passes
 from headwise.importance.scores import collect_scores
@@ -151,7 +152,7 @@ class Rescore(Step, stage="evaluate", names="rescored/{0.variant.name}", shared=
         measures, seed = run.scoring.pruned, run.plan.seed
         model = model_of(run, self.variant)
         mask = run.mask(self.variant)
-        folder = work / MADE / self.name
+        folder = below(work / MADE, self.name)
         folder.mkdir(parents=True, exist_ok=True)
         if measures and len(mask):
             text = model.task.batches(run.text("dev"))

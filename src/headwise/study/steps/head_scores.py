@@ -12,6 +12,7 @@ from accelerate.utils import gather_object
 
 from headwise.attention import is_offloaded
 from headwise.errors import HeadwiseError
+from headwise.files import below
 from headwise.heads import save_table, write_text
 from headwise.importance.faithfulness import faithfulness
 from headwise.importance.interactions import COLUMNS as PAIR_COLUMNS
@@ -54,7 +55,7 @@ class ScorePass(Step, stage="score", names="scores/{0.label}", shared=True, once
         return [self.name]
 
     def make(self, run: Run, work: Path) -> Result:
-        model, folder = full_model(run), work / MADE / self.name
+        model, folder = full_model(run), below(work / MADE, self.name)
         text = model.task.batches(run.text("dev"), run.progress)
         refuse_unscorable(model, self.measures, text)
         with failing_together():
@@ -71,7 +72,7 @@ class ScorePass(Step, stage="score", names="scores/{0.label}", shared=True, once
             )
         for name, sums in scores.sums.items():
             if run.main:
-                sums.save(folder / f"{name}.npz")
+                sums.save(below(folder, f"{name}.npz"))
         for label, balance in scores.balances.items():
             run.progress.say(relevance_line(label, balance))
         return {"measures": list(scores.sums), "rows": scores.rows, "balances": scores.balances}
@@ -92,7 +93,7 @@ def read_scores(run: Run) -> Measurement:
         result = run.get_or_make(step)
         for name in result["measures"]:
             scores.sums[name] = SentenceSums.read(
-                run.folder / step.name / f"{name}.npz", heads, SCALES.get(facts(name).scale)
+                below(run.folder, f"{step.name}/{name}.npz"), heads, SCALES.get(facts(name).scale)
             )
         scores.rows += result["rows"]
         scores.balances |= result["balances"]
@@ -227,7 +228,8 @@ class Judge(Step, stage="score", names="judge", shared=True, once=True):
         for table, name in ((judged.agreement, "faithfulness"), (judged.curves, "curves")):
             if run.main:
                 write_text(
-                    work / MADE / f"{name}.csv", table.to_csv(index=False, float_format="%.6g")
+                    below(work / MADE, f"{name}.csv"),
+                    table.to_csv(index=False, float_format="%.6g"),
                 )
         return {}
 
