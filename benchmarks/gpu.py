@@ -33,17 +33,17 @@ from headwise.attention import capture
 from headwise.data.text import ParallelText
 from headwise.decoding.translator import Generate, translate
 from headwise.heads import HeadMask, Kind
-from headwise.importance.measurement import run_pass
 from headwise.importance.measures import measure, passes
+from headwise.importance.passes import run_pass
 from headwise.model import Model
 from headwise.options import Architecture, Search, Training
 from headwise.pruning.gates import HardConcrete, HeadGates
 from headwise.study.estimate import random_batch, wait_for
-from headwise.training.build import build_model
 from headwise.training.dropout import fast_dropout
-from headwise.training.loss_forward import loss_forward
+from headwise.training.loss import loss_forward
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import bfloat16
+from headwise.training.translation_model import build_model
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from syncs import syncs

@@ -27,8 +27,8 @@ from headwise.data.treebank import Treebank
 from headwise.options import Architecture
 from headwise.roles.passes import Subject, half_of, on_treebank, run_model, treebank_batches
 from headwise.roles.rare import count_tokens
-from headwise.training.build import build_model
 from headwise.training.tokenizer import learn_subwords
+from headwise.training.translation_model import build_model
 
 
 def main() -> None:

@@ -136,9 +136,9 @@ def train_headwise(options: argparse.Namespace) -> None:
 
     from headwise.attention import discover
     from headwise.options import Architecture, Training
-    from headwise.training.build import build_model
     from headwise.training.token_batches import IGNORED
     from headwise.training.trainer import TrainingRun, train_model
+    from headwise.training.translation_model import build_model
 
     shape = Architecture(
         norm="post",

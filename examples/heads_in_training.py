@@ -32,9 +32,9 @@ from headwise.progress import Progress
 from headwise.roles.passes import PassageBatch, Subject, observe, treebank_batches
 from headwise.roles.positional import OFFSETS, positional
 from headwise.study.plan import read_plan
-from headwise.training.build import build_model
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import TrainingRun, converge
+from headwise.training.translation_model import build_model
 
 SENTENCES = 300
 COLUMNS = ("step", "epoch", "dev_loss", "layer", "head", "offset", "share")

@@ -21,7 +21,7 @@ from headwise.progress import Progress
 from headwise.pruning.gates import HardConcrete, HeadGates
 from headwise.study import make_plan, run_study
 from headwise.study.estimate import blank, random_batch
-from headwise.training.loss_forward import loss_forward
+from headwise.training.loss import loss_forward
 from tasks.askers import asker, lines, pairs
 
 DEVICE = "cuda"

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from headwise.hub import push
     from headwise.importance.interactions import Interactions, interactions
     from headwise.importance.measures import measure
-    from headwise.importance.score import score
-    from headwise.importance.scores import Scores
+    from headwise.importance.scores import Scores, score
     from headwise.importance.untrained import untrained
     from headwise.lab.notebook import lab
     from headwise.loading import load

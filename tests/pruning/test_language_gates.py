@@ -23,7 +23,7 @@ from headwise.pruning.gate_training import Gates, Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
 from headwise.pruning.top_k import prune_by_top_k
 from headwise.training.language import Packed
-from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.trainer import Gated, Training, TrainingRun, train_model
 from training.letters import END, LETTERS, PAD, START, letters
 

@@ -19,12 +19,11 @@ from headwise.decoding.bleu import corpus_scores
 from headwise.heads import Kind
 from headwise.importance import gating
 from headwise.importance.gating import gate_heads
-from headwise.importance.measurement import importance_values
 from headwise.importance.measures import resolve_measures
+from headwise.importance.passes import importance_values
 from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
 from headwise.pruning import target_count
-from headwise.pruning.greedy import weight_norms
-from headwise.pruning.ranking import Ranking, greedy_masks
+from headwise.pruning.greedy import Ranking, greedy_masks, weight_norms
 from headwise.tasks import held_out
 from headwise.units import sizes, units
 from tasks.askers import asker, embedder, lines, pairs

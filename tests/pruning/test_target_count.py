@@ -21,7 +21,7 @@ from headwise.pruning import target_count
 from headwise.pruning.gate_training import GateSchedule, Pruned
 from headwise.pruning.gates import FAR, HardConcrete
 from headwise.pruning.target_count import CLIP, RAMP, SETTLE, CountedGates
-from headwise.training.loss_forward import dev_loss
+from headwise.training.loss import dev_loss
 from pruning.bench import Bench
 
 HEADS = HeadMap({"encoder-self": (4, 4), "cross": (4,)})

@@ -18,9 +18,9 @@ from headwise.attention.discover import probe
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
 from headwise.model import Model
+from headwise.pruning.control_models import at_random
 from headwise.pruning.gates import HardConcrete, HeadGates
 from headwise.pruning.greedy import greedy, random_scores
-from headwise.pruning.layouts import at_random
 from headwise.pruning.target_count import CountedGates
 from headwise.pruning.top_k import TopGates
 from headwise.units import UNITS, Together, Unit, first_units, nearest, units, usual_unit

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.progress import Progress
+from headwise.study.estimate import TimeLeft, about, longest_path, plan_lines
 from headwise.study.executor import BuildResult, LocalExecutor, StudyOutcome, run_builds
-from headwise.study.timetable import TimeLeft, about, longest_path, plan_lines
 from study.studies import Notes
 from study.toys import Toy
 

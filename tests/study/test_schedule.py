@@ -12,12 +12,12 @@ import pytest
 from headwise.heads import KINDS, HeadMap, HeadMask, write_text
 from headwise.options import Search, Training
 from headwise.study.estimate import Amount, Estimate, Rates
+from headwise.study.evaluation_steps import choose_smallest
+from headwise.study.model_steps import MakeControl, prune_step
 from headwise.study.records import sealed
 from headwise.study.results import Tables
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule, filled_before, steepest
-from headwise.study.steps.choice import choose_smallest
-from headwise.study.steps.smaller_models import MakeControl, prune_step
 from headwise.study.study import Study
 from headwise.study.variants import Variant, compared_variants
 from study.studies import QUIET, TINY, plan_of
@@ -244,7 +244,7 @@ class TestControls:
         layout = full.without({*full.heads} - {*kept})
         layout.save(made.folder / "layouts/keep-3.json")
         monkeypatch.setattr(
-            "headwise.study.steps.smaller_models.full_model",
+            "headwise.study.model_steps.full_model",
             lambda run: SimpleNamespace(heads=full.heads),
         )
         monkeypatch.setattr(MakeControl, "tuned", lambda self, run, mask, work: mask)

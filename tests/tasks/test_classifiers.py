@@ -18,7 +18,7 @@ from headwise import cli
 from headwise.options import Gates, Greedy, TopK, Training
 from headwise.tasks.objective import predict, sentence_losses
 from headwise.training.labelled import Labelled
-from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import IGNORED
 from headwise.training.trainer import Gated, TrainingRun, train_model
 from training.letters import END, LETTERS, PAD, START, letters

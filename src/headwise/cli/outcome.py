@@ -58,10 +58,10 @@ def summary(out: Path) -> tuple[list[str], Mapping[str, HeadMask], Path | None]:
 
 def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]:
     """Lines about a model that was trained: loss and BLEU on dev. Its translations are kept for a later study."""
+    from headwise.study.evaluation_steps import Evaluate, Translate
+    from headwise.study.model_steps import FULL_MODEL
     from headwise.study.records import locked_folder
     from headwise.study.run import Run
-    from headwise.study.steps.evaluations import Evaluate, Translate
-    from headwise.study.steps.full_model import FULL_MODEL
     from headwise.study.variants import FULL
 
     if list(plan.runs) != ["."]:

@@ -31,8 +31,8 @@ from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.gradient import frozen, refuse_unsound
-from headwise.importance.measurement import Measurement
 from headwise.importance.measures import measure
+from headwise.importance.passes import Measurement
 from headwise.progress import Report, silent
 from headwise.statistics import t_margin
 from headwise.tasks.objective import (

@@ -9,7 +9,7 @@ from headwise.heads import HeadMask, Kind
 from headwise.model import Model
 from headwise.options import FineTuning
 from headwise.pruning.gate_training import freeze
-from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.trainer import TrainingRun, average, train_model
 
 

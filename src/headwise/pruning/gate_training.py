@@ -26,7 +26,7 @@ from headwise.heads import HeadMap, HeadMask, Kind, write_text
 from headwise.model import Model
 from headwise.options import Gates, GateTraining, Train
 from headwise.pruning.gates import HardConcrete, HeadGates, glorot_uniform
-from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import TrainingData
 from headwise.training.trainer import Gated, TrainingRun, average, in_float32, train_model
 

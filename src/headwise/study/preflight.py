@@ -18,11 +18,10 @@ from headwise.model import Model
 from headwise.options import Architecture, Training, too_few
 from headwise.roles.alignment import need_eflomal
 from headwise.study.estimate import sampled_subwords, text_amount
+from headwise.study.model_steps import Prune, Train
 from headwise.study.plan import GateSweep, Plan, Sweep
 from headwise.study.run import Run
 from headwise.study.step import Build
-from headwise.study.steps.full_model import Train
-from headwise.study.steps.smaller_models import Prune
 from headwise.units import refuse_counts
 
 CHECKPOINT = 3  # times the weights: they, and two moments of Adam

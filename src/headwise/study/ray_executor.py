@@ -33,10 +33,10 @@ from rich.progress import TaskID
 from headwise.errors import HeadwiseError
 from headwise.files import below
 from headwise.progress import Progress
+from headwise.study.estimate import about
 from headwise.study.executor import BuildResult, Work
 from headwise.study.records import label_of
 from headwise.study.step import Build
-from headwise.study.timetable import about
 
 MakeWork = Callable[[Progress], Work]  # can be pickled: how a worker's process does builds
 OLDEST = (2, 52)  # the first Ray whose clusters know tokens

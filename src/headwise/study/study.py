@@ -16,8 +16,17 @@ from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.files import below
 from headwise.progress import Progress
-from headwise.study.estimate import Estimate, estimate
-from headwise.study.executor import WORKERS, StudyOutcome, error_sentence, open_executor, run_builds
+from headwise.study.estimate import Estimate, TimeLeft, about, cost_in_words, estimate, plan_lines
+from headwise.study.evaluation_steps import Evaluate
+from headwise.study.executor import (
+    Executor,
+    LocalExecutor,
+    StudyOutcome,
+    Work,
+    error_sentence,
+    run_builds,
+)
+from headwise.study.model_steps import FULL_MODEL, model_of
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
 from headwise.study.preflight import preflight
@@ -26,13 +35,10 @@ from headwise.study.results import Tables, write_grid
 from headwise.study.run import Run
 from headwise.study.schedule import STAGES, Schedule
 from headwise.study.step import Build
-from headwise.study.steps.evaluations import Evaluate
-from headwise.study.steps.full_model import FULL_MODEL
-from headwise.study.steps.smaller_models import model_of
-from headwise.study.timetable import TimeLeft, about, cost_in_words, plan_lines
 
 FEW = 5  # models: of so many and a short text the bars say enough
 LONG = 10000  # pairs
+WORKERS = ("ray",)  # the names of executors that do builds elsewhere than in this process
 Report = Callable[[Path], Path]
 
 
@@ -164,6 +170,27 @@ def at_work(
         if seconds:
             progress.say(f"  This takes about {about(seconds)} on this machine.")
         return run_builds(partial(study.builds, stages), executor, progress, study.ended)
+
+
+@contextmanager
+def open_executor(
+    workers: str | None,
+    work: Work,
+    make_work: Callable[[Progress], Work],
+    folder: Path,
+    progress: Progress,
+    threads: int,
+    device: str,
+) -> Iterator[Executor]:
+    """The executor that `--workers` names; without a name, this process. make_work: how a worker's own process does
+    builds; folder: shared with the workers."""
+    if workers is None:
+        yield LocalExecutor(work, progress)
+    else:
+        from headwise.study.ray_executor import ray_executor
+
+        with ray_executor(make_work, folder, progress, threads, device) as executor:
+            yield executor
 
 
 def write_corpora(study: Study) -> None:

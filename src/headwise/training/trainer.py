@@ -41,7 +41,7 @@ from headwise.heads import Site, write_text
 from headwise.options import Training
 from headwise.progress import Report, silent
 from headwise.training.dropout import fast_dropout
-from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import TrainingData
 
 MARKER = "complete"

@@ -14,11 +14,11 @@ import pandas as pd
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.importance.measures import facts, resolve_measures
-from headwise.importance.score import score
+from headwise.importance.scores import score
 from headwise.options import Gates, Greedy, Training
 from headwise.progress import Report, part, silent
+from headwise.pruning.greedy import Ranking, greedy_masks
 from headwise.pruning.prune import prune
-from headwise.pruning.ranking import Ranking, greedy_masks
 from headwise.roles.alignment import read_links
 from headwise.roles.passes import Reading
 from headwise.roles.role import role, role_of

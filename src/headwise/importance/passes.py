@@ -18,7 +18,6 @@ from headwise.attention.discover import output_of
 from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
-from headwise.importance.agreement import head_values
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.gradient import token_masks
 from headwise.importance.measures import (
@@ -28,14 +27,11 @@ from headwise.importance.measures import (
     usual,
 )
 from headwise.importance.processes import failing_together
-from headwise.importance.sums import SCALES, SentenceSums
+from headwise.importance.sums import SCALES, SentenceSums, head_values
 from headwise.model import Model
 from headwise.progress import Report, part, silent
 from headwise.tasks.batches import Batches, Fold
 from headwise.tasks.objective import inputs_of, losses_of, on_device
-
-LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
-RANDOM_ORDERS = 5  # that judged scores are compared with
 
 Row = dict[str, Any]
 

@@ -14,7 +14,7 @@ from sacrebleu.metrics.bleu import BLEU
 from headwise import statistics
 from headwise.decoding.bleu import paired_difference
 from headwise.errors import HeadwiseError
-from headwise.study.seed_means import COLUMNS, across
+from headwise.study.results import SEED_COLUMNS, seed_means
 
 WORDS = [f"w{i}" for i in range(30)]
 SHARES = {"full": 0.2, "keep-4": 0.25, "keep-4.random": 0.35, "fine-tuned": 0.18}
@@ -111,13 +111,13 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int, Path
 
 @pytest.fixture(scope="module")
 def averaged(three: list[tuple[str, int, Path]]) -> pd.DataFrame:
-    return across(three)
+    return seed_means(three)
 
 
 def test_the_mean_and_the_heads_kept(
     three: list[tuple[str, int, Path]], averaged: pd.DataFrame
 ) -> None:
-    assert tuple(averaged.columns) == COLUMNS
+    assert tuple(averaged.columns) == SEED_COLUMNS
     found = row(averaged, "keep-4", "bleu_difference")
     tables = [pd.read_csv(folder / "pruning.csv") for _, _, folder in three]
     values = [row(table, "keep-4", "bleu_difference")["value"] for table in tables]
@@ -138,7 +138,7 @@ def test_intervals_against_a_slow_twin(
     """The same bootstrap on the texts themselves: sentences written out as often as they are drawn, and scored."""
     count = 60
     monkeypatch.setattr(statistics, "RESAMPLES", count)
-    averaged, weights = across(three), statistics.resamples(40)
+    averaged, weights = seed_means(three), statistics.resamples(40)
     seeds = np.random.default_rng(statistics.SEED).integers(3, size=(count, 3))
     texts = []
     for _, _, folder in three:
@@ -184,7 +184,7 @@ def test_seeds_that_are_all_the_same_leave_the_interval_of_one(tmp_path: Path) -
         for name in ("keep-4", "full", "reference")
     }
     one = paired_difference(lines["keep-4"], lines["full"], lines["reference"])
-    found = row(across(runs), "keep-4", "bleu_difference")
+    found = row(seed_means(runs), "keep-4", "bleu_difference")
     assert (found["value"], found["low"], found["high"]) == pytest.approx(
         (one.value, one.low, one.high)
     )
@@ -195,19 +195,19 @@ def test_what_only_one_run_has_is_left_out(
 ) -> None:
     alone = make_run(tmp_path / "other", 5)
     part = make_run(tmp_path / "part", 4, settings=("full", "keep-4"))
-    table = across(
+    table = seed_means(
         [three[0], ("en-de", 4, part), ("en-fr", 5, alone), ("en-fr", 6, tmp_path / "not-begun")]
     )
     assert set(table["data"]) == {"en-de"}
     assert set(table["setting"]) == {"full", "keep-4"}
     assert set(table["measure"]) == {"bleu", "dev_bleu", "bleu_difference", "dev_bleu_difference"}
-    assert across([]).empty
+    assert seed_means([]).empty
 
 
 def test_without_a_translation_there_is_a_mean_and_no_interval(tmp_path: Path) -> None:
     runs = [("", seed, make_run(tmp_path / str(seed), seed)) for seed in (1, 2)]
     (tmp_path / "2" / "translations" / "test" / "keep-4.txt").unlink()
-    table = across(runs)
+    table = seed_means(runs)
     assert pd.isna(row(table, "keep-4", "bleu")["low"])
     assert row(table, "keep-4", "bleu")["value"] > 0
     assert not pd.isna(row(table, "full", "bleu")["low"])
@@ -218,4 +218,4 @@ def test_a_broken_table_is_named(tmp_path: Path) -> None:
     make_run(tmp_path / "1", 1)
     (tmp_path / "1" / "run.json").write_text("{")
     with pytest.raises(HeadwiseError, match="run this seed again"):
-        across([("", 1, tmp_path / "1")])
+        seed_means([("", 1, tmp_path / "1")])

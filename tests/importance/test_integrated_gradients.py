@@ -14,7 +14,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance.ablation import removal_losses
 from headwise.importance.gradient import gradients
-from headwise.importance.integrated import STEPS, integrated_gradients
+from headwise.importance.integrated_gradients import STEPS, integrated_gradients
 from headwise.tasks.objective import predict, sentence_losses
 from importance.asking import asking, broken, counted, sentence, state, where, worded
 

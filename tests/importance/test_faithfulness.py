@@ -14,16 +14,15 @@ from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap
-from headwise.importance import agreement as module
-from headwise.importance.agreement import (
+from headwise.importance import faithfulness as module
+from headwise.importance.faithfulness import (
     agreement,
     exceptions,
-    head_values,
     kendall,
     precision,
     spearman,
 )
-from headwise.importance.sums import SentenceSums
+from headwise.importance.sums import SentenceSums, head_values
 
 HEADS = HeadMap({"encoder-self": (6, 6), "cross": (4, 4, 4)})
 WORTH = np.random.default_rng(7).gamma(1.0, 1.0, HEADS.total)

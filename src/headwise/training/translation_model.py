@@ -1,4 +1,4 @@
-"""A translation model from its description: an architecture of transformers, built from its configuration."""
+"""A translation model from its description (`Architecture`): a class of transformers, newly initialised."""
 
 from __future__ import annotations
 

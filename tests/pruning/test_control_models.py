@@ -20,14 +20,19 @@ from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind, Site
 from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Architecture, Training
+from headwise.pruning.control_models import (
+    at_random,
+    count_weights,
+    from_scratch,
+    narrower,
+    one_per_layer,
+)
 from headwise.pruning.controls import Case
 from headwise.pruning.fine_tuning import tune
 from headwise.pruning.gate_training import freeze
-from headwise.pruning.layouts import at_random, one_per_layer
-from headwise.pruning.random_weights import count_weights, from_scratch, narrower
-from headwise.training.build import build_model
 from headwise.training.token_batches import Encoded
 from headwise.training.trainer import TrainingRun, average, converge, train_model
+from headwise.training.translation_model import build_model
 from pruning.bench import ENCODER, GATES, SHAPE, TRAINING, Bench
 from training.letters import letters
 

@@ -18,9 +18,9 @@ from headwise.attention import discover, remove
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
 from headwise.options import Architecture
-from headwise.training.build import build_model, drop_unused
-from headwise.training.loss_forward import loss_forward
+from headwise.training.loss import loss_forward
 from headwise.training.tokenizer import learn_subwords
+from headwise.training.translation_model import build_model, drop_unused
 
 TOKENIZER = learn_subwords(["The cat sees the dog.", "Le chat voit le chien.", "0123456789"], 60)
 WORDS = len(TOKENIZER)

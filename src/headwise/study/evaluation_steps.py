@@ -1,29 +1,32 @@
-"""What the models are worth: what they answer and its quality, their size, their speed."""
+"""The steps that evaluate models: their answers and what these are worth, their size and speed, and the choice of
+one."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headwise.data.lines import read_lines
 from headwise.decoding.translator import speeds, translate
-from headwise.evaluation.answers import Answers, LossesOfOne, Translations
-from headwise.evaluation.losses import Losses
+from headwise.evaluation.answers import Answers, Losses, LossesOfOne, Translations
 from headwise.files import below
 from headwise.heads import HeadMask, write_text
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
 from headwise.study.estimate import BOOTSTRAP, Estimate
+from headwise.study.model_steps import full_model, model_of, model_step, prune_step
 from headwise.study.records import MADE, Result
 from headwise.study.run import Run, Split
 from headwise.study.step import Step
-from headwise.study.steps.full_model import full_model
-from headwise.study.steps.smaller_models import model_of, model_step, prune_step
 from headwise.study.variants import FULL, Variant
-from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import Encoded
+
+HALF = 0.5  # share of undecided gates from which on a model is no result
 
 
 @dataclass(frozen=True)
@@ -221,3 +224,75 @@ class MeasureSpeed(Step, stage="evaluate", names="speed", exclusive=True):
             translators[variant.name] = model_of(run, variant).translator(search.engine)
         rates = speeds(translators, sentences, search, speed.tokens, speed.rounds, run.progress)
         return {**rates}
+
+
+@dataclass(frozen=True)
+class Choose(Step, stage="evaluate", names="choose"):
+    """The variant with the fewest heads that loses at most `max_drop` on dev.
+
+    A model of whose gates at least half were undecided is never chosen: other heads might have stayed, had it trained
+    longer. The exception is a target count without a limit: that model was asked for. `unsettled`: names left out.
+    """
+
+    VERSION = 3
+
+    candidates: tuple[Evaluate, ...]  # the full model's first
+
+    last = True
+    follows = ("evaluate/dev/",)
+
+    def needs(self, run: Run) -> list[Step]:
+        return [*self.candidates]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return run.plan.choice.model_dump()
+
+    def make(self, run: Run, work: Path) -> Result:
+        return self.choice(run)
+
+    def choice(self, run: Run) -> Result:
+        """The choice among the candidates that are evaluated by now."""
+        limit = run.plan.choice.limit
+        quality: dict[str, float] = {}
+        kept: dict[str, int] = {}
+        unsettled: list[str] = []
+        for step in self.candidates:
+            variant, result = step.variant, run.result(step)
+            if not result:
+                continue
+            facts = run.result(model_step(variant)) or {}
+            asked_for = limit is None and variant.keep is not None
+            if facts.get("undecided", 0.0) >= HALF and not asked_for:
+                unsettled.append(variant.name)
+                continue
+            quality[variant.name] = run.quality.worth(result["rows"])
+            kept[variant.name] = len(run.mask(variant))
+        chosen = choose_smallest(quality, kept, limit) if FULL.name in quality else None
+        return {"chosen": chosen, "max_drop": limit, "unsettled": unsettled}
+
+
+def choose_smallest(
+    dev: Mapping[str, float], kept: Mapping[str, int], max_drop: float | None
+) -> str | None:
+    """The name with the fewest heads of those that lose at most `max_drop` on dev (None: any loss); None when all lose
+    more."""
+    least = -math.inf if max_drop is None else dev[FULL.name] - max_drop
+    good = [name for name in dev if name != FULL.name and dev[name] >= least]
+    return min(good, key=lambda name: (kept[name], -dev[name]), default=None)
+
+
+@dataclass(frozen=True)
+class SaveChosen(Step, stage="evaluate", names="save"):
+    """The weights of a chosen model that was cut without training, so it was not saved yet."""
+
+    variant: Variant
+
+    def needs(self, run: Run) -> list[Step]:
+        return [model_step(self.variant)]
+
+    def outputs(self, run: Run) -> list[str]:
+        return [f"pruned/{self.variant.name}"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        model_of(run, self.variant).save(below(work / MADE / "pruned", self.variant.name))
+        return {}
