@@ -811,7 +811,7 @@ class TestStart:
         assert all(getattr(hw, name) for name in hw.__all__) and set(dir(hw)) == set(hw.__all__)
         with pytest.raises(AttributeError, match="no attribute 'nothing'"):
             hw.nothing  # type: ignore[attr-defined]  # noqa: B018
-        importlib.import_module("headwise.report.html_page")
+        importlib.import_module("headwise.report.page")
         assert callable(hw.report), "the room of the same name does not hide the function"
 
     @pytest.mark.parametrize("words", [[], ["--help"], ["study", "--help"]])

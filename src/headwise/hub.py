@@ -300,7 +300,7 @@ def base_of(run: FinishedRun | None, given: str | None) -> tuple[str | None, lis
     """The hub id of the base model: as given, or as the study names it; and a note where it is not known."""
     planned: Any = None
     if run is not None:
-        from headwise.report.model_card import plan_of_run
+        from headwise.report.summary import plan_of_run
 
         planned = plan_of_run(run).get("model")
         if given is None and not isinstance(planned, str):
@@ -374,7 +374,7 @@ def card_of(
     below ours."""
     from huggingface_hub import ModelCard, ModelCardData
 
-    from headwise.report.model_card import card_headline, kept_table, sections
+    from headwise.report.summary import card_headline, kept_table, sections
 
     try:
         before = ModelCard(text, ignore_metadata_errors=True)
@@ -428,7 +428,7 @@ def results_of(run: FinishedRun | None, row: Row | None) -> list[dict[str, Any]]
     """What was measured on a data set of the hub."""
     if run is None or row is None:
         return []
-    from headwise.report.model_card import results
+    from headwise.report.summary import results
 
     return results(run, row)
 

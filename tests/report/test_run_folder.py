@@ -10,7 +10,8 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.report import models, report
-from headwise.report.run_folder import read_grid, read_run
+from headwise.report.run_folder import read_run
+from headwise.report.run_grid import read_grid
 
 
 def test_a_whole_run(run_folder: Path) -> None:

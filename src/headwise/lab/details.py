@@ -12,8 +12,8 @@ from headwise.files import below
 from headwise.heads import Head
 from headwise.lab.sentence import LONGEST, SHORTEST
 from headwise.model_files import folder_of
-from headwise.report.every_head import closed_of
 from headwise.report.format import measure_name
+from headwise.report.head_details import closed_of
 from headwise.report.models import value
 from headwise.report.run_folder import FinishedRun, read_run
 

@@ -1,4 +1,4 @@
-"""The folder of a run, or of a grid of runs, read into memory: None for what is not there."""
+"""The folder of a run, read into memory: None for what is not there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pandas as pd
 
@@ -39,7 +39,6 @@ INTERACTIONS = (
     "both",
     "n",
 )
-ACROSS = ("data", "setting", "measure", "value", "low", "high")
 FILES = {  # the tables of a run folder, and the columns that each must have
     "training": ("train/log.csv", LOG),
     "heads": ("heads.csv", COLUMNS),
@@ -106,6 +105,7 @@ class Rescored:
 class FinishedRun:
     """All files of a run that the report shows. `models`: see models.py."""
 
+    page: ClassVar[str] = "run"
     folder: Path
     facts: Mapping[str, Any]
     models: pd.DataFrame
@@ -157,30 +157,6 @@ class FinishedRun:
         """The kinds of heads that a model with a layout could lose."""
         known = self.layouts[model["setting"]].heads.kinds
         return [kind for kind in known if kind in model["kinds"]] or list(known)
-
-
-@dataclass(frozen=True)
-class Member:
-    """One run of a grid, as far as it has come. trouble: why it cannot be read, if so."""
-
-    place: str
-    data: str
-    seed: int
-    facts: Mapping[str, Any]
-    models: pd.DataFrame
-    trouble: str
-    page: bool
-
-
-@dataclass(frozen=True)
-class Grid:
-    """All runs of a plan. `models`: of all runs, with the columns data and seed; `means`: the rows of across.csv."""
-
-    folder: Path
-    name: str
-    members: tuple[Member, ...]
-    models: pd.DataFrame
-    means: pd.DataFrame
 
 
 def read_run(folder: Path) -> FinishedRun:
@@ -257,44 +233,6 @@ def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
     return facts, models.wide(
         pd.DataFrame(columns=models.COLUMNS) if table is None else table, facts
     )
-
-
-def read_grid(folder: Path) -> Grid:
-    """Read a grid folder. A run that cannot be read, or is not there yet, is kept with the reason."""
-    facts = read_json(folder / "grid.json", dict)
-    try:
-        runs = [(str(run["folder"]), str(run["data"]), int(run["seed"])) for run in facts["runs"]]
-        name = str(facts["name"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise HeadwiseError(
-            f"{folder / 'grid.json'} should name the runs of a grid, each with folder, data and seed, but does not "
-            f"({type(error).__name__}: {error}): run the study again."
-        ) from None
-    for place, _, _ in runs:
-        for part in place.split("/"):
-            checked_name(part, folder / "grid.json")
-    members = tuple(_member(folder, *run) for run in runs)
-    found = [m.models.assign(data=m.data, seed=m.seed) for m in members if len(m.models)]
-    empty = models.wide(pd.DataFrame(columns=models.COLUMNS), {}).assign(data="", seed=0)
-    means = read_optional_table(folder / "across.csv", ACROSS)
-    means = pd.DataFrame(columns=ACROSS) if means is None else means.fillna({"data": ""})
-    return Grid(folder, name, members, pd.concat(found) if found else empty, means)
-
-
-def _member(grid: Path, place: str, data: str, seed: int) -> Member:
-    folder = below(grid, place)
-    facts = dict[str, Any]()
-    known = pd.DataFrame()
-    trouble = ""
-    if (folder / "run.json").is_file():
-        try:
-            read, known = read_models(folder)
-            facts = dict(read)
-        except HeadwiseError as error:
-            trouble = f"cannot be read: {error}"
-    elif folder.is_dir():
-        trouble = "begun, nothing measured yet"
-    return Member(place, data, seed, facts, known, trouble, (folder / "report.html").is_file())
 
 
 def _read_roles(folder: Path) -> RolesFolder | None:
