@@ -11,7 +11,7 @@ from headwise.model import Model
 
 def refusal(model: Model) -> str | None:
     """Why CTranslate2 cannot run this model; None where it can."""
-    return ct2_folder.refusal(model.hf, model.tokenizer, model.found)
+    return ct2_folder.refusal(model.hf, model.tokenizer, model.discovery)
 
 
 @engine(
@@ -27,4 +27,4 @@ def refusal(model: Model) -> str | None:
 )
 def write(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write a CTranslate2 model to a folder. Returns notes for the user."""
-    return ct2_folder.write(model.hf, model.tokenizer, model.found, folder, dtype)
+    return ct2_folder.write(model.hf, model.tokenizer, model.discovery, folder, dtype)

@@ -209,7 +209,7 @@ def states(
 ) -> tuple[dict[str, Tensor], dict[str, dict[int, str]]]:
     """Example keys and values B G K D of some layers, and their dynamic sizes. A layer without heads has one zero a
     token, from which positions are counted."""
-    head_size = model.found.head_size
+    head_size = model.discovery.head_size
     dynamic_length = "source" if prefix == "cross" else "past"
     example = {}
     sizes = {}

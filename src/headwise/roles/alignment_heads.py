@@ -94,7 +94,7 @@ def align(
         )
     model.task.check_tokenizer()
     reading = Reading(max_length=model.task.longest)
-    subject = Subject(model.hf, model.tokenizer, model.found, reading)
+    subject = Subject(model.hf, model.tokenizer, model.discovery, reading)
     links = None
     if isinstance(text, Speech):
         coverage = subject.coverage.setdefault("speech", Coverage())
@@ -106,7 +106,7 @@ def align(
         batches = pair_batches_of(subject, list(text), gold)
     sets = choose_heads(
         model.hf,
-        model.found,
+        model.discovery,
         reported(batches, progress),
         model.alignment_heads,
         one_layer,

@@ -178,7 +178,7 @@ def counts_of(
             maps[call.site] = current[-1].maps(call)
 
     weights = torch.tensor(mixing, dtype=torch.float32, device=device_of(model))
-    with evaluating(model), torch.no_grad(), capture(model, discovery, watch=hook, weights=True):
+    with evaluating(model), torch.no_grad(), capture(model, discovery, hook=hook, weights=True):
         for batch in batches:
             current[:] = [batch]
             run_model(model, discovery, batch.inputs)

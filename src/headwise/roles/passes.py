@@ -143,7 +143,7 @@ def observe(
         view = View(call.weights, sides[0], sides[-1], call)
         answers[call.site.kind][call.site.layer] = [probe.answer(view) for probe in probes]
 
-    with evaluating(model), torch.no_grad(), capture(model, discovery, watch=hook, weights=True):
+    with evaluating(model), torch.no_grad(), capture(model, discovery, hook=hook, weights=True):
         for batch in batches:
             for kind, sides in batch.sides.items():
                 current[kind] = sides, [test(*sides) for test in tests[kind]]

@@ -201,7 +201,7 @@ def roles(
 def subject_of(model: Model, reading: Reading | None = None) -> Subject:
     """A model, as it is tested."""
     reading = reading or Reading(max_length=model.task.longest)
-    return Subject(model.hf, model.tokenizer, model.found, reading)
+    return Subject(model.hf, model.tokenizer, model.discovery, reading)
 
 
 def find_roles(

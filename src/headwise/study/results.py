@@ -95,7 +95,9 @@ class Tables:
         else:
             place.unlink(missing_ok=True)
         write_text(self.run.folder / "run.json", json.dumps(self.facts(), indent=1) + "\n")
-        self.run.store.seal(["pruning.csv", "run.json"] if place.exists() else ["run.json"])
+        self.run.store.record_tables(
+            ["pruning.csv", "run.json"] if place.exists() else ["run.json"]
+        )
 
     def pruning(self) -> pd.DataFrame:
         """One row a variant and measure; only variants that were evaluated."""

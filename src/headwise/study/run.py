@@ -75,23 +75,23 @@ class Run:
     def build(self, step: Step) -> Build:
         return Build(step, self)
 
-    def done(self, step: Step, whole: bool = False) -> bool:
+    def done(self, step: Step, with_weights: bool = False) -> bool:
         """Whether the store holds a step's outputs; weights that the plan does not keep need not be there, but for
-        `whole`."""
+        `with_weights`."""
         if not self.store.record(step.name):
             return False  # no key is needed, and no text for it
         build = self.build(step)
-        return self.store.holds(step.name, build.key, build.required(whole))
+        return self.store.holds(step.name, build.key, build.required_outputs(with_weights))
 
-    def get_or_make(self, step: Step, whole: bool = False) -> Result:
-        """The result of a step, made now unless the store holds it. whole: its weights must be there, too."""
-        alone = not self.store.together and PartialState().num_processes > 1
-        if alone and step.shared and not self.done(step, whole):
+    def get_or_make(self, step: Step, with_weights: bool = False) -> Result:
+        """The result of a step, made now unless the store holds it. with_weights: its weights must be there, too."""
+        alone = not self.store.synchronized and PartialState().num_processes > 1
+        if alone and step.distributed and not self.done(step, with_weights):
             raise HeadwiseError(
                 f"{step.name} must be made again, which several processes cannot do here: run one."
             )
         build = self.build(step)
-        return self.store.get_or_make(build, build.required(whole))
+        return self.store.get_or_make(build, build.required_outputs(with_weights))
 
     def result(self, step: Step) -> Result | None:
         """The result of a step that is done; None of one that is not."""

@@ -63,7 +63,7 @@ class Study:
     def __call__(self, build: Build) -> None:
         """Make one build. Of several processes the main one alone makes what is not shared."""
         run = self.runs[build.run.name]
-        if build.step.shared:
+        if build.step.distributed:
             run.get_or_make(build.step)
         elif run.main:
             with run.store.alone():
@@ -79,7 +79,7 @@ class Study:
         late: list[Build] = []
         for number, name in enumerate(self.runs):
             for build in self.builds_of(name, stages):
-                waits = build.step.last or (build.step.once and number > 0)
+                waits = build.step.last or (build.step.late_in_other_runs and number > 0)
                 (late if waits else early).append(build)
         return [*early, *late]
 
@@ -91,7 +91,7 @@ class Study:
         steps = schedule.steps(stages)
         names = {step.name for step in steps}
         for step in steps:
-            needed = [other.name for other in step.needs(run)]
+            needed = [other.name for other in step.dependencies(run)]
             before = dict.fromkeys([*needed, *schedule.waits_of(step, steps)])
             after = tuple(f"{run.prefix}{other}" for other in before if other in names)
             done = run.done(step)
