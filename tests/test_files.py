@@ -34,7 +34,7 @@ FOLDERS = {
 EXCEPTIONS = {
     "data/embedded.py: resources.files('headwise.data').joinpath('embedded', f'{name}.bz2')": "our own package's files",
     "data/speech.py: file.parent / audio": "recordings may lie anywhere, and are only read as sound",
-    "data/stanza_trees.py: folder / f'{file.name}-{key}.conllu'": "the user's own file",
+    "data/treebank.py: folder / f'{file.name}-{key}.conllu'": "the user's own file",
 }
 GOOD = (
     "lambda-0.05",
