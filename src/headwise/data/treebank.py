@@ -149,9 +149,8 @@ def write_parsed(file: Path, language: str, cache: str | PathLike[str] | None) -
             'pip install "headwise[parse]", or give a treebank.'
         ) from error
     folder = scratch_folder() if cache is None else Path(cache).expanduser()
-    whole = (
-        folder / f"{file.name}-{file_key(f'parse {language} {stanza.__version__}', file)}.conllu"
-    )
+    key = file_key(f"parse {language} {stanza.__version__}", file)
+    whole = folder / f"{file.name}-{key}.conllu"
     if whole.exists():
         return whole
     pipeline = _pipeline(stanza, language, file)
