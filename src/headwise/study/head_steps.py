@@ -13,6 +13,7 @@ from accelerate.utils import gather_object
 from headwise.attention import is_offloaded
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
+from headwise.files import below
 from headwise.heads import HeadMask, Site, save_table, write_text
 from headwise.importance.faithfulness import faithfulness
 from headwise.importance.interactions import COLUMNS as PAIR_COLUMNS
@@ -71,7 +72,7 @@ class ScorePass(
         return [self.name]
 
     def make(self, run: Run, work: Path) -> Result:
-        model, folder = full_model(run), work / STAGING / self.name
+        model, folder = full_model(run), below(work / STAGING, self.name)
         text = model.task.batches(run.text("dev"), run.progress)
         refuse_unscorable(model, self.measures, text)
         with failing_together():
@@ -88,7 +89,7 @@ class ScorePass(
             )
         for name, sums in scores.sums.items():
             if run.main:
-                sums.save(folder / f"{name}.npz")
+                sums.save(below(folder, f"{name}.npz"))
         for label, balance in scores.balances.items():
             run.progress.say(relevance_line(label, balance))
         return {"measures": list(scores.sums), "rows": scores.rows, "balances": scores.balances}
@@ -109,7 +110,7 @@ def read_scores(run: Run) -> Measurement:
         result = run.get_or_make(step)
         for name in result["measures"]:
             scores.sums[name] = SentenceSums.read(
-                run.folder / step.name / f"{name}.npz", heads, SCALES.get(facts(name).scale)
+                below(run.folder, f"{step.name}/{name}.npz"), heads, SCALES.get(facts(name).scale)
             )
         scores.rows += result["rows"]
         scores.balances |= result["balances"]
@@ -248,7 +249,8 @@ class Judge(Step, stage="score", name_format="judge", distributed=True, late_in_
         for table, name in ((judged.agreement, "faithfulness"), (judged.curves, "curves")):
             if run.main:
                 write_text(
-                    work / STAGING / f"{name}.csv", table.to_csv(index=False, float_format="%.6g")
+                    below(work / STAGING, f"{name}.csv"),
+                    table.to_csv(index=False, float_format="%.6g"),
                 )
         return {}
 
@@ -373,7 +375,7 @@ class Rescore(Step, stage="evaluate", name_format="rescored/{0.variant.name}", d
         measures, seed = run.scoring.pruned, run.plan.seed
         model = model_of(run, self.variant)
         mask = run.mask(self.variant)
-        folder = work / STAGING / self.name
+        folder = below(work / STAGING, self.name)
         folder.mkdir(parents=True, exist_ok=True)
         if measures and len(mask):
             text = model.task.batches(run.text("dev"))

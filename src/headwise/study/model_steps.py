@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
+from headwise.files import below
 from headwise.heads import Head, HeadMask, write_text
 from headwise.importance.ablation import mean_outputs
 from headwise.loading import load
@@ -166,12 +167,12 @@ class RankHeads(
 
     def make(self, run: Run, work: Path) -> Result:
         sweep = self.sweep(run)
-        (work / STAGING / "orders" / self.order.name).mkdir(
+        below(work / STAGING / "orders", self.order.name).mkdir(
             parents=True, exist_ok=True
         )  # where no head is to go, too
         for kept, mask in greedy_masks(ranking(run, self.order, sweep.rescore), sweep).items():
             if run.main:
-                mask.save(work / STAGING / "orders" / self.order.name / f"{kept}.json")
+                mask.save(below(work / STAGING / "orders", f"{self.order.name}/{kept}.json"))
         return {}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -241,8 +242,8 @@ class Prune(
 
     def save(self, run: Run, mask: HeadMask, model: Model, work: Path) -> None:
         if run.main:
-            mask.save(work / STAGING / self.layout)
-            model.save(work / STAGING / self.folder)
+            mask.save(below(work / STAGING, self.layout))
+            model.save(below(work / STAGING, self.folder))
 
     def tuned(self, run: Run, mask: HeadMask, work: Path) -> Result:
         """A layout cut out of the full model and fine-tuned for as long as gates are."""
@@ -292,7 +293,8 @@ class PruneByGates(Prune):
         self.save(run, pruned.mask, pruned.model, work)
         if run.main:
             write_text(
-                work / STAGING / "gates" / f"{variant.name}.csv", (work / "gates.csv").read_text()
+                below(work / STAGING / "gates", f"{variant.name}.csv"),
+                (work / "gates.csv").read_text(),
             )
         for note in pruned.notes:
             run.progress.say(f"  {note}")
@@ -334,7 +336,7 @@ class PruneGreedily(Prune):
     def make(self, run: Run, work: Path) -> Result:
         sweep, order = self.sweep(run), self.variant.order
         assert order is not None
-        mask = HeadMask.read(run.folder / "orders" / order.name / f"{self.variant.kept}.json")
+        mask = HeadMask.read(below(run.folder / "orders", f"{order.name}/{self.variant.kept}.json"))
         if sweep.tune:
             return self.tuned(run, mask, work)
         if sweep.compensate:
@@ -343,7 +345,7 @@ class PruneGreedily(Prune):
             means = mean_outputs(model.hf, model.discovery, text)
             self.save(run, mask, model.remove(mask, means, grow=True), work)
         elif run.main:
-            mask.save(work / STAGING / self.layout)
+            mask.save(below(work / STAGING, self.layout))
         return {}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -402,8 +404,8 @@ class MakeControl(Prune):
                 layout = made.model.layout
                 if layout is None or layout.heads != full.heads:
                     layout = HeadMask.full(full.heads)
-                layout.save(work / STAGING / self.layout)
-            made.model.save(work / STAGING / self.folder)
+                layout.save(below(work / STAGING, self.layout))
+            made.model.save(below(work / STAGING, self.folder))
         return {"notes": [], **made.facts}
 
     def case(self, run: Run, full: Model, work: Path) -> Case:
@@ -471,7 +473,7 @@ def model_of(run: Run, variant: Variant) -> Model:
         # Grow to whole units: the heads were removed by the unit that was asked for.
         return full_model(run).remove(run.mask(variant), grow=True)
     run.get_or_make(step, with_weights=True)
-    return load(run.folder / step.folder, run.device)
+    return load(below(run.folder, step.folder), run.device)
 
 
 def keeps_all(run: Run, variant: Variant) -> bool:
