@@ -154,7 +154,9 @@ def updates(model: Model, recipe: Training, device: str) -> dict[str, Facts]:
             HeadGates(model.heads.only(kinds), HardConcrete(), 3.0).to(device) if kinds else None
         )
         with (
-            capture(hf, model.found, gates=gates.by_site() if gates else None, explicit=explicit),
+            capture(
+                hf, model.discovery, gates=gates.by_site() if gates else None, explicit=explicit
+            ),
             loss_forward(
                 hf,
                 gates.draw if gates else None,

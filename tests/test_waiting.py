@@ -22,7 +22,7 @@ from syncs import syncs
 from tasks.askers import asker, lines
 
 A_BATCH = 20  # waits that do not depend on the model's size
-KERNEL = "kernel.py"  # the seam's own have their test there
+KERNEL = "kernel.py"  # the attention interface's own have their test there
 
 
 class Ready:

@@ -86,7 +86,7 @@ def test_a_loss_that_is_flat_at_the_end_hides_a_head_from_one_step_only() -> Non
     """Closed form: with logits of ±a · ξ for two words, L = log(1 + exp(−2 a ξ)) is flat at ξ = 1 for a large a, but
     log 2 is lost without the head, all of which many steps find."""
     model = worded("gpt2", n_layer=1, n_head=1, n_embd=8).double()
-    found, site = discover(model), Site("decoder-self", 0)
+    discovery, site = discover(model), Site("decoder-self", 0)
     batch = {
         "input_ids": torch.tensor([[4, 4]]),
         "attention_mask": torch.ones(1, 2, dtype=torch.long),
@@ -110,7 +110,7 @@ def test_a_loss_that_is_flat_at_the_end_hides_a_head_from_one_step_only() -> Non
         model.lm_head.bias[1:3] = 0
         model.lm_head.weight[1, 0], model.lm_head.weight[2, 0] = height, -height
     for steps, expected in ((1, 0.0), (400, np.log(2))):
-        measured = integrated_gradients(model, found, [batch], steps)["attribution.steps"]
+        measured = integrated_gradients(model, discovery, [batch], steps)["attribution.steps"]
         shares = np.arange(1, steps + 1) / steps
         closed = (2 * height / (1 + np.exp(2 * height * shares))).mean()
         assert counted(measured, site)[0].item() == pytest.approx(closed, rel=1e-6)
@@ -119,23 +119,23 @@ def test_a_loss_that_is_flat_at_the_end_hides_a_head_from_one_step_only() -> Non
 
 def test_the_model_is_as_before_and_a_broken_one_is_reported() -> None:
     model = worded("marian").train()
-    found, inputs = discover(model), asking(model, "marian")
+    discovery, inputs = discover(model), asking(model, "marian")
     before = state(model)
-    integrated_gradients(model, found, [inputs], 2)
+    integrated_gradients(model, discovery, [inputs], 2)
     assert state(model) == before
-    site = found.heads.sites[-1]
-    broken(model, found.modules[site])
+    site = discovery.heads.sites[-1]
+    broken(model, discovery.modules[site])
     with pytest.raises(HeadwiseError, match=where(site)):
-        integrated_gradients(model, found, [inputs], 2)
+        integrated_gradients(model, discovery, [inputs], 2)
 
 
 def test_a_layer_without_heads_has_no_row() -> None:
     model = worded("marian")
-    found = discover(model)
+    discovery = discover(model)
     smaller = remove(
         model,
-        found,
-        HeadMask.full(found.heads).without(Head("cross", 1, head) for head in range(4)),
+        discovery,
+        HeadMask.full(discovery.heads).without(Head("cross", 1, head) for head in range(4)),
     )
     measured = integrated_gradients(smaller, discover(smaller), [asking(model, "marian")], 2)[
         "attribution.steps"

@@ -67,9 +67,9 @@ class TestTuning:
         as_pruned = TRAINING.model_copy(
             update={"epochs": 2, "learning_rate": 3e-4, "warmup": 2, "schedule": "linear"}
         )
-        found = discover(plain.hf)
+        discovery = discover(plain.hf)
         cost = train_model(
-            plain.hf, plain.tokenizer, found, bench.training(tmp_path / "plain", as_pruned)
+            plain.hf, plain.tokenizer, discovery, bench.training(tmp_path / "plain", as_pruned)
         )
         average(plain.hf, tmp_path / "plain", 2)
         assert same(state(tuned.model), state(plain)) and tuned.cost["updates"] == cost["updates"]
@@ -99,7 +99,7 @@ class TestTuning:
     ) -> None:
         mask = some(bench.model.heads)
         tuned = tune(bench.model, bench.training(tmp_path), GATES, KINDS, mask)
-        with masked(bench.model.hf, bench.model.found, mask):
+        with masked(bench.model.hf, bench.model.discovery, mask):
             assert tuned.loss_before == pytest.approx(bench.loss(bench.model), abs=1e-5)
         assert tuned.loss_after < tuned.loss_before and tuned.mask == mask == tuned.model.layout
 
@@ -142,7 +142,7 @@ def case_of(full: Model, shape: Architecture, mask: HeadMask, run: TrainingRun) 
         return Model(build_model(shape, full.tokenizer, run.seed), full.tokenizer, "untrained")
 
     def train(model: Model) -> dict[str, Any]:
-        facts = converge(model.hf, model.tokenizer, model.found, run)
+        facts = converge(model.hf, model.tokenizer, model.discovery, run)
         model.hf.eval()
         return facts
 
@@ -196,7 +196,7 @@ class TestFromScratch:
         )
         run = bench.training(tmp_path, still, 3)
         model = from_scratch(case_of(bench.model, SHAPE, mask, run)).model
-        with masked(whole.hf, whole.found, mask):
+        with masked(whole.hf, whole.discovery, mask):
             assert bench.loss(model) == pytest.approx(bench.loss(whole), abs=1e-5)
 
 

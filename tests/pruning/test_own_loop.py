@@ -73,7 +73,7 @@ def test_a_bare_loop(model: hw.Model) -> None:
         and vars(model.hf).keys() == before.keys()
     )
     inputs = {"input_ids": torch.stack([row["input_ids"] for row in data[:5]])}
-    with torch.no_grad(), masked(model.hf, model.found, gates.mask()):
+    with torch.no_grad(), masked(model.hf, model.discovery, gates.mask()):
         torch.testing.assert_close(smaller.hf(**inputs).logits, model.hf(**inputs).logits)
 
 

@@ -214,7 +214,7 @@ class TestRun:
         self, bench: Bench, three: tuple[Model, Pruned, Path]
     ) -> None:
         model, result, _ = three
-        with masked(model.hf, model.found, result.mask):
+        with masked(model.hf, model.discovery, result.mask):
             assert bench.loss(model) == result.loss
         assert bench.loss(result.model) == pytest.approx(result.loss, abs=1e-5)
 

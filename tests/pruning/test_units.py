@@ -286,7 +286,7 @@ class TestCache:
             mask = at_random(
                 model.heads, SELF, draw.choice([n for n in counts if n < 24]), seed, unit
             )
-            with masked(model.hf, model.found, mask):
+            with masked(model.hf, model.discovery, mask):
                 expected = probe(model.hf)
             small = model.remove(mask)
             assert (expected - probe(small.hf)).abs().max() <= 1e-5

@@ -189,9 +189,9 @@ class TestSaving:
 
     def test_removal_keeps_the_embeddings_apart(self, model: PreTrainedModel) -> None:
         perturbed(model)
-        found = discover(model)
+        discovery = discover(model)
         smaller: Any = remove(
-            model, found, HeadMask.full(found.heads).without([Head("encoder-self", 0, 1)])
+            model, discovery, HeadMask.full(discovery.heads).without([Head("encoder-self", 0, 1)])
         )
         assert smaller.get_input_embeddings() is smaller.get_encoder().embed_tokens
         assert smaller.get_input_embeddings() is not model.get_input_embeddings()

@@ -61,7 +61,7 @@ class Losses:
         if task.predicts_classes:
             return cls.of_classes(text, [whole, *masks], cut)
         silenced = removal_losses(
-            task.hf, task.found, text, [whole, *masks] if cut is None else [whole]
+            task.hf, task.discovery, text, [whole, *masks] if cut is None else [whole]
         )
         columns, tokens = [silenced[0]], silenced[1]
         for place, mask in enumerate(masks if cut is not None else ()):
@@ -69,7 +69,7 @@ class Losses:
             smaller = cut(mask)
             share = part(text.progress, place / len(masks), (place + 1) / len(masks))
             whole = HeadMask.full(smaller.heads)
-            lost, _ = removal_losses(smaller.hf, smaller.found, text.reporting(share), [whole])
+            lost, _ = removal_losses(smaller.hf, smaller.discovery, text.reporting(share), [whole])
             columns.append(lost)
         summed = np.concatenate(columns, axis=1)
         if not np.isfinite(summed).all():
@@ -89,7 +89,7 @@ class Losses:
             share = part(text.progress, place / len(masks), (place + 1) / len(masks))
             own = cut is not None and place > 0  # the first mask is the whole model's
             smaller = cut(mask).task if cut is not None and own else model
-            with nullcontext() if own else masked(model.hf, model.found, mask):
+            with nullcontext() if own else masked(model.hf, model.discovery, mask):
                 found.append(answers(smaller.hf, text.reporting(share)))
         lost, right = (np.stack(columns, 1) for columns in zip(*found, strict=True))
         if not np.isfinite(lost).all():

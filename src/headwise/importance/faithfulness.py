@@ -93,7 +93,7 @@ def faithfulness(
     rescore = {
         name: partial(importance_values, model, even, entries[name].name) for name in rescored
     }
-    lose = partial(removal_losses, model.hf, model.found, Fold(text, 1))
+    lose = partial(removal_losses, model.hf, model.discovery, Fold(text, 1))
     curves = removal_curves(model.heads, values, lose, rescore, range(orders))
     rows += area_rows(curves, seed)
 

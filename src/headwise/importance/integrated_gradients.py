@@ -35,12 +35,12 @@ STEPS = 5  # as Hanna et al. 2024 use
 )
 def integrated_measure(model: Model, batches: Batches | Fold) -> dict[str, SentenceSums]:
     """Attribution in steps of a model's loss on a text."""
-    return integrated_gradients(model.hf, model.found, batches)
+    return integrated_gradients(model.hf, model.discovery, batches)
 
 
 def integrated_gradients(
     model: nn.Module,
-    found: Discovery,
+    discovery: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
     steps: int = STEPS,
     tokens: int = TOKENS,
@@ -51,13 +51,13 @@ def integrated_gradients(
         attribution.steps(h) = −1/m Σ_{k = 1 … m} ∂L/∂ξ_h at ξ = k/m,   m = steps.
 
     This is EAP-IG of nodes (Hanna et al. 2024, "Have faith in faithfulness"; `EAP-IG-activations` of their
-    program and of the MIB benchmark) with zero as the stand-in: a text without counterparts has no other.
+    program and of the MIB benchmark) with zero as the replacement: a text without counterparts has no other.
     One step is attribution.zero. With many steps the heads of a layer sum to the loss without them all less the loss
     with them (completeness); the difference falls as 1/m.
 
     tokens: positions in one forward. Evaluation mode. Raises HeadwiseError for values that are not finite.
     """
-    sums = SentenceSums(found.heads)
+    sums = SentenceSums(discovery.heads)
     with (
         differentiable(model),
         evaluating(model),
@@ -65,21 +65,26 @@ def integrated_gradients(
         reloading(model),
         torch.enable_grad(),
     ):
-        for batch in recordings(model, found, batches):
+        for batch in recordings(model, discovery, batches):
             worth = {
-                site: -slopes(model, found, batch, site, steps, tokens) / steps
-                for site in found.modules
+                site: -slopes(model, discovery, batch, site, steps, tokens) / steps
+                for site in discovery.modules
             }
             add_all((sums, site, values, batch.asked) for site, values in worth.items())
     return {"attribution.steps": sums}
 
 
 def slopes(
-    model: nn.Module, found: Discovery, batch: RecordedBatch, site: Site, steps: int, tokens: int
+    model: nn.Module,
+    discovery: Discovery,
+    batch: RecordedBatch,
+    site: Site,
+    steps: int,
+    tokens: int,
 ) -> Tensor:
     """Σ_k ∂L/∂ξ_h at ξ = k / steps, by sentence and head of one layer: B H."""
     wide = torch.promote_types(next(model.parameters()).dtype, torch.float32)
-    total = batch.losses.new_zeros(len(batch.losses), found.heads.count(site), dtype=wide)
+    total = batch.losses.new_zeros(len(batch.losses), discovery.heads.count(site), dtype=wide)
     if not total.shape[1]:
         return total
     longest = max(there.shape[1] for there in batch.there.values())
@@ -90,7 +95,7 @@ def slopes(
         shares = range(start, min(start + together, steps + 1))
         gates = [torch.full_like(total, share / steps, requires_grad=True) for share in shares]
         lost = losses(
-            model, found, batch, [{site: partial(faded, gate=gate)} for gate in gates], tokens
+            model, discovery, batch, [{site: partial(faded, gate=gate)} for gate in gates], tokens
         )
         total += torch.stack(torch.autograd.grad(lost.sum(), gates)).sum(0)
     return total

@@ -214,7 +214,7 @@ def removal_effects(
         *(whole.without(pair) for pair in pairs),
     ]
     batches = model.task.batches(text, lambda share, _: progress(share, what))
-    return Effects(heads, pairs, *removal_losses(model.hf, model.found, batches, masks))
+    return Effects(heads, pairs, *removal_losses(model.hf, model.discovery, batches, masks))
 
 
 def address(pair: Pair) -> dict[str, Any]:

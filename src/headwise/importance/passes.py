@@ -180,7 +180,7 @@ def labelled(report: Report, label: str) -> Report:
 def provided(model: Model, text: Batches | None = None) -> set[str]:
     """What a model and its text provide of what measures need."""
     given: set[str] = {*(model.task.provides if text is None else text.provides)}
-    if not model.found.inline:
+    if not model.discovery.inline:
         given.add("attention")
     if not is_offloaded(model.hf):
         given.add("weights")
@@ -226,7 +226,7 @@ def importance_values(
     refuse_unscorable(model, [name], text if isinstance(text, Batches) else text.batches)
     with (
         failing_together(),
-        masked(model.hf, model.found, mask) if mask is not None else nullcontext(),
+        masked(model.hf, model.discovery, mask) if mask is not None else nullcontext(),
     ):
         found = run_pass(model, text, [name], seed)
         if name in found.sums:

@@ -133,7 +133,7 @@ def weight_norms(model: Model) -> dict[Head, float]:
     modules: dict[str, nn.Module] = dict(model.hf.named_modules())
     norms: dict[Head, float] = {}
     for site in model.heads.sites:
-        name, count = model.found.names[site], model.heads.count(site)
+        name, count = model.discovery.names[site], model.heads.count(site)
         groups = model.heads.key_value[site.kind][site.layer]
         if not count:
             continue

@@ -60,7 +60,7 @@ class GatedLoop(TrainerCallback):
 
     def __enter__(self) -> Self:
         hf = self.model.hf
-        self.block.enter_context(capture(hf, self.model.found, gates=self.gates.by_site()))
+        self.block.enter_context(capture(hf, self.model.discovery, gates=self.gates.by_site()))
         self.block.callback(hf.register_forward_pre_hook(self.draw).remove)
         return self
 

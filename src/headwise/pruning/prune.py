@@ -188,7 +188,9 @@ def prune_greedily(
     score = RemovalScore(model, batches, scores[0], options.rescore, seed)
     masks = [HeadMask.full(model.heads), *greedy_masks(score, options).values()]
     batches = batches.reporting(silent)
-    means = mean_outputs(model.hf, model.found, batches.intact()) if options.compensate else None
+    means = (
+        mean_outputs(model.hf, model.discovery, batches.intact()) if options.compensate else None
+    )
     cut = partial(
         model.remove, means=means, grow=True
     )  # the masks obey the unit that was asked for

@@ -242,7 +242,7 @@ def measured(hf: PreTrainedModel, recipe: Training, batch: Mapping[str, Tensor])
     """The rates of a model on a batch, as training gets it; that of decoding is none."""
     device = hf.device.type
     positions = batch["input_ids"].numel()
-    found = discover(hf)
+    discovery = discover(hf)
     explicit = device == "cpu"
     mixed = torch.autocast(device, torch.bfloat16, enabled=bfloat16(recipe.dtype, device))
     optimizer = torch.optim.AdamW(hf.parameters(), lr=0.0, fused=True)
@@ -254,7 +254,7 @@ def measured(hf: PreTrainedModel, recipe: Training, batch: Mapping[str, Tensor])
         with evaluating(hf), torch.no_grad():
             hf(**batch, smoothing=0.0)
 
-    with capture(hf, found, explicit=explicit), loss_forward(hf), fast_dropout(hf):
+    with capture(hf, discovery, explicit=explicit), loss_forward(hf), fast_dropout(hf):
         reading = best(forward, device)
         hf.train()
         with mixed:
@@ -362,7 +362,7 @@ def longest_path(builds: Sequence[Build], cost: Mapping[str, float]) -> list[str
     """The path through the graph that costs most, along builds that wait for each other (the critical path)."""
     parents: dict[str, list[str]] = {}
     for build in builds:
-        parents[build.name] = [name for name in build.after if name in cost]
+        parents[build.name] = [name for name in build.waits_for if name in cost]
     total: dict[str, float] = {}
     before: dict[str, str | None] = {}
     for name in TopologicalSorter(parents).static_order():
@@ -385,7 +385,7 @@ def plan_lines(builds: Sequence[Build]) -> list[str]:
     names, costs = max(map(len, cost), default=0), max(map(len, cost.values()), default=0)
     lines = []
     for build in builds:
-        waits = [name for name in build.after if name in left and not build.done]
+        waits = [name for name in build.waits_for if name in left and not build.done]
         after = f"  after {name_some_steps(waits)}" if waits else ""
         lines.append(
             f"{build.name:<{names}}  {cost[build.name]:>{costs}}{after}{'  (exclusive)' if build.exclusive else ''}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
+from headwise.files import below
 from headwise.heads import Head, HeadMask, write_text
 from headwise.importance.ablation import mean_outputs
 from headwise.loading import load
@@ -21,7 +22,7 @@ from headwise.pruning.greedy import RemovalScore, greedy_masks
 from headwise.pruning.prune import prune_by_training
 from headwise.study.estimate import Estimate
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
-from headwise.study.records import MADE, Result, digest
+from headwise.study.records import STAGING, Result, digest
 from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Ranking, Variant
@@ -35,12 +36,14 @@ MEANS = 2000  # training pairs that mean outputs are taken over
 
 
 @dataclass(frozen=True)
-class Train(Step, stage="train", names="train", shared=True, repeatable=True, costly=True):
+class Train(
+    Step, stage="train", name_format="train", distributed=True, reproducible=True, costly=True
+):
     """Train the model of the plan, or copy the given one, to model/."""
 
     VERSION = 2  # smaller chunks of the loss add up in another order
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return []
 
     def inputs(self, run: Run) -> dict[str, Any]:
@@ -58,7 +61,7 @@ class Train(Step, stage="train", names="train", shared=True, repeatable=True, co
     def outputs(self, run: Run) -> list[str]:
         return ["model"] if isinstance(run.plan.model, str) else ["model", "train"]
 
-    def weights(self, run: Run) -> list[str]:
+    def model_outputs(self, run: Run) -> list[str]:
         return ["model"]
 
     def make(self, run: Run, work: Path) -> Result:
@@ -72,7 +75,7 @@ class Train(Step, stage="train", names="train", shared=True, repeatable=True, co
         if run.generates:
             model.task.check_generates()
         if run.main:
-            model.save(work / MADE / "model")
+            model.save(work / STAGING / "model")
         return {
             "parameters": model.parameters,
             "heads": model.heads.to_json(),
@@ -89,7 +92,7 @@ FULL_MODEL = Train()
 
 def full_model(run: Run) -> Model:
     """The full model, made first where it is not there."""
-    run.get_or_make(FULL_MODEL, whole=True)
+    run.get_or_make(FULL_MODEL, with_weights=True)
     return run.full
 
 
@@ -116,11 +119,11 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
         build_model(shape, tokenizer, run.plan.seed).to(run.device), tokenizer, run.plan.name
     )
     how = training(run, model, work, shape.max_length)
-    facts = converge(model.hf, tokenizer, model.found, how)
+    facts = converge(model.hf, tokenizer, model.discovery, how)
     if run.main:
-        model.save(work / MADE / "model")
-        write_text(work / MADE / "train" / "log.csv", (work / "log.csv").read_text())
-        shutil.copytree(work / "runs", work / MADE / "train" / "tensorboard", dirs_exist_ok=True)
+        model.save(work / STAGING / "model")
+        write_text(work / STAGING / "train" / "log.csv", (work / "log.csv").read_text())
+        shutil.copytree(work / "runs", work / STAGING / "train" / "tensorboard", dirs_exist_ok=True)
     return {
         **facts,
         "heads": model.heads.to_json(),
@@ -132,7 +135,9 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
 
 
 @dataclass(frozen=True)
-class RankHeads(Step, stage="prune", names="ranking/{0.ranking.name}", shared=True, costly=True):
+class RankHeads(
+    Step, stage="prune", name_format="ranking/{0.ranking.name}", distributed=True, costly=True
+):
     """A greedy order: the masks of its steps, as layouts in rankings/."""
 
     sweep_index: int
@@ -144,7 +149,7 @@ class RankHeads(Step, stage="prune", names="ranking/{0.ranking.name}", shared=Tr
         assert isinstance(sweep, GreedySweep)
         return sweep
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
@@ -162,14 +167,14 @@ class RankHeads(Step, stage="prune", names="ranking/{0.ranking.name}", shared=Tr
 
     def make(self, run: Run, work: Path) -> Result:
         sweep = self.sweep(run)
-        (work / MADE / "rankings" / self.ranking.name).mkdir(
+        below(work / STAGING / "rankings", self.ranking.name).mkdir(
             parents=True, exist_ok=True
         )  # where no head is to go, too
         for kept, mask in greedy_masks(
             removal_score(run, self.ranking, sweep.rescore), sweep
         ).items():
             if run.main:
-                mask.save(work / MADE / "rankings" / self.ranking.name / f"{kept}.json")
+                mask.save(below(work / STAGING / "rankings", f"{self.ranking.name}/{kept}.json"))
         return {}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -194,9 +199,9 @@ def removal_score(run: Run, ranking: Ranking, rescore: bool) -> RemovalScore:
 class Prune(
     Step,
     stage="prune",
-    names="prune/{0.variant.name}",
-    shared=True,
-    repeatable=True,
+    name_format="prune/{0.variant.name}",
+    distributed=True,
+    reproducible=True,
     costly=True,
 ):
     """One smaller model: its layout in layouts/, its weights in pruned/."""
@@ -217,13 +222,13 @@ class Prune(
         """Whether its weights are more than the full model's without some heads, so that they are saved."""
         return True
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
 
     def outputs(self, run: Run) -> list[str]:
-        return [self.layout, *self.weights(run)]
+        return [self.layout, *self.model_outputs(run)]
 
-    def weights(self, run: Run) -> list[str]:
+    def model_outputs(self, run: Run) -> list[str]:
         return [self.folder] if self.has_weights(run) else []
 
     def tuning_inputs(self, run: Run) -> dict[str, Any]:
@@ -239,8 +244,8 @@ class Prune(
 
     def save(self, run: Run, mask: HeadMask, model: Model, work: Path) -> None:
         if run.main:
-            mask.save(work / MADE / self.layout)
-            model.save(work / MADE / self.folder)
+            mask.save(below(work / STAGING, self.layout))
+            model.save(below(work / STAGING, self.folder))
 
     def tuned(self, run: Run, mask: HeadMask, work: Path) -> Result:
         """A layout cut out of the full model and fine-tuned for as long as gates are."""
@@ -261,7 +266,7 @@ class Prune(
 
 def fresh_model(run: Run) -> Model:
     """The full model, to be trained on."""
-    run.get_or_make(FULL_MODEL, whole=True)
+    run.get_or_make(FULL_MODEL, with_weights=True)
     return run.fresh()
 
 
@@ -290,7 +295,8 @@ class PruneByGates(Prune):
         self.save(run, pruned.mask, pruned.model, work)
         if run.main:
             write_text(
-                work / MADE / "gates" / f"{variant.name}.csv", (work / "gates.csv").read_text()
+                below(work / STAGING / "gates", f"{variant.name}.csv"),
+                (work / "gates.csv").read_text(),
             )
         for note in pruned.notes:
             run.progress.say(f"  {note}")
@@ -317,7 +323,7 @@ class PruneGreedily(Prune):
         sweep = self.sweep(run)
         return sweep.tune or sweep.compensate
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         assert self.variant.ranking is not None
         return [RankHeads(self.variant.sweep_index, self.variant.ranking)]
 
@@ -333,16 +339,18 @@ class PruneGreedily(Prune):
         sweep = self.sweep(run)
         ranking = self.variant.ranking
         assert ranking is not None
-        mask = HeadMask.read(run.folder / "rankings" / ranking.name / f"{self.variant.kept}.json")
+        mask = HeadMask.read(
+            below(run.folder / "rankings", f"{ranking.name}/{self.variant.kept}.json")
+        )
         if sweep.tune:
             return self.tuned(run, mask, work)
         if sweep.compensate:
             model = full_model(run)
             text = model.task.batches(run.text("train").head(MEANS)).intact()
-            means = mean_outputs(model.hf, model.found, text)
+            means = mean_outputs(model.hf, model.discovery, text)
             self.save(run, mask, model.remove(mask, means, grow=True), work)
         elif run.main:
-            mask.save(work / MADE / self.layout)
+            mask.save(below(work / STAGING, self.layout))
         return {}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -361,7 +369,7 @@ class MakeControl(Prune):
     def facts(self) -> Control:
         return control[self.name_of_control]
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         reference = self.variant.reference
         return [FULL_MODEL, prune_step(reference)] if reference else [FULL_MODEL]
 
@@ -401,8 +409,8 @@ class MakeControl(Prune):
                 layout = made.model.layout
                 if layout is None or layout.heads != full.heads:
                     layout = HeadMask.full(full.heads)
-                layout.save(work / MADE / self.layout)
-            made.model.save(work / MADE / self.folder)
+                layout.save(below(work / STAGING, self.layout))
+            made.model.save(below(work / STAGING, self.folder))
         return {"notes": [], **made.facts}
 
     def case(self, run: Run, full: Model, work: Path) -> Case:
@@ -426,7 +434,7 @@ class MakeControl(Prune):
         def train(model: Model) -> dict[str, Any]:
             limit = shape.max_length if isinstance(shape, Architecture) else None
             facts = converge(
-                model.hf, model.tokenizer, model.found, training(run, full, work, limit)
+                model.hf, model.tokenizer, model.discovery, training(run, full, work, limit)
             )
             model.hf.eval()
             return facts
@@ -471,8 +479,8 @@ def model_of(run: Run, variant: Variant) -> Model:
         run.get_or_make(step)
         # Grow to whole units: the heads were removed by the unit that was asked for.
         return full_model(run).remove(run.mask(variant), grow=True)
-    run.get_or_make(step, whole=True)
-    return load(run.folder / step.folder, run.device)
+    run.get_or_make(step, with_weights=True)
+    return load(below(run.folder, step.folder), run.device)
 
 
 def keeps_all(run: Run, variant: Variant) -> bool:

@@ -39,7 +39,7 @@ def preflight(
     engine = plan.search.engine
     refuse_engine(engine, device)
     if given and engine != "transformers":
-        refuse_model(engine, given().hf, given().tokenizer, given().found)
+        refuse_model(engine, given().hf, given().tokenizer, given().discovery)
     if given and any(sweep.keep or sweep.unit for sweep in plan.pruning):
         refuse_heads(plan, given())
     to_do = [build for build in builds if not build.done]
