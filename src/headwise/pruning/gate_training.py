@@ -154,8 +154,12 @@ def trainable(
     except BaseException:
         layers.unload()
         raise
-    with in_float32(model):
+    tied = model.config.tie_word_embeddings
+    with in_float32(model), warnings.catch_warnings(action="ignore"):  # of untied embeddings
         layers.merge_and_unload()
+    # peft compares the output layer with the encoder's embeddings, and says they are not tied where
+    # the decoder has embeddings of its own: a saved model would then miss the output layer's weights
+    model.config.tie_word_embeddings = tied
 
 
 def train_gates_alone(model: nn.Module, mode: bool = True) -> nn.Module:
