@@ -57,7 +57,8 @@ class LossesOfOne:
         return self.losses.rows(self.column, seed)
 
     def signatures(self) -> dict[str, str]:
-        return {}
+        name = "perplexity" if self.losses.right is None else "accuracy"
+        return {f"{name}_signature": self.losses.made}
 
     def difference(self, other: LossesOfOne, seed: int) -> Change:
         return self.losses.change(self.column, other.losses, other.column, seed)

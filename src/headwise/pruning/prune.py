@@ -212,7 +212,7 @@ def prune_greedily(
             warnings.warn(too_generous("max_drop", max_drop, whole), stacklevel=3)
         return cut(smallest_within(masks, bleu, max_drop)[0])
     losses = Losses.measure(
-        model.task.batches(dev, rest), masks[1:], cut if options.compensate else None
+        model.task.quality_batches(dev, rest), masks[1:], cut if options.compensate else None
     )
     return cut(smallest_within(masks, lambda mask: losses.gain(masks.index(mask)), max_drop)[0])
 

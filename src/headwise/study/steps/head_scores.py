@@ -164,7 +164,7 @@ class Score(Step, stage="score", names="score", once=True):
         save_table(scores.table, scores.signature, work / MADE / "heads.csv")
         relevance = relevance_table(scores.relevance)
         write_text(work / MADE / "lrp.csv", relevance.to_csv(index=False, float_format="%.6g"))
-        return {}
+        return {"left_out": text.left_out} if text.left_out else {}
 
 
 @dataclass(frozen=True)
