@@ -37,8 +37,8 @@ import headwise as hw
 from headwise.lab.server import serve
 from headwise.lab.session import Session
 from headwise.options import Architecture
-from headwise.training.build import build_model
 from headwise.training.tokenizer import learn_subwords
+from headwise.training.translation_model import build_model
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ def test_the_output_is_that_of_the_masked_model(translator: Session) -> None:
     look = translator.look(Question(text=TEXT, gates=dict.fromkeys(map(str, off), 0.0), beam=3))
     model, mask = translator.model, hw.HeadMask.full(translator.model.heads).without(off)
     batch = batch_of(translator, TEXT)
-    with masked(model.hf, model.found, mask), torch.no_grad():
+    with masked(model.hf, model.discovery, mask), torch.no_grad():
         after = model.translate([TEXT], beam=3)[0]
         loss = sentence_losses(
             model.hf(**{k: v for k, v in batch.items() if k != "labels"}, use_cache=False).logits,
@@ -83,10 +83,10 @@ def test_the_maps_are_those_of_a_capture(translator: Session) -> None:
     assert look["after"] == look["before"], "the maps are of the same tokens"
     gate = {Site("encoder-self", 0): torch.tensor([1, 1, 1, 0.999])}
 
-    def watch(call: Any) -> None:
+    def hook(call: Any) -> None:
         seen[call.site] = call.weights[0].numpy()
 
-    with capture(model.hf, model.found, watch=watch, weights=True, gates=gate), torch.no_grad():
+    with capture(model.hf, model.discovery, hook=hook, weights=True, gates=gate), torch.no_grad():
         model.hf(**inputs, use_cache=False)
     assert len(look["maps"]) == len(seen) == len(model.heads.sites)
     for site in look["maps"]:
@@ -101,7 +101,7 @@ def test_every_head_off_costs_what_exact_ablation_says(family: str, ablation: Ab
     session = Session(asker(family))
     found = session.ablate(Question(text=TEXT, ablation=ablation))
     batch = batch_of(session, TEXT)
-    measured = ablate(session.model.hf, session.model.found, [batch], [f"ablation.{ablation}"])[
+    measured = ablate(session.model.hf, session.model.discovery, [batch], [f"ablation.{ablation}"])[
         f"ablation.{ablation}"
     ]
     table = {

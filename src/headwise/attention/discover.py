@@ -1,4 +1,4 @@
-"""Finding the heads of a model: a small forward with watched attention, and checks that the map can be trusted.
+"""Finding the heads of a model: a small forward with hooked attention, and checks that the map can be trusted.
 
 Models that do not call transformers' attention registry ignore our function silently, and some compute something else
 under another function's name. So the probe runs twice, as the model is and through our function, and a difference is an
@@ -89,7 +89,7 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
 
     states = {module: kernel.HookState() for module in model.modules()}
     for module, state in states.items():
-        state.passes.append((Site("encoder-self", 0), [kernel.Hooks(watch=partial(note, module))]))
+        state.passes.append((Site("encoder-self", 0), [kernel.Hooks(hook=partial(note, module))]))
     with routed(model), kernel.patched(kernel.NAME, states), ExitStack() as block:
         for module in states:
             block.callback(module.register_forward_pre_hook(enter).remove)
@@ -131,7 +131,7 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
         stock = probe(model)
     if (moved := output_difference(stock, through)) is not None:
         raise HeadwiseError(
-            f"This {type(model).__name__} computes something else as soon as headwise watches its attention (by "
+            f"This {type(model).__name__} computes something else as soon as headwise hooks into its attention (by "
             f"{moved:.2g}, where its largest output is {float(largest(stock)):.2g}): headwise cannot work on it."
         )
     own = {site: outputs[module] for site, module in modules.items() if module in outputs}
@@ -436,24 +436,24 @@ def routed(model: nn.Module, name: str = kernel.NAME) -> Iterator[None]:
 
 
 @contextmanager
-def seam(
+def attention_interface(
     model: nn.Module,
-    found: Discovery,
+    discovery: Discovery,
     states: Mapping[nn.Module, kernel.HookState],
-    watched: bool = True,
+    calls: bool = True,
 ) -> Iterator[None]:
-    """A `with` block in which the hooks of `states` act. watched: whether any of them watches or replaces."""
+    """A `with` block in which the hooks of `states` act. calls: whether any of them gets calls: reads or replaces."""
     with ExitStack() as block:
-        if not found.inline:
+        if not discovery.inline:
             block.enter_context(routed(model))
         block.enter_context(kernel.patched(kernel.NAME, states))
-        spies = {found.modules[site]: inline.Spy() for site in found.inline}
-        if watched:
-            block.enter_context(kernel.patched("forward", inline.spied(spies)))
+        recorders = {discovery.modules[site]: inline.Recorder() for site in discovery.inline}
+        if calls:
+            block.enter_context(kernel.patched("forward", inline.recorded_forwards(recorders)))
         for module, output in {
-            found.modules[site]: output for site, output in found.inline.items()
+            discovery.modules[site]: output for site, output in discovery.inline.items()
         }.items():
-            arrive = partial(inline.arrive, module, states[module], output, spies[module])
+            arrive = partial(inline.arrive, module, states[module], output, recorders[module])
             block.callback(output.projection.register_forward_pre_hook(arrive).remove)
         yield
 

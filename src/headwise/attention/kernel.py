@@ -67,10 +67,10 @@ class AttentionCall:
 
 @dataclass
 class Hooks:
-    """What one capture does at a site: call `watch`, replace the output by `replace(call)`, scale heads by `gate`."""
+    """What one capture does at a site: call `hook`, replace the output by `replace(call)`, scale heads by `gate`."""
 
-    watch: Callable[[AttentionCall], None] | None = None
-    weights: bool = False  # whether `watch` and `replace` need the weights
+    hook: Callable[[AttentionCall], None] | None = None
+    weights: bool = False  # whether `hook` and `replace` need the weights
     gate: Gate | None = None  # H, or B H
     replace: Callable[[AttentionCall], Tensor] | None = None
 
@@ -138,13 +138,13 @@ def attend(
 
 
 def hooked(opened: list[Hooks], call: AttentionCall | None, output: Tensor) -> Tensor:
-    """The heads' outputs B Q H D after the hooks of every open capture. call: where a hook watches or replaces."""
+    """The heads' outputs B Q H D after the hooks of every open capture. call: where a hook reads or replaces."""
     for hooks in opened:
-        if hooks.watch or hooks.replace:
+        if hooks.hook or hooks.replace:
             assert call is not None
             now = replace(call, weights=call.weights if hooks.weights else None, output=output)
-            if hooks.watch:
-                hooks.watch(now)
+            if hooks.hook:
+                hooks.hook(now)
             if hooks.replace:
                 output = hooks.replace(now)
         if hooks.gate is not None:
@@ -159,7 +159,7 @@ def refuse_unknown(kwargs: Mapping[str, Any]) -> None:
         if name not in _KNOWN and isinstance(value, Tensor | float):
             raise HeadwiseError(
                 f"This model passes '{name}' to its attention, which headwise does not support: "
-                "its heads cannot be watched."
+                "no hook can read its heads."
             )
 
 

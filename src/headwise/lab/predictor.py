@@ -202,9 +202,9 @@ class Predictor:
         gates: HeadGates,
         replacement: Replacement,
         check: Check,
-        watch: Callable[[AttentionCall], None] | None = None,
+        hook: Callable[[AttentionCall], None] | None = None,
     ) -> Iterator[None]:
-        """A block in which heads are turned down. Layers without a gate compute as usual. watch:
+        """A block in which heads are turned down. Layers without a gate compute as usual. hook:
         sees every call with its weights."""
         by_site: dict[Site, dict[int, float]] = defaultdict(dict)
         for head, gate in gates.items():
@@ -216,11 +216,11 @@ class Predictor:
 
         def see(call: AttentionCall) -> None:
             check()
-            if watch:
-                watch(call)
+            if hook:
+                hook(call)
 
-        weights = watch is not None
-        with capture(self.hf, self.model.found, watch=see, weights=weights, replace=changes):
+        weights = hook is not None
+        with capture(self.hf, self.model.discovery, hook=see, weights=weights, replace=changes):
             yield
 
     def effects(
@@ -238,7 +238,7 @@ class Predictor:
 
         Exact: every head is a row of a batch of copies of the sentence.
         """
-        found = self.model.found
+        discovery = self.model.discovery
         on = [index for index, head in enumerate(self.heads) if gates.get(head, 1.0) > 0]
         trials: list[Trial] = []
         for index in on:
@@ -253,13 +253,13 @@ class Predictor:
         forward = partial(self.logs, prompt, full)
 
         with self.turned_down(gates, replacement, check):
-            with recording(self.hf, found, 1, lambda call: None) as record:
+            with recording(self.hf, discovery, 1, lambda call: None) as record:
                 before = forward(1)
-            reusable(self.hf, found, record, forward, before)
+            reusable(self.hf, discovery, record, forward, before)
             changes = torch.zeros(len(self.heads), before.shape[1])
             done = 0
             for group in group_trials(record, trials, copies):
-                with trying(self.hf, found, record, [trials[trial] for trial in group]):
+                with trying(self.hf, discovery, record, [trials[trial] for trial in group]):
                     after = forward(len(group))
                 changes[[on[trial] for trial in group]] = after - before
                 done += len(group)
