@@ -99,7 +99,7 @@ class FieldOption:
             self.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=default,
-            annotation=Annotated[parsed | None if default is None else parsed, option],
+            annotation=Annotated[parsed | None if default is None else parsed, option],  # type: ignore[valid-type]
         )
 
     def read(self, given: Any) -> Any:
