@@ -33,17 +33,17 @@ from headwise.attention import capture
 from headwise.data.text import ParallelText
 from headwise.decoding.translator import Generate, translate
 from headwise.heads import HeadMask, Kind
-from headwise.importance.measurement import run_pass
 from headwise.importance.measures import measure, passes
+from headwise.importance.passes import run_pass
 from headwise.model import Model
 from headwise.options import Architecture, Search, Training
 from headwise.pruning.gates import HardConcrete, HeadGates
 from headwise.study.estimate import random_batch, wait_for
-from headwise.training.build import build_model
 from headwise.training.dropout import fast_dropout
-from headwise.training.loss_forward import loss_forward
+from headwise.training.loss import loss_forward
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import bfloat16
+from headwise.training.translation_model import build_model
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from syncs import syncs
@@ -154,7 +154,9 @@ def updates(model: Model, recipe: Training, device: str) -> dict[str, Facts]:
             HeadGates(model.heads.only(kinds), HardConcrete(), 3.0).to(device) if kinds else None
         )
         with (
-            capture(hf, model.found, gates=gates.by_site() if gates else None, explicit=explicit),
+            capture(
+                hf, model.discovery, gates=gates.by_site() if gates else None, explicit=explicit
+            ),
             loss_forward(
                 hf,
                 gates.draw if gates else None,

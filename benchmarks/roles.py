@@ -27,8 +27,8 @@ from headwise.data.treebank import Treebank
 from headwise.options import Architecture
 from headwise.roles.passes import Subject, half_of, on_treebank, run_model, treebank_batches
 from headwise.roles.rare import count_tokens
-from headwise.training.build import build_model
 from headwise.training.tokenizer import learn_subwords
+from headwise.training.translation_model import build_model
 
 
 def main() -> None:
@@ -46,12 +46,12 @@ def main() -> None:
     texts = [source for source, _ in embedded.pairs("train", 5000)]
     tokenizer = learn_subwords(texts, shape.vocabulary)
     model = build_model(shape, tokenizer, 0).eval()
-    found = discover(model)
+    discovery = discover(model)
     counts = count_tokens(texts, tokenizer)
 
     def pass_over(treebank: Iterable[Annotated]) -> None:
         on_treebank(
-            Subject(model, tokenizer, found), treebank, None, counts, lambda sentences: None
+            Subject(model, tokenizer, discovery), treebank, None, counts, lambda sentences: None
         )
 
     with tempfile.TemporaryDirectory() as folder:
@@ -70,14 +70,14 @@ def main() -> None:
                 print(f"{count} sentences: peak memory {peak():.0f} MB")
             return
         treebank = written(folder, options.sentences)
-        subject = Subject(model, tokenizer, found)
+        subject = Subject(model, tokenizer, discovery)
         batches = list(treebank_batches(subject, treebank, half_of, Coverage()))
 
         def plain() -> None:
             model.set_attn_implementation("eager")
             with torch.no_grad():
                 for batch in batches:
-                    run_model(model, found, batch.inputs)
+                    run_model(model, discovery, batch.inputs)
             model.set_attn_implementation("sdpa")
 
         ratios = []

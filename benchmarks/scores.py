@@ -55,9 +55,9 @@ def main() -> None:
     )
     options = parser.parse_args()
     model, batch = base(options.pairs, options.tokens)
-    found = discover(model)
+    discovery = discover(model)
     forward, backward = yardsticks(model, batch)
-    scores = jobs(model, found, batch)
+    scores = jobs(model, discovery, batch)
     if options.memory:
         (backward if options.memory == "backward" else scores[options.memory][0])()
         print(*re.findall(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text()))
@@ -84,7 +84,7 @@ def main() -> None:
         ratios = [times[2] / times[yard] for times in rounds]
         line = f"{name:28} {median_and_range(ratios)} x {against}"
         if name == "ablation.zero":
-            bound = reuse_bound(found)
+            bound = reuse_bound(discovery)
             line = f"{name:28} {median_and_range([ratio / bound for ratio in ratios])} x its bound of {bound:.1f} forwards"
         if options.original:
             line += (
@@ -140,47 +140,53 @@ def yardsticks(
 
 
 def jobs(
-    model: Any, found: Discovery, batch: dict[str, Tensor]
+    model: Any, discovery: Discovery, batch: dict[str, Tensor]
 ) -> dict[str, tuple[Callable[[], object], int, str]]:
     """By name: what to run, the number of steps it stands for, and the yardstick."""
     steps = batch["labels"].shape[1]
 
     def by_relevance(rule: str, mode: Mode) -> Callable[[], object]:
-        return lambda: relevance(model, found, [batch], RULES[rule], mode)
+        return lambda: relevance(model, discovery, [batch], RULES[rule], mode)
 
     special = {0, 1, 2}
     made: dict[str, tuple[Callable[[], object], int, str]] = {
         "attention statistics": (
-            lambda: read_statistics(model, found, [batch], special),
+            lambda: read_statistics(model, discovery, [batch], special),
             1,
             "forward",
         ),
-        "gradients": (lambda: gradients(model, found, [batch]), 1, "forward + backward"),
+        "gradients": (lambda: gradients(model, discovery, [batch]), 1, "forward + backward"),
     }
     for rule in RULES:
         made[f"lrp.{rule}.pooled"] = (by_relevance(rule, "pooled"), 1, "forward + backward")
         made[f"lrp.{rule}"] = (by_relevance(rule, "per-step"), steps, "forward + backward, a step")
-    made["ablation.zero"] = (lambda: ablate(model, found, [batch], ["ablation.zero"]), 1, "forward")
+    made["ablation.zero"] = (
+        lambda: ablate(model, discovery, [batch], ["ablation.zero"]),
+        1,
+        "forward",
+    )
     return made
 
 
-def reuse_bound(found: Discovery) -> float:
+def reuse_bound(discovery: Discovery) -> float:
     """Forwards that zero-ablation of all heads needs when layers before the head's are not computed again.
 
     Layers count by their matrix products: an encoder layer 12, a decoder layer 16 (times the width squared), the
     output layer as it is. One forward more is needed for the whole model.
     """
-    encoder, decoder = (len(found.heads.query[kind]) for kind in ("encoder-self", "decoder-self"))
+    encoder, decoder = (
+        len(discovery.heads.query[kind]) for kind in ("encoder-self", "decoder-self")
+    )
     output = 8000 / 512
     whole = 12 * encoder + 16 * decoder + output
     total = whole
-    for site in found.heads.sites:
+    for site in discovery.heads.sites:
         after = (
             12 * (encoder - site.layer) + 16 * decoder
             if site.kind == "encoder-self"
             else 16 * (decoder - site.layer)
         )
-        total += found.heads.count(site) * (after + output)
+        total += discovery.heads.count(site) * (after + output)
     return total / whole
 
 

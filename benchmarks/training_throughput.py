@@ -136,9 +136,9 @@ def train_headwise(options: argparse.Namespace) -> None:
 
     from headwise.attention import discover
     from headwise.options import Architecture, Training
-    from headwise.training.build import build_model
     from headwise.training.token_batches import IGNORED
     from headwise.training.trainer import TrainingRun, train_model
+    from headwise.training.translation_model import build_model
 
     shape = Architecture(
         norm="post",
@@ -163,7 +163,7 @@ def train_headwise(options: argparse.Namespace) -> None:
     )
     tokenizer, data = prepare(options, shape.max_length)
     model = build_model(shape, tokenizer, seed=1)
-    found = discover(model)
+    discovery = discover(model)
     for layer in model.modules():
         if hasattr(layer, "activation_dropout"):
             layer.activation_dropout = (
@@ -185,7 +185,9 @@ def train_headwise(options: argparse.Namespace) -> None:
     model.register_forward_pre_hook(count, with_kwargs=True)
     work = options.work / "headwise-model"
     shutil.rmtree(work, ignore_errors=True)
-    train_model(model, tokenizer, found, TrainingRun(data, data, recipe, work), callbacks=[Paced()])
+    train_model(
+        model, tokenizer, discovery, TrainingRun(data, data, recipe, work), callbacks=[Paced()]
+    )
 
 
 def prepare(options: argparse.Namespace, max_length: int) -> tuple[Any, Any]:

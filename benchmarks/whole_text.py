@@ -29,15 +29,15 @@ from datasets import disable_progress_bars
 from headwise.attention import evaluating
 from headwise.data import embedded
 from headwise.data.text import ParallelText
-from headwise.evaluation.losses import Losses
-from headwise.importance.measurement import run_passes
+from headwise.evaluation.answers import Losses
+from headwise.importance.passes import run_passes
 from headwise.model import Model
 from headwise.options import Architecture, Greedy
-from headwise.pruning.ranking import Ranking, greedy_masks
+from headwise.pruning.greedy import Ranking, greedy_masks
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import predict
-from headwise.training.build import build_model
 from headwise.training.tokenizer import learn_subwords
+from headwise.training.translation_model import build_model
 from roles import peak
 
 SCORES = ("confidence", "lrp.ding.pooled", "gradient", "ablation.zero")  # one of each pass

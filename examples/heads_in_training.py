@@ -32,9 +32,9 @@ from headwise.progress import Progress
 from headwise.roles.passes import PassageBatch, Subject, observe, treebank_batches
 from headwise.roles.positional import OFFSETS, positional
 from headwise.study.plan import read_plan
-from headwise.training.build import build_model
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import TrainingRun, converge
+from headwise.training.translation_model import build_model
 
 SENTENCES = 300
 COLUMNS = ("step", "epoch", "dev_loss", "layer", "head", "offset", "share")
@@ -58,7 +58,7 @@ class Watch(TrainerCallback):
     def write(self, state: Any, model: Any) -> None:
         self.copy.hf.load_state_dict(model.state_dict())
         observed = observe(
-            self.copy.hf, self.copy.found, self.batches, {"encoder-self": [positional]}
+            self.copy.hf, self.copy.discovery, self.batches, {"encoder-self": [positional]}
         )
         answers = observed["encoder-self", 0]
         asked = answers.whole("counts").sum(0)[: len(OFFSETS)]
@@ -105,7 +105,7 @@ def main() -> None:
     text, dev = ParallelText.open(data.train), ParallelText.open(data.dev)
     tokenizer = learn_subwords((side for pair in text for side in pair), plan.model.vocabulary)
     model = Model(build_model(plan.model, tokenizer, plan.seed), tokenizer, plan.name)
-    subject = Subject(model.hf, tokenizer, model.found)
+    subject = Subject(model.hf, tokenizer, model.discovery)
     sentences = islice(Treebank.read(*plan.roles.treebank), SENTENCES)
     batches = list(treebank_batches(subject, sentences, lambda sentence: 0, Coverage()))
     recipe, limit, progress = plan.training, plan.model.max_length, Progress()
@@ -119,7 +119,7 @@ def main() -> None:
     )
     watch = Watch(model, batches, given.every, given.updates, given.out / "positions.csv")
     with progress.bar("train"):
-        facts = converge(model.hf, tokenizer, model.found, training, [watch])
+        facts = converge(model.hf, tokenizer, model.discovery, training, [watch])
     model.save(given.out / "model")
     write_text(
         given.out / "facts.json",

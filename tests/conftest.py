@@ -22,7 +22,7 @@ from headwise import cli
 from headwise.engines.engine import engine
 from headwise.importance.measures import measure
 from headwise.pruning.controls import control
-from headwise.report.components import section
+from headwise.report.page import section
 from headwise.roles.role import role
 
 Call = Callable[..., tuple[int, str, str]]

@@ -53,10 +53,6 @@ ORDER = [
 ]
 # What still has to move.
 EXCEPTIONS: set[str] = set()
-# Late imports that close a ring of modules and still have to move.
-RINGS = {
-    "headwise.study.executor": "headwise.study.ray_executor",  # an executor is chosen by its name
-}
 FREE = {
     "__init__",
     "__main__",
@@ -130,8 +126,6 @@ def ring(source: Path) -> list[str]:
     graph = {}
     for name in known:
         graph[name] = imports(name, known) & known.keys() - {name}
-        if name in RINGS:
-            graph[name].discard(RINGS[name])
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:

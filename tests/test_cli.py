@@ -51,8 +51,8 @@ from headwise.options import (
 )
 from headwise.progress import Progress
 from headwise.study import make_plan, run_study
+from headwise.study.evaluation_steps import choose_smallest
 from headwise.study.records import locked_folder
-from headwise.study.steps.choice import choose_smallest
 
 SHAPE = [
     "model.encoder_layers=1",
@@ -570,7 +570,7 @@ class TestPruning:
         """Whatever it costs: here BLEU falls by 40 on paper. With a limit, the nearest one is named."""
         paper: dict[str, float] = {"full": 40.0}
         monkeypatch.setattr(
-            "headwise.study.steps.choice.choose_smallest",
+            "headwise.study.evaluation_steps.choose_smallest",
             lambda dev, kept, limit: choose_smallest(
                 {name: paper.get(name, 0.0) for name in dev}, kept, limit
             ),
@@ -869,7 +869,7 @@ class TestStart:
         assert all(getattr(hw, name) for name in hw.__all__) and set(dir(hw)) == set(hw.__all__)
         with pytest.raises(AttributeError, match="no attribute 'nothing'"):
             hw.nothing  # type: ignore[attr-defined]  # noqa: B018
-        importlib.import_module("headwise.report.html_page")
+        importlib.import_module("headwise.report.page")
         assert callable(hw.report), "the room of the same name does not hide the function"
 
     @pytest.mark.parametrize("words", [[], ["--help"], ["study", "--help"]])

@@ -21,7 +21,7 @@ from headwise.progress import Progress
 from headwise.pruning.gates import HardConcrete, HeadGates
 from headwise.study import make_plan, run_study
 from headwise.study.estimate import blank, random_batch
-from headwise.training.loss_forward import loss_forward
+from headwise.training.loss import loss_forward
 from tasks.askers import asker, lines, pairs
 
 DEVICE = "cuda"
@@ -78,11 +78,11 @@ def test_every_score(family: str) -> None:
 @pytest.mark.parametrize("explicit", [False, True], ids=["idle", "explicit"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bfloat16(family: str, explicit: bool) -> None:
-    """The seam computes what transformers' own attention does, in the same precision."""
+    """The attention interface computes what transformers' own attention does, in the same precision."""
     model: Any = tiny(family).to(DEVICE, torch.bfloat16)
-    found, inputs = discover(model), there(batch(model))
+    discovery, inputs = discover(model), there(batch(model))
     expected = real(model, inputs, eager(model, inputs)[0]).float()
-    with capture(model, found, explicit=explicit):
+    with capture(model, discovery, explicit=explicit):
         got = real(model, inputs, output(model, inputs)).float()
     assert float((got - expected).abs().max()) <= HALF * float(expected.abs().max())
 
@@ -115,8 +115,8 @@ def test_an_update_waits_for_nothing(no_waits: Callable[[str], None]) -> None:
         )
     )
     hf = hf.to(DEVICE)
-    found, inputs = discover(hf), random_batch(hf, 8, 16)
-    gates = HeadGates(found.heads, HardConcrete(), 3.0).to(DEVICE)
+    discovery, inputs = discover(hf), random_batch(hf, 8, 16)
+    gates = HeadGates(discovery.heads, HardConcrete(), 3.0).to(DEVICE)
     optimizer = torch.optim.AdamW([*hf.parameters(), *gates.parameters()], lr=1e-3, fused=True)
 
     def update() -> Tensor:
@@ -129,7 +129,7 @@ def test_an_update_waits_for_nothing(no_waits: Callable[[str], None]) -> None:
         return loss.detach()
 
     with (
-        capture(hf, found, gates=gates.by_site()),
+        capture(hf, discovery, gates=gates.by_site()),
         loss_forward(hf, gates.draw, lambda: 0.01 * gates.penalty()),
     ):
         hf.train()

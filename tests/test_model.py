@@ -34,9 +34,9 @@ from headwise.model import Model
 from headwise.model_files import SUMS, WEIGHTS
 from headwise.options import Architecture
 from headwise.tasks.objective import predict
-from headwise.training.build import build_model as architecture
-from headwise.training.loss_forward import loss_forward
+from headwise.training.loss import loss_forward
 from headwise.training.tokenizer import learn_subwords
+from headwise.training.translation_model import build_model as architecture
 
 SENTENCES = ["the red bird sees a small house", "a bird", "the house the bird sees"]
 FACTORIES = ["tiny_marian", "tiny_m2m100"]

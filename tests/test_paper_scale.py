@@ -23,8 +23,8 @@ from headwise.progress import Progress
 from headwise.study import make_plan, read_plan
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
-from headwise.training.build import build_model
 from headwise.training.tokenizer import learn_subwords
+from headwise.training.translation_model import build_model
 
 ROOT = Path(__file__).parents[1]
 ALL = ["encoder-self", "decoder-self", "cross"]

@@ -13,8 +13,8 @@ import headwise as hw
 from headwise.data.embedded import write_treebank
 from headwise.importance import gating
 from headwise.importance.gating import gate_heads
-from headwise.importance.measurement import run_pass
 from headwise.importance.measures import passes
+from headwise.importance.passes import run_pass
 from headwise.roles.passes import Reading
 from headwise.roles.rare import count_tokens
 from headwise.roles.role_tests import RoleTexts, find_roles
@@ -22,7 +22,7 @@ from syncs import syncs
 from tasks.askers import asker, lines
 
 A_BATCH = 20  # waits that do not depend on the model's size
-KERNEL = "kernel.py"  # the seam's own have their test there
+KERNEL = "kernel.py"  # the attention interface's own have their test there
 
 
 class Ready:

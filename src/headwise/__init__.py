@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from headwise.hub import push
     from headwise.importance.interactions import Interactions, interactions
     from headwise.importance.measures import measure
-    from headwise.importance.score import score
-    from headwise.importance.scores import Scores
+    from headwise.importance.scores import Scores, score
     from headwise.importance.untrained import untrained
     from headwise.lab.notebook import lab
     from headwise.loading import load
@@ -95,8 +94,7 @@ else:
         "pruning.controls": ("control",),
         "pruning.own_loop": ("GatedLoop",),
         "evaluation.quality": ("Quality", "evaluate"),
-        "importance.score": ("score",),
-        "importance.scores": ("Scores",),
+        "importance.scores": ("Scores", "score"),
         "importance.untrained": ("untrained",),
         "engines.engine": ("engine",),
         "engines.export": ("export",),

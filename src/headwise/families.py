@@ -23,7 +23,7 @@ each family it builds a small random model and tests every cell ([how](methods/r
 tested. A family that is not here may work as well: headwise goes by no list, it looks at each model that it loads.
 
 * **heads**: `registry`, the family calls transformers' attention registry; `own code`, it does not, and headwise
-  watches its output projections. There relevance (LRP) is refused.
+  hooks into its output projections. There relevance (LRP) is refused.
 * **scored**: (✓) some measures only. **removed**: – masks and gates only.
 * **gguf … torch**: engines that take it with uneven heads ([export](howto/export.md)); `onnx` and `torch` were written
   and compared, `gguf`, `ct2` and `mlx` are compared in tests of their own.

@@ -49,7 +49,7 @@ from headwise.placement import (
 )
 from headwise.tasks import Task
 from headwise.tasks import class_of_task as class_of_task
-from headwise.training.build import drop_unused
+from headwise.training.translation_model import drop_unused
 
 # Weights of BERT's other task, in files of its encoder.
 UNUSED = re.compile(r"(^|\.)(pooler|seq_relationship|sop_classifier)\.")

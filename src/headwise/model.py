@@ -53,7 +53,7 @@ class Model:
             layout,
             source,
         )
-        self.found: Discovery = discover(hf, allow_partial)
+        self.discovery: Discovery = discover(hf, allow_partial)
 
     def __repr__(self) -> str:
         heads = f"{self.heads.total} heads: {describe(self.heads)}"
@@ -64,12 +64,12 @@ class Model:
 
     @property
     def heads(self) -> HeadMap:
-        return self.found.heads
+        return self.discovery.heads
 
     @property
     def task(self) -> Task:
         """What the model is for."""
-        return task_of(self.hf, self.tokenizer, self.found, self.name)
+        return task_of(self.hf, self.tokenizer, self.discovery, self.name)
 
     @property
     def parameters(self) -> int:
@@ -91,7 +91,7 @@ class Model:
     @property
     def cache_by_kind(self) -> dict[Kind, int]:
         """`cache_bytes`, apart by kind."""
-        found = self.found.cached.items()
+        found = self.discovery.cached.items()
         kinds = [kind for kind in self.heads.kinds if kind != "encoder-self"]
         size = self.hf.dtype.itemsize
         return {
@@ -143,7 +143,7 @@ class Model:
     def translator(self, engine: Engine = "transformers") -> Translator:
         """What translates with this model in an engine, for many calls. Raises HeadwiseError where the engine is not
         installed or cannot run the model."""
-        return translator_of(self.hf, self.tokenizer, self.found, engine)
+        return translator_of(self.hf, self.tokenizer, self.discovery, engine)
 
     def remove(
         self, mask: HeadMask, means: Mapping[Site, Tensor] | None = None, grow: bool = False
@@ -157,7 +157,7 @@ class Model:
         weights grow, warn; else raise HeadwiseError.
         """
         layout = mask if self.layout is None else composed_layout(self.layout, mask)
-        smaller: Any = remove(self.hf, self.found, mask, means)
+        smaller: Any = remove(self.hf, self.discovery, mask, means)
         smaller.config.headwise_layout = layout.to_json()
         made = Model(smaller, self.tokenizer, self.name, layout, source=self.source)
         if self.alignment_heads:

@@ -23,7 +23,7 @@ from torch import Tensor
 from headwise.attention.offload import hook_of
 from headwise.errors import HeadwiseError
 from headwise.model_files import weight_files
-from headwise.training.build import drop_unused
+from headwise.training.translation_model import drop_unused
 
 DeviceMap = str | Mapping[str, int | str]
 FILLED = 0.9  # of a device's memory, at most

@@ -3,7 +3,7 @@
     python tests/attention/every_class.py runs/families.csv [NAME ...]
 
 A class is made small, its heads are found, and three promises are tested on padded text that is longer than the probe:
-the idle seam changes nothing, a model without some heads (one layer has none left) equals the masked one, and a saved
+the idle interface changes nothing, a model without some heads (one layer has none left) equals the masked one, and a saved
 model is the same when it is loaded again. A class that headwise refuses is fine; a wrong number without a refusal is
 not. Each class has a process of its own with a limit of time.
 """
@@ -60,16 +60,20 @@ def apart(one: Tensor, other: Tensor) -> float:
     )
 
 
-def some(found: Discovery) -> HeadMask:
+def some(discovery: Discovery) -> HeadMask:
     """About half of the heads, and none in the last layer of each kind."""
     draw = random.Random(1)
     sites = {
-        Site(kind, len(layers) - 1) for kind, layers in found.heads.query.items() if len(layers) > 1
+        Site(kind, len(layers) - 1)
+        for kind, layers in discovery.heads.query.items()
+        if len(layers) > 1
     }
     gone = [
-        head for head in found.heads if Site(head.kind, head.layer) in sites or draw.random() < 0.5
+        head
+        for head in discovery.heads
+        if Site(head.kind, head.layer) in sites or draw.random() < 0.5
     ]
-    return HeadMask.full(found.heads).without(gone)
+    return HeadMask.full(discovery.heads).without(gone)
 
 
 def examine(name: str, family: str) -> tuple[str, str]:
@@ -89,22 +93,22 @@ def examine(name: str, family: str) -> tuple[str, str]:
             f"does not run on token ids alone ({type(error).__name__}: {one_line(error)[:100]})"
         )
     try:
-        found = discover(model)
+        discovery = discover(model)
     except HeadwiseError as error:
         return "refused, needs more than text" if failed else "refused", one_line(error)
     if failed:
         return "cannot be tested", failed
-    with capture(model, found):
+    with capture(model, discovery):
         idle = apart(stock, outputs(model, inputs))
     if idle > TOLERANCE:
-        return "SILENT ERROR", f"the idle seam moves the output by {idle:.2g}"
-    mask, reason = some(found), ""
+        return "SILENT ERROR", f"the idle interface moves the output by {idle:.2g}"
+    mask, reason = some(discovery), ""
     try:
-        smaller: Any = remove(model, found, mask)
+        smaller: Any = remove(model, discovery, mask)
     except HeadwiseError as error:
         smaller, reason = None, one_line(error)
     if smaller is not None:
-        with masked(model, found, mask):
+        with masked(model, discovery, mask):
             expected = outputs(model, inputs)
         if (removed := apart(expected, outputs(smaller, inputs))) > TOLERANCE:
             return "SILENT ERROR", f"removed and masked differ by {removed:.2g}"
@@ -112,7 +116,9 @@ def examine(name: str, family: str) -> tuple[str, str]:
         if one is not None and (wrong := saved_and_loaded(one, layout, inputs)):
             return wrong
     return (
-        ("fine", f"heads {found.heads.total}") if smaller is not None else ("masked only", reason)
+        ("fine", f"heads {discovery.heads.total}")
+        if smaller is not None
+        else ("masked only", reason)
     )
 
 

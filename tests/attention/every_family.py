@@ -7,7 +7,7 @@ It writes src/headwise/families.csv and docs/families.md, or only prints the row
 family has a process of its own with a limit of time. Of each family a small random model is made.
 What is tested, always on padded text that is longer than the probe:
 
-    found     the idle seam changes nothing, bit by bit, and only by rounding where the family itself has no sdpa
+    found     the idle interface changes nothing, bit by bit, and only by rounding where the family itself has no sdpa
     scored    confidence, gradient, ablation and relevance each give a finite value for every head
     roles     the tests of roles run on a treebank
     gates     every head's gate gets a gradient
@@ -202,19 +202,19 @@ def family_row(family: str, layouts: int = 20, files: bool = True) -> Row:
     inputs = padded(hf)
     stock = outputs(hf, inputs)
     try:
-        found = discover(hf)
+        discovery = discover(hf)
     except HeadwiseError as error:
         row.say("found", "no", one_line(error))
         return row
-    with capture(hf, found):
+    with capture(hf, discovery):
         idle = outputs(hf, inputs)
     rounded = hf.config._attn_implementation == "eager" and apart(stock, idle) <= TOLERANCE
     sure(
-        torch.equal(idle, stock) or (rounded and not found.inline),
-        "the idle seam changes the output",
+        torch.equal(idle, stock) or (rounded and not discovery.inline),
+        "the idle interface changes the output",
     )
     sure(torch.equal(outputs(hf, inputs), stock), "a capture leaves something behind")
-    row["found"], row["heads"] = "yes", "own code" if found.inline else "registry"
+    row["found"], row["heads"] = "yes", "own code" if discovery.inline else "registry"
     model = Model(hf, letters(), family)
     score(row, model)
     try:
@@ -222,8 +222,8 @@ def family_row(family: str, layouts: int = 20, files: bool = True) -> Row:
         row["roles"] = "yes"
     except HeadwiseError as error:
         row.say("roles", "no", one_line(error))
-    gates(row, hf, found, inputs)
-    smaller = removed(row, hf, found, inputs, layouts)
+    gates(row, hf, discovery, inputs)
+    smaller = removed(row, hf, discovery, inputs, layouts)
     engines(row, family, name, smaller is not None, files)
     return row
 
@@ -246,12 +246,13 @@ def score(row: Row, model: Model) -> None:
         row.say("scored", row["scored"], " ".join(dict.fromkeys(reasons)))
 
 
-def gates(row: Row, hf: PreTrainedModel, found: Discovery, inputs: dict[str, Any]) -> None:
+def gates(row: Row, hf: PreTrainedModel, discovery: Discovery, inputs: dict[str, Any]) -> None:
     """Whether every gate gets a gradient."""
     opened = {
-        site: torch.ones(found.heads.count(site), requires_grad=True) for site in found.heads.sites
+        site: torch.ones(discovery.heads.count(site), requires_grad=True)
+        for site in discovery.heads.sites
     }
-    with capture(hf, found, gates=opened):
+    with capture(hf, discovery, gates=opened):
         output_of(hf, inputs)[0].square().sum().backward()
     steps = [gate.grad for gate in opened.values()]
     sure(
@@ -262,37 +263,37 @@ def gates(row: Row, hf: PreTrainedModel, found: Discovery, inputs: dict[str, Any
     row["gates"] = "yes"
 
 
-def random_masks(found: Discovery, unit: Unit, count: int) -> Iterator[HeadMask]:
+def random_masks(discovery: Discovery, unit: Unit, count: int) -> Iterator[HeadMask]:
     """Random layouts in a unit; in every other one a layer has no head."""
-    draw, whole = random.Random(unit), units(found.heads, unit)
-    sites = found.heads.sites
+    draw, whole = random.Random(unit), units(discovery.heads, unit)
+    sites = discovery.heads.sites
     for turn in range(count):
         gone: list[Head] = [head for part in whole if draw.random() < 0.5 for head in part]
         if turn % 2 and unit != "uniform":
             site = draw.choice(sites)
-            gone += [head for head in found.heads if Site(head.kind, head.layer) == site]
+            gone += [head for head in discovery.heads if Site(head.kind, head.layer) == site]
         if turn == 1 and unit == "uniform":
-            gone = list(found.heads)
-        yield HeadMask.full(found.heads).without(gone)
+            gone = list(discovery.heads)
+        yield HeadMask.full(discovery.heads).without(gone)
 
 
 def removed(
-    row: Row, hf: PreTrainedModel, found: Discovery, inputs: dict[str, Any], layouts: int
+    row: Row, hf: PreTrainedModel, discovery: Discovery, inputs: dict[str, Any], layouts: int
 ) -> Any:
     """Whether removed equals masked, saved equals loaded, and a cache changes nothing. Returns one smaller model."""
     smaller: Any = None
     for unit in UNITS:
         try:
-            masks = list(random_masks(found, unit, layouts))
+            masks = list(random_masks(discovery, unit, layouts))
         except HeadwiseError:  # `uniform` where layers differ
             continue
         for turn, mask in enumerate(masks):
             try:
-                smaller = remove(hf, found, mask)
+                smaller = remove(hf, discovery, mask)
             except HeadwiseError as error:
                 row.say("removed", "no", one_line(error))
                 return None
-            with masked(hf, found, mask):
+            with masked(hf, discovery, mask):
                 expected = outputs(hf, inputs)
             off = apart(expected, outputs(smaller, inputs))
             sure(off <= TOLERANCE, f"removed and masked differ by {off:.2g} ({unit}, {mask})")
@@ -363,9 +364,9 @@ def uneven(name: str, family: str, tied: bool) -> Model:
     if tied:
         hf.config.tie_word_embeddings = True
         hf.tie_weights()
-    found = discover(hf)
-    mask = HeadMask.full(found.heads).without([Head(*found.heads.sites[0], 0)])
-    smaller: Any = remove(hf, found, mask)
+    discovery = discover(hf)
+    mask = HeadMask.full(discovery.heads).without([Head(*discovery.heads.sites[0], 0)])
+    smaller: Any = remove(hf, discovery, mask)
     return Model(smaller, byte_tokenizer(), family, mask)
 
 

@@ -38,10 +38,12 @@ def model(request: pytest.FixtureRequest) -> Any:
 def test_the_model_is_as_before_after_the_block(model: Any) -> None:
     before, weights = traces(model), copy.deepcopy(model.state_dict())
     stock = output(model, batch(model))
-    found = discover(model)
+    discovery = discover(model)
     assert traces(model) == before
-    gates = {site: torch.zeros(4) for site in found.heads.sites}
-    with capture(model, found, watch=lambda seen: None, weights=True, gates=gates, explicit=True):
+    gates = {site: torch.zeros(4) for site in discovery.heads.sites}
+    with capture(
+        model, discovery, hook=lambda seen: None, weights=True, gates=gates, explicit=True
+    ):
         assert not torch.equal(output(model, batch(model)), stock)
         assert traces(model) != before
     assert traces(model) == before
@@ -50,18 +52,18 @@ def test_the_model_is_as_before_after_the_block(model: Any) -> None:
 
 
 def test_the_model_is_as_before_after_an_error_in_the_block(model: Any) -> None:
-    before, found = traces(model), discover(model)
+    before, discovery = traces(model), discover(model)
 
     def broken(seen: AttentionCall) -> None:
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), capture(model, found, watch=broken):
+    with pytest.raises(ZeroDivisionError), capture(model, discovery, hook=broken):
         output(model, batch(model))
     assert traces(model) == before
     with (
         pytest.raises(KeyboardInterrupt),
-        capture(model, found),
-        masked(model, found, HeadMask.full(found.heads)),
+        capture(model, discovery),
+        masked(model, discovery, HeadMask.full(discovery.heads)),
     ):
         raise KeyboardInterrupt
     assert traces(model) == before
@@ -74,8 +76,8 @@ def test_the_implementation_comes_back_in_every_part(name: str) -> None:
     model.decoder.config._attn_implementation = (
         name  # the two stacks of T5 have configurations of their own
     )
-    found = discover(model)
-    with capture(model, found):
+    discovery = discover(model)
+    with capture(model, discovery):
         assert (
             model.encoder.config._attn_implementation
             == model.decoder.config._attn_implementation
@@ -99,35 +101,35 @@ def test_each_module_has_its_own_mode_back() -> None:
 
 
 def test_two_blocks_add_up(model: Any) -> None:
-    found, inputs = discover(model), batch(model)
-    first, last = found.heads.sites[0], found.heads.sites[-1]
+    discovery, inputs = discover(model), batch(model)
+    first, last = discovery.heads.sites[0], discovery.heads.sites[-1]
     outer, inner = ({site: torch.tensor([0.0, 1, 1, 0.5])} for site in (first, last))
     seen = {"outer": list[Site](), "inner": list[Site]()}
-    with capture(model, found, gates={**outer, **inner}):
+    with capture(model, discovery, gates={**outer, **inner}):
         together = output(model, inputs)
-    with capture(model, found, gates=outer, watch=lambda s: seen["outer"].append(s.site)):
+    with capture(model, discovery, gates=outer, hook=lambda s: seen["outer"].append(s.site)):
         alone = output(model, inputs)
-        with capture(model, found, gates=inner, watch=lambda s: seen["inner"].append(s.site)):
+        with capture(model, discovery, gates=inner, hook=lambda s: seen["inner"].append(s.site)):
             assert torch.equal(output(model, inputs), together)
         assert torch.equal(output(model, inputs), alone)
     assert not torch.equal(alone, together)
-    assert sorted(seen["inner"]) == sorted(found.heads.sites)
+    assert sorted(seen["inner"]) == sorted(discovery.heads.sites)
     assert seen["outer"] == 3 * seen["inner"]
 
 
 def test_the_inner_block_sees_what_the_outer_one_makes() -> None:
     model = tiny("bert")
-    found, inputs, outputs = discover(model), batch(model), dict[str, Tensor]()
+    discovery, inputs, outputs = discover(model), batch(model), dict[str, Tensor]()
     site = Site("encoder-self", 0)
 
     def keep(name: str) -> Any:
         return lambda seen: outputs.setdefault(f"{name}/{seen.site.layer}", seen.output.clone())
 
-    mask = HeadMask.full(found.heads).without([Head(*site, 2)])
+    mask = HeadMask.full(discovery.heads).without([Head(*site, 2)])
     with (
-        capture(model, found, watch=keep("whole")),
-        masked(model, found, mask),
-        capture(model, found, watch=keep("cut")),
+        capture(model, discovery, hook=keep("whole")),
+        masked(model, discovery, mask),
+        capture(model, discovery, hook=keep("cut")),
     ):
         output(model, inputs)
     assert (outputs["cut/0"][:, :, 2] == 0).all() and (outputs["whole/0"][:, :, 2] != 0).all()
@@ -137,46 +139,46 @@ def test_the_inner_block_sees_what_the_outer_one_makes() -> None:
 
 def test_layers_that_share_a_module_are_reported_apart() -> None:
     model = tiny("albert", num_hidden_layers=3)
-    found, inputs = discover(model), batch(model)
-    assert len(set(found.modules.values())) == 1 and found.heads.query == {
+    discovery, inputs = discover(model), batch(model)
+    assert len(set(discovery.modules.values())) == 1 and discovery.heads.query == {
         "encoder-self": (4, 4, 4)
     }
     seen: list[Site] = []
     results = []
-    for site in found.heads.sites:
+    for site in discovery.heads.sites:
         with capture(
             model,
-            found,
-            watch=lambda s: seen.append(s.site),
+            discovery,
+            hook=lambda s: seen.append(s.site),
             gates={site: torch.tensor([0.0, 1, 1, 1])},
         ):
             results.append(output(model, inputs))
-    assert seen == 3 * list(found.heads.sites)
+    assert seen == 3 * list(discovery.heads.sites)
     assert not any(torch.equal(a, b) for i, a in enumerate(results) for b in results[:i])
 
 
 def test_a_forward_that_failed_does_not_shift_the_layers_of_a_shared_module() -> None:
     model = tiny("albert", num_hidden_layers=3)
-    found, seen = discover(model), list[Site]()
+    discovery, seen = discover(model), list[Site]()
     failing: Iterator[bool] = iter([False, True])
 
-    def watch(s: AttentionCall) -> None:
+    def hook(s: AttentionCall) -> None:
         if next(failing, False):
             raise ZeroDivisionError
         seen.append(s.site)
 
-    with capture(model, found, watch=watch):
+    with capture(model, discovery, hook=hook):
         with pytest.raises(ZeroDivisionError):
             output(model, batch(model))
         seen.clear()
         output(model, batch(model))
-    assert seen == list(found.heads.sites)
+    assert seen == list(discovery.heads.sites)
 
 
 def test_what_is_seen_has_the_shapes_that_are_promised() -> None:
     model = tiny("llama")
     shown: list[AttentionCall] = []
-    with capture(model, discover(model), watch=shown.append, weights=True):
+    with capture(model, discover(model), hook=shown.append, weights=True):
         output(model, batch(model))
     for seen in shown:
         assert seen.weights is not None and seen.mask is not None
@@ -201,59 +203,59 @@ def test_what_is_seen_has_the_shapes_that_are_promised() -> None:
 def test_weights_are_only_built_when_asked_for() -> None:
     model = tiny("bert")
     shown: list[AttentionCall] = []
-    with capture(model, discover(model), watch=shown.append):
+    with capture(model, discover(model), hook=shown.append):
         output(model, batch(model))
     assert shown and all(seen.weights is None for seen in shown)
 
 
 def test_a_gate_that_is_a_function_is_asked_at_every_forward() -> None:
     model = tiny("bert")
-    found, inputs = discover(model), batch(model)
+    discovery, inputs = discover(model), batch(model)
     opening = iter([torch.ones(4), torch.zeros(4)])
-    with capture(model, found, gates={found.heads.sites[0]: lambda: next(opening)}):
+    with capture(model, discovery, gates={discovery.heads.sites[0]: lambda: next(opening)}):
         first, second = output(model, inputs), output(model, inputs)
     assert torch.equal(first, output(model, inputs)) and not torch.equal(first, second)
 
 
 def test_a_replacement_takes_the_output_s_place_and_is_gated() -> None:
     model = tiny("bert")
-    found, inputs = discover(model), batch(model)
-    site = found.heads.sites[0]
+    discovery, inputs = discover(model), batch(model)
+    site = discovery.heads.sites[0]
     mean = {site: lambda seen: seen.output.mean(1, keepdim=True).expand_as(seen.output)}
-    with capture(model, found, replace=mean):
+    with capture(model, discovery, replace=mean):
         replaced = output(model, inputs)
-    with capture(model, found, replace=mean, gates={site: torch.zeros(4)}):
+    with capture(model, discovery, replace=mean, gates={site: torch.zeros(4)}):
         silent = output(model, inputs)
-    with capture(model, found, gates={site: torch.zeros(4)}):
+    with capture(model, discovery, gates={site: torch.zeros(4)}):
         assert torch.equal(output(model, inputs), silent)
     assert not torch.equal(replaced, silent) and not torch.equal(replaced, output(model, inputs))
 
 
 def test_masked_silences_exactly_the_heads_that_are_not_kept() -> None:
     model = tiny("marian")
-    found, inputs = discover(model), batch(model)
-    mask = HeadMask.full(found.heads).without([Head("cross", 1, 3), Head("encoder-self", 0, 0)])
+    discovery, inputs = discover(model), batch(model)
+    mask = HeadMask.full(discovery.heads).without([Head("cross", 1, 3), Head("encoder-self", 0, 0)])
     gates = {
         Site("cross", 1): torch.tensor([1, 1, 1, 0]),
         Site("encoder-self", 0): torch.tensor([0, 1, 1, 1]),
     }
-    with capture(model, found, gates=gates):
+    with capture(model, discovery, gates=gates):
         expected = output(model, inputs)
-    with masked(model, found, mask):
+    with masked(model, discovery, mask):
         assert torch.equal(output(model, inputs), expected)
-    with masked(model, found, HeadMask.full(found.heads)):
+    with masked(model, discovery, HeadMask.full(discovery.heads)):
         assert torch.equal(output(model, inputs), output(model, inputs))
 
 
 def test_orders_that_reach_nothing_are_refused() -> None:
     model = tiny("bert")
-    found, twin = discover(model), copy.deepcopy(model)
+    discovery, other = discover(model), copy.deepcopy(model)
     with (
         pytest.raises(HeadwiseError, match="encoder-self layer 7"),
-        capture(model, found, gates={Site("encoder-self", 7): torch.ones(4)}),
+        capture(model, discovery, gates={Site("encoder-self", 7): torch.ones(4)}),
     ):
         pass
-    with pytest.raises(HeadwiseError, match="discover its heads again"), capture(twin, found):
+    with pytest.raises(HeadwiseError, match="discover its heads again"), capture(other, discovery):
         pass
     other = discover(
         build(
@@ -262,6 +264,6 @@ def test_orders_that_reach_nothing_are_refused() -> None:
     )
     with (
         pytest.raises(HeadwiseError, match="encoder-self 4 heads"),
-        masked(model, found, HeadMask.full(other.heads)),
+        masked(model, discovery, HeadMask.full(other.heads)),
     ):
         pass

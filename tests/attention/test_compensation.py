@@ -54,15 +54,15 @@ def replaced(
 ) -> Tensor:
     """What the model gives with every head outside the mask set to its mean by hand."""
 
-    def stand_in(seen: AttentionCall) -> Tensor:
+    def replacement(seen: AttentionCall) -> Tensor:
         changed = seen.output.clone()
         for head in range(changed.shape[2]):
             if Head(*seen.site, head) not in mask.kept:
                 changed[:, :, head] = means[seen.site][head].to(changed)
         return changed
 
-    found = discover(model)
-    with capture(model, found, replace=dict.fromkeys(found.modules, stand_in)):
+    discovery = discover(model)
+    with capture(model, discovery, replace=dict.fromkeys(discovery.modules, replacement)):
         return output(model, inputs)
 
 
@@ -70,10 +70,10 @@ def replaced(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_compensated_equals_replaced_by_the_mean(family: str, dtype: torch.dtype) -> None:
     model = tiny(family).to(dtype)
-    found, inputs = discover(model), batch(model)
-    means = made_up(model, found.heads)
-    for mask in layouts(found.heads):
-        smaller = remove(model, found, mask, means)
+    discovery, inputs = discover(model), batch(model)
+    means = made_up(model, discovery.heads)
+    for mask in layouts(discovery.heads):
+        smaller = remove(model, discovery, mask, means)
         got, expected = (
             real(model, inputs, states)
             for states in (output(smaller, inputs), replaced(model, mask, means, inputs))
@@ -81,7 +81,7 @@ def test_compensated_equals_replaced_by_the_mean(family: str, dtype: torch.dtype
         # Families of the second sort count in float32 inside.
         near = 1e-5 if dtype == torch.float32 or family in (*WITHOUT_BIAS, "gpt_neox") else 1e-10
         torch.testing.assert_close(got, expected, rtol=0, atol=near)
-        masked = real(model, inputs, output(remove(model, found, mask), inputs))
+        masked = real(model, inputs, output(remove(model, discovery, mask), inputs))
         assert (got - masked).abs().max() > 1e-2
         assert not hasattr(model.config, "headwise_biases")
 
@@ -92,10 +92,10 @@ LLAMA = tiny("llama", num_attention_heads=8, num_key_value_heads=2)
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.sets(st.tuples(st.integers(0, 1), st.integers(0, 7))))
 def test_any_choice_of_grouped_heads_is_compensated(kept: set[tuple[int, int]]) -> None:
-    found = discover(LLAMA)
-    mask = HeadMask(found.heads, frozenset(Head("decoder-self", *where) for where in kept))
-    means = made_up(LLAMA, found.heads)
-    got = output(remove(LLAMA, found, mask, means), batch(LLAMA))
+    discovery = discover(LLAMA)
+    mask = HeadMask(discovery.heads, frozenset(Head("decoder-self", *where) for where in kept))
+    means = made_up(LLAMA, discovery.heads)
+    got = output(remove(LLAMA, discovery, mask, means), batch(LLAMA))
     expected = replaced(LLAMA, mask, means, batch(LLAMA))
     torch.testing.assert_close(
         *(real(LLAMA, batch(LLAMA), states) for states in (got, expected)), rtol=0, atol=1e-5
@@ -104,10 +104,10 @@ def test_any_choice_of_grouped_heads_is_compensated(kept: set[tuple[int, int]]) 
 
 def test_the_bias_is_the_closed_form() -> None:
     model = tiny("marian")
-    found = discover(model)
-    means = made_up(model, found.heads)
+    discovery = discover(model)
+    means = made_up(model, discovery.heads)
     gone = [Head("cross", 1, 0), Head("cross", 1, 3)]
-    smaller = remove(model, found, HeadMask.full(found.heads).without(gone), means)
+    smaller = remove(model, discovery, HeadMask.full(discovery.heads).without(gone), means)
     before, after = (m.model.decoder.layers[1].encoder_attn.out_proj for m in (model, smaller))
     expected = before.bias.double()
     for head in (0, 3):
@@ -134,13 +134,13 @@ def test_heads_that_always_give_the_same_cost_nothing(family: str) -> None:
         for name, parameter in model.named_parameters():
             if name.endswith("v_proj.weight"):
                 parameter.zero_()
-    found, inputs = discover(model), batch(model)
+    discovery, inputs = discover(model), batch(model)
     means = {}
     with capture(
-        model, found, watch=lambda seen: means.update({seen.site: seen.output[0, 0].double()})
+        model, discovery, hook=lambda seen: means.update({seen.site: seen.output[0, 0].double()})
     ):
         whole = output(model, inputs)
-    smaller = remove(model, found, layouts(found.heads)[1], means)
+    smaller = remove(model, discovery, layouts(discovery.heads)[1], means)
     torch.testing.assert_close(
         *(real(model, inputs, states) for states in (output(smaller, inputs), whole)),
         rtol=0,
@@ -150,10 +150,10 @@ def test_heads_that_always_give_the_same_cost_nothing(family: str) -> None:
 
 def test_it_loses_what_ablation_by_the_mean_says() -> None:
     model = tiny("marian").double()
-    found = discover(model)
+    discovery = discover(model)
     inputs = asking(model, "marian")
-    means = mean_outputs(model, found, [inputs])
-    measured = ablate(model, found, [inputs], ["ablation.mean"])["ablation.mean"]
+    means = mean_outputs(model, discovery, [inputs])
+    measured = ablate(model, discovery, [inputs], ["ablation.mean"])["ablation.mean"]
     asked = asked_tokens(inputs["labels"]).sum()
 
     def loss(one: Any) -> float:
@@ -165,7 +165,7 @@ def test_it_loses_what_ablation_by_the_mean_says() -> None:
         for row in measured.rows("ablation.mean", 1)
     }
     for head in (Head("encoder-self", 0, 2), Head("decoder-self", 1, 0), Head("cross", 0, 3)):
-        smaller = remove(model, found, HeadMask.full(found.heads).without([head]), means)
+        smaller = remove(model, discovery, HeadMask.full(discovery.heads).without([head]), means)
         assert loss(smaller) - loss(model) == pytest.approx(message[head], abs=1e-6)
 
 
@@ -192,9 +192,9 @@ def test_saved_and_loaded_it_is_the_same_and_so_when_cut_again(family: str, tmp_
 def test_a_made_bias_is_counted_trains_with_its_layer_and_stays_in_an_empty_one() -> None:
     model = tiny("llama")
     model.model.layers[1].self_attn.o_proj.weight.requires_grad_(False)
-    found = discover(model)
-    means = made_up(model, found.heads)
-    smaller = remove(model, found, HeadMask(found.heads, frozenset()), means)
+    discovery = discover(model)
+    means = made_up(model, discovery.heads)
+    smaller = remove(model, discovery, HeadMask(discovery.heads, frozenset()), means)
     layers = [layer.self_attn for layer in smaller.model.layers]
     assert all(isinstance(layer, EmptyAttention) for layer in layers)
     assert [layer.o_proj.bias.requires_grad for layer in layers] == [True, False]
@@ -224,20 +224,20 @@ def test_a_made_bias_is_counted_trains_with_its_layer_and_stays_in_an_empty_one(
 )
 def test_means_that_do_not_fit_are_refused(change: Any, said: str) -> None:
     model = tiny("bert")
-    found, before = discover(model), copy.deepcopy(model.state_dict())
-    means = made_up(model, found.heads)
+    discovery, before = discover(model), copy.deepcopy(model.state_dict())
+    means = made_up(model, discovery.heads)
     change(means)
-    mask = HeadMask.full(found.heads).without([Head("encoder-self", 1, 0)])
+    mask = HeadMask.full(discovery.heads).without([Head("encoder-self", 1, 0)])
     with pytest.raises(
         HeadwiseError, match=rf"^Heads of encoder\.layer\.1\.attention\.self were .* {said}"
     ):
-        remove(model, found, mask, means)
+        remove(model, discovery, mask, means)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     remove(
         model,
-        found,
-        HeadMask.full(found.heads).without([Head("encoder-self", 0, 0)]),
-        made_up(model, found.heads),
+        discovery,
+        HeadMask.full(discovery.heads).without([Head("encoder-self", 0, 0)]),
+        made_up(model, discovery.heads),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import headwise as hw
 from attention.families import (
     CAUSAL,
     FAMILIES,
@@ -19,7 +20,7 @@ from attention.families import (
     output,
     tiny,
 )
-from headwise.attention import capture, discover, remove
+from headwise.attention import AttentionCall, capture, discover, remove
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
 
@@ -54,31 +55,34 @@ OUTSIDE: dict[
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_head_is_found(family: str) -> None:
-    found = discover(tiny(family))
+    discovery = discover(tiny(family))
     kinds: tuple[Kind, ...] = ("decoder-self",) if family in CAUSAL else ("encoder-self",)
     if family in SEQUENCE_TO_SEQUENCE:
         kinds = ("encoder-self", "decoder-self", "cross")
-    assert found.heads.query == dict.fromkeys(kinds, (4, 4))
+    assert discovery.heads.query == dict.fromkeys(kinds, (4, 4))
     grouped = family in CAUSAL and family != "gpt2"
-    assert found.heads.key_value == dict.fromkeys(kinds, (2, 2) if grouped else (4, 4))
-    assert found.head_size == 8
-    assert set(found.modules) == set(found.names) == set(found.heads.sites)
+    assert discovery.heads.key_value == dict.fromkeys(kinds, (2, 2) if grouped else (4, 4))
+    assert discovery.head_size == 8
+    assert set(discovery.modules) == set(discovery.names) == set(discovery.heads.sites)
 
 
 def test_sites_are_named_by_the_modules_that_serve_them() -> None:
     model = tiny("marian")
-    found = discover(model)
-    assert found.names[Site("encoder-self", 1)] == "model.encoder.layers.1.self_attn"
-    assert found.names[Site("decoder-self", 0)] == "model.decoder.layers.0.self_attn"
-    assert found.names[Site("cross", 1)] == "model.decoder.layers.1.encoder_attn"
+    discovery = discover(model)
+    assert discovery.names[Site("encoder-self", 1)] == "model.encoder.layers.1.self_attn"
+    assert discovery.names[Site("decoder-self", 0)] == "model.decoder.layers.0.self_attn"
+    assert discovery.names[Site("cross", 1)] == "model.decoder.layers.1.encoder_attn"
     assert all(
-        model.get_submodule(name) is found.modules[site] for site, name in found.names.items()
+        model.get_submodule(name) is discovery.modules[site]
+        for site, name in discovery.names.items()
     )
 
 
 def test_stacks_of_different_depth_and_width() -> None:
-    found = discover(tiny("marian", encoder_layers=3, decoder_layers=1, decoder_attention_heads=2))
-    assert found.heads.query == {"encoder-self": (4, 4, 4), "decoder-self": (2,), "cross": (2,)}
+    discovery = discover(
+        tiny("marian", encoder_layers=3, decoder_layers=1, decoder_attention_heads=2)
+    )
+    assert discovery.heads.query == {"encoder-self": (4, 4, 4), "decoder-self": (2,), "cross": (2,)}
 
 
 @pytest.mark.parametrize("window", [2, 4, 128])
@@ -90,10 +94,39 @@ def test_a_causal_model_without_a_mask_of_its_own_is_a_decoder() -> None:
     assert discover(build("CLIPTextModel", **STACK)).heads.kinds == ("decoder-self",)
 
 
+def test_a_bert_that_is_a_decoder_and_one_that_is_none() -> None:
+    """One class, and the answer is in what it does."""
+    for decodes, kind in ((True, "decoder-self"), (False, "encoder-self")):
+        config = {**STACK, "is_decoder": decodes}
+        assert discover(build("BertLMHeadModel", **config)).heads.kinds == (kind,)
+
+
+def test_a_mask_of_minus_ten_thousand_hides() -> None:
+    """OpenAI GPT adds it to the scores: the model predicts the next token, and sees none of the later ones."""
+    model = hw.Model(tiny("openai"), None, "openai")
+    assert model.heads.kinds == ("decoder-self",) and model.task.name == "causal-lm"
+    calls: list[AttentionCall] = []
+    inputs = batch(model.hf)
+    with capture(model.hf, model.discovery, weights=True, hook=calls.append):
+        output(model.hf, inputs)
+    tokens = inputs["attention_mask"].bool()
+    future = torch.ones(9, 9, dtype=torch.bool).triu(1)
+    for call in calls:
+        visible = call.visible(tokens, tokens)
+        assert not visible[..., future].any()
+        assert visible[0, 0].equal(~future)
+
+
+def test_an_encoder_of_images_has_no_last_token() -> None:
+    assert discover(build("ViTModel", **EYES)).heads.kinds == ("encoder-self",)
+
+
 def test_a_language_model_with_eyes_shows_the_heads_of_its_text() -> None:
     text = {**STACK, "num_key_value_heads": 2, "head_dim": 8}
-    found = discover(build("Gemma3ForConditionalGeneration", text_config=text, vision_config=EYES))
-    assert found.heads.query == {"decoder-self": (4, 4)}
+    discovery = discover(
+        build("Gemma3ForConditionalGeneration", text_config=text, vision_config=EYES)
+    )
+    assert discovery.heads.query == {"decoder-self": (4, 4)}
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
@@ -125,11 +158,11 @@ def test_a_partial_map_is_refused_with_what_was_not_seen() -> None:
 
 def test_a_partial_map_can_be_asked_for_and_works() -> None:
     model = build("LongT5ForConditionalGeneration", **T5)
-    found = discover(model, allow_partial=True)
-    assert found.heads.query == {"decoder-self": (4, 4), "cross": (4, 4)}
+    discovery = discover(model, allow_partial=True)
+    assert discovery.heads.query == {"decoder-self": (4, 4), "cross": (4, 4)}
     inputs = batch(model)
     before = output(model, inputs)
-    with capture(model, found, gates={Site("cross", 1): torch.tensor([0.0, 1, 1, 1])}):
+    with capture(model, discovery, gates={Site("cross", 1): torch.tensor([0.0, 1, 1, 1])}):
         assert not torch.equal(output(model, inputs), before)
 
 
@@ -171,8 +204,10 @@ def test_a_model_that_does_not_read_text_is_refused_in_one_sentence(
 
 def test_a_cut_model_promises_its_layout() -> None:
     model = tiny("bert")
-    found = discover(model)
-    smaller = remove(model, found, HeadMask.full(found.heads).without(list(found.heads)[:5]))
+    discovery = discover(model)
+    smaller = remove(
+        model, discovery, HeadMask.full(discovery.heads).without(list(discovery.heads)[:5])
+    )
     assert discover(smaller).heads.query == {"encoder-self": (0, 3)}
     smaller.config.headwise_layout["kept"]["encoder-self"][0] = [1]
     with pytest.raises(HeadsMissing, match="declares 4 heads, the probe saw 3"):
@@ -181,8 +216,8 @@ def test_a_cut_model_promises_its_layout() -> None:
 
 def test_a_model_with_no_head_left_is_still_a_model() -> None:
     model = tiny("marian")
-    found = discover(model)
-    smaller = remove(model, found, HeadMask(found.heads, frozenset()))
+    discovery = discover(model)
+    smaller = remove(model, discovery, HeadMask(discovery.heads, frozenset()))
     assert discover(smaller).heads.query == {
         "encoder-self": (0, 0),
         "decoder-self": (0, 0),

@@ -1,4 +1,4 @@
-"""Classes of transformers in which the seam once changed a number without a word, and some that it must handle.
+"""Classes of transformers in which hooks once changed a number without a word, and some that they must handle.
 
 `make families` makes the same table for every class of transformers' auto mappings (every_class.py).
 """
@@ -73,13 +73,13 @@ def test_whisper_hears_a_recording() -> None:
     model = build(
         "WhisperForConditionalGeneration", **TWO_STACKS, max_source_positions=16, num_mel_bins=8
     )
-    found = discover(model)
+    discovery = discover(model)
     kinds: tuple[Kind, ...] = ("encoder-self", "decoder-self", "cross")
-    assert found.heads.query == dict.fromkeys(kinds, (4, 4))
-    mask = HeadMask.full(found.heads).without(list(found.heads)[::3])
-    with masked(model, found, mask):
+    assert discovery.heads.query == dict.fromkeys(kinds, (4, 4))
+    mask = HeadMask.full(discovery.heads).without(list(discovery.heads)[::3])
+    with masked(model, discovery, mask):
         expected = probe(model)
-    torch.testing.assert_close(probe(remove(model, found, mask)), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(probe(remove(model, discovery, mask)), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", HALF)
@@ -88,9 +88,9 @@ def test_a_model_of_half_precision_is_confirmed_in_float32(
 ) -> None:
     """A mistake of two percent in the weights is noticed, and a right cut passes."""
     model = tiny("marian").to(dtype)
-    found = discover(model)
-    mask = HeadMask.full(found.heads).without(list(found.heads)[::3])
-    remove(model, found, mask)
+    discovery = discover(model)
+    mask = HeadMask.full(discovery.heads).without(list(discovery.heads)[::3])
+    remove(model, discovery, mask)
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
 
     usual = removal.cut_layer
@@ -102,7 +102,7 @@ def test_a_model_of_half_precision_is_confirmed_in_float32(
 
     monkeypatch.setattr(removal, "cut_layer", slightly_wrong)
     with pytest.raises(HeadwiseError, match="something else"):
-        remove(model, found, mask)
+        remove(model, discovery, mask)
 
 
 def test_computing_in_float32_is_what_a_float32_copy_does() -> None:
@@ -125,12 +125,12 @@ def test_discovery_of_a_model_of_twelve_layers_is_quick() -> None:
 
 @pytest.mark.parametrize("family", ["marian", "t5", "modernbert", "gemma2"])
 def test_no_head_waits_for_the_device(family: str) -> None:
-    """Masked, watched with weights and cut: nothing in the seam needs a number from the device."""
+    """Masked, read with weights and cut: nothing in the attention interface needs a number from the device."""
     model = tiny(family)
-    found = discover(model)
-    mask = HeadMask.full(found.heads).without(list(found.heads)[::3])
-    smaller, inputs = remove(model, found, mask), padded(model)
-    with masked(model, found, mask), syncs() as seen:
+    discovery = discover(model)
+    mask = HeadMask.full(discovery.heads).without(list(discovery.heads)[::3])
+    smaller, inputs = remove(model, discovery, mask), padded(model)
+    with masked(model, discovery, mask), syncs() as seen:
         outputs(model, inputs)
         outputs(smaller, inputs)
     assert not [where for where in seen if not where.endswith("elsewhere")]

@@ -39,22 +39,22 @@ HALF_PRECISE = (
 @pytest.mark.parametrize("family", FAMILIES)
 def test_installed_and_idle_it_is_bit_identical(family: str, left: bool) -> None:
     model = tiny(family)
-    inputs, found, seen = batch(model, left), discover(model), list[Site]()
+    inputs, discovery, seen = batch(model, left), discover(model), list[Site]()
     stock = output(model, inputs)
-    with capture(model, found):
+    with capture(model, discovery):
         idle = output(model, inputs)
-    with capture(model, found, watch=lambda s: seen.append(s.site)):
-        watched = output(model, inputs)
+    with capture(model, discovery, hook=lambda s: seen.append(s.site)):
+        hooked = output(model, inputs)
     assert torch.equal(real(model, inputs, idle), real(model, inputs, stock))
-    assert torch.equal(watched, idle)
-    assert sorted(seen) == sorted(found.heads.sites)
+    assert torch.equal(hooked, idle)
+    assert sorted(seen) == sorted(discovery.heads.sites)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_explicit_form_equals_eager(family: str) -> None:
     model = tiny(family)
-    inputs, found = batch(model), discover(model)
-    with capture(model, found, explicit=True):
+    inputs, discovery = batch(model), discover(model)
+    with capture(model, discovery, explicit=True):
         explicit = real(model, inputs, output(model, inputs))
     expected = real(model, inputs, eager(model, inputs)[0])
     torch.testing.assert_close(explicit, expected, rtol=0, atol=1e-6)
@@ -73,12 +73,12 @@ def weights_of(family: str, left: bool = False) -> tuple[dict[Site, Tensor], dic
     """Every site's weights on the padded batch, and the batch."""
     model, kept = tiny(family), dict[Site, Tensor]()
 
-    def watch(seen: AttentionCall) -> None:
+    def hook(seen: AttentionCall) -> None:
         assert seen.weights is not None
         kept[seen.site] = seen.weights.detach()
 
     inputs = batch(model, left)
-    with capture(model, discover(model), watch=watch, weights=True):
+    with capture(model, discover(model), hook=hook, weights=True):
         output(model, inputs)
     return kept, inputs
 
@@ -144,12 +144,12 @@ def same(family: str, first: Tensor, second: Tensor) -> bool:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_padding_holds_does_not_matter(family: str, explicit: bool) -> None:
     model = tiny(family)
-    inputs, found = batch(model), discover(model)
+    inputs, discovery = batch(model), discover(model)
     other = {
         **inputs,
         "input_ids": inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, 7),
     }
-    with capture(model, found, explicit=explicit):
+    with capture(model, discovery, explicit=explicit):
         first, second = output(model, inputs), output(model, other)
     assert not torch.equal(first, second) or family in SEQUENCE_TO_SEQUENCE
     assert same(family, real(model, inputs, first), real(model, inputs, second))
@@ -159,12 +159,12 @@ def test_what_padding_holds_does_not_matter(family: str, explicit: bool) -> None
 @pytest.mark.parametrize("family", [*CAUSAL, *SEQUENCE_TO_SEQUENCE])
 def test_no_future_is_seen(family: str, explicit: bool) -> None:
     model = tiny(family)
-    found, inputs = discover(model), batch(model)
+    discovery, inputs = discover(model), batch(model)
     inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
     name = "decoder_input_ids" if family in SEQUENCE_TO_SEQUENCE else "input_ids"
     changed = inputs[name].clone()
     changed[:, 4] = (changed[:, 4] - 4 + 1) % 46 + 4
-    with capture(model, found, explicit=explicit):
+    with capture(model, discovery, explicit=explicit):
         first, second = output(model, inputs), output(model, {**inputs, name: changed})
     assert same(family, first[:, :4], second[:, :4])
     assert (first[:, 4:] != second[:, 4:]).any(-1).all()
@@ -212,31 +212,31 @@ def test_what_the_seam_cannot_read_is_refused() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gate_one_changes_nothing_and_gate_zero_does(family: str, explicit: bool) -> None:
     model = tiny(family)
-    inputs, found = batch(model), discover(model)
-    with capture(model, found, explicit=explicit):
+    inputs, discovery = batch(model), discover(model)
+    with capture(model, discovery, explicit=explicit):
         idle = output(model, inputs)
-    ones = {site: torch.ones(found.heads.count(site)) for site in found.heads.sites}
-    with capture(model, found, gates=ones, explicit=explicit):
+    ones = {site: torch.ones(discovery.heads.count(site)) for site in discovery.heads.sites}
+    with capture(model, discovery, gates=ones, explicit=explicit):
         assert torch.equal(output(model, inputs), idle)
-    for kind, layer, head in found.heads:
-        shut = torch.ones(found.heads.count(Site(kind, layer)))
+    for kind, layer, head in discovery.heads:
+        shut = torch.ones(discovery.heads.count(Site(kind, layer)))
         shut[head] = 0
-        with capture(model, found, gates={Site(kind, layer): shut}, explicit=explicit):
+        with capture(model, discovery, gates={Site(kind, layer): shut}, explicit=explicit):
             assert (output(model, inputs) - idle).abs().max() > 1e-4, (kind, layer, head)
 
 
 @pytest.mark.parametrize("family", ["marian", "t5", "bert", "llama", "gemma2", "gpt_oss"])
 def test_gate_zero_is_an_output_of_zeros(family: str) -> None:
     model = tiny(family)
-    inputs, found = batch(model), discover(model)
-    site = found.heads.sites[-1]
+    inputs, discovery = batch(model), discover(model)
+    site = discovery.heads.sites[-1]
 
     def silenced(seen: AttentionCall) -> Tensor:
         return seen.output * torch.tensor([1.0, 0.0, 1.0, 1.0])[:, None]
 
-    with capture(model, found, gates={site: torch.tensor([1, 0, 1, 1])}):
+    with capture(model, discovery, gates={site: torch.tensor([1, 0, 1, 1])}):
         gated = output(model, inputs)
-    with capture(model, found, replace={site: silenced}):
+    with capture(model, discovery, replace={site: silenced}):
         assert torch.equal(output(model, inputs), gated)
 
 
@@ -246,19 +246,20 @@ def test_gates_per_example_follow_beam_search(factory: str, request: pytest.Fixt
         factory
     )
     model = build()
-    found, ids = discover(model), batch(model)["input_ids"][:, :6].clamp(min=4)
+    discovery, ids = discover(model), batch(model)["input_ids"][:, :6].clamp(min=4)
     generator = torch.Generator().manual_seed(0)
     gates = {
-        site: torch.randint(0, 2, (3, 4), generator=generator).float() for site in found.heads.sites
+        site: torch.randint(0, 2, (3, 4), generator=generator).float()
+        for site in discovery.heads.sites
     }
     search = {"num_beams": 4, "max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
-    with torch.no_grad(), capture(model, found, gates=gates):
+    with torch.no_grad(), capture(model, discovery, gates=gates):
         together = model.generate(ids, **search)
     written = []
     for i in range(3):
         with (
             torch.no_grad(),
-            capture(model, found, gates={site: gate[i] for site, gate in gates.items()}),
+            capture(model, discovery, gates={site: gate[i] for site, gate in gates.items()}),
         ):
             written.append(model.generate(ids[i : i + 1], **search)[0])
     for row, alone in zip(together, written, strict=True):
@@ -271,11 +272,11 @@ def test_gates_per_example_follow_beam_search(factory: str, request: pytest.Fixt
 @pytest.mark.parametrize("shape", [(3,), (1,), (), (2, 4), (3, 1), (3, 4, 1)])
 def test_a_gate_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     model = tiny("bert")
-    found = discover(model)
-    gates = {found.heads.sites[0]: torch.ones(shape)}
+    discovery = discover(model)
+    gates = {discovery.heads.sites[0]: torch.ones(shape)}
     with (
         pytest.raises(HeadwiseError, match="4 heads and a batch of 3"),
-        capture(model, found, gates=gates),
+        capture(model, discovery, gates=gates),
     ):
         output(model, batch(model))
 
@@ -283,14 +284,14 @@ def test_a_gate_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("family", ["marian", "t5", "bert", "llama", "gemma2"])
 def test_gradients_of_gates_are_the_same_both_ways(family: str) -> None:
     model = tiny(family).double()
-    inputs, found = batch(model), discover(model)
+    inputs, discovery = batch(model), discover(model)
     gradients = []
     for by_hand in (False, True):
         gates = {
             site: torch.ones(4, dtype=torch.float64, requires_grad=True)
-            for site in found.heads.sites
+            for site in discovery.heads.sites
         }
-        with capture(model, found, gates=gates, explicit=by_hand):
+        with capture(model, discovery, gates=gates, explicit=by_hand):
             real(model, inputs, model(**inputs)[0]).pow(2).mean().backward()
         gradients.append(torch.cat([gate.grad for gate in gates.values() if gate.grad is not None]))
     assert (gradients[0] != 0).all()
@@ -300,11 +301,11 @@ def test_gradients_of_gates_are_the_same_both_ways(family: str) -> None:
 @pytest.mark.parametrize("family", ["marian", "t5", "gpt2", "llama", "gemma2"])
 def test_a_cache_makes_no_difference(family: str) -> None:
     model = tiny(family)
-    found, ids = discover(model), batch(model)["input_ids"][:1]
+    discovery, ids = discover(model), batch(model)["input_ids"][:1]
     with torch.no_grad():
         stock = model.generate(ids, max_new_tokens=8, do_sample=False)
-        for options in ({"weights": True, "watch": lambda seen: None}, {"explicit": True}, {}):
-            with capture(model, found, **options):
+        for options in ({"weights": True, "hook": lambda seen: None}, {"explicit": True}, {}):
+            with capture(model, discovery, **options):
                 assert (
                     model.generate(ids, max_new_tokens=8, do_sample=False).tolist()
                     == stock.tolist()

@@ -20,9 +20,9 @@ from headwise.heads import Head, HeadMask, Site
 def test_heads_add_up_to_what_the_projection_gives(family: str) -> None:
     """Σ_h c_h W_h plus the bias is the output of the linear layer that these weights belong to."""
     model = tiny(family)
-    found = discover(model)
-    weights = output_weights(model, found)
-    assert set(weights) == set(found.heads.sites)
+    discovery = discover(model)
+    weights = output_weights(model, discovery)
+    assert set(weights) == set(discovery.heads.sites)
     given: dict[
         int, Tensor
     ] = {}  # every linear layer's last output, by the place of its weights in memory
@@ -34,7 +34,7 @@ def test_heads_add_up_to_what_the_projection_gives(family: str) -> None:
     bias = {m.weight.data_ptr(): 0 if m.bias is None else m.bias for m in layers}
     checked = []
 
-    def watch(seen: AttentionCall) -> None:
+    def hook(seen: AttentionCall) -> None:
         if waiting:
             compare(waiting.pop())
         waiting.append(seen)
@@ -48,24 +48,24 @@ def test_heads_add_up_to_what_the_projection_gives(family: str) -> None:
         checked.append(seen.site)
 
     waiting: list[AttentionCall] = []
-    with capture(model, found, watch=watch):
+    with capture(model, discovery, hook=hook):
         output(model, batch(model))
     compare(waiting.pop())
-    assert checked and set(checked) == set(found.heads.sites)
+    assert checked and set(checked) == set(discovery.heads.sites)
     for hook in hooks:
         hook.remove()
 
 
 def test_the_model_is_left_alone_and_gates_do_not_disturb() -> None:
     model = tiny("gpt2")
-    found = discover(model)
-    before, expected = output(model, batch(model)), output_weights(model, found)
-    per_example = {site: torch.zeros(3, 4) for site in found.heads.sites}
+    discovery = discover(model)
+    before, expected = output(model, batch(model)), output_weights(model, discovery)
+    per_example = {site: torch.zeros(3, 4) for site in discovery.heads.sites}
     with (
-        masked(model, found, HeadMask(found.heads, frozenset())),
-        capture(model, found, gates=per_example),
+        masked(model, discovery, HeadMask(discovery.heads, frozenset())),
+        capture(model, discovery, gates=per_example),
     ):
-        weights = output_weights(model, found)
+        weights = output_weights(model, discovery)
     assert all(torch.equal(weights[site], expected[site]) for site in expected)
     assert torch.equal(output(model, batch(model)), before)
     assert not any(module._forward_pre_hooks for module in model.modules())
@@ -75,10 +75,10 @@ def test_the_model_is_left_alone_and_gates_do_not_disturb() -> None:
 @pytest.mark.parametrize("family", ["marian", "bert"])
 def test_removed_heads_have_no_weights(family: str) -> None:
     model = tiny(family)
-    found = discover(model)
+    discovery = discover(model)
     gone = [Head("encoder-self", 0, h) for h in range(4)] + [Head("encoder-self", 1, 2)]
-    smaller = remove(model, found, HeadMask.full(found.heads).without(gone))
-    weights, whole = output_weights(smaller, discover(smaller)), output_weights(model, found)
+    smaller = remove(model, discovery, HeadMask.full(discovery.heads).without(gone))
+    weights, whole = output_weights(smaller, discover(smaller)), output_weights(model, discovery)
     assert weights[Site("encoder-self", 0)].shape == (0, 8, 32)
     assert torch.equal(weights[Site("encoder-self", 1)], whole[Site("encoder-self", 1)][[0, 1, 3]])
 

@@ -54,9 +54,9 @@ def masks(heads: HeadMap, count: int) -> list[HeadMask]:
 
 def same(model: Any, mask: HeadMask, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """The outputs at tokens of the masked model and of the cut one."""
-    found = discover(model)
-    smaller = remove(model, found, mask)
-    with masked(model, found, mask):
+    discovery = discover(model)
+    smaller = remove(model, discovery, mask)
+    with masked(model, discovery, mask):
         expected = real(model, inputs, output(model, inputs))
     return expected, real(model, inputs, output(smaller, inputs))
 
@@ -130,9 +130,9 @@ def test_cross_attention_of_gpt2() -> None:
 )
 def test_groups_stay_shared_where_they_can(family: str, kept: list[int], key_value: int) -> None:
     model = tiny(family)
-    found = discover(model)
+    discovery = discover(model)
     gone = [Head("decoder-self", 0, h) for h in range(4) if h not in kept]
-    smaller = discover(remove(model, found, HeadMask.full(found.heads).without(gone)))
+    smaller = discover(remove(model, discovery, HeadMask.full(discovery.heads).without(gone)))
     assert smaller.heads.query == {"decoder-self": (len(kept), 4)}
     assert smaller.heads.key_value == {"decoder-self": (key_value, 2)}
 
@@ -161,13 +161,13 @@ def test_every_kept_head_keeps_its_key_value_head(
 @pytest.mark.parametrize("factory", ["tiny_marian", "tiny_m2m100"])
 def test_removed_equals_masked_on_beam_output(factory: str, request: pytest.FixtureRequest) -> None:
     model = request.getfixturevalue(factory)()
-    found, ids = discover(model), batch(model)["input_ids"][:, :6].clamp(min=4)
+    discovery, ids = discover(model), batch(model)["input_ids"][:, :6].clamp(min=4)
     search = {"num_beams": 4, "max_new_tokens": 10, "do_sample": False}
     whole = model.generate(ids, **search).tolist()
     different = 0
-    for mask in masks(found.heads, 3):
-        smaller = remove(model, found, mask)
-        with masked(model, found, mask):
+    for mask in masks(discovery.heads, 3):
+        smaller = remove(model, discovery, mask)
+        with masked(model, discovery, mask):
             expected = model.generate(ids, **search).tolist()
         for cached in (True, False):
             assert smaller.generate(ids, use_cache=cached, **search).tolist() == expected, (
@@ -185,17 +185,17 @@ def test_removed_equals_masked_on_beam_output(factory: str, request: pytest.Fixt
 def test_what_it_writes_with_a_cache_is_what_the_masked_model_writes(family: str) -> None:
     """Also where the cache of an emptied layer has to go on counting."""
     model = tiny(family)
-    found, inputs = discover(model), batch(model, left=True)
+    discovery, inputs = discover(model), batch(model, left=True)
     inputs.pop("decoder_input_ids", None)
     search = {"max_new_tokens": 8, "do_sample": False}
-    emptied = frozenset(h for h in found.heads if h.kind != "decoder-self" or h.layer != 0)
+    emptied = frozenset(h for h in discovery.heads if h.kind != "decoder-self" or h.layer != 0)
     for mask in (
-        HeadMask(found.heads, emptied),
-        *masks(found.heads, 2)[:2],
-        HeadMask(found.heads, frozenset()),
+        HeadMask(discovery.heads, emptied),
+        *masks(discovery.heads, 2)[:2],
+        HeadMask(discovery.heads, frozenset()),
     ):
-        smaller = remove(model, found, mask)
-        with masked(model, found, mask):
+        smaller = remove(model, discovery, mask)
+        with masked(model, discovery, mask):
             expected = model.generate(**inputs, **search).tolist()
         for cached in (True, False):
             assert smaller.generate(**inputs, use_cache=cached, **search).tolist() == expected, (
@@ -206,11 +206,11 @@ def test_what_it_writes_with_a_cache_is_what_the_masked_model_writes(family: str
 
 def test_an_emptied_layer_gives_its_bias_and_nothing_else() -> None:
     model = tiny("marian")
-    found = discover(model)
+    discovery = discover(model)
     smaller = remove(
         model,
-        found,
-        HeadMask(found.heads, frozenset(h for h in found.heads if h[:2] != ("cross", 1))),
+        discovery,
+        HeadMask(discovery.heads, frozenset(h for h in discovery.heads if h[:2] != ("cross", 1))),
     )
     layer = smaller.model.decoder.layers[1].encoder_attn
     assert isinstance(layer, EmptyAttention)
@@ -221,9 +221,9 @@ def test_an_emptied_layer_gives_its_bias_and_nothing_else() -> None:
 @pytest.mark.parametrize("family", ["marian", "m2m100", "t5", "bert", "gpt2"])
 def test_attention_outputs_keep_their_layers(family: str) -> None:
     model = tiny(family)
-    found = discover(model)
-    kept = frozenset(head for head in found.heads if head.layer == 1)
-    smaller: Any = remove(model, found, HeadMask(found.heads, kept))
+    discovery = discover(model)
+    kept = frozenset(head for head in discovery.heads if head.layer == 1)
+    smaller: Any = remove(model, discovery, HeadMask(discovery.heads, kept))
     out = eager(smaller, batch(smaller), output_attentions=True)
     names = [name for name in out if name.endswith("attentions") and out[name]]
     assert names
@@ -234,21 +234,21 @@ def test_attention_outputs_keep_their_layers(family: str) -> None:
 
 def test_observers_see_an_emptied_layer_with_no_heads() -> None:
     model = tiny("marian")
-    found = discover(model)
+    discovery = discover(model)
     smaller = remove(
         model,
-        found,
-        HeadMask(found.heads, frozenset(h for h in found.heads if h[:2] != ("cross", 0))),
+        discovery,
+        HeadMask(discovery.heads, frozenset(h for h in discovery.heads if h[:2] != ("cross", 0))),
     )
     seen: dict[Site, AttentionCall] = {}
     with capture(
         smaller,
         discover(smaller),
-        watch=lambda s: seen.setdefault(s.site, s) and None,
+        hook=lambda s: seen.setdefault(s.site, s) and None,
         weights=True,
     ):
         output(smaller, batch(smaller))
-    assert set(seen) == set(found.heads.sites)
+    assert set(seen) == set(discovery.heads.sites)
     empty, full = seen[Site("cross", 0)], seen[Site("cross", 1)]
     assert empty.weights is not None and full.weights is not None
     assert empty.weights.shape == (3, 0, 7, 9) and full.weights.shape == (3, 4, 7, 9)
@@ -258,19 +258,19 @@ def test_observers_see_an_emptied_layer_with_no_heads() -> None:
 @pytest.mark.parametrize("family", REMOVABLE)
 def test_the_weights_are_really_gone(family: str) -> None:
     model = tiny(family)
-    found = discover(model)
+    discovery = discover(model)
     before, whole = sum(p.numel() for p in model.parameters()), copy.deepcopy(model.state_dict())
-    mask = HeadMask.full(found.heads).without(
-        h for h in found.heads if h.layer == 0 and h.head in (0, 3)
+    mask = HeadMask.full(discovery.heads).without(
+        h for h in discovery.heads if h.layer == 0 and h.head in (0, 3)
     )
-    smaller = remove(model, found, mask)
+    smaller = remove(model, discovery, mask)
     bias = int(
         family in ("marian", "m2m100", "bart", "bert", "distilbert", "gpt2", "gpt_neox", "phi")
     )
     rows = (
         4 if family not in GROUPED else 2
     )  # one head of each group stays: the keys and values stay too
-    kinds = len(found.heads.kinds)
+    kinds = len(discovery.heads.kinds)
     tables = (
         2 * 2 * 32 if family == "umt5" else 0
     )  # each of its layers has a position bias of its own
@@ -288,8 +288,10 @@ def test_the_weights_are_really_gone(family: str) -> None:
 def test_cut_weights_of_gpt2_lie_in_memory_as_those_of_other_models() -> None:
     """Its own are the other way round, and safetensors refuses a view of them."""
     model = tiny("gpt2")
-    found = discover(model)
-    smaller = remove(model, found, HeadMask(found.heads, frozenset({Head("decoder-self", 0, 1)})))
+    discovery = discover(model)
+    smaller = remove(
+        model, discovery, HeadMask(discovery.heads, frozenset({Head("decoder-self", 0, 1)}))
+    )
     assert all(parameter.is_contiguous() for parameter in smaller.parameters())
 
 
@@ -303,24 +305,28 @@ def test_heads_of_different_sizes_in_the_two_stacks() -> None:
 @pytest.mark.parametrize("family", REFUSED)
 def test_what_cannot_be_removed_is_refused_in_one_sentence(family: str) -> None:
     model = tiny(family)
-    found, inputs = discover(model), batch(model)
+    discovery, inputs = discover(model), batch(model)
     before = output(model, inputs)
     with pytest.raises(HeadwiseError, match=REFUSED[family]) as refusal:
-        remove(model, found, HeadMask.full(found.heads).without([Head(*found.heads.sites[0], 1)]))
+        remove(
+            model,
+            discovery,
+            HeadMask.full(discovery.heads).without([Head(*discovery.heads.sites[0], 1)]),
+        )
     assert str(refusal.value).endswith("They can be masked.") and "\n" not in str(refusal.value)
     assert torch.equal(output(model, inputs), before)
 
 
 def test_a_layout_of_another_model_is_refused() -> None:
     model, other = tiny("bert"), tiny("bert", num_hidden_layers=3)
-    found = discover(model)
+    discovery = discover(model)
     with pytest.raises(
         HeadwiseError,
         match=r"for a model with encoder-self 4\+4\+4 heads, but .* encoder-self 4\+4\.$",
     ):
-        remove(model, found, HeadMask.full(discover(other).heads))
+        remove(model, discovery, HeadMask.full(discover(other).heads))
     with pytest.raises(HeadwiseError, match="discover its heads again"):
-        remove(copy.deepcopy(model), found, HeadMask.full(found.heads))
+        remove(copy.deepcopy(model), discovery, HeadMask.full(discovery.heads))
 
 
 @pytest.mark.parametrize("family", REMOVABLE)
@@ -340,12 +346,12 @@ def test_a_cut_model_can_be_cut_again(family: str) -> None:
 
 def test_the_position_bias_moves_to_the_first_layer_that_has_heads() -> None:
     model = tiny("t5", num_layers=3)
-    found, inputs = discover(model), batch(model)
+    discovery, inputs = discover(model), batch(model)
     table = model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
     once = remove(
         model,
-        found,
-        HeadMask.full(found.heads).without(Head("encoder-self", 0, h) for h in range(4)),
+        discovery,
+        HeadMask.full(discovery.heads).without(Head("encoder-self", 0, h) for h in range(4)),
     )
     left = discover(once)
     gone = [Head("encoder-self", 0, h) for h in range(4)] + [
@@ -361,7 +367,9 @@ def test_the_position_bias_moves_to_the_first_layer_that_has_heads() -> None:
         ]
         assert torch.equal(cut.get_parameter(holders[0]), table)
         with masked(
-            model, found, HeadMask.full(found.heads).without(h for h in gone if h.layer < place)
+            model,
+            discovery,
+            HeadMask.full(discovery.heads).without(h for h in gone if h.layer < place),
         ):
             agree(output(cut, inputs), output(model, inputs))
 
@@ -410,8 +418,10 @@ def test_a_cut_layer_takes_another_attention_implementation(family: str) -> None
 
 def test_a_cut_t5_trains_its_position_bias() -> None:
     model = tiny("t5")
-    found = discover(model)
-    smaller = remove(model, found, HeadMask.full(found.heads).without([Head("encoder-self", 0, 1)]))
+    discovery = discover(model)
+    smaller = remove(
+        model, discovery, HeadMask.full(discovery.heads).without([Head("encoder-self", 0, 1)])
+    )
     smaller(**batch(model))[0].pow(2).mean().backward()
     table = smaller.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
     assert (
@@ -421,7 +431,7 @@ def test_a_cut_t5_trains_its_position_bias() -> None:
 
 def test_a_cut_model_trains_and_what_was_frozen_stays_so() -> None:
     model = tiny("marian")
-    found = discover(model)
+    discovery = discover(model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("decoder" not in name and "q_proj.bias" not in name)
     cut = (
@@ -429,7 +439,7 @@ def test_a_cut_model_trains_and_what_was_frozen_stays_so() -> None:
         Head("encoder-self", 0, 2),
         *(Head("encoder-self", 1, h) for h in range(4)),
     )
-    smaller = remove(model, found, HeadMask.full(found.heads).without(cut))
+    smaller = remove(model, discovery, HeadMask.full(discovery.heads).without(cut))
     assert {n for n, p in smaller.named_parameters() if p.requires_grad} <= {
         n for n, p in model.named_parameters() if p.requires_grad
     }
@@ -446,10 +456,10 @@ def test_a_cut_model_trains_and_what_was_frozen_stays_so() -> None:
 
 def test_a_copy_made_inside_a_block_owes_nothing_to_it() -> None:
     model = tiny("bert")
-    found, inputs = discover(model), batch(model)
-    mask = HeadMask.full(found.heads).without([Head("encoder-self", 0, 1)])
-    expected = output(remove(model, found, mask), inputs)
-    with masked(model, found, HeadMask.full(found.heads)):
-        smaller = remove(model, found, mask)
+    discovery, inputs = discover(model), batch(model)
+    mask = HeadMask.full(discovery.heads).without([Head("encoder-self", 0, 1)])
+    expected = output(remove(model, discovery, mask), inputs)
+    with masked(model, discovery, HeadMask.full(discovery.heads)):
+        smaller = remove(model, discovery, mask)
     assert torch.equal(output(smaller, inputs), expected)
     assert not any("headwise" in module.__dict__ for module in smaller.modules())

@@ -18,9 +18,9 @@ from headwise.heads import Site
 
 
 def recorded(
-    model: PreTrainedModel, found: Discovery, inputs: dict[str, Tensor]
+    model: PreTrainedModel, discovery: Discovery, inputs: dict[str, Tensor]
 ) -> tuple[Recording, Tensor]:
-    with recording(model, found, len(inputs["input_ids"]), lambda seen: None) as kept:
+    with recording(model, discovery, len(inputs["input_ids"]), lambda seen: None) as kept:
         states = output(model, inputs)
     return kept, states
 
@@ -37,17 +37,19 @@ def silent(seen: AttentionCall) -> Tensor:
 def test_every_start_gives_the_whole_forward(family: str) -> None:
     """The batch three times over: unchanged, with one layer silent, unchanged."""
     model = tiny(family)
-    found, inputs = discover(model), batch(model)
-    kept, states = recorded(model, found, inputs)
-    assert [site for call in kept.calls for site in call.sites] == in_order(found)
+    discovery, inputs = discover(model), batch(model)
+    kept, states = recorded(model, discovery, inputs)
+    assert [site for call in kept.calls for site in call.sites] == in_order(discovery)
     thrice = {name: tensor.repeat(3, 1) for name, tensor in inputs.items()}
-    for site in found.modules:
-        with trying(model, found, kept, [{site: same}, {site: silent}, {site: same}]):
+    for site in discovery.modules:
+        with trying(model, discovery, kept, [{site: same}, {site: silent}, {site: same}]):
             first, other, last = output(model, thrice).chunk(3)
         near = {"rtol": 2e-4, "atol": 2e-4}
         torch.testing.assert_close(real(model, inputs, first), real(model, inputs, states), **near)
         torch.testing.assert_close(real(model, inputs, last), real(model, inputs, states), **near)
-        with trying(model, found, Recording(3), [{site: silent}]):  # nothing kept: all is computed
+        with trying(
+            model, discovery, Recording(3), [{site: silent}]
+        ):  # nothing kept: all is computed
             alone = output(model, inputs)
         torch.testing.assert_close(real(model, inputs, other), real(model, inputs, alone), **near)
         assert not torch.allclose(
@@ -55,10 +57,10 @@ def test_every_start_gives_the_whole_forward(family: str) -> None:
         )
 
 
-def in_order(found: Discovery) -> list[Site]:
+def in_order(discovery: Discovery) -> list[Site]:
     """Encoder layers first; in a decoder layer its own attention, then cross attention."""
     return sorted(
-        found.modules,
+        discovery.modules,
         key=lambda site: (site.kind != "encoder-self", site.layer, site.kind == "cross"),
     )
 
@@ -66,24 +68,24 @@ def in_order(found: Discovery) -> list[Site]:
 @pytest.mark.parametrize("family", [*SEQUENCE_TO_SEQUENCE, *ENCODERS, "gpt2"])
 def test_what_comes_before_does_not_run_again(family: str) -> None:
     model = tiny(family)
-    found, inputs = discover(model), batch(model)
-    kept, _ = recorded(model, found, inputs)
+    discovery, inputs = discover(model), batch(model)
+    kept, _ = recorded(model, discovery, inputs)
     ran: Counter[nn.Module] = Counter()
-    for module in set(found.modules.values()):
+    for module in set(discovery.modules.values()):
         module.register_forward_pre_hook(lambda module, _: ran.update([module]))
-    order = in_order(found)
+    order = in_order(discovery)
     for site in order:
         ran.clear()
         block = next(call.sites for call in kept.calls if site in call.sites)
-        with trying(model, found, kept, [{site: same}]):
+        with trying(model, discovery, kept, [{site: same}]):
             output(model, inputs)
         assert sum(ran.values()) == len(order) - order.index(block[0])
 
 
 def test_several_sites_begin_at_the_first() -> None:
     model = tiny("marian")
-    found = discover(model)
-    kept, _ = recorded(model, found, batch(model))
+    discovery = discover(model)
+    kept, _ = recorded(model, discovery, batch(model))
     assert kept.first([Site("cross", 1), Site("encoder-self", 1)]) == 1
     assert kept.first([Site("cross", 1)]) == kept.first([Site("decoder-self", 1)]) == 3
     assert kept.first([]) == 4
@@ -93,15 +95,15 @@ def test_several_sites_begin_at_the_first() -> None:
 @pytest.mark.parametrize("family", ["marian", "albert"])
 def test_the_model_comes_back_after_an_error(family: str) -> None:
     model = tiny(family)
-    found, inputs = discover(model), batch(model)
-    kept, before = recorded(model, found, inputs)
+    discovery, inputs = discover(model), batch(model)
+    kept, before = recorded(model, discovery, inputs)
 
     def fail(seen: AttentionCall) -> Tensor:
         raise RuntimeError("stop")
 
     for block in (
-        recording(model, found, 3, fail),
-        trying(model, found, kept, [{found.heads.sites[-1]: fail}]),
+        recording(model, discovery, 3, fail),
+        trying(model, discovery, kept, [{discovery.heads.sites[-1]: fail}]),
     ):  # type: ignore[arg-type]
         with pytest.raises(RuntimeError, match="stop"), block:
             output(model, inputs)
@@ -113,15 +115,15 @@ def test_the_model_comes_back_after_an_error(family: str) -> None:
 
 def test_a_forward_that_somebody_else_put_there_stays() -> None:
     model = tiny("gpt2")
-    found, inputs = discover(model), batch(model)
-    block = next(iter(blocks(model, found)))
+    discovery, inputs = discover(model), batch(model)
+    block = next(iter(blocks(model, discovery)))
     usual = block.forward
     block.forward = lambda *args, **kwargs: usual(*args, **kwargs) * 0.5
     own, before = block.forward, output(model, inputs)
-    kept, states = recorded(model, found, inputs)
+    kept, states = recorded(model, discovery, inputs)
     assert torch.equal(states, before)
     assert block.forward is own
-    with trying(model, found, kept, [{Site("decoder-self", 0): same}]):
+    with trying(model, discovery, kept, [{Site("decoder-self", 0): same}]):
         assert torch.equal(output(model, inputs), before)
     assert block.forward is own
 

@@ -109,7 +109,7 @@ def test_the_model_translates_by_name(monkeypatch):
 def test_what_ct2_would_do_otherwise_is_refused():
     model = translator("pre")
     with (
-        masked(model.hf, model.found, HeadMask.full(model.heads)),
+        masked(model.hf, model.discovery, HeadMask.full(model.heads)),
         pytest.raises(HeadwiseError, match="leave the block"),
     ):
         model.translate(TEXT, engine="ct2")
@@ -122,7 +122,7 @@ def test_what_ct2_would_do_otherwise_is_refused():
     with pytest.raises(HeadwiseError, match="on cuda, but headwise runs CTranslate2 on the CPU"):
         refuse_engine("ct2", "cuda")
     refuse_engine("transformers", "cuda")
-    refuse_model("transformers", model.hf, model.tokenizer, model.found)
+    refuse_model("transformers", model.hf, model.tokenizer, model.discovery)
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ from transformers import (
 from headwise.heads import HeadMask
 from headwise.model import Model
 from headwise.options import Architecture
-from headwise.training.build import build_model
 from headwise.training.tokenizer import learn_subwords
+from headwise.training.translation_model import build_model
 
 LINES = [
     "A head that looks at the token before.",

@@ -104,7 +104,7 @@ def test_types(dtype, tmp_path):
 def test_the_output_bias_of_an_empty_layer_stays(tmp_path):
     model = language_model("llama", attention_bias=True)
     small = uneven(model)
-    bias = small.found.modules[Site("decoder-self", 1)].o_proj.bias
+    bias = small.discovery.modules[Site("decoder-self", 1)].o_proj.bias
     with torch.no_grad():
         bias.normal_(0, 2)
     assert compare(small, tmp_path / "f32", "f32") == 16

@@ -45,11 +45,11 @@ def loss(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor:
 
 
 def looked(
-    model: PreTrainedModel, found: Discovery, inputs: dict[str, Tensor]
+    model: PreTrainedModel, discovery: Discovery, inputs: dict[str, Tensor]
 ) -> dict[Site, AttentionCall]:
     """What every layer does with one sentence, weights included."""
     seen: dict[Site, AttentionCall] = {}
-    with capture(model, found, weights=True, watch=lambda now: seen.update({now.site: now})):
+    with capture(model, discovery, weights=True, hook=lambda now: seen.update({now.site: now})):
         loss(model, inputs)
     return seen
 
@@ -233,14 +233,16 @@ def test_a_layer_without_heads_has_no_row() -> None:
 @pytest.mark.parametrize("family", TELLING)
 def test_the_model_is_untouched(family: str, measure: Callable[..., object]) -> None:
     model = worded(family)
-    found, inputs = discover(model), asking(model, family)
-    what = [*CHANGES] if measure is ablate else [HeadMask(found.heads, frozenset())]
+    discovery, inputs = discover(model), asking(model, family)
+    what = [*CHANGES] if measure is ablate else [HeadMask(discovery.heads, frozenset())]
     model.train()
     before = state(model)
-    measure(model, found, [inputs], what)
+    measure(model, discovery, [inputs], what)
     assert state(model) == before
     with pytest.raises(IndexError):
-        measure(model, found, [inputs, {**inputs, "input_ids": inputs["input_ids"] + 1000}], what)
+        measure(
+            model, discovery, [inputs, {**inputs, "input_ids": inputs["input_ids"] + 1000}], what
+        )
     assert state(model) == before
 
 
@@ -248,11 +250,11 @@ def test_the_model_is_untouched(family: str, measure: Callable[..., object]) -> 
 @pytest.mark.parametrize("measure", ["ablation.zero", "ablation.mean"])
 def test_a_broken_model_is_reported_by_its_layer(family: str, measure: str) -> None:
     model = worded(family)
-    found, inputs = discover(model), asking(model, family)
-    site = found.heads.sites[-1]
-    broken(model, found.modules[site])
+    discovery, inputs = discover(model), asking(model, family)
+    site = discovery.heads.sites[-1]
+    broken(model, discovery.modules[site])
     with pytest.raises(HeadwiseError, match=where(site)):
-        ablate(model, found, [inputs], [measure])
+        ablate(model, discovery, [inputs], [measure])
 
 
 GEMMA3N: dict[str, Any] = {
@@ -278,12 +280,12 @@ def test_a_model_whose_first_layers_cannot_be_kept_runs_in_full(
     made = type(getattr(transformers, name).config_class(**STACK).get_text_config())(**config)
     torch.manual_seed(0)
     model = getattr(transformers, name)(made).eval()
-    found, inputs = discover(model), asking(model, "llama")
+    discovery, inputs = discover(model), asking(model, "llama")
     head = Head("decoder-self", 1, 2)
-    measured = ablate(model, found, [inputs], ["ablation.zero"])["ablation.zero"]
+    measured = ablate(model, discovery, [inputs], ["ablation.zero"])["ablation.zero"]
     with torch.no_grad():
         whole = sentence_losses(predict(model, inputs), inputs["labels"])
-        with masked(model, found, HeadMask.full(found.heads).without([head])):
+        with masked(model, discovery, HeadMask.full(discovery.heads).without([head])):
             silenced = sentence_losses(predict(model, inputs), inputs["labels"])
     sums, _ = measured.sentences(Site("decoder-self", 1))
     np.testing.assert_allclose(sums[:, 2], (silenced - whole)[:3].numpy(), atol=1e-5)
@@ -291,11 +293,11 @@ def test_a_model_whose_first_layers_cannot_be_kept_runs_in_full(
 
 def test_a_model_that_is_another_one_in_every_forward_is_refused() -> None:
     model = worded("gpt2")
-    found, inputs = discover(model), asking(model, "gpt2")
+    discovery, inputs = discover(model), asking(model, "gpt2")
     runs = iter(range(1, 100))
     hook = model.transformer.ln_f.register_forward_hook(lambda *given: given[2] * next(runs))
     with pytest.raises(HeadwiseError, match="another loss"):
-        ablate(model, found, [inputs], ["ablation.zero"])
+        ablate(model, discovery, [inputs], ["ablation.zero"])
     hook.remove()
 
 

@@ -148,21 +148,21 @@ def test_readings_of_attention_agree_with_a_slow_version(family: str) -> None:
 def test_dormancy_agrees_with_taking_heads_out(family: str) -> None:
     """What a head adds is the change in the output projection's output when that head alone is silent."""
     model = tiny(family)
-    found, inputs = discover(model), as_batch(model, [0, 1])
+    discovery, inputs = discover(model), as_batch(model, [0, 1])
     site, name = PROJECTIONS[family]
     given: list[Tensor] = []
     hook = model.get_submodule(name).register_forward_hook(lambda module, _, out: given.append(out))
-    masks = [HeadMask.full(found.heads)]
+    masks = [HeadMask.full(discovery.heads)]
     masks += [masks[0].without([Head(*site, head)]) for head in range(4)]
     for mask in masks:
-        with torch.no_grad(), masked(model, found, mask):
+        with torch.no_grad(), masked(model, discovery, mask):
             model(**{k: v for k, v in inputs.items() if k not in ("labels", "rows")})
     hook.remove()
     sizes = torch.stack([(given[0] - without).norm(dim=-1) for without in given[1:]], -1)
     words = module.batch_sides(inputs, torch.tensor(sorted(SPECIAL)))[
         module.sides_of_site(site)[0]
     ].words
-    value = values(read_statistics(model, found, [inputs], SPECIAL, ["dormancy"]))[
+    value = values(read_statistics(model, discovery, [inputs], SPECIAL, ["dormancy"]))[
         "dormancy", site.kind, site.layer
     ]
     mean = sizes[words].mean(0)
@@ -173,7 +173,7 @@ def test_dormancy_agrees_with_taking_heads_out(family: str) -> None:
 @pytest.mark.parametrize("family", ["marian", "bert", "llama"])
 def test_padding_and_filler_rows_change_nothing(family: str) -> None:
     model = tiny(family)
-    found = discover(model)
+    discovery = discover(model)
     together = as_batch(model, [0, 1, 2, 3])
     filler = {
         name: torch.cat(
@@ -184,14 +184,14 @@ def test_padding_and_filler_rows_change_nothing(family: str) -> None:
     if family != "marian":  # a row with nothing to attend to
         filler["attention_mask"][4:] = 0
     expected = values(
-        read_statistics(model, found, [as_batch(model, [i]) for i in range(4)], SPECIAL)
+        read_statistics(model, discovery, [as_batch(model, [i]) for i in range(4)], SPECIAL)
     )
     for batch in (
         together,
         filler,
         *([as_batch(model, [0, 1, 2, 3], left=True)] if family == "llama" else []),
     ):
-        got = values(read_statistics(model, found, [batch], SPECIAL))
+        got = values(read_statistics(model, discovery, [batch], SPECIAL))
         assert got.keys() == expected.keys()
         assert all(got[key] == pytest.approx(value, abs=1e-5) for key, value in expected.items())
 
@@ -264,19 +264,19 @@ class TestDormancy:
 
     def test_gates_of_an_outer_block_count(self) -> None:
         model = tiny("llama")
-        found = discover(model)
+        discovery = discover(model)
         site = Site("decoder-self", 0)
         whole = values(
-            read_statistics(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"])
+            read_statistics(model, discovery, [as_batch(model, [0])], SPECIAL, ["dormancy"])
         )["dormancy", *site]
-        with capture(model, found, gates={site: torch.tensor([1.0, 0.0, 0.5, 1.0])}):
+        with capture(model, discovery, gates={site: torch.tensor([1.0, 0.0, 0.5, 1.0])}):
             halved = values(
-                read_statistics(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"])
+                read_statistics(model, discovery, [as_batch(model, [0])], SPECIAL, ["dormancy"])
             )["dormancy", *site]
         assert halved[1] == 0 and halved[2] < whole[2]
-        with masked(model, found, HeadMask(found.heads, frozenset())):
+        with masked(model, discovery, HeadMask(discovery.heads, frozenset())):
             assert (
-                values(read_statistics(model, found, [as_batch(model, [0])], SPECIAL))[
+                values(read_statistics(model, discovery, [as_batch(model, [0])], SPECIAL))[
                     "dormancy", *site
                 ]
                 == [0.0] * 4
@@ -284,18 +284,18 @@ class TestDormancy:
 
     def test_weights_are_not_built_for_it_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = tiny("bert")
-        found = discover(model)
+        discovery = discover(model)
         monkeypatch.setattr(
             "headwise.attention.kernel.explicit", lambda *_: pytest.fail("weights were built")
         )
-        read_statistics(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"])
+        read_statistics(model, discovery, [as_batch(model, [0])], SPECIAL, ["dormancy"])
 
 
 def test_a_cut_model_is_read() -> None:
     model = tiny("marian")
-    found = discover(model)
-    gone = [h for h in found.heads if h[:2] == ("cross", 0) or h == ("encoder-self", 1, 2)]
-    smaller = remove(model, found, HeadMask.full(found.heads).without(gone))
+    discovery = discover(model)
+    gone = [h for h in discovery.heads if h[:2] == ("cross", 0) or h == ("encoder-self", 1, 2)]
+    smaller = remove(model, discovery, HeadMask.full(discovery.heads).without(gone))
     got = values(read_statistics(smaller, discover(smaller), [as_batch(model, [0, 1])], SPECIAL))
     assert ("entropy", "cross", 0) not in got and len(got["dormancy", "encoder-self", 1]) == 3
 
@@ -344,7 +344,7 @@ class TestOnePass:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         model = tiny("marian")
-        found, calls, kept = discover(model), [], []
+        discovery, calls, kept = discover(model), [], []
         hook = model.register_forward_hook(lambda *_: calls.append(1))
 
         def noting(weights: Tensor, *masks: Tensor) -> tuple[Tensor, Tensor]:
@@ -356,19 +356,19 @@ class TestOnePass:
 
         monkeypatch.setattr(module, "largest_weights", noting)
         read_statistics(
-            model, found, [as_batch(model, [0]), as_batch(model, [1])], SPECIAL, ATTENTION
+            model, discovery, [as_batch(model, [0]), as_batch(model, [1])], SPECIAL, ATTENTION
         )
         hook.remove()
-        assert len(calls) == 2 and len(kept) == 2 * len(found.heads.sites)
+        assert len(calls) == 2 and len(kept) == 2 * len(discovery.heads.sites)
         assert not any(ref() is not None for ref in kept)
 
     def test_each_alone_is_the_same(self) -> None:
         model = tiny("modernbert")
-        found, batch = discover(model), as_batch(model, [0, 1])
-        together = values(read_statistics(model, found, [batch], SPECIAL))
+        discovery, batch = discover(model), as_batch(model, [0, 1])
+        together = values(read_statistics(model, discovery, [batch], SPECIAL))
         for name in STATISTICS:
             for key, value in values(
-                read_statistics(model, found, [batch], SPECIAL, [name])
+                read_statistics(model, discovery, [batch], SPECIAL, [name])
             ).items():
                 assert together[key] == pytest.approx(value, abs=1e-6)
 
@@ -401,7 +401,7 @@ class TestRefusals:
 
     def test_a_broken_layer_is_named(self) -> None:
         model = tiny("marian")
-        found = discover(model)
+        discovery = discover(model)
         model.model.decoder.layers[1].encoder_attn.v_proj.bias.data[3] = float("nan")
         with pytest.raises(HeadwiseError, match="cross layer 1 gave values that are not numbers"):
-            read_statistics(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"])
+            read_statistics(model, discovery, [as_batch(model, [0])], SPECIAL, ["dormancy"])

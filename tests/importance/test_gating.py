@@ -39,9 +39,9 @@ def copying(rows: int, seed: int) -> dict[str, Tensor]:
 def trained() -> Any:
     """A model that copies through one head. Of the others, one is made to write noise, the rest to write nothing."""
     model = tiny("gpt2")
-    found = discover(model)
+    discovery = discover(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    with masked(model, found, HeadMask(found.heads, frozenset([NEEDED]))):
+    with masked(model, discovery, HeadMask(discovery.heads, frozenset([NEEDED]))):
         for step in range(150):
             batch = copying(32, step)
             loss = sentence_losses(predict(model, batch), batch["labels"]).mean()
@@ -69,8 +69,8 @@ def by_head(table: list[dict[str, Any]]) -> dict[Head, dict[str, float]]:
 
 def loss_without(model: Any, *gone: Head) -> float:
     """Nats a word on text that was not trained on."""
-    found, batch = discover(model), copying(64, 999)
-    with torch.no_grad(), masked(model, found, HeadMask.full(found.heads).without(gone)):
+    discovery, batch = discover(model), copying(64, 999)
+    with torch.no_grad(), masked(model, discovery, HeadMask.full(discovery.heads).without(gone)):
         return float(sentence_losses(predict(model, batch), batch["labels"]).mean()) / (LENGTH - 1)
 
 
@@ -100,15 +100,20 @@ class TestTheTable:
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         model = trained()
-        found, batches = discover(model), [copying(8, i) for i in range(3)]
+        discovery, batches = discover(model), [copying(8, i) for i in range(3)]
         said: list[float] = []
         first = gate_heads(
-            model, found, iter(batches), [4], steps=6, progress=lambda share, _: said.append(share)
+            model,
+            discovery,
+            iter(batches),
+            [4],
+            steps=6,
+            progress=lambda share, _: said.append(share),
         )
-        assert first == gate_heads(model, found, batches, [4], steps=6)
-        assert first != gate_heads(model, found, batches, [5], steps=6)
+        assert first == gate_heads(model, discovery, batches, [4], steps=6)
+        assert first != gate_heads(model, discovery, batches, [5], steps=6)
         assert [(row["measure"], str(row["layer"]), row["head"]) for row in first] == [
-            (measure, str(head.layer), head.head) for measure in GATINGS for head in found.heads
+            (measure, str(head.layer), head.head) for measure in GATINGS for head in discovery.heads
         ]
         assert set(first[0]) == set(COLUMNS)
         assert all(
@@ -120,10 +125,10 @@ class TestTheTable:
 
     def test_several_seeds_give_their_mean_and_its_interval(self) -> None:
         model = trained()
-        found, batches = discover(model), [copying(8, 0)]
-        alone = [gate_heads(model, found, batches, [seed], steps=4) for seed in (1, 2, 3)]
+        discovery, batches = discover(model), [copying(8, 0)]
+        alone = [gate_heads(model, discovery, batches, [seed], steps=4) for seed in (1, 2, 3)]
         for row, *single in zip(
-            gate_heads(model, found, batches, [1, 2, 3], steps=4), *alone, strict=True
+            gate_heads(model, discovery, batches, [1, 2, 3], steps=4), *alone, strict=True
         ):
             values = [other["value"] for other in single]
             assert row["value"] == pytest.approx(np.mean(values))
@@ -137,11 +142,13 @@ class TestTheTable:
         self, tiny_marian: Callable[..., MarianMTModel]
     ) -> None:
         model = tiny_marian()
-        found = discover(model)
+        discovery = discover(model)
         smaller = remove(
             model,
-            found,
-            HeadMask.full(found.heads).without(h for h in found.heads if h[:2] == ("cross", 1)),
+            discovery,
+            HeadMask.full(discovery.heads).without(
+                h for h in discovery.heads if h[:2] == ("cross", 1)
+            ),
         )
         ids = torch.randint(4, 50, (2, 5), generator=torch.Generator().manual_seed(0))
         batch = {
@@ -151,7 +158,7 @@ class TestTheTable:
             "labels": ids,
         }
         table = gate_heads(smaller, discover(smaller), [batch], steps=2)
-        assert len(by_head(table)) == found.heads.total - 4
+        assert len(by_head(table)) == discovery.heads.total - 4
 
 
 def test_the_model_is_as_before() -> None:

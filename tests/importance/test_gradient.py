@@ -93,7 +93,7 @@ def test_slow_version(family: str) -> None:
             seen[now.site] = now
 
         model.zero_grad()
-        with capture(model, found, watch=keep, weights=True):
+        with capture(model, found, hook=keep, weights=True):
             losses(model, alone).sum().backward()
         asked = int(asked_tokens(alone["labels"]))
         for site, now in seen.items():
@@ -188,11 +188,11 @@ def test_all_zero_stays_zero() -> None:
 
 def test_a_layer_without_heads_has_no_row() -> None:
     model = worded("marian")
-    found = discover(model)
+    discovery = discover(model)
     gone = [Head("encoder-self", 0, head) for head in range(4)] + [
         Head("cross", 1, head) for head in range(4)
     ]
-    smaller = remove(model, found, HeadMask.full(found.heads).without(gone))
+    smaller = remove(model, discovery, HeadMask.full(discovery.heads).without(gone))
     collected = gradients(smaller, discover(smaller), [asking(model, "marian")])
     assert {
         name: len(measured.rows(name)) for name, measured in collected.items()
@@ -202,18 +202,18 @@ def test_a_layer_without_heads_has_no_row() -> None:
 @pytest.mark.parametrize("family", ASKED)
 def test_the_model_is_untouched(family: str) -> None:
     model = worded(family)
-    found, inputs = discover(model), asking(model, family)
+    discovery, inputs = discover(model), asking(model, family)
     model.train()
     next(model.parameters()).requires_grad_(False)
     before = state(model)
     with torch.no_grad():
-        first = gradients(model, found, [inputs])
+        first = gradients(model, discovery, [inputs])
     assert state(model) == before
     with pytest.raises(IndexError):
-        gradients(model, found, [{**inputs, "input_ids": inputs["input_ids"] + 1000}])
+        gradients(model, discovery, [{**inputs, "input_ids": inputs["input_ids"] + 1000}])
     assert state(model) == before
-    again = gradients(model, found, [inputs])
-    for site in found.modules:
+    again = gradients(model, discovery, [inputs])
+    for site in discovery.modules:
         one, other = (counted(collected["gradient"], site)[0] for collected in (first, again))
         assert one.tolist() == other.tolist(), "dropout was on"
 
@@ -221,11 +221,11 @@ def test_the_model_is_untouched(family: str) -> None:
 @pytest.mark.parametrize("family", ["marian", "t5", "bert", "llama"])
 def test_a_broken_model_is_reported_by_its_layer(family: str) -> None:
     model = worded(family)
-    found, inputs = discover(model), asking(model, family)
-    site = next(site for site in reversed(found.heads.sites))
-    broken(model, found.modules[site])
+    discovery, inputs = discover(model), asking(model, family)
+    site = next(site for site in reversed(discovery.heads.sites))
+    broken(model, discovery.modules[site])
     with pytest.raises(HeadwiseError, match=where(site)):
-        gradients(model, found, [inputs])
+        gradients(model, discovery, [inputs])
 
 
 def test_a_loss_that_is_no_number_is_reported() -> None:

@@ -122,7 +122,7 @@ def test_the_slow_twin(family: str) -> None:
         lost, count = 0.0, 0
         with (
             torch.no_grad(),
-            masked(model.hf, model.found, hw.HeadMask.full(model.heads).without(off)),
+            masked(model.hf, model.discovery, hw.HeadMask.full(model.heads).without(off)),
         ):
             for batch in model.task.batches(part):  # type: ignore[arg-type]
                 tensors = on_device(model.hf, batch)

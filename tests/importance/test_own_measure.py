@@ -32,12 +32,12 @@ def output_norm() -> Iterator[list[str]]:
         for batch in batches:
             lengths = {}
 
-            def watch(call: Any, batch: Any = batch, lengths: Any = lengths) -> None:
+            def hook(call: Any, batch: Any = batch, lengths: Any = lengths) -> None:
                 there = batches.queries(batch, call.site)[..., None]
                 sums = (call.output.norm(dim=-1) * there).sum(1)
                 lengths[call.site] = sums / there.sum(1)
 
-            with hw.capture(model.hf, model.found, watch=watch):
+            with hw.capture(model.hf, model.discovery, hook=hook):
                 batches.forward(batch)
             yield torch.cat([lengths[site] for site in model.heads.sites], dim=1)
 

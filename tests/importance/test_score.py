@@ -21,11 +21,11 @@ from headwise.decoding.bleu import paired_difference
 from headwise.decoding.translator import Generate, translate
 from headwise.evaluation import quality
 from headwise.heads import COLUMNS
-from headwise.importance import faithfulness, gating, measurement
+from headwise.importance import faithfulness, gating, passes
 from headwise.importance.attention_statistics import STATISTICS
 from headwise.importance.gating import gate_heads
-from headwise.importance.measurement import usual_measures
 from headwise.importance.measures import resolve_measures, usual
+from headwise.importance.passes import usual_measures
 from headwise.importance.scores import relevance_table
 from headwise.options import Search
 from headwise.roles.role_tests import token_counts
@@ -209,7 +209,7 @@ class TestRefused:
 
     def test_judging_too_much_text_before_any_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(faithfulness, "UNITS", 3)
-        monkeypatch.setattr(measurement, "run_pass", None)
+        monkeypatch.setattr(passes, "run_pass", None)
         with pytest.raises(
             hw.HeadwiseError, match="judged on 4 sentences, but 3 are the most: give fewer"
         ):

@@ -17,11 +17,11 @@ from headwise.model import Model
 from headwise.options import Architecture, Gates, Keep, Training
 from headwise.pruning.gate_training import Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
-from headwise.training.build import build_model
-from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import Encoded
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import TrainingRun, train_model
+from headwise.training.translation_model import build_model
 
 SHAPE = Architecture(
     encoder_layers=2,

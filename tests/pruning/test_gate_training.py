@@ -100,7 +100,7 @@ class TestAfterwards:
 
     def test_a_kind_the_model_does_not_have(self, bench: Bench, tmp_path: Path) -> None:
         model = copy.deepcopy(bench.model)
-        model.found = replace(model.found, heads=HeadMap({"encoder-self": (4, 4)}))
+        model.discovery = replace(model.discovery, heads=HeadMap({"encoder-self": (4, 4)}))
         before = [p.requires_grad for p in model.hf.parameters()]
         with pytest.raises(
             HeadwiseError, match="'cross' were asked for, but this model has only encoder-self"
@@ -223,7 +223,7 @@ class TestDecision:
         self, bench: Bench, pruned: tuple[Model, Pruned, Path]
     ) -> None:
         model, result, _ = pruned
-        with masked(model.hf, model.found, result.mask):
+        with masked(model.hf, model.discovery, result.mask):
             expected = bench.loss(model)
         assert result.decided_loss == expected == result.loss
         assert bench.loss(result.model) == pytest.approx(expected, abs=1e-5)
@@ -265,7 +265,7 @@ class TestDecision:
         ).eval()
         gates.draw()
         assert bool((gates.now == 1).all())
-        with capture(model.hf, model.found, gates=gates.by_site()):
+        with capture(model.hf, model.discovery, gates=gates.by_site()):
             assert bench.loss(model) == bench.loss(bench.model)
 
 
@@ -281,7 +281,7 @@ class TestOptions:
         assert "when they were decided" in result.notes[-1]
         table = pd.read_csv(tmp_path / "gates.csv")
         assert not table[table.step == table.step.max()].p_open.between(0.001, 0.999).any()
-        with masked(model.hf, model.found, result.mask):
+        with masked(model.hf, model.discovery, result.mask):
             assert bench.loss(model) == result.loss != result.decided_loss
 
     def test_the_start_of_the_papers(self, bench: Bench, tmp_path: Path) -> None:

@@ -288,22 +288,24 @@ class TestGates:
     def test_on_a_transformers_model(self, tiny_marian: Callable[..., MarianMTModel]) -> None:
         """Gates far out are the mask they decide; in training the loss reaches every one of them."""
         model = tiny_marian()
-        found = discover(model)
-        gates = HeadGates(found.heads.only(["encoder-self", "cross"]), HardConcrete(), start=9.0)
+        discovery = discover(model)
+        gates = HeadGates(
+            discovery.heads.only(["encoder-self", "cross"]), HardConcrete(), start=9.0
+        )
         with torch.no_grad():
             gates.log_alpha[::3] = -9
         ids = torch.arange(4, 12)[None]
         batch = {"input_ids": ids, "decoder_input_ids": ids[:, :5]}
         gates.eval().draw()
         with torch.no_grad():
-            with capture(model, found, gates=gates.by_site()):
+            with capture(model, discovery, gates=gates.by_site()):
                 gated = model(**batch).logits
-            with masked(model, found, gates.mask(found.heads, gates.kept())):
+            with masked(model, discovery, gates.mask(discovery.heads, gates.kept())):
                 assert torch.equal(gated, model(**batch).logits)
             assert not torch.allclose(gated, model(**batch).logits, atol=1e-3)
         with torch.no_grad():
             gates.log_alpha.zero_()
         gates.train().draw(torch.full_like(gates.log_alpha, 0.5))
-        with capture(model, found, gates=gates.by_site()):
+        with capture(model, discovery, gates=gates.by_site()):
             model(**batch).logits.square().sum().backward()
         assert gates.log_alpha.grad is not None and bool((gates.log_alpha.grad != 0).all())

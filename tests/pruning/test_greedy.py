@@ -226,7 +226,7 @@ class TestBaselines:
 
     def test_latent_attention_has_its_values_in_a_shared_projection(self) -> None:
         model = Model(tiny("deepseek_v3"), None, "tiny")
-        layer = model.found.modules[Site("decoder-self", 0)]
+        layer = model.discovery.modules[Site("decoder-self", 0)]
         rows = layer.kv_b_proj.weight.view(
             layer.num_heads, layer.qk_nope_head_dim + layer.v_head_dim, -1
         )

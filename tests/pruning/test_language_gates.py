@@ -23,7 +23,7 @@ from headwise.pruning.gate_training import Gates, Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
 from headwise.pruning.top_k import prune_by_top_k
 from headwise.training.language import Packed
-from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.trainer import Gated, Training, TrainingRun, train_model
 from training.letters import END, LETTERS, PAD, START, letters
 
@@ -71,8 +71,8 @@ class Trained:
         torch.set_num_threads(1)
         name, shape = SHAPES[family]
         hf, tokenizer = build(name, **{**IDS, **shape}), letters()
-        found = discover(hf)
-        self.site = found.heads.sites[0]
+        discovery = discover(hf)
+        self.site = discovery.heads.sites[0]
         causal = self.site.kind == "decoder-self"
         self.data, self.dev = (
             Packed(text(*how), tokenizer, 32, causal) for how in ((600, 1), (40, 2))
@@ -81,7 +81,7 @@ class Trained:
         train_model(
             hf,
             tokenizer,
-            found,
+            discovery,
             TrainingRun(self.data, self.dev, RECIPE, work),
             Gated({self.site: lambda: only}),
         )
@@ -202,7 +202,7 @@ def test_low_rank_changes_are_merged_before_removal(
     assert all(model.hf.get_parameter(name).dim() == 2 and "embed" not in name for name in changed)
     tokens = {"input_ids": torch.tensor([[5, 6, 5, 6, 5]])}
     with torch.no_grad():
-        with masked(model.hf, model.found, pruned.mask):
+        with masked(model.hf, model.discovery, pruned.mask):
             expected = model.hf(**tokens).logits
         torch.testing.assert_close(pruned.model.hf(**tokens).logits, expected, rtol=1e-5, atol=1e-5)
     again = load(pruned.model.save(tmp_path / "small"))

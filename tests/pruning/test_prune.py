@@ -19,12 +19,11 @@ from headwise.decoding.bleu import corpus_scores
 from headwise.heads import Kind
 from headwise.importance import gating
 from headwise.importance.gating import gate_heads
-from headwise.importance.measurement import importance_values
 from headwise.importance.measures import resolve_measures
+from headwise.importance.passes import importance_values
 from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
 from headwise.pruning import target_count
-from headwise.pruning.greedy import weight_norms
-from headwise.pruning.ranking import Ranking, greedy_masks
+from headwise.pruning.greedy import Ranking, greedy_masks, weight_norms
 from headwise.tasks import held_out
 from headwise.units import sizes, units
 from tasks.askers import asker, embedder, lines, pairs
@@ -270,7 +269,7 @@ class TestGreedy:
         batches = model.task.batches(lines(6))
         sweep = Greedy(kinds=["encoder-self"], score=measure, rescore=True, step=0.5)
         masks = list(greedy_masks(Ranking(model, batches, measure, True, 0), sweep).values())
-        with masked(model.hf, model.found, masks[0]):
+        with masked(model.hf, model.discovery, masks[0]):
             table = hw.score(model, lines(6), [measure]).table
         again = table[table.measure == measure].set_index(["kind", "layer", "head"]).value
         best = max(

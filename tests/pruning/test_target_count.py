@@ -21,7 +21,7 @@ from headwise.pruning import target_count
 from headwise.pruning.gate_training import GateSchedule, Pruned
 from headwise.pruning.gates import FAR, HardConcrete
 from headwise.pruning.target_count import CLIP, RAMP, SETTLE, CountedGates
-from headwise.training.loss_forward import dev_loss
+from headwise.training.loss import dev_loss
 from pruning.bench import Bench
 
 HEADS = HeadMap({"encoder-self": (4, 4), "cross": (4,)})
@@ -214,7 +214,7 @@ class TestRun:
         self, bench: Bench, three: tuple[Model, Pruned, Path]
     ) -> None:
         model, result, _ = three
-        with masked(model.hf, model.found, result.mask):
+        with masked(model.hf, model.discovery, result.mask):
             assert bench.loss(model) == result.loss
         assert bench.loss(result.model) == pytest.approx(result.loss, abs=1e-5)
 

@@ -18,9 +18,9 @@ from headwise.attention.discover import probe
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
 from headwise.model import Model
+from headwise.pruning.control_models import at_random
 from headwise.pruning.gates import HardConcrete, HeadGates
 from headwise.pruning.greedy import greedy, random_scores
-from headwise.pruning.layouts import at_random
 from headwise.pruning.target_count import CountedGates
 from headwise.pruning.top_k import TopGates
 from headwise.units import UNITS, Together, Unit, first_units, nearest, units, usual_unit
@@ -286,7 +286,7 @@ class TestCache:
             mask = at_random(
                 model.heads, SELF, draw.choice([n for n in counts if n < 24]), seed, unit
             )
-            with masked(model.hf, model.found, mask):
+            with masked(model.hf, model.discovery, mask):
                 expected = probe(model.hf)
             small = model.remove(mask)
             assert (expected - probe(small.hf)).abs().max() <= 1e-5

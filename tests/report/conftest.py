@@ -14,7 +14,7 @@ import pytest
 
 from headwise.heads import Head, HeadMap, HeadMask
 from headwise.report import report
-from headwise.report.components import Figure
+from headwise.report.charts import Figure
 from headwise.report.models import COLUMNS
 from report.made_controls import interactions, untrained
 from report.made_rescored import write_rescored

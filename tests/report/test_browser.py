@@ -9,8 +9,9 @@ from typing import Any, Literal
 import pytest
 
 from axe import serious
-from headwise.report.html_page import collect, render
-from headwise.report.run_folder import read_grid, read_run
+from headwise.report.page import collect, render
+from headwise.report.run_folder import read_run
+from headwise.report.run_grid import read_grid
 from report.made_language import make_language
 from report.made_sweeps import write_grid
 from report.visits import visit, wait_until_drawn

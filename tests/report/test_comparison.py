@@ -16,8 +16,7 @@ import headwise as hw
 from axe import serious
 from headwise import HeadwiseError
 from headwise.report.comparison import read_comparison
-from headwise.report.components import Table
-from headwise.report.html_page import collect, render
+from headwise.report.page import Table, collect, render
 from report.conftest import data_of, make_run
 from report.made_language import make_language
 from report.made_other import GAINED, GONE, another_model, make_other

@@ -1,4 +1,4 @@
-"""What fewer heads cost: the points and lines of the figures, tables of models and controls, layers and kinds."""
+"""What fewer heads cost: figures, tables of models and controls, layers and kinds; and example translations."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headwise.report import cost, gate_history, kept_heads, models
-from headwise.report.components import figures_in
-from headwise.report.html_page import collect, render
+from headwise.report.cost import choose_examples, similarity, word_differences
+from headwise.report.page import collect, figures_in, render
 from headwise.report.quality_curves import greedy_figures, quality_figures
 from headwise.report.run_folder import FinishedRun, read_run
 from report.conftest import data_of, make_run
@@ -217,3 +219,49 @@ def test_no_chart_names_a_colour(run: FinishedRun, whole: Path) -> None:
                 assert not re.search(
                     r"#[0-9a-fA-F]{3,8}\b|rgb\(", json.dumps(specification, allow_nan=False)
                 ), figure.name
+
+
+WORDS = st.lists(st.sampled_from(["le", "chien", "voit", "la", "lettre"]), max_size=8).map(" ".join)
+
+
+@given(WORDS, WORDS)
+def test_pieces_put_together_are_the_sentences(one: str, other: str) -> None:
+    left, right = word_differences(one, other)
+    assert (" ".join(p.text for p in left), " ".join(p.text for p in right)) == (one, other)
+    assert [p.text for p in left if not p.differs] == [p.text for p in right if not p.differs]
+
+
+def test_only_what_differs_is_marked() -> None:
+    left, right = word_differences("le chien voit la lettre", "le chat voit une lettre")
+    assert [(p.text, p.differs) for p in left] == [
+        ("le", False),
+        ("chien", True),
+        ("voit", False),
+        ("la", True),
+        ("lettre", False),
+    ]
+    assert [p.text for p in right if p.differs] == ["chat", "une"]
+    assert similarity("a b", "a  b") == 1
+    assert similarity("a b", "c d") == 0
+
+
+def test_some_unchanged_then_the_most_changed(run_folder: Path) -> None:
+    run = read_run(run_folder)
+    chosen = choose_examples(run)
+    assert chosen is not None
+    assert [example.same for example in chosen.shown] == [True] * 3 + [False] * 5
+    full, pruned = run.translations["full"], run.translations["lambda-0.05"]
+    alike = [similarity(a, b) for a, b in zip(full, pruned, strict=True)]
+    shown = [alike[example.number - 1] for example in chosen.shown[3:]]
+    assert shown == sorted(alike)[:5]
+    assert (chosen.total, chosen.same) == (
+        60,
+        sum(a == b for a, b in zip(full, pruned, strict=True)),
+    )
+    assert choose_examples(run) == chosen
+
+
+@pytest.mark.parametrize("name", ["source", "full", "lambda-0.05"])
+def test_nothing_to_show_when_a_side_is_missing(run_folder: Path, name: str) -> None:
+    (run_folder / "translations" / "test" / f"{name}.txt").unlink()
+    assert choose_examples(read_run(run_folder)) is None

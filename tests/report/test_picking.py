@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from headwise.report.html_page import collect, render
+from headwise.report.page import collect, render
 from headwise.report.run_folder import read_run
 from report.conftest import data_of
 from report.made_large import make_large

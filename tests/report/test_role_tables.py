@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from headwise.heads import Head
-from headwise.report import after_pruning, attention_maps, role_charts, role_tables
-from headwise.report.components import figures_in
+from headwise.report import after_pruning, role_charts, role_tables
+from headwise.report.page import figures_in
 from headwise.report.run_folder import FinishedRun, Rescored, read_run
 from report.conftest import data_of
 from report.made_roles import SENTENCE
@@ -81,7 +81,7 @@ def test_an_attention_map_has_every_weight_its_outlines_and_the_roles_own_arc(
     run: FinishedRun,
 ) -> None:
     assert run.roles is not None
-    figure = attention_maps.attention_maps(run.roles)
+    figure = role_charts.attention_maps(run.roles)
     assert figure is not None and len(figure.panels) == 4
     assert figure.panels[1].title == "encoder-self/1/5: obj→verb (0.84 vs 0.46); here 1 of 1"
     data, size = data_of(figure, 1), len(SENTENCE)
@@ -98,7 +98,7 @@ def test_an_attention_map_has_every_weight_its_outlines_and_the_roles_own_arc(
 
 def test_arcs_lie_over_those_inside() -> None:
     arcs = [(2, 0, "a"), (2, 1, "b"), (2, 6, "c"), (6, 4, "d"), (5, 6, "e")]
-    assert {name: level for *_, name, level in attention_maps.arc_levels(arcs)} == {
+    assert {name: level for *_, name, level in role_charts.arc_levels(arcs)} == {
         "b": 1,
         "a": 2,
         "e": 1,

@@ -10,8 +10,8 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.report import models, report, run_grid
-from headwise.report.html_page import collect, render
-from headwise.report.run_folder import Grid, read_grid
+from headwise.report.page import collect, render
+from headwise.report.run_grid import Grid, read_grid
 from report.conftest import data_of
 from report.made_sweeps import write_grid
 

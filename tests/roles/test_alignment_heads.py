@@ -18,8 +18,8 @@ from headwise.attention import capture
 from headwise.cli import app
 from headwise.heads import Head, HeadMask
 from headwise.roles.alignment import read_links
+from headwise.roles.alignment_heads import FRAME, maps, token_starts
 from headwise.roles.head_sets import grow
-from headwise.roles.word_times import FRAME, maps, token_starts
 from roles.aligning import FIRST, LATER, listener, pairs, spoken, translator
 
 PAIR = [Head("cross", *FIRST), Head("cross", *LATER)]
@@ -124,11 +124,11 @@ def test_the_times_that_transformers_reads() -> None:
     heads = [(0, 1), (1, 3), (1, 0)]
     drawn: dict[int, torch.Tensor] = {}
 
-    def watch(call) -> None:
+    def hook(call) -> None:
         if call.site.kind == "cross":
             drawn[call.site.layer] = maps(3, 40, config.median_filter_width, call)
 
-    with torch.no_grad(), capture(hf, model.found, watch=watch, weights=True):
+    with torch.no_grad(), capture(hf, model.discovery, hook=hook, weights=True):
         hf(**inputs)
     got = token_starts(-sum(drawn[layer][:, head] for layer, head in heads)) * FRAME
     hf.set_attn_implementation("eager")

@@ -135,8 +135,8 @@ def test_copying_is_reported_by_the_straight_way_to_the_logits() -> None:
 
 def test_the_output_projection_is_cut_into_heads() -> None:
     model = tiny("llama")
-    found = discover(model)
-    weights = direct_output_weights(model, found)
+    discovery = discover(model)
+    weights = direct_output_weights(model, discovery)
     assert weights is not None
     site = Site("decoder-self", 1)
     whole = model.model.layers[1].self_attn.o_proj.weight

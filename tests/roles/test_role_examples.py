@@ -194,14 +194,17 @@ def test_rare_tokens_need_frequencies_and_nothing_found_shows_nothing(
     treebank: Treebank, tokenizer: PreTrainedTokenizerFast, tiny_marian: Marian
 ) -> None:
     model = tiny_marian(vocab_size=len(tokenizer))
-    found, some = discover(model), list(islice(treebank, 80))
+    discovery, some = discover(model), list(islice(treebank, 80))
     counts = count_tokens((sentence.text for sentence in treebank), tokenizer)
     table = roles_of((0, 0, "rare.two-rarest", 0.7))
-    assert examples(Subject(model, tokenizer, found), some, table) == []
-    assert examples(Subject(model, tokenizer, found), some, table.head(0), frequencies=counts) == []
+    assert examples(Subject(model, tokenizer, discovery), some, table) == []
+    assert (
+        examples(Subject(model, tokenizer, discovery), some, table.head(0), frequencies=counts)
+        == []
+    )
     assert (
         examples(
-            Subject(model, tokenizer, found),
+            Subject(model, tokenizer, discovery),
             [Annotated.plain("too short")],
             table,
             frequencies=counts,
@@ -209,7 +212,9 @@ def test_rare_tokens_need_frequencies_and_nothing_found_shows_nothing(
         == []
     )
     reading = Reading(top=50)
-    (shown,) = examples(Subject(model, tokenizer, found, reading), some, table, frequencies=counts)
+    (shown,) = examples(
+        Subject(model, tokenizer, discovery, reading), some, table, frequencies=counts
+    )
     keys = {key for _, key in shown["cells"]}
     counted = [counts[tokenizer.convert_tokens_to_ids(word)] for word in shown["words"]]
     assert keys == {index for index, count in enumerate(counted) if count <= sorted(counted)[1]}

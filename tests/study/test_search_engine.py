@@ -13,8 +13,8 @@ from headwise.decoding import ctranslate2
 from headwise.errors import HeadwiseError
 from headwise.loading import load
 from headwise.study import run_study
+from headwise.study.evaluation_steps import MeasureSpeed, Translate
 from headwise.study.run import Run
-from headwise.study.steps.evaluations import MeasureSpeed, Translate
 from headwise.study.variants import FULL
 from study.studies import QUIET, plan_of
 

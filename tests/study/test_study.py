@@ -19,9 +19,8 @@ import headwise as hw
 from headwise.cli.outcome import summary
 from headwise.data.embedded import write_parallel
 from headwise.heads import HeadMask
-from headwise.study import make_plan, run_study
-from headwise.study.steps import choice, smaller_models
-from headwise.study.steps.head_scores import ScorePass
+from headwise.study import evaluation_steps, make_plan, model_steps, run_study
+from headwise.study.head_steps import ScorePass
 from headwise.study.study import Study, dry_run, estimated, thread_count
 from own_process import Running, headwise
 from study.studies import BARELY, QUIET, Notes, again, different, facts, numbers, plan_of
@@ -195,9 +194,9 @@ class TestDryRun:
         assert left(make_plan(tiny), copied) == [*passes, "score", "judge"]
         monkeypatch.undo()
         monkeypatch.setattr(
-            smaller_models.PruneByGates,
+            model_steps.PruneByGates,
             "VERSION",
-            smaller_models.PruneByGates.VERSION + 1,
+            model_steps.PruneByGates.VERSION + 1,
             raising=False,
         )
         found = left(make_plan(tiny), copied)
@@ -391,7 +390,7 @@ def test_no_table_holds_results_of_two_models(
     def fails(*_: Any) -> Any:
         raise hw.HeadwiseError("This one was made to fail.")
 
-    monkeypatch.setattr(smaller_models, "prune_by_training", fails)
+    monkeypatch.setattr(model_steps, "prune_by_training", fails)
     with pytest.raises(hw.HeadwiseError, match="made to fail"):
         run_study(plan, out, QUIET)
     table = pd.read_csv(out / "pruning.csv")
@@ -441,7 +440,7 @@ class TestChoice:
         texts = {}
         for split, count in (("train", 300), ("dev", 40), ("test", 40)):
             texts[split] = [str(path) for path in write_parallel(tmp_path, split, count)]  # type: ignore[arg-type]
-        opened, real = Path.open, choice.choose_smallest
+        opened, real = Path.open, evaluation_steps.choose_smallest
 
         def noted(self: Path, *args: Any, **kwargs: Any) -> Any:
             order.extend([self.name] if self.parent == tmp_path else [])
@@ -449,7 +448,7 @@ class TestChoice:
 
         monkeypatch.setattr(Path, "open", noted)
         monkeypatch.setattr(
-            choice, "choose_smallest", lambda *a: order.append("choose") or real(*a)
+            evaluation_steps, "choose_smallest", lambda *a: order.append("choose") or real(*a)
         )
         notes = again(plan_of(given(tiny, copied, tmp_path), data=texts), tmp_path / "out")
         choices = [place for place, what in enumerate(order) if what == "choose"]

@@ -18,7 +18,7 @@ from headwise import cli
 from headwise.options import Gates, Greedy, TopK, Training
 from headwise.tasks.objective import predict, sentence_losses
 from headwise.training.labelled import Labelled
-from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import IGNORED
 from headwise.training.trainer import Gated, TrainingRun, train_model
 from training.letters import END, LETTERS, PAD, START, letters
@@ -86,7 +86,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> hw.Model:
     )
     data, dev = (model.task.training_data(task(*how), 256) for how in ((600, 1), (60, 2)))
     training = TrainingRun(data, dev, recipe, tmp_path_factory.mktemp("trained"))
-    train_model(model.hf, model.tokenizer, model.found, training, Gated({site: lambda: only}))
+    train_model(model.hf, model.tokenizer, model.discovery, training, Gated({site: lambda: only}))
     with torch.no_grad():
         out = model.hf.get_submodule("bert.encoder.layer.0.attention.output.dense").weight
         out[:, [i for i in range(32) if i // 8 != NEEDED]] = 0.0

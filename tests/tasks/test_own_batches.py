@@ -93,7 +93,7 @@ def test_ablation_is_the_change_of_the_models_own_loss(make: Any) -> None:
     whole = loss()
     for row in rows.itertuples():
         mask = HeadMask.full(model.heads).without([Head(row.kind, row.layer, row.head)])  # type: ignore[arg-type]
-        with masked(model.hf, model.found, mask):
+        with masked(model.hf, model.discovery, mask):
             assert row.value == pytest.approx(loss() - whole, abs=2e-5)
 
 
@@ -106,7 +106,7 @@ def test_heads_of_encoders_are_removed_saved_and_loaded(make: Any, tmp_path: Pat
     )
     smaller = model.remove(mask)
     again = hw.load(smaller.save(tmp_path / "small"))
-    with masked(model.hf, model.found, mask), torch.no_grad():
+    with masked(model.hf, model.discovery, mask), torch.no_grad():
         expected = model.hf(**given).logits
     with torch.no_grad():
         torch.testing.assert_close(again.hf(**given).logits, expected, rtol=0, atol=1e-5)

@@ -65,9 +65,9 @@ class TestFold:
         model = asker()
         text = model.task.batches(pairs(30))
         assert not any(-1 in batch["rows"] for batch in text), "no empty row is read"
-        whole = gradients(model.hf, model.found, text)["gradient"]
+        whole = gradients(model.hf, model.discovery, text)["gradient"]
         for which in (0, 1):
-            fold = gradients(model.hf, model.found, Fold(text, which))["gradient"]
+            fold = gradients(model.hf, model.discovery, Fold(text, which))["gradient"]
             assert table(fold) == pytest.approx(table(whole.fold(which)), rel=1e-4)
             assert counts(fold) == counts(whole.fold(which))
 

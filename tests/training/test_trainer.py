@@ -28,8 +28,7 @@ from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.options import Architecture, Gates, Search, Training
 from headwise.progress import Report, silent
-from headwise.training.build import build_model
-from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import Collator, Encoded, TokenBatches
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import (
@@ -40,6 +39,7 @@ from headwise.training.trainer import (
     train_model,
     training_arguments,
 )
+from headwise.training.translation_model import build_model
 
 SHAPE = Architecture(
     encoder_layers=1,

@@ -1,4 +1,4 @@
-"""The only code that reaches into models: find heads, watch and change them, cut them out."""
+"""The only code that reaches into models: find heads, hook into them, cut them out."""
 
 from headwise.attention.capture import capture, masked
 from headwise.attention.discover import Discovery, classifies, discover, evaluating, start_token

@@ -1,7 +1,7 @@
-"""A `with` block in which a model's attention heads can be watched, scaled, silenced or replaced.
+"""A `with` block in which a model's attention heads can be read, scaled, silenced or replaced.
 
 After the block the model is as before. Blocks can be nested: the inner one sees the model that the outer one makes, so
-watching a masked model is `with masked(...), capture(...)`.
+reading a masked model is `with masked(...), capture(...)`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.attention import kernel
-from headwise.attention.discover import Discovery, seam
+from headwise.attention.discover import Discovery, attention_interface
 from headwise.attention.kernel import AttentionCall, Gate, Hooks, HookState
 from headwise.attention.offload import device_of
 from headwise.errors import HeadwiseError
@@ -23,32 +23,32 @@ from headwise.heads import HeadMask, Site, describe
 @contextmanager
 def capture(
     model: nn.Module,
-    found: Discovery,
+    discovery: Discovery,
     *,
-    watch: Callable[[AttentionCall], None] | None = None,
+    hook: Callable[[AttentionCall], None] | None = None,
     weights: bool = False,
     gates: Mapping[Site, Gate] | None = None,
     replace: Mapping[Site, Callable[[AttentionCall], Tensor]] | None = None,
     explicit: bool = False,
 ) -> Iterator[None]:
-    """Watch, scale or replace the heads of a model; after the block, or an error in it, the model is as before.
+    """Read, scale or replace the heads of a model; after the block, or an error in it, the model is as before.
 
-    watch: called at every site; with `weights=True` the call has its weights (B H Q K, freed after the call).
+    hook: called at every site; with `weights=True` the call has its weights (B H Q K, freed after the call).
     gates: by site, a tensor (H, or B H) or a function that gives one, multiplied with the heads' outputs (B Q H D)
         before the output projection: 0 silences a head, 1 changes nothing, bit for bit.
     replace: by site, a function from `AttentionCall` to another output of the same shape; a gate comes after it.
     explicit: always compute attention by plain matrix products (for training on CPU).
     """
     gates, replace = gates or {}, replace or {}
-    refuse_strangers(model, found, {*gates, *replace})
+    refuse_strangers(model, discovery, {*gates, *replace})
     states: dict[nn.Module, HookState] = {}
-    for site, module in found.modules.items():
+    for site, module in discovery.modules.items():
         outer: HookState | None = module.__dict__.get(kernel.NAME)
         state = states.setdefault(
             module, HookState(explicit or (outer is not None and outer.explicit))
         )
         before = outer.passes[len(state.passes)][1] if outer else []
-        hooks = Hooks(watch, weights, gates.get(site), replace.get(site))
+        hooks = Hooks(hook, weights, gates.get(site), replace.get(site))
         state.passes.append((site, [*before, hooks]))
 
     def restart(*_: object) -> None:
@@ -57,8 +57,8 @@ def capture(
             state.calls = 0
 
     opened = [hooks for state in states.values() for _, each in state.passes for hooks in each]
-    watched = any(hooks.watch or hooks.replace for hooks in opened)
-    with seam(model, found, states, watched), ExitStack() as block:
+    calls = any(hooks.hook or hooks.replace for hooks in opened)
+    with attention_interface(model, discovery, states, calls), ExitStack() as block:
         block.callback(model.register_forward_pre_hook(restart).remove)
         yield
 
@@ -67,19 +67,19 @@ def refuse_captured(model: nn.Module, what: str) -> None:
     """Raise HeadwiseError for what reads the weights alone, while heads are silenced or replaced."""
     if any(kernel.NAME in vars(module) for module in model.modules()):
         raise HeadwiseError(
-            f"{what} reads the weights of this {type(model).__name__}, but a `with` block watches or changes its "
+            f"{what} reads the weights of this {type(model).__name__}, but a `with` block reads or changes its "
             "heads: leave the block first."
         )
 
 
-def refuse_strangers(model: nn.Module, found: Discovery, sites: Iterable[Site]) -> None:
+def refuse_strangers(model: nn.Module, discovery: Discovery, sites: Iterable[Site]) -> None:
     """A hook on a layer that the model does not have is an error."""
     for site in sites:
-        if site not in found.modules:
+        if site not in discovery.modules:
             raise HeadwiseError(
                 f"A gate or replacement was given for {site}, but this model has no such layer."
             )
-    if not set(found.modules.values()) <= set(model.modules()):
+    if not set(discovery.modules.values()) <= set(model.modules()):
         raise HeadwiseError(
             f"The map of heads belongs to another model than this {type(model).__name__} "
             "(a copy, or the same before heads were removed): discover its heads again."
@@ -87,33 +87,33 @@ def refuse_strangers(model: nn.Module, found: Discovery, sites: Iterable[Site]) 
 
 
 @contextmanager
-def masked(model: nn.Module, found: Discovery, mask: HeadMask) -> Iterator[None]:
+def masked(model: nn.Module, discovery: Discovery, mask: HeadMask) -> Iterator[None]:
     """The model with only the heads of a mask: all others' outputs are zero (Michel et al. 2019, section 2.3)."""
-    refuse_other_heads(found, mask)
+    refuse_other_heads(discovery, mask)
     dtype = next(model.parameters()).dtype
-    gates = {site: kept.to(dtype) for site, kept in kept_heads(model, found, mask).items()}
-    with capture(model, found, gates=gates):
+    gates = {site: kept.to(dtype) for site, kept in kept_heads(model, discovery, mask).items()}
+    with capture(model, discovery, gates=gates):
         yield
 
 
-def kept_heads(model: nn.Module, found: Discovery, mask: HeadMask) -> dict[Site, Tensor]:
+def kept_heads(model: nn.Module, discovery: Discovery, mask: HeadMask) -> dict[Site, Tensor]:
     """By site, whether a mask keeps each head: booleans H on the model's device, which get there in one transfer."""
     device = device_of(model)
     kept = torch.tensor(
-        [head in mask.kept for head in found.heads], dtype=torch.bool, device=device
+        [head in mask.kept for head in discovery.heads], dtype=torch.bool, device=device
     )
     return dict(
         zip(
-            found.heads.sites,
-            kept.split([found.heads.count(site) for site in found.heads.sites]),
+            discovery.heads.sites,
+            kept.split([discovery.heads.count(site) for site in discovery.heads.sites]),
             strict=True,
         )
     )
 
 
-def refuse_other_heads(found: Discovery, mask: HeadMask) -> None:
+def refuse_other_heads(discovery: Discovery, mask: HeadMask) -> None:
     """Raise HeadwiseError unless the mask is over exactly the heads that the model has."""
-    if mask.heads.query != found.heads.query:
+    if mask.heads.query != discovery.heads.query:
         raise HeadwiseError(
-            f"The layout is for a model with {describe(mask.heads)} heads, but this one has {describe(found.heads)}."
+            f"The layout is for a model with {describe(mask.heads)} heads, but this one has {describe(discovery.heads)}."
         )

@@ -1,10 +1,10 @@
 """Families whose layers compute attention in their own code, past transformers' registry (Bloom, GPT-J, DeBERTa …).
 
 There the heads' outputs are the product of softmax weights and values, and it reaches the output projection unchanged:
-discovery checks that, number by number, so no family is named here. A spy in the layer's forward sees weights and
-values; a hook at the projection's input scales and replaces. Both go when the block ends. Queries and keys are not
+discovery checks that, number by number, so no family is named here. A recorder in the layer's forward sees weights
+and values; a hook at the projection's input scales and replaces. Both go when the block ends. Queries and keys are not
 seen, so relevance propagation is refused. Some families treat long text in another way than the probe's (BigBird): then
-the product does not arrive, and watching is refused.
+the product does not arrive, and hooks are refused.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
 SOFTMAX = {nn.functional.softmax, torch.softmax, Tensor.softmax}
-HIDDEN = (
-    torch.finfo(torch.float16).min / 2
-)  # scores below are of hidden keys, whatever the type of the weights
 FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
 PRODUCTS = {torch.matmul, torch.bmm, Tensor.matmul, Tensor.__matmul__, Tensor.bmm}
 
@@ -50,7 +47,7 @@ class Output:
         return (heads.transpose(0, 1) if self.time_first else heads).flatten(2)
 
 
-class Spy(TorchFunctionMode):
+class Recorder(TorchFunctionMode):
     """What a forward multiplied last: softmax weights with values, or in PyTorch's own attention (Falcon)."""
 
     def __init__(self) -> None:
@@ -94,7 +91,7 @@ class Spy(TorchFunctionMode):
         if self.weights is not None and self.scores is not None:
             seen = self.weights.reshape(batch, heads, queries, -1)
             scores = self.scores.detach().reshape(seen.shape)
-            mask = (scores > HIDDEN).any(1, keepdim=True)
+            mask = (scores > kernel.HIDDEN).any(1, keepdim=True)
             unseen = output.new_full((), torch.nan)
             query, key = unseen.expand(batch, heads, queries, size), unseen.expand(value.shape)
             return kernel.AttentionCall(site, query, key, value, mask, seen, output)
@@ -108,15 +105,20 @@ class Spy(TorchFunctionMode):
         return kernel.AttentionCall(site, query, key, value, mask[:, :1], weights, output)
 
 
-def run_with_spy(spy: Spy, usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    spy.clear()
-    with spy:
+def run_recorded(recorder: Recorder, usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    recorder.clear()
+    with recorder:
         return usual(*args, **kwargs)
 
 
-def spied(modules: Mapping[nn.Module, Spy]) -> dict[nn.Module, Callable[..., Any]]:
-    """The forward of each module, with its spy."""
-    return {module: partial(run_with_spy, spy, module.forward) for module, spy in modules.items()}
+def recorded_forwards(
+    recorders: Mapping[nn.Module, Recorder],
+) -> dict[nn.Module, Callable[..., Any]]:
+    """The forward of each module, with its recorder."""
+    return {
+        module: partial(run_recorded, recorder, module.forward)
+        for module, recorder in recorders.items()
+    }
 
 
 @contextmanager
@@ -125,15 +127,18 @@ def finding_inline(
 ) -> Iterator[None]:
     """A `with` block for one forward, in which `note` gets every layer whose own code computes attention."""
     outs = dict(projections(model))
-    spies = {module: Spy() for module in outs}
+    recorders = {module: Recorder() for module in outs}
 
     def look(module: nn.Module, projection: nn.Module, inputs: tuple[Any, ...]) -> None:
-        spy = spies[module]
-        if spy.product is not None and (found := match(projection, inputs[0], spy.product)):
-            note(module, found, spy.call(Site("encoder-self", 0), found.heads(inputs[0]), False))
-        spy.clear()
+        recorder = recorders[module]
+        if recorder.product is not None:
+            output = match(projection, inputs[0], recorder.product)
+            if output is not None:
+                heads = output.heads(inputs[0])
+                note(module, output, recorder.call(Site("encoder-self", 0), heads, False))
+        recorder.clear()
 
-    with kernel.patched("forward", spied(spies)), ExitStack() as block:
+    with kernel.patched("forward", recorded_forwards(recorders)), ExitStack() as block:
         for module, projection in outs.items():
             block.callback(projection.register_forward_pre_hook(partial(look, module)).remove)
         yield
@@ -157,7 +162,7 @@ def arrive(
     module: nn.Module,
     state: kernel.HookState,
     output: Output,
-    spy: Spy,
+    recorder: Recorder,
     _: nn.Module,
     inputs: tuple[Any, ...],
 ) -> Any:
@@ -167,14 +172,14 @@ def arrive(
     site, opened = state.next()
     heads = output.heads(inputs[0])
     call = None
-    if any(hooks.watch or hooks.replace for hooks in opened):
-        if spy.product is None or spy.product.numel() != inputs[0].numel():
+    if any(hooks.hook or hooks.replace for hooks in opened):
+        if recorder.product is None or recorder.product.numel() != inputs[0].numel():
             raise HeadwiseError(
                 f"A {type(module).__name__} of this model computes attention in another way for this text than for a "
-                "short one: its heads can be masked and removed, but not watched. Give shorter text."
+                "short one: its heads can be masked and removed, but no hook can read them. Give shorter text."
             )
-        call = spy.call(site, heads, any(hooks.weights for hooks in opened))
-    spy.clear()
+        call = recorder.call(site, heads, any(hooks.weights for hooks in opened))
+    recorder.clear()
     changed = kernel.hooked(opened, call, heads)
     touched = any(hooks.replace or hooks.gate is not None for hooks in opened)
     return (output.states(changed), *inputs[1:]) if touched else None

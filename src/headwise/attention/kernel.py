@@ -23,6 +23,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
 NAME = "headwise"
+HIDDEN = -9e3  # what is added to the scores of hidden keys is below: −10,000 in old families, else the type's minimum
 Gate = Tensor | Callable[[], Tensor]
 # Arguments of an attention call that hold numbers and that `weigh` and sdpa handle, or that change no output.
 _KNOWN = {
@@ -57,9 +58,7 @@ class AttentionCall:
         pairs = queries[:, None, :, None] & keys[:, None, None, :]
         if self.mask is not None:
             mask = self.mask[..., : keys.shape[1]]
-            return pairs & (
-                mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-            )
+            return pairs & (mask if mask.dtype == torch.bool else mask > HIDDEN)
         if self.site.kind == "decoder-self":
             return pairs.tril(keys.shape[1] - queries.shape[1])
         return pairs
@@ -67,10 +66,10 @@ class AttentionCall:
 
 @dataclass
 class Hooks:
-    """What one capture does at a site: call `watch`, replace the output by `replace(call)`, scale heads by `gate`."""
+    """What one capture does at a site: call `hook`, replace the output by `replace(call)`, scale heads by `gate`."""
 
-    watch: Callable[[AttentionCall], None] | None = None
-    weights: bool = False  # whether `watch` and `replace` need the weights
+    hook: Callable[[AttentionCall], None] | None = None
+    weights: bool = False  # whether `hook` and `replace` need the weights
     gate: Gate | None = None  # H, or B H
     replace: Callable[[AttentionCall], Tensor] | None = None
 
@@ -138,13 +137,13 @@ def attend(
 
 
 def hooked(opened: list[Hooks], call: AttentionCall | None, output: Tensor) -> Tensor:
-    """The heads' outputs B Q H D after the hooks of every open capture. call: where a hook watches or replaces."""
+    """The heads' outputs B Q H D after the hooks of every open capture. call: where a hook reads or replaces."""
     for hooks in opened:
-        if hooks.watch or hooks.replace:
+        if hooks.hook or hooks.replace:
             assert call is not None
             now = replace(call, weights=call.weights if hooks.weights else None, output=output)
-            if hooks.watch:
-                hooks.watch(now)
+            if hooks.hook:
+                hooks.hook(now)
             if hooks.replace:
                 output = hooks.replace(now)
         if hooks.gate is not None:
@@ -159,7 +158,7 @@ def refuse_unknown(kwargs: Mapping[str, Any]) -> None:
         if name not in _KNOWN and isinstance(value, Tensor | float):
             raise HeadwiseError(
                 f"This model passes '{name}' to its attention, which headwise does not support: "
-                "its heads cannot be watched."
+                "no hook can read its heads."
             )
 
 

@@ -112,7 +112,7 @@ def set_bias(linear: nn.Linear, bias: Tensor) -> None:
     )
 
 
-def twin(model: nn.Module) -> nn.Module:
+def weight_sharing_copy(model: nn.Module) -> nn.Module:
     """A copy of a model that shares its weights, until one of the two is trained: a weight that gets a gradient for
     the first time becomes the model's own. Writing into weights without gradients changes both."""
     known: dict[int, Any] = {id(parameter): shared(parameter) for parameter in model.parameters()}

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from headwise.attention import kernel
-from headwise.attention.discover import Discovery, probe, seam
+from headwise.attention.discover import Discovery, attention_interface, probe
 from headwise.attention.offload import loaded
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
 
-def output_weights(model: nn.Module, found: Discovery) -> dict[Site, Tensor]:
+def output_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]:
     """The output projection of every attention layer, head by head: W of H D M, a view of the model's own weights.
 
     Head h adds c_h W_h to its layer's output, where c_h (of D) is its row of `AttentionCall.output`, without the bias.
@@ -28,7 +28,7 @@ def output_weights(model: nn.Module, found: Discovery) -> dict[Site, Tensor]:
     weights: dict[Site, Tensor] = {}
     given: kernel.AttentionCall | None = None
 
-    def watch(call: kernel.AttentionCall) -> None:
+    def hook(call: kernel.AttentionCall) -> None:
         nonlocal given
         given = call
 
@@ -43,19 +43,19 @@ def output_weights(model: nn.Module, found: Discovery) -> dict[Site, Tensor]:
             given = None
 
     states: dict[nn.Module, kernel.HookState] = {}
-    for site, module in found.modules.items():
+    for site, module in discovery.modules.items():
         states.setdefault(module, kernel.HookState()).passes.append(
-            (site, [kernel.Hooks(watch=watch)])
+            (site, [kernel.Hooks(hook=hook)])
         )
-    with seam(model, found, states), ExitStack() as block:
+    with attention_interface(model, discovery, states), ExitStack() as block:
         for module in model.modules():
             if isinstance(module, (nn.Linear, Conv1D)):
                 block.callback(module.register_forward_pre_hook(note).remove)
         probe(model)
-    for site, name in found.names.items():
+    for site, name in discovery.names.items():
         if site not in weights:
             raise HeadwiseError(
-                f"The output projection of {name} ({type(found.modules[site]).__name__}) was to be read, but no linear "
+                f"The output projection of {name} ({type(discovery.modules[site]).__name__}) was to be read, but no linear "
                 "layer takes the outputs of its heads unchanged: what a head adds there is unknown."
             )
     return weights

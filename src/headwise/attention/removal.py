@@ -29,7 +29,7 @@ from headwise.attention.capture import (
 )
 from headwise.attention.discover import Discovery, output_difference, probe, routed
 from headwise.attention.matrices import Matrices, matrices
-from headwise.attention.offload import hook_of, loaded, set_bias, twin
+from headwise.attention.offload import hook_of, loaded, set_bias, weight_sharing_copy
 from headwise.attention.position_bias import forward_parameters, hand_down, narrow, shares_bias
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
@@ -107,9 +107,9 @@ class EmptyAttention(nn.Module):
         key = keys.new_zeros(keys.shape[0], 0, keys.shape[1], self.head_size)
         weights = query.new_zeros(*query.shape[:3], keys.shape[1])
         for hooks in opened:
-            if hooks.watch:
+            if hooks.hook:
                 shown = weights if hooks.weights else None
-                hooks.watch(
+                hooks.hook(
                     kernel.AttentionCall(site, query, key, key, None, shown, query.transpose(1, 2))
                 )
 
@@ -132,10 +132,10 @@ class LayerConfig:
 
 
 def remove(
-    model: nn.Module, found: Discovery, mask: HeadMask, means: Means | None = None
+    model: nn.Module, discovery: Discovery, mask: HeadMask, means: Means | None = None
 ) -> nn.Module:
     """A model in which only the heads of `mask` are left, with smaller weight matrices. It shares the weights that are
-    not cut with the first one, until one of the two is trained (`offload.twin`).
+    not cut with the first one, until one of the two is trained (`offload.weight_sharing_copy`).
 
     means: by site, the mean output of every head, H D. Bias compensation: a removed head's mean output, times its
     columns of the output projection, is added to that projection's bias; where there was none, one is created and named
@@ -143,43 +143,46 @@ def remove(
     form or are shared across layers, for means that do not fit, and when the result differs from the model with masked
     heads (or with heads replaced by their means).
     """
-    refuse_strangers(model, found, ())
-    refuse_other_heads(found, mask)
-    smaller = twin(model)
+    refuse_strangers(model, discovery, ())
+    refuse_other_heads(discovery, mask)
+    smaller = weight_sharing_copy(model)
     for module in smaller.modules():
         module.__dict__.pop(kernel.NAME, None)  # hooks of a capture that is open around this call
     modules, config = dict(smaller.named_modules()), cast(Any, smaller.config)
-    for site, removed in removed_heads(found, mask).items():
-        layer = layer_at(modules, found, site)
+    for site, removed in removed_heads(discovery, mask).items():
+        layer = layer_at(modules, discovery, site)
         if means is not None:
             compensate(modules, layer, removed, means.get(site), config)
         cut_layer(modules, layer, site, mask.of(site))
-    for kind in found.heads.kinds:
-        sites = [site for site in found.names if site.kind == kind]
-        hand_down([modules[found.names[site]] for site in sites], [mask.of(site) for site in sites])
+    for kind in discovery.heads.kinds:
+        sites = [site for site in discovery.names if site.kind == kind]
+        hand_down(
+            [modules[discovery.names[site]] for site in sites], [mask.of(site) for site in sites]
+        )
     config.headwise_layout = mask.to_json()
-    confirm(model, found, mask, means, smaller)
+    confirm(model, discovery, mask, means, smaller)
     return smaller
 
 
-def removed_heads(found: Discovery, mask: HeadMask) -> dict[Site, list[int]]:
+def removed_heads(discovery: Discovery, mask: HeadMask) -> dict[Site, list[int]]:
     """By site, the heads that a mask removes; without layers that keep all."""
     removed = {
-        site: sorted({*range(found.heads.count(site))} - {*mask.of(site)}) for site in found.names
+        site: sorted({*range(discovery.heads.count(site))} - {*mask.of(site)})
+        for site in discovery.names
     }
     return {site: heads for site, heads in removed.items() if heads}
 
 
-def layer_at(modules: dict[str, nn.Module], found: Discovery, site: Site) -> Matrices:
+def layer_at(modules: dict[str, nn.Module], discovery: Discovery, site: Site) -> Matrices:
     """The projections of a layer. Raises HeadwiseError where other layers share them, or they have no known form."""
-    name = found.names[site]
-    if list(found.names.values()).count(name) > 1:
+    name = discovery.names[site]
+    if list(discovery.names.values()).count(name) > 1:
         raise HeadwiseError(
             f"Heads of {name} cannot be removed: one module serves several layers (its weights are shared). "
             "They can be masked."
         )
     return matrices(
-        modules, name, found.heads.count(site), found.heads.key_value[site.kind][site.layer]
+        modules, name, discovery.heads.count(site), discovery.heads.key_value[site.kind][site.layer]
     )
 
 
@@ -312,24 +315,24 @@ def key_value_heads(served_by: list[int], origin: list[int]) -> tuple[list[int],
 
 
 def with_others(
-    call: kernel.AttentionCall, heads: int | Sequence[int] | Tensor, stand_in: Tensor | float
+    call: kernel.AttentionCall, heads: int | Sequence[int] | Tensor, replacement: Tensor | float
 ) -> Tensor:
     """The outputs B Q H D of a call with other values for some heads."""
     output = call.output.clone()
-    output[:, :, heads] = stand_in if isinstance(stand_in, float) else stand_in.to(output)
+    output[:, :, heads] = replacement if isinstance(replacement, float) else replacement.to(output)
     return output
 
 
 def averaged(
-    model: nn.Module, found: Discovery, mask: HeadMask, means: Means
+    model: nn.Module, discovery: Discovery, mask: HeadMask, means: Means
 ) -> AbstractContextManager[None]:
     """The model in which heads outside a mask always give their mean outputs. means: H D by site."""
-    kept = kept_heads(model, found, mask)
+    kept = kept_heads(model, discovery, mask)
     replace = {
         site: partial(mixed, kept=kept[site], others=means[site])
-        for site in removed_heads(found, mask)
+        for site in removed_heads(discovery, mask)
     }
-    return capture(model, found, replace=replace)
+    return capture(model, discovery, replace=replace)
 
 
 def mixed(call: kernel.AttentionCall, kept: Tensor, others: Tensor) -> Tensor:
@@ -338,19 +341,21 @@ def mixed(call: kernel.AttentionCall, kept: Tensor, others: Tensor) -> Tensor:
 
 
 def confirm(
-    model: nn.Module, found: Discovery, mask: HeadMask, means: Means | None, smaller: nn.Module
+    model: nn.Module, discovery: Discovery, mask: HeadMask, means: Means | None, smaller: nn.Module
 ) -> None:
-    """Compare the smaller model with the masked (or averaged) one on the probe, in float32, both through the seam.
+    """Compare the smaller model with the masked (or averaged) one on the probe, in float32, both with hooks.
 
     Fails for families with more parameters per head than their projections (sinks, norms over all heads).
     """
-    with masked(model, found, mask) if means is None else averaged(model, found, mask, means):
+    with (
+        masked(model, discovery, mask) if means is None else averaged(model, discovery, mask, means)
+    ):
         expected = probe(model)
     try:
-        with nullcontext() if found.inline else routed(smaller):
+        with nullcontext() if discovery.inline else routed(smaller):
             got = probe(smaller)
     except HeadwiseError as error:
-        reason = shared_norm(found) or "without them it does not run"
+        reason = shared_norm(discovery) or "without them it does not run"
         raise HeadwiseError(
             f"Heads of this {type(model).__name__} cannot be removed: {reason}. They can be masked."
         ) from error
@@ -362,11 +367,13 @@ def confirm(
         )
 
 
-def shared_norm(found: Discovery) -> str:
+def shared_norm(discovery: Discovery) -> str:
     """In words, the norm that spans all heads of a layer (OLMo 2); nothing where there is none."""
-    for site, module in found.modules.items():
+    for site, module in discovery.modules.items():
         for name, part in module.named_children():
             weight = getattr(part, "weight", None)
-            if weight is not None and weight.shape == (found.heads.count(site) * found.head_size,):
+            if weight is not None and weight.shape == (
+                discovery.heads.count(site) * discovery.head_size,
+            ):
                 return f"its {name} normalises all heads of a layer together, so those that stay would change"
     return ""

@@ -52,11 +52,11 @@ class Recording:
         return min((places.get(site, 0) for site in sites), default=len(self.calls))
 
 
-def blocks(model: nn.Module, found: Discovery) -> dict[nn.Module, nn.Module]:
+def blocks(model: nn.Module, discovery: Discovery) -> dict[nn.Module, nn.Module]:
     """The blocks of a model, each with its list of layers."""
     parts = dict(model.named_modules())
     outermost: dict[nn.Module, nn.Module] = {}
-    for name in found.names.values():
+    for name in discovery.names.values():
         words = name.split(".")
         for end in range(1, len(words) + 1):
             stack = parts[".".join(words[: end - 1])]
@@ -68,9 +68,9 @@ def blocks(model: nn.Module, found: Discovery) -> dict[nn.Module, nn.Module]:
 
 @contextmanager
 def recording(
-    model: nn.Module, found: Discovery, size: int, watch: Callable[[AttentionCall], None]
+    model: nn.Module, discovery: Discovery, size: int, hook: Callable[[AttentionCall], None]
 ) -> Iterator[Recording]:
-    """A `with` block for one forward of a batch of `size` sentences, which is recorded; `watch` sees every site."""
+    """A `with` block for one forward of a batch of `size` sentences, which is recorded; `hook` sees every site."""
     kept, now = Recording(size), list[BlockCall]()
 
     def run(stack: nn.Module, usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -84,12 +84,12 @@ def recording(
     def note(attention: AttentionCall) -> None:
         if now:
             now[-1].sites.append(attention.site)
-        watch(attention)
+        hook(attention)
 
-    with capture(model, found, watch=note):  # which may change forwards, too
+    with capture(model, discovery, hook=note):  # which may change forwards, too
         forwards = {
             block: partial(run, stack, block.forward)
-            for block, stack in blocks(model, found).items()
+            for block, stack in blocks(model, discovery).items()
         }
         with kernel.patched("forward", forwards):
             yield kept
@@ -105,7 +105,7 @@ def group_trials(kept: Recording, trials: Sequence[Trial], most: int) -> Iterato
 
 def reusable(
     model: nn.Module,
-    found: Discovery,
+    discovery: Discovery,
     kept: Recording,
     forward: Callable[[int], Tensor],
     expected: Tensor,
@@ -122,7 +122,7 @@ def reusable(
     near = torch.finfo(next(model.parameters()).dtype).eps ** 0.5
     for reuse in (True, False):
         try:
-            with trying(model, found, kept, [unchanged, unchanged]):
+            with trying(model, discovery, kept, [unchanged, unchanged]):
                 again = forward(2)
         except (
             RuntimeError,
@@ -143,7 +143,7 @@ def reusable(
 
 @contextmanager
 def trying(
-    model: nn.Module, found: Discovery, kept: Recording, trials: Sequence[Trial]
+    model: nn.Module, discovery: Discovery, kept: Recording, trials: Sequence[Trial]
 ) -> Iterator[None]:
     """A `with` block for one forward of the recorded batch, repeated for each trial: trial t has rows t·B to (t+1)·B.
 
@@ -163,7 +163,7 @@ def trying(
             return usual(*args, **kwargs)
         call = skipped[ran - 1]
         for site in call.sites:  # a module that serves several layers counts its passes
-            found.modules[site].__dict__[kernel.NAME].calls += 1
+            discovery.modules[site].__dict__[kernel.NAME].calls += 1
         return (
             repeated(call.output, kept.size, len(trials))
             if call is last[call.stack]
@@ -175,8 +175,8 @@ def trying(
         for site, change in trial.items():
             changes[site][place] = change
     replaced = {site: partial(changed_outputs, here, kept.size) for site, here in changes.items()}
-    with capture(model, found, replace=replaced):
-        forwards = {block: partial(run, block.forward) for block in blocks(model, found)}
+    with capture(model, discovery, replace=replaced):
+        forwards = {block: partial(run, block.forward) for block in blocks(model, discovery)}
         with kernel.patched("forward", forwards):
             yield
 

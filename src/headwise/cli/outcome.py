@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headwise.files import below
+
 if TYPE_CHECKING:
     from headwise.heads import HeadMask
     from headwise.progress import Progress
@@ -44,7 +46,7 @@ def summary(out: Path) -> tuple[list[str], Mapping[str, HeadMask], Path | None]:
     }
     if not chosen:
         return lines, layouts, None
-    place = out / "pruned" / chosen
+    place = below(out / "pruned", chosen)
     translates = "bleu_signature" in run.facts
     then = (
         f"echo 'A sentence.' | headwise translate {place}"
@@ -56,10 +58,10 @@ def summary(out: Path) -> tuple[list[str], Mapping[str, HeadMask], Path | None]:
 
 def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]:
     """Lines about a model that was trained: loss and BLEU on dev. Its translations are kept for a later study."""
+    from headwise.study.evaluation_steps import Evaluate, Translate
+    from headwise.study.model_steps import FULL_MODEL
     from headwise.study.records import locked_folder
     from headwise.study.run import Run
-    from headwise.study.steps.evaluations import Evaluate, Translate
-    from headwise.study.steps.full_model import FULL_MODEL
     from headwise.study.variants import FULL
 
     if list(plan.runs) != ["."]:

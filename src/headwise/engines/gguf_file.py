@@ -84,7 +84,9 @@ def tied(model: Model) -> bool:
 
 def attentions(model: Model) -> list[Any]:
     """The attention modules, layer by layer; EmptyAttention where no head is left."""
-    return [model.found.modules[Site("decoder-self", layer)] for layer in range(len(counts(model)))]
+    return [
+        model.discovery.modules[Site("decoder-self", layer)] for layer in range(len(counts(model)))
+    ]
 
 
 def counts(model: Model) -> list[LayerHeads]:
@@ -93,7 +95,7 @@ def counts(model: Model) -> list[LayerHeads]:
     layers = []
     for layer, heads in enumerate(model.heads.query["decoder-self"]):
         groups = model.heads.key_value["decoder-self"][layer]
-        bias = output_bias(model.found.modules[Site("decoder-self", layer)])
+        bias = output_bias(model.discovery.modules[Site("decoder-self", layer)])
         if not heads and (layer == 0 or bias is not None):
             layers.append(LayerHeads(1, 1, zeros=True))
         else:
@@ -163,7 +165,7 @@ def weight_and_bias(name: str, module: Any) -> Iterator[tuple[str, Tensor]]:
 def zero_head(block: str, attention: Any, model: Model) -> Iterator[tuple[str, Tensor]]:
     """One head of zeros, with the output bias of a layer that has no head."""
     embedded = model.hf.get_input_embeddings().weight
-    size = model.found.head_size
+    size = model.discovery.head_size
     width = embedded.shape[1]
     for name in ("attn_q", "attn_k", "attn_v"):
         yield f"{block}.{name}.weight", embedded.new_zeros(size, width)
@@ -329,7 +331,7 @@ def add_facts(writer: Any, model: Model, dtype: str) -> None:
     import gguf
 
     config: Any = model.hf.config
-    size = model.found.head_size
+    size = model.discovery.head_size
     heads = counts(model)
     rotary: Any = model.hf.get_decoder().rotary_emb
     writer.add_name(Path(model.name).name)

@@ -64,7 +64,7 @@ def mlx_tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
 
 def normalises_queries(model: Model) -> bool:
     """Whether queries and keys are normalised, as in Qwen3."""
-    return hasattr(model.found.modules[Site("decoder-self", 0)], "q_norm")
+    return hasattr(model.discovery.modules[Site("decoder-self", 0)], "q_norm")
 
 
 @engine(
@@ -81,7 +81,7 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
     layers = len(model.heads.query["decoder-self"])
     facts = {
         "model_type": "openelm",
-        "head_dim": model.found.head_size,
+        "head_dim": model.discovery.head_size,
         "num_transformer_layers": layers,
         "model_dim": config.hidden_size,
         "vocab_size": config.vocab_size,

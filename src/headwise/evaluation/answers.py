@@ -1,16 +1,224 @@
 """What a model answered on a text, and what these answers are worth: translations, or losses of sentences.
 
-Both kinds have one interface, so that pruning and studies need not know which they have.
+Both sorts have one interface, `Answers`, so that pruning and studies need not know which they have. Losses are measured
+under several masks at once. Perplexity is exp of the loss for each predicted token; a classifier has accuracy as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from headwise.attention import evaluating, masked
 from headwise.decoding.bleu import corpus_scores, paired_difference
-from headwise.evaluation.losses import Change, Losses, Rows
+from headwise.errors import HeadwiseError
+from headwise.heads import HeadMask
+from headwise.importance.ablation import removal_losses
+from headwise.importance.processes import failing_together, gather_batches
+from headwise.importance.sums import Sums, to_numpy
+from headwise.model import Model
+from headwise.progress import part
+from headwise.statistics import bootstrap, interval, paired_bootstrap_p, proportion_interval
+from headwise.tasks.batches import Batches
+from headwise.tasks.objective import on_device, predict, sentence_losses
+
+Rows = list[tuple[str, float, float | None, float | None]]  # measure, value, low, high
+Change = tuple[
+    float, float | None, float | None, float | None
+]  # in %, its 95 % interval, p; the last three or none
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The loss of every sentence under every mask, the whole model's first.
+
+    summed: sentences x masks, over tokens; tokens: asked for, by sentence. right: of a classifier, sentences x masks:
+    whether the class is found.
+    """
+
+    summed: np.ndarray
+    tokens: np.ndarray
+    right: np.ndarray | None = None
+
+    @classmethod
+    def measure(
+        cls,
+        text: Batches,
+        masks: Sequence[HeadMask],
+        cut: Callable[[HeadMask], Model] | None = None,
+    ) -> Losses:
+        """All masks go over the text together and share what they can; with `cut`, which makes the smaller model of a
+        mask, each model goes over it alone."""
+        task = text.task
+        whole = HeadMask.full(task.heads)
+        if task.predicts_classes:
+            return cls.of_classes(text, [whole, *masks], cut)
+        silenced = removal_losses(
+            task.hf, task.discovery, text, [whole, *masks] if cut is None else [whole]
+        )
+        columns, tokens = [silenced[0]], silenced[1]
+        for place, mask in enumerate(masks if cut is not None else ()):
+            assert cut is not None
+            smaller = cut(mask)
+            share = part(text.progress, place / len(masks), (place + 1) / len(masks))
+            whole = HeadMask.full(smaller.heads)
+            lost, _ = removal_losses(smaller.hf, smaller.discovery, text.reporting(share), [whole])
+            columns.append(lost)
+        summed = np.concatenate(columns, axis=1)
+        if not np.isfinite(summed).all():
+            raise HeadwiseError(
+                "The loss with heads removed is not a number (NaN or infinite): the model is broken."
+            )
+        return cls(summed, tokens)
+
+    @classmethod
+    def of_classes(
+        cls, text: Batches, masks: Sequence[HeadMask], cut: Callable[[HeadMask], Model] | None
+    ) -> Losses:
+        """Losses and right answers of a classifier, a pass over the text for each mask."""
+        model = text.task
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        for place, mask in enumerate(masks):
+            share = part(text.progress, place / len(masks), (place + 1) / len(masks))
+            own = cut is not None and place > 0  # the first mask is the whole model's
+            smaller = cut(mask).task if cut is not None and own else model
+            with nullcontext() if own else masked(model.hf, model.discovery, mask):
+                found.append(answers(smaller.hf, text.reporting(share)))
+        lost, right = (np.stack(columns, 1) for columns in zip(*found, strict=True))
+        if not np.isfinite(lost).all():
+            raise HeadwiseError(
+                "The loss with heads removed is not a number (NaN or infinite): the model is broken."
+            )
+        return cls(lost, np.ones(len(lost)), right)
+
+    def save(self, file: Path) -> None:
+        """Write the arrays to an .npz file."""
+        arrays = {"summed": self.summed, "tokens": self.tokens}
+        if self.right is not None:
+            arrays["right"] = self.right
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+    @classmethod
+    def read(cls, file: Path) -> Losses:
+        """What `save` wrote."""
+        with np.load(file) as arrays:
+            return cls(arrays["summed"], arrays["tokens"], arrays.get("right"))
+
+    def beside(self, others: Sequence[Losses]) -> Losses:
+        """The same text's losses of other models in columns of their own."""
+        all_of = [self, *others]
+        right = [each.right for each in all_of if each.right is not None]
+        summed = np.concatenate([each.summed for each in all_of], 1)
+        return Losses(summed, self.tokens, np.concatenate(right, 1) if right else None)
+
+    def gain(self, column: int) -> float:
+        """What a model gains on the whole one: points of accuracy, or less perplexity, in %."""
+        if self.right is not None:
+            return 100 * float(self.right[:, column].mean() - self.right[:, 0].mean())
+        loss = self.summed.sum(0) / self.tokens.sum()
+        return -100 * float(np.expm1(loss[column] - loss[0]))
+
+    def rows(self, column: int, seed: int) -> Rows:
+        """Loss (nats a token), perplexity, and its change in % of the whole model's; 95 % intervals by a bootstrap over
+        sentences, paired for the change; none with a single sentence. Of a classifier loss (nats a text), accuracy in %
+        with Wilson's interval, and its change in points."""
+        loss = (self.summed.sum(0) / self.tokens.sum())[None]
+        drawn = bootstrap(self.summed, self.tokens, seed) if len(self.tokens) > 1 else None
+
+        def row(
+            name: str, change: Callable[[np.ndarray], np.ndarray]
+        ) -> tuple[str, float, float | None, float | None]:
+            low, high = interval(change(drawn)) if drawn is not None else (None, None)
+            return (
+                name,
+                float(change(loss)[0]),
+                None if low is None else float(low),
+                None if high is None else float(high),
+            )
+
+        if self.right is not None:
+            count, right = len(self.right), int(self.right[:, column].sum())
+            low, high = proportion_interval(right, count)
+            found: Rows = [row("loss", lambda x: x[:, column])]
+            found.append(("accuracy", 100 * right / count, 100 * low, 100 * high))
+            if column:
+                drawn = 100 * bootstrap(self.right, self.tokens, seed)
+                low, high = map(float, interval(drawn[:, column] - drawn[:, 0]))
+                found.append(
+                    (
+                        "accuracy_change",
+                        self.gain(column),
+                        *((low, high) if count > 1 else (None, None)),
+                    )
+                )
+            return found
+        rows = [
+            row("loss", lambda x: x[:, column]),
+            row("perplexity", lambda x: np.exp(x[:, column])),
+        ]
+        if column:
+            rows.append(row("perplexity_change", lambda x: 100 * np.expm1(x[:, column] - x[:, 0])))
+        return rows
+
+    def change(self, column: int, other: Losses, its_column: int, seed: int) -> Change:
+        """The change against another model on the same sentences, by a paired bootstrap: of perplexity in %, of a
+        classifier's accuracy in points."""
+        if not np.array_equal(self.tokens, other.tokens):
+            raise HeadwiseError(
+                "Two models were measured on different texts, so their perplexity cannot be compared."
+            )
+        if self.right is not None and other.right is not None:
+            return self.change_of_accuracy(self.right[:, column], other.right[:, its_column], seed)
+        both = np.stack([self.summed[:, column], other.summed[:, its_column]], axis=1)
+        loss = both.sum(0) / self.tokens.sum()
+        value = float(100 * np.expm1(loss[0] - loss[1]))
+        if len(self.tokens) < 2:
+            return value, None, None, None
+        drawn = bootstrap(both, self.tokens, seed)
+        differences = drawn[:, 0] - drawn[:, 1]
+        low, high = interval(100 * np.expm1(differences))
+        return (
+            value,
+            float(low),
+            float(high),
+            paired_bootstrap_p(float(loss[0] - loss[1]), differences),
+        )
+
+    def change_of_accuracy(self, right: np.ndarray, other: np.ndarray, seed: int) -> Change:
+        """Points of accuracy between two models. right, other: whether each text's class is found."""
+        value = float(100 * (right.mean() - other.mean()))
+        if len(right) < 2:
+            return value, None, None, None
+        drawn = bootstrap(np.stack([right, other], axis=1), self.tokens, seed)
+        differences = 100 * (drawn[:, 0] - drawn[:, 1])
+        low, high = interval(differences)
+        return value, float(low), float(high), paired_bootstrap_p(value, differences)
+
+
+def answers(model: PreTrainedModel, text: Batches) -> tuple[np.ndarray, np.ndarray]:
+    """The loss of every text in nats, and whether a classifier finds its class. From all processes, in the order of a
+    single one."""
+    parts: list[Sums] = []
+    with failing_together(), evaluating(model), torch.no_grad():
+        for batch in text:
+            tensors = on_device(model, batch)
+            logits, labels = predict(model, tensors), tensors["labels"]
+            lost, right = to_numpy(
+                [sentence_losses(logits, labels), logits[:, 0].argmax(-1) == labels[:, 0]]
+            )
+            parts.append((lost.astype(np.float64), right.astype(np.float64)))
+        parts = gather_batches(parts)
+    return np.concatenate([lost for lost, _ in parts]), np.concatenate(
+        [right for _, right in parts]
+    )
 
 
 class Answers(Protocol):

@@ -14,7 +14,7 @@ from headwise.decoding.bleu import corpus_scores, paired_difference
 from headwise.decoding.translator import speeds, translate
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
-from headwise.evaluation.losses import Losses
+from headwise.evaluation.answers import Losses
 from headwise.heads import write_text
 from headwise.model import Model
 from headwise.options import Search

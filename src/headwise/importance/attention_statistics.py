@@ -109,12 +109,12 @@ def attention_statistics(
         special = {
             number for number in tokenizer.all_special_ids if number != tokenizer.unk_token_id
         }
-    return read_statistics(model.hf, model.found, batches.intact(), special, names)
+    return read_statistics(model.hf, model.discovery, batches.intact(), special, names)
 
 
 def read_statistics(
     model: nn.Module,
-    found: Discovery,
+    discovery: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
     special: Iterable[int],
     measures: Iterable[Statistic] = STATISTICS,
@@ -127,13 +127,13 @@ def read_statistics(
     to itself, counts as special. `attention-to-end` has no decoder-self heads, which do not see the end of a sentence,
     and is missing for a source text without end tokens.
     """
-    collected = empty(measures, found.heads)
+    collected = empty(measures, discovery.heads)
     ids = torch.tensor(sorted(special), dtype=torch.long, device=device_of(model))
-    forms = squares(model, found) if "dormancy" in collected else {}
+    forms = squares(model, discovery) if "dormancy" in collected else {}
     now: dict[str, Side] = {}
     parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
 
-    def watch(call: AttentionCall) -> None:
+    def hook(call: AttentionCall) -> None:
         queries, keys = sides_of_site(call.site)
         ways = statistics_of_call(call, now[queries], now[keys], exclude, forms)
         for name, sums in collected.items():
@@ -141,7 +141,7 @@ def read_statistics(
                 parts.append((sums, call.site, *ways[name]()))
 
     weights, ended = any(name != "dormancy" for name in collected), False
-    with evaluating(model), torch.no_grad(), capture(model, found, watch=watch, weights=weights):
+    with evaluating(model), torch.no_grad(), capture(model, discovery, hook=hook, weights=weights):
         for batch in batches:
             tensors = on_device(model, batch)
             now.update(batch_sides(tensors, ids))
@@ -260,10 +260,10 @@ def sum_and_count(queries: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     return (values * queries[:, None, :]).sum(-1), queries.sum(-1)
 
 
-def squares(model: nn.Module, found: Discovery) -> dict[Site, Tensor]:
+def squares(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]:
     """W_h W_hᵀ of every head, H D D by site: ‖c W‖² = c (W Wᵀ) cᵀ needs no H × M numbers per token."""
     forms = {}
-    for site, weight in output_weights(model, found).items():
+    for site, weight in output_weights(model, discovery).items():
         wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
         forms[site] = (wide @ wide.transpose(1, 2)).to(device_of(model))
     return forms

@@ -16,7 +16,6 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask
-from headwise.importance.agreement import direction
 from headwise.statistics import bootstrap, interval
 
 STEPS = 10
@@ -175,6 +174,11 @@ def _same_heads(values: Mapping[str, Mapping[Head, float]]) -> list[Head]:
                 f"Removal curves need the same heads in all scores, but {sizes}: score the same heads."
             )
     return list(values[first])
+
+
+def direction(measure: str) -> int:
+    """−1 for a measure with a minus before its name, whose low values mean important; otherwise 1."""
+    return -1 if measure.startswith("-") else 1
 
 
 def removal_order(values: Mapping[Head, float], sign: int = 1) -> list[Head]:

@@ -31,8 +31,8 @@ from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.gradient import frozen, refuse_unsound
-from headwise.importance.measurement import Measurement
 from headwise.importance.measures import measure
+from headwise.importance.passes import Measurement
 from headwise.progress import Report, silent
 from headwise.statistics import t_margin
 from headwise.tasks.objective import (
@@ -91,13 +91,15 @@ def gating_measures(
     model: Model, batches: Batches | Fold, names: Sequence[str], seed: int, progress: Report
 ) -> Measurement:
     """Causal head gating of a model on a text; every process fits the gates to the whole of it."""
-    fitted = gate_heads(model.hf, model.found, batches.whole(), seeds=(seed,), progress=progress)
+    fitted = gate_heads(
+        model.hf, model.discovery, batches.whole(), seeds=(seed,), progress=progress
+    )
     return Measurement(rows=[row for row in fitted if row["measure"] in names])
 
 
 def gate_heads(
     model: nn.Module,
-    found: Discovery,
+    discovery: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
     seeds: Sequence[int] = (0,),
     steps: int = 200,
@@ -117,7 +119,7 @@ def gate_heads(
         for turn, seed in enumerate(seeds):
             generator = torch.Generator().manual_seed(seed)
             start = (
-                torch.rand(found.heads.total, generator=generator)
+                torch.rand(discovery.heads.total, generator=generator)
                 .logit()
                 .clamp(-FURTHEST, FURTHEST)
             )
@@ -126,7 +128,7 @@ def gate_heads(
                 start: Tensor, pull: float, generator: torch.Generator = generator
             ) -> Tensor:
                 return fit_gates(
-                    model, found, shuffled_rounds(chosen, steps, generator), start, pull
+                    model, discovery, shuffled_rounds(chosen, steps, generator), start, pull
                 )
 
             free = fitted(start, 0.0)
@@ -137,12 +139,12 @@ def gate_heads(
             progress((turn + 1) / len(seeds), "gates pulled shut")
             fits.append(torch.stack([shut, 1 - opened, opened * (1 - shut)]))
     words = sum(int(asked_tokens(batch["labels"]).sum()) for batch in chosen)
-    return gate_rows(found.heads, torch.stack(fits).double().numpy(), words)
+    return gate_rows(discovery.heads, torch.stack(fits).double().numpy(), words)
 
 
 def fit_gates(
     model: nn.Module,
-    found: Discovery,
+    discovery: Discovery,
     batches: Sequence[Mapping[str, Tensor]],
     start: Tensor,
     pull: float,
@@ -151,12 +153,12 @@ def fit_gates(
     a = start.to(device_of(model)).clone().requires_grad_()
     optimizer = torch.optim.Adam([a], lr=1.0)
     gates: dict[Site, Tensor] = {}
-    now = {site: (lambda site=site: gates[site]) for site in found.heads.sites}
-    sizes = [found.heads.count(site) for site in found.heads.sites]
-    with reloading(model), capture(model, found, gates=now, explicit=a.device.type == "cpu"):
+    now = {site: (lambda site=site: gates[site]) for site in discovery.heads.sites}
+    sizes = [discovery.heads.count(site) for site in discovery.heads.sites]
+    with reloading(model), capture(model, discovery, gates=now, explicit=a.device.type == "cpu"):
         for step, batch in enumerate(batches):
             optimizer.param_groups[0]["lr"] = 1 - step / len(batches)
-            gates.update(zip(found.heads.sites, a.sigmoid().split(sizes), strict=True))
+            gates.update(zip(discovery.heads.sites, a.sigmoid().split(sizes), strict=True))
             tensors = on_device(model, batch)
             losses = losses_of(model, tensors)
             refuse_unsound({}, losses)

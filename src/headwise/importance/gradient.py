@@ -108,11 +108,11 @@ GRADIENTS = (
 )
 def gradient_measures(model: Model, batches: Batches | Fold) -> dict[str, SentenceSums]:
     """All measures by gradient of a model's loss on a text."""
-    return gradients(model.hf, model.found, batches)
+    return gradients(model.hf, model.discovery, batches)
 
 
 def gradients(
-    model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]]
+    model: nn.Module, discovery: Discovery, batches: Iterable[Mapping[str, Tensor]]
 ) -> dict[str, SentenceSums]:
     """How much the loss changes when a head is scaled a little. With s_h = Σ_q ⟨c_h[q], ∂L/∂c_h[q]⟩ of a sentence:
 
@@ -126,8 +126,8 @@ def gradients(
 
     Evaluation mode. Raises HeadwiseError for values that are not finite.
     """
-    collected = {name: SentenceSums(found.heads) for name in GRADIENTS}
-    collected["gradient.normalised"] = SentenceSums(found.heads, scale=to_unit_norm)
+    collected = {name: SentenceSums(discovery.heads) for name in GRADIENTS}
+    collected["gradient.normalised"] = SentenceSums(discovery.heads, scale=to_unit_norm)
     with (
         differentiable(model),
         evaluating(model),
@@ -138,9 +138,9 @@ def gradients(
         for batch in batches:
             tensors = on_device(model, batch)
             asked, there = asked_tokens(tensors["labels"]), token_masks(tensors)
-            traces = traced(model, found, tensors, there)
+            traces = traced(model, discovery, tensors, there)
             parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
-            for site in found.modules:
+            for site in discovery.modules:
                 if site in traces:
                     call, gradient = traces[site]
                     queries, keys = (there[side] for side in sides_of_site(site))
@@ -153,7 +153,7 @@ def gradients(
 
 
 def traced(
-    model: nn.Module, found: Discovery, batch: Mapping[str, Tensor], there: Mapping[str, Tensor]
+    model: nn.Module, discovery: Discovery, batch: Mapping[str, Tensor], there: Mapping[str, Tensor]
 ) -> dict[Site, tuple[AttentionCall, Tensor]]:
     """The call of every attention layer on a batch, and the gradient of the loss at its output, B Q H D."""
     layers: dict[Site, AttentionCall] = {}
@@ -162,7 +162,7 @@ def traced(
         layers[call.site] = call
         return call.output.requires_grad_()
 
-    with capture(model, found, replace=dict.fromkeys(found.modules, begin)):
+    with capture(model, discovery, replace=dict.fromkeys(discovery.modules, begin)):
         losses = losses_of(model, batch)
     refuse_unsound({site: sound(call, there) for site, call in layers.items()}, losses)
     outputs = [call.output for call in layers.values()]

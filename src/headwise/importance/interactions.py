@@ -26,7 +26,7 @@ from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, save_table
 from headwise.importance.ablation import removal_losses
-from headwise.importance.measurement import importance_values
+from headwise.importance.passes import importance_values
 from headwise.importance.untrained import sample_text
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent
@@ -228,7 +228,7 @@ def removal_effects(
         *(whole.without(pair) for pair in pairs),
     ]
     batches = model.task.batches(text, lambda share, _: progress(share, what))
-    return Effects(heads, pairs, *removal_losses(model.hf, model.found, batches, masks))
+    return Effects(heads, pairs, *removal_losses(model.hf, model.discovery, batches, masks))
 
 
 def address(pair: Pair) -> dict[str, Any]:

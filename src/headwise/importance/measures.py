@@ -32,7 +32,14 @@ Cost = Literal[
 
 NAME = re.compile(r"\w[\w.+-]*")  # it is also a folder's name
 ALL = "all"
-FILES = ("attention_statistics", "gradient", "relevance", "integrated", "ablation", "gating")
+FILES = (
+    "attention_statistics",
+    "gradient",
+    "relevance",
+    "integrated_gradients",
+    "ablation",
+    "gating",
+)
 
 # columns of faithfulness.csv and curves.csv
 FAITHFULNESS = ("measure", "against", "kinds", "statistic", "value", "low", "high", "n")

@@ -148,6 +148,16 @@ class SentenceSums:
         return out
 
 
+def head_values(sums: SentenceSums) -> dict[Head, float]:
+    """The value of every head over the whole text."""
+    found: dict[Head, float] = {}
+    for site in (site for site in sums.heads.sites if sums.heads.count(site)):
+        totals, counts = sums.sentences(site, "a score")
+        values = sums.scaled(totals.sum(0) / counts.sum())
+        found |= {Head(*site, head): float(value) for head, value in enumerate(values)}
+    return found
+
+
 def add_all(parts: Iterable[tuple[SentenceSums, Site, Tensor, Tensor]]) -> None:
     """`add` for all measures and layers of a batch, which come from their device together."""
     known = list(parts)

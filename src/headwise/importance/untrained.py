@@ -16,12 +16,12 @@ from headwise.attention.offload import refuse_offloaded
 from headwise.data.text import LabelledText, ParallelText, Text
 from headwise.errors import HeadwiseError
 from headwise.heads import describe
-from headwise.importance.measurement import run_passes
 from headwise.importance.measures import measure, resolve_measures
+from headwise.importance.passes import run_passes
 from headwise.model import Model
 from headwise.progress import Report, part, silent
 from headwise.tasks import AnyText, OwnInputs
-from headwise.training.build import drop_unused
+from headwise.training.translation_model import drop_unused
 
 SENTENCES = 50  # of a text, that controls are scored on
 COLUMNS = ("seed", "kind", "layer", "head", "measure", "value", "n")

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headwise.files import below
 from headwise.heads import Head
 from headwise.lab.sentence import LONGEST, SHORTEST
 from headwise.model_files import folder_of
-from headwise.report.every_head import closed_of
 from headwise.report.format import measure_name
+from headwise.report.head_details import closed_of
 from headwise.report.models import value
 from headwise.report.run_folder import FinishedRun, read_run
 
@@ -29,7 +30,10 @@ def run_of(spec: str) -> FinishedRun | None:
 
 def pruned_model(run: FinishedRun) -> Path | None:
     """The folder of the model that the run chose, where its weights were kept."""
-    folder = run.folder / "pruned" / str(run.facts.get("chosen"))
+    chosen = run.facts.get("chosen")
+    if chosen is None:
+        return None
+    folder = below(run.folder / "pruned", chosen)
     return folder if (folder / "config.json").is_file() else None
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headwise.model import Model
 
 NAME = re.compile(r"[\w-]+")  # it is also part of a folder's name
-FILES = ("layouts", "random_weights")
+FILES = ("control_models",)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from headwise.heads import HeadMask, Kind
 from headwise.model import Model
 from headwise.options import FineTuning
 from headwise.pruning.gate_training import freeze
-from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.trainer import TrainingRun, average, train_model
 
 
@@ -54,7 +54,9 @@ def tune(
     tuning = replace(training, recipe=options.within(training.recipe))
     with same_gradients(hf):
         notes = freeze(hf, kinds)
-        cost = train_model(hf, model.tokenizer, smaller.found, tuning, keep=max(options.average, 2))
+        cost = train_model(
+            hf, model.tokenizer, smaller.discovery, tuning, keep=max(options.average, 2)
+        )
         average(hf, training.work, options.average)
     hf.eval()
     return Tuned(mask, smaller, before, loss(), notes, cost)

@@ -26,7 +26,7 @@ from headwise.heads import HeadMap, HeadMask, Kind, write_text
 from headwise.model import Model
 from headwise.options import Gates, GateTraining, Train
 from headwise.pruning.gates import HardConcrete, HeadGates, glorot_uniform
-from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import TrainingData
 from headwise.training.trainer import Gated, TrainingRun, average, in_float32, train_model
 
@@ -292,7 +292,7 @@ def train_gates(
             spent = train_model(
                 hf,
                 model.tokenizer,
-                model.found,
+                model.discovery,
                 replace(training, recipe=options.within(training.recipe)),
                 Gated(gates.by_site(), gates.draw, cost, [*own, *groups]),
                 [GateSchedule(gates, settle, kept, loss), GateLog(gates, work / "gates.csv")],
@@ -329,12 +329,15 @@ def decide(
     doubts = [doubt] if undecided > UNDECIDED else []
     mask = gates.mask(model.heads, kept)
     with torch.no_grad(), loss_forward(model.hf):
-        with masked(model.hf, model.found, mask):
+        with masked(model.hf, model.discovery, mask):
             loss = dev_loss(model.hf, dev, model.tokenizer, tokens)
         if early:
             soft, decided = gates.losses_at_decision.tolist()
         else:
-            with capture(model.hf, model.found, gates=gates.by_site()), gates.held(gates.soft()):
+            with (
+                capture(model.hf, model.discovery, gates=gates.by_site()),
+                gates.held(gates.soft()),
+            ):
                 soft, decided = dev_loss(model.hf, dev, model.tokenizer, tokens), loss
     return Pruned(
         mask,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Site
 from headwise.options import Rule, Scale, Unit
 from headwise.units import units
@@ -189,7 +190,16 @@ class HeadGates(nn.Module):
         return self.distribution.kept(self.log_alpha.detach(), rule)
 
     def mask(self, whole: HeadMap, kept: Tensor) -> HeadMask:
-        """Decided gates (U) as a mask over all heads of the model; heads without a gate stay."""
+        """Decided gates (U) as a mask over all heads of the model; heads without a gate stay.
+
+        Raises HeadwiseError for gates that are NaN, which `kept` would close.
+        """
+        broken = int(self.log_alpha.isnan().sum())
+        if broken:
+            raise HeadwiseError(
+                f"{broken} of {len(self.units)} gates are NaN, so they say nothing about their heads: the loss "
+                "overflowed or was NaN in training. Train at a smaller learning rate or in float32."
+            )
         decided = zip(self.units, kept.tolist(), strict=True)
         return HeadMask.full(whole).without(
             head for together, keep in decided if not keep for head in together

@@ -1,11 +1,12 @@
 """Greedy removal of heads in the order of a score, a tenth of them at a time, without training (Michel et al. 2019,
-section 4.2); and two baseline scores: random numbers, and the norm of the weights.
+section 4.2). A score is a measure, or one of two baselines: random numbers, and the norm of the weights.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -14,9 +15,20 @@ from torch import nn
 from headwise.attention.matrices import matrices
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind
+from headwise.importance.measures import facts
+from headwise.importance.passes import importance_values
 from headwise.model import Model
-from headwise.options import Keep, Unit
-from headwise.units import Together, first_units, sizes, total, units
+from headwise.options import WITHOUT_TEXT, Greedy, Keep, Unit, several
+from headwise.tasks.batches import Batches
+from headwise.units import (
+    Together,
+    divide_among_heads,
+    first_units,
+    left_by_step,
+    sizes,
+    total,
+    units,
+)
 
 Score = Callable[[HeadMask], Mapping[Head, float]]
 Quality = Callable[[HeadMask], float]
@@ -121,7 +133,7 @@ def weight_norms(model: Model) -> dict[Head, float]:
     modules: dict[str, nn.Module] = dict(model.hf.named_modules())
     norms: dict[Head, float] = {}
     for site in model.heads.sites:
-        name, count = model.found.names[site], model.heads.count(site)
+        name, count = model.discovery.names[site], model.heads.count(site)
         groups = model.heads.key_value[site.kind][site.layer]
         if not count:
             continue
@@ -137,3 +149,44 @@ def weight_norms(model: Model) -> dict[Head, float]:
         product = values.repeat_interleave(count // groups) * outputs
         norms |= {Head(*site, head): float(norm) for head, norm in enumerate(product)}
     return norms
+
+
+@dataclass
+class Ranking:
+    """How important every head is while only those of a mask are left: the more, the longer it stays.
+
+    score: a measure, `random` or `weight-norm`. rescore: measured again for every mask, else once of the whole model.
+    """
+
+    model: Model
+    text: Batches
+    score: str
+    rescore: bool
+    seed: int
+
+    def __call__(self, mask: HeadMask) -> dict[Head, float]:
+        if self.score == "random":
+            return random_scores(self.model.heads, self.seed)
+        if self.score == "weight-norm":
+            return weight_norms(self.model)
+        left = mask if self.rescore and len(mask) < self.model.heads.total else None
+        values = importance_values(self.model, self.text, self.score, left, self.seed)
+        sign = facts(self.score).sign
+        return {head: sign * value for head, value in values.items()}
+
+
+def greedy_masks(ranking: Ranking, options: Greedy) -> dict[int, HeadMask]:
+    """The mask of every step, by how many heads of the options' kinds are to be left (`left_by_step`)."""
+    heads = ranking.model.heads
+    kinds = options.kinds or heads.kinds
+    once = not options.rescore or ranking.score in WITHOUT_TEXT
+    parts = units(heads.only(kinds), options.unit)
+
+    def score(mask: HeadMask) -> Mapping[Head, float]:
+        return (
+            divide_among_heads(ranking(mask), parts) if ranking.score == "random" else ranking(mask)
+        )
+
+    (keep,) = several(options.keep) or [1]
+    masks = greedy(heads, score, kinds, options.step, once, keep, options.unit)
+    return dict(zip(left_by_step(heads, options), masks[1:] or masks, strict=True))

@@ -7,9 +7,11 @@ from contextlib import ExitStack
 from typing import Any, Self
 
 import torch
+from torch import distributed
 from transformers.trainer_callback import TrainerCallback
 
 from headwise.attention import capture, device_of
+from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind
 from headwise.model import Model
 from headwise.options import Rule
@@ -34,6 +36,10 @@ class GatedLoop(TrainerCallback):
     It is a callback of transformers, too, which steps by itself: `Trainer(model.hf, callbacks=[gates], ...).train()`
     inside the block. The Trainer's checkpoints do not hold the gates, so such a run cannot resume.
 
+    Where a GradScaler scales the loss, `step(scaler)` comes before `scaler.update()`; a Trainer in half precision does
+    that by itself. In several processes of torch.distributed each draws its own noise and has its own batches; `step`
+    averages the gradients of the gates, as DistributedDataParallel does those of the weights.
+
     penalty: λ, for a loss that is a mean over what is predicted. kinds: of which heads; all by default.
     """
 
@@ -54,7 +60,7 @@ class GatedLoop(TrainerCallback):
 
     def __enter__(self) -> Self:
         hf = self.model.hf
-        self.block.enter_context(capture(hf, self.model.found, gates=self.gates.by_site()))
+        self.block.enter_context(capture(hf, self.model.discovery, gates=self.gates.by_site()))
         self.block.callback(hf.register_forward_pre_hook(self.draw).remove)
         return self
 
@@ -65,14 +71,37 @@ class GatedLoop(TrainerCallback):
         self.gates.train(torch.is_grad_enabled())
         self.gates.draw()
 
-    def step(self) -> None:
-        """An update of the gates."""
-        (self.penalty * self.gates.penalty()).backward()
-        self.optimizer.step()
+    def step(self, scaler: Any = None) -> None:
+        """An update of the gates; in a run of several processes all of them must call it.
+
+        scaler: the torch.amp.GradScaler that scaled the loss. It scales the penalty, too, and leaves out the update
+        where gradients of the gates overflowed. Without it such gradients raise HeadwiseError.
+        """
+        scales = scaler is not None and scaler.is_enabled()
+        cost = self.penalty * self.gates.penalty()
+
+        average_over_processes(self.gates.log_alpha)
+        if scales:
+            scaler.scale(cost).backward()
+            scaler.step(self.optimizer)
+        else:
+            cost.backward()
+            self.refuse_overflow()
+            self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-        self.step()
+    def refuse_overflow(self) -> None:
+        """Raise HeadwiseError where the gates would become NaN."""
+        gradient = self.gates.log_alpha.grad
+        if gradient is not None and not bool(gradient.isfinite().all()):
+            raise HeadwiseError(
+                "The gradients of the gates are not all finite numbers, so the gates were not updated: the loss "
+                "overflowed or is NaN. Where a GradScaler scales the loss, call step(scaler)."
+            )
+
+    def on_pre_optimizer_step(self, *_: Any, optimizer: Any = None, **__: Any) -> None:
+        """The step of a Trainer. optimizer: Accelerate's, which has the GradScaler of a run in half precision."""
+        self.step(getattr(optimizer, "scaler", None))
 
     @property
     def open(self) -> dict[Any, float]:
@@ -86,3 +115,13 @@ class GatedLoop(TrainerCallback):
     def remove(self, rule: Rule = "sign") -> Model:
         """The model without the heads whose gates are shut."""
         return self.model.remove(self.mask(rule))
+
+
+def average_over_processes(parameter: torch.nn.Parameter) -> None:
+    """Replace a parameter's gradient by its mean over all processes of torch.distributed, if there are several."""
+    if not distributed.is_available() or not distributed.is_initialized():
+        return
+    if parameter.grad is None:  # all processes must take part
+        parameter.grad = torch.zeros_like(parameter)
+    distributed.all_reduce(parameter.grad)
+    parameter.grad /= distributed.get_world_size()

@@ -12,7 +12,7 @@ from headwise.data.text import ParallelText
 from headwise.decoding.bleu import corpus_scores
 from headwise.decoding.translator import translate
 from headwise.errors import HeadwiseError
-from headwise.evaluation.losses import Losses
+from headwise.evaluation.answers import Losses
 from headwise.heads import HeadMask, Kind
 from headwise.importance.ablation import mean_outputs
 from headwise.model import Model
@@ -29,8 +29,7 @@ from headwise.options import (
 )
 from headwise.progress import Report, part, shown, silent
 from headwise.pruning.gate_training import Pruned, prune_by_gates
-from headwise.pruning.greedy import smallest_within
-from headwise.pruning.ranking import Ranking, greedy_masks
+from headwise.pruning.greedy import Ranking, greedy_masks, smallest_within
 from headwise.pruning.removal_scores import removal_scores
 from headwise.pruning.target_count import prune_to_count, updates_of
 from headwise.pruning.top_k import prune_by_top_k
@@ -189,7 +188,9 @@ def prune_greedily(
     order = Ranking(model, batches, scores[0], options.rescore, seed)
     masks = [HeadMask.full(model.heads), *greedy_masks(order, options).values()]
     batches = batches.reporting(silent)
-    means = mean_outputs(model.hf, model.found, batches.intact()) if options.compensate else None
+    means = (
+        mean_outputs(model.hf, model.discovery, batches.intact()) if options.compensate else None
+    )
     cut = partial(
         model.remove, means=means, grow=True
     )  # the masks obey the unit that was asked for

@@ -1,11 +1,12 @@
 """The report of a run, of a grid of runs, or of two runs side by side: figures, tables and one self-contained page.
 
-`html_page.py` puts a page together from its sections, which are declared by `@section(…)` in the files beside it.
+`page.py` puts a page together from its sections, which are declared by `@section(…)` in the files beside it.
 """
 
 from pathlib import Path
 
 from headwise.errors import HeadwiseError
+from headwise.files import below
 
 
 def report(run: str | Path) -> Path:
@@ -13,9 +14,15 @@ def report(run: str | Path) -> Path:
 
     Raises HeadwiseError for a folder that is no run, whose files cannot be read, or that cannot be written.
     """
-    from headwise.report import html_page  # the charts' libraries take a second to load
+    # The libraries of charts take a second to load.
+    from headwise.report.page import write_page
+    from headwise.report.run_folder import read_run
+    from headwise.report.run_grid import read_grid
 
-    return html_page.write_page(html_page.read_folder(Path(run)), Path(run))
+    folder = Path(run)
+    if (folder / "grid.json").is_file():
+        return write_page(read_grid(folder), folder)
+    return write_page(read_run(folder), folder)
 
 
 def compare(run: str | Path, other: str | Path, out: str | Path = Path("runs/comparison")) -> Path:
@@ -24,16 +31,16 @@ def compare(run: str | Path, other: str | Path, out: str | Path = Path("runs/com
     Raises HeadwiseError as `report` does, for two runs that are one or have nothing to compare, and for a folder `out`
     that is itself a run.
     """
-    from headwise.report import html_page
     from headwise.report.comparison import read_comparison
+    from headwise.report.page import write_page
 
     both = read_comparison(Path(run), Path(other))
     folder = Path(out)
-    if any((folder / name).exists() for name in ("run.json", "grid.json")):
+    if any(below(folder, name).exists() for name in ("run.json", "grid.json")):
         raise HeadwiseError(
             f"{folder} is the folder of a run, which has a report of its own: name another folder."
         )
-    return html_page.write_page(both, folder)
+    return write_page(both, folder)
 
 
 def animate(run: str | Path, file: str | Path) -> Path:

@@ -15,8 +15,7 @@ import pandas as pd
 
 from headwise.heads import KINDS, Head
 from headwise.report import charts, models
-from headwise.report.charts import axis, tips
-from headwise.report.components import Columns, Figure, Panel, Table, chosen_badge, section, table
+from headwise.report.charts import Figure, Panel, axis, tips
 from headwise.report.format import (
     HEADS_OF_KIND,
     KIND_NAMES,
@@ -27,6 +26,7 @@ from headwise.report.format import (
     measure_name,
     signed,
 )
+from headwise.report.page import Columns, Table, chosen_badge, section, table
 from headwise.report.role_charts import FAINT, faint, of_kind, role_sorts, sorts_colour
 from headwise.report.run_folder import FinishedRun, RolesFolder
 from headwise.report.score_maps import drawn_measures

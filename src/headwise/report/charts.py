@@ -1,4 +1,4 @@
-"""Charts as Vega-Lite specifications: channels, layers, and what several sections draw.
+"""Charts as Vega-Lite specifications: channels, layers, figures, and what several sections draw.
 
 `mark` is one layer: a mark at rows, with its channels. `curve`, `intervals`, `stacked_bars` and others are layers that
 belong together; `layered` puts layers on top of each other. Colours come from the theme: charts name ranges
@@ -10,13 +10,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import vl_convert
 
-from headwise.theme import FONT, Palette, ranges
+from headwise.files import below
+from headwise.grid import HeadGrid
+from headwise.heads import write_bytes, write_text
+from headwise.theme import FONT, LIGHT, Palette, ranges
 
+VEGA_LITE = "v6.4"
+SCHEMA = {"$schema": f"https://vega.github.io/schema/vega-lite/{VEGA_LITE}.json"}
+SHARPNESS = 2
 Spec = dict[str, Any]
 Rows = pd.DataFrame | Sequence[Mapping[str, Any]]
 ROOM = 16  # heads a layer, above which cells have no room for words
@@ -362,3 +371,139 @@ def vega_config(palette: Palette) -> dict[str, Any]:
             "limit-label": {"color": second, "fontSize": 12},
         },
     }
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One chart of a figure. In the page it fills its place, from `narrowest` to `widest` pixels; in files: `width`."""
+
+    chart: Spec
+    title: str
+    width: int
+    narrowest: int = 260
+    widest: int = 2000
+
+    def specification(self) -> Spec:
+        """The Vega-Lite specification for the page."""
+        fit = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+        return specification(SCHEMA | self.chart | fit)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels under one title. `note` explains the marks in the picture files, `facts` are numbers for the caption."""
+
+    name: str
+    title: str
+    note: str
+    panels: list[Panel]
+    columns: int = 1
+    facts: str = ""
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the chart is so narrow that its caption has room to its right."""
+        return len(self.panels) == 1 and self.panels[0].widest <= 640
+
+    def specification(self) -> Spec:
+        """All panels in one Vega-Lite specification, for the files."""
+        titled = len(self.panels) > 1
+        parts = []
+        for p in self.panels:
+            parts.append(p.chart | {"width": p.width} | ({"title": p.title} if titled else {}))
+        title = {"text": self.title, "subtitle": self.note, "fontSize": 16, "offset": 16}
+        resolve = {"scale": {"color": "shared", "strokeDash": "independent"}}
+        together = {
+            "concat": parts,
+            "columns": self.columns,
+            "resolve": resolve,
+            "title": title,
+            "padding": 16,
+        }
+        return specification(SCHEMA | together)
+
+    def save(self, folder: Path) -> None:
+        """Write `NAME.png` and `NAME.svg`, each either whole or not at all."""
+        config = vega_config(LIGHT)
+        svg = vl_convert.vegalite_to_svg(self.specification(), vl_version=VEGA_LITE, config=config)
+        write_text(below(folder, f"{self.name}.svg"), svg)
+        write_bytes(below(folder, f"{self.name}.png"), vl_convert.svg_to_png(svg, scale=SHARPNESS))
+
+
+class HeadChart:
+    """The chart of one kind of heads of a HeadGrid: layers × heads. Sections choose its marks; its sizes are the same
+    everywhere. more: rows of further cells, in columns behind the last head.
+    """
+
+    def __init__(self, grid: HeadGrid, kind: str, more: Sequence[Mapping[str, Any]] = ()) -> None:
+        heads = grid.cells(kind)
+        self.heads = pd.DataFrame(heads)
+        self.cells = [*heads, *more]
+        self.columns = int(self.heads["column"].max()) + 1
+        self.room = self.columns <= ROOM  # for words in cells
+        self.width = max(cell["column"] for cell in self.cells) + 1
+        domain: Spec = {"domain": [*range(self.width)]} if more else {}
+        if grid.columns:  # in another order than that of their numbers
+            domain |= {"labels": False, "titlePadding": 2}
+            self.x = axis("column:O", None, orient="top", **domain)
+        else:
+            self.x = axis("column:O", "head", orient="top", labelAngle=0, **domain)
+        self.y = axis("layer:O", "layer")
+
+    def squares(self, ink: Spec | None, tip: list[Spec], where: str = "", **look: Any) -> Spec:
+        """A square for every head, or those of a test."""
+        opacity = look.pop("opacity", None)
+        look = {"cornerRadius": 3, **look}
+        shared: Spec = {"x": self.x, "y": self.y, "color": ink, "tooltip": tip}
+        return mark("rect", self.cells, look, where, opacity=opacity, **shared)
+
+    def texts(
+        self,
+        tip: list[Spec],
+        dark: str,
+        lines: Sequence[tuple[str, str, int]],
+    ) -> list[Spec]:
+        """Words in the cells, where there is room. dark: a test for cells on which text must be pale. lines: for each
+        line its column, what its style begins with, and its pixels below the middle.
+        """
+        if not self.room:
+            return []
+        marks = []
+        for test, style in ((f"!({dark})", "on-low"), (dark, "on-high")):
+            for column, start, down in lines:
+                words = text(
+                    self.cells, column, f"{start}{style}", self.x, self.y, test, tip, dy=down
+                )
+                marks.append(words)
+        return marks
+
+    def panel(
+        self,
+        marks: Sequence[Spec],
+        title: str,
+        description: str,
+        *,
+        row: int = 44,
+        narrow: int = 31,
+        wide: int = 92,
+        beyond: int = 0,
+    ) -> Panel:
+        """The marks as a panel. row: pixels of a layer; narrow, wide: the fewest and the most pixels of a head; beyond:
+        pixels for what stands to the right of the heads.
+        """
+        usual = 48
+        if not self.room:
+            row = 22
+            narrow = 9
+            usual = 20
+            wide = 36
+        height = row * self.heads["layer"].nunique()
+        chart = layered(marks, height, description, color="independent")
+        edges = 70 + beyond
+        return Panel(
+            chart,
+            title,
+            width=self.width * usual,
+            narrowest=edges + self.width * narrow,
+            widest=edges + 20 + self.width * wide,
+        )

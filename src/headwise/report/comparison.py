@@ -8,18 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
 from headwise.errors import HeadwiseError
 from headwise.grid import HeadGrid, Scale
 from headwise.heads import KINDS, Head, HeadMap
-from headwise.report import charts, every_head, models, summary
+from headwise.report import charts, head_details, models, summary
 from headwise.report.after_pruning import head_roles, rank, scatter, score_text, tested_rows
-from headwise.report.charts import tips
-from headwise.report.components import Columns, Figure, HeadChart, Panel, section, table
-from headwise.report.every_head import heads_of_run
+from headwise.report.charts import Figure, HeadChart, Panel, tips
 from headwise.report.format import (
     HEADS_OF_KIND,
     KIND_NAMES,
@@ -30,11 +28,13 @@ from headwise.report.format import (
     number,
     signed,
 )
+from headwise.report.head_details import heads_of_run
 from headwise.report.kept_heads import by_layer
-from headwise.report.model_card import plan_of_run
+from headwise.report.page import Columns, section, table
 from headwise.report.run_folder import FinishedRun, read_run
 from headwise.report.run_grid import pairs_figure
 from headwise.report.score_maps import drawn_measures, scaled
+from headwise.report.summary import plan_of_run
 from headwise.roles.role import category, display_name
 from headwise.statistics import rank_interval
 
@@ -45,6 +45,7 @@ LONGEST = 24  # letters of the name of a run
 class Comparison:
     """Two runs by what a reader calls them, `A · seed-1` and `B · seed-2`."""
 
+    page: ClassVar[str] = "comparison"
     runs: Mapping[str, FinishedRun]
 
     @property
@@ -307,13 +308,13 @@ def paired_scores(found: Comparison, measure: str) -> pd.DataFrame:
     for run in found.both:
         if run.heads is not None:
             parts.append(run.heads[run.heads["measure"] == measure])
-    one, other = (part.dropna(subset=["value"])[[*every_head.HEAD, "value"]] for part in parts)
-    both = one.merge(other, on=every_head.HEAD).rename(
+    one, other = (part.dropna(subset=["value"])[[*head_details.HEAD, "value"]] for part in parts)
+    both = one.merge(other, on=head_details.HEAD).rename(
         columns={"value_x": "before", "value_y": "after"}
     )
     paired = set(found.heads)
     return both[
-        [Head(*row) in paired for row in both[every_head.HEAD].itertuples(index=False, name=None)]
+        [Head(*row) in paired for row in both[head_details.HEAD].itertuples(index=False, name=None)]
     ]
 
 
@@ -461,7 +462,7 @@ def build_cost(found: Comparison) -> dict[str, Any] | None:
 )
 def build_heads(found: Comparison) -> dict[str, Any] | None:
     """Every head that can be paired, with what both runs say of it."""
-    return every_head.content(found.runs, found.heads) if found.heads else None
+    return head_details.content(found.runs, found.heads) if found.heads else None
 
 
 WHICH = ("both", "neither", "only A", "only B")

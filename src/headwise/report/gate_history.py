@@ -21,10 +21,10 @@ from headwise.errors import HeadwiseError
 from headwise.grid import GAP, HeadGrid, Scale, svg_text
 from headwise.heads import KINDS, Head, HeadMap, write_bytes
 from headwise.report import charts, models
-from headwise.report.charts import axis, colour, tips
-from headwise.report.components import Figure, Panel, Table, chosen_badge, section, table
+from headwise.report.charts import Figure, Panel, axis, colour, tips
 from headwise.report.format import KIND_NAMES, listed, percent
 from headwise.report.models import value
+from headwise.report.page import Table, chosen_badge, section, table
 from headwise.report.run_folder import FinishedRun, read_run
 from headwise.theme import LIGHT
 

@@ -12,9 +12,9 @@ import pandas as pd
 from headwise.grid import HeadGrid
 from headwise.heads import KINDS, Head, HeadMask, Kind, Site
 from headwise.report import charts, models
-from headwise.report.charts import axis, colour, field, tips
-from headwise.report.components import Figure, HeadChart, Panel, section
+from headwise.report.charts import Figure, HeadChart, Panel, axis, colour, field, tips
 from headwise.report.format import KIND_NAMES, capital, listed, percent
+from headwise.report.page import section
 from headwise.report.run_folder import FinishedRun
 
 PAPERS = Path(__file__).parent / "papers"

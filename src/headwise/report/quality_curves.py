@@ -13,8 +13,7 @@ import pandas as pd
 
 from headwise.pruning.controls import control_facts
 from headwise.report import charts, models
-from headwise.report.charts import PHONE, Spec, axis, tips
-from headwise.report.components import Figure, Panel
+from headwise.report.charts import PHONE, Figure, Panel, Spec, axis, tips
 from headwise.report.format import NONE, capital
 from headwise.report.models import RANDOM_LINE, ComparedQuality, Model, P, value
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.report.attention_maps import attention_maps
-from headwise.report.components import Columns, Table, section, table
 from headwise.report.format import HEADS_OF_KIND, capital, listed, percent, signed
+from headwise.report.page import Columns, Table, section, table
 from headwise.report.role_charts import (
+    attention_maps,
     function_grids,
     kinds_of,
     layer_patterns,

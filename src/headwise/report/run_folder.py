@@ -1,4 +1,4 @@
-"""The folder of a run, or of a grid of runs, read into memory: None for what is not there."""
+"""The folder of a run, read into memory: None for what is not there."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.files import damaged, is_inside
+from headwise.files import below, checked_name, damaged, is_inside
 from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
 from headwise.importance.measures import CURVES, FAITHFULNESS
 from headwise.report import models
@@ -39,7 +39,6 @@ INTERACTIONS = (
     "both",
     "n",
 )
-ACROSS = ("data", "setting", "measure", "value", "low", "high")
 FILES = {  # the tables of a run folder, and the columns that each must have
     "training": ("train/log.csv", LOG),
     "heads": ("heads.csv", COLUMNS),
@@ -106,6 +105,7 @@ class Rescored:
 class FinishedRun:
     """All files of a run that the report shows. `models`: see models.py."""
 
+    page: ClassVar[str] = "run"
     folder: Path
     facts: Mapping[str, Any]
     models: pd.DataFrame
@@ -159,30 +159,6 @@ class FinishedRun:
         return [kind for kind in known if kind in model["kinds"]] or list(known)
 
 
-@dataclass(frozen=True)
-class Member:
-    """One run of a grid, as far as it has come. trouble: why it cannot be read, if so."""
-
-    place: str
-    data: str
-    seed: int
-    facts: Mapping[str, Any]
-    models: pd.DataFrame
-    trouble: str
-    page: bool
-
-
-@dataclass(frozen=True)
-class Grid:
-    """All runs of a plan. `models`: of all runs, with the columns data and seed; `means`: the rows of across.csv."""
-
-    folder: Path
-    name: str
-    members: tuple[Member, ...]
-    models: pd.DataFrame
-    means: pd.DataFrame
-
-
 def read_run(folder: Path) -> FinishedRun:
     """Read a run folder. Raises HeadwiseError when it is none, or when one of its files is not what it should be."""
     if not (folder / "run.json").is_file():
@@ -193,9 +169,11 @@ def read_run(folder: Path) -> FinishedRun:
     refuse_damaged(folder)
     facts, known = read_models(folder)
     names = list(known.index[known["method"] != "none"])
-    layouts = {name: folder / "layouts" / f"{name}.json" for name in names}
-    gates = {name: read_optional_table(folder / "gates" / f"{name}.csv", GATES) for name in names}
-    rescored = {name: folder / "rescored" / name for name in names}
+    layouts = {name: below(folder / "layouts", f"{name}.json") for name in names}
+    gates = {
+        name: read_optional_table(below(folder / "gates", f"{name}.csv"), GATES) for name in names
+    }
+    rescored = {name: below(folder / "rescored", name) for name in names}
     return FinishedRun(
         folder=folder,
         facts=facts,
@@ -213,7 +191,7 @@ def read_run(folder: Path) -> FinishedRun:
             if path.is_dir()
         },
         **{
-            name: read_optional_table(folder / place, columns)
+            name: read_optional_table(below(folder, place), columns)
             for name, (place, columns) in FILES.items()
         },
     )
@@ -247,44 +225,14 @@ def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
     """run.json, and the models of pruning.csv; none without that file."""
     facts: Mapping[str, Any] = read_json(folder / "run.json", dict)
     table = read_optional_table(folder / "pruning.csv", models.COLUMNS)
+    if table is not None:
+        for setting in table["setting"].unique():
+            checked_name(setting, folder / "pruning.csv")
+    if facts.get("chosen") is not None:
+        checked_name(facts["chosen"], folder / "run.json")
     return facts, models.wide(
         pd.DataFrame(columns=models.COLUMNS) if table is None else table, facts
     )
-
-
-def read_grid(folder: Path) -> Grid:
-    """Read a grid folder. A run that cannot be read, or is not there yet, is kept with the reason."""
-    facts = read_json(folder / "grid.json", dict)
-    try:
-        runs = [(str(run["folder"]), str(run["data"]), int(run["seed"])) for run in facts["runs"]]
-        name = str(facts["name"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise HeadwiseError(
-            f"{folder / 'grid.json'} should name the runs of a grid, each with folder, data and seed, but does not "
-            f"({type(error).__name__}: {error}): run the study again."
-        ) from None
-    members = tuple(_member(folder, *run) for run in runs)
-    found = [m.models.assign(data=m.data, seed=m.seed) for m in members if len(m.models)]
-    empty = models.wide(pd.DataFrame(columns=models.COLUMNS), {}).assign(data="", seed=0)
-    means = read_optional_table(folder / "across.csv", ACROSS)
-    means = pd.DataFrame(columns=ACROSS) if means is None else means.fillna({"data": ""})
-    return Grid(folder, name, members, pd.concat(found) if found else empty, means)
-
-
-def _member(grid: Path, place: str, data: str, seed: int) -> Member:
-    folder = grid / place
-    facts = dict[str, Any]()
-    known = pd.DataFrame()
-    trouble = ""
-    if (folder / "run.json").is_file():
-        try:
-            read, known = read_models(folder)
-            facts = dict(read)
-        except HeadwiseError as error:
-            trouble = f"cannot be read: {error}"
-    elif folder.is_dir():
-        trouble = "begun, nothing measured yet"
-    return Member(place, data, seed, facts, known, trouble, (folder / "report.html").is_file())
 
 
 def _read_roles(folder: Path) -> RolesFolder | None:
@@ -292,12 +240,14 @@ def _read_roles(folder: Path) -> RolesFolder | None:
     if not folder.is_dir():
         return None
     tables = {
-        name: read_optional_table(folder / f"{name}.csv", columns)
+        name: read_optional_table(below(folder, f"{name}.csv"), columns)
         for name, columns in ROLES.items()
     }
     found = {name: table for name, table in tables.items() if table is not None}
     missing = [f"{name}.csv" for name in tables if name not in found]
-    missing += [name for name in ("facts.json", "examples.json") if not (folder / name).is_file()]
+    missing += [
+        name for name in ("facts.json", "examples.json") if not below(folder, name).is_file()
+    ]
     if missing:
         raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
     facts = read_json(folder / "facts.json", dict)
@@ -381,7 +331,7 @@ def _translations(folder: Path, names: list[str]) -> dict[str, list[str]]:
     """The lines of every translation file that is there; all have as many."""
     texts = {}
     for name in ("source", "reference", "full", *names):
-        texts[name] = _read_text(folder / f"{name}.txt")
+        texts[name] = _read_text(below(folder, f"{name}.txt"))
     lines = {
         name: text.removesuffix("\n").split("\n")
         for name, text in texts.items()

@@ -1,23 +1,31 @@
-"""The page of a grid: what every run chose, pairs side by side, means over seeds, how far runs have come."""
+"""A grid of runs, read into memory, and its page.
+
+The page shows what every run chose, pairs side by side, means over seeds, and how far runs have come.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import pandas as pd
 
+from headwise.errors import HeadwiseError
+from headwise.files import below, checked_name
 from headwise.report import models
-from headwise.report.components import Columns, Figure, Table, section, table
+from headwise.report.charts import Figure
 from headwise.report.format import NONE, capital, listed
 from headwise.report.models import P_TUNED, RANDOM, TUNED, Model
+from headwise.report.page import Columns, Table, section, table
 from headwise.report.quality_curves import pair_points, pairs_panel, quality_figures
-from headwise.report.run_folder import Grid, Member
+from headwise.report.run_folder import read_json, read_models, read_optional_table
 
+ACROSS = ("data", "setting", "measure", "value", "low", "high")
 ENDINGS = {
     "_to_fine-tuned": "to equal further training",
     "": "to the full model",
@@ -27,6 +35,69 @@ ENDINGS = {
 }
 Means = Mapping[str, pd.DataFrame]  # the models of each data set, as means over seeds
 two_digits = "{:.2f}".format
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run of a grid, as far as it has come. trouble: why it cannot be read, if so."""
+
+    place: str
+    data: str
+    seed: int
+    facts: Mapping[str, Any]
+    models: pd.DataFrame
+    trouble: str
+    has_page: bool
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All runs of a plan. `models`: of all runs, with the columns data and seed; `means`: the rows of across.csv."""
+
+    page: ClassVar[str] = "grid"
+    folder: Path
+    name: str
+    members: tuple[Member, ...]
+    models: pd.DataFrame
+    means: pd.DataFrame
+
+
+def read_grid(folder: Path) -> Grid:
+    """Read a grid folder. A run that cannot be read, or is not there yet, is kept with the reason."""
+    facts = read_json(folder / "grid.json", dict)
+    try:
+        runs = [(str(run["folder"]), str(run["data"]), int(run["seed"])) for run in facts["runs"]]
+        name = str(facts["name"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise HeadwiseError(
+            f"{folder / 'grid.json'} should name the runs of a grid, each with folder, data and seed, but does not "
+            f"({type(error).__name__}: {error}): run the study again."
+        ) from None
+    for place, _, _ in runs:
+        for part in place.split("/"):
+            checked_name(part, folder / "grid.json")
+    members = tuple(_member(folder, *run) for run in runs)
+    found = [m.models.assign(data=m.data, seed=m.seed) for m in members if len(m.models)]
+    empty = models.wide(pd.DataFrame(columns=models.COLUMNS), {}).assign(data="", seed=0)
+    means = read_optional_table(folder / "across.csv", ACROSS)
+    means = pd.DataFrame(columns=ACROSS) if means is None else means.fillna({"data": ""})
+    return Grid(folder, name, members, pd.concat(found) if found else empty, means)
+
+
+def _member(grid: Path, place: str, data: str, seed: int) -> Member:
+    folder = below(grid, place)
+    facts = dict[str, Any]()
+    known = pd.DataFrame()
+    trouble = ""
+    if (folder / "run.json").is_file():
+        try:
+            read, known = read_models(folder)
+            facts = dict(read)
+        except HeadwiseError as error:
+            trouble = f"cannot be read: {error}"
+    elif folder.is_dir():
+        trouble = "begun, nothing measured yet"
+    return Member(place, data, seed, facts, known, trouble, (folder / "report.html").is_file())
 
 
 @section(
@@ -374,7 +445,7 @@ def build_runs(grid: Grid) -> dict[str, Any]:
     for m in grid.members:
         for task, why in (m.facts.get("failed") or {}).items():
             failed.append((name(m), task, _last(why)))
-    pages = {name(m): quote(f"{m.place}/report.html") for m in grid.members if m.page}
+    pages = {name(m): quote(f"{m.place}/report.html") for m in grid.members if m.has_page}
     return {
         "runs": table("Runs of the grid", grid.members, columns),
         "pages": pages,

@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from headwise.report import charts
-from headwise.report.charts import axis, colour, tips
-from headwise.report.components import Figure, Panel, Table, section, table
+from headwise.report.charts import Figure, Panel, axis, colour, tips
 from headwise.report.format import KIND_NAMES, capital, measure_name, number, percent
+from headwise.report.page import Table, section, table
 from headwise.report.run_folder import FinishedRun
 
 STATISTICS = {

@@ -15,8 +15,7 @@ import headwise.importance.measures as measure_table
 from headwise.grid import HeadGrid, Scale
 from headwise.heads import KINDS, Head, HeadMap
 from headwise.report import charts, models
-from headwise.report.charts import ROOM, tips
-from headwise.report.components import Columns, Figure, HeadChart, Panel, Table, section, table
+from headwise.report.charts import ROOM, Figure, HeadChart, Panel, tips
 from headwise.report.format import (
     KIND_NAMES,
     NONE,
@@ -27,6 +26,7 @@ from headwise.report.format import (
     percent,
     signed,
 )
+from headwise.report.page import Columns, Table, section, table
 from headwise.report.run_folder import FinishedRun
 
 TURN = 0.55  # the share of the heat scale from which text on it needs the other colour

@@ -111,7 +111,7 @@ def search(
     with (
         evaluating(model),
         torch.no_grad(),
-        capture(model, subject.discovery, watch=hook, weights=True),
+        capture(model, subject.discovery, hook=hook, weights=True),
     ):
         for batch in batches:
             current[:] = batch.sides[subject.kind]

@@ -1,4 +1,4 @@
-"""What the steps of a study will take on this machine, in seconds, before anything of it is done.
+"""How long a study takes on this machine: its steps in seconds, before anything of it is done, and the time left.
 
 A few updates and a few decoding steps of a model of the plan's shape give the rates; sizes of the texts come from a
 sample; the rest is arithmetic. A factor of two is the aim: a run corrects the estimate as it goes.
@@ -7,10 +7,12 @@ sample; the rest is arithmetic. A factor of two is the aim: a run corrects the e
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
 from time import perf_counter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -26,13 +28,17 @@ from headwise.loading import load
 from headwise.options import Architecture, Search, Training
 from headwise.pruning.gate_training import freeze
 from headwise.tasks import AnyText
-from headwise.training.build import build_model
 from headwise.training.dropout import fast_dropout
-from headwise.training.loss_forward import loss_forward
+from headwise.training.loss import loss_forward
 from headwise.training.token_batches import IGNORED
 from headwise.training.tokenizer import SPECIAL, learn_subwords
 from headwise.training.trainer import bfloat16
+from headwise.training.translation_model import build_model
 
+if TYPE_CHECKING:
+    from headwise.study.step import Build
+
+SHORT = 1.0  # seconds: a build done sooner says nothing about the pace
 PADDING = 1.1  # positions of a batch per position that holds a piece
 LOADING = 4.0  # seconds before a training begins: libraries, weights
 ENCODING = 1e-4  # seconds a pair takes to become pieces
@@ -236,7 +242,7 @@ def measured(hf: PreTrainedModel, recipe: Training, batch: Mapping[str, Tensor])
     """The rates of a model on a batch, as training gets it; that of decoding is none."""
     device = hf.device.type
     positions = batch["input_ids"].numel()
-    found = discover(hf)
+    discovery = discover(hf)
     explicit = device == "cpu"
     mixed = torch.autocast(device, torch.bfloat16, enabled=bfloat16(recipe.dtype, device))
     optimizer = torch.optim.AdamW(hf.parameters(), lr=0.0, fused=True)
@@ -248,7 +254,7 @@ def measured(hf: PreTrainedModel, recipe: Training, batch: Mapping[str, Tensor])
         with evaluating(hf), torch.no_grad():
             hf(**batch, smoothing=0.0)
 
-    with capture(hf, found, explicit=explicit), loss_forward(hf), fast_dropout(hf):
+    with capture(hf, discovery, explicit=explicit), loss_forward(hf), fast_dropout(hf):
         reading = best(forward, device)
         hf.train()
         with mixed:
@@ -314,3 +320,102 @@ def best(run: Callable[[], object], device: str, most: int = 3, budget: float = 
 def wait_for(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
+
+
+class TimeLeft:
+    """The time left. The pace is the seconds that the builds made so far took, over those estimated for them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.begun: dict[str, float] = {}
+        self.took = 0.0
+        self.estimated = 0.0
+
+    def begin(self, build: Build) -> None:
+        self.begun[build.name] = self.clock()
+
+    def end(self, build: Build, made: bool) -> None:
+        """made: whether it was really done, so that it says something about the pace."""
+        seconds = self.clock() - self.begun.pop(build.name)
+        if made and seconds >= SHORT and build.seconds:
+            self.took += seconds
+            self.estimated += build.seconds
+
+    def left(self, builds: Sequence[Build], slots: int) -> float:
+        """Seconds until these builds are done: the work shared out to the slots, or the longest path through them."""
+        pace = self.took / self.estimated if self.estimated else 1.0
+        now = self.clock()
+        cost: dict[str, float] = {}
+        for build in builds:
+            spent = now - self.begun.get(build.name, now)
+            cost[build.name] = max(0.0, build.seconds * pace - spent)
+        exclusive = sum(cost[build.name] for build in builds if build.exclusive)
+        longest = sum(cost[name] for name in longest_path(builds, cost))
+        return max((sum(cost.values()) - exclusive) / slots + exclusive, longest)
+
+    def left_in_words(self, builds: Sequence[Build], slots: int) -> str:
+        left = self.left(builds, slots)
+        return f" · about {about(left)} left" if left >= SHORT else ""
+
+
+def longest_path(builds: Sequence[Build], cost: Mapping[str, float]) -> list[str]:
+    """The path through the graph that costs most, along builds that wait for each other (the critical path)."""
+    parents: dict[str, list[str]] = {}
+    for build in builds:
+        parents[build.name] = [name for name in build.waits_for if name in cost]
+    total: dict[str, float] = {}
+    before: dict[str, str | None] = {}
+    for name in TopologicalSorter(parents).static_order():
+        last = max(parents[name], key=lambda parent: total[parent], default=None)
+        before[name] = last
+        total[name] = cost[name] + (total[last] if last else 0.0)
+
+    path: list[str] = []
+    name_at = max(total, key=lambda name: total[name], default=None)
+    while name_at:
+        path.append(name_at)
+        name_at = before[name_at]
+    return path[::-1]
+
+
+def plan_lines(builds: Sequence[Build]) -> list[str]:
+    """Every build with its estimated cost and what it waits for, the sum by stage, and the longest path."""
+    left = {build.name: build.seconds for build in builds if not build.done}
+    cost = {build.name: "done" if build.done else cost_in_words(build.seconds) for build in builds}
+    names, costs = max(map(len, cost), default=0), max(map(len, cost.values()), default=0)
+    lines = []
+    for build in builds:
+        waits = [name for name in build.waits_for if name in left and not build.done]
+        after = f"  after {name_some_steps(waits)}" if waits else ""
+        lines.append(
+            f"{build.name:<{names}}  {cost[build.name]:>{costs}}{after}{'  (exclusive)' if build.exclusive else ''}"
+        )
+    done = len(builds) - len(left)
+    count = f"{len(builds)} steps, {done} of them done" if done else f"{len(builds)} steps"
+    if not any(left.values()):
+        return [*lines, count]
+    path = longest_path([build for build in builds if not build.done], left)
+    return [
+        *lines,
+        f"{count}, {'the rest ' if done else ''}one after another: about {about(sum(left.values()))}",
+        f"the longest path: about {about(sum(left[name] for name in path))} ({' → '.join(path)})",
+    ]
+
+
+def about(seconds: float) -> str:
+    """A rough duration: `40 s`, `12 min`, `1 h 10 min`."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    whole = round(seconds / 60)
+    return f"{whole} min" if whole < 60 else f"{whole // 60} h {whole % 60} min"
+
+
+def cost_in_words(seconds: float) -> str:
+    return f"about {about(seconds)}" if seconds else "–"
+
+
+def name_some_steps(names: Sequence[str], most: int = 3) -> str:
+    """A list that stays on its line: `a, b and 40 more`."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"

@@ -1,17 +1,15 @@
 """Runs the builds of a study: whatever is ready is done, in the order of the list; a failure stays with its build.
 
 The executor keeps nothing on disk: a build that was done before is found in the store, so a study that was stopped goes
-on where it was. This process does one build at a time; `ray_executor` does several, elsewhere.
+on where it was. The executor of this file does one build at a time, in this process; `ray_executor` does several.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 from typing import Protocol
 
 from accelerate import PartialState
@@ -19,13 +17,12 @@ from safetensors import SafetensorError
 
 from headwise.errors import HeadwiseError
 from headwise.progress import Progress
+from headwise.study.estimate import TimeLeft
 from headwise.study.step import Build
-from headwise.study.timetable import TimeLeft
 
 # Asked again after every build: what is finished may reveal more of them.
 Builds = Callable[[], Sequence[Build]]
 Work = Callable[[Build], None]  # does a build
-WORKERS = ("ray",)  # the names of executors beside this process
 
 
 @dataclass
@@ -107,27 +104,6 @@ class LocalExecutor:
         return BuildResult(self.build.name, error, trace, made)
 
 
-@contextmanager
-def open_executor(
-    workers: str | None,
-    work: Work,
-    make_work: Callable[[Progress], Work],
-    folder: Path,
-    progress: Progress,
-    threads: int,
-    device: str,
-) -> Iterator[Executor]:
-    """The executor that `--workers` names; without a name, this process. make_work: how a worker's own process does
-    builds; folder: shared with the workers."""
-    if workers is None:
-        yield LocalExecutor(work, progress)
-    else:
-        from headwise.study.ray_executor import ray_executor
-
-        with ray_executor(make_work, folder, progress, threads, device) as executor:
-            yield executor
-
-
 def run_builds(
     builds: Builds,
     executor: Executor,
@@ -201,7 +177,7 @@ def checked_builds(builds: Sequence[Build]) -> Sequence[Build]:
         )
     known = set(names)
     for build in builds:
-        if missing := sorted(set(build.after) - known):
+        if missing := sorted(set(build.waits_for) - known):
             raise HeadwiseError(
                 f"The step {build.name} needs {', '.join(missing)}, but the study has no such step."
             )
@@ -212,7 +188,9 @@ def checked_builds(builds: Sequence[Build]) -> Sequence[Build]:
 def build_order(builds: Iterable[Build]) -> list[str]:
     """The names, each after all it waits for."""
     try:
-        return list(TopologicalSorter({build.name: build.after for build in builds}).static_order())
+        return list(
+            TopologicalSorter({build.name: build.waits_for for build in builds}).static_order()
+        )
     except CycleError as error:
         ring = " → ".join(error.args[1])
         raise HeadwiseError(f"The study's steps wait for each other in a ring: {ring}.") from None
@@ -226,7 +204,7 @@ def next_ready(
         return None
     begun, done = outcome.ended | running.keys(), set(outcome.done)
     for build in graph:
-        ready = build.name not in begun and done.issuperset(build.after)
+        ready = build.name not in begun and done.issuperset(build.waits_for)
         if ready and not (build.exclusive and running):
             return build
     return None
@@ -234,7 +212,7 @@ def next_ready(
 
 def skip(graph: Sequence[Build], outcome: StudyOutcome) -> None:
     """Leave out every build that waits, however far away, for a failed one."""
-    after = {build.name: build.after for build in graph}
+    after = {build.name: build.waits_for for build in graph}
     for name in build_order(graph):
         if name in outcome.ended:
             continue

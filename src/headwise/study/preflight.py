@@ -18,11 +18,10 @@ from headwise.model import Model
 from headwise.options import Architecture, Training, too_few
 from headwise.roles.alignment import need_eflomal
 from headwise.study.estimate import sampled_subwords, text_amount
+from headwise.study.model_steps import Prune, Train
 from headwise.study.plan import GateSweep, Plan, Sweep
 from headwise.study.run import Run
 from headwise.study.step import Build
-from headwise.study.steps.full_model import Train
-from headwise.study.steps.smaller_models import Prune
 from headwise.units import refuse_counts
 
 CHECKPOINT = 3  # times the weights: they, and two moments of Adam
@@ -40,7 +39,7 @@ def preflight(
     engine = plan.search.engine
     refuse_engine(engine, device)
     if given and engine != "transformers":
-        refuse_model(engine, given().hf, given().tokenizer, given().found)
+        refuse_model(engine, given().hf, given().tokenizer, given().discovery)
     if given and any(sweep.keep or sweep.unit for sweep in plan.pruning):
         refuse_heads(plan, given())
     to_do = [build for build in builds if not build.done]

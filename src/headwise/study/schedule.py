@@ -11,28 +11,29 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from headwise.pruning.controls import control
-from headwise.study.plan import GateSweep, GreedySweep
-from headwise.study.run import Run, Split
-from headwise.study.step import Step
-from headwise.study.steps.choice import Choose, SaveChosen
-from headwise.study.steps.evaluations import (
+from headwise.study.evaluation_steps import (
     Answer,
+    Choose,
     Evaluate,
     MeasureLosses,
     MeasureSavings,
     MeasureSpeed,
+    SaveChosen,
     Translate,
 )
-from headwise.study.steps.full_model import FULL_MODEL
-from headwise.study.steps.head_roles import FindRoles, Rescore
-from headwise.study.steps.head_scores import (
+from headwise.study.head_steps import (
+    FindRoles,
     Judge,
     MeasureInteractions,
+    Rescore,
     Score,
     ScoreUntrained,
     score_passes,
 )
-from headwise.study.steps.smaller_models import RankHeads, keeps_all, prune_step
+from headwise.study.model_steps import FULL_MODEL, RankHeads, keeps_all, prune_step
+from headwise.study.plan import GateSweep, GreedySweep
+from headwise.study.run import Run, Split
+from headwise.study.step import Step
 from headwise.study.variants import (
     FULL,
     Variant,
@@ -225,7 +226,7 @@ class Schedule:
         names: list[str] = []
         for other in steps:
             possible = other.model is None or not self.has_failed(other.model)
-            if other.name.startswith(step.follows) and possible:
+            if other.name.startswith(step.comes_after) and possible:
                 names.append(other.name)
         return names
 

@@ -14,9 +14,19 @@ from accelerate import PartialState
 from headwise.data import embedded
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
+from headwise.files import below
 from headwise.progress import Progress
-from headwise.study.estimate import Estimate, estimate
-from headwise.study.executor import WORKERS, StudyOutcome, error_sentence, open_executor, run_builds
+from headwise.study.estimate import Estimate, TimeLeft, about, cost_in_words, estimate, plan_lines
+from headwise.study.evaluation_steps import Evaluate
+from headwise.study.executor import (
+    Executor,
+    LocalExecutor,
+    StudyOutcome,
+    Work,
+    error_sentence,
+    run_builds,
+)
+from headwise.study.model_steps import FULL_MODEL, model_of
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
 from headwise.study.preflight import preflight
@@ -25,13 +35,10 @@ from headwise.study.results import Tables, write_grid
 from headwise.study.run import Run
 from headwise.study.schedule import STAGES, Schedule
 from headwise.study.step import Build
-from headwise.study.steps.evaluations import Evaluate
-from headwise.study.steps.full_model import FULL_MODEL
-from headwise.study.steps.smaller_models import model_of
-from headwise.study.timetable import TimeLeft, about, cost_in_words, plan_lines
 
 FEW = 5  # models: of so many and a short text the bars say enough
 LONG = 10000  # pairs
+WORKERS = ("ray",)  # the names of executors that do builds elsewhere than in this process
 Report = Callable[[Path], Path]
 
 
@@ -49,14 +56,14 @@ class Study:
         for name, own in plan.runs.items():
             self.failed[name] = {}
             self.runs[name] = Run(
-                own, out / name, progress, device, name, cache / name if cache else None
+                own, below(out, name), progress, device, name, below(cache, name) if cache else None
             )
         self.estimates: dict[str, Estimate] = {}
 
     def __call__(self, build: Build) -> None:
         """Make one build. Of several processes the main one alone makes what is not shared."""
         run = self.runs[build.run.name]
-        if build.step.shared:
+        if build.step.distributed:
             run.get_or_make(build.step)
         elif run.main:
             with run.store.alone():
@@ -72,7 +79,7 @@ class Study:
         late: list[Build] = []
         for number, name in enumerate(self.runs):
             for build in self.builds_of(name, stages):
-                waits = build.step.last or (build.step.once and number > 0)
+                waits = build.step.last or (build.step.late_in_other_runs and number > 0)
                 (late if waits else early).append(build)
         return [*early, *late]
 
@@ -84,7 +91,7 @@ class Study:
         steps = schedule.steps(stages)
         names = {step.name for step in steps}
         for step in steps:
-            needed = [other.name for other in step.needs(run)]
+            needed = [other.name for other in step.dependencies(run)]
             before = dict.fromkeys([*needed, *schedule.waits_of(step, steps)])
             after = tuple(f"{run.prefix}{other}" for other in before if other in names)
             done = run.done(step)
@@ -135,7 +142,7 @@ def run_study(
     with thread_count(threads), ExitStack() as stack:
         refuse_others(plan, out)
         for folder in dict.fromkeys([".", *plan.runs]):
-            stack.enter_context(locked_folder(out / folder, main))
+            stack.enter_context(locked_folder(below(out, folder), main))
         study = Study(plan, out, device, progress)
         for line in preflight(plan, [*study.runs.values()], study.builds(stages), device):
             progress.say(f"  {line}")
@@ -163,6 +170,27 @@ def at_work(
         if seconds:
             progress.say(f"  This takes about {about(seconds)} on this machine.")
         return run_builds(partial(study.builds, stages), executor, progress, study.ended)
+
+
+@contextmanager
+def open_executor(
+    workers: str | None,
+    work: Work,
+    make_work: Callable[[Progress], Work],
+    folder: Path,
+    progress: Progress,
+    threads: int,
+    device: str,
+) -> Iterator[Executor]:
+    """The executor that `--workers` names; without a name, this process. make_work: how a worker's own process does
+    builds; folder: shared with the workers."""
+    if workers is None:
+        yield LocalExecutor(work, progress)
+    else:
+        from headwise.study.ray_executor import ray_executor
+
+        with ray_executor(make_work, folder, progress, threads, device) as executor:
+            yield executor
 
 
 def write_corpora(study: Study) -> None:
@@ -234,7 +262,9 @@ def finish(
                     keep_only_chosen(run, schedule)
     if list(plan.runs) != ["."]:
         write_grid(plan, out)
-    folders = [out / folder for folder in plan.runs if (out / folder / "run.json").exists()]
+    folders = [
+        below(out, folder) for folder in plan.runs if (below(out, folder) / "run.json").exists()
+    ]
     folders += [out] if (out / "grid.csv").exists() and list(plan.runs) != ["."] else []
     with study.progress.bar("report") if report and folders else nullcontext():
         for place in folders if report else ():
@@ -247,10 +277,10 @@ def keep_only_chosen(run: Run, schedule: Schedule) -> None:
     variants = schedule.variants()
     chosen = run.store.record("choose")["result"]["chosen"]
     for variant in variants:
-        if variant.name == chosen and not (run.folder / "pruned" / chosen).exists():
+        if variant.name == chosen and not below(run.folder / "pruned", chosen).exists():
             model_of(run, variant)
         elif variant.name != chosen:
-            delete_path(run.folder / "pruned" / variant.name)
+            delete_path(below(run.folder / "pruned", variant.name))
 
 
 def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:

@@ -26,9 +26,9 @@ __all__ = [
 ]
 
 
-def task_of(hf: PreTrainedModel, tokenizer: Any, found: Discovery, name: str) -> Task:
+def task_of(hf: PreTrainedModel, tokenizer: Any, discovery: Discovery, name: str) -> Task:
     """The task of a model."""
-    return class_of_task(hf, found.heads)(hf, tokenizer, found, name)
+    return class_of_task(hf, discovery.heads)(hf, tokenizer, discovery, name)
 
 
 def class_of_task(hf: PreTrainedModel, heads: HeadMap) -> type[Task]:

@@ -25,9 +25,9 @@ class Embedding(Task):
     usual_score = "confidence"
 
     def __init__(
-        self, hf: PreTrainedModel, tokenizer: Any, found: Discovery, model_name: str
+        self, hf: PreTrainedModel, tokenizer: Any, discovery: Discovery, model_name: str
     ) -> None:
-        super().__init__(hf, tokenizer, found, model_name)
+        super().__init__(hf, tokenizer, discovery, model_name)
         if hf.config.is_encoder_decoder:
             self.text_class = ParallelText
 

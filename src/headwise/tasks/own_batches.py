@@ -107,7 +107,11 @@ class OwnBatches:
         if shape not in self.positions:
             hf, seen = self.task.hf, list[AttentionCall]()
             one = {name: tensor[:1].to(hf.device) for name, tensor in inputs_of(tensors).items()}
-            with evaluating(hf), torch.no_grad(), capture(hf, self.task.found, watch=seen.append):
+            with (
+                evaluating(hf),
+                torch.no_grad(),
+                capture(hf, self.task.discovery, hook=seen.append),
+            ):
                 output_of(hf, one)
             self.positions[shape] = seen[0].output.shape[1]
         return self.positions[shape]

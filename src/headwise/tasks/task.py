@@ -61,7 +61,7 @@ class QualityMeasure:
 class Task(ABC):
     """What a model is for.
 
-    hf, tokenizer, found (where its heads are): of the model. model_name: for messages.
+    hf, tokenizer, discovery (where its heads are): of the model. model_name: for messages.
     """
 
     name: ClassVar[str]
@@ -76,11 +76,11 @@ class Task(ABC):
     trains_gates_by_default: ClassVar[bool] = False  # to reach a number of heads
 
     def __init__(
-        self, hf: PreTrainedModel, tokenizer: Any, found: Discovery, model_name: str
+        self, hf: PreTrainedModel, tokenizer: Any, discovery: Discovery, model_name: str
     ) -> None:
         self.hf = hf
         self.tokenizer = tokenizer
-        self.found = found
+        self.discovery = discovery
         self.model_name = model_name
 
     def __repr__(self) -> str:
@@ -90,7 +90,7 @@ class Task(ABC):
 
     @property
     def heads(self) -> HeadMap:
-        return self.found.heads
+        return self.discovery.heads
 
     @property
     def has_loss(self) -> bool:

@@ -41,7 +41,7 @@ from headwise.heads import Site, write_text
 from headwise.options import Training
 from headwise.progress import Report, silent
 from headwise.training.dropout import fast_dropout
-from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import TrainingData
 
 MARKER = "complete"
@@ -253,7 +253,7 @@ def dev_losses(state: TrainerState) -> list[float]:
 def train_model(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    found: Discovery,
+    discovery: Discovery,
     training: TrainingRun,
     gated: Gated = UNGATED,
     callbacks: Sequence[TrainerCallback] = (),
@@ -296,7 +296,7 @@ def train_model(
                 evaluating(model),
                 in_float32(model),
                 reloading(model),
-                capture(model, found, gates=gated.gates, explicit=explicit),
+                capture(model, discovery, gates=gated.gates, explicit=explicit),
                 loss_forward(model, gated.before, gated.penalty),
                 fast_dropout(model),
             ):
@@ -419,19 +419,19 @@ def now(model: nn.Module) -> dict[str, Tensor]:
 def converge(
     hf: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    found: Discovery,
+    discovery: Discovery,
     training: TrainingRun,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> dict[str, Any]:
     """Train a fresh model to convergence, and use the mean of the last checkpoints if that lowers the dev loss.
 
-    callbacks: of the Trainer, such as one that watches the heads. Returns what `train_model` does, the dev loss, and over
+    callbacks: of the Trainer, such as one that logs the heads. Returns what `train_model` does, the dev loss, and over
     how many checkpoints the model is averaged.
     """
     recipe = training.recipe
     keep = max(recipe.average, 2)
     cost = train_model(
-        hf, tokenizer, found, training, callbacks=callbacks, patience=recipe.patience, keep=keep
+        hf, tokenizer, discovery, training, callbacks=callbacks, patience=recipe.patience, keep=keep
     )
     with loss_forward(hf):
         last = dev_loss(hf, training.dev, tokenizer, recipe.batch_tokens)

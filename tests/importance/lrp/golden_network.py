@@ -184,9 +184,9 @@ def record(
     states: dict[nn.Module, HookState] = {}
     for site, module in places.items():
         states[module] = HookState()
-        states[module].passes.append((site, [Hooks(watch=show, weights=True)]))
+        states[module].passes.append((site, [Hooks(hook=show, weights=True)]))
     for leaf in leaves:
         tape.track(leaf)
-    with torch.no_grad(), patched(kernel.NAME, states), tape.watching(network):
+    with torch.no_grad(), patched(kernel.NAME, states), tape.recording(network):
         out = network(*leaves, *more)
     return tape, out

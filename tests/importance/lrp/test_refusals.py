@@ -34,7 +34,7 @@ def test_the_model_is_as_before_and_scored_without_dropout(family: str) -> None:
 @pytest.mark.parametrize("family", ["marian", "llama"])
 def test_the_model_is_as_before_after_an_error(family: str) -> None:
     model = worded(family)
-    found, before = discover(model), state(model.train())
+    discovery, before = discover(model), state(model.train())
 
     def fail(*_: object) -> None:
         raise ValueError("on purpose")
@@ -42,7 +42,7 @@ def test_the_model_is_as_before_after_an_error(family: str) -> None:
     last = [part for part in model.modules() if "Norm" in type(part).__name__][-1]
     hook = last.register_forward_pre_hook(fail)
     with pytest.raises(ValueError, match="on purpose"):
-        relevance(model, found, [asking(model, family)], RULES["cp"])
+        relevance(model, discovery, [asking(model, family)], RULES["cp"])
     hook.remove()
     assert state(model) == before and not any(part._forward_hooks for part in model.modules())
 
@@ -71,19 +71,19 @@ def test_mixtures_of_experts_name_the_operation() -> None:
 @pytest.mark.parametrize("layer", [0, 1])
 def test_numbers_that_are_none_name_the_layer(layer: int) -> None:
     model = worded("marian")
-    found = discover(model)
+    discovery = discover(model)
     site = Site("decoder-self", layer)
-    broken(model, found.modules[site])
+    broken(model, discovery.modules[site])
     with pytest.raises(HeadwiseError, match=f"{where(site)} gave values that are not numbers"):
-        relevance(model, found, [asking(model, "marian")], RULES["cp"])
+        relevance(model, discovery, [asking(model, "marian")], RULES["cp"])
 
 
 def test_numbers_that_are_none_after_the_last_attention() -> None:
     model = worded("marian")
-    found = discover(model)
+    discovery = discover(model)
     model.model.decoder.layers[-1].fc2.weight.data.fill_(float("nan"))
     with pytest.raises(HeadwiseError, match="not numbers"):
-        relevance(model, found, [asking(model, "marian")], RULES["cp"])
+        relevance(model, discovery, [asking(model, "marian")], RULES["cp"])
 
 
 def test_models_without_words() -> None:
@@ -111,15 +111,15 @@ def test_an_empty_sentence_and_nothing_asked() -> None:
 
 def test_layers_outside_the_map() -> None:
     model = worded("marian")
-    found = discover(model)
+    discovery = discover(model)
     site = Site("encoder-self", 1)
     part = Discovery(
-        found.heads.only(["decoder-self", "cross"]),
-        {s: m for s, m in found.modules.items() if s.kind != "encoder-self"},
-        found.names,
-        found.head_size,
+        discovery.heads.only(["decoder-self", "cross"]),
+        {s: m for s, m in discovery.modules.items() if s.kind != "encoder-self"},
+        discovery.names,
+        discovery.head_size,
     )
-    assert isinstance(found.modules[site], nn.Module)
+    assert isinstance(discovery.modules[site], nn.Module)
     with pytest.raises(HeadwiseError, match=r"MarianAttention\) is not in the map of heads"):
         relevance(model, part, [asking(model, "marian")], RULES["cp"])
 

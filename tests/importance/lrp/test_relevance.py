@@ -124,11 +124,11 @@ def by_hand(
     model: PreTrainedModel, inputs: dict[str, Tensor], rule: Rule, target: Target
 ) -> dict[Site, np.ndarray]:
     """One sentence and one position at a time, with a whole row of logits to start from."""
-    found = discover(model)
+    discovery = discover(model)
     total: dict[Site, Tensor] = {}
     asked = (inputs["labels"][0] != IGNORED).nonzero()[:, 0].tolist()
     with torch.no_grad():
-        tape, logits = record_tape(model, found, inputs)
+        tape, logits = record_tape(model, discovery, inputs)
         for place in asked:
             order = logits[0, place].argsort(descending=True)
             start = torch.zeros_like(logits)
@@ -240,26 +240,28 @@ def test_silenced_heads_have_no_relevance(rule: Rule, mode: Mode) -> None:
     """A single head, and whole layers with all that leads to another one. What is left has shares that add up to 1, as
     in the model that is cut."""
     model = worded("marian").double()
-    found, inputs = discover(model), asking(model, "marian")
+    discovery, inputs = discover(model), asking(model, "marian")
     one, layer = (
         Head("cross", 1, 2),
-        [head for head in found.heads if head[:2] == ("decoder-self", 0)],
+        [head for head in discovery.heads if head[:2] == ("decoder-self", 0)],
     )
-    mask = HeadMask.full(found.heads).without([one, *layer])
-    cut = remove(model, found, mask)
+    mask = HeadMask.full(discovery.heads).without([one, *layer])
+    cut = remove(model, discovery, mask)
     by_cut = main(relevance(cut, discover(cut), [inputs], rule, mode), rule, mode)
-    with masked(model, found, mask):
-        silenced = main(relevance(model, found, [inputs], rule, mode), rule, mode)
+    with masked(model, discovery, mask):
+        silenced = main(relevance(model, discovery, [inputs], rule, mode), rule, mode)
     assert (
         not silenced[Site("decoder-self", 0)].any() and not silenced[Site("cross", 1)][:, 2].any()
     )
-    for site in (site for site in found.heads.sites if site != layer[0][:2]):
+    for site in (site for site in discovery.heads.sites if site != layer[0][:2]):
         np.testing.assert_allclose(silenced[site].sum(1), 1, atol=1e-5)
         np.testing.assert_allclose(
             silenced[site][:, mask.of(site)], by_cut[site], atol=0.02 if rule.rescale else 1e-9
         )
-    with masked(model, found, mask.without([head for head in found.heads if head.kind == "cross"])):
-        given = main(relevance(model, found, [inputs], rule, mode), rule, mode)
+    with masked(
+        model, discovery, mask.without([head for head in discovery.heads if head.kind == "cross"])
+    ):
+        given = main(relevance(model, discovery, [inputs], rule, mode), rule, mode)
     for site, values in given.items():
         assert values.any() == (site == ("decoder-self", 1)) and len(values) == 3
 

@@ -21,8 +21,8 @@ from headwise.importance.gradient import refuse_unsound
 from headwise.importance.lrp.rules import RULES, Rule
 from headwise.importance.lrp.steps import AT_ONCE, Addition, Linear, rescaled
 from headwise.importance.lrp.tape import Tape, Walk
-from headwise.importance.measurement import Measurement
 from headwise.importance.measures import measure
+from headwise.importance.passes import Measurement
 from headwise.importance.processes import gather_values
 from headwise.importance.sums import SentenceSums, add_all, to_numpy
 from headwise.tasks.objective import IGNORED, differentiable, on_device, predict
@@ -131,14 +131,14 @@ def relevance_measure(model: Model, batches: Batches | Fold, names: Sequence[str
     (name,) = names
     rule, _, pooled = name.removeprefix("lrp.").partition(".")
     mode: Mode = "pooled" if pooled else "per-step"
-    shares = relevance(model.hf, model.found, batches, RULES[rule], mode)
+    shares = relevance(model.hf, model.discovery, batches, RULES[rule], mode)
     balances = {name: shares.balance} if shares.balance else {}
     return Measurement(dict(shares.sums), balances=balances)
 
 
 def relevance(
     model: nn.Module,
-    found: Discovery,
+    discovery: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
     rule: Rule,
     mode: Mode = "per-step",
@@ -156,21 +156,21 @@ def relevance(
     suffix `.signed` or `.absolute`. Half precision is propagated in float32. Raises HeadwiseError for operations
     without a rule, and for values that are not finite.
     """
-    refuse_inline(model, found)
+    refuse_inline(model, discovery)
     name = f"lrp.{rule.name}" + (".pooled" if mode == "pooled" else "")
     names = {
         True: name + ("" if rule.signed else ".signed"),
         False: name + (".absolute" if rule.signed else ""),
     }
     collected = {
-        names[reading]: SentenceSums(found.heads) for reading in (rule.signed, not rule.signed)
+        names[reading]: SentenceSums(discovery.heads) for reading in (rule.signed, not rule.signed)
     }
     balance: dict[str, float] = defaultdict(float)
     with differentiable(model):
         for batch in batches:
             tensors = on_device(model, batch)
             for what, total in score_batch(
-                model, found, tensors, rule, mode, target, names, collected
+                model, discovery, tensors, rule, mode, target, names, collected
             ).items():
                 balance[what] += total
     whole: dict[str, float] = defaultdict(float)
@@ -183,9 +183,9 @@ def relevance(
     return Relevance(collected, {what: total / started for what, total in whole.items()})
 
 
-def refuse_inline(model: nn.Module, found: Discovery) -> None:
+def refuse_inline(model: nn.Module, discovery: Discovery) -> None:
     """Raise HeadwiseError for a model whose layers compute attention in their own code."""
-    if found.inline:
+    if discovery.inline:
         raise HeadwiseError(
             f"{type(model).__name__} computes attention in its own code, where headwise sees no queries and keys: "
             "relevance cannot be propagated through it. Score it by gradient, ablation or confidence."
@@ -194,7 +194,7 @@ def refuse_inline(model: nn.Module, found: Discovery) -> None:
 
 def score_batch(
     model: nn.Module,
-    found: Discovery,
+    discovery: Discovery,
     batch: Mapping[str, Tensor],
     rule: Rule,
     mode: Mode,
@@ -207,7 +207,7 @@ def score_batch(
     if not places.shape[1]:
         return {"started": 0.0}
     with evaluating(model), torch.no_grad():
-        tape, logits = record_tape(model, found, batch)
+        tape, logits = record_tape(model, discovery, batch)
         number, rows = first_rows(tape, model, logits, batch["labels"], rule, target)
         sums: dict[tuple[bool, Site], tuple[Any, Any]] = {}
         flows: list[tuple[str, Tensor]] = []
@@ -239,9 +239,9 @@ def score_batch(
     )  # absorbed by the biases of the logits
     parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
     every = asked.sum(1)
-    for site in found.heads.sites:
+    for site in discovery.heads.sites:
         for signed, name in names.items():
-            none = rows.new_zeros(len(every), found.heads.count(site)), torch.zeros_like(every)
+            none = rows.new_zeros(len(every), discovery.heads.count(site)), torch.zeros_like(every)
             whole, counts = sums.get((signed, site), none)
             parts.append((collected[name], site, whole, torch.where(counts.any(), counts, every)))
     add_all(parts)
@@ -249,7 +249,7 @@ def score_batch(
 
 
 def record_tape(
-    model: nn.Module, found: Discovery, batch: Mapping[str, Tensor]
+    model: nn.Module, discovery: Discovery, batch: Mapping[str, Tensor]
 ) -> tuple[Tape, Tensor]:
     """The tape of one forward, and the logits B T V."""
     tape = Tape()
@@ -257,7 +257,7 @@ def record_tape(
     def show(call: AttentionCall) -> None:
         tape.shown = call
 
-    with capture(model, found, watch=show, weights=True), tape.watching(model):
+    with capture(model, discovery, hook=show, weights=True), tape.recording(model):
         logits = predict(model, batch)
     refuse_unsound(tape.sound)
     return tape, logits

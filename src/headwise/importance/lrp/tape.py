@@ -163,7 +163,7 @@ class Tape(TorchFunctionMode):
         return out
 
     @contextmanager
-    def watching(self, model: nn.Module) -> Iterator[Tape]:
+    def recording(self, model: nn.Module) -> Iterator[Tape]:
         """Record inside the block; each norm and activation module of `model` is one step."""
         wholes = {module: step for module in model.modules() if (step := composite(module))}
 

@@ -1,0 +1,244 @@
+"""Measuring every head of a model: the passes over a text, one after the other, and what they give."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.attention import evaluating, is_offloaded, masked
+from headwise.attention.discover import output_of
+from headwise.attention.offload import refuse_offloaded
+from headwise.errors import HeadwiseError
+from headwise.heads import Head, HeadMask, Site
+from headwise.importance.attention_statistics import sides_of_site
+from headwise.importance.gradient import token_masks
+from headwise.importance.measures import (
+    Need,
+    measure,
+    passes,
+    usual,
+)
+from headwise.importance.processes import failing_together
+from headwise.importance.sums import SCALES, SentenceSums, head_values
+from headwise.model import Model
+from headwise.progress import Report, part, silent
+from headwise.tasks.batches import Batches, Fold
+from headwise.tasks.objective import inputs_of, losses_of, on_device
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Measurement:
+    """What passes gave.
+
+    sums: of every sentence, by measure. rows: of measures without such sums. balances: where the relevance of each rule
+    went. seconds: of every pass.
+    """
+
+    sums: dict[str, SentenceSums] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    balances: dict[str, dict[str, float]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def all_rows(self, seed: int) -> list[Row]:
+        """Rows of heads.csv."""
+        rows: list[Row] = []
+        for name, sums in self.sums.items():
+            rows += sums.rows(name, seed)
+        return rows + self.rows
+
+
+def run_pass(
+    model: Model,
+    text: Batches | Fold,
+    names: list[str],
+    seed: int = 0,
+    progress: Report = silent,
+) -> Measurement:
+    """One pass over a text, which makes these measures.
+
+    The declared function gets the model and the batches and, if it has parameters of these names, `names`, `seed` and
+    `progress`. It either yields an array for each batch (`sums_of_measure`), or returns sums by name or a Measurement.
+    Sums are those of this process; `SentenceSums.gather` puts several together.
+    """
+    function = measure[names[0]].function
+    possible = {"names": names, "seed": seed, "progress": progress}
+    wanted = inspect.signature(function).parameters
+    extras = {name: value for name, value in possible.items() if name in wanted}
+    if inspect.isgeneratorfunction(function):
+        return Measurement({names[0]: sums_of_measure(model, text, names[0], extras)})
+    result = function(model, text, **extras)
+    if isinstance(result, Measurement):
+        return result
+    return Measurement({name: result[name] for name in names if name in result})
+
+
+class DeviceBatches:
+    """The batches of a text on the model's device, as the function of a measure reads them.
+
+    A batch has the tensors of the model's forward, `labels` (at the positions of their logits, IGNORED elsewhere) and
+    `rows` (the number of each sentence, −1 for an empty row, which a last batch may have). sentences: which rows are
+    sentences, for each batch that was read.
+    """
+
+    def __init__(self, model: Model, batches: Iterable[Mapping[str, Tensor]]) -> None:
+        self.model = model
+        self.batches = batches
+        self.sentences: list[np.ndarray] = []
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        self.sentences.clear()
+        for batch in self.batches:
+            self.sentences.append((batch["rows"] >= 0).numpy())
+            yield on_device(self.model.hf, batch)
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Any:
+        """The model's output for a batch."""
+        return output_of(self.model.hf, inputs_of(batch))
+
+    def losses(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """The loss of each sentence, summed over its predicted tokens: nats, B."""
+        return losses_of(self.model.hf, batch)
+
+    def queries(self, batch: Mapping[str, Tensor], site: Site) -> Tensor:
+        """Where a layer's queries are tokens and no padding: booleans B Q."""
+        side, _ = sides_of_site(site)
+        return token_masks(dict(batch))[side]
+
+
+def sums_of_measure(
+    model: Model, text: Batches | Fold, name: str, extras: Mapping[str, Any]
+) -> SentenceSums:
+    """The sums of a measure whose function yields an array for each batch: its sentences x heads, in the order of
+    `model.heads`. The value of a head is the mean over sentences.
+
+    The model is in evaluation mode, without gradients. A measure that does not need the loss sees the whole text of a
+    masked model. Raises HeadwiseError for arrays of another shape, and for values that are not finite.
+    """
+    entry = measure[name]
+    batches = DeviceBatches(model, text if "loss" in entry.needs else text.intact())
+    sums = SentenceSums(model.heads, SCALES.get(entry.scale))
+    sizes = [model.heads.count(site) for site in model.heads.sites]
+    arrays = 0
+    with evaluating(model.hf), torch.no_grad():
+        for given in entry.function(model, batches, **extras):
+            arrays += 1
+            array = given.cpu().float().numpy() if isinstance(given, Tensor) else np.asarray(given)
+            rows = batches.sentences[-1] if batches.sentences else np.zeros(0)
+            if array.shape != (len(rows), model.heads.total) or arrays != len(batches.sentences):
+                raise HeadwiseError(
+                    f"The measure '{name}' gave array {arrays}, of shape {array.shape}, after {len(batches.sentences)} "
+                    f"batches, the last of {len(rows)} rows, with {model.heads.total} heads in the model: yield one "
+                    "array, rows x heads, after every batch."
+                )
+            array = np.where(rows[:, None], array, 0)
+            layers = np.split(array, np.cumsum(sizes)[:-1], axis=1)
+            for site, layer in zip(model.heads.sites, layers, strict=True):
+                sums.take(site, layer, rows)
+    if arrays != len(batches.sentences):
+        raise HeadwiseError(
+            f"The measure '{name}' gave {arrays} arrays for {len(batches.sentences)} batches: yield one after every "
+            "batch."
+        )
+    return sums
+
+
+def run_passes(
+    model: Model, text: Batches, measures: Iterable[str], seed: int, progress: Report = silent
+) -> Measurement:
+    """Every pass after the other, gathered from all processes."""
+    whole = Measurement()
+    todo = passes(measures)
+    refuse_unscorable(model, [name for names in todo.values() for name in names], text)
+    for done, (label, names) in enumerate(todo.items()):
+        start = time.perf_counter()
+        report = labelled(part(progress, done / len(todo), (done + 1) / len(todo)), label)
+        with failing_together():
+            found = run_pass(model, text.reporting(report), names, seed, report)
+            for name, sums in found.sums.items():
+                whole.sums[name] = sums.gather()
+        whole.rows += found.rows
+        whole.balances |= found.balances
+        whole.seconds[label] = time.perf_counter() - start
+    return whole
+
+
+def labelled(report: Report, label: str) -> Report:
+    """Progress that says which pass it is of."""
+    return lambda share, what: report(share, f"{label}: {what}")
+
+
+def provided(model: Model, text: Batches | None = None) -> set[str]:
+    """What a model and its text provide of what measures need."""
+    given: set[str] = {*(model.task.provides if text is None else text.provides)}
+    if not model.discovery.inline:
+        given.add("attention")
+    if not is_offloaded(model.hf):
+        given.add("weights")
+    return given
+
+
+def usual_measures(model: Model, text: Batches | None = None) -> tuple[str, ...]:
+    """The measures where none is named, of those that the model and its text allow."""
+    given = provided(model, text)
+    names = usual(loss="loss" in given)
+    return tuple(name for name in names if given.issuperset(measure[name].needs))
+
+
+def refuse_unscorable(model: Model, measures: Iterable[str], text: Batches) -> None:
+    """Raise HeadwiseError for measures that need what the model and its text do not provide."""
+    given = provided(model, text)
+    kind = type(model.hf).__name__
+    free = [name for name, entry in measure.items() if not entry.needs]
+    sentences: dict[Need, str] = {
+        "text": "'{}' reads text, and batches were given: choose another measure, or give text.",
+        "loss": f"{model.name}, a {kind}, predicts no words, so '{{}}' cannot be computed: load it with its "
+        f"language-model head, or choose from {', '.join(free)}.",
+        "attention": f"{kind} computes attention in its own code, where headwise sees no queries and keys, so '{{}}' "
+        "cannot be computed: score it by gradient, ablation or confidence.",
+        "words": f"{model.name} is a {kind}: '{{}}' starts at predicted words, not at classes; ask for gradient or "
+        "ablation.",
+        "weights": "",
+        "translations": f"{{}} needs translations, which {model.name}, a {kind}, does not write.",
+    }
+    names = list(measures)
+    for need, sentence in sentences.items():
+        for name in names:
+            if need not in given and need in measure[name].needs:
+                if need == "weights":
+                    refuse_offloaded(model.hf, f"'{name}'")
+                raise HeadwiseError(sentence.format(name))
+
+
+def importance_values(
+    model: Model, text: Batches | Fold, name: str, mask: HeadMask | None = None, seed: int = 0
+) -> dict[Head, float]:
+    """A measure's value for every head; with a mask, for every head of it, while only those are left."""
+    refuse_unscorable(model, [name], text if isinstance(text, Batches) else text.batches)
+    with (
+        failing_together(),
+        masked(model.hf, model.discovery, mask) if mask is not None else nullcontext(),
+    ):
+        found = run_pass(model, text, [name], seed)
+        if name in found.sums:
+            found.sums[name].gather()
+    if name in found.sums:
+        values = head_values(found.sums[name])
+    else:
+        values = {
+            Head(row["kind"], row["layer"], row["head"]): float(row["value"]) for row in found.rows
+        }
+    return (
+        values
+        if mask is None
+        else {head: value for head, value in values.items() if head in mask.kept}
+    )

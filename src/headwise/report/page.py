@@ -1,0 +1,236 @@
+"""The page of a run, of a grid, or of two runs side by side: its sections in order, one file that needs no other.
+
+Sections are declared by `@section(…)` in the files of this package; `sections_of` has those of a page. They are made of
+figures (`charts.py`) and tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import vl_convert
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from headwise.declarations import Declaration, Declarations
+from headwise.heads import write_text
+from headwise.report.charts import VEGA_LITE, Figure, vega_config
+from headwise.report.format import NONE
+from headwise.theme import COLOURS, DARK, FONT, LIGHT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section(Declaration):
+    """A section of a page, declared by `@section(NAME, …)` on the function that collects its content.
+
+    The function takes a Run (a Grid, a Comparison) and returns what the template `templates/NAME.html.j2` needs; None
+    leaves the section out. A section of another package or of a script has no template: its figures, tables and
+    sentences are shown in their order.
+
+    menu: its name in the page's menu. heading: without one, the template has its own. question: what it answers, for
+    the documentation. page: the page it is on: `run`, `grid` or `comparison`. order: its place there. files: what it is
+    made from, in the folder of the run. template: the template's name, where it is another's.
+    """
+
+    menu: str = ""
+    heading: str = ""
+    question: str
+    page: str = "run"
+    order: int
+    files: tuple[str, ...] = ()
+    template: str = ""
+
+
+section = Declarations("section", Section, "headwise.report", "headwise.sections")
+
+
+def sections_of(page: str) -> list[Section]:
+    """The sections of a page in their order."""
+    return sorted((one for one in section.values() if one.page == page), key=lambda one: one.order)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Cells of a table. Text after a line break is smaller. A `badge` marks the row; `code`: its name in files."""
+
+    cells: list[str]
+    badge: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under their columns; `label` names the table for screen readers."""
+
+    label: str
+    columns: list[str]
+    rows: list[Row]
+
+
+# Of a table: the title of each column, and a function of what a row is about.
+Columns = dict[str, Callable[[Any], str]]
+
+
+def table(
+    label: str,
+    items: Iterable[Any],
+    columns: Columns,
+    badge: Callable[[Any], str] = lambda _: "",
+    code: Callable[[Any], str] = lambda _: "",
+) -> Table | None:
+    """A row an item, a column a function of it: an empty text is an empty cell. Columns of empty cells are
+    left out, but for the first; None without rows.
+    """
+    known = list(items)
+    cells = {}
+    for title, write in columns.items():
+        cells[title] = [write(item) or NONE for item in known]
+    used = [title for i, title in enumerate(cells) if not i or set(cells[title]) != {NONE}]
+    rows = []
+    for i, item in enumerate(known):
+        rows.append(Row([cells[title][i] for title in used], badge(item), code(item)))
+    return Table(label, used, rows) if rows else None
+
+
+def chosen_badge(model: Mapping[str, Any] | None) -> str:
+    """The badge of the row of a model."""
+    return "chosen" if model is not None and model["chosen"] else ""
+
+
+def figures_in(content: Any) -> list[Figure]:
+    """Every figure in a section's content, in lists and mappings too."""
+    if isinstance(content, Figure):
+        return [content]
+    inside = (
+        content.values()
+        if isinstance(content, dict)
+        else content
+        if isinstance(content, list | tuple)
+        else ()
+    )
+    return [figure for part in inside for figure in figures_in(part)]
+
+
+class Subject(Protocol):
+    """What a page is about: a FinishedRun, a Grid or a Comparison. page: its page, as sections declare it."""
+
+    page: ClassVar[str]
+
+    @property
+    def name(self) -> str: ...
+
+
+def write_page(subject: Subject, out: Path) -> Path:
+    """Write `report.html` and `figures/*.png|svg` into a folder; returns the path of the page.
+
+    A section without data (pruning, translations) says so or is left out. Raises HeadwiseError when the page cannot be
+    written.
+    """
+    content = collect(subject)
+    page = out / "report.html"
+    with ThreadPoolExecutor() as threads:  # drawing leaves Python to the other threads
+        drawn = threads.map(
+            lambda figure: figure.save(out / "figures"), figures_in(list(content.values()))
+        )
+        text = render(subject, content)
+        list(drawn)  # raises what drawing raised
+    write_text(page, text)
+    return page
+
+
+def collect(subject: Subject) -> dict[str, dict[str, Any]]:
+    """The content of every section that there is, by its name."""
+    collected = {}
+    for declared in sections_of(subject.page):
+        content = declared.function(subject)
+        if content is not None:
+            collected[declared.name] = content
+    return collected
+
+
+def render(subject: Subject, content: dict[str, dict[str, Any]]) -> str:
+    """The HTML of the page. Everything that comes from the run is escaped by the templates."""
+    environment = _templates()
+    shown = [declared for declared in sections_of(subject.page) if declared.name in content]
+    bodies = {}
+    for declared in shown:
+        bodies[declared.name] = Markup(body_of(declared, content[declared.name], subject.name))
+
+    figures: list[Figure] = figures_in(list(content.values()))
+    return environment.get_template("frame.html.j2").render(
+        name=subject.name,
+        title=content[shown[0].name]["headline"],
+        first=bodies[shown[0].name],
+        sections=shown[1:],
+        bodies=bodies,
+        colours={
+            name: " ".join(f"--{colour}: {palette[colour]};" for colour in COLOURS)
+            for name, palette in (("light", LIGHT), ("dark", DARK))
+        },
+        font=FONT,
+        charts={
+            f"{f.name}-{i}": packed(panel.specification())
+            for f in figures
+            for i, panel in enumerate(f.panels)
+        },
+        configurations={"light": vega_config(LIGHT), "dark": vega_config(DARK)},
+        library=_library(),
+    )
+
+
+def body_of(declared: Section, content: dict[str, Any], name: str) -> str:
+    """The HTML of a section's content. One without a template shows its figures, its tables and its sentences."""
+    environment = _templates()
+    if declared.name in section.own:
+        template = environment.get_template(f"{declared.template or declared.name}.html.j2")
+        return template.render(name=name, **content)
+    parts = list(content.values())
+    return environment.get_template("plain.html.j2").render(
+        figures=figures_in(parts),
+        tables=[part for part in parts if isinstance(part, Table)],
+        sentences=[part for part in parts if isinstance(part, str)],
+    )
+
+
+def packed(chart: dict[str, Any]) -> dict[str, Any]:
+    """A specification whose rows do not repeat the names of their columns: the names, then a list a row (None: not
+    there). The page's script unpacks it.
+    """
+    sets = {}
+    for name, rows in chart["datasets"].items():
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        sets[name] = [columns, *([row.get(column) for column in columns] for row in rows)]
+    return chart | {"datasets": sets}
+
+
+@cache
+def _templates() -> Environment:
+    """The templates, each compiled once for all pages."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
+    macros: Any = environment.get_template("components.html.j2").module
+    environment.globals |= {
+        name: getattr(macros, name) for name in ("drawing", "table", "titled", "fact_list")
+    }
+    return environment
+
+
+@cache
+def _library() -> str:
+    """Vega, Vega-Lite and vega-embed as one script, made safe to stand inside a script element."""
+    bundle: str = vl_convert.javascript_bundle(
+        "window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE
+    )
+    return re.sub(r"<(?=/script|!--)", r"\\x3C", bundle, flags=re.IGNORECASE)

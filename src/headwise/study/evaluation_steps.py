@@ -1,0 +1,298 @@
+"""The steps that evaluate models: their answers and what these are worth, their size and speed, and the choice of
+one."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headwise.data.lines import read_lines
+from headwise.decoding.translator import speeds, translate
+from headwise.evaluation.answers import Answers, Losses, LossesOfOne, Translations
+from headwise.files import below
+from headwise.heads import HeadMask, write_text
+from headwise.model import Model
+from headwise.model_files import WEIGHTS
+from headwise.study.estimate import BOOTSTRAP, Estimate
+from headwise.study.model_steps import full_model, model_of, model_step, prune_step
+from headwise.study.records import STAGING, Result
+from headwise.study.run import Run, Split
+from headwise.study.step import Step
+from headwise.study.variants import FULL, Variant
+from headwise.training.loss import dev_loss, loss_forward
+from headwise.training.token_batches import Encoded
+
+HALF = 0.5  # share of undecided gates from which on a model is no result
+
+
+@dataclass(frozen=True)
+class Answer(Step, ABC, stage="evaluate", name_format=""):
+    """What models answer on a split: translations, or the losses of sentences."""
+
+    split: Split
+
+    @property
+    def comes_after(self) -> tuple[str, ...]:
+        return ("choose",) if self.split == "test" else ()
+
+    @property
+    def last(self) -> bool:
+        return self.split == "test" or super().last
+
+    @abstractmethod
+    def read(self, run: Run, variant: Variant) -> Answers:
+        """The answers of one model, from the files."""
+
+
+@dataclass(frozen=True)
+class Translate(Answer, name_format="translate/{0.split}/{0.variant.name}"):
+    """A split in one model's translation, with sources and references beside it, in translations/."""
+
+    variant: Variant
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [model_step(self.variant)]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {"text": run.fingerprint(self.split), "search": run.plan.search.model_dump()}
+
+    def outputs(self, run: Run) -> list[str]:
+        return [self.file(name) for name in (self.variant.name, "source", "reference")]
+
+    def file(self, name: str) -> str:
+        return f"translations/{self.split}/{name}.txt"
+
+    def make(self, run: Run, work: Path) -> Result:
+        model = model_of(run, self.variant)
+        text = run.pairs(self.split)
+        search = run.plan.search
+        translator = model.translator(search.engine)
+        lines, cost = translate(translator, list(text.sources), search, run.progress)
+        sides = {self.variant.name: lines, "source": text.sources, "reference": text.targets}
+        for name, side in sides.items():
+            one_a_line = (" ".join(line.splitlines()) for line in side)
+            content = "".join(f"{line}\n" for line in one_a_line)
+            write_text(below(work / STAGING, self.file(name)), content)
+        return cost
+
+    def read(self, run: Run, variant: Variant) -> Translations:
+        lines = list(read_lines(below(run.folder, self.file(variant.name))))
+        references = list(read_lines(below(run.folder, self.file("reference"))))
+        return Translations(lines, references)
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return estimate.translating(estimate.dev)
+
+
+@dataclass(frozen=True)
+class MeasureLosses(Answer, name_format="losses/{0.split}/{0.order}"):
+    """The loss of every sentence under all models of a greedy order, or under one model, in losses/."""
+
+    variants: tuple[Variant, ...]  # of one order, or one without; none: the full model alone
+
+    @property
+    def order(self) -> str:
+        first = self.variants[0] if self.variants else FULL
+        return first.order.name if first.order else first.name
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [model_step(variant) for variant in (FULL, *self.variants)]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {"text": run.fingerprint(self.split)}
+
+    def outputs(self, run: Run) -> list[str]:
+        return [f"{self.name}.npz"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        masks = [run.mask(variant) for variant in self.variants]
+
+        def cut(mask: HeadMask) -> Model:
+            return model_of(run, self.variants[masks.index(mask)])
+
+        own = any(prune_step(variant).has_weights(run) for variant in self.variants)
+        text = full_model(run).task.batches(run.text(self.split), run.progress)
+        losses = Losses.measure(text, masks, cut if own else None)
+        losses.save(below(work / STAGING, f"{self.name}.npz"))
+        return {}
+
+    def read(self, run: Run, variant: Variant) -> LossesOfOne:
+        losses = Losses.read(below(run.folder, f"{self.name}.npz"))
+        return LossesOfOne(losses, (FULL, *self.variants).index(variant))
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return (1 + len(self.variants)) * estimate.reading(estimate.dev)
+
+
+@dataclass(frozen=True)
+class Evaluate(Step, stage="evaluate", name_format="evaluate/{0.split}/{0.variant.name}"):
+    """The quality of a model's answers, and its paired differences to those of others.
+
+    others: the models that it is compared with, and the steps that have their answers. The result: `rows` of (measure,
+    value, low, high), `signatures`, and `against`: (value, low, high, p) by name.
+    """
+
+    split: Split
+    variant: Variant
+    answer: Answer
+    others: tuple[tuple[Variant, Answer], ...] = ()
+
+    @property
+    def last(self) -> bool:
+        return self.split == "test" or super().last
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [self.answer, *(answer for _, answer in self.others)]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {"seed": run.plan.seed}
+
+    def make(self, run: Run, work: Path) -> Result:
+        seed = run.plan.seed
+        own = self.answer.read(run, self.variant)
+        against = {}
+        for other, answer in self.others:
+            against[other.name] = own.difference(answer.read(run, other), seed)
+        return {"rows": own.rows(seed), "signatures": own.signatures(), "against": against}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return BOOTSTRAP if run.generates else 0.0
+
+
+@dataclass(frozen=True)
+class MeasureSavings(Step, stage="evaluate", name_format="measure/{0.variant.name}"):
+    """What removal saves in weights, on disk (where saved), in memory and key/value cache, and its dev loss."""
+
+    VERSION = 3  # the bytes of the key/value cache
+
+    variant: Variant
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [model_step(self.variant)]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {"dev": run.fingerprint("dev")}
+
+    def make(self, run: Run, work: Path) -> Result:
+        model = model_of(run, self.variant)
+        facts: dict[str, Any] = {}
+        if run.generates:
+            dev = Encoded(run.pairs("dev"), model.tokenizer, model.task.longest)
+            with loss_forward(model.hf):
+                facts["dev_loss"] = dev_loss(model.hf, dev, model.tokenizer, 4096)
+        facts["parameters"] = model.parameters
+
+        folder = "model" if self.variant == FULL else f"pruned/{self.variant.name}"
+        weights = below(run.folder, folder) / WEIGHTS
+        if weights.exists():
+            facts["bytes"] = weights.stat().st_size
+        return {**facts, "memory": model.weight_bytes, "cache_bytes": model.cache_bytes}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return estimate.reading(estimate.dev)
+
+
+@dataclass(frozen=True)
+class MeasureSpeed(Step, stage="evaluate", name_format="speed", exclusive=True):
+    """Tokens per second of decoding (median, least, most), by name."""
+
+    variants: tuple[Variant, ...]
+
+    last = True
+    comes_after = ("choose", "save")
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [model_step(variant) for variant in self.variants]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        plan = run.plan
+        return {
+            "dev": run.fingerprint("dev"),
+            "speed": plan.speed.model_dump(),
+            "search": plan.search.model_dump(),
+        }
+
+    def make(self, run: Run, work: Path) -> Result:
+        search, speed = run.plan.search, run.plan.speed
+        sentences = list(run.pairs("dev").sources)[: speed.sentences]
+        translators = {}
+        for variant in self.variants:
+            translators[variant.name] = model_of(run, variant).translator(search.engine)
+        rates = speeds(translators, sentences, search, speed.tokens, speed.rounds, run.progress)
+        return {**rates}
+
+
+@dataclass(frozen=True)
+class Choose(Step, stage="evaluate", name_format="choose"):
+    """The variant with the fewest heads that loses at most `max_drop` on dev.
+
+    A model of whose gates at least half were undecided is never chosen: other heads might have stayed, had it trained
+    longer. The exception is a target count without a limit: that model was asked for. `unsettled`: names left out.
+    """
+
+    VERSION = 3
+
+    candidates: tuple[Evaluate, ...]  # the full model's first
+
+    last = True
+    comes_after = ("evaluate/dev/",)
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [*self.candidates]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return run.plan.choice.model_dump()
+
+    def make(self, run: Run, work: Path) -> Result:
+        return self.choice(run)
+
+    def choice(self, run: Run) -> Result:
+        """The choice among the candidates that are evaluated by now."""
+        limit = run.plan.choice.limit
+        quality: dict[str, float] = {}
+        kept: dict[str, int] = {}
+        unsettled: list[str] = []
+        for step in self.candidates:
+            variant, result = step.variant, run.result(step)
+            if not result:
+                continue
+            facts = run.result(model_step(variant)) or {}
+            asked_for = limit is None and variant.keep is not None
+            if facts.get("undecided", 0.0) >= HALF and not asked_for:
+                unsettled.append(variant.name)
+                continue
+            quality[variant.name] = run.quality.worth(result["rows"])
+            kept[variant.name] = len(run.mask(variant))
+        chosen = choose_smallest(quality, kept, limit) if FULL.name in quality else None
+        return {"chosen": chosen, "max_drop": limit, "unsettled": unsettled}
+
+
+def choose_smallest(
+    dev: Mapping[str, float], kept: Mapping[str, int], max_drop: float | None
+) -> str | None:
+    """The name with the fewest heads of those that lose at most `max_drop` on dev (None: any loss); None when all lose
+    more."""
+    least = -math.inf if max_drop is None else dev[FULL.name] - max_drop
+    good = [name for name in dev if name != FULL.name and dev[name] >= least]
+    return min(good, key=lambda name: (kept[name], -dev[name]), default=None)
+
+
+@dataclass(frozen=True)
+class SaveChosen(Step, stage="evaluate", name_format="save"):
+    """The weights of a chosen model that was cut without training, so it was not saved yet."""
+
+    variant: Variant
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [model_step(self.variant)]
+
+    def outputs(self, run: Run) -> list[str]:
+        return [f"pruned/{self.variant.name}"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        model_of(run, self.variant).save(below(work / STAGING / "pruned", self.variant.name))
+        return {}

@@ -1,0 +1,398 @@
+"""The steps that look at heads: how important each head of the full model is, what it does, and both again for pruned
+models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from accelerate.utils import gather_object
+
+from headwise.attention import is_offloaded
+from headwise.data.text import ParallelText
+from headwise.errors import HeadwiseError
+from headwise.files import below
+from headwise.heads import HeadMask, Site, save_table, write_text
+from headwise.importance.faithfulness import faithfulness
+from headwise.importance.interactions import COLUMNS as PAIR_COLUMNS
+from headwise.importance.interactions import LEAST, interactions
+from headwise.importance.interactions import Interactions as Pairs
+from headwise.importance.measures import facts, passes
+from headwise.importance.passes import (
+    Measurement,
+    refuse_unscorable,
+    run_pass,
+    run_passes,
+)
+from headwise.importance.processes import failing_together
+from headwise.importance.scores import collect_scores, relevance_line, relevance_table
+from headwise.importance.sums import SCALES, SentenceSums
+from headwise.importance.untrained import SENTENCES, score_untrained
+from headwise.model import Model
+from headwise.roles.role import UNTRAINED, fingerprints
+from headwise.roles.role_tests import (
+    Roles,
+    RoleTexts,
+    counted,
+    find_roles,
+    roles,
+    sentences_read,
+    signature,
+    token_counts,
+)
+from headwise.study.estimate import Estimate
+from headwise.study.model_steps import FULL_MODEL, full_model, model_of, prune_step
+from headwise.study.records import STAGING, Result
+from headwise.study.run import Run
+from headwise.study.step import Step
+from headwise.study.variants import Variant
+
+
+@dataclass(frozen=True)
+class ScorePass(
+    Step, stage="score", name_format="scores/{0.label}", distributed=True, late_in_other_runs=True
+):
+    """The measures of one pass, sentence by sentence, in scores/LABEL/."""
+
+    label: str
+    measures: tuple[str, ...]
+    VERSION = 2
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        inputs = {"measures": self.measures, "dev": run.fingerprint("dev"), "seed": run.plan.seed}
+        versions = {name: facts(name).version for name in self.measures if facts(name).version > 1}
+        return {**inputs, "versions": versions} if versions else inputs
+
+    def outputs(self, run: Run) -> list[str]:
+        return [self.name]
+
+    def make(self, run: Run, work: Path) -> Result:
+        model, folder = full_model(run), below(work / STAGING, self.name)
+        text = model.task.batches(run.text("dev"), run.progress)
+        refuse_unscorable(model, self.measures, text)
+        with failing_together():
+            scores = run_pass(model, text, list(self.measures), run.plan.seed, run.progress)
+            for sums in scores.sums.values():
+                sums.gather()
+        folder.mkdir(parents=True, exist_ok=True)
+        every = gather_object([[*scores.sums]])
+        if any(
+            names != every[0] for names in every
+        ):  # else they would wait for each other for ever, or mix measures
+            raise HeadwiseError(
+                f"{self.name}: the processes left out different measures: run it in one process."
+            )
+        for name, sums in scores.sums.items():
+            if run.main:
+                sums.save(below(folder, f"{name}.npz"))
+        for label, balance in scores.balances.items():
+            run.progress.say(relevance_line(label, balance))
+        return {"measures": list(scores.sums), "rows": scores.rows, "balances": scores.balances}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return estimate.scoring(self.measures)
+
+
+def score_passes(run: Run) -> list[ScorePass]:
+    return [ScorePass(label, tuple(names)) for label, names in passes(run.scoring.measures).items()]
+
+
+def read_scores(run: Run) -> Measurement:
+    """All passes from their files."""
+    scores, heads = Measurement(), run.heads
+    assert heads is not None
+    for step in score_passes(run):
+        result = run.get_or_make(step)
+        for name in result["measures"]:
+            scores.sums[name] = SentenceSums.read(
+                below(run.folder, f"{step.name}/{name}.npz"), heads, SCALES.get(facts(name).scale)
+            )
+        scores.rows += result["rows"]
+        scores.balances |= result["balances"]
+        scores.seconds[step.label] = run.store.record(step.name)["seconds"]
+    return scores
+
+
+@dataclass(frozen=True)
+class ScoreUntrained(
+    Step, stage="score", name_format="untrained", distributed=True, late_in_other_runs=True
+):
+    """untrained.csv: the scores of the model's untrained controls."""
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        scoring = run.scoring
+        return {
+            "measures": scoring.measures,
+            "twins": scoring.untrained,
+            "dev": run.fingerprint("dev"),
+            "seed": run.plan.seed,
+        }
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["untrained.csv"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        scoring, model = run.scoring, full_model(run)
+        offloaded = is_offloaded(model.hf)
+        if offloaded:
+            run.progress.say(
+                "  No untrained control: weights of this model are offloaded, and there is no memory for more."
+            )
+        count = 0 if offloaded else scoring.untrained
+        found = score_untrained(
+            model, run.text("dev"), scoring.measures, count, run.plan.seed, run.progress
+        )
+        if run.main:
+            write_text(
+                work / STAGING / "untrained.csv", found.to_csv(index=False, float_format="%.6g")
+            )
+        return {"twins": count}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        names = [name for name in run.scoring.measures if not facts(name).expensive]
+        share = min(1.0, SENTENCES / max(1, estimate.dev.pairs))
+        return run.scoring.untrained * share * estimate.scoring(names)
+
+
+@dataclass(frozen=True)
+class Score(Step, stage="score", name_format="score", late_in_other_runs=True):
+    """heads.csv, its signature, and lrp.csv."""
+
+    def dependencies(self, run: Run) -> list[Step]:
+        controls = [ScoreUntrained()] if run.scoring.untrained else []
+        return [*score_passes(run), *controls]
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["heads.csv", "heads.json", "lrp.csv"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        model = full_model(run)
+        scoring = run.scoring
+        controls = pd.read_csv(run.folder / "untrained.csv") if scoring.untrained else None
+        text = model.task.batches(run.text("dev"))
+        scores = collect_scores(
+            model, text, scoring.measures, read_scores(run), run.plan.seed, controls
+        )
+        save_table(scores.table, scores.signature, work / STAGING / "heads.csv")
+        relevance = relevance_table(scores.relevance)
+        write_text(work / STAGING / "lrp.csv", relevance.to_csv(index=False, float_format="%.6g"))
+        return {}
+
+
+@dataclass(frozen=True)
+class MeasureInteractions(
+    Step, stage="score", name_format="interactions", distributed=True, late_in_other_runs=True
+):
+    """interactions.csv: what pairs of heads cost together, beyond what they cost alone."""
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {
+            "pairs": run.scoring.pairs,
+            "dev": run.fingerprint("dev"),
+            "seed": run.plan.seed,
+        }
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["interactions.csv", "interactions.json"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        pairs, model, text = run.scoring.pairs, full_model(run), run.text("dev")
+        if len(text) < LEAST:
+            run.progress.say(f"  No pairs of heads: the dev text has fewer than {LEAST} sentences.")
+            found = Pairs(pd.DataFrame(columns=list(PAIR_COLUMNS)), {"sentences": 0})
+        else:
+            found = interactions(model, text, pairs, seed=run.plan.seed, progress=run.progress)
+        if run.main:
+            found.save(work / STAGING)
+        return {
+            "screened": len(found.table),
+            "measured": len(found.measured),
+            "same": int((found.measured["low"] > 0).sum()),
+            "together": int((found.measured["high"] < 0).sum()),
+        }
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return estimate.pairing(run.scoring.pairs)
+
+
+@dataclass(frozen=True)
+class Judge(Step, stage="score", name_format="judge", distributed=True, late_in_other_runs=True):
+    """Which score to believe: faithfulness.csv and curves.csv."""
+
+    VERSION = 2  # the areas CPR and CMD
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [*score_passes(run)]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {"random_orders": run.scoring.random_orders}
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["faithfulness.csv", "curves.csv"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        model = full_model(run)
+        text = model.task.batches(run.text("dev"), run.progress)
+        collected = read_scores(run).sums
+        judged = faithfulness(model, text, collected, run.scoring.random_orders, run.plan.seed)
+        for table, name in ((judged.agreement, "faithfulness"), (judged.curves, "curves")):
+            if run.main:
+                write_text(
+                    below(work / STAGING, f"{name}.csv"),
+                    table.to_csv(index=False, float_format="%.6g"),
+                )
+        return {}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return estimate.judging(run.scoring.measures, run.scoring.random_orders)
+
+
+@dataclass(frozen=True)
+class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=True):
+    """The tables of roles/, where the plan names a treebank or takes the embedded corpus, with their controls."""
+
+    VERSION = 2  # more roles of language models
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {**role_inputs(run), "twins": run.scoring.untrained}
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["roles"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        assert run.treebanks is not None
+        treebank, confirm = run.treebanks
+        model = full_model(run)
+        found = roles(
+            model,
+            treebank,
+            confirm=confirm,
+            pairs=tested_pairs(run),
+            training=run.text("train"),
+            untrained=0 if is_offloaded(model.hf) else run.scoring.untrained,
+            seed=run.plan.seed,
+            progress=run.progress,
+        )
+        found.save(work / STAGING / "roles")
+        for warning in found.warnings:
+            run.progress.say(f"  {warning}")
+        held = (
+            found.controls[found.controls["found"] == 1] if len(found.controls) else found.controls
+        )
+        twins = [name for name in held.get("control", []) if name.startswith(UNTRAINED)]
+        return {
+            "roles": len(found.roles),
+            "heads": heads_in(found.roles),
+            "tested": len(found.labels),
+            "untrained": {
+                name: heads_in(held[held["control"] == name]) for name in dict.fromkeys(twins)
+            },
+            "twins": run.scoring.untrained if len(found.controls) else 0,
+        }
+
+
+def heads_in(table: pd.DataFrame) -> int:
+    """How many heads a table is about."""
+    return len(table[["kind", "layer", "head"]].drop_duplicates())
+
+
+def role_inputs(run: Run) -> dict[str, Any]:
+    """What roles are made from, beside the model."""
+    assert run.treebanks is not None
+    treebank, confirm = run.treebanks
+    declared = fingerprints()
+    return {
+        **({"declared": declared} if declared else {}),
+        "roles": run.plan.roles.model_dump(),
+        "dev": run.fingerprint("dev"),
+        "train": run.fingerprint("train"),
+        "treebank": treebank.fingerprint,
+        "confirm": confirm.fingerprint if confirm else "the other half",
+        "seed": run.plan.seed,
+    }
+
+
+def tested_pairs(run: Run) -> ParallelText | None:
+    """The dev pairs that cross attention is tested on: as many as the plan says."""
+    return run.pairs("dev").head(run.plan.roles.pairs) if run.plan.roles.pairs else None
+
+
+def tested_again(run: Run, model: Model, mask: HeadMask) -> Roles:
+    """The roles of a pruned model, without examples and controls, heads under the numbers of the full model."""
+    assert run.treebanks is not None
+    treebank, confirm = run.treebanks
+    counts = token_counts(full_model(run), run.text("train"))
+    texts = RoleTexts.of(model, treebank, confirm, tested_pairs(run), counts)
+    total = sentences_read(treebank, confirm, texts.pairs, untrained=0)
+    found = find_roles(model, texts, run.plan.seed, counted(total, run.progress))
+    made = signature(model, treebank, confirm, run.plan.seed) | {"heads": mask.heads.to_json()}
+    return replace(
+        found,
+        table=numbered(found.table, mask),
+        roles=numbered(found.roles, mask),
+        labels=numbered(found.labels, mask),
+        signature=made,
+    )
+
+
+@dataclass(frozen=True)
+class Rescore(Step, stage="evaluate", name_format="rescored/{0.variant.name}", distributed=True):
+    """Scores and roles of a pruned model, in rescored/SETTING/: functions may have moved to other heads. Heads have the
+    numbers of the full model."""
+
+    variant: Variant
+    VERSION = 2
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [prune_step(self.variant)]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {
+            "measures": run.scoring.pruned,
+            "dev": run.fingerprint("dev"),
+            "seed": run.plan.seed,
+            "roles": role_inputs(run) if run.treebanks else None,
+        }
+
+    def outputs(self, run: Run) -> list[str]:
+        return [self.name]
+
+    def make(self, run: Run, work: Path) -> Result:
+        measures, seed = run.scoring.pruned, run.plan.seed
+        model = model_of(run, self.variant)
+        mask = run.mask(self.variant)
+        folder = below(work / STAGING, self.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        if measures and len(mask):
+            text = model.task.batches(run.text("dev"))
+            passes = run_passes(model, text, measures, seed, run.progress)
+            scores = collect_scores(model, text, measures, passes, seed)
+            signature = scores.signature | {"heads": mask.heads.to_json()}
+            if run.main:
+                save_table(numbered(scores.table, mask), signature, folder / "heads.csv")
+        if run.main and run.treebanks and mask.count("encoder-self"):
+            tested_again(run, model, mask).save(folder / "roles")
+        return {"heads": len(mask)}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return estimate.scoring(run.scoring.pruned)
+
+
+def numbered(table: pd.DataFrame, mask: HeadMask) -> pd.DataFrame:
+    """The table with the heads of a pruned model under the numbers they had in the whole one."""
+    places = zip(table["kind"], table["layer"], table["head"], strict=True)
+    return table.assign(head=[mask.of(Site(kind, layer))[head] for kind, layer, head in places])

@@ -1,0 +1,484 @@
+"""The steps that make models: the full one, trained or copied, and from it the smaller ones, with gates, by greedy
+removal, or as controls."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headwise.errors import HeadwiseError
+from headwise.files import below
+from headwise.heads import Head, HeadMask, write_text
+from headwise.importance.ablation import mean_outputs
+from headwise.loading import load
+from headwise.model import Model
+from headwise.options import WITHOUT_TEXT, Architecture
+from headwise.pruning.controls import Case, Control, Trained, control
+from headwise.pruning.fine_tuning import tune
+from headwise.pruning.greedy import Ranking, greedy_masks
+from headwise.pruning.prune import prune_by_training
+from headwise.study.estimate import Estimate
+from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
+from headwise.study.records import STAGING, Result, digest
+from headwise.study.run import Run
+from headwise.study.step import Step
+from headwise.study.variants import FULL, Order, Variant
+from headwise.training.tokenizer import learn_subwords
+from headwise.training.trainer import TrainingRun, bfloat16, converge
+from headwise.training.translation_model import build_model
+from headwise.units import left_by_step
+
+BEST_HEAD = "gradient"  # the score that says which head of a layer is best: on Multi30k nearest to exact ablation
+MEANS = 2000  # training pairs that mean outputs are taken over
+
+
+@dataclass(frozen=True)
+class Train(
+    Step, stage="train", name_format="train", distributed=True, reproducible=True, costly=True
+):
+    """Train the model of the plan, or copy the given one, to model/."""
+
+    VERSION = 2  # smaller chunks of the loss add up in another order
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return []
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        plan = run.plan
+        if isinstance(plan.model, str):
+            return {"given": plan.model, "files": files_of(plan.model)}
+        return {
+            "shape": plan.model.model_dump(),
+            "recipe": run.training.model_dump(),
+            "seed": plan.seed,
+            "train": run.fingerprint("train"),
+            "dev": run.fingerprint("dev"),
+        }
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["model"] if isinstance(run.plan.model, str) else ["model", "train"]
+
+    def model_outputs(self, run: Run) -> list[str]:
+        return ["model"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        shape = run.plan.model
+        texts = {"train": run.fingerprint("train"), "dev": run.fingerprint("dev")}
+        if isinstance(shape, Architecture):
+            return {**train_full_model(run, shape, work), **texts}
+        model = load(shape, run.device)
+        model.task.check(run.text("train"))
+        model.task.check_loss()
+        if run.generates:
+            model.task.check_generates()
+        if run.main:
+            model.save(work / STAGING / "model")
+        return {
+            "parameters": model.parameters,
+            "heads": model.heads.to_json(),
+            "dtype": str(model.hf.dtype).removeprefix("torch."),
+            **texts,
+        }
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return 0.0 if isinstance(run.plan.model, str) else estimate.training()
+
+
+FULL_MODEL = Train()
+
+
+def full_model(run: Run) -> Model:
+    """The full model, made first where it is not there."""
+    run.get_or_make(FULL_MODEL, with_weights=True)
+    return run.full
+
+
+def files_of(given: str) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of a local model's files, so that a changed model is taken again."""
+    folder = Path(given) / "model" if (Path(given) / "model").is_dir() else Path(given)
+    facts = [(file.name, file.stat()) for file in sorted(folder.glob("*"))]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in facts]
+
+
+def training(run: Run, model: Model, work: Path, limit: int | None = None) -> TrainingRun:
+    """The train and dev texts as a model reads them (pairs of at most `limit` tokens), and how to train on them."""
+    recipe = run.training
+    data = model.task.training_data(run.text("train"), recipe.batch_tokens, run.cache, limit)
+    dev = model.task.training_data(run.text("dev"), recipe.batch_tokens, limit=limit)
+    return TrainingRun(data, dev, recipe, work, run.plan.seed, run.progress)
+
+
+def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
+    """Learn subwords, train, average the last checkpoints if that lowers the dev loss, save."""
+    recipe, text = run.training, run.pairs("train")
+    tokenizer = learn_subwords((side for pair in text for side in pair), shape.vocabulary)
+    model = Model(
+        build_model(shape, tokenizer, run.plan.seed).to(run.device), tokenizer, run.plan.name
+    )
+    how = training(run, model, work, shape.max_length)
+    facts = converge(model.hf, tokenizer, model.discovery, how)
+    if run.main:
+        model.save(work / STAGING / "model")
+        write_text(work / STAGING / "train" / "log.csv", (work / "log.csv").read_text())
+        shutil.copytree(work / "runs", work / STAGING / "train" / "tensorboard", dirs_exist_ok=True)
+    return {
+        **facts,
+        "heads": model.heads.to_json(),
+        "dropped": how.data.dropped,
+        "pairs": len(how.data),
+        "blank": text.blank,
+        "dtype": "bf16" if bfloat16(recipe.dtype, run.device.partition(":")[0]) else "fp32",
+    }
+
+
+@dataclass(frozen=True)
+class RankHeads(
+    Step, stage="prune", name_format="order/{0.order.name}", distributed=True, costly=True
+):
+    """A greedy order: the masks of its steps, as layouts in orders/."""
+
+    sweep_index: int
+    order: Order
+    VERSION = 2
+
+    def sweep(self, run: Run) -> GreedySweep:
+        sweep = run.plan.pruning[self.sweep_index]
+        assert isinstance(sweep, GreedySweep)
+        return sweep
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        options = self.sweep(run).model_dump(include={"kinds", "step", "rescore", "keep", "unit"})
+        return {
+            "score": self.order.score,
+            "turn": self.order.turn,
+            "seed": run.plan.seed,
+            **options,
+            "dev": run.fingerprint("dev"),
+        }
+
+    def outputs(self, run: Run) -> list[str]:
+        return [f"orders/{self.order.name}"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        sweep = self.sweep(run)
+        below(work / STAGING / "orders", self.order.name).mkdir(
+            parents=True, exist_ok=True
+        )  # where no head is to go, too
+        for kept, mask in greedy_masks(ranking(run, self.order, sweep.rescore), sweep).items():
+            if run.main:
+                mask.save(below(work / STAGING / "orders", f"{self.order.name}/{kept}.json"))
+        return {}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        sweep = self.sweep(run)
+        times = len(left_by_step(run.heads, sweep)) if sweep.rescore and run.heads else 1
+        return (
+            0.0
+            if self.order.score in WITHOUT_TEXT
+            else times * estimate.scoring([self.order.score])
+        )
+
+
+def ranking(run: Run, order: Order, rescore: bool) -> Ranking:
+    """How important the full model's heads are on the dev text, as an order asks."""
+    model, seed = full_model(run), 1000 * run.plan.seed + order.turn
+    return Ranking(
+        model, model.task.batches(run.text("dev"), run.progress), order.score, rescore, seed
+    )
+
+
+@dataclass(frozen=True)
+class Prune(
+    Step,
+    stage="prune",
+    name_format="prune/{0.variant.name}",
+    distributed=True,
+    reproducible=True,
+    costly=True,
+):
+    """One smaller model: its layout in layouts/, its weights in pruned/."""
+
+    VERSION = 3  # smaller chunks of the loss add up in another order
+
+    variant: Variant
+
+    @property
+    def layout(self) -> str:
+        return f"layouts/{self.variant.name}.json"
+
+    @property
+    def folder(self) -> str:
+        return f"pruned/{self.variant.name}"
+
+    def has_weights(self, run: Run) -> bool:
+        """Whether its weights are more than the full model's without some heads, so that they are saved."""
+        return True
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def outputs(self, run: Run) -> list[str]:
+        return [self.layout, *self.model_outputs(run)]
+
+    def model_outputs(self, run: Run) -> list[str]:
+        return [self.folder] if self.has_weights(run) else []
+
+    def tuning_inputs(self, run: Run) -> dict[str, Any]:
+        """What every model that is fine-tuned from the full one is made from, beside its variant."""
+        unused = {"epochs", "learning_rate", "warmup", "schedule", "patience", "average"}
+        return {
+            "options": run.sweep(self.variant).training_options,
+            "seed": run.plan.seed,
+            "training": run.training.model_dump(exclude=unused),
+            "train": run.fingerprint("train"),
+            "dev": run.fingerprint("dev"),
+        }
+
+    def save(self, run: Run, mask: HeadMask, model: Model, work: Path) -> None:
+        if run.main:
+            mask.save(below(work / STAGING, self.layout))
+            model.save(below(work / STAGING, self.folder))
+
+    def tuned(self, run: Run, mask: HeadMask, work: Path) -> Result:
+        """A layout cut out of the full model and fine-tuned for as long as gates are."""
+        model, sweep = fresh_model(run), run.sweep(self.variant)
+        made = tune(model, training(run, model, work), sweep, tuple(sweep.kinds), mask)
+        self.save(run, made.mask, made.model, work)
+        return {
+            **made.cost,
+            "loss_before": made.loss_before,
+            "loss_after": made.loss_after,
+            "notes": made.notes,
+        }
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        sweep = run.sweep(self.variant)
+        return estimate.training(sweep.epochs, sweep.kinds)
+
+
+def fresh_model(run: Run) -> Model:
+    """The full model, to be trained on."""
+    run.get_or_make(FULL_MODEL, with_weights=True)
+    return run.fresh()
+
+
+class PruneByGates(Prune):
+    """Fine-tune with gates, decide, cut. Leaves gates/, too."""
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {
+            **self.tuning_inputs(run),
+            "method": self.variant.method,
+            "penalty": self.variant.penalty,
+            "keep": self.variant.keep,
+        }
+
+    def outputs(self, run: Run) -> list[str]:
+        return [*super().outputs(run), f"gates/{self.variant.name}.csv"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        model, sweep, variant = fresh_model(run), run.sweep(self.variant), self.variant
+        assert isinstance(sweep, GateSweep | TopKSweep)
+        goal: dict[str, Any] = {"keep": variant.keep}
+        if isinstance(sweep, GateSweep):
+            goal["penalty"] = variant.penalty
+        options = sweep.model_copy(update=goal)
+        pruned = prune_by_training(model, training(run, model, work), options)
+        self.save(run, pruned.mask, pruned.model, work)
+        if run.main:
+            write_text(
+                below(work / STAGING / "gates", f"{variant.name}.csv"),
+                (work / "gates.csv").read_text(),
+            )
+        for note in pruned.notes:
+            run.progress.say(f"  {note}")
+        facts = ("soft_loss", "decided_loss", "undecided", "expected", "settled", "notes", "doubts")
+        return {
+            **pruned.cost,
+            **{name: getattr(pruned, name) for name in facts},
+            "sweep": sweep.name,
+            "penalty": variant.penalty,
+        }
+
+
+class PruneGreedily(Prune):
+    """One step of a greedy order: its layout, and its model where it is fine-tuned or compensated."""
+
+    VERSION = 3
+
+    def sweep(self, run: Run) -> GreedySweep:
+        sweep = run.sweep(self.variant)
+        assert isinstance(sweep, GreedySweep)
+        return sweep
+
+    def has_weights(self, run: Run) -> bool:
+        sweep = self.sweep(run)
+        return sweep.tune or sweep.compensate
+
+    def dependencies(self, run: Run) -> list[Step]:
+        assert self.variant.order is not None
+        return [RankHeads(self.variant.sweep_index, self.variant.order)]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        sweep = self.sweep(run)
+        return {
+            "kept": self.variant.kept,
+            "tune": self.tuning_inputs(run) if sweep.tune else None,
+            "compensate": run.fingerprint("train") if sweep.compensate else None,
+        }
+
+    def make(self, run: Run, work: Path) -> Result:
+        sweep, order = self.sweep(run), self.variant.order
+        assert order is not None
+        mask = HeadMask.read(below(run.folder / "orders", f"{order.name}/{self.variant.kept}.json"))
+        if sweep.tune:
+            return self.tuned(run, mask, work)
+        if sweep.compensate:
+            model = full_model(run)
+            text = model.task.batches(run.text("train").head(MEANS)).intact()
+            means = mean_outputs(model.hf, model.discovery, text)
+            self.save(run, mask, model.remove(mask, means, grow=True), work)
+        elif run.main:
+            mask.save(below(work / STAGING, self.layout))
+        return {}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return super().seconds(run, estimate) if self.sweep(run).tune else 0.0
+
+
+class MakeControl(Prune):
+    """A control: heads that its function chose, fine-tuned, or a model that it trained itself."""
+
+    @property
+    def name_of_control(self) -> str:
+        assert self.variant.control is not None
+        return self.variant.control
+
+    @property
+    def facts(self) -> Control:
+        return control[self.name_of_control]
+
+    def dependencies(self, run: Run) -> list[Step]:
+        reference = self.variant.reference
+        return [FULL_MODEL, prune_step(reference)] if reference else [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        made_from = (
+            self.whole_training(run) if self.facts.random_weights else self.tuning_inputs(run)
+        )
+        return {"control": self.variant.control, "version": self.facts.version, **made_from}
+
+    def whole_training(self, run: Run) -> dict[str, Any]:
+        """What a model that is trained from random weights is made from."""
+        plan = run.plan
+        assert isinstance(plan.model, Architecture)
+        return {
+            "shape": plan.model.model_dump(),
+            "seed": plan.seed,
+            "recipe": run.training.model_dump(),
+        }
+
+    def outputs(self, run: Run) -> list[str]:
+        return super().outputs(run) if self.facts.layout else [self.folder]
+
+    def make(self, run: Run, work: Path) -> Result:
+        full = full_model(run)
+        made = self.facts.function(self.case(run, full, work))
+        if isinstance(made, HeadMask) and not self.facts.random_weights:
+            return self.tuned(run, made, work)
+        if isinstance(made, Model):
+            made = Trained(made)
+        if not isinstance(made, Trained):
+            raise HeadwiseError(
+                f"The control '{self.name_of_control}' gave {made!r:.80}: its function must return the heads to keep "
+                "(hw.HeadMask), or a model."
+            )
+        if run.main:
+            if self.facts.layout:
+                layout = made.model.layout
+                if layout is None or layout.heads != full.heads:
+                    layout = HeadMask.full(full.heads)
+                layout.save(below(work / STAGING, self.layout))
+            made.model.save(below(work / STAGING, self.folder))
+        return {"notes": [], **made.facts}
+
+    def case(self, run: Run, full: Model, work: Path) -> Case:
+        """What the function of the control is given."""
+        variant, sweep, shape = self.variant, run.sweep(self.variant), run.plan.model
+        reference = variant.reference
+
+        def importance() -> Mapping[Head, float]:
+            return ranking(run, Order("", BEST_HEAD), rescore=False)(HeadMask.full(full.heads))
+
+        def pruned() -> Model:
+            assert reference is not None
+            return model_of(run, reference)
+
+        def untrained(shape: Architecture) -> Model:
+            hf = build_model(shape, full.tokenizer, run.plan.seed).to(run.device)
+            return Model(hf, full.tokenizer, variant.name)
+
+        def train(model: Model) -> dict[str, Any]:
+            limit = shape.max_length if isinstance(shape, Architecture) else None
+            facts = converge(
+                model.hf, model.tokenizer, model.discovery, training(run, full, work, limit)
+            )
+            model.hf.eval()
+            return facts
+
+        return Case(
+            full=full,
+            mask=run.mask(reference) if reference else None,
+            kinds=sweep.kinds,
+            unit=sweep.unit,
+            seed=int(digest([variant.name, run.plan.seed]), 16) % 2**32,
+            importance=importance,
+            pruned=pruned,
+            untrained=untrained,
+            shape=shape if isinstance(shape, Architecture) else None,
+            train=train,
+        )
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return estimate.training() if self.facts.random_weights else super().seconds(run, estimate)
+
+
+def prune_step(variant: Variant) -> Prune:
+    """The step that makes a variant."""
+    if variant.control:
+        return MakeControl(variant)
+    if variant.order:
+        return PruneGreedily(variant)
+    return PruneByGates(variant)
+
+
+def model_step(variant: Variant) -> Step:
+    """The step that makes a variant, or the full model."""
+    return FULL_MODEL if variant == FULL else prune_step(variant)
+
+
+def model_of(run: Run, variant: Variant) -> Model:
+    """A model of the run, made first where it is not there; one without own weights is cut from the full one."""
+    if variant == FULL:
+        return full_model(run)
+    step = prune_step(variant)
+    if not step.has_weights(run):
+        run.get_or_make(step)
+        # Grow to whole units: the heads were removed by the unit that was asked for.
+        return full_model(run).remove(run.mask(variant), grow=True)
+    run.get_or_make(step, with_weights=True)
+    return load(below(run.folder, step.folder), run.device)
+
+
+def keeps_all(run: Run, variant: Variant) -> bool:
+    """Whether a model is made and lost no head: then there is nothing to compare it with, and no control of it."""
+    return (
+        run.result(prune_step(variant)) is not None
+        and len(run.mask(variant)) == run.mask(variant).heads.total
+    )

@@ -1,0 +1,316 @@
+"""The judge: its correlations against scipy, its statements on scores of which the truth is known."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwise.errors import HeadwiseError
+from headwise.heads import Head, HeadMap
+from headwise.importance import faithfulness as module
+from headwise.importance.faithfulness import (
+    agreement,
+    exceptions,
+    kendall,
+    precision,
+    spearman,
+)
+from headwise.importance.sums import SentenceSums, head_values
+
+HEADS = HeadMap({"encoder-self": (6, 6), "cross": (4, 4, 4)})
+WORTH = np.random.default_rng(7).gamma(1.0, 1.0, HEADS.total)
+ROWS = st.integers(2, 12).flatmap(
+    lambda heads: st.lists(
+        st.lists(st.integers(0, 4), min_size=heads, max_size=heads), min_size=2, max_size=2
+    )
+)
+
+
+def measured(
+    worth: np.ndarray,
+    sentences: int = 120,
+    noise: float = 0.5,
+    seed: int = 0,
+    heads: HeadMap = HEADS,
+) -> SentenceSums:
+    """Every head is worth so much in each of the sentences, of 5 to 19 tokens, and some noise."""
+    random, found, start = np.random.default_rng(seed), SentenceSums(heads), 0
+    counts = random.integers(5, 20, sentences)
+    for site in heads.sites:
+        mine = worth[start : (start := start + heads.count(site))]
+        sums = counts[:, None] * (mine + noise * random.standard_normal((sentences, len(mine))))
+        found.add(site, torch.from_numpy(sums), torch.from_numpy(counts))
+    return found
+
+
+def by_name(
+    rows: list[dict[str, Any]], measure: str, kinds: str = "encoder-self+cross"
+) -> dict[str, dict[str, Any]]:
+    return {
+        row["statistic"]: row for row in rows if row["measure"] == measure and row["kinds"] == kinds
+    }
+
+
+@settings(max_examples=80, deadline=None)
+@given(ROWS)
+def test_correlations_are_scipys(pair: list[list[int]]) -> None:
+    one, other = (np.array([row, row[::-1]], float) for row in pair)
+    for row in range(2):
+        if len(set(one[row])) > 1 and len(set(other[row])) > 1:
+            assert spearman(one, other)[row] == pytest.approx(
+                scipy.stats.spearmanr(one[row], other[row]).statistic
+            )
+            assert kendall(one, other)[row] == pytest.approx(
+                scipy.stats.kendalltau(one[row], other[row]).statistic
+            )
+        else:
+            assert np.isnan(spearman(one, other)[row])
+            assert np.isnan(kendall(one, other)[row])
+
+
+def test_many_rows_are_taken_in_parts_and_many_heads_row_by_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, other = np.random.default_rng(1).integers(0, 7, (2, 50, 9)).astype(float)
+    whole = kendall(one, other)
+    monkeypatch.setattr(module, "PAIRS", 100)
+    assert np.array_equal(kendall(one, other), whole)
+    monkeypatch.setattr(module, "MANY", 9)
+    np.testing.assert_allclose(kendall(one, other), whole)
+
+
+@settings(max_examples=80, deadline=None)
+@given(ROWS, st.integers(1, 12))
+def test_precision_is_the_mean_over_ways_to_break_ties(pair: list[list[int]], count: int) -> None:
+    score, truth = (np.array(row, float) for row in pair)
+    count = min(count, len(score))
+    random, shares = np.random.default_rng(0), []
+    for _ in range(600):
+        tops = [
+            set(np.lexsort((random.random(len(values)), -values))[:count].tolist())
+            for values in (score, truth)
+        ]
+        shares.append(len(tops[0] & tops[1]) / count)
+    assert precision(score[None], truth[None], count)[0] == pytest.approx(np.mean(shares), abs=0.09)
+
+
+def test_a_constant_score_finds_as_many_heads_as_chance() -> None:
+    assert precision(np.zeros((1, 20)), np.arange(20.0)[None], 5)[0] == pytest.approx(5 / 20)
+
+
+def test_a_good_score_a_useless_one_and_one_that_is_upside_down() -> None:
+    useless = np.random.default_rng(3).permutation(WORTH)
+    scores = {
+        "good": measured(WORTH, seed=1),
+        "-good": measured(WORTH, seed=1),
+        "-down": measured(-WORTH, seed=1),
+        "useless": measured(useless, seed=2),
+    }
+    rows = agreement(scores, measured(WORTH, seed=3), seed=5)
+    good, against, down, useless_rows = (
+        by_name(rows, name) for name in ("good", "-good", "-down", "useless")
+    )
+    assert good["spearman"]["value"] > 0.9
+    assert good["precision@25%"]["value"] >= 0.6
+    assert against["spearman"]["value"] == pytest.approx(-good["spearman"]["value"])
+    assert abs(useless_rows["spearman"]["value"]) < 0.5
+    for name in ("spearman", "kendall", "spearman.within", "kendall.within"):
+        row = good[name]
+        assert -1 <= row["low"] <= row["value"] <= row["high"] <= 1
+        assert (row["against"], row["n"]) == ("ablation.zero", 24)
+    assert down["spearman"]["value"] > 0.9
+
+
+def test_within_layers_is_the_mean_over_layers() -> None:
+    score, truth = measured(WORTH, seed=1, noise=1), measured(WORTH, seed=3, noise=1)
+    rows = agreement({"score": score}, truth)
+    one, other = head_values(score), head_values(truth)
+    for kind in ("encoder-self", "cross"):
+        layers = [
+            [
+                [values[head] for head in HEADS if (head.kind, head.layer) == site]
+                for values in (one, other)
+            ]
+            for site in HEADS.sites
+            if site.kind == kind
+        ]
+        message = [scipy.stats.spearmanr(*layer).statistic for layer in layers]
+        assert by_name(rows, "score", kind)["spearman.within"]["value"] == pytest.approx(
+            np.mean(message)
+        )
+        of_kind = [
+            [v for head, v in values.items() if head.kind == kind] for values in (one, other)
+        ]
+        assert by_name(rows, "score", kind)["kendall"]["value"] == pytest.approx(
+            scipy.stats.kendalltau(*of_kind).statistic
+        )
+
+
+def test_the_ceiling_is_what_the_same_ablation_on_another_text_reaches() -> None:
+    heads = HeadMap({"encoder-self": (16,) * 6})
+    worth = np.random.default_rng(0).standard_normal(heads.total)
+    options = {"sentences": 60, "noise": 5.0, "heads": heads}
+    again = [
+        spearman(
+            *(
+                np.array([[*head_values(measured(worth, seed=s, **options)).values()]])
+                for s in (i, i + 100)
+            )
+        )
+        for i in range(30)
+    ]
+    rows = agreement({}, measured(worth, seed=200, **options))
+    ceiling = by_name(rows, "ablation.zero", "encoder-self")
+    assert ceiling["ceiling"]["value"] == pytest.approx(np.mean(again), abs=0.08)
+    assert ceiling["ceiling.half"]["value"] < ceiling["ceiling"]["value"] - 0.05
+    assert ceiling["ceiling.within"]["value"] == pytest.approx(ceiling["ceiling"]["value"], abs=0.1)
+    assert math.isnan(ceiling["ceiling"]["low"])
+
+
+def test_intervals_hold_what_other_texts_give() -> None:
+    heads = HeadMap({"encoder-self": (8, 8, 8)})
+    worth = np.random.default_rng(0).gamma(1.0, 1.0, heads.total)
+    options = {"sentences": 60, "noise": 3.0, "heads": heads}
+    rows = [
+        by_name(
+            agreement(
+                {"s": measured(worth, seed=2 * i, **options)},
+                measured(worth, seed=2 * i + 1, **options),
+                seed=i,
+            ),
+            "s",
+            "encoder-self",
+        )["spearman"]
+        for i in range(60)
+    ]
+    expected = np.mean([row["value"] for row in rows])
+    inside = np.mean([row["low"] <= expected <= row["high"] for row in rows])
+    width = np.mean([row["high"] - row["low"] for row in rows])
+    assert inside >= 0.88
+    assert width < 6 * np.std([row["value"] for row in rows])
+
+
+def test_stability_tells_a_noisy_score_from_a_steady_one() -> None:
+    rows = agreement(
+        {"steady": measured(WORTH, noise=0.1), "noisy": measured(WORTH, noise=8)},
+        measured(WORTH, seed=1),
+    )
+    assert by_name(rows, "steady")["stability"]["value"] > 0.97
+    assert by_name(rows, "noisy")["stability"]["value"] < 0.8
+    assert by_name(rows, "noisy")["stability"]["against"] == "noisy"
+
+
+def test_the_same_seed_gives_the_same_rows() -> None:
+    scores, truth = {"s": measured(WORTH, seed=1)}, measured(WORTH, seed=3)
+    assert repr(agreement(scores, truth, seed=1)) == repr(agreement(scores, truth, seed=1))
+    assert repr(agreement(scores, truth, seed=1)) != repr(agreement(scores, truth, seed=2))
+
+
+def test_a_layer_of_one_head_is_left_out_of_the_layers() -> None:
+    heads = HeadMap({"encoder-self": (1, 5), "cross": (1, 1)})
+    worth = np.arange(8.0)
+    rows = agreement(
+        {"s": measured(worth, heads=heads, noise=0.01)},
+        measured(worth, heads=heads, seed=1, noise=0.01),
+    )
+    assert by_name(rows, "s", "encoder-self")["spearman.within"]["value"] == pytest.approx(1)
+    assert math.isnan(by_name(rows, "s", "cross")["spearman.within"]["value"])
+    assert by_name(rows, "s", "cross")["spearman"]["value"] == pytest.approx(1)
+
+
+def test_a_constant_score_has_no_correlation() -> None:
+    rows = by_name(agreement({"flat": measured(np.ones(24), noise=0)}, measured(WORTH)), "flat")
+    assert all(math.isnan(rows["spearman"][column]) for column in ("value", "low", "high"))
+    assert rows["precision@50%"]["value"] == pytest.approx(0.5)
+
+
+def test_what_cannot_be_judged_is_reported() -> None:
+    with pytest.raises(HeadwiseError, match="6 heads of encoder-self layer 1, but has none"):
+        agreement(
+            {"part": measured(WORTH, heads=HeadMap({"encoder-self": (6,), "cross": (4, 4, 4)}))},
+            measured(WORTH),
+        )
+    with pytest.raises(
+        HeadwiseError, match="No token of the text counts for 'none' in encoder-self layer 0"
+    ):
+        agreement({"none": SentenceSums(HEADS)}, measured(WORTH))
+    silent = measured(WORTH, sentences=3)
+    for site in HEADS.sites:
+        silent.parts[site] = [(silent.whole(site)[0], np.zeros(3))]
+    with pytest.raises(HeadwiseError, match="No token of the text counts for 'silent'"):
+        agreement({"silent": silent}, measured(WORTH))
+    with pytest.raises(HeadwiseError, match="score the same heads"):
+        exceptions({Head("cross", 0, 0): 1.0}, {})
+
+
+def test_a_single_sentence_has_a_correlation_and_no_interval() -> None:
+    rows = by_name(agreement({"s": measured(WORTH, sentences=1)}, measured(WORTH)), "s")
+    assert rows["spearman"]["value"] > 0.5
+    assert all(
+        math.isnan(rows[name][end])
+        for name, end in [("spearman", "low"), ("kendall", "high"), ("stability", "value")]
+    )
+
+
+def test_a_score_that_tells_of_one_kind_is_judged_on_it() -> None:
+    some = HEADS.only(["cross"])
+    rows = agreement(
+        {"part": measured(WORTH[12:], heads=some), "whole": measured(WORTH)},
+        measured(WORTH, seed=1),
+    )
+    assert {row["kinds"] for row in rows if row["measure"] == "part"} == {"cross"}
+    assert len({row["kinds"] for row in rows if row["measure"] == "whole"}) == 3
+    assert by_name(rows, "part", "cross")["spearman"]["value"] > 0.9
+
+
+def test_values_in_another_scale_are_judged_in_it() -> None:
+    def most_is_one(values: np.ndarray) -> np.ndarray:
+        scaled: np.ndarray = values / values.max(-1, keepdims=True)
+        return scaled
+
+    plain, scaled = measured(WORTH), measured(WORTH)
+    scaled.scale = most_is_one
+    rows = agreement({"plain": plain, "scaled": scaled}, measured(WORTH, seed=1))
+    one, other = by_name(rows, "plain"), by_name(rows, "scaled")
+    assert one["spearman.within"]["value"] == pytest.approx(other["spearman.within"]["value"])
+    assert one["spearman"]["value"] > other["spearman"]["value"] + 0.01
+    assert max(head_values(scaled).values()) == 1
+
+
+def test_a_layer_whose_heads_are_all_removed_is_no_obstacle() -> None:
+    heads = HeadMap({"encoder-self": (5, 0, 5)})
+    worth = np.arange(10.0)
+    rows = agreement({"s": measured(worth, heads=heads)}, measured(worth, heads=heads, seed=1))
+    assert by_name(rows, "s", "encoder-self")["spearman"]["n"] == 10
+
+
+def test_a_truth_of_some_kinds_judges_those() -> None:
+    some = HEADS.only(["cross"])
+    rows = agreement({"all": measured(WORTH)}, measured(WORTH[12:], heads=some))
+    assert {row["kinds"] for row in rows} == {"cross"}
+    assert by_name(rows, "all", "cross")["spearman"]["value"] > 0.9
+
+
+def test_the_exception_is_the_head_that_is_relevant_and_not_confident() -> None:
+    values = {head: float(head.head) for head in HEADS}
+    relevant = {**values, Head("encoder-self", 0, 0): 10.0}
+    found = exceptions(relevant, values, count=3)
+    assert found.heads[0] == (Head("encoder-self", 0, 0), 1.0)
+    assert all(abs(places) <= 0.2 + 1e-9 for _, places in found.heads[1:])
+    rows = by_name(found.rows, "lrp", "cross")
+    assert rows["spearman"]["value"] == rows["spearman.within"]["value"] == pytest.approx(1)
+    assert by_name(found.rows, "lrp", "encoder-self")["spearman.within"]["value"] < 1
+
+
+def test_values_are_those_of_the_table() -> None:
+    rows = measured(WORTH).rows("confidence")
+    assert head_values(measured(WORTH)) == {
+        Head(row["kind"], row["layer"], row["head"]): pytest.approx(row["value"]) for row in rows
+    }

@@ -1,0 +1,212 @@
+"""The page as a file: whole, self-contained, escaped, honest about what is missing; and the table of its sections."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from markupsafe import escape
+
+from headwise.errors import HeadwiseError
+from headwise.report import page as report_page
+from headwise.report import report
+from headwise.report.page import Section, collect, figures_in, render, section, sections_of, table
+from headwise.report.run_folder import FinishedRun, read_run
+from report.conftest import data_of
+from report.made_language import make_language
+
+
+def without_scripts(page: str) -> str:
+    """The page without its library and data."""
+    return re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+
+
+def text_of(page: Path) -> str:
+    return without_scripts(page.read_text(encoding="utf-8"))
+
+
+def test_one_file_that_needs_nothing_else(report_page: Path) -> None:
+    page = report_page
+    assert page.name == "report.html"
+    assert page.stat().st_size < 3_000_000
+    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", text_of(page))
+    assert not list(page.parent.rglob(".*"))
+    assert page.read_text(encoding="utf-8").count("window.vegaEmbed=") == 1
+
+
+def test_the_same_run_gives_the_same_page(report_page: Path) -> None:
+    run = read_run(report_page.parent)
+    assert render(run, collect(run)) == report_page.read_text(encoding="utf-8")
+
+
+def test_text_from_the_run_is_text(report_page: Path) -> None:
+    text = text_of(report_page)
+    assert "The &lt;b&gt;dog&lt;/b&gt; &amp; the &lt;/script&gt; letter." in text
+    assert "tout &lt;i&gt;autre&lt;/i&gt;" in text
+    assert "# a &lt; b &amp; c" in text
+    assert "nrefs:1|case:mixed" in text
+
+
+def test_the_table_has_a_row_a_model(report_page: Path) -> None:
+    text = text_of(report_page)
+    body = re.search(r'aria-label="All models".*?<tbody>(.*?)</tbody>', text, flags=re.DOTALL)
+    assert body is not None
+    lines = [re.findall(r"<t[hd].*?>(.*?)</t[hd]>", line) for line in body[1].split("</tr>")[:-1]]
+    labels = [f"λ\u00a0=\u00a0{x}" for x in ("0.02", "0.05", "0.2")]
+    assert [line[0].split("<")[0] for line in lines] == ["full model", *labels]
+    numbers = (
+        "9 (38\u202f%)|37.90|−0.31 [−0.71, +0.11]|0.14|62.00|38.61|9,226,272|37.0\u202fMB|1,229"
+    )
+    assert lines[2][1:] == numbers.split("|")
+
+
+@pytest.mark.parametrize(
+    ("gone", "says"),
+    [
+        ("pruning.csv", ["Nothing has been pruned"]),
+        ("translations", ["No example translations"]),
+        ("heads.csv", ["No maps of scores"]),
+        ("faithfulness.csv", []),
+        ("curves.csv", []),
+        ("lrp.csv", []),
+        ("train", ["No training curve"]),
+        ("gates", ["No gate curves"]),
+        ("layouts", ["No head map", "No chart of layers"]),
+        ("plan.toml", []),
+    ],
+)
+def test_what_is_missing_leaves_its_section_out_with_a_sentence(
+    run_folder: Path, gone: str, says: list[str]
+) -> None:
+    path = run_folder / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    run = read_run(run_folder)
+    text = without_scripts(render(run, collect(run)))
+    for sentence in says:
+        assert sentence in text
+
+
+def test_a_language_model_is_measured_in_perplexity_everywhere(tmp_path: Path) -> None:
+    run = read_run(make_language(tmp_path / "run"))
+    content = collect(run)
+    page = render(run, content)
+    assert (
+        "BLEU" not in page and "chrF" not in page
+    )  # library, data and labels of the charts included
+    assert 'id="translations"' not in page
+    figures = {figure.name: figure for figure in figures_in(list(content.values()))}
+    assert {"perplexity-by-heads", "head-map"} <= set(figures)
+    drawn = data_of(figures["perplexity-by-heads"])
+    point = next(row for row in drawn if row.get("kept") == 9 and "value" in row)
+    change = run.models.loc["lambda-0.05", "perplexity_change"]
+    ends = [12 * (1 + (change + by) / 100) for by in (0, -1, 1)]
+    assert [point["value"], point["low"], point["high"]] == pytest.approx(ends, rel=1e-5)
+    dev = data_of(figures["perplexity-by-heads"], 1)
+    assert next(row["value"] for row in dev if row.get("name") == "allowed loss") == pytest.approx(
+        13.2
+    )
+
+
+def test_one_head_of_a_decoder_gives_a_page(run_folder: Path) -> None:
+    heads = (
+        pd.read_csv(run_folder / "heads.csv")
+        .query("layer == 0 and head == 0")
+        .assign(kind="decoder-self")
+    )
+    for path in run_folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink() if path.name != "run.json" else None
+    heads.to_csv(run_folder / "heads.csv", index=False)
+    run = read_run(run_folder)
+    text = without_scripts(render(run, collect(run)))
+    assert "1 attention heads, scored" not in text and "1 attention head, scored" in text
+    assert "Nothing has been pruned" in text and "decoder-self/0/0" in text
+
+
+def test_words_of_any_length_and_script_stay_text(run_folder: Path) -> None:
+    word = "\u200b\u200f\u05e9\u05dc<script>" + "e\u0301" * 5_000 + '\U0001f469\u200d\U0001f467"'
+    place = run_folder / "translations" / "test"
+    for file in place.iterdir():
+        lines = file.read_text(encoding="utf-8").split("\n")
+        file.write_text(
+            "\n".join(f"{word} {file.stem}" if line else line for line in lines), encoding="utf-8"
+        )
+    examples = run_folder / "roles" / "examples.json"
+    shown = json.loads(examples.read_text())
+    shown[0]["words"][3] = word
+    examples.write_text(json.dumps(shown))
+    run = read_run(run_folder)
+    page = render(run, collect(run))
+    assert str(escape(word)) in page and word not in without_scripts(page)
+    assert len(page.encode()) < 3_000_000
+
+
+def test_a_folder_that_is_no_run_is_refused_and_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(HeadwiseError, match="needs the --out folder of a finished study"):
+        report(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_named_and_nothing_half_written_stays(
+    run_folder: Path,
+) -> None:
+    (run_folder / "report.html").mkdir()
+    with pytest.raises(HeadwiseError, match=r"report\.html could not be written"):
+        report(run_folder)
+    assert not list(run_folder.rglob(".*"))
+
+
+ROOT = Path(__file__).parents[2]
+TEMPLATES = Path(report_page.__file__).parent / "templates"
+
+
+def row(one: Section) -> str:
+    """The row of a section in the documentation."""
+    heading = one.heading or one.menu or "the first screen"
+    files = ", ".join(f"`{file}`" for file in one.files)
+    return f"| {heading} | {one.question} | {files} |"
+
+
+def test_every_section_has_its_template_and_stands_on_a_page() -> None:
+    assert {one.page for one in section.values()} == {"run", "grid", "comparison"}
+    for one in section.values():
+        assert (TEMPLATES / f"{one.template or one.name}.html.j2").is_file(), one.name
+
+
+@pytest.mark.parametrize("page", ["run", "grid", "comparison"])
+def test_no_two_sections_have_one_place(page: str) -> None:
+    places = [one.order for one in sections_of(page)]
+    assert len(set(places)) == len(places) and places[0] == 0
+
+
+def test_the_documentation_lists_them() -> None:
+    text = (ROOT / "docs" / "howto" / "read-the-report.md").read_text(encoding="utf-8")
+    listed = [line for line in text.splitlines() if line.startswith("| ") and "---" not in line]
+    listed = [line for line in listed if not line.startswith("| section")]
+    declared = [row(one) for page in ("run", "grid", "comparison") for one in sections_of(page)]
+    assert listed == declared
+
+
+def test_a_section_of_a_users_own_is_on_the_page(whole: Path) -> None:
+    @section("own", menu="Own", heading="Our own", question="What do we ask?", order=35)
+    def own(run: FinishedRun) -> dict[str, Any]:
+        heads = table("Our heads", ["cross/0/1"], {"head": str})
+        return {"heads": heads, "text": f"{len(run.pruned)} models < 4"}
+
+    try:
+        names = [one.name for one in sections_of("run")]
+        assert names[names.index("own") - 1 : names.index("own") + 2] == [
+            "scores",
+            "own",
+            "faithfulness",
+        ]
+        run = read_run(whole)
+        page = render(run, collect(run))
+        assert '<section id="own">' in page and 'aria-label="Our heads"' in page
+        assert "3 models &lt; 4" in page
+    finally:
+        del section.added["own"]

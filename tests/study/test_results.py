@@ -1,0 +1,221 @@
+"""Means over seeds: right means, paired intervals, and nothing made up where something is missing."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sacrebleu.metrics.bleu import BLEU
+
+from headwise import statistics
+from headwise.decoding.bleu import paired_difference
+from headwise.errors import HeadwiseError
+from headwise.study.results import SEED_COLUMNS, seed_means
+
+WORDS = [f"w{i}" for i in range(30)]
+SHARES = {"full": 0.2, "keep-4": 0.25, "keep-4.random": 0.35, "fine-tuned": 0.18}
+METHODS = {
+    "full": "none",
+    "keep-4": "gates",
+    "keep-4.random": "control.random",
+    "fine-tuned": "control.fine-tuned",
+}
+
+
+def sentences(seed: int, count: int = 40) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(6, 12))) for _ in range(count)]
+
+
+def worse(lines: list[str], share: float, seed: str) -> list[str]:
+    draw = random.Random(seed)
+    return [
+        " ".join(draw.choice(WORDS) if draw.random() < share else word for word in line.split())
+        for line in lines
+    ]
+
+
+def bleu(lines: list[str], references: list[str]) -> float:
+    return float(BLEU().corpus_score(lines, [references]).score)
+
+
+def make_run(
+    folder: Path, seed: int, kept: int = 4, settings: tuple[str, ...] = tuple(SHARES)
+) -> Path:
+    """A run folder with translations and their BLEU, on test and on dev."""
+    rows = []
+    for part, split in (("", "test"), ("dev_", "dev")):
+        references = sentences(7 if split == "test" else 8)
+        texts = {name: worse(references, SHARES[name], f"{seed}{name}{split}") for name in settings}
+        place = folder / "translations" / split
+        place.mkdir(parents=True)
+        for name, lines in {**texts, "reference": references}.items():
+            (place / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        scores = {name: bleu(lines, references) for name, lines in texts.items()}
+        for name, score in scores.items():
+            start = (
+                METHODS[name],
+                "encoder-self",
+                name,
+                None,
+                seed,
+                24 if name in ("full", "fine-tuned") else kept,
+                24,
+            )
+            rows.append((*start, f"{part}bleu", score))
+            if name != "full":
+                rows.append((*start, f"{part}bleu_difference", score - scores["full"]))
+            if name == "keep-4.random":
+                rows.append((*start, f"{part}bleu_difference_to_pruned", scores["keep-4"] - score))
+            if name.startswith("keep-4") and "fine-tuned" in settings:
+                rows.append(
+                    (*start, f"{part}bleu_difference_to_fine-tuned", score - scores["fine-tuned"])
+                )
+    columns = ["method", "kinds", "setting", "penalty", "seed", "kept", "total", "measure", "value"]
+    pd.DataFrame(rows, columns=columns).assign(low=None, high=None).to_csv(
+        folder / "pruning.csv", index=False
+    )
+    compared = {
+        "keep-4": {"fine-tuned": "fine-tuned"},
+        "keep-4.random": {"pruned": "keep-4", "fine-tuned": "fine-tuned"},
+    }
+    there = {
+        n: {word: o for word, o in compared.get(n, {}).items() if o in settings} for n in settings
+    }
+    settings_ = {
+        name: {"sweep": "", "against": others} for name, others in there.items() if name != "full"
+    }
+    (folder / "run.json").write_text(json.dumps({"settings": settings_}))
+    return folder
+
+
+def row(table: pd.DataFrame, setting: str, measure: str) -> pd.Series:
+    (found,) = [
+        r
+        for _, r in table[(table["setting"] == setting) & (table["measure"] == measure)].iterrows()
+    ]
+    return found
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int, Path]]:
+    out = tmp_path_factory.mktemp("grid")
+    return [
+        ("en-de", seed, make_run(out / f"seed-{seed}", seed, kept=3 + seed)) for seed in (1, 2, 3)
+    ]
+
+
+@pytest.fixture(scope="module")
+def averaged(three: list[tuple[str, int, Path]]) -> pd.DataFrame:
+    return seed_means(three)
+
+
+def test_the_mean_and_the_heads_kept(
+    three: list[tuple[str, int, Path]], averaged: pd.DataFrame
+) -> None:
+    assert tuple(averaged.columns) == SEED_COLUMNS
+    found = row(averaged, "keep-4", "bleu_difference")
+    tables = [pd.read_csv(folder / "pruning.csv") for _, _, folder in three]
+    values = [row(table, "keep-4", "bleu_difference")["value"] for table in tables]
+    assert found["value"] == pytest.approx(np.mean(values))
+    assert (found["data"], found["method"], found["kinds"]) == ("en-de", "gates", "encoder-self")
+    assert (
+        found["seeds"],
+        found["kept"],
+        found["kept_low"],
+        found["kept_high"],
+        found["total"],
+    ) == (3, 5, 4, 6, 24)
+
+
+def test_intervals_against_a_slow_twin(
+    three: list[tuple[str, int, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same bootstrap on the texts themselves: sentences written out as often as they are drawn, and scored."""
+    count = 60
+    monkeypatch.setattr(statistics, "RESAMPLES", count)
+    averaged, weights = seed_means(three), statistics.resamples(40)
+    seeds = np.random.default_rng(statistics.SEED).integers(3, size=(count, 3))
+    texts = []
+    for _, _, folder in three:
+        place = folder / "translations" / "test"
+        texts.append(
+            {
+                name: (place / f"{name}.txt").read_text().split("\n")[:-1]
+                for name in (*SHARES, "reference")
+            }
+        )
+
+    def drawn(seed: int, name: str, draw: int) -> float:
+        places = np.repeat(np.arange(40), weights[draw])
+        return bleu(
+            [texts[seed][name][i] for i in places], [texts[seed]["reference"][i] for i in places]
+        )
+
+    pairs = {
+        ("keep-4", "bleu_difference"): ("keep-4", "full"),
+        ("keep-4.random", "bleu_difference_to_pruned"): ("keep-4", "keep-4.random"),
+        ("keep-4", "bleu_difference_to_fine-tuned"): ("keep-4", "fine-tuned"),
+        ("keep-4.random", "bleu_difference_to_fine-tuned"): ("keep-4.random", "fine-tuned"),
+    }
+    for (setting, measure), (first, second) in pairs.items():
+        slow = [
+            np.mean([drawn(s, first, b) - drawn(s, second, b) for s in seeds[b]])
+            for b in range(count)
+        ]
+        found = row(averaged, setting, measure)
+        assert (found["low"], found["high"]) == pytest.approx(
+            tuple(np.percentile(slow, [2.5, 97.5]))
+        )
+
+
+def test_seeds_that_are_all_the_same_leave_the_interval_of_one(tmp_path: Path) -> None:
+    """Sentences are drawn once for all seeds, so three copies of a model are no three times as many sentences."""
+    runs = []
+    for copy in (1, 2, 3):
+        runs.append(("", copy, make_run(tmp_path / str(copy), seed=1)))
+    place = tmp_path / "1" / "translations" / "test"
+    lines = {
+        name: (place / f"{name}.txt").read_text().split("\n")[:-1]
+        for name in ("keep-4", "full", "reference")
+    }
+    one = paired_difference(lines["keep-4"], lines["full"], lines["reference"])
+    found = row(seed_means(runs), "keep-4", "bleu_difference")
+    assert (found["value"], found["low"], found["high"]) == pytest.approx(
+        (one.value, one.low, one.high)
+    )
+
+
+def test_what_only_one_run_has_is_left_out(
+    tmp_path: Path, three: list[tuple[str, int, Path]]
+) -> None:
+    alone = make_run(tmp_path / "other", 5)
+    part = make_run(tmp_path / "part", 4, settings=("full", "keep-4"))
+    table = seed_means(
+        [three[0], ("en-de", 4, part), ("en-fr", 5, alone), ("en-fr", 6, tmp_path / "not-begun")]
+    )
+    assert set(table["data"]) == {"en-de"}
+    assert set(table["setting"]) == {"full", "keep-4"}
+    assert set(table["measure"]) == {"bleu", "dev_bleu", "bleu_difference", "dev_bleu_difference"}
+    assert seed_means([]).empty
+
+
+def test_without_a_translation_there_is_a_mean_and_no_interval(tmp_path: Path) -> None:
+    runs = [("", seed, make_run(tmp_path / str(seed), seed)) for seed in (1, 2)]
+    (tmp_path / "2" / "translations" / "test" / "keep-4.txt").unlink()
+    table = seed_means(runs)
+    assert pd.isna(row(table, "keep-4", "bleu")["low"])
+    assert row(table, "keep-4", "bleu")["value"] > 0
+    assert not pd.isna(row(table, "full", "bleu")["low"])
+    assert not pd.isna(row(table, "keep-4", "dev_bleu")["low"])
+
+
+def test_a_broken_table_is_named(tmp_path: Path) -> None:
+    make_run(tmp_path / "1", 1)
+    (tmp_path / "1" / "run.json").write_text("{")
+    with pytest.raises(HeadwiseError, match="run this seed again"):
+        seed_means([("", 1, tmp_path / "1")])
