@@ -17,8 +17,16 @@ from headwise.importance.measures import measure
 from headwise.roles.role import role
 from headwise.truth import suite
 from headwise.truth.residual_stream import ROUND, Stream, position_codes, shift
-from headwise.truth.suite import MODELS, areas, auroc, hits, right_side_shares, run_suite
-from headwise.truth.truth_page import fill_tables, markdown
+from headwise.truth.suite import (
+    MODELS,
+    areas,
+    auroc,
+    fill_tables,
+    hits,
+    markdown,
+    right_side_shares,
+    run_suite,
+)
 
 MOVES, STAYS = (
     0.02,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
-from headwise.files import sha256
+from headwise.files import below, sha256
 from headwise.heads import HeadMask
 from headwise.model_files import MODEL_FILES, NOTE, README, SUMS, new_folder, refuse_damage, sums
 from headwise.report.format import size
@@ -188,7 +188,7 @@ def push(
         )
     folder, run, row = locate_model(Path(model))
     refuse_damage(folder)
-    names = [name for name, _ in sums(folder) if (folder / name).is_file()]
+    names = [name for name, _ in sums(folder) if below(folder, name).is_file()]
     if not names:
         raise HeadwiseError(
             f"{folder} has no {SUMS}, so nothing says which of its files are the model: save it with "
@@ -205,7 +205,7 @@ def push(
         notes.append(
             f"No {RESULTS}: the hub takes results on its own data sets only, and the test text is none."
         )
-    items = [FileToPush(name, folder / name) for name in names if name != README]
+    items = [FileToPush(name, below(folder, name)) for name in names if name != README]
     items += [FileToPush(README, card.encode())]
     items += [FileToPush(SUMS, sums_of(items).encode())]
     items += [FileToPush(RESULTS, as_yaml(entries))] if entries else []
@@ -265,7 +265,7 @@ def locate_model(place: Path) -> tuple[Path, FinishedRun | None, Row | None]:
             raise HeadwiseError(
                 f"The study in {place} chose no smaller model: push one of {place}/pruned/."
             )
-        folder = place / "pruned" / str(chosen)
+        folder = below(place / "pruned", chosen)
     if not (folder / "config.json").is_file():
         raise HeadwiseError(
             f"{folder} has no config.json: give the folder of a model, or of a finished study."
@@ -345,7 +345,7 @@ def export_items(folder: Path, taken: set[str]) -> tuple[list[FileToPush], list[
             f"{name} is in the repository twice: give {folder} another name, such as onnx."
         )
     names = [file for file, _ in sums(folder)]
-    return [FileToPush(f"{name}/{file}", folder / file) for file in [*names, SUMS]], left_out(
+    return [FileToPush(f"{name}/{file}", below(folder, file)) for file in [*names, SUMS]], left_out(
         folder, names
     )
 

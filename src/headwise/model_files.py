@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headwise.errors import HeadwiseError, WriteError
-from headwise.files import is_inside, sha256
+from headwise.files import below, is_inside, is_name, sha256
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"  # of weights in several files
@@ -118,7 +118,7 @@ def written_before(folder: Path) -> set[str]:
     listed = sums(folder)
     ours = set()
     for name, digest in listed:
-        if (folder / name).is_file() and sha256(folder / name) == digest:
+        if below(folder, name).is_file() and sha256(below(folder, name)) == digest:
             ours.add(name)
     names = sorted(path.name for path in folder.glob("*") if MODEL_FILES.fullmatch(path.name))
     other = [name for name in names if name not in ours]
@@ -130,13 +130,18 @@ def written_before(folder: Path) -> set[str]:
     return ours
 
 
+def unnamed(_: str, names: list[str]) -> list[str]:
+    """The names that `save` copies from no folder: hidden files, and what a list of sums could not have."""
+    return [name for name in names if not is_name(name)]
+
+
 def copy_siblings(source: Path, folder: Path) -> None:
     """Copy what makes a folder a model of sentence-transformers or of speech, and README and licence."""
     names = {
         README,
         *PROCESSORS,
         *SENTENCE_TRANSFORMERS,
-        *(path.name for path in source.glob("LICENSE*")),
+        *(path.name for path in source.glob("LICENSE*") if is_name(path.name)),
     }
     if (source / "modules.json").is_file():
         try:
@@ -147,12 +152,12 @@ def copy_siblings(source: Path, folder: Path) -> None:
                 f"{source / 'modules.json'} is no list of modules ({type(error).__name__}): mend it or remove it."
             ) from None
     for name in names:
-        if (folder / name).exists():
+        if below(folder, name).exists():
             continue
-        if (source / name).is_dir():
-            shutil.copytree(source / name, folder / name)
-        elif (source / name).is_file():
-            shutil.copy(source / name, folder / name)
+        if below(source, name).is_dir():
+            shutil.copytree(below(source, name), below(folder, name), ignore=unnamed)
+        elif below(source, name).is_file():
+            shutil.copy(below(source, name), below(folder, name))
 
 
 def replace(folder: Path, partial: Path, before: set[str]) -> None:
@@ -163,18 +168,18 @@ def replace(folder: Path, partial: Path, before: set[str]) -> None:
     files = sorted(
         path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file()
     )
-    users = [name for name in files if (folder / name).exists() and name not in before]
-    new = {name: sha256(partial / name) for name in files if name not in users}
+    users = [name for name in files if below(folder, name).exists() and name not in before]
+    new = {name: sha256(below(partial, name)) for name in files if name not in users}
     lines = [f"{digest}  {name}\n" for name, digest in new.items()]
     old = [f"{digest}  {name}\n" for name, digest in sums(folder)]
     (partial / "now").write_text("".join(dict.fromkeys([*old, *lines])))
     (partial / "then").write_text("".join(lines))
     (partial / "now").replace(folder / SUMS)
     for name in new:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (partial / name).replace(folder / name)
+        below(folder, name).parent.mkdir(parents=True, exist_ok=True)
+        below(partial, name).replace(below(folder, name))
     for name in before - new.keys():
-        (folder / name).unlink()
+        below(folder, name).unlink()
     (partial / "then").replace(folder / SUMS)
 
 
@@ -182,11 +187,11 @@ def refuse_damage(folder: Path) -> None:
     """Raise HeadwiseError for a model's folder whose files are not as `save` wrote them; a README may change."""
     listed = sums(folder)
     for name, digest in listed:
-        if not name.endswith(".md") and not (folder / name).is_file():
+        if not name.endswith(".md") and not below(folder, name).is_file():
             raise HeadwiseError(
                 f"{folder} is incomplete: it lacks {name}. Copy or save the model again."
             )
-        if not name.endswith(".md") and sha256(folder / name) != digest:
+        if not name.endswith(".md") and sha256(below(folder, name)) != digest:
             raise HeadwiseError(
                 f"{folder} is damaged: {name} is not as it was saved. Copy or save the model again; if you changed it "
                 f"yourself, delete {SUMS}."
@@ -209,7 +214,7 @@ def weight_files(folder: Path) -> list[Path]:
         raise HeadwiseError(
             f"{folder / INDEX} names a file outside of its folder ({outside[0]}): copy it again."
         )
-    return [folder / name for name in names]
+    return [below(folder, name) for name in names]
 
 
 def folder_of(spec: str | Path) -> Path:

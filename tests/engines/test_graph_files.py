@@ -10,7 +10,7 @@ from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGenera
 
 import headwise as hw
 from headwise.engines import graph_files
-from headwise.engines.graphs import graphs
+from headwise.engines.graph_files import graphs
 from headwise.model import Model
 
 

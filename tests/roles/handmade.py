@@ -16,8 +16,7 @@ from headwise.heads import Kind
 from headwise.model import Model
 from headwise.roles.passage import Passage, View
 from headwise.roles.passes import Reading
-from headwise.roles.probe import Probe
-from headwise.roles.probe_sums import AnswerSums
+from headwise.roles.probe import AnswerSums, Probe
 from headwise.roles.role_tests import Roles, RoleTexts, find_roles
 
 END = 1

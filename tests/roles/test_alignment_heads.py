@@ -18,8 +18,8 @@ from headwise.attention import capture
 from headwise.cli import app
 from headwise.heads import Head, HeadMask
 from headwise.roles.alignment import read_links
+from headwise.roles.alignment_heads import FRAME, maps, token_starts
 from headwise.roles.head_sets import grow
-from headwise.roles.word_times import FRAME, maps, token_starts
 from roles.aligning import FIRST, LATER, listener, pairs, spoken, translator
 
 PAIR = [Head("cross", *FIRST), Head("cross", *LATER)]

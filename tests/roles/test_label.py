@@ -18,8 +18,7 @@ from headwise.roles.coreference import coreference, matching_words
 from headwise.roles.label import RATE, find, labels, missing_roles, patterns, threshold
 from headwise.roles.passage import Passage
 from headwise.roles.positional import positional
-from headwise.roles.probe import Probe
-from headwise.roles.probe_sums import AnswerSums, together
+from headwise.roles.probe import AnswerSums, Probe, together
 from headwise.roles.rare import histogram, rare
 from headwise.roles.role import NO_ROLE
 from headwise.roles.syntactic import syntactic

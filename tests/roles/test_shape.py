@@ -11,7 +11,7 @@ from headwise.attention import AttentionCall
 from headwise.data.treebank import Treebank
 from headwise.heads import Site
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe_sums import AnswerSums
+from headwise.roles.probe import AnswerSums
 from headwise.roles.shape import TAGS, means, opening, shape, variability
 from roles.handmade import in_subwords, looking, random_weights, values
 

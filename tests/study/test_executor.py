@@ -216,11 +216,11 @@ def test_any_graph_with_any_failures(builds: list[Toy], slots: int, data: st.Dat
             begun = executor.log.index(("start", build.name))
             assert all(
                 executor.log.index(("end", parent)) < begun and parent not in fail
-                for parent in build.after
+                for parent in build.waits_for
             )
     lost: set[str] = set()
     for _ in builds:  # the slow way: as often as there are builds
-        lost |= {build.name for build in builds if set(build.after) & (lost | fail)}
+        lost |= {build.name for build in builds if set(build.waits_for) & (lost | fail)}
     assert set(outcome.skipped) == lost and set(outcome.failed) == fail - lost
     assert set(outcome.done) == {build.name for build in builds} - lost - fail
     assert len(executor.log) == 2 * (len(outcome.done) + len(outcome.failed))
@@ -234,7 +234,7 @@ def test_one_process_takes_the_first_ready_one_of_the_list(builds: list[Toy]) ->
         assert name == next(
             build.name
             for build in builds
-            if build.name not in done and set(build.after) <= set(done)
+            if build.name not in done and set(build.waits_for) <= set(done)
         )
         done.append(name)
 
@@ -245,11 +245,11 @@ def test_the_longest_path_costs_most_of_all(builds: list[Toy]) -> None:
     by_name = {build.name: build for build in builds}
 
     def most(build: Toy) -> float:
-        return build.seconds + max((most(by_name[parent]) for parent in build.after), default=0)
+        return build.seconds + max((most(by_name[parent]) for parent in build.waits_for), default=0)
 
     path = longest_path(builds, {build.name: build.seconds for build in builds})
     assert sum(by_name[name].seconds for name in path) == max(map(most, builds))
-    assert all(before in by_name[after].after for before, after in pairwise(path))
+    assert all(before in by_name[after].waits_for for before, after in pairwise(path))
 
 
 BUILDS = (

@@ -10,7 +10,7 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.study import run_study
 from headwise.study.ownership import claim, plan_changes, refuse_others
-from headwise.study.records import locked_folder, sealed
+from headwise.study.records import locked_folder, with_checksum
 from headwise.study.study import dry_run
 from study.studies import QUIET, TINY, plan_of
 
@@ -30,13 +30,13 @@ def done(values: dict[str, Any], out: Path, results: bool = True) -> Path:
         record = {
             "name": "train",
             "key": "x",
-            "needs": {},
+            "dependencies": {},
             "seconds": 1,
             "texts": {},
             "outputs": [],
             "files": {},
         }
-        (out / folder / ".steps/train.json").write_text(sealed({**record, "result": {}}))
+        (out / folder / ".steps/train.json").write_text(with_checksum({**record, "result": {}}))
     return out
 
 

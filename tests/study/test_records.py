@@ -10,7 +10,7 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.progress import Progress
-from headwise.study.records import MADE, Store, digest, locked_folder, sealed
+from headwise.study.records import STAGING, Store, digest, locked_folder, with_checksum
 from study.studies import QUIET, Notes
 from study.toys import ToyMaking
 
@@ -24,7 +24,7 @@ class Maker:
     def __call__(self, work: Path) -> dict[str, Any]:
         self.calls += 1
         for name in self.outputs:
-            path = work / MADE / name
+            path = work / STAGING / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self.text)
         if self.dies:
@@ -238,9 +238,9 @@ def test_a_record_that_names_what_is_outside_deletes_nothing(
     make_in(store, "a", 1, Maker("one"))
     output = output.replace("/{tmp}", str(tmp_path)) if isinstance(output, str) else output
     record = store.record("a")
-    store.path("a").write_text(sealed({**record, "outputs": [output]}))
-    derived = {**record, "name": "b", "needs": {key("a", 1): None}, "outputs": [output]}
-    store.path("b").write_text(sealed(derived))
+    store.path("a").write_text(with_checksum({**record, "outputs": [output]}))
+    derived = {**record, "name": "b", "dependencies": {key("a", 1): None}, "outputs": [output]}
+    store.path("b").write_text(with_checksum(derived))
     assert store.record("a") == {} == store.records()
     make_in(store, "a", 2, Maker("two"))
     assert victim.is_dir()

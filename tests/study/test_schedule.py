@@ -14,7 +14,7 @@ from headwise.options import Search, Training
 from headwise.study.estimate import Amount, Estimate, Rates
 from headwise.study.evaluation_steps import choose_smallest
 from headwise.study.model_steps import MakeControl, prune_step
-from headwise.study.records import sealed
+from headwise.study.records import with_checksum
 from headwise.study.results import Tables
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule, filled_before, steepest
@@ -64,7 +64,7 @@ class Made:
         written = {
             "name": name,
             "key": key,
-            "needs": {},
+            "dependencies": {},
             "seconds": 1,
             "texts": {},
             "outputs": [],
@@ -72,7 +72,7 @@ class Made:
         }
         write_text(
             self.folder / ".steps" / f"{name.replace('/', '.')}.json",
-            sealed({**written, "result": result}),
+            with_checksum({**written, "result": result}),
         )
 
     def pruned(self, value: float, kept: int, bleu: float | None = None, sweep: str = "") -> None:
@@ -268,7 +268,7 @@ class TestComparisons:
         compared = {v.name: compared_variants(run.plan.pruning, v) for v in found.variants()}
         for name, others in compared.items():
             for split in ("dev", "test"):
-                needed = {step.name for step in steps[f"evaluate/{split}/{name}"].needs(run)}
+                needed = {step.name for step in steps[f"evaluate/{split}/{name}"].dependencies(run)}
                 assert needed >= {
                     f"translate/{split}/{other}" for other in ("full", *others.values())
                 }
@@ -320,9 +320,13 @@ class TestComparisons:
             failed={"order/s1.greedy-random.1": "It failed."},
         )
         steps = {step.name: step for step in found.steps()}
-        needed = [step.name for step in steps["evaluate/dev/s0.greedy-random.1-4"].needs(found.run)]
+        needed = [
+            step.name for step in steps["evaluate/dev/s0.greedy-random.1-4"].dependencies(found.run)
+        ]
         assert needed == ["translate/dev/s0.greedy-random.1-4", "translate/dev/full"]
-        other = [step.name for step in steps["evaluate/dev/s0.greedy-random.2-4"].needs(found.run)]
+        other = [
+            step.name for step in steps["evaluate/dev/s0.greedy-random.2-4"].dependencies(found.run)
+        ]
         assert (
             "translate/dev/s1.greedy-random.2-4" in other
             and "translate/test/s1.greedy-random.1-4" not in steps
@@ -374,7 +378,7 @@ def test_the_choice_waits_for_dev_and_test_text_for_the_choice(made: Made) -> No
 def test_what_is_trained_from_random_weights_comes_last(made: Made) -> None:
     sweep = {"keep": [3], "controls": ["from-scratch", "random"]}
     study = Study(plan_of(TINY, seeds=[1, 2], pruning=sweep), made.folder, "cpu", QUIET)
-    jobs = {job.name: job.after for job in study.builds()}
+    jobs = {job.name: job.waits_for for job in study.builds()}
     order = list(jobs)
     assert order[0] == "seed-1/train" and order.index("seed-2/prune/keep-3") < order.index(
         "seed-1/prune/keep-3.from-scratch"
@@ -395,5 +399,5 @@ def test_a_build_is_sent_to_a_worker_as_its_step_and_its_run(made: Made) -> None
     study = Study(plan_of(TINY, seeds=[1, 2]), made.folder, "cpu", QUIET)
     for build in study.builds():
         sent = pickle.loads(pickle.dumps(build))
-        assert (sent.name, sent.step, sent.after) == (build.name, build.step, build.after)
+        assert (sent.name, sent.step, sent.waits_for) == (build.name, build.step, build.waits_for)
         assert (sent.run.plan, sent.run.folder) == (build.run.plan, build.run.folder)

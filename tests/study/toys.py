@@ -14,7 +14,7 @@ class Toy:
     """A build as executors see it."""
 
     name: str
-    after: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
     seconds: float = 0.0
     exclusive: bool = False
     done: bool = False
@@ -26,10 +26,10 @@ class ToyMaking:
 
     name: str
     key: str
-    needs: Mapping[str, str]
+    dependencies: Mapping[str, str]
     outputs: Sequence[str]
     make: Callable[[Path], dict[str, Any]]
-    reproducible: Sequence[str] = ()
+    reproducible_outputs: Sequence[str] = ()
     exact: bool = True
     texts: Mapping[str, str] = field(default_factory=dict)
 

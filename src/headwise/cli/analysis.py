@@ -164,10 +164,9 @@ def save_tables(scores: Scores, place: Path) -> list[str]:
             f"    {row.measure}: {row.value:.2f} [{row.low:.2f}, {row.high:.2f}]"
             for row in ranks.itertuples()
         ]
-    if dropped := signature["dropped"]:
-        why = f"too short to ask for a token, or longer than {signature['longest']}"
+    if signature["left_out"]:
         lines.append(
-            f"  {dropped} of {dropped + signature['sentences']} sentences were left out: {why}"
+            f"  Read {signature['sentences']} sentences; left out: {signature['left_out']}."
         )
     lines += [f"  {reason}" for reason in signature["absent"]]
     return [*lines, f"Wrote {place}, {', '.join(path.name for path in paths[1:])}."]
@@ -370,9 +369,16 @@ def truth(
     the tables as truth.md."""
     from headwise.heads import write_text
     from headwise.progress import Progress
-    from headwise.truth.suite import areas, hits, right_side_shares, run_suite
-    from headwise.truth.truth_page import auroc_table, fill_tables, role_table
-    from headwise.truth.truth_page import tables as tables_of_page
+    from headwise.truth.suite import (
+        areas,
+        auroc_table,
+        fill_tables,
+        hits,
+        page_tables,
+        right_side_shares,
+        role_table,
+        run_suite,
+    )
 
     progress, place = Progress(quiet), folder(out)
     with progress.bar("truth"):
@@ -382,7 +388,7 @@ def truth(
         "heads": right_side_shares(found.heads),
         "roles": hits(found.roles),
     }
-    made = tables_of_page(*tables.values())
+    made = page_tables(*tables.values())
     for name, table in tables.items():
         write_text(place / f"truth-{name}.csv", table.to_csv(index=False, float_format="%.3f"))
     write_text(place / "truth.md", "\n".join(made.values()))

@@ -6,22 +6,15 @@ Words, mentions and sentences count from 0, ends are exclusive, as in Python. `t
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
 from typing import Literal
 
-from headwise.errors import HeadwiseError
-
 Kind = Literal["pronoun", "proper", "nominal"]
 Span = tuple[int, int]
 _KINDS: dict[str, Kind] = {"PRON": "pronoun", "PROPN": "proper"}
-_BRACKET = re.compile(r"\(([^()]+)(\)?)|([^()]+)\)")
-_BRACKETS = re.compile(r"(?:\([^()]++\)?|[^()]++\))*+")  # never goes back, so its time is linear
-_PART = re.compile(r"\[(\d+)/\d+\]$")  # "e1[1/2]": the first of two parts of a mention
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,47 +173,3 @@ def mention(
     """
     head = min(range(start, end), key=(steps or depths(words)).__getitem__)
     return Mention(entity, sentence, start, end, head, _KINDS.get(words[head].upos, "nominal"))
-
-
-def entity_mentions(
-    rows: Sequence[tuple[int, bool, str]], words: Sequence[Word], sentence: int, where: str
-) -> tuple[tuple[Mention, ...], int]:
-    """The mentions of one sentence, from brackets as in GUM, CorefUD and CoNLL-2012, and the number of skipped ones.
-
-    "(1-person-new" opens a mention of entity 1 at this word, "1)" closes it, "(1-person-new)" is a mention of one word;
-    the fields behind the entity are not used. rows: (index of the word, True, brackets), or for an empty node (index of
-    the next word, False, brackets). Mentions of empty nodes only (pronouns that are not written) and mentions in
-    several parts are skipped. where: the sentence, for errors. Raises HeadwiseError for brackets that do not match.
-    """
-    opened: dict[str, list[int]] = defaultdict(list)
-    spans: list[tuple[int, int, str]] = []
-    for index, is_word, value in rows:
-        if not _BRACKETS.fullmatch(value):
-            raise HeadwiseError(
-                f"{where}: the coreference '{value}' is not a run of brackets such as '(e1' and 'e1)'."
-            )
-        for opener, closed_at_once, closer in _BRACKET.findall(value):
-            entity = (opener or closer).split("-")[0]
-            if opener:
-                opened[entity].append(index)
-            if closer and not opened[entity]:
-                raise HeadwiseError(
-                    f"{where}: the coreference '{value}' closes '{entity}', which is not open."
-                )
-            if closer or closed_at_once:
-                spans.append((opened[entity].pop(), index + is_word, entity))
-    if left := [entity for entity, starts in opened.items() if starts]:
-        raise HeadwiseError(
-            f"{where}: the mention of entity '{left[0]}' is opened but never closed."
-        )
-    parts = [_PART.search(entity) for _, _, entity in spans]
-    usable = [
-        span for span, part in zip(spans, parts, strict=True) if span[0] < span[1] and not part
-    ]
-    continued = sum(part is not None and part[1] != "1" for part in parts)
-    in_order = sorted(usable, key=lambda span: (span[0], -span[1]))
-    steps = depths(words)
-    mentions = (
-        mention(words, entity, sentence, start, end, steps) for start, end, entity in in_order
-    )
-    return tuple(mentions), len(spans) - len(usable) - continued

@@ -1,26 +1,36 @@
-"""Translation by CTranslate2 as an alternative to transformers' `generate`: the same search on the same weights, float32.
+"""CTranslate2: translations as an alternative to transformers' `generate`, and the files that it reads.
 
-Lines differ where two translations have nearly equal scores, and where `generate` stops before the better one is
-complete: it ends a sentence when the best running score, by the length so far, is below that of `beam` finished
-translations; CTranslate2 ends it at a number of finished ones (PATIENCE times `beam`).
+The search is the same on the same weights, float32. Lines differ where two translations have nearly equal scores, and
+where `generate` stops before the better one is complete: it ends a sentence when the best running score, by the length
+so far, is below that of `beam` finished translations; CTranslate2 ends it at a number of finished ones (PATIENCE times
+`beam`).
+
+CTranslate2 reads one number of heads for a whole stack (encoder, decoder), and one head size. So layers with fewer
+heads than the fullest of their stack are padded with heads of zeros: exact, but only what all layers have lost is
+saved. CTranslate2's own converter does the rest.
 """
 
 from __future__ import annotations
 
+import copy
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
-from headwise.attention import Discovery, device_of
+from headwise.attention import Discovery, device_of, start_token
 from headwise.attention.capture import refuse_captured
+from headwise.attention.discover import configured_alignment_heads
 from headwise.attention.offload import refuse_offloaded
-from headwise.decoding import ct2_folder
 from headwise.decoding.translator import Generate, Translator, ending, sentence_limit
 from headwise.errors import HeadwiseError
+from headwise.heads import Site
 from headwise.options import Engine, Search
 
 PATIENCE = 4
@@ -48,6 +58,14 @@ KNOWN_SETTINGS = {
     "transformers_version",
     "use_cache",
 }
+TRANSLATION_MODELS = ("marian", "m2m_100", "bart", "mbart", "pegasus", "t5", "mt5", "whisper")
+LANGUAGE_MODELS = ("llama", "mistral", "qwen2", "qwen3")
+SHARED_BIAS = ("t5", "mt5")  # the bias by relative position of the first layer serves all
+TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "int8": "int8"}
+# Whether a family normalises before a layer, and whether it normalises its embeddings.
+NORMS = {"bart": (False, True), "mbart": (True, True), "pegasus": (True, False)}
+# The names of the projections of queries, keys, values and outputs in transformers.
+PROJECTIONS = (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("out_proj", "o_proj", "o"))
 
 
 def translator_of(
@@ -77,7 +95,7 @@ def refuse_model(engine: Engine, hf: Any, tokenizer: Any, discovery: Discovery) 
     """Raise HeadwiseError where an engine would not translate with a model as `generate` does."""
     if engine == "transformers":
         return
-    reason = other_search(hf, tokenizer) or ct2_folder.refusal(hf, tokenizer, discovery)
+    reason = other_search(hf, tokenizer) or refusal(hf, tokenizer, discovery)
     if reason:
         raise HeadwiseError(f"This {type(hf).__name__} cannot be translated with ct2: {reason}.")
 
@@ -121,7 +139,7 @@ class CTranslate2:
         # Whether the last token of a translation that is cut is the end token.
         self.forced_end = hf.generation_config.forced_eos_token_id is not None
         with tempfile.TemporaryDirectory() as folder:
-            ct2_folder.write(hf, tokenizer, discovery, Path(folder), "f32")
+            write_folder(hf, tokenizer, discovery, Path(folder), "f32")
             self.translator: Any = ctranslate2.Translator(
                 folder,
                 compute_type="float32",
@@ -146,3 +164,390 @@ class CTranslate2:
             min_decoding_length=length if exactly else 0,
         )
         return [tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in results]
+
+
+def refusal(hf: Any, tokenizer: Any, discovery: Discovery) -> str | None:
+    """Why CTranslate2 cannot run this model; None where it can."""
+    family = hf.config.model_type
+    heads = discovery.heads
+    if family not in TRANSLATION_MODELS + LANGUAGE_MODELS or hf.get_output_embeddings() is None:
+        families = ", ".join(TRANSLATION_MODELS + LANGUAGE_MODELS)
+        return (
+            f"CTranslate2 with fewer heads is written for models that write text of {families}, "
+            f"not a {family}"
+        )
+    if tokenizer is None:
+        return "it has no tokenizer, which the model has inside"
+    if getattr(hf.config, "headwise_biases", None) and family in LANGUAGE_MODELS:
+        return "CTranslate2 reads no output bias: remove heads without compensation"
+    if len(group_sizes(discovery)) > 1:
+        return (
+            "its layers have different numbers of query heads for each key/value head: "
+            "remove whole groups"
+        )
+    unknown = [str(head) for head in configured_alignment_heads(hf) if head not in heads]
+    if unknown:
+        return (
+            f"its alignment heads are others than its own ({unknown[0]}): "
+            "correct its generation_config.json"
+        )
+    return None
+
+
+def group_sizes(discovery: Discovery) -> set[int]:
+    """How many query heads share a key/value head, over the layers that have heads."""
+    sizes = set()
+    for site in discovery.heads.sites:
+        queries = discovery.heads.count(site)
+        if queries:
+            sizes.add(queries // discovery.heads.key_value[site.kind][site.layer])
+    return sizes
+
+
+def group_size(discovery: Discovery) -> int:
+    """How many query heads share a key/value head, where that is one number for all layers."""
+    return next(iter(group_sizes(discovery) or {1}))
+
+
+def groups_by_stack(discovery: Discovery) -> dict[str, int]:
+    """Key/value heads of the fullest layer of each stack."""
+    fullest: dict[str, int] = {}
+    for site in discovery.heads.sites:
+        stack = stack_of(site)
+        groups = discovery.heads.key_value[site.kind][site.layer]
+        fullest[stack] = max(fullest.get(stack, 1), groups)
+    return fullest
+
+
+def stack_of(site: Site) -> str:
+    return "encoder" if site.kind == "encoder-self" else "decoder"
+
+
+class PaddedAttention(nn.Module):
+    """The projections of an attention layer with as many heads as the fullest of its stack; the added ones are zero.
+
+    attention: the layer. names: of its projections. groups, queries: key/value heads and query heads afterwards.
+    head_size, width: of a head, of the model. biased: whether the family's projections have biases. order: of the
+    layer's own heads, where it changes.
+    """
+
+    def __init__(
+        self,
+        attention: Any,
+        names: Sequence[str],
+        groups: int,
+        queries: int,
+        head_size: int,
+        width: int,
+        biased: bool,
+        order: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        rows = None
+        if order:
+            first_rows = torch.tensor(order, dtype=torch.long)[:, None] * head_size
+            rows = (first_rows + torch.arange(head_size)).flatten()
+
+        *inputs, output = names
+        for name, heads in zip(inputs, (queries, groups, groups), strict=True):
+            projection = getattr(attention, name, None)
+            bias = biased if projection is None else projection.bias is not None
+            padded = padded_projection(projection, heads * head_size, width, bias, rows=rows)
+            setattr(self, name, padded)
+
+        projection = getattr(attention, output, None)
+        bias = biased or bias_of(projection) is not None
+        padded = padded_projection(projection, width, queries * head_size, bias, columns=rows)
+        setattr(self, output, padded)
+
+        for name in ("q_norm", "k_norm"):  # read for Qwen3 alone
+            setattr(self, name, getattr(attention, name, None) or nn.RMSNorm(head_size))
+        self.has_relative_attention_bias = False
+
+
+def bias_of(projection: Any) -> Tensor | None:
+    return None if projection is None else projection.bias
+
+
+def padded_projection(
+    projection: Any,
+    height: int,
+    width: int,
+    bias: bool,
+    rows: Tensor | None = None,
+    columns: Tensor | None = None,
+) -> nn.Linear:
+    """A linear layer of zeros with a projection, or none, in its first rows and columns, which may be reordered."""
+    padded = nn.Linear(width, height, bias=bias)
+    with torch.no_grad():
+        for parameter in padded.parameters():
+            parameter.zero_()
+        if projection is None:
+            return padded
+
+        weight = projection.weight
+        if rows is not None:
+            weight = weight[rows]
+        if columns is not None:
+            weight = weight[:, columns]
+        padded.weight[: weight.shape[0], : weight.shape[1]] = weight
+
+        if projection.bias is not None:
+            values = projection.bias if rows is None else projection.bias[rows]
+            padded.bias[: len(projection.bias)] = values
+    return padded
+
+
+def with_equal_heads(hf: Any, discovery: Discovery) -> Any:
+    """A copy of the model in which every layer of a stack has the same number of heads, and those that align stand
+    first in their layer."""
+    padded = copy.deepcopy(hf).float()
+    modules = dict(padded.named_modules())
+    config = padded.config
+    family = config.model_type
+    groups = groups_by_stack(discovery)
+    size = group_size(discovery)
+    width = int(getattr(config, "d_model", None) or config.hidden_size)
+    aligned_layer, aligned, _ = alignment_layer(hf)
+
+    for site in discovery.heads.sites:
+        name = discovery.names[site]
+        own_groups = groups[stack_of(site)]
+        siblings = [discovery.modules[other] for other in sites_of_kind(discovery, site)]
+        names = [own_name(spellings, siblings) for spellings in PROJECTIONS]
+        biased = any(bias_of(getattr(other, names[0], None)) is not None for other in siblings)
+        order: list[int] = []
+        if site == Site("cross", aligned_layer):
+            others = [head for head in range(discovery.heads.count(site)) if head not in aligned]
+            order = [*aligned, *others]
+        attention = PaddedAttention(
+            modules[name],
+            names,
+            own_groups,
+            own_groups * size,
+            discovery.head_size,
+            width,
+            biased,
+            order,
+        )
+        if site.kind != "cross" and family in SHARED_BIAS:
+            attention.has_relative_attention_bias = True
+            attention.relative_attention_bias = position_bias(
+                modules, discovery, site, config.relative_attention_num_buckets, own_groups
+            )
+            attention.relative_attention_max_distance = config.relative_attention_max_distance
+        owner, _, attribute = name.rpartition(".")
+        setattr(modules[owner], attribute, attention)
+
+    if config.is_encoder_decoder:
+        for stack, count in groups.items():
+            if hasattr(config, f"{stack}_attention_heads"):
+                setattr(config, f"{stack}_attention_heads", count * size)
+    else:
+        config.num_attention_heads = groups["decoder"] * size
+        config.num_key_value_heads = groups["decoder"]
+        config.head_dim = discovery.head_size
+
+    if family in NORMS:  # what transformers computes; the configuration, which is read, may lack it
+        config.normalize_before, config.normalize_embedding = NORMS[family]
+    if family == "whisper" and not configured_alignment_heads(hf):
+        # CTranslate2 takes all heads of the upper half; the heads of zeros are not among them.
+        half = config.decoder_layers // 2
+        upper = [head for head in discovery.heads.only(["cross"]) if head.layer >= half]
+        padded.generation_config.alignment_heads = [[head.layer, head.head] for head in upper]
+    return padded
+
+
+def own_name(spellings: Sequence[str], layers: Sequence[Any]) -> str:
+    """The spelling of a projection's name that the layers use."""
+    for name in spellings:
+        if any(hasattr(layer, name) for layer in layers):
+            return name
+    return spellings[0]
+
+
+def sites_of_kind(discovery: Discovery, site: Site) -> list[Site]:
+    return [other for other in discovery.heads.sites if other.kind == site.kind]
+
+
+def position_bias(
+    modules: dict[str, nn.Module], discovery: Discovery, site: Site, buckets: int, heads: int
+) -> nn.Embedding:
+    """The bias by relative position of a layer's own heads, then zeros.
+
+    In T5 the table of all heads is in the first layer of the stack that has heads.
+    """
+    padded = nn.Embedding(buckets, heads)
+    with torch.no_grad():
+        padded.weight.zero_()
+        count = discovery.heads.count(site)
+        if count:
+            own: Any = getattr(modules[discovery.names[site]], "bias_heads", None)
+            table = bias_table(modules, discovery, site)
+            padded.weight[:, :count] = table if own is None else table[:, own]
+    return padded
+
+
+def bias_table(modules: dict[str, nn.Module], discovery: Discovery, site: Site) -> Tensor:
+    """The bias of all heads of a stack, bucket by head."""
+    for other in sites_of_kind(discovery, site):
+        layer: Any = modules[discovery.names[other]]
+        if hasattr(layer, "relative_attention_bias"):
+            table: Tensor = layer.relative_attention_bias.weight
+            return table
+    raise AssertionError("a T5 has a table of position biases")
+
+
+def alignment_layer(hf: Any) -> tuple[int, list[int], str]:
+    """The layer whose first heads CTranslate2 averages to align, these heads, and a note on those it cannot take.
+
+    Whisper models name any heads, so theirs stay in their places.
+    """
+    heads = configured_alignment_heads(hf)
+    if not heads or hf.config.model_type == "whisper":
+        return -1, [], ""
+    layer = heads[0].layer
+    first = list(dict.fromkeys(head.head for head in heads if head.layer == layer))
+    others = [str(head) for head in heads if head.layer != layer]
+    if not others:
+        return layer, first, ""
+    note = (
+        "CTranslate2 averages heads of one layer to align: "
+        f"{', '.join(others)} were left out (--one-layer avoids this)"
+    )
+    return layer, first, note
+
+
+def write_folder(
+    hf: Any, tokenizer: Any, discovery: Discovery, folder: Path, dtype: str
+) -> list[str]:
+    """Write a CTranslate2 model to a folder, with weights of a type in TYPES. Returns notes for the user."""
+    from ctranslate2.converters import transformers as converters
+
+    padded = with_equal_heads(hf, discovery)
+
+    class Converter(converters.TransformersConverter):
+        def load_model(self, *_: Any, **__: Any) -> Any:
+            return padded
+
+        def load_tokenizer(self, *_: Any, **__: Any) -> Any:
+            return tokenizer
+
+        def _load(self) -> Any:
+            loader = own_loader(converters, padded)
+            if loader is None:
+                spec = super()._load()
+            else:
+                with torch.no_grad():
+                    spec = loader(padded, tokenizer)
+            set_heads(spec, hf, discovery)
+            set_positions(spec, padded)
+            set_t5(spec, padded)
+            set_start(spec, hf, tokenizer)
+            if getattr(spec.config, "unk_token", "") is None:
+                spec.config.unk_token = ""  # a byte-level vocabulary has none; it wants a string
+            return spec
+
+    with tempfile.TemporaryDirectory() as scratch:
+        hf.config.save_pretrained(scratch)  # it chooses the loader
+        Converter(scratch).convert(str(folder), quantization=TYPES[dtype], force=True)
+    tokenizer.save_pretrained(folder)
+    return notes(hf, discovery)
+
+
+def own_loader(converters: Any, hf: Any) -> Any:
+    """A loader for a Marian model that does not start from an embedding of zeros, which CTranslate2 takes for granted:
+    those that headwise trains start from a token. None for every other model."""
+    config = hf.config
+    if config.model_type != "marian":
+        return None
+    if config.decoder_start_token_id == config.pad_token_id == config.vocab_size - 1:
+        return None
+    config.normalize_before = False
+    config.normalize_embedding = False
+    return converters.BartLoader()
+
+
+def set_positions(spec: Any, hf: Any) -> None:
+    """M2M100 counts positions from the padding's number on; CTranslate2 takes for granted that this is 1."""
+    if hf.config.model_type == "m2m_100":
+        for stack, module in ((spec.encoder, hf.get_encoder()), (spec.decoder, hf.get_decoder())):
+            first = module.embed_positions.padding_idx + 1
+            stack.position_encodings.encodings = module.embed_positions.weights[first:].numpy()
+
+
+def set_heads(spec: Any, hf: Any, discovery: Discovery) -> None:
+    """State the heads of each stack, those that align, and the head size of every layer, which no longer is width /
+    heads."""
+    from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec
+
+    int16 = np.dtype("int16").type
+    int32 = np.dtype("int32").type
+    for name, groups in groups_by_stack(discovery).items():
+        stack = getattr(spec, name)
+        stack.num_heads = int16(groups * group_size(discovery))
+        for layer in stack.layer:
+            for value in vars(layer).values():
+                if isinstance(value, MultiHeadAttentionSpec):
+                    # Not all loaders state it.
+                    vars(value)["head_dim"] = int32(discovery.head_size)
+
+    layer, first, _ = alignment_layer(hf)
+    if first:
+        spec.decoder.alignment_layer = int16(layer)
+        spec.decoder.alignment_heads = int16(len(first))
+
+
+def set_start(spec: Any, hf: Any, tokenizer: Any) -> None:
+    """Start with the token that transformers starts with; some loaders take it for granted.
+
+    Not for Marian models that start from zeros, Whisper, and mBART-25, whose user gives the language as a prefix.
+    """
+    family = hf.config.model_type
+    zeros = getattr(getattr(spec, "decoder", None), "start_from_zero_embedding", False)
+    prefixed = type(tokenizer).__name__.startswith("MBartTokenizer")
+    if family in TRANSLATION_MODELS and family != "whisper" and not zeros and not prefixed:
+        spec.config.decoder_start_token = tokenizer.convert_ids_to_tokens(start_token(hf))
+
+
+def set_t5(spec: Any, hf: Any) -> None:
+    """Give every layer of a T5 the bias of its own heads, and scale the output only where transformers does."""
+    if hf.config.model_type not in SHARED_BIAS:
+        return
+    from ctranslate2.specs.model_spec import OPTIONAL
+
+    for stack, module in ((spec.encoder, hf.encoder), (spec.decoder, hf.decoder)):
+        for layer, block in zip(stack.layer, module.block, strict=True):
+            bias = block.layer[0].SelfAttention.relative_attention_bias.weight
+            layer.self_attention.relative_attention_bias = bias
+    if not getattr(hf.config, "scale_decoder_outputs", False):
+        spec.decoder.scale_outputs = OPTIONAL  # MT5 never does, whatever its configuration ties
+
+
+def notes(hf: Any, discovery: Discovery) -> list[str]:
+    """What the padding costs, in heads, and what else its user must know."""
+    sentences = []
+    _, _, left_out = alignment_layer(hf)
+    if left_out:
+        sentences.append(left_out)
+
+    groups = groups_by_stack(discovery)
+    size = group_size(discovery)
+    heads = sum(groups[stack_of(site)] * size for site in discovery.heads.sites)
+    added = heads - discovery.heads.total
+    if added:
+        sentences.append(
+            f"{added} heads of zeros were added: CTranslate2 wants equally many in every layer of "
+            "a stack, so of the removed heads those count that all layers have lost"
+        )
+    reduced = [
+        module
+        for module in discovery.modules.values()
+        if getattr(module, "bias_heads", None) is not None
+    ]
+    if hf.config.model_type in SHARED_BIAS and reduced:
+        sentences.append(
+            "run it in CTranslate2 4.8.5 or later: "
+            "earlier ones use the first layer's position bias everywhere"
+        )
+    return sentences

@@ -1,17 +1,17 @@
-"""CTranslate2 as an engine to export to; `decoding/ct2_folder.py` writes its files."""
+"""CTranslate2 as an engine to export to; `decoding/ctranslate2.py` writes its files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from headwise.decoding import ct2_folder
+from headwise.decoding import ctranslate2
 from headwise.engines.engine import engine
 from headwise.model import Model
 
 
 def refusal(model: Model) -> str | None:
     """Why CTranslate2 cannot run this model; None where it can."""
-    return ct2_folder.refusal(model.hf, model.tokenizer, model.discovery)
+    return ctranslate2.refusal(model.hf, model.tokenizer, model.discovery)
 
 
 @engine(
@@ -27,4 +27,4 @@ def refusal(model: Model) -> str | None:
 )
 def write(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write a CTranslate2 model to a folder. Returns notes for the user."""
-    return ct2_folder.write(model.hf, model.tokenizer, model.discovery, folder, dtype)
+    return ctranslate2.write_folder(model.hf, model.tokenizer, model.discovery, folder, dtype)

@@ -215,7 +215,7 @@ def prune_greedily(
         if max_drop > whole:
             warnings.warn(too_generous("max_drop", max_drop, whole), stacklevel=3)
     else:
-        dev_batches = model.task.batches(dev, rest)
+        dev_batches = model.task.quality_batches(dev, rest)
         losses = Losses.measure(dev_batches, masks[1:], cut if options.compensate else None)
 
         def quality(mask: HeadMask) -> float:

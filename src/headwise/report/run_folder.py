@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.files import damaged, is_inside
+from headwise.files import below, checked_name, damaged, is_inside
 from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
 from headwise.importance.measures import CURVES, FAITHFULNESS
 from headwise.report import models
@@ -169,9 +169,11 @@ def read_run(folder: Path) -> FinishedRun:
     refuse_damaged(folder)
     facts, known = read_models(folder)
     names = list(known.index[known["method"] != "none"])
-    layouts = {name: folder / "layouts" / f"{name}.json" for name in names}
-    gates = {name: read_optional_table(folder / "gates" / f"{name}.csv", GATES) for name in names}
-    rescored = {name: folder / "rescored" / name for name in names}
+    layouts = {name: below(folder / "layouts", f"{name}.json") for name in names}
+    gates = {
+        name: read_optional_table(below(folder / "gates", f"{name}.csv"), GATES) for name in names
+    }
+    rescored = {name: below(folder / "rescored", name) for name in names}
     return FinishedRun(
         folder=folder,
         facts=facts,
@@ -189,7 +191,7 @@ def read_run(folder: Path) -> FinishedRun:
             if path.is_dir()
         },
         **{
-            name: read_optional_table(folder / place, columns)
+            name: read_optional_table(below(folder, place), columns)
             for name, (place, columns) in FILES.items()
         },
     )
@@ -223,6 +225,11 @@ def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
     """run.json, and the models of pruning.csv; none without that file."""
     facts: Mapping[str, Any] = read_json(folder / "run.json", dict)
     table = read_optional_table(folder / "pruning.csv", models.COLUMNS)
+    if table is not None:
+        for setting in table["setting"].unique():
+            checked_name(setting, folder / "pruning.csv")
+    if facts.get("chosen") is not None:
+        checked_name(facts["chosen"], folder / "run.json")
     return facts, models.wide(
         pd.DataFrame(columns=models.COLUMNS) if table is None else table, facts
     )
@@ -233,12 +240,14 @@ def _read_roles(folder: Path) -> RolesFolder | None:
     if not folder.is_dir():
         return None
     tables = {
-        name: read_optional_table(folder / f"{name}.csv", columns)
+        name: read_optional_table(below(folder, f"{name}.csv"), columns)
         for name, columns in ROLES.items()
     }
     found = {name: table for name, table in tables.items() if table is not None}
     missing = [f"{name}.csv" for name in tables if name not in found]
-    missing += [name for name in ("facts.json", "examples.json") if not (folder / name).is_file()]
+    missing += [
+        name for name in ("facts.json", "examples.json") if not below(folder, name).is_file()
+    ]
     if missing:
         raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
     facts = read_json(folder / "facts.json", dict)
@@ -322,7 +331,7 @@ def _translations(folder: Path, names: list[str]) -> dict[str, list[str]]:
     """The lines of every translation file that is there; all have as many."""
     texts = {}
     for name in ("source", "reference", "full", *names):
-        texts[name] = _read_text(folder / f"{name}.txt")
+        texts[name] = _read_text(below(folder, f"{name}.txt"))
     lines = {
         name: text.removesuffix("\n").split("\n")
         for name, text in texts.items()

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from headwise.errors import HeadwiseError
+from headwise.files import below, checked_name
 from headwise.report import models
 from headwise.report.charts import Figure
 from headwise.report.format import NONE, capital, listed
@@ -72,6 +73,9 @@ def read_grid(folder: Path) -> Grid:
             f"{folder / 'grid.json'} should name the runs of a grid, each with folder, data and seed, but does not "
             f"({type(error).__name__}: {error}): run the study again."
         ) from None
+    for place, _, _ in runs:
+        for part in place.split("/"):
+            checked_name(part, folder / "grid.json")
     members = tuple(_member(folder, *run) for run in runs)
     found = [m.models.assign(data=m.data, seed=m.seed) for m in members if len(m.models)]
     empty = models.wide(pd.DataFrame(columns=models.COLUMNS), {}).assign(data="", seed=0)
@@ -81,7 +85,7 @@ def read_grid(folder: Path) -> Grid:
 
 
 def _member(grid: Path, place: str, data: str, seed: int) -> Member:
-    folder = grid / place
+    folder = below(grid, place)
     facts = dict[str, Any]()
     known = pd.DataFrame()
     trouble = ""

@@ -1,15 +1,14 @@
 """Which cross heads align: every head is ranked by its error, and a set of heads is chosen whose mean errs least.
 
 What is averaged is the heads' attention maps, as the programs do that read alignments from a model. A set is grown
-greedily on one half of the text and confirmed on the other. What is asked of heads differs for text that is translated
-(`pair_batches_of`, below) and text that is spoken (`word_times.py`).
+greedily on one half of the text and confirmed on the other. `alignment_heads.py` says what is asked of heads, in text that
+is translated and in text that is spoken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -18,14 +17,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headwise.attention import AttentionCall, Discovery, capture, device_of, evaluating
-from headwise.data.subwords import Coverage
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS, Head, Site
 from headwise.importance.sums import to_numpy
-from headwise.roles.alignment import Gold, linked_pairs
-from headwise.roles.passage import Passage, View
-from headwise.roles.passes import Half, Subject, half_of, pair_batches, run_model
-from headwise.roles.probe import REACH, same_way
+from headwise.roles.passes import Half, run_model
 from headwise.statistics import ratio_interval
 
 MOST = 10  # heads of a set
@@ -239,98 +234,3 @@ def candidate_rows(counts: Units, rules: Units, seed: int) -> pd.DataFrame:
         }
         tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
-
-
-def pair_batches_of(
-    subject: Subject, text: Sequence[tuple[str, str]], gold: Sequence[Gold] | None
-) -> AlignmentBatches:
-    """Batches of sentence pairs, with reference links or, without any, with those of eflomal."""
-    sources = subject.coverage.setdefault("source", Coverage())
-    targets = subject.coverage.setdefault("target", Coverage())
-    pairs, reference = linked_pairs(text, gold, subject.tokenizer, subject.limit, sources, targets)
-
-    def batches(half: Half) -> Iterator[AlignmentBatch]:
-        of_half = [pair for pair in pairs if half_of(pair[0].sentence) == half]
-        for batch in pair_batches(subject, of_half):
-            target, source = batch.sides["cross"]
-            yield pair_batch(batch.inputs, target, source, reference)
-
-    return batches
-
-
-def pair_batch(
-    inputs: dict[str, Tensor], target: Passage, source: Passage, reference: Mapping[str, Gold]
-) -> AlignmentBatch:
-    """A batch of sentence pairs.
-
-    A target word is aligned with the source word to which the positions that write it attend most, A. With the sure
-    links S and the possible ones P ⊇ S, alignment.error = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|), the alignment error
-    rate of Och & Ney (2003), and alignment = the share of target words with a possible link whose link in A is one.
-    Rules: the diagonal, shifted by a fixed number of words. A link outside the sentence is wrong.
-    """
-    # one source word too many: the place of a rule's link outside the sentence
-    shape = (len(target.ids), target.subwords.shape[1], source.subwords.shape[1] + 1)
-    gold = [reference[sentence.id] for sentence in target.sentences]
-    there = target.subwords > 0
-    sure, possible = (
-        link_mask([links[which] for links in gold], shape).to(there.device) & there[:, :, None]
-        for which in (0, 1)
-    )
-    linked = possible.any(-1)
-    size = there.sum(1) + sure.sum((1, 2))  # |A| + |S|
-
-    def hits(links: Tensor, answers: Tensor) -> Tensor:
-        """Whether each word's link is among some: answers B C W in and out."""
-        every = links[:, None].expand(-1, answers.shape[1], -1, -1)
-        return every.gather(3, answers[..., None])[..., 0] & there[:, None]
-
-    def counted(answers: Tensor) -> Counts:
-        among_possible = hits(possible, answers)
-        right = hits(sure, answers).sum(-1) + among_possible.sum(-1)
-        sizes = size[:, None].expand_as(right)
-        words = linked.sum(-1)[:, None].expand_as(right)
-        return {
-            "alignment.error": (sizes - right, sizes),
-            "alignment": ((among_possible & linked[:, None]).sum(-1), words),
-        }
-
-    return AlignmentBatch(
-        inputs,
-        partial(between, target, source),
-        partial(attended_words, source),
-        diagonals(target, source),
-        counted,
-    )
-
-
-def link_mask(links: Sequence[Iterable[tuple[int, int]]], shape: tuple[int, int, int]) -> Tensor:
-    """The links (source word, target word) of B sentences as booleans, B W V."""
-    out = torch.zeros(shape, dtype=torch.bool)
-    places = []
-    for number, of_sentence in enumerate(links):
-        for read, written in of_sentence:
-            places.append((number, written, read))
-    out[torch.tensor(places, dtype=torch.long).view(-1, 3).unbind(1)] = True
-    return out
-
-
-def between(target: Passage, source: Passage, call: AttentionCall) -> Tensor:
-    """Attention from target words to source words: B H W V."""
-    assert call.weights is not None
-    return View(call.weights, target, source).between
-
-
-def attended_words(source: Passage, maps: Tensor) -> Tensor:
-    """The source word that each target word attends to most: B C W."""
-    return maps.masked_fill((source.subwords == 0)[:, None, None], -1).argmax(-1)
-
-
-def diagonals(target: Passage, source: Passage) -> Tensor:
-    """The source words on the diagonal, shifted by −REACH … REACH words: B R W; the number of words where outside."""
-    size, words = target.subwords.shape
-    sentence, query = torch.ones_like(target.subwords).nonzero().unbind(1)
-    place = same_way(sentence, query, target, source).view(size, 1, words)
-    shifts = torch.arange(-REACH, REACH + 1, device=place.device)[:, None]
-    outside = source.subwords.shape[1]
-    shifted = place + shifts
-    return torch.where((shifted >= 0) & (shifted < outside), shifted, outside)

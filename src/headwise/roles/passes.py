@@ -32,14 +32,13 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Kind
 from headwise.roles.alignment import Gold, decoder_sides, possible_links
 from headwise.roles.coreference import windows
-from headwise.roles.generated import Readout
 from headwise.roles.induction import direct_output_weights, repeated_sequences
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import Arc, Probe, pointing
-from headwise.roles.probe_sums import AnswerSums
+from headwise.roles.probe import AnswerSums, Arc, Probe, pointing
 from headwise.roles.rare import TOP, histogram
 from headwise.roles.role import RoleTest, role
 from headwise.roles.shape import means, opening
+from headwise.roles.templates import Readout
 
 TOKENS = 4096  # positions in a batch
 WINDOW = 1024  # sentences that are sorted by length together

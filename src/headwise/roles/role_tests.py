@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from os import PathLike
@@ -26,7 +27,6 @@ from headwise.importance.untrained import untrained as untrained_model
 from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.roles.alignment import Gold, LinkedText
-from headwise.roles.changed_text import CHANGES, SENTENCES, sample_sentences
 from headwise.roles.examples import examples
 from headwise.roles.label import ENOUGH, KEY, find, labels, missing_roles, patterns
 from headwise.roles.passes import (
@@ -40,15 +40,16 @@ from headwise.roles.passes import (
     on_treebank,
     uncounted,
 )
-from headwise.roles.probe_sums import together
+from headwise.roles.probe import together
 from headwise.roles.rare import count_tokens
-from headwise.roles.role import UNTRAINED, category, role_of
+from headwise.roles.role import RANDOM_WORDS, SHUFFLED, UNTRAINED, category, role_of
 from headwise.tasks.task import AnyText, sentences
 
 FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
 COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
 TABLES = ("table", "roles", "labels", "patterns", "controls")
 CONTROL_COLUMNS = ("control", *KEY, "value", "n", "baseline", "found")
+SENTENCES = 1000  # of a text, that controls are tested on, at most
 
 
 @dataclass
@@ -364,3 +365,45 @@ def signature(
         "seed": seed,
         **environment_info(),
     }
+
+
+def random_words(sentences: Sequence[Annotated], seed: int) -> list[Annotated]:
+    """Every word written as a random word of the text; how often words occur, the trees and the mentions stay."""
+    draw = random.Random(seed)
+    forms = [word.form for sentence in sentences for word in sentence.words]
+    changed = []
+    for sentence in sentences:
+        words = [
+            replace(word, form=draw.choice(forms), space_after=True) for word in sentence.words
+        ]
+        changed.append(replace(sentence, words=tuple(words), written=None))
+    return changed
+
+
+def shuffled(sentences: Sequence[Annotated], seed: int) -> list[Annotated]:
+    """Every sentence with its words in random order; the tree goes along with them, mentions of entities are lost."""
+    draw = random.Random(seed)
+    changed = []
+    for sentence in sentences:
+        order = draw.sample(range(len(sentence.words)), len(sentence.words))
+        numbers = {old: new for new, old in enumerate(order)}
+        numbers[-1] = -1  # the governor of a root
+        words = []
+        for old in order:
+            word = sentence.words[old]
+            words.append(replace(word, governor=numbers[word.governor], space_after=True))
+        changed.append(replace(sentence, words=tuple(words), mentions=(), written=None))
+    return changed
+
+
+CHANGES: dict[str, Callable[[Sequence[Annotated], int], list[Annotated]]] = {
+    RANDOM_WORDS: random_words,
+    SHUFFLED: shuffled,
+}
+
+
+def sample_sentences(text: Iterable[Annotated], context: int) -> list[Annotated]:
+    """At most SENTENCES sentences, spread evenly over a text; all of one that is read by several sentences at once."""
+    every = list(text)
+    step = -(-len(every) // SENTENCES) if context == 1 else 1
+    return every[::step]

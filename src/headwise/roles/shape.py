@@ -14,8 +14,7 @@ from torch import Tensor
 
 from headwise.heads import Site
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import Probe, sum_over_queries
-from headwise.roles.probe_sums import COUNTS, AnswerSums
+from headwise.roles.probe import COUNTS, AnswerSums, Probe, sum_over_queries
 from headwise.roles.role import role
 from headwise.roles.syntactic import dependencies
 

@@ -362,7 +362,7 @@ def longest_path(builds: Sequence[Build], cost: Mapping[str, float]) -> list[str
     """The path through the graph that costs most, along builds that wait for each other (the critical path)."""
     parents: dict[str, list[str]] = {}
     for build in builds:
-        parents[build.name] = [name for name in build.after if name in cost]
+        parents[build.name] = [name for name in build.waits_for if name in cost]
     total: dict[str, float] = {}
     before: dict[str, str | None] = {}
     for name in TopologicalSorter(parents).static_order():
@@ -385,7 +385,7 @@ def plan_lines(builds: Sequence[Build]) -> list[str]:
     names, costs = max(map(len, cost), default=0), max(map(len, cost.values()), default=0)
     lines = []
     for build in builds:
-        waits = [name for name in build.after if name in left and not build.done]
+        waits = [name for name in build.waits_for if name in left and not build.done]
         after = f"  after {name_some_steps(waits)}" if waits else ""
         lines.append(
             f"{build.name:<{names}}  {cost[build.name]:>{costs}}{after}{'  (exclusive)' if build.exclusive else ''}"

@@ -13,12 +13,13 @@ from typing import Any
 from headwise.data.lines import read_lines
 from headwise.decoding.translator import speeds, translate
 from headwise.evaluation.answers import Answers, Losses, LossesOfOne, Translations
+from headwise.files import below
 from headwise.heads import HeadMask, write_text
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
 from headwise.study.estimate import BOOTSTRAP, Estimate
 from headwise.study.model_steps import full_model, model_of, model_step, prune_step
-from headwise.study.records import MADE, Result
+from headwise.study.records import STAGING, Result
 from headwise.study.run import Run, Split
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Variant
@@ -29,13 +30,13 @@ HALF = 0.5  # share of undecided gates from which on a model is no result
 
 
 @dataclass(frozen=True)
-class Answer(Step, ABC, stage="evaluate", names=""):
+class Answer(Step, ABC, stage="evaluate", name_format=""):
     """What models answer on a split: translations, or the losses of sentences."""
 
     split: Split
 
     @property
-    def follows(self) -> tuple[str, ...]:
+    def comes_after(self) -> tuple[str, ...]:
         return ("choose",) if self.split == "test" else ()
 
     @property
@@ -48,12 +49,12 @@ class Answer(Step, ABC, stage="evaluate", names=""):
 
 
 @dataclass(frozen=True)
-class Translate(Answer, names="translate/{0.split}/{0.variant.name}"):
+class Translate(Answer, name_format="translate/{0.split}/{0.variant.name}"):
     """A split in one model's translation, with sources and references beside it, in translations/."""
 
     variant: Variant
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [model_step(self.variant)]
 
     def inputs(self, run: Run) -> dict[str, Any]:
@@ -75,12 +76,12 @@ class Translate(Answer, names="translate/{0.split}/{0.variant.name}"):
         for name, side in sides.items():
             one_a_line = (" ".join(line.splitlines()) for line in side)
             content = "".join(f"{line}\n" for line in one_a_line)
-            write_text(work / MADE / self.file(name), content)
+            write_text(below(work / STAGING, self.file(name)), content)
         return cost
 
     def read(self, run: Run, variant: Variant) -> Translations:
-        lines = list(read_lines(run.folder / self.file(variant.name)))
-        references = list(read_lines(run.folder / self.file("reference")))
+        lines = list(read_lines(below(run.folder, self.file(variant.name))))
+        references = list(read_lines(below(run.folder, self.file("reference"))))
         return Translations(lines, references)
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -88,8 +89,10 @@ class Translate(Answer, names="translate/{0.split}/{0.variant.name}"):
 
 
 @dataclass(frozen=True)
-class MeasureLosses(Answer, names="losses/{0.split}/{0.order}"):
+class MeasureLosses(Answer, name_format="losses/{0.split}/{0.order}"):
     """The loss of every sentence under all models of a greedy order, or under one model, in losses/."""
+
+    VERSION = 2  # long documents are read in windows
 
     variants: tuple[Variant, ...]  # of one order, or one without; none: the full model alone
 
@@ -98,7 +101,7 @@ class MeasureLosses(Answer, names="losses/{0.split}/{0.order}"):
         first = self.variants[0] if self.variants else FULL
         return first.order.name if first.order else first.name
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [model_step(variant) for variant in (FULL, *self.variants)]
 
     def inputs(self, run: Run) -> dict[str, Any]:
@@ -114,13 +117,13 @@ class MeasureLosses(Answer, names="losses/{0.split}/{0.order}"):
             return model_of(run, self.variants[masks.index(mask)])
 
         own = any(prune_step(variant).has_weights(run) for variant in self.variants)
-        text = full_model(run).task.batches(run.text(self.split), run.progress)
+        text = full_model(run).task.quality_batches(run.text(self.split), run.progress)
         losses = Losses.measure(text, masks, cut if own else None)
-        losses.save(work / MADE / f"{self.name}.npz")
+        losses.save(below(work / STAGING, f"{self.name}.npz"))
         return {}
 
     def read(self, run: Run, variant: Variant) -> LossesOfOne:
-        losses = Losses.read(run.folder / f"{self.name}.npz")
+        losses = Losses.read(below(run.folder, f"{self.name}.npz"))
         return LossesOfOne(losses, (FULL, *self.variants).index(variant))
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -128,7 +131,7 @@ class MeasureLosses(Answer, names="losses/{0.split}/{0.order}"):
 
 
 @dataclass(frozen=True)
-class Evaluate(Step, stage="evaluate", names="evaluate/{0.split}/{0.variant.name}"):
+class Evaluate(Step, stage="evaluate", name_format="evaluate/{0.split}/{0.variant.name}"):
     """The quality of a model's answers, and its paired differences to those of others.
 
     others: the models that it is compared with, and the steps that have their answers. The result: `rows` of (measure,
@@ -144,7 +147,7 @@ class Evaluate(Step, stage="evaluate", names="evaluate/{0.split}/{0.variant.name
     def last(self) -> bool:
         return self.split == "test" or super().last
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [self.answer, *(answer for _, answer in self.others)]
 
     def inputs(self, run: Run) -> dict[str, Any]:
@@ -163,14 +166,14 @@ class Evaluate(Step, stage="evaluate", names="evaluate/{0.split}/{0.variant.name
 
 
 @dataclass(frozen=True)
-class MeasureSavings(Step, stage="evaluate", names="measure/{0.variant.name}"):
+class MeasureSavings(Step, stage="evaluate", name_format="measure/{0.variant.name}"):
     """What removal saves in weights, on disk (where saved), in memory and key/value cache, and its dev loss."""
 
     VERSION = 3  # the bytes of the key/value cache
 
     variant: Variant
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [model_step(self.variant)]
 
     def inputs(self, run: Run) -> dict[str, Any]:
@@ -186,7 +189,7 @@ class MeasureSavings(Step, stage="evaluate", names="measure/{0.variant.name}"):
         facts["parameters"] = model.parameters
 
         folder = "model" if self.variant == FULL else f"pruned/{self.variant.name}"
-        weights = run.folder / folder / WEIGHTS
+        weights = below(run.folder, folder) / WEIGHTS
         if weights.exists():
             facts["bytes"] = weights.stat().st_size
         return {**facts, "memory": model.weight_bytes, "cache_bytes": model.cache_bytes}
@@ -196,15 +199,15 @@ class MeasureSavings(Step, stage="evaluate", names="measure/{0.variant.name}"):
 
 
 @dataclass(frozen=True)
-class MeasureSpeed(Step, stage="evaluate", names="speed", exclusive=True):
+class MeasureSpeed(Step, stage="evaluate", name_format="speed", exclusive=True):
     """Tokens per second of decoding (median, least, most), by name."""
 
     variants: tuple[Variant, ...]
 
     last = True
-    follows = ("choose", "save")
+    comes_after = ("choose", "save")
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [model_step(variant) for variant in self.variants]
 
     def inputs(self, run: Run) -> dict[str, Any]:
@@ -226,7 +229,7 @@ class MeasureSpeed(Step, stage="evaluate", names="speed", exclusive=True):
 
 
 @dataclass(frozen=True)
-class Choose(Step, stage="evaluate", names="choose"):
+class Choose(Step, stage="evaluate", name_format="choose"):
     """The variant with the fewest heads that loses at most `max_drop` on dev.
 
     A model of whose gates at least half were undecided is never chosen: other heads might have stayed, had it trained
@@ -238,9 +241,9 @@ class Choose(Step, stage="evaluate", names="choose"):
     candidates: tuple[Evaluate, ...]  # the full model's first
 
     last = True
-    follows = ("evaluate/dev/",)
+    comes_after = ("evaluate/dev/",)
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [*self.candidates]
 
     def inputs(self, run: Run) -> dict[str, Any]:
@@ -281,17 +284,17 @@ def choose_smallest(
 
 
 @dataclass(frozen=True)
-class SaveChosen(Step, stage="evaluate", names="save"):
+class SaveChosen(Step, stage="evaluate", name_format="save"):
     """The weights of a chosen model that was cut without training, so it was not saved yet."""
 
     variant: Variant
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [model_step(self.variant)]
 
     def outputs(self, run: Run) -> list[str]:
         return [f"pruned/{self.variant.name}"]
 
     def make(self, run: Run, work: Path) -> Result:
-        model_of(run, self.variant).save(work / MADE / "pruned" / self.variant.name)
+        model_of(run, self.variant).save(below(work / STAGING / "pruned", self.variant.name))
         return {}

@@ -177,7 +177,7 @@ def checked_builds(builds: Sequence[Build]) -> Sequence[Build]:
         )
     known = set(names)
     for build in builds:
-        if missing := sorted(set(build.after) - known):
+        if missing := sorted(set(build.waits_for) - known):
             raise HeadwiseError(
                 f"The step {build.name} needs {', '.join(missing)}, but the study has no such step."
             )
@@ -188,7 +188,9 @@ def checked_builds(builds: Sequence[Build]) -> Sequence[Build]:
 def build_order(builds: Iterable[Build]) -> list[str]:
     """The names, each after all it waits for."""
     try:
-        return list(TopologicalSorter({build.name: build.after for build in builds}).static_order())
+        return list(
+            TopologicalSorter({build.name: build.waits_for for build in builds}).static_order()
+        )
     except CycleError as error:
         ring = " → ".join(error.args[1])
         raise HeadwiseError(f"The study's steps wait for each other in a ring: {ring}.") from None
@@ -202,7 +204,7 @@ def next_ready(
         return None
     begun, done = outcome.ended | running.keys(), set(outcome.done)
     for build in graph:
-        ready = build.name not in begun and done.issuperset(build.after)
+        ready = build.name not in begun and done.issuperset(build.waits_for)
         if ready and not (build.exclusive and running):
             return build
     return None
@@ -210,7 +212,7 @@ def next_ready(
 
 def skip(graph: Sequence[Build], outcome: StudyOutcome) -> None:
     """Leave out every build that waits, however far away, for a failed one."""
-    after = {build.name: build.after for build in graph}
+    after = {build.name: build.waits_for for build in graph}
     for name in build_order(graph):
         if name in outcome.ended:
             continue

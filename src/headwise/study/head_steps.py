@@ -13,6 +13,7 @@ from accelerate.utils import gather_object
 from headwise.attention import is_offloaded
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
+from headwise.files import below
 from headwise.heads import HeadMask, Site, save_table, write_text
 from headwise.importance.faithfulness import faithfulness
 from headwise.importance.interactions import COLUMNS as PAIR_COLUMNS
@@ -43,21 +44,23 @@ from headwise.roles.role_tests import (
 )
 from headwise.study.estimate import Estimate
 from headwise.study.model_steps import FULL_MODEL, full_model, model_of, prune_step
-from headwise.study.records import MADE, Result
+from headwise.study.records import STAGING, Result
 from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.variants import Variant
 
 
 @dataclass(frozen=True)
-class ScorePass(Step, stage="score", names="scores/{0.label}", shared=True, once=True):
+class ScorePass(
+    Step, stage="score", name_format="scores/{0.label}", distributed=True, late_in_other_runs=True
+):
     """The measures of one pass, sentence by sentence, in scores/LABEL/."""
 
     label: str
     measures: tuple[str, ...]
     VERSION = 2
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
@@ -69,7 +72,7 @@ class ScorePass(Step, stage="score", names="scores/{0.label}", shared=True, once
         return [self.name]
 
     def make(self, run: Run, work: Path) -> Result:
-        model, folder = full_model(run), work / MADE / self.name
+        model, folder = full_model(run), below(work / STAGING, self.name)
         text = model.task.batches(run.text("dev"), run.progress)
         refuse_unscorable(model, self.measures, text)
         with failing_together():
@@ -86,7 +89,7 @@ class ScorePass(Step, stage="score", names="scores/{0.label}", shared=True, once
             )
         for name, sums in scores.sums.items():
             if run.main:
-                sums.save(folder / f"{name}.npz")
+                sums.save(below(folder, f"{name}.npz"))
         for label, balance in scores.balances.items():
             run.progress.say(relevance_line(label, balance))
         return {"measures": list(scores.sums), "rows": scores.rows, "balances": scores.balances}
@@ -107,7 +110,7 @@ def read_scores(run: Run) -> Measurement:
         result = run.get_or_make(step)
         for name in result["measures"]:
             scores.sums[name] = SentenceSums.read(
-                run.folder / step.name / f"{name}.npz", heads, SCALES.get(facts(name).scale)
+                below(run.folder, f"{step.name}/{name}.npz"), heads, SCALES.get(facts(name).scale)
             )
         scores.rows += result["rows"]
         scores.balances |= result["balances"]
@@ -116,10 +119,12 @@ def read_scores(run: Run) -> Measurement:
 
 
 @dataclass(frozen=True)
-class ScoreUntrained(Step, stage="score", names="untrained", shared=True, once=True):
+class ScoreUntrained(
+    Step, stage="score", name_format="untrained", distributed=True, late_in_other_runs=True
+):
     """untrained.csv: the scores of the model's untrained controls."""
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
@@ -147,7 +152,7 @@ class ScoreUntrained(Step, stage="score", names="untrained", shared=True, once=T
         )
         if run.main:
             write_text(
-                work / MADE / "untrained.csv", found.to_csv(index=False, float_format="%.6g")
+                work / STAGING / "untrained.csv", found.to_csv(index=False, float_format="%.6g")
             )
         return {"twins": count}
 
@@ -158,10 +163,10 @@ class ScoreUntrained(Step, stage="score", names="untrained", shared=True, once=T
 
 
 @dataclass(frozen=True)
-class Score(Step, stage="score", names="score", once=True):
+class Score(Step, stage="score", name_format="score", late_in_other_runs=True):
     """heads.csv, its signature, and lrp.csv."""
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         controls = [ScoreUntrained()] if run.scoring.untrained else []
         return [*score_passes(run), *controls]
 
@@ -176,17 +181,19 @@ class Score(Step, stage="score", names="score", once=True):
         scores = collect_scores(
             model, text, scoring.measures, read_scores(run), run.plan.seed, controls
         )
-        save_table(scores.table, scores.signature, work / MADE / "heads.csv")
+        save_table(scores.table, scores.signature, work / STAGING / "heads.csv")
         relevance = relevance_table(scores.relevance)
-        write_text(work / MADE / "lrp.csv", relevance.to_csv(index=False, float_format="%.6g"))
-        return {}
+        write_text(work / STAGING / "lrp.csv", relevance.to_csv(index=False, float_format="%.6g"))
+        return {"left_out": text.left_out} if text.left_out else {}
 
 
 @dataclass(frozen=True)
-class MeasureInteractions(Step, stage="score", names="interactions", shared=True, once=True):
+class MeasureInteractions(
+    Step, stage="score", name_format="interactions", distributed=True, late_in_other_runs=True
+):
     """interactions.csv: what pairs of heads cost together, beyond what they cost alone."""
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
@@ -207,7 +214,7 @@ class MeasureInteractions(Step, stage="score", names="interactions", shared=True
         else:
             found = interactions(model, text, pairs, seed=run.plan.seed, progress=run.progress)
         if run.main:
-            found.save(work / MADE)
+            found.save(work / STAGING)
         return {
             "screened": len(found.table),
             "measured": len(found.measured),
@@ -220,12 +227,12 @@ class MeasureInteractions(Step, stage="score", names="interactions", shared=True
 
 
 @dataclass(frozen=True)
-class Judge(Step, stage="score", names="judge", shared=True, once=True):
+class Judge(Step, stage="score", name_format="judge", distributed=True, late_in_other_runs=True):
     """Which score to believe: faithfulness.csv and curves.csv."""
 
     VERSION = 2  # the areas CPR and CMD
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [*score_passes(run)]
 
     def inputs(self, run: Run) -> dict[str, Any]:
@@ -242,7 +249,8 @@ class Judge(Step, stage="score", names="judge", shared=True, once=True):
         for table, name in ((judged.agreement, "faithfulness"), (judged.curves, "curves")):
             if run.main:
                 write_text(
-                    work / MADE / f"{name}.csv", table.to_csv(index=False, float_format="%.6g")
+                    below(work / STAGING, f"{name}.csv"),
+                    table.to_csv(index=False, float_format="%.6g"),
                 )
         return {}
 
@@ -251,12 +259,12 @@ class Judge(Step, stage="score", names="judge", shared=True, once=True):
 
 
 @dataclass(frozen=True)
-class FindRoles(Step, stage="roles", names="roles", once=True):
+class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=True):
     """The tables of roles/, where the plan names a treebank or takes the embedded corpus, with their controls."""
 
     VERSION = 2  # more roles of language models
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
@@ -279,7 +287,7 @@ class FindRoles(Step, stage="roles", names="roles", once=True):
             seed=run.plan.seed,
             progress=run.progress,
         )
-        found.save(work / MADE / "roles")
+        found.save(work / STAGING / "roles")
         for warning in found.warnings:
             run.progress.say(f"  {warning}")
         held = (
@@ -342,14 +350,14 @@ def tested_again(run: Run, model: Model, mask: HeadMask) -> Roles:
 
 
 @dataclass(frozen=True)
-class Rescore(Step, stage="evaluate", names="rescored/{0.variant.name}", shared=True):
+class Rescore(Step, stage="evaluate", name_format="rescored/{0.variant.name}", distributed=True):
     """Scores and roles of a pruned model, in rescored/SETTING/: functions may have moved to other heads. Heads have the
     numbers of the full model."""
 
     variant: Variant
     VERSION = 2
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [prune_step(self.variant)]
 
     def inputs(self, run: Run) -> dict[str, Any]:
@@ -367,7 +375,7 @@ class Rescore(Step, stage="evaluate", names="rescored/{0.variant.name}", shared=
         measures, seed = run.scoring.pruned, run.plan.seed
         model = model_of(run, self.variant)
         mask = run.mask(self.variant)
-        folder = work / MADE / self.name
+        folder = below(work / STAGING, self.name)
         folder.mkdir(parents=True, exist_ok=True)
         if measures and len(mask):
             text = model.task.batches(run.text("dev"))

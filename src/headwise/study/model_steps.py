@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
+from headwise.files import below
 from headwise.heads import Head, HeadMask, write_text
 from headwise.importance.ablation import mean_outputs
 from headwise.loading import load
@@ -21,7 +22,7 @@ from headwise.pruning.greedy import Ranking, greedy_masks
 from headwise.pruning.prune import prune_by_training
 from headwise.study.estimate import Estimate
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
-from headwise.study.records import MADE, Result, digest
+from headwise.study.records import STAGING, Result, digest
 from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Order, Variant
@@ -35,12 +36,14 @@ MEANS = 2000  # training pairs that mean outputs are taken over
 
 
 @dataclass(frozen=True)
-class Train(Step, stage="train", names="train", shared=True, repeatable=True, costly=True):
+class Train(
+    Step, stage="train", name_format="train", distributed=True, reproducible=True, costly=True
+):
     """Train the model of the plan, or copy the given one, to model/."""
 
     VERSION = 2  # smaller chunks of the loss add up in another order
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return []
 
     def inputs(self, run: Run) -> dict[str, Any]:
@@ -58,7 +61,7 @@ class Train(Step, stage="train", names="train", shared=True, repeatable=True, co
     def outputs(self, run: Run) -> list[str]:
         return ["model"] if isinstance(run.plan.model, str) else ["model", "train"]
 
-    def weights(self, run: Run) -> list[str]:
+    def model_outputs(self, run: Run) -> list[str]:
         return ["model"]
 
     def make(self, run: Run, work: Path) -> Result:
@@ -72,7 +75,7 @@ class Train(Step, stage="train", names="train", shared=True, repeatable=True, co
         if run.generates:
             model.task.check_generates()
         if run.main:
-            model.save(work / MADE / "model")
+            model.save(work / STAGING / "model")
         return {
             "parameters": model.parameters,
             "heads": model.heads.to_json(),
@@ -89,7 +92,7 @@ FULL_MODEL = Train()
 
 def full_model(run: Run) -> Model:
     """The full model, made first where it is not there."""
-    run.get_or_make(FULL_MODEL, whole=True)
+    run.get_or_make(FULL_MODEL, with_weights=True)
     return run.full
 
 
@@ -118,9 +121,9 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
     how = training(run, model, work, shape.max_length)
     facts = converge(model.hf, tokenizer, model.discovery, how)
     if run.main:
-        model.save(work / MADE / "model")
-        write_text(work / MADE / "train" / "log.csv", (work / "log.csv").read_text())
-        shutil.copytree(work / "runs", work / MADE / "train" / "tensorboard", dirs_exist_ok=True)
+        model.save(work / STAGING / "model")
+        write_text(work / STAGING / "train" / "log.csv", (work / "log.csv").read_text())
+        shutil.copytree(work / "runs", work / STAGING / "train" / "tensorboard", dirs_exist_ok=True)
     return {
         **facts,
         "heads": model.heads.to_json(),
@@ -132,7 +135,9 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
 
 
 @dataclass(frozen=True)
-class RankHeads(Step, stage="prune", names="order/{0.order.name}", shared=True, costly=True):
+class RankHeads(
+    Step, stage="prune", name_format="order/{0.order.name}", distributed=True, costly=True
+):
     """A greedy order: the masks of its steps, as layouts in orders/."""
 
     sweep_index: int
@@ -144,7 +149,7 @@ class RankHeads(Step, stage="prune", names="order/{0.order.name}", shared=True, 
         assert isinstance(sweep, GreedySweep)
         return sweep
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
@@ -162,12 +167,12 @@ class RankHeads(Step, stage="prune", names="order/{0.order.name}", shared=True, 
 
     def make(self, run: Run, work: Path) -> Result:
         sweep = self.sweep(run)
-        (work / MADE / "orders" / self.order.name).mkdir(
+        below(work / STAGING / "orders", self.order.name).mkdir(
             parents=True, exist_ok=True
         )  # where no head is to go, too
         for kept, mask in greedy_masks(ranking(run, self.order, sweep.rescore), sweep).items():
             if run.main:
-                mask.save(work / MADE / "orders" / self.order.name / f"{kept}.json")
+                mask.save(below(work / STAGING / "orders", f"{self.order.name}/{kept}.json"))
         return {}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -192,9 +197,9 @@ def ranking(run: Run, order: Order, rescore: bool) -> Ranking:
 class Prune(
     Step,
     stage="prune",
-    names="prune/{0.variant.name}",
-    shared=True,
-    repeatable=True,
+    name_format="prune/{0.variant.name}",
+    distributed=True,
+    reproducible=True,
     costly=True,
 ):
     """One smaller model: its layout in layouts/, its weights in pruned/."""
@@ -215,13 +220,13 @@ class Prune(
         """Whether its weights are more than the full model's without some heads, so that they are saved."""
         return True
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
 
     def outputs(self, run: Run) -> list[str]:
-        return [self.layout, *self.weights(run)]
+        return [self.layout, *self.model_outputs(run)]
 
-    def weights(self, run: Run) -> list[str]:
+    def model_outputs(self, run: Run) -> list[str]:
         return [self.folder] if self.has_weights(run) else []
 
     def tuning_inputs(self, run: Run) -> dict[str, Any]:
@@ -237,8 +242,8 @@ class Prune(
 
     def save(self, run: Run, mask: HeadMask, model: Model, work: Path) -> None:
         if run.main:
-            mask.save(work / MADE / self.layout)
-            model.save(work / MADE / self.folder)
+            mask.save(below(work / STAGING, self.layout))
+            model.save(below(work / STAGING, self.folder))
 
     def tuned(self, run: Run, mask: HeadMask, work: Path) -> Result:
         """A layout cut out of the full model and fine-tuned for as long as gates are."""
@@ -259,7 +264,7 @@ class Prune(
 
 def fresh_model(run: Run) -> Model:
     """The full model, to be trained on."""
-    run.get_or_make(FULL_MODEL, whole=True)
+    run.get_or_make(FULL_MODEL, with_weights=True)
     return run.fresh()
 
 
@@ -288,7 +293,8 @@ class PruneByGates(Prune):
         self.save(run, pruned.mask, pruned.model, work)
         if run.main:
             write_text(
-                work / MADE / "gates" / f"{variant.name}.csv", (work / "gates.csv").read_text()
+                below(work / STAGING / "gates", f"{variant.name}.csv"),
+                (work / "gates.csv").read_text(),
             )
         for note in pruned.notes:
             run.progress.say(f"  {note}")
@@ -315,7 +321,7 @@ class PruneGreedily(Prune):
         sweep = self.sweep(run)
         return sweep.tune or sweep.compensate
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         assert self.variant.order is not None
         return [RankHeads(self.variant.sweep_index, self.variant.order)]
 
@@ -330,7 +336,7 @@ class PruneGreedily(Prune):
     def make(self, run: Run, work: Path) -> Result:
         sweep, order = self.sweep(run), self.variant.order
         assert order is not None
-        mask = HeadMask.read(run.folder / "orders" / order.name / f"{self.variant.kept}.json")
+        mask = HeadMask.read(below(run.folder / "orders", f"{order.name}/{self.variant.kept}.json"))
         if sweep.tune:
             return self.tuned(run, mask, work)
         if sweep.compensate:
@@ -339,7 +345,7 @@ class PruneGreedily(Prune):
             means = mean_outputs(model.hf, model.discovery, text)
             self.save(run, mask, model.remove(mask, means, grow=True), work)
         elif run.main:
-            mask.save(work / MADE / self.layout)
+            mask.save(below(work / STAGING, self.layout))
         return {}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -358,7 +364,7 @@ class MakeControl(Prune):
     def facts(self) -> Control:
         return control[self.name_of_control]
 
-    def needs(self, run: Run) -> list[Step]:
+    def dependencies(self, run: Run) -> list[Step]:
         reference = self.variant.reference
         return [FULL_MODEL, prune_step(reference)] if reference else [FULL_MODEL]
 
@@ -398,8 +404,8 @@ class MakeControl(Prune):
                 layout = made.model.layout
                 if layout is None or layout.heads != full.heads:
                     layout = HeadMask.full(full.heads)
-                layout.save(work / MADE / self.layout)
-            made.model.save(work / MADE / self.folder)
+                layout.save(below(work / STAGING, self.layout))
+            made.model.save(below(work / STAGING, self.folder))
         return {"notes": [], **made.facts}
 
     def case(self, run: Run, full: Model, work: Path) -> Case:
@@ -466,8 +472,8 @@ def model_of(run: Run, variant: Variant) -> Model:
         run.get_or_make(step)
         # Grow to whole units: the heads were removed by the unit that was asked for.
         return full_model(run).remove(run.mask(variant), grow=True)
-    run.get_or_make(step, whole=True)
-    return load(run.folder / step.folder, run.device)
+    run.get_or_make(step, with_weights=True)
+    return load(below(run.folder, step.folder), run.device)
 
 
 def keeps_all(run: Run, variant: Variant) -> bool:

@@ -1,9 +1,9 @@
 """The store of a run: what finished steps made, each under a key that says what it was made from.
 
-`.steps/NAME.json` records a finished step: its key, the keys it needed, its seconds, its outputs with size and SHA-256
-of every file, its result. Outputs are written into a work folder, moved to their places when all are whole, and only
-then recorded. A step whose record or files are damaged is not done. `.work/NAME-KEY/` holds unfinished work: a killed
-step goes on there. Of several processes all do a step; only the main one writes.
+`.steps/NAME.json` records a finished step: its key, the keys it depended on, its seconds, its outputs with size and
+SHA-256 of every file, its result. Outputs are written into a work folder, moved to their places when all are complete,
+and only then recorded. A step whose record or files are damaged is not done. `.work/NAME-KEY/` holds unfinished work: a
+killed step continues there. Of several processes all do a step; only the main one writes.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from headwise.study.step import Build
 
 Result = dict[str, Any]
-FIELDS: dict[str, Any] = {  # of a record, beside `content` and `threads`
+FIELDS: dict[str, Any] = {  # what every record must have; `content` and `threads` may be absent
     "name": str,
     "key": str,
     "seconds": (int, float),
-    "needs": dict,
+    "dependencies": dict,
     "texts": dict,
     "outputs": list,
     "files": dict,
     "result": dict,
 }
-MADE = "made"  # the folder inside a work folder that holds outputs under their own names
+STAGING = "staging"  # the folder inside a work folder where outputs wait, under their own names, until all are complete
 
 
 def digest(value: Any) -> str:
@@ -51,49 +51,55 @@ class Store:
     """The records and outputs in one run folder."""
 
     def __init__(self, folder: Path, progress: Progress) -> None:
-        self.folder, self.progress = folder, progress
-        self.together = True
+        self.folder = folder
+        self.progress = progress
+        # Whether all processes do the same steps at the same time, and so may wait for each other.
+        self.synchronized = True
 
     @property
     def main(self) -> bool:
         """Whether this process is the one that writes."""
-        from accelerate import (
-            PartialState,
-        )  # takes seconds, and a folder is refused before it is needed
+        # Imported late: this takes seconds, and the folder of another plan should be refused at once.
+        from accelerate import PartialState
 
         return bool(PartialState().is_main_process)
 
     def wait(self) -> None:
-        """Until all processes are here; not while one works alone."""
+        """Wait until all processes are here; not where one works alone."""
         from accelerate import PartialState
 
-        if self.together:
+        if self.synchronized:
             PartialState().wait_for_everyone()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Steps of the block run in one process and wait for no other."""
-        before, self.together = self.together, False
+        """A block whose steps are done in one process, which waits for no other."""
+        before = self.synchronized
+        self.synchronized = False
         try:
             yield
         finally:
-            self.together = before
+            self.synchronized = before
 
     def record(self, name: str) -> dict[str, Any]:
         """The record of a finished step, whatever it was made from; empty without one."""
         return read_record(self.path(name))
 
-    def seal(self, tables: Sequence[str]) -> None:
-        """Note size and hash of tables that are written from what steps recorded; they are no step of their own."""
-        write_text(self.path("tables"), sealed({"files": manifest(self.folder, tables)}))
+    def record_tables(self, tables: Sequence[str]) -> None:
+        """Record size and hash of tables that are written from what steps recorded, without a step of their own."""
+        write_text(self.path("tables"), with_checksum({"files": manifest(self.folder, tables)}))
 
     def path(self, name: str) -> Path:
-        return below(self.folder, f".steps/{label_of(name)}.json")
+        return below(self.folder / ".steps", f"{label_of(name)}.json")
 
     def records(self) -> dict[str, dict[str, Any]]:
         """All records by the name of their step."""
-        found = (read_record(path) for path in sorted((self.folder / ".steps").glob("*.json")))
-        return {record["name"]: record for record in found if "name" in record}
+        records: dict[str, dict[str, Any]] = {}
+        for path in sorted((self.folder / ".steps").glob("*.json")):
+            record = read_record(path)
+            if "name" in record:
+                records[record["name"]] = record
+        return records
 
     def holds(self, name: str, key: str, outputs: Sequence[str]) -> bool:
         """Whether a step was made from just these inputs, and these outputs are still as it wrote them."""
@@ -102,38 +108,44 @@ class Store:
 
     def damage(self, record: Mapping[str, Any], outputs: Sequence[str]) -> list[str]:
         """What is wrong with some outputs of a recorded step."""
-        lost = [
-            f"{output} is missing" for output in outputs if not below(self.folder, output).exists()
-        ]
-        return lost or damaged(self.folder, within(record["files"], outputs))
+        missing = []
+        for output in outputs:
+            if not below(self.folder, output).exists():
+                missing.append(f"{output} is missing")
+        return missing or damaged(self.folder, files_of_outputs(record["files"], outputs))
 
     def get_or_make(self, build: Build, required: Sequence[str]) -> Result:
         """The result of a step, made now unless the store holds it. required: outputs that must be there."""
         name = build.step.name
         label = label_of(name)
-        work = self.folder / ".work" / f"{label}-{build.key}"
+        work = below(self.folder / ".work", f"{label}-{build.key}")
         with self.locked(label):
-            held = self.agreed(self.main and self.holds(name, build.key, required))
-            record = self.record(name) if held else self.make(build, work, required)
+            stored = self.answer_of_main(self.main and self.holds(name, build.key, required))
+            record = self.record(name) if stored else self.make(build, work, required)
             if self.main:
-                # Once it is made, unfinished work from other inputs is of no use either.
-                any_key = "[0-9a-f]" * len(build.key)
-                unfinished = [work] if held else work.parent.glob(f"{label}-{any_key}")
+                unfinished = [work]
+                if not stored:
+                    # Unfinished work from other inputs is of no use any more.
+                    any_key = "[0-9a-f]" * len(build.key)
+                    unfinished += work.parent.glob(f"{label}-{any_key}")
                 for folder in unfinished:
                     shutil.rmtree(folder, ignore_errors=True)
             self.wait()  # the next step finds the outputs
         return dict(record["result"])
 
-    def agreed(self, mine: bool) -> bool:
-        """What the main process found, for all that work together: one that looked for itself might go another way."""
+    def answer_of_main(self, own: bool) -> bool:
+        """The answer of the main process, for all processes that do the same steps.
+
+        If each looked for itself, one might make a step that another one reads, and they would wait for each other.
+        """
         from accelerate import PartialState
         from accelerate.utils import broadcast_object_list
 
-        if not self.together or PartialState().num_processes == 1:
-            return mine
-        answer = [mine]
-        broadcast_object_list(answer)
-        return answer[0]
+        if not self.synchronized or PartialState().num_processes == 1:
+            return own
+        answers = [own]
+        broadcast_object_list(answers)
+        return answers[0]
 
     def make(self, build: Build, work: Path, required: Sequence[str]) -> dict[str, Any]:
         """Make a step and publish its outputs. Returns the new record."""
@@ -150,12 +162,14 @@ class Store:
         self.wait()  # nobody still reads what now moves
 
         outputs = build.outputs
-        reproducible = build.reproducible
-        files = manifest(work / MADE, outputs) if self.main else {}
-        content = digest(within(files, reproducible)) if reproducible else None
+        reproducible = build.reproducible_outputs
+        files = manifest(work / STAGING, outputs) if self.main else {}
+        content = digest(files_of_outputs(files, reproducible)) if reproducible else None
         if self.main and content and self.contents(build, before) - {content}:
             self.refuse_difference(build)
-        needs = {key: self.record(needed).get("content") for key, needed in build.needs.items()}
+        dependencies: dict[str, str | None] = {}
+        for key, parent in build.dependencies.items():
+            dependencies[key] = self.record(parent).get("content")
         record = {
             "name": name,
             "key": build.key,
@@ -163,7 +177,7 @@ class Store:
             "threads": torch.get_num_threads(),
             "device": build.run.device_name,
             "content": content,
-            "needs": needs,
+            "dependencies": dependencies,
             "texts": build.run.fingerprints,
             "outputs": outputs,
             "files": files,
@@ -174,8 +188,8 @@ class Store:
             if before.get("key") not in (None, build.key):
                 self.forget_derived(before["key"], build)
             self.path(name).unlink(missing_ok=True)
-            self.publish(work / MADE, outputs, before.get("outputs", []))
-            write_text(self.path(name), sealed(record))
+            self.publish(work / STAGING, outputs, before.get("outputs", []))
+            write_text(self.path(name), with_checksum(record))
         return record
 
     def say_why(self, build: Build, before: Mapping[str, Any], required: Sequence[str]) -> None:
@@ -184,7 +198,7 @@ class Store:
         if before.get("key") == build.key:
             damage = "; ".join(self.damage(before, required)[:3])
             self.progress.say(f"  {name} is made again: {damage}.")
-        elif before and build.reproducible:
+        elif before and build.reproducible_outputs:
             self.progress.say(
                 f"  {name} is made again, with all that was derived from it: what it is made from changed."
             )
@@ -192,9 +206,9 @@ class Store:
             self.progress.say(f"  {name} is made again: its record is damaged.")
 
     def contents(self, build: Build, before: Mapping[str, Any]) -> set[str]:
-        """What the reproducible outputs of a step were before, as its record and the records of what was derived from
-        it say."""
-        contents = {record["needs"].get(build.key) for record in self.records().values()}
+        """Hashes of what the reproducible outputs of a step were before, as its record and the records of what was
+        derived from it say."""
+        contents = {record["dependencies"].get(build.key) for record in self.records().values()}
         if before.get("key") == build.key:
             contents.add(before.get("content"))
         return contents - {None}
@@ -222,7 +236,7 @@ class Store:
             yield
             return
         (self.folder / ".steps").mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / ".steps" / f"{label}.lock"):
+        with FileLock(below(self.folder / ".steps", f"{label}.lock")):
             yield
 
     def forget_derived(self, key: str, build: Build) -> None:
@@ -233,37 +247,39 @@ class Store:
         records = self.records()
         records.pop(build.step.name, None)
 
-        lost: list[dict[str, Any]] = []
+        # Collect what was made from the step, then what was made from that, until there is no more.
+        derived: list[dict[str, Any]] = []
         keys = {key}
         while True:
-            derived = [
-                name for name, record in records.items() if not keys.isdisjoint(record["needs"])
-            ]
-            if not derived:
+            names = []
+            for name, record in records.items():
+                if not keys.isdisjoint(record["dependencies"]):
+                    names.append(name)
+            if not names:
                 break
-            for name in derived:
+            for name in names:
                 record = records.pop(name)
-                lost.append(record)
+                derived.append(record)
                 keys.add(record["key"])
 
         used = set(build.outputs)
         for record in records.values():
             used.update(record["outputs"])
-        for record in reversed(lost):  # a run that is killed here still finds what led to the rest
+        # The last ones first: a run that is killed here still finds what led to the rest.
+        for record in reversed(derived):
             for output in set(record["outputs"]) - used:
-                delete_path(self.folder / output)
+                delete_path(below(self.folder, output))
             self.path(record["name"]).unlink(missing_ok=True)
 
-    def publish(self, made: Path, outputs: Sequence[str], before: Sequence[str]) -> None:
+    def publish(self, staging: Path, outputs: Sequence[str], before: Sequence[str]) -> None:
         """Move outputs to their places, and remove those that other inputs had left there."""
         for path in {*before, *outputs}:
-            if (self.folder / path).is_dir() or path not in outputs:
-                delete_path(self.folder / path)
+            if below(self.folder, path).is_dir() or path not in outputs:
+                delete_path(below(self.folder, path))
         for path in outputs:
-            (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (made / path).replace(
-                self.folder / path
-            )  # a file that others read is there at every moment
+            below(self.folder, path).parent.mkdir(parents=True, exist_ok=True)
+            # Replaced, not removed and written: a file that others read is there at every moment.
+            below(staging, path).replace(below(self.folder, path))
 
 
 def label_of(name: str) -> str:
@@ -279,14 +295,14 @@ def delete_path(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def within(files: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-    """The files of a manifest that belong to some outputs."""
-    starts = tuple(f"{output}/" for output in outputs)
-    return {file: facts for file, facts in files.items() if f"{file}/".startswith(starts)}
+def files_of_outputs(files: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    """The files of a manifest that belong to some outputs, which are files or folders."""
+    folders = tuple(f"{output}/" for output in outputs)
+    return {file: facts for file, facts in files.items() if f"{file}/".startswith(folders)}
 
 
-def sealed(record: Mapping[str, Any]) -> str:
-    """A record as its file has it, with a sum over all it says."""
+def with_checksum(record: Mapping[str, Any]) -> str:
+    """A record as its file has it, with a checksum (`sum`) over all it says."""
     facts = json.loads(json.dumps(record))
     return json.dumps({**facts, "sum": digest(facts)}, indent=1)
 
@@ -295,25 +311,27 @@ def read_record(path: Path) -> dict[str, Any]:
     """A record; empty where there is none, it is damaged, or an output would lie outside the folder."""
     try:
         stat = path.stat()
-        return parsed(path, stat.st_mtime_ns, stat.st_size)
+        return parse_record(path, stat.st_mtime_ns, stat.st_size)
     except (OSError, ValueError, RecursionError):
         return {}
 
 
 @lru_cache(maxsize=4096)
-def parsed(path: Path, changed: int, size: int) -> dict[str, Any]:
-    """A record as it was at some time: a study of many steps looks at all of them after every one."""
-    data = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(data, dict) or data.pop("sum", None) != digest(data):
+def parse_record(path: Path, changed: int, size: int) -> dict[str, Any]:
+    """A record, read once as long as the time and the size of its file stay: a study of many steps reads all records
+    after every step."""
+    record = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(record, dict) or record.pop("sum", None) != digest(record):
         return {}
-    if not all(isinstance(data.get(name), kind) for name, kind in FIELDS.items()):
+    for name, kind in FIELDS.items():
+        if not isinstance(record.get(name), kind):
+            return {}
+    for facts in record["files"].values():
+        if not isinstance(facts, list) or len(facts) != 2:  # size and hash
+            return {}
+    if not all(map(is_inside, [*record["outputs"], *record["files"]])):
         return {}
-    inside = all(map(is_inside, [*data["outputs"], *data["files"]]))
-    return (
-        data
-        if inside and all(isinstance(f, list) and len(f) == 2 for f in data["files"].values())
-        else {}
-    )
+    return record
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
+from headwise.files import below
 from headwise.heads import HeadMap, HeadMask
 from headwise.importance.measures import measure
 from headwise.loading import load, task_class
@@ -74,23 +75,23 @@ class Run:
     def build(self, step: Step) -> Build:
         return Build(step, self)
 
-    def done(self, step: Step, whole: bool = False) -> bool:
+    def done(self, step: Step, with_weights: bool = False) -> bool:
         """Whether the store holds a step's outputs; weights that the plan does not keep need not be there, but for
-        `whole`."""
+        `with_weights`."""
         if not self.store.record(step.name):
             return False  # no key is needed, and no text for it
         build = self.build(step)
-        return self.store.holds(step.name, build.key, build.required(whole))
+        return self.store.holds(step.name, build.key, build.required_outputs(with_weights))
 
-    def get_or_make(self, step: Step, whole: bool = False) -> Result:
-        """The result of a step, made now unless the store holds it. whole: its weights must be there, too."""
-        alone = not self.store.together and PartialState().num_processes > 1
-        if alone and step.shared and not self.done(step, whole):
+    def get_or_make(self, step: Step, with_weights: bool = False) -> Result:
+        """The result of a step, made now unless the store holds it. with_weights: its weights must be there, too."""
+        alone = not self.store.synchronized and PartialState().num_processes > 1
+        if alone and step.distributed and not self.done(step, with_weights):
             raise HeadwiseError(
                 f"{step.name} must be made again, which several processes cannot do here: run one."
             )
         build = self.build(step)
-        return self.store.get_or_make(build, build.required(whole))
+        return self.store.get_or_make(build, build.required_outputs(with_weights))
 
     def result(self, step: Step) -> Result | None:
         """The result of a step that is done; None of one that is not."""
@@ -233,7 +234,7 @@ class Run:
 
     def mask(self, variant: Variant) -> HeadMask:
         """The heads of the full model that a variant keeps; all of them where it has no layout."""
-        layout = self.folder / "layouts" / f"{variant.name}.json"
+        layout = below(self.folder / "layouts", f"{variant.name}.json")
         if layout.exists():
             return HeadMask.read(layout)
         assert self.heads is not None

@@ -226,7 +226,7 @@ class Schedule:
         names: list[str] = []
         for other in steps:
             possible = other.model is None or not self.has_failed(other.model)
-            if other.name.startswith(step.follows) and possible:
+            if other.name.startswith(step.comes_after) and possible:
                 names.append(other.name)
         return names
 

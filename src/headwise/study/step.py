@@ -1,8 +1,10 @@
 """A step of a study, and its build in a run.
 
-A step is a small frozen dataclass: which steps it needs, what else goes into it, what it writes, how it is made. It
-belongs to no run. A build is a step in one run: the run gives it a key, a hash of all that goes into it, so that nearly
-every key is known before anything is made. The store keeps what was made, under its key.
+A step is a small frozen dataclass. It says which steps it depends on, what else goes into it, what it writes, and how
+it is made. It belongs to no run.
+
+A build is a step in one run. The run gives it a key, a hash of all that goes into it, so that nearly every key is known
+before anything is made. The store keeps what was made, under its key.
 """
 
 from __future__ import annotations
@@ -23,41 +25,45 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step(ABC):
-    """One step of a study. Subclasses say, beside their fields:
+    """One step of a study. Its class says, as keywords of its definition:
 
-    stage: the word that `--only` knows. names: how a step is named by its fields, uniquely in a run. shared: several
-    processes do it together, else the main one alone. exclusive: nothing else may run meanwhile (timings). repeatable:
-    made again, it must give the same. VERSION is part of the key: raise it when the code changes so that results do.
+    stage: the word that `--only` knows. name_format: its name, from its fields; unique in a run. distributed: of several
+    processes all do it together; else the main one does it alone. exclusive: nothing else may run at the same time
+    (timings). reproducible: made again from the same inputs, its model (or, without one, its outputs) must be the same.
+    costly: it takes so long that a study of several such steps wants an estimate.
 
-    Where a step stands in the order of a study: follows: the starts of the names of steps that it comes after, though
-    it does not need their results. last: all runs come to it after everything else. once: the first run makes it early,
-    the others after everything else. costly: it takes long enough that a study of several wants an estimate.
+    And where it stands in the order of a study. last: every run makes it after everything else. late_in_other_runs: the
+    first run makes it in its place, the others after everything else, since the heads of one seed are enough to read at
+    first. comes_after: the steps that it comes after without using their results, as beginnings of their names.
+
+    VERSION is part of the key: raise it when a change of the code changes results.
     """
 
     VERSION: ClassVar[int] = 1
     stage: ClassVar[str]
-    names: ClassVar[str]
-    shared: ClassVar[bool] = False
+    name_format: ClassVar[str]
+    distributed: ClassVar[bool] = False
     exclusive: ClassVar[bool] = False
-    repeatable: ClassVar[bool] = False
-    once: ClassVar[bool] = False
+    reproducible: ClassVar[bool] = False
     costly: ClassVar[bool] = False
+    late_in_other_runs: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **facts: Any) -> None:
-        for name, value in facts.items():
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        # `class Train(Step, stage="train")` sets Train.stage: no field, because all steps of a class have the same.
+        for name, value in keywords.items():
             setattr(cls, name, value)
 
     @property
     def name(self) -> str:
-        return self.names.format(self)
+        return self.name_format.format(self)
 
     @property
     def model(self) -> Variant | None:
-        """The model that it makes or measures, where it is about a single one."""
+        """The model that the step makes or measures; None where it is about several, or about none."""
         return getattr(self, "variant", None)
 
     @property
-    def follows(self) -> tuple[str, ...]:
+    def comes_after(self) -> tuple[str, ...]:
         return ()
 
     @property
@@ -65,39 +71,44 @@ class Step(ABC):
         return self.model is not None and self.model.from_random_weights
 
     @abstractmethod
-    def needs(self, run: Run) -> Sequence[Step]:
+    def dependencies(self, run: Run) -> Sequence[Step]:
         """The steps whose results go in."""
 
     def inputs(self, run: Run) -> Mapping[str, Any]:
-        """All else that goes in: options, seeds, fingerprints of texts. Asked for only when the key is: no test text
-        is opened before the choice."""
+        """All else that goes in: options, seeds, fingerprints of texts.
+
+        Asked for only when the key is, so that no test text is opened before the choice.
+        """
         return {}
 
     def outputs(self, run: Run) -> Sequence[str]:
-        """What is written below the run folder."""
+        """The files and folders that the step writes, relative to the run folder."""
         return ()
 
-    def weights(self, run: Run) -> Sequence[str]:
-        """Those outputs that hold a model."""
+    def model_outputs(self, run: Run) -> Sequence[str]:
+        """Those outputs that hold the weights of a model. A plan with `weights = "chosen"` does not keep them."""
         return ()
 
     @abstractmethod
     def make(self, run: Run, work: Path) -> Result:
-        """Do it: write the outputs below `work / MADE`, and give what is worth recording."""
+        """Do the step: write the outputs below `work / STAGING`, and return what is worth recording."""
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
-        """About how long it takes."""
+        """About how long the step takes."""
         return 0.0
 
 
 @dataclass(frozen=True)
 class Build:
-    """A step in its run. Where a study lists its builds: after: the names of those that it waits for, seconds: about
-    how long it takes, done: whether the store held it by then."""
+    """A step in its run.
+
+    Known where a study lists its builds: waits_for, the names of the builds that must be done before; seconds, about how
+    long it takes; done, whether the store held its outputs by then.
+    """
 
     step: Step
     run: Run
-    after: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
     seconds: float = 0.0
     done: bool = False
 
@@ -112,37 +123,42 @@ class Build:
 
     @property
     def key(self) -> str:
-        """The hash of everything that goes into it."""
+        """The hash of everything that goes in. The run remembers it: texts and options stay the same for a run."""
         keys = self.run.keys
         if self.step not in keys:
-            needs = [self.run.build(needed).key for needed in self.step.needs(self.run)]
+            parents = []
+            for step in self.step.dependencies(self.run):
+                parents.append(self.run.build(step).key)
             inputs = dict(self.step.inputs(self.run))
-            keys[self.step] = digest([self.step.name, self.step.VERSION, inputs, needs])
+            keys[self.step] = digest([self.step.name, self.step.VERSION, inputs, parents])
         return keys[self.step]
 
     @property
-    def needs(self) -> dict[str, str]:
+    def dependencies(self) -> dict[str, str]:
         """The names of the steps that it uses, by their keys."""
-        return {self.run.build(needed).key: needed.name for needed in self.step.needs(self.run)}
+        names: dict[str, str] = {}
+        for step in self.step.dependencies(self.run):
+            names[self.run.build(step).key] = step.name
+        return names
 
     @property
     def outputs(self) -> list[str]:
         return list(self.step.outputs(self.run))
 
-    def required(self, whole: bool = False) -> list[str]:
-        """The outputs that must be there. whole: with weights that the plan does not keep."""
-        if whole or self.run.plan.weights == "all":
+    def required_outputs(self, with_weights: bool = False) -> list[str]:
+        """The outputs without which it is not done. with_weights: also the weights that the plan does not keep."""
+        if with_weights or self.run.plan.weights == "all":
             return self.outputs
-        weights = self.step.weights(self.run)
+        weights = self.step.model_outputs(self.run)
         return [path for path in self.outputs if path not in weights]
 
     @property
-    def reproducible(self) -> list[str]:
-        """The outputs that must be the same when they are made again, or all that was derived from them would be of
-        another model."""
-        if not self.step.repeatable:
+    def reproducible_outputs(self) -> list[str]:
+        """The outputs that must be the same when they are made again; otherwise all that was derived from them would
+        be of another model."""
+        if not self.step.reproducible:
             return []
-        return list(self.step.weights(self.run)) or self.outputs
+        return list(self.step.model_outputs(self.run)) or self.outputs
 
     def make(self, work: Path) -> Result:
         return self.step.make(self.run, work)

@@ -19,15 +19,28 @@ from transformers import OPTConfig, OPTForCausalLM
 from headwise.data.text import Text
 from headwise.heads import Head, HeadMap
 from headwise.model import Model
-from headwise.roles.names import NAMES, PLACES, TEMPLATES
-from headwise.roles.names import THINGS as GIVEN
-from headwise.roles.names import draw_name_sentence as choice
-from headwise.roles.retrieval import COLOURS, FILLING, THINGS, hidden
-from headwise.roles.successor import ROUND, SEQUENCES
+from headwise.roles.templates import (
+    COLOURS,
+    FILLING,
+    NAMES,
+    PLACES,
+    ROUND,
+    SEQUENCES,
+    TEMPLATES,
+    THINGS,
+    hidden,
+)
+from headwise.roles.templates import THINGS as GIVEN
+from headwise.roles.templates import draw_name_sentence as choice
 from headwise.truth import toy_language
-from headwise.truth.planted import PlantedHead, PlantedModel, all_weights, place_heads
 from headwise.truth.planted_causal import spread_vectors
-from headwise.truth.planted_heads import at_offset
+from headwise.truth.planted_heads import (
+    PlantedHead,
+    PlantedModel,
+    all_weights,
+    at_offset,
+    place_heads,
+)
 from headwise.truth.residual_stream import CIRCLES, Stream, Wiring, position_codes
 
 HEADS, SIZE, LAYERS = 6, 64, 3

@@ -10,9 +10,8 @@ from torch import Tensor
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.sums import SentenceSums
-from headwise.roles import probe_sums as module
-from headwise.roles.probe import Probe
-from headwise.roles.probe_sums import AnswerSums, together
+from headwise.roles import probe as module
+from headwise.roles.probe import AnswerSums, Probe, together
 
 
 def probe(

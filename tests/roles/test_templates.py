@@ -21,13 +21,19 @@ from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.roles.alignment import split_into_words
-from headwise.roles.generated import Generated, Readout, first_subwords
-from headwise.roles.names import NAMES, names_texts
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import Probe
-from headwise.roles.retrieval import retrieval_texts
 from headwise.roles.shape import delimiter
-from headwise.roles.successor import SEQUENCES, successor_texts
+from headwise.roles.templates import (
+    NAMES,
+    SEQUENCES,
+    Generated,
+    Readout,
+    first_subwords,
+    names_texts,
+    retrieval_texts,
+    successor_texts,
+)
 from roles.handmade import baselines, first_subword, found_in, random_weights, values
 
 SITE = Site("decoder-self", 0)

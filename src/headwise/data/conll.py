@@ -1,0 +1,432 @@
+"""Sentences of CoNLL-U and CoNLL-2012 files, checked: every error names the file and the line.
+
+CoNLL-U (https://universaldependencies.org/format.html): ten columns, words numbered 1, 2, 3, one root, no cycle. The
+`conllu` library reads the rows; it also accepts what is not a tree, so the checks are here.
+
+CoNLL-2012 (OntoNotes; Pradhan et al. 2012, "CoNLL-2012 shared task", section 4): coreference in the last column,
+phrases in the sixth. The files have phrases and no dependencies, so governors come from head rules for phrases like
+those of Collins 1999 (appendix A), with content words as heads as in Universal Dependencies; relations stay empty. A
+blank follows every word, as the files do not say where the original has none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+from conllu.exceptions import ParseException
+from conllu.parser import (
+    DEFAULT_FIELDS,
+    parse_dict_value,
+    parse_id_value,
+    parse_int_value,
+    parse_line,
+)
+
+from headwise.data.annotated import Annotated, Cycle, Mention, Span, Word, depths, lay_out, mention
+from headwise.data.lines import read_lines, whole_lines
+from headwise.errors import HeadwiseError
+
+LONGEST = 10_000  # lines of a sentence
+_TWO_BLANKS = re.compile(" {2,}")  # `conllu` would begin a new column there
+_PARSERS = {  # the other columns stay as they are
+    "id": lambda cells, i: parse_id_value(cells[i]),
+    "head": lambda cells, i: parse_int_value(cells[i]),
+    "misc": lambda cells, i: parse_dict_value(cells[i]) or {},
+}
+
+_BRACKET = re.compile(r"\(([^()]+)(\)?)|([^()]+)\)")
+_BRACKETS = re.compile(r"(?:\([^()]++\)?|[^()]++\))*+")  # never goes back, so its time is linear
+_PART = re.compile(r"\[(\d+)/\d+\]$")  # "e1[1/2]": the first of two parts of a mention
+
+
+def entity_mentions(
+    rows: Sequence[tuple[int, bool, str]], words: Sequence[Word], sentence: int, where: str
+) -> tuple[tuple[Mention, ...], int]:
+    """The mentions of one sentence, from brackets as in GUM, CorefUD and CoNLL-2012, and the number of skipped ones.
+
+    "(1-person-new" opens a mention of entity 1 at this word, "1)" closes it, "(1-person-new)" is a mention of one word;
+    the fields behind the entity are not used. rows: (index of the word, True, brackets), or for an empty node (index of
+    the next word, False, brackets). Mentions of empty nodes only (pronouns that are not written) and mentions in
+    several parts are skipped. where: the sentence, for errors. Raises HeadwiseError for brackets that do not match.
+    """
+    opened: dict[str, list[int]] = defaultdict(list)
+    spans: list[tuple[int, int, str]] = []
+    for index, is_word, value in rows:
+        if not _BRACKETS.fullmatch(value):
+            raise HeadwiseError(
+                f"{where}: the coreference '{value}' is not a run of brackets such as '(e1' and 'e1)'."
+            )
+        for opener, closed_at_once, closer in _BRACKET.findall(value):
+            entity = (opener or closer).split("-")[0]
+            if opener:
+                opened[entity].append(index)
+            if closer and not opened[entity]:
+                raise HeadwiseError(
+                    f"{where}: the coreference '{value}' closes '{entity}', which is not open."
+                )
+            if closer or closed_at_once:
+                spans.append((opened[entity].pop(), index + is_word, entity))
+    if left := [entity for entity, starts in opened.items() if starts]:
+        raise HeadwiseError(
+            f"{where}: the mention of entity '{left[0]}' is opened but never closed."
+        )
+    parts = [_PART.search(entity) for _, _, entity in spans]
+    usable = [
+        span for span, part in zip(spans, parts, strict=True) if span[0] < span[1] and not part
+    ]
+    continued = sum(part is not None and part[1] != "1" for part in parts)
+    in_order = sorted(usable, key=lambda span: (span[0], -span[1]))
+    steps = depths(words)
+    mentions = (
+        mention(words, entity, sentence, start, end, steps) for start, end, entity in in_order
+    )
+    return tuple(mentions), len(spans) - len(usable) - continued
+
+
+# CoNLL-U
+
+
+@dataclass
+class _Block:
+    """The rows of one sentence: comments, words, multi-word tokens, entities (index, whether it is a word, brackets).
+
+    tokens: by the index of their first word, (end, form, whether a blank follows).
+    """
+
+    file: Path
+    comments: dict[str, str] = field(default_factory=dict)
+    words: list[Word] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)  # of each word
+    tokens: dict[int, tuple[int, str, bool]] = field(default_factory=dict)
+    entities: list[tuple[int, bool, str]] = field(default_factory=list)
+
+    @property
+    def where(self) -> str:
+        return f"The sentence at line {self.lines[0]} of '{self.file}'"
+
+
+def read_conllu(file: Path) -> Iterator[Annotated]:
+    """The sentences of a file that exists, one by one; gzip, a byte order mark and Windows line ends are understood.
+
+    A sentence before any `# newdoc` is a document of its own. Raises HeadwiseError where the file is not CoNLL-U.
+    """
+    name = file.name.removesuffix(".gz").removesuffix(".conllu")
+    document, documents, index = "", 0, 0
+    for number, block in enumerate(_blocks(file), start=1):
+        if "newdoc" in block.comments or "newdoc id" in block.comments:
+            documents, index = documents + 1, 0
+            document = block.comments.get("newdoc id") or f"{name}-document-{documents}"
+        if not block.words:
+            continue
+        _check_tree(block)
+        id = block.comments.get("sent_id") or f"{name}-{number}"
+        if block.entities and not document:
+            raise HeadwiseError(
+                f"{block.where} has coreference but is in no document: write '# newdoc id = NAME' where one begins."
+            )
+        mentions, skipped = entity_mentions(block.entities, block.words, index, block.where)
+        yield Annotated(tuple(block.words), id, document or id, mentions, _written(block), skipped)
+        index += 1
+
+
+def _blocks(file: Path) -> Iterator[_Block]:
+    """Comments and rows up to each blank line."""
+    block, begun = _Block(file), 0
+    for number, line in enumerate(chain(whole_lines(file), [""]), start=1):
+        if line := line.rstrip("\r\n"):
+            _add(block, line, number)
+            begun = begun or number
+            if number - begun == LONGEST:
+                raise HeadwiseError(
+                    f"The sentence at line {begun} of '{file}' has more than {LONGEST:,} lines: "
+                    "a blank line ends a sentence."
+                )
+        elif begun:
+            yield block
+            block, begun = _Block(file), 0
+
+
+def _add(block: _Block, line: str, number: int) -> None:
+    """One line into the block: a comment, a word, a multi-word token (id 3-4) or an empty node (id 3.1)."""
+    if line.startswith("#"):
+        key, _, value = line[1:].partition("=")
+        block.comments[key.strip()] = value.strip()
+        return
+    where = f"Line {number} of '{block.file}'"
+    if (columns := line.count("\t") + 1) != len(DEFAULT_FIELDS):
+        raise HeadwiseError(
+            f"{where} has {columns} columns: a row of CoNLL-U has 10, separated by tabs."
+        )
+    try:
+        row = parse_line(_TWO_BLANKS.sub(" ", line), DEFAULT_FIELDS, _PARSERS)
+    except (ParseException, ValueError) as error:  # ValueError: a number of more than 4,300 digits
+        raise HeadwiseError(f"{where} is not CoNLL-U: {error}") from error
+    id, form, misc, count = row["id"], row["form"], row["misc"], len(block.words)
+    space_after = misc.get("SpaceAfter") != "No"
+    match id:
+        case int() if id == count + 1:
+            head, relation, lemma = (
+                row["head"],
+                row["deprel"],
+                form if row["lemma"] == "_" else row["lemma"],
+            )
+            if head is None or head < 0:
+                raise HeadwiseError(
+                    f"{where} has no head: every word of a tree has one, 0 for the root."
+                )
+            base = relation.partition(":")[0]
+            block.words.append(
+                Word(form, lemma, row["upos"], head - 1, base, relation, space_after)
+            )
+            block.lines.append(number)
+        case (int(first), "-", int(last)) if first == count + 1 < last and not _inside_token(block):
+            block.tokens[count] = (last, form, space_after)
+        case (int(before), ".", int()) if before == count:
+            pass
+        case _:
+            shown = line.partition("\t")[0]
+            raise HeadwiseError(
+                f"{where} has the id '{shown}' in place of {count + 1}: words count 1, 2, 3."
+            )
+    is_word = isinstance(id, int)
+    if "Entity" in misc and (is_word or id[1] == "."):
+        block.entities.append((count, is_word, misc["Entity"] or ""))
+
+
+def _inside_token(block: _Block) -> bool:
+    """Whether the next word belongs to a multi-word token already: the last one, as they follow each other."""
+    return bool(block.tokens) and next(reversed(block.tokens.values()))[0] > len(block.words)
+
+
+def _check_tree(block: _Block) -> None:
+    """Raises HeadwiseError, naming the line, unless the words form one tree."""
+    words, file = block.words, block.file
+    for end, form, _ in block.tokens.values():
+        if end > len(words):
+            raise HeadwiseError(f"{block.where} ends before its multi-word token '{form}' does.")
+    for word, line in zip(words, block.lines, strict=True):
+        if word.governor >= len(words):
+            raise HeadwiseError(
+                f"Line {line} of '{file}' gives '{word.form}' the head {word.governor + 1}, "
+                f"but the sentence has {len(words)} words."
+            )
+    roots = [index for index, word in enumerate(words) if word.governor < 0]
+    if len(roots) != 1:
+        found = " and ".join(
+            f"'{words[index].form}' at line {block.lines[index]}" for index in roots
+        )
+        raise HeadwiseError(
+            f"{block.where} has {len(roots) or 'no'} roots{found and ', ' + found}: a tree has one."
+        )
+    try:
+        depths(words)
+    except Cycle as error:
+        cycle: list[int] = error.args[0]
+        forms = " → ".join(f"'{words[index].form}'" for index in [*cycle, cycle[0]])
+        raise HeadwiseError(
+            f"Line {block.lines[cycle[0]]} of '{file}' is in a cycle of heads: {forms}."
+        ) from None
+
+
+def _written(block: _Block) -> tuple[str, tuple[Span, ...]] | None:
+    """The text and the span of each word, where multi-word tokens make it differ from the words' own forms.
+
+    "don't" is do + n't letter by letter, so each has its own span; "du" is de + le, which have the same span.
+    """
+    if not block.tokens:
+        return None
+    units: list[
+        tuple[list[str], str, bool]
+    ] = []  # forms of the words, form of the token, whether a blank follows
+    index = 0
+    while index < len(block.words):
+        word = block.words[index]
+        end, form, space = block.tokens.get(index, (index + 1, word.form, word.space_after))
+        units.append(([word.form for word in block.words[index:end]], form, space))
+        index = end
+    text, places = lay_out([(form, space) for _, form, space in units])
+    spans: list[Span] = []
+    for (forms, _, _), (start, stop) in zip(units, places, strict=True):
+        if "".join(forms) == text[start:stop]:
+            spans += [
+                (start + a, start + b) for a, b in lay_out([(form, False) for form in forms])[1]
+            ]
+        else:
+            spans += [(start, stop)] * len(forms)
+    return text, tuple(spans)
+
+
+# CoNLL-2012
+
+BEGIN = "#begin document"
+_COLUMNS = 12  # and more: one for every predicate of the sentence
+_DOCUMENT = re.compile(r"#begin document \((.*)\)(?:; part (\d+))?")
+_SIGN = re.compile(r"\(([^()*]+)|(\*)|\)")  # a phrase begins, the word, a phrase ends
+_ESCAPED = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
+_ESCAPED |= {"/.": ".", "/?": "?", "/-": "-"}
+
+_UPOS = {
+    "CC": "CCONJ",
+    "CD": "NUM",
+    "DT": "DET",
+    "EX": "PRON",
+    "FW": "X",
+    "IN": "ADP",
+    "JJ": "ADJ",
+    "JJR": "ADJ",
+    "JJS": "ADJ",
+    "MD": "AUX",
+    "NN": "NOUN",
+    "NNS": "NOUN",
+    "NNP": "PROPN",
+    "NNPS": "PROPN",
+    "PDT": "DET",
+    "POS": "PART",
+    "PRP": "PRON",
+    "PRP$": "PRON",
+    "RB": "ADV",
+    "RBR": "ADV",
+    "RBS": "ADV",
+    "RP": "ADP",
+    "TO": "PART",
+    "UH": "INTJ",
+    "VB": "VERB",
+    "VBD": "VERB",
+    "VBG": "VERB",
+    "VBN": "VERB",
+    "VBP": "VERB",
+    "VBZ": "VERB",
+    "WDT": "PRON",
+    "WP": "PRON",
+    "WP$": "PRON",
+    "WRB": "ADV",
+    "$": "SYM",
+    "#": "SYM",
+    "SYM": "SYM",
+    "HYPH": "PUNCT",
+    "NFP": "PUNCT",
+}
+_NOUNS = {"NN", "NNS", "NNP", "NNPS", "NML", "NX", "PRP", "WP"}
+_VERBS = {"VB", "VBD", "VBG", "VBN", "VBP", "VBZ"}
+
+# How to find the head of a phrase, step by step: the first (1) or last (-1) child with one of these labels.
+Steps = Sequence[tuple[int, set[str]]]
+_NOMINAL: Steps = [
+    (-1, _NOUNS),
+    (1, {"NP", "WHNP"}),
+    (-1, {"CD", "QP", "$"}),
+    (-1, {"JJ", "JJS", "ADJP"}),
+]
+_CLAUSE: Steps = [
+    (1, {"VP"}),
+    (1, {"S", "SQ", "SINV", "SBAR", "SBARQ"}),
+    (1, _VERBS),
+    (1, {"NP", "ADJP", "PP"}),
+]
+_STEPS: dict[str, Steps] = {
+    **dict.fromkeys(("NP", "NML", "NX", "NAC", "WHNP"), _NOMINAL),
+    **dict.fromkeys(("TOP", "S", "SQ", "SINV", "SBAR", "SBARQ"), _CLAUSE),
+    "VP": [(1, {"VP"}), (1, _VERBS), (1, {"MD", "ADJP", "NP"})],
+    "PP": [(1, {"NP"}), (1, {"IN", "TO"})],
+}
+
+
+def read_conll2012(file: Path) -> Iterator[Annotated]:
+    """The sentences of a file that exists, one by one; a document is one part of a CoNLL-2012 document.
+
+    Raises HeadwiseError, naming the line, for a row with too few columns, brackets that do not match, a sentence
+    outside a document or without phrases.
+    """
+    document, index, begun = "", 0, 0
+    rows: list[list[str]] = []
+    number = 0
+    for number, line in enumerate(read_lines(file), start=1):
+        if line and not line.startswith("#"):
+            begun = begun if rows else number
+            rows.append(line.split())
+            if len(rows) > LONGEST:
+                raise HeadwiseError(
+                    f"The sentence at line {begun} of '{file}' has more than {LONGEST:,} lines: "
+                    "a blank line ends a sentence."
+                )
+            if (count := len(rows[-1])) < _COLUMNS:
+                raise HeadwiseError(
+                    f"Line {number} of '{file}' has {count} columns: a row of CoNLL-2012 has {_COLUMNS} or more."
+                )
+            continue
+        if rows:
+            yield _sentence(rows, document, index, f"The sentence at line {begun} of '{file}'")
+            rows, index = [], index + 1
+        if found := _DOCUMENT.match(line):
+            document, index = f"{found[1]}/{found[2] or '000'}", 0
+        elif line.startswith("#end"):
+            document = ""
+    if rows or document:
+        raise HeadwiseError(
+            f"'{file}' ends at line {number} without '#end document': get the whole file."
+        )
+
+
+def _sentence(rows: list[list[str]], document: str, index: int, where: str) -> Annotated:
+    if not document:
+        raise HeadwiseError(
+            f"{where} is in no document: write '{BEGIN} (NAME); part 000' before it."
+        )
+    tags = [row[4] for row in rows]
+    words: list[Word] = []
+    for row, governor in zip(rows, _governors([row[5] for row in rows], tags, where), strict=True):
+        form, tag = _ESCAPED.get(row[3], row[3]), row[4]
+        lemma = form if row[6] == "-" else row[6]
+        upos = _UPOS.get(tag, "X" if tag.isalpha() else "PUNCT")
+        words.append(Word(form, lemma, upos, governor, "", "", True))
+    brackets = [
+        (n, True, row[-1].replace("|", "")) for n, row in enumerate(rows) if row[-1] not in "-_"
+    ]
+    mentions, skipped = entity_mentions(brackets, words, index, where)
+    return Annotated(
+        tuple(words), f"{document}/{index + 1}", document, mentions, skipped_mentions=skipped
+    )
+
+
+def _governors(phrases: Sequence[str], tags: Sequence[str], where: str) -> list[int]:
+    """The governor of every word, -1 for one: each child of a phrase depends on the head of the phrase."""
+    governors = [-1] * len(tags)
+    opened: list[tuple[str, list[tuple[str, int]]]] = [
+        ("", []),
+        ("TOP", []),
+    ]  # label; children: label and head word
+    for word, signs in enumerate([*phrases, ")"]):
+        for sign in _SIGN.finditer(signs):
+            if sign[1]:
+                opened.append((sign[1], []))
+            elif sign[2]:
+                opened[-1][1].append((tags[word], word))
+            else:
+                label, children = opened.pop()
+                if not opened or not children:
+                    raise HeadwiseError(
+                        f"{where} has, in its sixth column, phrases with brackets that do not match."
+                    )
+                head = _head(label, children)
+                for _, child in children:
+                    governors[child] = head if child != head else -1
+                opened[-1][1].append((label, head))
+    if len(opened) != 1 or governors.count(-1) != 1:
+        raise HeadwiseError(
+            f"{where} has, in its sixth column, no phrases, or brackets that do not match."
+        )
+    return governors
+
+
+def _head(label: str, children: Sequence[tuple[str, int]]) -> int:
+    """The head word of a phrase; the last child's where no step finds one."""
+    for direction, wanted in _STEPS.get(label, ()):
+        for child, word in children[::direction]:
+            if child in wanted:
+                return word
+    return children[-1][1]

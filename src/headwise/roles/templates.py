@@ -1,0 +1,467 @@
+"""Roles that show only where a text asks for them: a choice between names, a needle in a long text, a sequence.
+
+The texts are English and made from templates. Even texts belong to the first half, odd ones to the second. A word may
+have several subwords: attention to it is summed over them, and it is predicted by its first one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise.attention import AttentionCall
+from headwise.data.annotated import Annotated, Mention
+from headwise.data.subwords import Coverage, align_subwords
+from headwise.errors import HeadwiseError
+from headwise.heads import Site
+from headwise.roles.alignment import split_into_words
+from headwise.roles.passage import Passage, View
+from headwise.roles.probe import Arc, Probe, pointing, sum_over_queries
+from headwise.roles.role import role
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Texts with a test. Even texts belong to the first half, odd ones to the second."""
+
+    name: str
+    texts: Sequence[Annotated]
+    test: Callable[[Passage], Probe]
+
+
+@dataclass(frozen=True)
+class Readout:
+    """The direct path from a head's output to logits, without the final norm.
+
+    outputs: the output projection by layer, H D M; embeddings: the output embedding, V M.
+    """
+
+    outputs: Mapping[Site, Tensor]
+    embeddings: Tensor
+
+    def logits(self, call: AttentionCall, states: Tensor, tokens: Tensor) -> Tensor:
+        """The logits of n tokens from the outputs of heads … H D: … H n, but for a constant."""
+        if not states.shape[-2]:
+            return states.new_zeros(*states.shape[:-1], len(tokens))  # a layer without heads
+        to_tokens = self.outputs[call.site] @ self.embeddings[tokens].T  # H D n
+        return torch.einsum("...hd,hdn->...hn", states, to_tokens)
+
+
+def first_subwords(tokenizer: Any, words: Sequence[str]) -> dict[str, int]:
+    """The first subword of each word inside a text, for the words whose first subword no other one has."""
+    first: dict[str, int] = {}
+    for aligned in align_subwords(tokenizer, [f"and {word}" for word in words], 512, Coverage()):
+        if len(aligned.sentence.words) == 2:
+            word = aligned.sentence.words[1].form
+            first[word] = aligned.ids[aligned.word_of.index(1)]
+    shared = Counter(first.values())
+    unknown = tokenizer.unk_token_id
+    return {word: token for word, token in first.items() if shared[token] == 1 and token != unknown}
+
+
+def with_mentions(sentence: Annotated, spans: Iterable[tuple[str, int, int]]) -> Annotated:
+    """The sentence with mentions: a name and the words [start, end) of each."""
+    mentions = tuple(Mention(name, 0, start, end, start, "proper") for name, start, end in spans)
+    return Annotated(sentence.words, sentence.id, sentence.document, mentions, sentence.written)
+
+
+def last_tokens(passage: Passage) -> Tensor:
+    """The last token of every word, 0 where there is no such word: B W."""
+    place = torch.arange(passage.ids.shape[1], device=passage.ids.device)
+    last: Tensor = (passage.membership * place[:, None]).amax(1).long()
+    return last
+
+
+# Name movers and S-inhibition (Wang et al. 2023, "Interpretability in the wild").
+#
+# "When Mary and John went to the store, John gave a drink to": the next word is Mary, the indirect object (IO). John is
+# the subject (S), S2 its second place, END the last word.
+
+NAME_TEXTS = 200
+NAMES = (
+    "Anna",
+    "Ben",
+    "Clara",
+    "David",
+    "Emma",
+    "Frank",
+    "Grace",
+    "Henry",
+    "Ivan",
+    "John",
+    "Kate",
+    "Laura",
+    "Mary",
+    "Nina",
+    "Oscar",
+    "Paul",
+    "Rosa",
+    "Sam",
+    "Tom",
+    "Victor",
+    "William",
+)
+FEWEST = 6  # names that the tokenizer must tell apart
+PLACES = ("store", "park", "school", "office", "station", "garden")
+GIFTS = ("drink", "book", "ring", "letter", "ball", "picture")
+TEMPLATES = (
+    "When {one} and {other} went to the {place}, {subject} gave a {thing} to",
+    "After {one} and {other} had a long talk at the {place}, {subject} said to",
+    "Then {one} and {other} found a {thing} at the {place}, and {subject} decided to give it to",
+    "While {one} and {other} were working at the {place}, {subject} wanted to show the old {thing} to",
+    "Yesterday {one} and {other} got a {thing}. In the {place}, {subject} handed it over to",
+    "As {one} and {other} left the {place}, {subject} brought a very small {thing} with flowers to",
+)
+
+
+@role(
+    "name-mover",
+    data=("texts",),
+    kinds=("decoder-self",),
+    takes=("readout", "seed"),
+    threshold=0.5,
+    expected={"language model": ("name-mover",)},
+    baseline="best fixed offset",
+    caption="of sentences up to the indirect object (IO), the share where the last word attends most to the IO **and** "
+    "the head's own path raises the IO most of all names",
+    source="Wang et al. 2023",
+    order=11,
+    row=30,
+    example=None,
+)
+@role(
+    "s-inhibition",
+    data=("texts",),
+    kinds=("decoder-self",),
+    takes=("readout", "seed"),
+    threshold=0.5,
+    expected={"language model": ("s-inhibition",)},
+    baseline="best fixed offset",
+    display="S-inhibition",
+    short="S-inhib.",
+    caption="of the same sentences, the share where the last word attends most to the second place of the subject",
+    source="Wang et al. 2023",
+    order=12,
+    row=30,
+    example=None,
+)
+def names_texts(tokenizer: Any, readout: Readout | None, seed: int) -> Generated:
+    """Sentences that end before the name of the indirect object. Raises HeadwiseError where the tokenizer cannot tell
+    names apart by their first subwords."""
+    first = first_subwords(tokenizer, NAMES)
+    if len(first) < FEWEST:
+        raise HeadwiseError(
+            f"Name movers and S-inhibition were not tested: the tokenizer tells only {len(first)} of {len(NAMES)} "
+            "names apart by their first subword."
+        )
+    draw = random.Random(seed)
+    texts = [draw_name_sentence(draw, [*first], number) for number in range(NAME_TEXTS)]
+    return Generated("names", texts, partial(names, readout=readout, first=first))
+
+
+def draw_name_sentence(draw: random.Random, usable: list[str], number: int) -> Annotated:
+    """A sentence with its indirect object ("io") and the second place of its subject ("s") marked."""
+    first, second = draw.sample(usable, 2)
+    subject = draw.choice((first, second))
+    receiver = second if subject == first else first
+    text = draw.choice(TEMPLATES).format(
+        one=first,
+        other=second,
+        subject=subject,
+        place=draw.choice(PLACES),
+        thing=draw.choice(GIFTS),
+    )
+    plain = split_into_words(text, f"{number} {receiver}")
+    last = {word.form: index for index, word in enumerate(plain.words)}  # the last place of each
+    spans = []
+    for entity, name in (("io", receiver), ("s", subject)):
+        spans.append((entity, last[name], last[name] + 1))
+    return with_mentions(plain, spans)
+
+
+def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -> Probe:
+    """Where END looks, and whether the name there is copied.
+
+    s-inhibition = share of sentences where argmax_k A_h[END, k] over the words k is S2.
+    name-mover = share where it is the IO *and*, of all names of the task, the head's output at END raises the logit of
+    the IO most, on the direct path (left out without a readout). Baseline: the best rule of `pointing`; names are in
+    both orders and at many distances. first: the first subword of each name.
+    """
+    measures = {"io": "name-mover", "s": "s-inhibition"} if readout else {"s": "s-inhibition"}
+    ends = [len(text.words) - 1 for text in passage.sentences]
+    arcs = []
+    for entity, measure in measures.items():
+        for row, text in enumerate(passage.sentences):
+            places = {mention.entity: mention.head for mention in text.mentions}
+            arcs.append(Arc(row, ends[row], places[entity], measure))
+    attends = pointing(arcs, passage, passage, "offset")
+    if readout is None:
+        return attends
+
+    device = passage.ids.device
+    rows = torch.arange(len(ends), device=device)
+    end = last_tokens(passage)[rows, torch.tensor(ends, device=device)]
+    usable = list(first)
+    tokens = torch.tensor(list(first.values()), device=device)
+    receivers = [usable.index(text.id.partition(" ")[2]) for text in passage.sentences]
+    io = torch.tensor(receivers, device=device)
+
+    def answer(view: View) -> Tensor:
+        assert view.call is not None
+        raised = readout.logits(view.call, view.call.output[rows, end], tokens)  # B H n
+        hits = attends.answer(view)
+        hits[..., 0] *= raised.argmax(-1) == io[:, None]
+        return hits
+
+    return replace(attends, answer=answer)
+
+
+# Retrieval heads copy an answer from far back in the text (Wu et al. 2024, "Retrieval head mechanistically explains
+# long-context factuality").
+
+NEEDLE_TEXTS = 60
+HAY = (3, 12)  # sentences around the needle
+UNKNOWN = 0.1  # share of subwords
+COLOURS = ("red", "green", "blue", "white", "black", "yellow", "brown", "grey")
+THINGS = (
+    "apple",
+    "box",
+    "cup",
+    "door",
+    "fish",
+    "hat",
+    "key",
+    "lamp",
+    "map",
+    "shoe",
+    "stone",
+    "tree",
+)
+FILLING = (
+    "The weather was fine that day.",
+    "Nobody knew what to say.",
+    "There was a lot of work to do.",
+    "The train came late again.",
+    "Some people like music very much.",
+    "It rained during the night.",
+    "The water in the river was cold.",
+    "Many children play outside in summer.",
+    "The shop opens early in the morning.",
+    "We had bread and soup for dinner.",
+    "The road goes up to the hills.",
+    "A small dog slept near the fire.",
+)
+
+
+@role(
+    "retrieval",
+    data=("texts",),
+    kinds=("decoder-self",),
+    takes=("longest", "seed"),
+    margin=0.10,  # 0.1 in Wu et al. 2024, without a baseline
+    expected={"language model": ("retrieval",)},
+    baseline="best fixed offset, or random",
+    caption="share of the tokens of an answer where the head attends most to that token in the needle",
+    source="Wu et al. 2024",
+    order=13,
+    row=31,
+    example=None,
+)
+def retrieval_texts(tokenizer: Any, longest: int, seed: int) -> Generated:
+    """A needle in sentences that have nothing to do with it, a question, and the answer. longest: the most subwords.
+    Raises HeadwiseError where not even a short text fits, and where the tokenizer does not know the words."""
+    for share in (1.0, 0.5, 0.25):
+        draw = random.Random(seed)
+        texts = [hidden(draw, number, share) for number in range(NEEDLE_TEXTS)]
+        tokens = [tokenizer(text.text, verbose=False)["input_ids"] for text in texts]
+        if sum(ids.count(tokenizer.unk_token_id) for ids in tokens) > UNKNOWN * sum(
+            map(len, tokens)
+        ):
+            raise HeadwiseError(
+                "Retrieval heads were not tested: the tokenizer does not know the words of the texts."
+            )
+        size = max(map(len, tokens))
+        if size <= longest:
+            return Generated("needle", texts, retrieval)
+    raise HeadwiseError(
+        f"Retrieval heads were not tested: a question and its answer take {size} subwords, the model reads {longest}."
+    )
+
+
+def hidden(draw: random.Random, number: int, share: float) -> Annotated:
+    """A text with the answer with_mentions in the needle ("needle") and at the end ("answer"). share: of the hay."""
+    hay = draw.sample(FILLING, round(share * draw.randint(*HAY)))
+    depth = draw.randint(0, len(hay))
+    owner = draw.choice(NAMES)
+    colour = draw.choice(COLOURS)
+    thing = draw.choice(THINGS)
+    place = draw.choice(PLACES)
+    fact = f"The secret of {owner} is"
+    answer = f"a {colour} {thing} in the {place}"
+    before = [*hay[:depth], fact]
+    needle = [answer + ".", *hay[depth:], f"What is the secret of {owner}?", fact]
+
+    length = len(split_into_words(answer, "").words)
+    spans = []
+    for name, parts in (("needle", before), ("answer", before + needle)):
+        start = len(split_into_words(" ".join(parts), "").words)
+        spans.append((name, start, start + length))
+    plain = split_into_words(" ".join([*before, *needle, answer]), str(number))
+    return with_mentions(plain, spans)
+
+
+def retrieval(passage: Passage) -> Probe:
+    """How often a head looks at the token of the needle that comes next.
+
+    retrieval = share of the answer's tokens t where j = argmax_k A_h[t − 1, k] is in the needle and token j is token t.
+    Wu et al. let the model write and count the tokens that it copies; here the answer is given, so that a model which
+    does not answer has a score, too. Baseline: a random visible token. Induction heads score high: the needle's first
+    words are in the question.
+    """
+    ids, words = passage.ids, passage.words
+    inside = {name: spanned(passage, name) for name in ("needle", "answer")}
+    written = inside["answer"][:, 1:]
+    same = (
+        (ids[:, 1:, None] == ids[:, None]) & inside["needle"][:, None] & words[:, None]
+    )  # B t−1 k
+    queries = torch.nn.functional.pad(written & words[:, :-1] & same.any(2), (0, 1))
+    right = torch.nn.functional.pad(same, (0, 0, 0, 1))
+    chance = (queries * right.sum(2) / words.cumsum(1).clamp_min(1)).sum(1)
+    hits = right & queries[..., None]
+    offsets = [hits.diagonal(-back, 1, 2).sum(1) for back in range(1, ids.shape[1])]
+    rules = torch.stack([chance, *offsets], 1)[..., None]
+
+    def answer(view: View) -> Tensor:
+        every = right[:, None].expand(-1, view.weights.shape[1], -1, -1).float()
+        return sum_over_queries(queries, every.gather(3, view.attended[..., None])[..., 0])[
+            ..., None
+        ]
+
+    return Probe(["retrieval"], queries.sum(1)[:, None].float(), rules, answer)
+
+
+def spanned(passage: Passage, name: str) -> Tensor:
+    """Which tokens are in the mention of a name: B S."""
+    inside = torch.zeros_like(passage.words)
+    for row, text in enumerate(passage.sentences):
+        span = next(mention for mention in text.mentions if mention.entity == name)
+        inside[row] = (passage.word_of[row] >= span.start) & (passage.word_of[row] < span.end)
+    return inside
+
+
+# Successor heads: from Monday to Tuesday, from three to four (Gould et al. 2023, "Successor heads").
+
+SEQUENCE_TEXTS = 80
+LONGEST = 12  # items of a text
+SEQUENCES = {  # each goes round, except that the last number, ordinal and letter are in no text
+    "days": "Monday Tuesday Wednesday Thursday Friday Saturday Sunday",
+    "months": "January February March April May June July August September October November December",
+    "numbers": "one two three four five six seven eight nine ten eleven twelve",
+    "ordinals": "first second third fourth fifth sixth seventh eighth ninth tenth",
+    "digits": "1 2 3 4 5 6 7 8 9",
+    "letters": "A B C D E F G H I J K L M N O P Q R S T U V W X Y Z",
+}
+ROUND = ("days", "months")
+
+
+@role(
+    "successor",
+    data=("texts",),
+    kinds=("decoder-self",),
+    takes=("readout", "seed"),
+    needs=("readout",),
+    threshold=0.5,
+    expected={"language model": ("successor",)},
+    baseline="a random item",
+    untrained="the baseline",
+    caption="of the items of a sequence in random order, the share where the head's own path raises the successor of "
+    "the attended item most",
+    source="Gould et al. 2023",
+    order=10,
+    row=32,
+    example=None,
+)
+def successor_texts(tokenizer: Any, readout: Readout, seed: int) -> Generated:
+    """Items of one sequence in random order. Raises HeadwiseError where the tokenizer tells the items of no sequence
+    apart by their first subwords."""
+    usable: dict[str, dict[str, int]] = {}
+    for name, words in SEQUENCES.items():
+        first = first_subwords(tokenizer, words.split())
+        if len(first) == len(words.split()):
+            usable[name] = first
+    if not usable:
+        raise HeadwiseError(
+            f"Successor heads were not tested: the tokenizer does not tell the items of {', '.join(SEQUENCES)} apart "
+            "by their first subword."
+        )
+    draw = random.Random(seed)
+    texts = []
+    for number in range(SEQUENCE_TEXTS):
+        name = list(usable)[number // 2 % len(usable)]
+        drawn = list(usable[name])
+        if name not in ROUND:
+            drawn = drawn[:-1]
+        text = " ".join(draw.sample(drawn, min(LONGEST, len(drawn))))
+        texts.append(split_into_words(text, f"{number} {name}"))
+    items = []
+    for name, first in usable.items():
+        for number, word in enumerate(first):
+            items.append(
+                SequenceItem(name, word, first[word], list(first)[(number + 1) % len(first)])
+            )
+    return Generated("sequences", texts, partial(successor, readout=readout, items=items))
+
+
+class SequenceItem(NamedTuple):
+    """An item of a sequence, its first subword, and the item that follows it."""
+
+    sequence: str
+    word: str
+    token: int
+    successor: str
+
+
+def successor(passage: Passage, readout: Readout, items: Sequence[SequenceItem]) -> Probe:
+    """How often a head's output raises the successor of the item that it looks at.
+
+    successor = share of the items q (at their last subword) where, of all items of the sequence, the output of the head
+    raises the logit of the successor of argmax_k A_h[q, k] most, on the direct path; q itself is among the keys k. The
+    order of the text is random, so that no place tells. Baseline: a random item of the sequence. items: of all
+    sequences, each in its order.
+    """
+    device = passage.ids.device
+    names = [text.id.partition(" ")[2] for text in passage.sentences]
+    numbers = {(item.sequence, item.word): number for number, item in enumerate(items)}
+    following = torch.full(passage.subwords.shape, -1)  # the number of each word's successor
+    for row, text in enumerate(passage.sentences):
+        for column, word in enumerate(text.words[: following.shape[1]]):
+            number = numbers.get((names[row], word.form))
+            if number is not None:
+                item = items[number]
+                following[row, column] = numbers[item.sequence, item.successor]
+    following = following.to(device)
+    inside = torch.tensor([[name == item.sequence for item in items] for name in names])  # B n
+    inside = inside.to(device)
+    tokens = torch.tensor([item.token for item in items], device=device)
+    last = last_tokens(passage)
+    queries = (passage.subwords > 0) & (following >= 0)
+    rows = torch.arange(len(names), device=device)[:, None]
+    chance = queries.sum(1) / inside.sum(1)
+
+    def answer(view: View) -> Tensor:
+        assert view.call is not None
+        heads = view.weights.shape[1]
+        raised = readout.logits(view.call, view.call.output[rows, last], tokens)  # B W H n
+        raised = raised.masked_fill(~inside[:, None, None], -torch.inf)
+        best = raised.argmax(-1).transpose(1, 2)  # B H W
+        right = following[:, None].expand(-1, heads, -1).gather(2, view.between.argmax(-1))
+        return sum_over_queries(queries, (best == right).float())[..., None]
+
+    return Probe(["successor"], queries.sum(1)[:, None].float(), chance[:, None, None], answer)
