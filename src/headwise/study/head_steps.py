@@ -182,7 +182,7 @@ class Score(Step, stage="score", name_format="score", late_in_other_runs=True):
         save_table(scores.table, scores.signature, work / STAGING / "heads.csv")
         relevance = relevance_table(scores.relevance)
         write_text(work / STAGING / "lrp.csv", relevance.to_csv(index=False, float_format="%.6g"))
-        return {}
+        return {"left_out": text.left_out} if text.left_out else {}
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from headwise.heads import Kind
 from headwise.importance.measures import resolve_measures, usual
 from headwise.options import (
     Architecture,
+    Choice,
     Counts,
     FineTuning,
     Gates,
@@ -84,26 +85,6 @@ class DataSection(Strict):
     @property
     def has_test(self) -> bool:
         return self.embedded is not None or self.test is not None
-
-
-class ChoiceSection(Strict):
-    """Which pruned model is chosen: the one with the fewest heads that loses at most `max_drop` BLEU on dev (a language
-    model: `max_drop` % of perplexity; a classifier: points of accuracy), or `any`."""
-
-    max_drop: float | Literal["any"] = 0.5
-
-    @field_validator("max_drop", mode="before")
-    @classmethod
-    def bounded(cls, drop: Any) -> Any:
-        number = isinstance(drop, int | float) and not isinstance(drop, bool)
-        if drop != "any" and not (number and 0 <= drop < math.inf):
-            raise ValueError("give a number of at least 0, or any")
-        return drop
-
-    @property
-    def limit(self) -> float | None:
-        """The largest loss allowed on dev; None: any."""
-        return None if self.max_drop == "any" else float(self.max_drop)
 
 
 class Scoring(Strict):
@@ -368,7 +349,7 @@ class Plan(Strict):
     scoring: Scoring = Scoring()
     roles: RolesSection = RolesSection()
     pruning: list[AnySweep] = [GateSweep()]
-    choice: ChoiceSection = ChoiceSection()
+    choice: Choice = Choice()
     weights: Literal["all", "chosen"] = "all"
     search: Search = Search()
     speed: Speed = Speed()

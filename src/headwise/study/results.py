@@ -183,9 +183,25 @@ class Tables:
             },
             "settings": {name: self.described(variant) for name, variant in models.items()},
             "failed": dict(self.schedule.failed),
-            **{name: found for name in ("roles", "interactions") if (found := self.result(name))},
-            **self.result(f"evaluate/dev/{FULL.name}").get("signatures", {}),
+            **{
+                name: found
+                for name in ("score", "roles", "interactions")
+                if (found := self.result(name))
+            },
+            **self.signatures(),
         }
+
+    def signatures(self) -> dict[str, str]:
+        """How scores were computed; those on dev are named so where they differ from those on test."""
+        dev, test = (
+            self.result(f"evaluate/{split}/{FULL.name}").get("signatures", {})
+            for split in ("dev", "test")
+        )
+        found = {**dev, **test}
+        for name, made in dev.items():
+            if made != found[name]:
+                found[f"dev_{name}"] = made
+        return found
 
     def chosen(self) -> dict[str, Any]:
         """The choice, or what it would be by now."""
