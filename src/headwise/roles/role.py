@@ -154,7 +154,8 @@ def role_of(measure: str) -> RoleTest | None:
 
 def fingerprints() -> dict[str, str]:
     """By name, what the tests of scripts and other packages are; a study makes its roles again when one changes."""
-    return {name: declared.fingerprint for name, declared in role.added.items()}
+    entries = role.entries  # reads those of installed packages, too
+    return {name: entries[name].fingerprint for name in role.added}
 
 
 def ordered_roles() -> list[RoleTest]:
