@@ -10,10 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from headwise.options import Architecture, FineTuning, GateTraining, Search, Training
+from headwise.options import Architecture, Choice, FineTuning, GateTraining, Search, Training
 from headwise.pruning.controls import control
 from headwise.study.plan import (
-    ChoiceSection,
     DataSection,
     Embedded,
     GateSweep,
@@ -73,7 +72,7 @@ def tables() -> dict[Path, dict[str, str]]:
         "embedded": option_table(Embedded, Embedded.model_fields),
         "scoring": option_table(Scoring, Scoring.model_fields),
         "roles": option_table(RolesSection, RolesSection.model_fields),
-        "choice": option_table(ChoiceSection, ChoiceSection.model_fields),
+        "choice": option_table(Choice, Choice.model_fields),
         "speed": option_table(Speed, Speed.model_fields),
         "model": option_table(Architecture, Architecture.model_fields),
         "training": option_table(Training, Training.model_fields),

@@ -29,6 +29,7 @@ from headwise.heads import Kind
 from headwise.importance.measures import resolve_measures, usual
 from headwise.options import (
     Architecture,
+    Choice,
     Counts,
     FineTuning,
     Gates,
@@ -99,30 +100,6 @@ class DataSection(Strict):
     @property
     def has_test(self) -> bool:
         return self.embedded is not None or self.test is not None
-
-
-class ChoiceSection(Strict):
-    """Which pruned model is chosen: of those that lose little on dev, the one with the fewest heads."""
-
-    max_drop: float | Literal["any"] = option(
-        0.5,
-        "the largest loss of a chosen model on dev: in BLEU; of language models in % of perplexity, of classifiers in "
-        "points of accuracy. any: no limit. A model of whose gates at least half were undecided is never chosen, but "
-        "for a target count under any",
-    )
-
-    @field_validator("max_drop", mode="before")
-    @classmethod
-    def bounded(cls, drop: Any) -> Any:
-        number = isinstance(drop, int | float) and not isinstance(drop, bool)
-        if drop != "any" and not (number and 0 <= drop < math.inf):
-            raise ValueError("give a number of at least 0, or any")
-        return drop
-
-    @property
-    def limit(self) -> float | None:
-        """The largest loss allowed on dev; None: any."""
-        return None if self.max_drop == "any" else float(self.max_drop)
 
 
 class Scoring(Strict):
@@ -439,7 +416,7 @@ class Plan(Strict):
     scoring: Scoring = Scoring()
     roles: RolesSection = RolesSection()
     pruning: list[AnySweep] = [GateSweep()]
-    choice: ChoiceSection = ChoiceSection()
+    choice: Choice = Choice()
     weights: Literal["all", "chosen"] = option(
         "all",
         "which weights the run folder keeps: all, or chosen, which after measuring removes all but those of the trained "
