@@ -121,7 +121,7 @@ class Scoring(Strict):
     )
     untrained: int = option(
         3,
-        "randomly initialised models of the same shape, the control of scores and roles. 0: none",
+        "randomly initialised copies of the model, the control of scores and roles. 0: none",
         page="methods/controls.md#controls-of-scores-and-roles",
         ge=0,
     )
