@@ -1,12 +1,63 @@
-"""Files known again by size and SHA-256, so that damage is seen before a file is used."""
+"""Names of files that were read from a file, and files recognised by size and SHA-256, so that damage is seen before a
+file is used."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from headwise.errors import HeadwiseError
+
+# Letters and digits of any script, and these signs; no separator, and no dot or space in front.
+NAME = re.compile(r"[\w+=@()-][\w.+=@() -]*")
+LONGEST_NAME = 200  # bytes: file systems take 255, and our endings come to it
+LONGEST_PATH = 1000
+
+
+def is_name(name: Any) -> bool:
+    """Whether this can be the name of a file or a folder, wherever it was read: it leads nowhere else."""
+    return (
+        isinstance(name, str)
+        and len(name.encode(errors="replace")) <= LONGEST_NAME
+        and NAME.fullmatch(name) is not None
+    )
+
+
+def is_inside(path: Any) -> bool:
+    """Whether a relative path, with `/` between its names, stays inside the folder that it starts from."""
+    return (
+        isinstance(path, str) and len(path) <= LONGEST_PATH and all(map(is_name, path.split("/")))
+    )
+
+
+def checked_name(name: Any, source: Path | str) -> str:
+    """A name that was read from `source`. Raises HeadwiseError for what can be no name of a file."""
+    if not is_name(name):
+        raise HeadwiseError(
+            f"{source} has the name {str(name)[:LONGEST_NAME]!r}, of which a file's name would be made: it may have at "
+            "most 200 letters, digits, '.', '_', '-', and no '/'."
+        )
+    return str(name)
+
+
+@lru_cache(maxsize=65536)  # a study looks at the same thousands after every step
+def below(folder: Path, path: str) -> Path:
+    """A path inside a folder, which every name that a file or a user gave goes through; "." is the folder itself.
+
+    Raises HeadwiseError for one that leads out of the folder.
+    """
+    if path == ".":
+        return folder
+    if not is_inside(path):
+        raise HeadwiseError(
+            f"{str(path)[:LONGEST_NAME]!r} was to be a file in {folder}: its names may have at most 200 letters, digits, "
+            "'.', '_', '-', with one '/' between two of them."
+        )
+    return folder / path
 
 
 def sha256(path: Path) -> str:
@@ -21,17 +72,11 @@ def _sha256(path: Path, changed: int, size: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@lru_cache(maxsize=65536)
-def below(folder: Path, name: str) -> Path:
-    """The path of a file in a folder: a study looks at the same thousands after every task."""
-    return folder / name
-
-
 def manifest(folder: Path, outputs: Iterable[str]) -> dict[str, list[Any]]:
     """Size and SHA-256 of every file of some outputs (files or folders), by its path below `folder`."""
     found: dict[str, list[Any]] = {}
     for output in outputs:
-        place = folder / output
+        place = below(folder, output)
         for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
             if file.is_file():
                 found[file.relative_to(folder).as_posix()] = [file.stat().st_size, sha256(file)]
@@ -52,9 +97,3 @@ def damaged(folder: Path, files: Mapping[str, Sequence[Any]]) -> list[str]:
             if not same:
                 wrong.append(f"{name} has changed")
     return wrong
-
-
-def is_inside(name: Any) -> bool:
-    """Whether a path that was read from disk stays inside its folder."""
-    parts = Path(name).parts if isinstance(name, str) else ()
-    return bool(parts) and not Path(name).is_absolute() and ".." not in parts

@@ -151,6 +151,7 @@ OWN: dict[str, tuple[str, dict[str, Any]]] = {  # families that compute attentio
     ),
     "falcon": ("FalconForCausalLM", STACK),
     "falcon_alibi": ("FalconForCausalLM", {**STACK, "alibi": True, "multi_query": False}),
+    "openai": ("OpenAIGPTLMHeadModel", GPT),  # its mask is −10,000, not −∞
     "gptj": ("GPTJForCausalLM", {**GPT, "rotary_dim": 4}),
     "gpt_neo": (
         "GPTNeoForCausalLM",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import headwise as hw
 from attention.families import (
     CAUSAL,
     FAMILIES,
@@ -19,7 +20,7 @@ from attention.families import (
     output,
     tiny,
 )
-from headwise.attention import capture, discover, remove
+from headwise.attention import AttentionCall, capture, discover, remove
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
 
@@ -91,6 +92,33 @@ def test_a_narrow_window_is_not_taken_for_a_hidden_future(window: int) -> None:
 
 def test_a_causal_model_without_a_mask_of_its_own_is_a_decoder() -> None:
     assert discover(build("CLIPTextModel", **STACK)).heads.kinds == ("decoder-self",)
+
+
+def test_a_bert_that_is_a_decoder_and_one_that_is_none() -> None:
+    """One class, and the answer is in what it does."""
+    for decodes, kind in ((True, "decoder-self"), (False, "encoder-self")):
+        config = {**STACK, "is_decoder": decodes}
+        assert discover(build("BertLMHeadModel", **config)).heads.kinds == (kind,)
+
+
+def test_a_mask_of_minus_ten_thousand_hides() -> None:
+    """OpenAI GPT adds it to the scores: the model predicts the next token, and sees none of the later ones."""
+    model = hw.Model(tiny("openai"), None, "openai")
+    assert model.heads.kinds == ("decoder-self",) and model.task.name == "causal-lm"
+    calls: list[AttentionCall] = []
+    inputs = batch(model.hf)
+    with capture(model.hf, model.discovery, weights=True, hook=calls.append):
+        output(model.hf, inputs)
+    tokens = inputs["attention_mask"].bool()
+    future = torch.ones(9, 9, dtype=torch.bool).triu(1)
+    for call in calls:
+        visible = call.visible(tokens, tokens)
+        assert not visible[..., future].any()
+        assert visible[0, 0].equal(~future)
+
+
+def test_an_encoder_of_images_has_no_last_token() -> None:
+    assert discover(build("ViTModel", **EYES)).heads.kinds == ("encoder-self",)
 
 
 def test_a_language_model_with_eyes_shows_the_heads_of_its_text() -> None:

@@ -15,7 +15,7 @@ from headwise.attention.projection import output_weights
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
 
-UNCUT = {"fsmt"}  # its layer asserts that it is as wide as the model
+UNCUT = {"fsmt": 1, "openai": 4}  # how many heads of the first layer are too many to remove
 
 
 @pytest.mark.parametrize("family", OWN)
@@ -127,10 +127,9 @@ def test_removed_equals_masked_and_generation_needs_no_cache(family: str) -> Non
 def test_what_cannot_be_cut_is_refused(family: str) -> None:
     model = tiny(family)
     discovery = discover(model)
+    removed = list(discovery.heads)[: UNCUT[family]]
     with pytest.raises(HeadwiseError, match="They can be masked"):
-        remove(
-            model, discovery, HeadMask.full(discovery.heads).without([next(iter(discovery.heads))])
-        )
+        remove(model, discovery, HeadMask.full(discovery.heads).without(removed))
 
 
 def test_a_layer_that_changes_its_heads_before_the_projection_is_none() -> None:

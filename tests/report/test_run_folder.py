@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.report import models
+from headwise.report import models, report
 from headwise.report.run_folder import read_run
+from headwise.report.run_grid import read_grid
 
 
 def test_a_whole_run(run_folder: Path) -> None:
@@ -133,3 +134,28 @@ def test_what_is_wrong_is_one_clear_sentence(
     spoil(run_folder / file)
     with pytest.raises(HeadwiseError, match=says):
         read_run(run_folder)
+
+
+@pytest.mark.parametrize("name", ["x/../../../PWN", "../PWN", "/tmp/PWN", ".hidden", "a b/c"])
+def test_a_setting_of_another_hand_names_no_file(run_folder: Path, name: str) -> None:
+    """Of the name of a setting the names of its figures, layout and table of gates are made."""
+    beside = {path.name for path in run_folder.parent.iterdir()}
+    for file in ("pruning.csv", "run.json"):
+        path = run_folder / file
+        path.write_text(path.read_text().replace("lambda-0.05", name))
+    for folder in ("layouts", "gates"):
+        for path in (run_folder / folder).glob("lambda-0.05.*"):
+            path.rename(run_folder.parent / f"PWN{path.suffix}")
+            beside.add(f"PWN{path.suffix}")
+    with pytest.raises(
+        HeadwiseError, match=r"has the name .*, of which a file's name would be made"
+    ):
+        report(run_folder)
+    assert {path.name for path in run_folder.parent.iterdir()} == beside
+
+
+def test_a_grid_names_only_runs_in_its_folder(tmp_path: Path) -> None:
+    runs = '{"name": "x", "runs": [{"folder": "../other", "data": "", "seed": 1}]}'
+    (tmp_path / "grid.json").write_text(runs)
+    with pytest.raises(HeadwiseError, match=r"grid\.json has the name '\.\.'"):
+        read_grid(tmp_path)

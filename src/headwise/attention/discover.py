@@ -34,6 +34,7 @@ SOURCE_LENGTH, TARGET_LENGTH = (
     9,
     5,
 )  # different, so that the kind of attention follows from the shape of a call
+LEFT_PADDING = 3
 WITHOUT_HEADS = {
     "linear_attention",
     "conv",
@@ -66,39 +67,13 @@ class Discovery:
 def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     """Find every attention head of a transformers model.
 
-    Runs two forwards of a small padded batch, in float32. Raises HeadsMissing when the configuration declares more
-    heads than the probe saw, unless `allow_partial`; raises HeadwiseError when it saw none or too many, or when the
-    model computes something else through our attention function.
+    Runs two forwards of a small padded batch, in float32, and a third where there is one stack of layers. Raises
+    HeadsMissing when the configuration declares more heads than the probe saw, unless `allow_partial`; raises
+    HeadwiseError when it saw none or too many, or when the model computes something else through our attention
+    function.
     """
-    calls: list[
-        tuple[nn.Module, Kind, tuple[torch.Size, ...]]
-    ] = []  # shapes of queries, keys and values
-    entered: Counter[nn.Module] = Counter()
-    outputs: dict[nn.Module, inline.Output] = {}
-
-    def note(module: nn.Module, call: kernel.AttentionCall) -> None:
-        kind = getattr(module, "emptied", None) or kind_of(model, module, call)
-        calls.append((module, kind, (call.query.shape, call.key.shape, call.value.shape)))
-
-    def note_inline(module: nn.Module, output: inline.Output, call: kernel.AttentionCall) -> None:
-        outputs[module] = output
-        note(module, call)
-
-    def enter(module: nn.Module, _: Any) -> None:
-        entered[module] += 1
-
-    states = {module: kernel.HookState() for module in model.modules()}
-    for module, state in states.items():
-        state.passes.append((Site("encoder-self", 0), [kernel.Hooks(hook=partial(note, module))]))
-    with routed(model), kernel.patched(kernel.NAME, states), ExitStack() as block:
-        for module in states:
-            block.callback(module.register_forward_pre_hook(enter).remove)
-        through = probe(model)
-    if all(hasattr(module, "emptied") for module, _, _ in calls):
-        calls.clear()
-        empty = {module: state for module, state in states.items() if hasattr(module, "emptied")}
-        with kernel.patched(kernel.NAME, empty), inline.finding_inline(model, note_inline):
-            through = probe(model)
+    through, calls, entered = observed(model)
+    kinds = kinds_of(model, calls)
     layers: dict[Kind, list[tuple[int, int]]] = defaultdict(list)
     modules, names, cached, name_of = (
         {},
@@ -106,11 +81,11 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
         {},
         {module: name for name, module in model.named_modules()},
     )
-    for module, kind, (query, key, value) in calls:
+    for call, kind in zip(calls, kinds, strict=True):
         site = Site(kind, len(layers[kind]))
-        modules[site], names[site] = module, name_of[module]
-        cached[site] = sum(shape[1] * shape[3] for shape in (key, value))
-        layers[kind].append((query[1], key[1]))
+        modules[site], names[site] = call.module, name_of[call.module]
+        cached[site] = sum(shape[1] * shape[3] for shape in (call.key, call.value))
+        layers[kind].append((call.query[1], call.key[1]))
     heads = HeadMap(
         {kind: tuple(count for count, _ in counts) for kind, counts in layers.items()},
         {kind: tuple(count for _, count in counts) for kind, counts in layers.items()},
@@ -134,22 +109,94 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
             f"This {type(model).__name__} computes something else as soon as headwise hooks into its attention (by "
             f"{moved:.2g}, where its largest output is {float(largest(stock)):.2g}): headwise cannot work on it."
         )
+    outputs = {call.module: call.inline for call in calls if call.inline is not None}
     own = {site: outputs[module] for site, module in modules.items() if module in outputs}
-    return Discovery(heads, modules, names, calls[0][2][0][3], cached, own)
+    return Discovery(heads, modules, names, calls[0].query[3], cached, own)
 
 
-def kind_of(model: nn.Module, module: nn.Module, call: kernel.AttentionCall) -> Kind:
-    """In an encoder-decoder the probe's lengths decide; in a one-stack model, whether all later tokens are hidden."""
-    queries, keys = call.query.shape[2], call.key.shape[2]
-    if model.config.is_encoder_decoder:  # type: ignore[union-attr]
-        if queries != keys:
-            return "cross"
-        return "decoder-self" if queries == TARGET_LENGTH else "encoder-self"
-    mask = kernel.allowed(module, call.query, call.key, call.mask, {})
-    if mask is None:
-        return "encoder-self"
-    seen = mask if mask.dtype == torch.bool else mask >= 0
-    return "encoder-self" if bool(seen.triu(1).any()) else "decoder-self"
+@dataclass(frozen=True)
+class ProbeCall:
+    """What the probe keeps of an attention layer's call: the shapes of queries, keys and values, the heads' outputs of
+    the last sentence at the tokens before its last one (Q H D), and where heads arrive in a layer of own code."""
+
+    module: nn.Module
+    query: torch.Size
+    key: torch.Size
+    value: torch.Size
+    before_last: Tensor
+    inline: inline.Output | None
+
+
+def observed(
+    model: nn.Module, other_end: bool = False
+) -> tuple[Tensor, list[ProbeCall], Counter[nn.Module]]:
+    """The output of `probe`, the calls of attention in it, in their order, and how often each module ran.
+
+    Layers that compute attention in their own code are looked for where none calls our function.
+    """
+    calls: list[ProbeCall] = []
+    entered: Counter[nn.Module] = Counter()
+
+    def note_inline(
+        module: nn.Module, output: inline.Output | None, call: kernel.AttentionCall
+    ) -> None:
+        shapes = (call.query.shape, call.key.shape, call.value.shape)
+        calls.append(ProbeCall(module, *shapes, call.output[-1, LEFT_PADDING:-1].clone(), output))
+
+    def note(module: nn.Module, call: kernel.AttentionCall) -> None:
+        note_inline(module, None, call)
+
+    def enter(module: nn.Module, _: Any) -> None:
+        entered[module] += 1
+
+    states = {module: kernel.HookState() for module in model.modules()}
+    for module, state in states.items():
+        state.passes.append((Site("encoder-self", 0), [kernel.Hooks(hook=partial(note, module))]))
+    with routed(model), kernel.patched(kernel.NAME, states), ExitStack() as block:
+        for module in states:
+            block.callback(module.register_forward_pre_hook(enter).remove)
+        output = probe(model, other_end)
+    if all(hasattr(call.module, "emptied") for call in calls):
+        calls.clear()
+        empty = {module: state for module, state in states.items() if hasattr(module, "emptied")}
+        with kernel.patched(kernel.NAME, empty), inline.finding_inline(model, note_inline):
+            output = probe(model, other_end)
+    return output, calls, entered
+
+
+def kinds_of(model: nn.Module, calls: list[ProbeCall]) -> list[Kind]:
+    """The kind of each call. In an encoder-decoder the probe's lengths decide; in a one-stack model, whether heads at
+    earlier tokens change with the last one. Layers without heads keep the kind they had."""
+    one_stack: Kind = "encoder-self"
+    if not model.config.is_encoder_decoder and sees_no_future(model, calls):  # type: ignore[union-attr]
+        one_stack = "decoder-self"
+
+    kinds: list[Kind] = []
+    for call in calls:
+        queries, keys = call.query[2], call.key[2]
+        kind = one_stack
+        if model.config.is_encoder_decoder:  # type: ignore[union-attr]
+            if queries != keys:
+                kind = "cross"
+            elif queries == TARGET_LENGTH:
+                kind = "decoder-self"
+        kinds.append(getattr(call.module, "emptied", kind))
+    return kinds
+
+
+def sees_no_future(model: nn.Module, calls: list[ProbeCall]) -> bool:
+    """Whether no head at an earlier token gives something else when the last token is another one.
+
+    Masks say it in too many ways (−∞, −10,000, a flag) to be read. An image has no last token.
+    """
+    if "input_ids" not in example_batch(model):
+        return False
+    again = observed(model, other_end=True)[1]
+    return all(
+        output_difference(call.before_last, other.before_last) is None
+        for call, other in zip(calls, again, strict=True)
+        if call.before_last.numel()
+    )
 
 
 def example_batch(model: nn.Module) -> dict[str, Tensor]:
@@ -192,7 +239,7 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
     else:
         pad = getattr(config.get_text_config(), "pad_token_id", None)
         mask = torch.ones_like(ids)
-        mask[0, -2:] = mask[1, :3] = 0
+        mask[0, -2:] = mask[1, :LEFT_PADDING] = 0
         shown = torch.where(mask.bool(), ids, 0 if pad is None else pad)
         rows = slice(1 if pad is None else 0, 2)
         ids = ids[rows]
@@ -202,10 +249,17 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
     return inputs
 
 
-def probe(model: nn.Module) -> Tensor:
-    """The output of one forward over `example_batch`, without its padding: in evaluation mode, in float32, no gradients."""
+def probe(model: nn.Module, other_end: bool = False) -> Tensor:
+    """The output of one forward over `example_batch`, without its padding: in evaluation mode, in float32, no gradients.
+
+    other_end: with another last token.
+    """
     try:
         inputs = example_batch(model)
+        if other_end:
+            ids = inputs["input_ids"].clone()
+            ids[-1, -1] = (ids[-1, -1] - 1).clamp(min=0)
+            inputs["input_ids"] = ids
         with evaluating(model), torch.no_grad(), undisturbed(model), precise(model):
             out: Tensor = output_of(model, inputs)[0]
         mask = inputs.get("attention_mask")

@@ -25,9 +25,6 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
 SOFTMAX = {nn.functional.softmax, torch.softmax, Tensor.softmax}
-HIDDEN = (
-    torch.finfo(torch.float16).min / 2
-)  # scores below are of hidden keys, whatever the type of the weights
 FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
 PRODUCTS = {torch.matmul, torch.bmm, Tensor.matmul, Tensor.__matmul__, Tensor.bmm}
 
@@ -94,7 +91,7 @@ class Recorder(TorchFunctionMode):
         if self.weights is not None and self.scores is not None:
             seen = self.weights.reshape(batch, heads, queries, -1)
             scores = self.scores.detach().reshape(seen.shape)
-            mask = (scores > HIDDEN).any(1, keepdim=True)
+            mask = (scores > kernel.HIDDEN).any(1, keepdim=True)
             unseen = output.new_full((), torch.nan)
             query, key = unseen.expand(batch, heads, queries, size), unseen.expand(value.shape)
             return kernel.AttentionCall(site, query, key, value, mask, seen, output)

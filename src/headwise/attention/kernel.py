@@ -23,6 +23,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
 NAME = "headwise"
+HIDDEN = -9e3  # what is added to the scores of hidden keys is below: −10,000 in old families, else the type's minimum
 Gate = Tensor | Callable[[], Tensor]
 # Arguments of an attention call that hold numbers and that `weigh` and sdpa handle, or that change no output.
 _KNOWN = {
@@ -57,9 +58,7 @@ class AttentionCall:
         pairs = queries[:, None, :, None] & keys[:, None, None, :]
         if self.mask is not None:
             mask = self.mask[..., : keys.shape[1]]
-            return pairs & (
-                mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-            )
+            return pairs & (mask if mask.dtype == torch.bool else mask > HIDDEN)
         if self.site.kind == "decoder-self":
             return pairs.tril(keys.shape[1] - queries.shape[1])
         return pairs

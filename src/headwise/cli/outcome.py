@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headwise.files import below
+
 if TYPE_CHECKING:
     from headwise.heads import HeadMask
     from headwise.progress import Progress
@@ -44,7 +46,7 @@ def summary(out: Path) -> tuple[list[str], Mapping[str, HeadMask], Path | None]:
     }
     if not chosen:
         return lines, layouts, None
-    place = out / "pruned" / chosen
+    place = below(out / "pruned", chosen)
     translates = "bleu_signature" in run.facts
     then = (
         f"echo 'A sentence.' | headwise translate {place}"

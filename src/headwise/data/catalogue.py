@@ -19,10 +19,11 @@ from urllib.parse import urlsplit
 import pooch
 import requests
 from filelock import FileLock
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from headwise.errors import HeadwiseError
+from headwise.files import below, is_name
 from headwise.heads import write_text
 
 RETRIES = 2  # of a broken or damaged download, by pooch, before the error is raised
@@ -31,8 +32,15 @@ CHUNK = 1 << 16
 UNSURE = 2  # where only an estimate of a file's size is known, so many times as much may arrive
 STRICT = ConfigDict(strict=True, extra="forbid")
 
-# No way out of the folder.
-FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+
+def file_name(name: str) -> str:
+    """A name in the catalogue, of which a file's is made."""
+    if not is_name(name):
+        raise ValueError("this can be no name of a file")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(file_name)]
 Progress = Callable[[str, int, int], None]  # name of the file, bytes so far, bytes of the whole
 
 
@@ -106,7 +114,7 @@ def listing(folder: str | Path | None = None) -> list[dict[str, str | int | floa
             "name": entry.name,
             "content": entry.content,
             "files": len(entry.files),
-            "here": sum((root / entry.name / file.name).is_file() for file in entry.files),
+            "here": sum(below(root, f"{entry.name}/{file.name}").is_file() for file in entry.files),
             "MiB": round(entry.bytes / 2**20, 1),
             "checksums": len(entry.files) - len(entry.unchecked),
             "licence": entry.licence,
@@ -128,9 +136,12 @@ def get(
     at once. A logged warning names the files without a known checksum.
     """
     entry = _find_entry(name, catalogue() if entries is None else entries)
-    home = (default_folder() if folder is None else Path(folder).expanduser()) / entry.name
+    root = default_folder() if folder is None else Path(folder).expanduser()
+    home = below(root, entry.name)
     try:
-        missing = [file for file in entry.files if not _is_right(home / file.name, file, progress)]
+        missing = [
+            file for file in entry.files if not _is_right(below(home, file.name), file, progress)
+        ]
         if missing:
             home.mkdir(parents=True, exist_ok=True)
             with _quiet_pooch(), FileLock(home / ".lock"):
@@ -164,7 +175,8 @@ def fetched_file(name: str, folder: str | Path | None = None) -> Path:
         raise HeadwiseError(
             f"There is no file '{name}', and the data set {chosen} has {', '.join(names)}{hint}."
         )
-    path = (default_folder() if folder is None else Path(folder).expanduser()) / chosen / match
+    root = default_folder() if folder is None else Path(folder).expanduser()
+    path = below(root, f"{entry.name}/{match}")
     if not path.is_file():
         raise HeadwiseError(
             f"'{name}' is not here yet: fetch it by `headwise data get {chosen}`, or name a file."
@@ -202,7 +214,7 @@ def _checksum(path: Path, file: RemoteFile) -> str | None:
 
 
 def _fetch(file: RemoteFile, home: Path, progress: Progress | None) -> None:
-    expected = _checksum(home / file.name, file)
+    expected = _checksum(below(home, file.name), file)
     store = pooch.create(
         path=home,
         base_url="",
@@ -210,7 +222,7 @@ def _fetch(file: RemoteFile, home: Path, progress: Progress | None) -> None:
         urls={file.name: file.url},
         retry_if_failed=RETRIES,
     )
-    downloader = ResumingDownloader(file, home / f"{file.name}.part", progress)
+    downloader = ResumingDownloader(file, below(home, f"{file.name}.part"), progress)
     try:
         store.fetch(file.name, downloader=downloader)
     except requests.RequestException as error:
@@ -224,7 +236,7 @@ def _fetch(file: RemoteFile, home: Path, progress: Progress | None) -> None:
             f"found {downloader.checksum}; try again later."
         ) from error
     if expected is None:
-        write_text(home / f"{file.name}.sha256", f"{downloader.checksum}  {file.name}\n")
+        write_text(below(home, f"{file.name}.sha256"), f"{downloader.checksum}  {file.name}\n")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from headwise.errors import HeadwiseError
+from headwise.files import below
 from headwise.heads import write_once
 
 Split = Literal["train", "dev", "test"]
@@ -28,8 +29,8 @@ def pairs(split: Split, count: int | None = None) -> list[tuple[str, str]]:
 
 def write_parallel(folder: str | Path, split: Split, count: int | None = None) -> tuple[Path, Path]:
     """Write the first `count` pairs as two text files, `SPLIT.en` and `SPLIT.fr`, one sentence a line; return both."""
-    source = Path(folder) / f"{split}.en"
-    target = Path(folder) / f"{split}.fr"
+    source = below(Path(folder), f"{split}.en")
+    target = below(Path(folder), f"{split}.fr")
     for file in (source, target):
         write_once(file, "".join(f"{line}\n" for line in _first(file.name, split, count)))
     return source, target

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import pyarrow as pa
 
 from headwise.errors import HeadwiseError
+from headwise.files import below
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -135,10 +136,10 @@ def file_key(kind: str, *files: Path) -> str:
 def _stored(folder: Path, key: str) -> tuple[Dataset, dict[str, Any]] | None:
     """The cache's entry for this key; None when it is missing or damaged (and must be written again)."""
     try:
-        record = json.loads((folder / f"{key}.json").read_text(encoding="utf-8"))
-        if record.pop("sum") != _sum(folder / f"{key}.arrow", record):
+        record = json.loads((below(folder, f"{key}.json")).read_text(encoding="utf-8"))
+        if record.pop("sum") != _sum(below(folder, f"{key}.arrow"), record):
             return None
-        return _opened(folder / f"{key}.arrow"), record
+        return _opened(below(folder, f"{key}.arrow")), record
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -153,7 +154,7 @@ def _fill(
     """Writes KEY.arrow, then KEY.json (it says that the other is complete); without a key, named by content."""
     with part_file(folder) as part:
         record = _write_arrow(part, rows, name, columns)
-        whole = folder / f"{key or record['fingerprint']}.arrow"
+        whole = below(folder, f"{key or record['fingerprint']}.arrow")
         part.replace(whole)
         part.write_text(json.dumps({**record, "sum": _sum(whole, record)}), encoding="utf-8")
         part.replace(whole.with_suffix(".json"))
@@ -178,7 +179,7 @@ def _sum(arrow: Path, record: dict[str, Any]) -> str:
 def part_file(folder: Path) -> Iterator[Path]:
     """A file name in this folder for unfinished output, to be renamed; what is left under it is removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{os.getpid()}-{os.urandom(4).hex()}.part"
+    part = below(folder, f"{os.getpid()}-{os.urandom(4).hex()}.part")
     try:
         yield part
     finally:

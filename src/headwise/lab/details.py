@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headwise.files import below
 from headwise.heads import Head
 from headwise.lab.sentence import LONGEST, SHORTEST
 from headwise.model_files import folder_of
@@ -29,7 +30,10 @@ def run_of(spec: str) -> FinishedRun | None:
 
 def pruned_model(run: FinishedRun) -> Path | None:
     """The folder of the model that the run chose, where its weights were kept."""
-    folder = run.folder / "pruned" / str(run.facts.get("chosen"))
+    chosen = run.facts.get("chosen")
+    if chosen is None:
+        return None
+    folder = below(run.folder / "pruned", chosen)
     return folder if (folder / "config.json").is_file() else None
 
 

@@ -6,6 +6,7 @@
 from pathlib import Path
 
 from headwise.errors import HeadwiseError
+from headwise.files import below
 
 
 def report(run: str | Path) -> Path:
@@ -35,7 +36,7 @@ def compare(run: str | Path, other: str | Path, out: str | Path = Path("runs/com
 
     both = read_comparison(Path(run), Path(other))
     folder = Path(out)
-    if any((folder / name).exists() for name in ("run.json", "grid.json")):
+    if any(below(folder, name).exists() for name in ("run.json", "grid.json")):
         raise HeadwiseError(
             f"{folder} is the folder of a run, which has a report of its own: name another folder."
         )

@@ -18,9 +18,10 @@ import numpy as np
 import pandas as pd
 import vl_convert
 
+from headwise.files import below
 from headwise.grid import HeadGrid
 from headwise.heads import write_bytes, write_text
-from headwise.theme import FONT, LIGHT, Palette, ranges
+from headwise.theme import FONT, LIGHT, STATUS, Palette, ranges
 
 VEGA_LITE = "v6.4"
 SCHEMA = {"$schema": f"https://vega.github.io/schema/vega-lite/{VEGA_LITE}.json"}
@@ -364,7 +365,7 @@ def vega_config(palette: Palette) -> dict[str, Any]:
             "point": {"color": accent, "stroke": palette["card"], "strokeWidth": 1.5},
             "framed": {"fillOpacity": 0, "stroke": ink, "strokeWidth": 1.5},
             "untrained": {"color": muted, "fillOpacity": 0.22},
-            "ring": {"color": second, "strokeWidth": 2.5},
+            "ring": {"color": palette[STATUS["chosen"]], "strokeWidth": 2.5},
             "level": {"color": muted, "strokeWidth": 1.5},
             "limit": {"color": second, "strokeWidth": 1.5, "strokeDash": [5, 4]},
             "limit-label": {"color": second, "fontSize": 12},
@@ -425,8 +426,8 @@ class Figure:
         """Write `NAME.png` and `NAME.svg`, each either whole or not at all."""
         config = vega_config(LIGHT)
         svg = vl_convert.vegalite_to_svg(self.specification(), vl_version=VEGA_LITE, config=config)
-        write_text(folder / f"{self.name}.svg", svg)
-        write_bytes(folder / f"{self.name}.png", vl_convert.svg_to_png(svg, scale=SHARPNESS))
+        write_text(below(folder, f"{self.name}.svg"), svg)
+        write_bytes(below(folder, f"{self.name}.png"), vl_convert.svg_to_png(svg, scale=SHARPNESS))
 
 
 class HeadChart:
@@ -469,9 +470,9 @@ class HeadChart:
             return []
         marks = []
         for test, style in ((f"!({dark})", "on-low"), (dark, "on-high")):
-            for column, start, below in lines:
+            for column, start, down in lines:
                 words = text(
-                    self.cells, column, f"{start}{style}", self.x, self.y, test, tip, dy=below
+                    self.cells, column, f"{start}{style}", self.x, self.y, test, tip, dy=down
                 )
                 marks.append(words)
         return marks

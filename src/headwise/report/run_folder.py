@@ -12,9 +12,9 @@ from typing import Any, ClassVar, TypeVar
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.files import damaged, is_inside
+from headwise.files import below, checked_name, damaged, is_inside
 from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
-from headwise.importance.measures import CURVES, FAITHFULNESS
+from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS
 from headwise.report import models
 from headwise.report.models import ComparedQuality, Model
 
@@ -22,23 +22,6 @@ LOG = ("step", "epoch", "measure", "value")
 GATES = ("step", "kind", "layer", "head", "p_open")
 LRP = ("measure", "mode", "what", "value")
 UNTRAINED = ("seed", "kind", "layer", "head", "measure", "value", "n")
-INTERACTIONS = (
-    "kind",
-    "layer",
-    "head",
-    "other_kind",
-    "other_layer",
-    "other_head",
-    "screen",
-    "value",
-    "low",
-    "high",
-    "p",
-    "alone",
-    "other_alone",
-    "both",
-    "n",
-)
 FILES = {  # the tables of a run folder, and the columns that each must have
     "training": ("train/log.csv", LOG),
     "heads": ("heads.csv", COLUMNS),
@@ -62,7 +45,7 @@ TEXT = (  # all other columns hold numbers
     "against",
     "kinds",
     "statistic",
-    "order",
+    "ranking",
     "mode",
     "what",
     "role",
@@ -169,9 +152,11 @@ def read_run(folder: Path) -> FinishedRun:
     refuse_damaged(folder)
     facts, known = read_models(folder)
     names = list(known.index[known["method"] != "none"])
-    layouts = {name: folder / "layouts" / f"{name}.json" for name in names}
-    gates = {name: read_optional_table(folder / "gates" / f"{name}.csv", GATES) for name in names}
-    rescored = {name: folder / "rescored" / name for name in names}
+    layouts = {name: below(folder / "layouts", f"{name}.json") for name in names}
+    gates = {
+        name: read_optional_table(below(folder / "gates", f"{name}.csv"), GATES) for name in names
+    }
+    rescored = {name: below(folder / "rescored", name) for name in names}
     return FinishedRun(
         folder=folder,
         facts=facts,
@@ -189,7 +174,7 @@ def read_run(folder: Path) -> FinishedRun:
             if path.is_dir()
         },
         **{
-            name: read_optional_table(folder / place, columns)
+            name: read_optional_table(below(folder, place), columns)
             for name, (place, columns) in FILES.items()
         },
     )
@@ -200,7 +185,7 @@ NOT_READ = (
     "pruned/",
     "scores/",
     "losses/",
-    "orders/",
+    "rankings/",
     "corpus/",
     "train/tensorboard/",
 )  # may stay behind
@@ -223,6 +208,11 @@ def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
     """run.json, and the models of pruning.csv; none without that file."""
     facts: Mapping[str, Any] = read_json(folder / "run.json", dict)
     table = read_optional_table(folder / "pruning.csv", models.COLUMNS)
+    if table is not None:
+        for setting in table["setting"].unique():
+            checked_name(setting, folder / "pruning.csv")
+    if facts.get("chosen") is not None:
+        checked_name(facts["chosen"], folder / "run.json")
     return facts, models.wide(
         pd.DataFrame(columns=models.COLUMNS) if table is None else table, facts
     )
@@ -233,12 +223,14 @@ def _read_roles(folder: Path) -> RolesFolder | None:
     if not folder.is_dir():
         return None
     tables = {
-        name: read_optional_table(folder / f"{name}.csv", columns)
+        name: read_optional_table(below(folder, f"{name}.csv"), columns)
         for name, columns in ROLES.items()
     }
     found = {name: table for name, table in tables.items() if table is not None}
     missing = [f"{name}.csv" for name in tables if name not in found]
-    missing += [name for name in ("facts.json", "examples.json") if not (folder / name).is_file()]
+    missing += [
+        name for name in ("facts.json", "examples.json") if not below(folder, name).is_file()
+    ]
     if missing:
         raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
     facts = read_json(folder / "facts.json", dict)
@@ -275,7 +267,7 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
         table = pd.read_csv(path, encoding="utf-8", dtype=dict.fromkeys(TEXT, str))
     except (OSError, ValueError) as error:
         raise HeadwiseError(
-            f"{path} cannot be read as a table ({error}): run its task again."
+            f"{path} cannot be read as a table ({error}): run its step again."
         ) from None
     missing = [column for column in columns if column not in table.columns]
     if missing:
@@ -287,7 +279,7 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
         wrong = table.loc[numbers.isna() & table[column].notna(), column]
         if len(wrong):
             raise HeadwiseError(
-                f"{path} should have numbers in {column}, but has '{wrong.iloc[0]}': run its task again."
+                f"{path} should have numbers in {column}, but has '{wrong.iloc[0]}': run its step again."
             )
         if column in WHOLE and not (numbers.ge(0) & numbers.mod(1).eq(0)).all():
             wrong = table.loc[~(numbers.ge(0) & numbers.mod(1).eq(0)), column]
@@ -314,7 +306,7 @@ def _read_text(path: Path) -> str | None:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise HeadwiseError(
-            f"{path} cannot be read as text ({error}): run its task again."
+            f"{path} cannot be read as text ({error}): run its step again."
         ) from None
 
 
@@ -322,7 +314,7 @@ def _translations(folder: Path, names: list[str]) -> dict[str, list[str]]:
     """The lines of every translation file that is there; all have as many."""
     texts = {}
     for name in ("source", "reference", "full", *names):
-        texts[name] = _read_text(folder / f"{name}.txt")
+        texts[name] = _read_text(below(folder, f"{name}.txt"))
     lines = {
         name: text.removesuffix("\n").split("\n")
         for name, text in texts.items()

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from headwise.errors import HeadwiseError
+from headwise.files import below, checked_name
 from headwise.report import models
 from headwise.report.charts import Figure
 from headwise.report.format import NONE, capital, listed
@@ -72,6 +73,9 @@ def read_grid(folder: Path) -> Grid:
             f"{folder / 'grid.json'} should name the runs of a grid, each with folder, data and seed, but does not "
             f"({type(error).__name__}: {error}): run the study again."
         ) from None
+    for place, _, _ in runs:
+        for part in place.split("/"):
+            checked_name(part, folder / "grid.json")
     members = tuple(_member(folder, *run) for run in runs)
     found = [m.models.assign(data=m.data, seed=m.seed) for m in members if len(m.models)]
     empty = models.wide(pd.DataFrame(columns=models.COLUMNS), {}).assign(data="", seed=0)
@@ -81,7 +85,7 @@ def read_grid(folder: Path) -> Grid:
 
 
 def _member(grid: Path, place: str, data: str, seed: int) -> Member:
-    folder = grid / place
+    folder = below(grid, place)
     facts = dict[str, Any]()
     known = pd.DataFrame()
     trouble = ""
@@ -114,7 +118,7 @@ def grid_summary_section(grid: Grid) -> dict[str, Any]:
     failed = [name(member) for member in grid.members if member.facts.get("failed")]
     groups += [("Still missing", [("Runs", listed(absent), "")])] if absent else []
     groups += (
-        [("Failed", [("Some tasks of", f"{listed(failed)}: reasons under Runs", "")])]
+        [("Failed", [("Some steps of", f"{listed(failed)}: reasons under Runs", "")])]
         if failed
         else []
     )
@@ -439,8 +443,8 @@ def build_runs(grid: Grid) -> dict[str, Any]:
     }
     failed = []
     for m in grid.members:
-        for task, why in (m.facts.get("failed") or {}).items():
-            failed.append((name(m), task, _last(why)))
+        for step, why in (m.facts.get("failed") or {}).items():
+            failed.append((name(m), step, _last(why)))
     pages = {name(m): quote(f"{m.place}/report.html") for m in grid.members if m.has_page}
     return {
         "runs": table("Runs of the grid", grid.members, columns),
@@ -454,8 +458,10 @@ def _roles_text(member: Member) -> str:
     found = member.facts.get("roles") or {}
     if "heads" not in found:
         return ""
-    twins = found.get("twins", 0)
-    control = f"\nuntrained: {sum(found['untrained'].values()) / twins:.1f}" if twins else ""
+    models_tested = found.get("untrained_models", 0)
+    control = ""
+    if models_tested:
+        control = f"\nuntrained: {sum(found['untrained'].values()) / models_tested:.1f}"
     return f"{found['heads']} of {found['tested']}{control}"
 
 
@@ -463,7 +469,7 @@ def _pairs(member: Member) -> str:
     """How many measured pairs cost more together than the sum of both alone, with an interval above 0."""
     found = member.facts.get("interactions")
     return (
-        f"{found['same']} of {found['measured']}\nneed each other: {found['together']}"
+        f"{found['redundant']} of {found['measured']}\nneed each other: {found['synergistic']}"
         if found
         else ""
     )

@@ -93,7 +93,7 @@ class Roles:
             coverage[name] = {**asdict(text), "unknown_share": text.unknown_share}
         facts = {
             "absent": self.absent,
-            "seldom": self.low_support,
+            "low_support": self.low_support,
             "warnings": self.warnings,
             "coverage": coverage,
             "signature": self.signature,

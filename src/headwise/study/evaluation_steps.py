@@ -13,6 +13,7 @@ from typing import Any
 from headwise.data.lines import read_lines
 from headwise.decoding.translator import speeds, translate
 from headwise.evaluation.answers import Answers, Losses, LossesOfOne, Translations
+from headwise.files import below
 from headwise.heads import HeadMask, write_text
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
@@ -75,12 +76,12 @@ class Translate(Answer, name_format="translate/{0.split}/{0.variant.name}"):
         for name, side in sides.items():
             one_a_line = (" ".join(line.splitlines()) for line in side)
             content = "".join(f"{line}\n" for line in one_a_line)
-            write_text(work / STAGING / self.file(name), content)
+            write_text(below(work / STAGING, self.file(name)), content)
         return cost
 
     def read(self, run: Run, variant: Variant) -> Translations:
-        lines = list(read_lines(run.folder / self.file(variant.name)))
-        references = list(read_lines(run.folder / self.file("reference")))
+        lines = list(read_lines(below(run.folder, self.file(variant.name))))
+        references = list(read_lines(below(run.folder, self.file("reference"))))
         return Translations(lines, references)
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -88,15 +89,18 @@ class Translate(Answer, name_format="translate/{0.split}/{0.variant.name}"):
 
 
 @dataclass(frozen=True)
-class MeasureLosses(Answer, name_format="losses/{0.split}/{0.order}"):
+class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
     """The loss of every sentence under all models of a greedy order, or under one model, in losses/."""
+
+    VERSION = 2  # long documents are read in windows
 
     variants: tuple[Variant, ...]  # of one order, or one without; none: the full model alone
 
     @property
-    def order(self) -> str:
+    def ranking(self) -> str:
+        """The name of the variants' ranking, or of the one variant."""
         first = self.variants[0] if self.variants else FULL
-        return first.order.name if first.order else first.name
+        return first.ranking.name if first.ranking else first.name
 
     def dependencies(self, run: Run) -> list[Step]:
         return [model_step(variant) for variant in (FULL, *self.variants)]
@@ -114,13 +118,13 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.order}"):
             return model_of(run, self.variants[masks.index(mask)])
 
         own = any(prune_step(variant).has_weights(run) for variant in self.variants)
-        text = full_model(run).task.batches(run.text(self.split), run.progress)
+        text = full_model(run).task.quality_batches(run.text(self.split), run.progress)
         losses = Losses.measure(text, masks, cut if own else None)
-        losses.save(work / STAGING / f"{self.name}.npz")
+        losses.save(below(work / STAGING, f"{self.name}.npz"))
         return {}
 
     def read(self, run: Run, variant: Variant) -> LossesOfOne:
-        losses = Losses.read(run.folder / f"{self.name}.npz")
+        losses = Losses.read(below(run.folder, f"{self.name}.npz"))
         return LossesOfOne(losses, (FULL, *self.variants).index(variant))
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -186,7 +190,7 @@ class MeasureSavings(Step, stage="evaluate", name_format="measure/{0.variant.nam
         facts["parameters"] = model.parameters
 
         folder = "model" if self.variant == FULL else f"pruned/{self.variant.name}"
-        weights = run.folder / folder / WEIGHTS
+        weights = below(run.folder, folder) / WEIGHTS
         if weights.exists():
             facts["bytes"] = weights.stat().st_size
         return {**facts, "memory": model.weight_bytes, "cache_bytes": model.cache_bytes}
@@ -293,5 +297,5 @@ class SaveChosen(Step, stage="evaluate", name_format="save"):
         return [f"pruned/{self.variant.name}"]
 
     def make(self, run: Run, work: Path) -> Result:
-        model_of(run, self.variant).save(work / STAGING / "pruned" / self.variant.name)
+        model_of(run, self.variant).save(below(work / STAGING / "pruned", self.variant.name))
         return {}

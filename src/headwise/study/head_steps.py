@@ -13,12 +13,11 @@ from accelerate.utils import gather_object
 from headwise.attention import is_offloaded
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
+from headwise.files import below
 from headwise.heads import HeadMask, Site, save_table, write_text
 from headwise.importance.faithfulness import faithfulness
-from headwise.importance.interactions import COLUMNS as PAIR_COLUMNS
-from headwise.importance.interactions import LEAST, interactions
-from headwise.importance.interactions import Interactions as Pairs
-from headwise.importance.measures import facts, passes
+from headwise.importance.interactions import LEAST, Interactions, interactions
+from headwise.importance.measures import INTERACTIONS, facts, passes
 from headwise.importance.passes import (
     Measurement,
     refuse_unscorable,
@@ -71,7 +70,7 @@ class ScorePass(
         return [self.name]
 
     def make(self, run: Run, work: Path) -> Result:
-        model, folder = full_model(run), work / STAGING / self.name
+        model, folder = full_model(run), below(work / STAGING, self.name)
         text = model.task.batches(run.text("dev"), run.progress)
         refuse_unscorable(model, self.measures, text)
         with failing_together():
@@ -88,7 +87,7 @@ class ScorePass(
             )
         for name, sums in scores.sums.items():
             if run.main:
-                sums.save(folder / f"{name}.npz")
+                sums.save(below(folder, f"{name}.npz"))
         for label, balance in scores.balances.items():
             run.progress.say(relevance_line(label, balance))
         return {"measures": list(scores.sums), "rows": scores.rows, "balances": scores.balances}
@@ -109,7 +108,7 @@ def read_scores(run: Run) -> Measurement:
         result = run.get_or_make(step)
         for name in result["measures"]:
             scores.sums[name] = SentenceSums.read(
-                run.folder / step.name / f"{name}.npz", heads, SCALES.get(facts(name).scale)
+                below(run.folder, f"{step.name}/{name}.npz"), heads, SCALES.get(facts(name).scale)
             )
         scores.rows += result["rows"]
         scores.balances |= result["balances"]
@@ -130,7 +129,7 @@ class ScoreUntrained(
         scoring = run.scoring
         return {
             "measures": scoring.measures,
-            "twins": scoring.untrained,
+            "untrained": scoring.untrained,
             "dev": run.fingerprint("dev"),
             "seed": run.plan.seed,
         }
@@ -153,7 +152,7 @@ class ScoreUntrained(
             write_text(
                 work / STAGING / "untrained.csv", found.to_csv(index=False, float_format="%.6g")
             )
-        return {"twins": count}
+        return {"untrained_models": count}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
         names = [name for name in run.scoring.measures if not facts(name).expensive]
@@ -183,7 +182,7 @@ class Score(Step, stage="score", name_format="score", late_in_other_runs=True):
         save_table(scores.table, scores.signature, work / STAGING / "heads.csv")
         relevance = relevance_table(scores.relevance)
         write_text(work / STAGING / "lrp.csv", relevance.to_csv(index=False, float_format="%.6g"))
-        return {}
+        return {"left_out": text.left_out} if text.left_out else {}
 
 
 @dataclass(frozen=True)
@@ -209,7 +208,7 @@ class MeasureInteractions(
         pairs, model, text = run.scoring.pairs, full_model(run), run.text("dev")
         if len(text) < LEAST:
             run.progress.say(f"  No pairs of heads: the dev text has fewer than {LEAST} sentences.")
-            found = Pairs(pd.DataFrame(columns=list(PAIR_COLUMNS)), {"sentences": 0})
+            found = Interactions(pd.DataFrame(columns=list(INTERACTIONS)), {"sentences": 0})
         else:
             found = interactions(model, text, pairs, seed=run.plan.seed, progress=run.progress)
         if run.main:
@@ -217,8 +216,8 @@ class MeasureInteractions(
         return {
             "screened": len(found.table),
             "measured": len(found.measured),
-            "same": int((found.measured["low"] > 0).sum()),
-            "together": int((found.measured["high"] < 0).sum()),
+            "redundant": int((found.measured["low"] > 0).sum()),
+            "synergistic": int((found.measured["high"] < 0).sum()),
         }
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -248,7 +247,8 @@ class Judge(Step, stage="score", name_format="judge", distributed=True, late_in_
         for table, name in ((judged.agreement, "faithfulness"), (judged.curves, "curves")):
             if run.main:
                 write_text(
-                    work / STAGING / f"{name}.csv", table.to_csv(index=False, float_format="%.6g")
+                    below(work / STAGING, f"{name}.csv"),
+                    table.to_csv(index=False, float_format="%.6g"),
                 )
         return {}
 
@@ -266,7 +266,7 @@ class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=Tru
         return [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
-        return {**role_inputs(run), "twins": run.scoring.untrained}
+        return {**role_inputs(run), "untrained": run.scoring.untrained}
 
     def outputs(self, run: Run) -> list[str]:
         return ["roles"]
@@ -291,15 +291,15 @@ class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=Tru
         held = (
             found.controls[found.controls["found"] == 1] if len(found.controls) else found.controls
         )
-        twins = [name for name in held.get("control", []) if name.startswith(UNTRAINED)]
+        untrained = [name for name in held.get("control", []) if name.startswith(UNTRAINED)]
         return {
             "roles": len(found.roles),
             "heads": heads_in(found.roles),
             "tested": len(found.labels),
             "untrained": {
-                name: heads_in(held[held["control"] == name]) for name in dict.fromkeys(twins)
+                name: heads_in(held[held["control"] == name]) for name in dict.fromkeys(untrained)
             },
-            "twins": run.scoring.untrained if len(found.controls) else 0,
+            "untrained_models": run.scoring.untrained if len(found.controls) else 0,
         }
 
 
@@ -373,7 +373,7 @@ class Rescore(Step, stage="evaluate", name_format="rescored/{0.variant.name}", d
         measures, seed = run.scoring.pruned, run.plan.seed
         model = model_of(run, self.variant)
         mask = run.mask(self.variant)
-        folder = work / STAGING / self.name
+        folder = below(work / STAGING, self.name)
         folder.mkdir(parents=True, exist_ok=True)
         if measures and len(mask):
             text = model.task.batches(run.text("dev"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
+from headwise.files import below
 from headwise.heads import Head, HeadMask, write_text
 from headwise.importance.ablation import mean_outputs
 from headwise.loading import load
@@ -17,14 +18,14 @@ from headwise.model import Model
 from headwise.options import WITHOUT_TEXT, Architecture
 from headwise.pruning.controls import Case, Control, Trained, control
 from headwise.pruning.fine_tuning import tune
-from headwise.pruning.greedy import Ranking, greedy_masks
+from headwise.pruning.greedy import RemovalScore, greedy_masks
 from headwise.pruning.prune import prune_by_training
 from headwise.study.estimate import Estimate
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
 from headwise.study.records import STAGING, Result, digest
 from headwise.study.run import Run
 from headwise.study.step import Step
-from headwise.study.variants import FULL, Order, Variant
+from headwise.study.variants import FULL, Ranking, Variant
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import TrainingRun, bfloat16, converge
 from headwise.training.translation_model import build_model
@@ -135,12 +136,12 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
 
 @dataclass(frozen=True)
 class RankHeads(
-    Step, stage="prune", name_format="order/{0.order.name}", distributed=True, costly=True
+    Step, stage="prune", name_format="ranking/{0.ranking.name}", distributed=True, costly=True
 ):
-    """A greedy order: the masks of its steps, as layouts in orders/."""
+    """A greedy order: the masks of its steps, as layouts in rankings/."""
 
     sweep_index: int
-    order: Order
+    ranking: Ranking
     VERSION = 2
 
     def sweep(self, run: Run) -> GreedySweep:
@@ -154,24 +155,26 @@ class RankHeads(
     def inputs(self, run: Run) -> dict[str, Any]:
         options = self.sweep(run).model_dump(include={"kinds", "step", "rescore", "keep", "unit"})
         return {
-            "score": self.order.score,
-            "turn": self.order.turn,
+            "score": self.ranking.score,
+            "replicate": self.ranking.replicate,
             "seed": run.plan.seed,
             **options,
             "dev": run.fingerprint("dev"),
         }
 
     def outputs(self, run: Run) -> list[str]:
-        return [f"orders/{self.order.name}"]
+        return [f"rankings/{self.ranking.name}"]
 
     def make(self, run: Run, work: Path) -> Result:
         sweep = self.sweep(run)
-        (work / STAGING / "orders" / self.order.name).mkdir(
+        below(work / STAGING / "rankings", self.ranking.name).mkdir(
             parents=True, exist_ok=True
         )  # where no head is to go, too
-        for kept, mask in greedy_masks(ranking(run, self.order, sweep.rescore), sweep).items():
+        for kept, mask in greedy_masks(
+            removal_score(run, self.ranking, sweep.rescore), sweep
+        ).items():
             if run.main:
-                mask.save(work / STAGING / "orders" / self.order.name / f"{kept}.json")
+                mask.save(below(work / STAGING / "rankings", f"{self.ranking.name}/{kept}.json"))
         return {}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -179,16 +182,16 @@ class RankHeads(
         times = len(left_by_step(run.heads, sweep)) if sweep.rescore and run.heads else 1
         return (
             0.0
-            if self.order.score in WITHOUT_TEXT
-            else times * estimate.scoring([self.order.score])
+            if self.ranking.score in WITHOUT_TEXT
+            else times * estimate.scoring([self.ranking.score])
         )
 
 
-def ranking(run: Run, order: Order, rescore: bool) -> Ranking:
-    """How important the full model's heads are on the dev text, as an order asks."""
-    model, seed = full_model(run), 1000 * run.plan.seed + order.turn
-    return Ranking(
-        model, model.task.batches(run.text("dev"), run.progress), order.score, rescore, seed
+def removal_score(run: Run, ranking: Ranking, rescore: bool) -> RemovalScore:
+    """How important the full model's heads are on the dev text, by the score of a ranking."""
+    model, seed = full_model(run), 1000 * run.plan.seed + ranking.replicate
+    return RemovalScore(
+        model, model.task.batches(run.text("dev"), run.progress), ranking.score, rescore, seed
     )
 
 
@@ -241,8 +244,8 @@ class Prune(
 
     def save(self, run: Run, mask: HeadMask, model: Model, work: Path) -> None:
         if run.main:
-            mask.save(work / STAGING / self.layout)
-            model.save(work / STAGING / self.folder)
+            mask.save(below(work / STAGING, self.layout))
+            model.save(below(work / STAGING, self.folder))
 
     def tuned(self, run: Run, mask: HeadMask, work: Path) -> Result:
         """A layout cut out of the full model and fine-tuned for as long as gates are."""
@@ -292,7 +295,8 @@ class PruneByGates(Prune):
         self.save(run, pruned.mask, pruned.model, work)
         if run.main:
             write_text(
-                work / STAGING / "gates" / f"{variant.name}.csv", (work / "gates.csv").read_text()
+                below(work / STAGING / "gates", f"{variant.name}.csv"),
+                (work / "gates.csv").read_text(),
             )
         for note in pruned.notes:
             run.progress.say(f"  {note}")
@@ -320,8 +324,8 @@ class PruneGreedily(Prune):
         return sweep.tune or sweep.compensate
 
     def dependencies(self, run: Run) -> list[Step]:
-        assert self.variant.order is not None
-        return [RankHeads(self.variant.sweep_index, self.variant.order)]
+        assert self.variant.ranking is not None
+        return [RankHeads(self.variant.sweep_index, self.variant.ranking)]
 
     def inputs(self, run: Run) -> dict[str, Any]:
         sweep = self.sweep(run)
@@ -332,9 +336,12 @@ class PruneGreedily(Prune):
         }
 
     def make(self, run: Run, work: Path) -> Result:
-        sweep, order = self.sweep(run), self.variant.order
-        assert order is not None
-        mask = HeadMask.read(run.folder / "orders" / order.name / f"{self.variant.kept}.json")
+        sweep = self.sweep(run)
+        ranking = self.variant.ranking
+        assert ranking is not None
+        mask = HeadMask.read(
+            below(run.folder / "rankings", f"{ranking.name}/{self.variant.kept}.json")
+        )
         if sweep.tune:
             return self.tuned(run, mask, work)
         if sweep.compensate:
@@ -343,7 +350,7 @@ class PruneGreedily(Prune):
             means = mean_outputs(model.hf, model.discovery, text)
             self.save(run, mask, model.remove(mask, means, grow=True), work)
         elif run.main:
-            mask.save(work / STAGING / self.layout)
+            mask.save(below(work / STAGING, self.layout))
         return {}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -402,8 +409,8 @@ class MakeControl(Prune):
                 layout = made.model.layout
                 if layout is None or layout.heads != full.heads:
                     layout = HeadMask.full(full.heads)
-                layout.save(work / STAGING / self.layout)
-            made.model.save(work / STAGING / self.folder)
+                layout.save(below(work / STAGING, self.layout))
+            made.model.save(below(work / STAGING, self.folder))
         return {"notes": [], **made.facts}
 
     def case(self, run: Run, full: Model, work: Path) -> Case:
@@ -412,7 +419,9 @@ class MakeControl(Prune):
         reference = variant.reference
 
         def importance() -> Mapping[Head, float]:
-            return ranking(run, Order("", BEST_HEAD), rescore=False)(HeadMask.full(full.heads))
+            return removal_score(run, Ranking("", BEST_HEAD), rescore=False)(
+                HeadMask.full(full.heads)
+            )
 
         def pruned() -> Model:
             assert reference is not None
@@ -451,7 +460,7 @@ def prune_step(variant: Variant) -> Prune:
     """The step that makes a variant."""
     if variant.control:
         return MakeControl(variant)
-    if variant.order:
+    if variant.ranking:
         return PruneGreedily(variant)
     return PruneByGates(variant)
 
@@ -471,7 +480,7 @@ def model_of(run: Run, variant: Variant) -> Model:
         # Grow to whole units: the heads were removed by the unit that was asked for.
         return full_model(run).remove(run.mask(variant), grow=True)
     run.get_or_make(step, with_weights=True)
-    return load(run.folder / step.folder, run.device)
+    return load(below(run.folder, step.folder), run.device)
 
 
 def keeps_all(run: Run, variant: Variant) -> bool:

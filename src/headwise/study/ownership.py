@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
+from headwise.files import below
 from headwise.heads import write_text
 from headwise.options import validated
 from headwise.progress import Progress
@@ -41,7 +42,7 @@ ADVICE = "Choose another --out, or change the plan back."
 def claim(plan: Plan, out: Path) -> None:
     """Write down, in its folders, which plan they belong to."""
     for folder, own in {".": plan, **plan.runs}.items():
-        write_text(out / folder / "plan.toml", own.to_toml())
+        write_text(below(out, folder) / "plan.toml", own.to_toml())
 
 
 def refuse_others(plan: Plan, out: Path) -> None:
@@ -51,7 +52,7 @@ def refuse_others(plan: Plan, out: Path) -> None:
             f"{out} is the folder of a model, in which no study is written: choose another --out."
         )
     for folder in dict.fromkeys([".", *plan.runs]):
-        refuse_foreign_files(out / folder)
+        refuse_foreign_files(below(out, folder))
     existing = runs_with_results(out)
     if plan.seeds or plan.pairs:
         if has_results(out):
@@ -65,8 +66,8 @@ def refuse_others(plan: Plan, out: Path) -> None:
             "seeds nor pairs: choose another --out, or give it the folder of one of them."
         )
     for folder, own in {".": plan, **plan.runs}.items():
-        if has_results(out / folder) and (before := plan_of_folder(out / folder)):
-            refuse(out / folder, [*plan_changes(before, as_toml(own))])
+        if has_results(below(out, folder)) and (before := plan_of_folder(below(out, folder))):
+            refuse(below(out, folder), [*plan_changes(before, as_toml(own))])
     if existing:
         before = plan_of_folder(out)
         refuse(
@@ -119,7 +120,7 @@ def runs_with_results(out: Path) -> dict[str, set[str]]:
         return {}
     runs = validated(Plan, before, f"The plan {out / 'plan.toml'}").runs
     found = {folder: {sweep.name for sweep in own.pruning} for folder, own in runs.items()}
-    return {folder: sweeps for folder, sweeps in found.items() if has_results(out / folder)}
+    return {folder: sweeps for folder, sweeps in found.items() if has_results(below(out, folder))}
 
 
 def lost(plan: Plan, existing: dict[str, set[str]]) -> Iterator[str]:

@@ -31,6 +31,7 @@ import torch
 from rich.progress import TaskID
 
 from headwise.errors import HeadwiseError
+from headwise.files import below
 from headwise.progress import Progress
 from headwise.study.estimate import about
 from headwise.study.executor import BuildResult, Work
@@ -211,7 +212,7 @@ def do_build(setup: WorkerSetup, build: Build) -> tuple[Exception | None, str]:
     torch.set_num_threads(setup.threads)
     try:
         enter(setup.folder)
-        setup.make_work(FileProgress(setup.reports / f"{label_of(build.name)}.jsonl"))(build)
+        setup.make_work(FileProgress(below(setup.reports, f"{label_of(build.name)}.jsonl")))(build)
     except Exception as error:
         return portable(error), traceback.format_exc()
     return None, ""
@@ -291,7 +292,7 @@ class RayExecutor:
         self.read: dict[str, int] = {}
 
     def report(self, name: str) -> Path:
-        return self.reports / f"{label_of(name)}.jsonl"
+        return below(self.reports, f"{label_of(name)}.jsonl")
 
     def start(self, build: Build, heading: str) -> None:
         self.report(build.name).unlink(missing_ok=True)

@@ -90,7 +90,7 @@ class Store:
         write_text(self.path("tables"), with_checksum({"files": manifest(self.folder, tables)}))
 
     def path(self, name: str) -> Path:
-        return below(self.folder, f".steps/{label_of(name)}.json")
+        return below(self.folder / ".steps", f"{label_of(name)}.json")
 
     def records(self) -> dict[str, dict[str, Any]]:
         """All records by the name of their step."""
@@ -118,7 +118,7 @@ class Store:
         """The result of a step, made now unless the store holds it. required: outputs that must be there."""
         name = build.step.name
         label = label_of(name)
-        work = self.folder / ".work" / f"{label}-{build.key}"
+        work = below(self.folder / ".work", f"{label}-{build.key}")
         with self.locked(label):
             stored = self.answer_of_main(self.main and self.holds(name, build.key, required))
             record = self.record(name) if stored else self.make(build, work, required)
@@ -236,7 +236,7 @@ class Store:
             yield
             return
         (self.folder / ".steps").mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / ".steps" / f"{label}.lock"):
+        with FileLock(below(self.folder / ".steps", f"{label}.lock")):
             yield
 
     def forget_derived(self, key: str, build: Build) -> None:
@@ -268,18 +268,18 @@ class Store:
         # The last ones first: a run that is killed here still finds what led to the rest.
         for record in reversed(derived):
             for output in set(record["outputs"]) - used:
-                delete_path(self.folder / output)
+                delete_path(below(self.folder, output))
             self.path(record["name"]).unlink(missing_ok=True)
 
     def publish(self, staging: Path, outputs: Sequence[str], before: Sequence[str]) -> None:
         """Move outputs to their places, and remove those that other inputs had left there."""
         for path in {*before, *outputs}:
-            if (self.folder / path).is_dir() or path not in outputs:
-                delete_path(self.folder / path)
+            if below(self.folder, path).is_dir() or path not in outputs:
+                delete_path(below(self.folder, path))
         for path in outputs:
-            (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+            below(self.folder, path).parent.mkdir(parents=True, exist_ok=True)
             # Replaced, not removed and written: a file that others read is there at every moment.
-            (staging / path).replace(self.folder / path)
+            below(staging, path).replace(below(self.folder, path))
 
 
 def label_of(name: str) -> str:

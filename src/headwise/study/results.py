@@ -24,6 +24,7 @@ from sacrebleu.metrics.bleu import BLEU
 from headwise.decoding.bleu import check_equal_count, scores_from_sums, sentence_statistics
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
+from headwise.files import below
 from headwise.heads import write_text
 from headwise.pruning.target_count import settle_share
 from headwise.statistics import over_seeds, resamples
@@ -182,9 +183,25 @@ class Tables:
             },
             "settings": {name: self.described(variant) for name, variant in models.items()},
             "failed": dict(self.schedule.failed),
-            **{name: found for name in ("roles", "interactions") if (found := self.result(name))},
-            **self.result(f"evaluate/dev/{FULL.name}").get("signatures", {}),
+            **{
+                name: found
+                for name in ("score", "roles", "interactions")
+                if (found := self.result(name))
+            },
+            **self.signatures(),
         }
+
+    def signatures(self) -> dict[str, str]:
+        """How scores were computed; those on dev are named so where they differ from those on test."""
+        dev, test = (
+            self.result(f"evaluate/{split}/{FULL.name}").get("signatures", {})
+            for split in ("dev", "test")
+        )
+        found = {**dev, **test}
+        for name, made in dev.items():
+            if made != found[name]:
+                found[f"dev_{name}"] = made
+        return found
 
     def chosen(self) -> dict[str, Any]:
         """The choice, or what it would be by now."""
@@ -203,7 +220,8 @@ class Tables:
 
     def described(self, variant: Variant) -> dict[str, Any]:
         """What a variant is: facts that nobody has to read out of its name."""
-        sweep, order = self.run.sweep(variant), variant.order
+        sweep = self.run.sweep(variant)
+        ranking = variant.ranking
         greedy = sweep if isinstance(sweep, GreedySweep) else None
         gates = (
             sweep if isinstance(sweep, GateSweep | TopKSweep) and variant.control is None else None
@@ -216,9 +234,9 @@ class Tables:
             "method": variant.method,
             "penalty": variant.penalty,
             "keep": variant.keep,
-            "score": order.score if order else None,
-            "order": order.name if order else None,
-            "turn": order.turn if order else None,
+            "score": ranking.score if ranking else None,
+            "ranking": ranking.name if ranking else None,
+            "replicate": ranking.replicate if ranking else None,
             "control": variant.control,
             "reference": variant.reference.name if variant.reference else None,
             "tune": bool(greedy and greedy.tune),
@@ -262,13 +280,13 @@ def write_grid(plan: Plan, out: Path) -> None:
     listed = [{"folder": folder, "data": data, "seed": seed} for data, seed, folder in runs]
     write_text(out / "grid.json", json.dumps({"name": plan.name, "runs": listed}, indent=1) + "\n")
     known = [
-        (data, seed, out / folder)
+        (data, seed, below(out, folder))
         for data, seed, folder in runs
-        if (out / folder / "pruning.csv").exists()
+        if (below(out, folder) / "pruning.csv").exists()
     ]
     if not known:
         for table in ("grid.csv", "across.csv"):
-            (out / table).unlink(missing_ok=True)
+            below(out, table).unlink(missing_ok=True)
         return
     parts = [pd.read_csv(folder / "pruning.csv").assign(data=data) for data, _, folder in known]
     whole = pd.concat(parts, ignore_index=True)[["data", *COLUMNS]]
@@ -407,11 +425,11 @@ class ResampledBleu:
         """BLEU of one model in every resample."""
         key = (run.folder, setting)
         if key not in self.known:
-            self.known[key] = self._bleu(run.folder / "translations" / self.split, setting)
+            self.known[key] = self._bleu(below(run.folder / "translations", self.split), setting)
         return self.known[key]
 
     def _bleu(self, folder: Path, setting: str) -> np.ndarray | None:
-        paths = [folder / f"{setting}.txt", folder / "reference.txt"]
+        paths = [below(folder, f"{setting}.txt"), folder / "reference.txt"]
         if not all(path.is_file() for path in paths):
             return None
         lines, references = (

@@ -13,6 +13,7 @@ from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
+from headwise.files import below
 from headwise.heads import HeadMap, HeadMask
 from headwise.importance.measures import measure
 from headwise.loading import load, task_class
@@ -233,7 +234,7 @@ class Run:
 
     def mask(self, variant: Variant) -> HeadMask:
         """The heads of the full model that a variant keeps; all of them where it has no layout."""
-        layout = self.folder / "layouts" / f"{variant.name}.json"
+        layout = below(self.folder / "layouts", f"{variant.name}.json")
         if layout.exists():
             return HeadMask.read(layout)
         assert self.heads is not None

@@ -14,6 +14,7 @@ from accelerate import PartialState
 from headwise.data import embedded
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
+from headwise.files import below
 from headwise.progress import Progress
 from headwise.study.estimate import Estimate, TimeLeft, about, cost_in_words, estimate, plan_lines
 from headwise.study.evaluation_steps import Evaluate
@@ -55,7 +56,7 @@ class Study:
         for name, own in plan.runs.items():
             self.failed[name] = {}
             self.runs[name] = Run(
-                own, out / name, progress, device, name, cache / name if cache else None
+                own, below(out, name), progress, device, name, below(cache, name) if cache else None
             )
         self.estimates: dict[str, Estimate] = {}
 
@@ -141,7 +142,7 @@ def run_study(
     with thread_count(threads), ExitStack() as stack:
         refuse_others(plan, out)
         for folder in dict.fromkeys([".", *plan.runs]):
-            stack.enter_context(locked_folder(out / folder, main))
+            stack.enter_context(locked_folder(below(out, folder), main))
         study = Study(plan, out, device, progress)
         for line in preflight(plan, [*study.runs.values()], study.builds(stages), device):
             progress.say(f"  {line}")
@@ -261,7 +262,9 @@ def finish(
                     keep_only_chosen(run, schedule)
     if list(plan.runs) != ["."]:
         write_grid(plan, out)
-    folders = [out / folder for folder in plan.runs if (out / folder / "run.json").exists()]
+    folders = [
+        below(out, folder) for folder in plan.runs if (below(out, folder) / "run.json").exists()
+    ]
     folders += [out] if (out / "grid.csv").exists() and list(plan.runs) != ["."] else []
     with study.progress.bar("report") if report and folders else nullcontext():
         for place in folders if report else ():
@@ -274,10 +277,10 @@ def keep_only_chosen(run: Run, schedule: Schedule) -> None:
     variants = schedule.variants()
     chosen = run.store.record("choose")["result"]["chosen"]
     for variant in variants:
-        if variant.name == chosen and not (run.folder / "pruned" / chosen).exists():
+        if variant.name == chosen and not below(run.folder / "pruned", chosen).exists():
             model_of(run, variant)
         elif variant.name != chosen:
-            delete_path(run.folder / "pruned" / variant.name)
+            delete_path(below(run.folder / "pruned", variant.name))
 
 
 def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:
