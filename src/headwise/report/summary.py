@@ -439,11 +439,10 @@ def made(run: FinishedRun, model: Model) -> Rows:
             rows.append((name, words(settings[name])))
 
     rows += [(f"{split} text", name) for split, name in texts(run).items()]
-    rows += [
-        (f"signature: {name}", words(known))
-        for name, known in signature.items()
-        if known not in (None, [])
-    ]
+    for name, known in signature.items():
+        if known not in (None, []):
+            rows.append((f"signature: {name}", words(known)))
+
     for name in ("bleu_signature", "chrf_signature"):
         rows += (
             [(name.replace("_signature", " (sacreBLEU)"), str(run.facts[name]))]
