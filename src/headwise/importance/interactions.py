@@ -30,7 +30,7 @@ from headwise.importance.passes import importance_values
 from headwise.importance.untrained import sample_text
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent
-from headwise.statistics import bootstrap, corrected, interval, paired_bootstrap_p
+from headwise.statistics import bootstrap, interval, largest_t_p
 from headwise.tasks import AnyText
 
 PAIRS = 20  # that are measured
@@ -101,7 +101,7 @@ def interactions(
 
     text: as for `score`; SCREEN sentences of it screen all pairs (`screen`, nats per token), SENTENCES others measure
     the `pairs` of the largest |screen|: `value` with its 95 % interval by a paired bootstrap over sentences, its
-    two-sided `p` corrected over the pairs (Benjamini-Hochberg), the costs `alone`, `other_alone` and `both`, on `n`
+    two-sided `p` corrected over the pairs (`largest_t_p`), the costs `alone`, `other_alone` and `both`, on `n`
     predicted tokens. Pairs that are not measured have empty cells there. A model of more than MOST heads is screened by
     those that add most to the output of their layer (`dormancy`). progress: gets the share that is done, and of what;
     by default a bar. Raises HeadwiseError for a model without a loss, and for a text of fewer than LEAST sentences.
@@ -193,9 +193,7 @@ class Effects:
         sums, count = self.interactions(), self.tokens.sum()
         values, draws = sums.sum(0) / count, bootstrap(sums, self.tokens, seed)
         low, high = interval(draws)
-        p = corrected(
-            np.array([paired_bootstrap_p(v, d) for v, d in zip(values, draws.T, strict=True)])
-        )
+        p = largest_t_p(sums, self.tokens, seed)
         alone, other, both = (part.sum(0) / count for part in (self.one, self.other, self.both))
         return {
             self.pairs[at]: {
