@@ -265,7 +265,7 @@ def main() -> None:
         """Bytes that a step of decoding reads."""
         model = models[name]
         return (
-            model.weight_bytes - embedded[name] + batch * (context + STEPS // 2) * model.cache_bytes
+            model.weight_bytes - embedded[name] + batch * model.cache_size(context + STEPS // 2)
         )
 
     with contextlib.ExitStack() as stack:
