@@ -111,16 +111,18 @@ def ask(
 
 def time_model(name: str, model: hw.Model, place: str, sentence: str, rounds: int) -> None:
     session, heads = requests.Session(), [str(head) for head in model.heads]
-    first, answer = ask(session, place, "look", text=sentence)
+    first, answer = ask(session, place, "inspect", text=sentence)
     toggles, cost = [], time.process_time()
     for turn in range(rounds):
-        toggles.append(ask(session, place, "look", text=sentence, gates={heads[-1 - turn]: 0})[0])
+        toggles.append(
+            ask(session, place, "inspect", text=sentence, gates={heads[-1 - turn]: 0})[0]
+        )
     toggle_cost, cost = (time.process_time() - cost) / rounds, time.process_time()
     everyone = [ask(session, place, "ablate", text=sentence)[0] for _ in range(3)]
     every_cost = (time.process_time() - cost) / 3
     tokens = f"{len(answer['source']['tokens'])} tokens"
     tokens += f", {len(answer['target']['tokens'])} written" if answer["target"] else ""
-    print(f"{name}: {tokens}; first look {first:.3f} s")
+    print(f"{name}: {tokens}; first answer {first:.3f} s")
     print(f"  toggle {spread(toggles)}, processor {toggle_cost:.3f} s")
     print(f"  all heads {spread(everyone)}, processor {every_cost:.3f} s", flush=True)
 
@@ -168,7 +170,7 @@ def crowd(place: str, sentence: str, heads: list[str], users: int, seconds: floa
                 return
             try:
                 gates = {heads[turn % len(heads)]: 0}
-                times[user].append(ask(session, place, "look", text=sentence, gates=gates)[0])
+                times[user].append(ask(session, place, "inspect", text=sentence, gates=gates)[0])
             except Exception as error:
                 errors.append(f"{type(error).__name__}: {error}")
 

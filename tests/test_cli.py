@@ -38,6 +38,17 @@ import headwise as hw
 from headwise import cli
 from headwise.data.embedded import write_parallel
 from headwise.importance.measures import CURVES, FAITHFULNESS, usual
+from headwise.options import (
+    FULL_LENGTH,
+    METHODS,
+    Architecture,
+    Choice,
+    FineTuning,
+    Greedy,
+    Options,
+    Search,
+    Training,
+)
 from headwise.progress import Progress
 from headwise.study import make_plan, run_study
 from headwise.study.evaluation_steps import choose_smallest
@@ -169,7 +180,9 @@ class TestCommands:
             "--out",
             tmp_path / "run",
             "--quiet",
-            *sets(*(s for s in SMALL if "epochs" not in s)),
+            *sets(*(s for s in SMALL if "epochs" not in s and "width" not in s)),
+            "--width",
+            32,
         ]
         assert call(*words, "--epochs", 1) == (0, f"{tmp_path}/run/model\n", "")
         assert pd.read_csv(tmp_path / "run/train/log.csv").measure.eq("dev_loss").sum() == 1
@@ -263,6 +276,8 @@ class TestCommands:
         for words, reason in (
             ([], "--keep N"),
             (["--keep", 2, "--max-drop", 1], "--keep N"),
+            (["--keep", 2, "--beam", 1], "--keep N"),
+            (["--keep", 2, "--epochs", 3], "unknown key 'epochs'"),
             (["--keep", 2, "--measure", "gradient"], "predicts no words"),
         ):
             assert reason in refused("prune", given, *text, *words, "--out", tmp_path / "none")
@@ -742,6 +757,13 @@ class TestPruning:
             ("--test dev.fr --keep 2", "There is no file 'dev.fr'"),
             ("--method greedy --keep 3 --keep 2", "at most 1 item"),
             ("--method greedy --penalty 1", "unknown key 'pruning.penalty'"),
+            ("--method greedy --temperature 1", "unknown key 'pruning.temperature'"),
+            ("--penalty 1 --clip 0", "'training.clip' is 0.0, which does not fit: input should be"),
+            ("--penalty 1 --settle 0.5", "less than or equal to 0.4"),
+            ("--penalty 1 --start soon", "'pruning.start' is 'soon', which does not fit"),
+            ("--penalty 1 --train gates --settle 0.1", "freezes all weights, so settle would"),
+            ("--penalty 1 --beam 2 --set search.beam=3", "--beam and --set search.beam=3 were"),
+            ("--method greedy --measure fame", "the measure 'fame' is unknown"),
         ],
     )
     def test_options(
@@ -757,6 +779,42 @@ class TestPruning:
             "prune", model, *texts, *words.split(), "--out", tmp_path / "out"
         )
         assert not (tmp_path / "out").exists()
+
+    def test_a_field_that_is_given_reaches_the_plan_and_no_other(
+        self,
+        refused: Refused,
+        texts: list[str],
+        model: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Also where it is as by default: what a user says holds whatever the model's task would choose."""
+        plans: list[dict[str, Any]] = []
+
+        def keep_plan(given: dict[str, Any], *_: Any) -> None:
+            plans.append(given)
+            raise hw.HeadwiseError("That is enough.")
+
+        monkeypatch.setattr("headwise.study.make_plan", keep_plan)
+        words = "--method greedy --keep 3 --measure random --measure gradient --kinds cross,cross"
+        words += " --step 0.2 --label-smoothing 0.1 --beam 5 --max-drop any --rescore --start 2"
+        assert refused("prune", model, *texts, *words.split()) == "That is enough."
+        (plan,) = plans
+        assert plan["pruning"] == {
+            "method": "greedy",
+            "keep": [3],
+            "score": ["random", "gradient"],
+            "kinds": ["cross"],
+            "step": 0.2,
+            "rescore": True,
+            "start": 2.0,
+        }
+        assert plan["training"] == {"label_smoothing": 0.1}
+        assert plan["search"] == {"beam": 5}
+        assert plan["choice"] == {"max_drop": "any"}
+        refused("prune", model, *texts, "--penalty", 1, "--penalty", 2, "--start", "glorot")
+        assert plans[1]["pruning"] == {"method": "gates", "penalty": [1.0, 2.0], "start": "glorot"}
+        assert plans[1]["choice"] == {} and not {"training", "search"} & plans[1].keys()
 
     def test_texts_and_counts_that_do_not_fit_the_model(
         self, refused: Refused, texts: list[str], place: Path, model: str, tmp_path: Path
@@ -833,6 +891,43 @@ class TestStart:
         command = commands.commands[name]
         parser = command.make_parser(command.context_class(command))
         parser.parse_args(list(words))  # refuses an option that is not there
+
+    @pytest.mark.parametrize(
+        ("name", "classes", "elsewhere"),
+        [
+            ("prune", [*METHODS.values(), Choice, Search], {"search"}),
+            ("prune", [Training], {"patience", "dtype"}),
+            ("train", [Architecture, Training], set()),
+            ("evaluate", [Search], set()),
+        ],
+    )
+    def test_options_are_the_fields_of_the_options_classes(
+        self, name: str, classes: list[type[Options]], elsewhere: set[str]
+    ) -> None:
+        """Name, default and help; `elsewhere`: what the command says by another option, or not at all."""
+        commands: Any = get_command(cli.app)
+        options = {option.name: option for option in commands.commands[name].params}
+        for kind in classes:
+            for key, field in kind.model_fields.items():
+                if key in elsewhere or (kind is Greedy and key == "max_drop"):
+                    continue
+                option = options[key]
+                if kind is Training and name == "prune" and key in FULL_LENGTH:
+                    assert option.help.startswith(FineTuning.model_fields[key].description)
+                    continue
+                assert option.help.startswith(field.description), key
+                assert option.default == field.default or option.default == str(field.default), key
+
+    def test_the_groups_of_an_option_are_the_methods_that_have_it(self, call: Call) -> None:
+        _, out, _ = call("prune", "--help")
+        headings = ["Every method", "gates and top-k", "gates", "greedy", "Training with gates"]
+        places = [out.index(f"─ {heading} ─") for heading in headings]
+        assert places == sorted(places)
+        for option, place in (("--keep", 0), ("--epochs", 1), ("--rule", 2), ("--rescore", 3)):
+            assert places[place] < out.index(f"│ {option} ") < places[place + 1]
+        assert "the larger, the fewer heads stay (at least 0; repeatable)" in " ".join(
+            out.replace("│", " ").split()
+        )
 
     @pytest.mark.parametrize(
         ("words", "expected"),
@@ -1017,6 +1112,9 @@ class TestModels:
         bare = Path(shutil.copytree(model, tmp_path / "bare"))
         for file in (*bare.glob("*token*"), bare / "SHA256SUMS"):
             file.unlink()
+        config = json.loads((bare / "config.json").read_text())
+        del config["headwise_sums"]
+        (bare / "config.json").write_text(json.dumps(config))
         assert "has no tokenizer" in refused("score", bare, *pairs, "--out", tmp_path / "out")
         assert "has no tokenizer" in refused("translate", bare, "--text", place / "dev.en")
 
@@ -1033,6 +1131,7 @@ class TestModels:
         config = tmp_path / "small" / "config.json"
         content = json.loads(config.read_text())
         content["headwise_layout"]["kept"]["encoder-self"] = [[17]]
+        del content["headwise_sums"]
         config.write_text(
             json.dumps(content if damage == "kept" else content | {"headwise_layout": damage})
         )

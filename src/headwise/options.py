@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, HeadMap, Kind
 
-SCHEDULES = "^(inverse_sqrt|constant_with_warmup|linear|cosine)$"
 WITHOUT_TEXT = ("random", "weight-norm")  # orders of removal that look at no text
 FULL_LENGTH = ("epochs", "learning_rate", "warmup", "schedule", "average", "patience")
 
@@ -26,6 +25,7 @@ Rule = Literal["sign", "deterministic"]
 Unit = Literal["head", "balanced", "group", "uniform"]
 Train = Literal["all", "gates", "lora"]
 Engine = Literal["transformers", "ct2"]
+Schedule = Literal["inverse_sqrt", "constant_with_warmup", "linear", "cosine"]
 Keep = int | Mapping[Kind, int]
 
 Count = Annotated[int, Field(ge=1)]
@@ -97,10 +97,9 @@ class Training(Options):
     accumulate: int = option(1, "batches per update, over all processes", ge=1)
     learning_rate: float = option(1e-3, "the highest rate, reached after warmup", gt=0)
     warmup: int = option(1000, "updates until the highest rate", ge=0)
-    schedule: str = option(
+    schedule: Schedule = option(
         "inverse_sqrt",
         "the rate after warmup: inverse_sqrt, constant_with_warmup, linear or cosine",
-        pattern=SCHEDULES,
     )
     label_smoothing: float = option(
         0.1,
@@ -115,11 +114,10 @@ class Training(Options):
     average: int = option(
         5, "how many of the last checkpoints are averaged, if that lowers the dev loss", ge=1
     )
-    dtype: str = option(
+    dtype: Literal["auto", "fp32", "bf16"] = option(
         "auto",
         "type of numbers: auto, fp32 or bf16; auto: bfloat16 where it is native, else fp32. "
         "Weights of half precision train in fp32 and are saved in their own type",
-        pattern="^(auto|fp32|bf16)$",
     )
 
 
@@ -145,10 +143,9 @@ class FineTuning(Options):
     epochs: int = option(8, "epochs of fine-tuning for each model", ge=1)
     learning_rate: float = option(3e-4, "rate of the weights, after warmup", gt=0)
     warmup: int = option(50, "updates until the rates are reached", ge=0)
-    schedule: str = option(
+    schedule: Schedule = option(
         "linear",
         "the rates after warmup: inverse_sqrt, constant_with_warmup, linear or cosine",
-        pattern=SCHEDULES,
     )
     average: int = option(1, "how many of the last checkpoints are averaged, gates included", ge=1)
 
@@ -163,7 +160,7 @@ class Pruning(Options):
 
     keep: Counts | list[Counts] | None = option(
         None,
-        "target count: how many heads stay, in total or of each kind, such as {encoder-self = 4, cross = 6}",
+        "target count: how many heads stay, in total or of each kind",
         page="methods/target-count.md",
     )
     kinds: Sequence[Kind] | None = option(
@@ -312,6 +309,33 @@ class Greedy(Pruning):
         if self.rescore and scores and {*scores} <= {*WITHOUT_TEXT}:
             raise ValueError(f"rescore would change nothing: {', '.join(scores)} stays as it is")
         return self
+
+
+class Choice(Options):
+    """Which pruned model of a study is chosen: the one with the fewest heads that loses at most `max_drop` BLEU on dev
+    (a language model: `max_drop` % of perplexity; a classifier: points of accuracy), or `any`."""
+
+    max_drop: float | Literal["any"] = option(
+        0.5,
+        "the smallest model is chosen that loses at most so much on dev: BLEU, % of perplexity, or points of accuracy; "
+        "any: whatever it loses",
+    )
+
+    @field_validator("max_drop", mode="before")
+    @classmethod
+    def bounded(cls, drop: Any) -> Any:
+        number = isinstance(drop, int | float) and not isinstance(drop, bool)
+        if drop != "any" and not (number and 0 <= drop < math.inf):
+            raise ValueError("give a number of at least 0, or any")
+        return drop
+
+    @property
+    def limit(self) -> float | None:
+        """The largest loss allowed on dev; None: any."""
+        return None if self.max_drop == "any" else float(self.max_drop)
+
+
+METHODS: dict[str, type[Pruning]] = {"gates": Gates, "top-k": TopK, "greedy": Greedy}
 
 
 def several(value: Any) -> list[Any]:

@@ -246,10 +246,10 @@ def test_brackets_of_any_mentions_are_read_back(drawn: list[tuple[int, int, str]
 def test_long_brackets_are_quick(tmp_path: Path, value: str) -> None:
     """16,000 characters took 5 seconds."""
     path = written(tmp_path, f"# newdoc id = a\n1\tw\tw\tX\t_\t_\t0\troot\t_\tEntity={value}\n")
-    start = time.perf_counter()
+    start = time.process_time()  # a loaded machine takes longer by the clock
     with contextlib.suppress(HeadwiseError):
         Treebank.read(path)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def slow_chains(path: Path) -> tuple[int, int]:

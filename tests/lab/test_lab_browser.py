@@ -174,7 +174,7 @@ def test_a_head_is_picked_switched_off_and_slid(visit: Any, address: str, sessio
     assert page.locator(".picked h2").inner_text() == "cross/1/2"
     page.locator("[data-switch='cross/1/2']").click()
     settled(page)
-    expected = session.look(Question(text="a b c d", gates={"cross/1/2": 0.0}))
+    expected = session.inspect(Question(text="a b c d", gates={"cross/1/2": 0.0}))
     assert page.locator("[data-switch='cross/1/2']").get_attribute("aria-checked") == "false"
     shown = page.locator(".said.after").evaluate(
         "e => [...e.childNodes].filter(n => n.nodeName !== 'DEL').map(n => n.textContent).join('')"
@@ -184,11 +184,11 @@ def test_a_head_is_picked_switched_off_and_slid(visit: Any, address: str, sessio
     assert change(page) == pytest.approx(logs["after"] - logs["before"], abs=0.006)
     page.locator("[data-slider]").fill("0.5")
     settled(page)
-    logs = session.look(Question(text="a b c d", gates={"cross/1/2": 0.5}))["log_probability"]
+    logs = session.inspect(Question(text="a b c d", gates={"cross/1/2": 0.5}))["log_probability"]
     assert change(page) == pytest.approx(logs["after"] - logs["before"], abs=0.006)
     page.get_by_label("An off head gives").select_option("mean")
     settled(page)
-    logs = session.look(Question(text="a b c d", gates={"cross/1/2": 0.5}, ablation="mean"))[
+    logs = session.inspect(Question(text="a b c d", gates={"cross/1/2": 0.5}, ablation="mean"))[
         "log_probability"
     ]
     assert change(page) == pytest.approx(logs["after"] - logs["before"], abs=0.006)
@@ -280,8 +280,8 @@ def test_effects_and_the_smallest_set(visit: Any, address: str, session: Session
 
 def test_the_exported_map_is_the_picture(visit: Any, address: str, session: Session) -> None:
     page = visit(address + "#text=a+b+c&head=cross/0/3")
-    look = Session(session.model).look(Question(text="a b c"))
-    (site,) = [s for s in look["maps"] if (s["kind"], s["layer"]) == ("cross", 0)]
+    inspection = Session(session.model).inspect(Question(text="a b c"))
+    (site,) = [s for s in inspection["maps"] if (s["kind"], s["layer"]) == ("cross", 0)]
     weights = floats_of(site["data"], site["shape"])[3]
     rows = list(csv.DictReader(io.StringIO(export(page, "Map as CSV"))))
     np.testing.assert_allclose([float(row["weight"]) for row in rows], weights.ravel(), atol=1e-6)
@@ -307,9 +307,9 @@ def test_the_tree_is_drawn_with_the_picked_head(visit: Any, address: str, sessio
     page.locator(".arcs").wait_for()
     assert page.locator(".arc.dependency text").all_text_contents() == ["nsubj", "obj"]
     assert page.locator(".arc.coreference").count() == 1
-    look = session.look(Question(text=TREE.text))
-    (site,) = [s for s in look["maps"] if (s["kind"], s["layer"]) == ("encoder-self", 1)]
-    map, words = floats_of(site["data"], site["shape"])[2], np.array(look["source"]["words"])
+    inspection = session.inspect(Question(text=TREE.text))
+    (site,) = [s for s in inspection["maps"] if (s["kind"], s["layer"]) == ("encoder-self", 1)]
+    map, words = floats_of(site["data"], site["shape"])[2], np.array(inspection["source"]["words"])
     between = lambda a, b: map[words == a][:, words == b].sum(1).mean()  # noqa: E731
     rows = {
         row["relation"]: row for row in csv.DictReader(io.StringIO(export(page, "Tree as CSV")))
@@ -336,10 +336,10 @@ def test_the_python_lines_give_the_same(visit: Any, address: str, session: Sessi
     with contextlib.redirect_stdout(said):
         exec(lines, {})
     gates = {"cross/1/2": 0.0, "encoder-self/0/0": 0.5}
-    look = Session(session.model).look(
+    inspection = Session(session.model).inspect(
         Question(text='a "b" \\ ü 🙂', gates=gates, ablation="uniform", beam=2)
     )
-    assert said.getvalue().splitlines() == [look["after"], str(look["log_probability"])]
+    assert said.getvalue().splitlines() == [inspection["after"], str(inspection["log_probability"])]
     assert page.locator(".said.after").inner_text() != ""
 
 
@@ -390,7 +390,7 @@ def test_other_models_have_their_view(visit: Any, family: str) -> None:
         page.locator("[data-position='2']").click()
         settled(page)
         assert "position=2" in page.url
-        expected = Session(model).look(
+        expected = Session(model).inspect(
             Question(
                 text="a b c d e",
                 gates={next(iter(map(str, list(model.heads)[1:]))): 0.0},
@@ -428,7 +428,7 @@ def test_an_error_is_a_sentence(
 ) -> None:
     page = visit(address)
     with monkeypatch.context() as broken:
-        broken.setattr(session, "look", lambda *_: (_ for _ in ()).throw(MemoryError()))
+        broken.setattr(session, "inspect", lambda *_: (_ for _ in ()).throw(MemoryError()))
         page.locator("[role=switch]").first.click()
         assert "memory" in page.locator("[role=alert]").inner_text()
     page.locator("[role=switch]").first.click()

@@ -20,7 +20,7 @@ from headwise.errors import HeadwiseError
 from headwise.files import sha256
 from headwise.lab import server
 from headwise.lab.server import BODY, application, host_names, listening, serve
-from headwise.lab.session import Cancel, Question, Session
+from headwise.lab.session import CancelToken, Question, Session
 from own_process import Running, headwise
 from tasks.askers import asker
 
@@ -55,11 +55,11 @@ def ask(client: Any, name: str, **question: Any) -> list[dict[str, Any]]:
 
 
 def test_answers_are_the_library_s(client: Any, session: Session) -> None:
-    answer = ask(client, "look", text="a b c", gates={"cross/0/1": 0.5}, ablation="mean")[-1][
+    answer = ask(client, "inspect", text="a b c", gates={"cross/0/1": 0.5}, ablation="mean")[-1][
         "answer"
     ]
     question = Question(text="a b c", gates={"cross/0/1": 0.5}, ablation="mean")
-    ours = Session(session.model).look(question)
+    ours = Session(session.model).inspect(question)
     assert {k: v for k, v in answer.items() if k != "seconds"} == json.loads(
         json.dumps({k: v for k, v in ours.items() if k != "seconds"})
     )
@@ -72,7 +72,7 @@ def test_answers_are_the_library_s(client: Any, session: Session) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_text(client: Any, text: str) -> None:
-    last = ask(client, "look", text=text)[-1]
+    last = ask(client, "inspect", text=text)[-1]
     assert "answer" in last or "type" in last["error"]
     if text == HOSTILE[0]:
         assert last["answer"]["source"]["tokens"]
@@ -94,9 +94,9 @@ def test_hostile_text_is_text(client: Any, text: str) -> None:
     ],
 )
 def test_a_wrong_question_gets_a_sentence(client: Any, question: dict[str, Any]) -> None:
-    (line,) = ask(client, "look", **question)
+    (line,) = ask(client, "inspect", **question)
     assert list(line) == ["error"] and line["error"].endswith(".")
-    assert "answer" in ask(client, "look", text="a")[-1]
+    assert "answer" in ask(client, "inspect", text="a")[-1]
 
 
 def test_an_unknown_question_gets_a_sentence(client: Any) -> None:
@@ -136,7 +136,7 @@ def test_only_its_own_page_with_the_token_is_let_in(
 
 
 def test_what_is_no_question_is_refused(client: Any) -> None:
-    path = f"/{TOKEN}/ask/look"
+    path = f"/{TOKEN}/ask/inspect"
     assert (
         client.post(
             path, content=b'{"text": "a"}', headers={"content-type": "text/plain"}
@@ -165,9 +165,9 @@ def test_without_memory_the_server_lives_on(
         raise error
 
     with monkeypatch.context() as broken:
-        broken.setattr(session, "look", fail)
-        assert "memory" in ask(client, "look", text="a")[-1]["error"]
-    assert "answer" in ask(client, "look", text="a")[-1]
+        broken.setattr(session, "inspect", fail)
+        assert "memory" in ask(client, "inspect", text="a")[-1]["error"]
+    assert "answer" in ask(client, "inspect", text="a")[-1]
 
 
 def test_a_slow_question_is_stopped_and_the_server_lives_on(
@@ -183,10 +183,10 @@ def test_an_unforeseen_error_is_logged_and_the_server_lives_on(
     client: Any, session: Session, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as broken:
-        broken.setattr(session, "look", lambda *_: 1 / 0)
-        assert "ZeroDivisionError" in ask(client, "look", text="a")[-1]["error"]
+        broken.setattr(session, "inspect", lambda *_: 1 / 0)
+        assert "ZeroDivisionError" in ask(client, "inspect", text="a")[-1]["error"]
     assert "A question failed" in caplog.text
-    assert "answer" in ask(client, "look", text="a")[-1]
+    assert "answer" in ask(client, "inspect", text="a")[-1]
 
 
 def test_loopback_only_unless_asked() -> None:
@@ -226,7 +226,7 @@ def test_one_who_leaves_stops_the_work(session: Session, monkeypatch: pytest.Mon
     ).start()
     address, ended = said.get(timeout=30), threading.Event()
 
-    def endless(question: Question, cancel: Cancel, progress: Any) -> None:
+    def endless(question: Question, cancel: CancelToken, progress: Any) -> None:
         try:
             while True:
                 cancel.check()
@@ -241,7 +241,9 @@ def test_one_who_leaves_stops_the_work(session: Session, monkeypatch: pytest.Mon
     ) as reply:
         assert b"on and on" in next(reply.iter_lines())
     assert ended.wait(10)
-    assert b"answer" in requests.post(f"{address}ask/look", json={"text": "a"}, timeout=10).content
+    assert (
+        b"answer" in requests.post(f"{address}ask/inspect", json={"text": "a"}, timeout=10).content
+    )
 
 
 def test_the_vendored_library_is_as_it_was_published() -> None:

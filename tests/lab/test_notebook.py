@@ -77,8 +77,8 @@ class TestAnswers:
         [
             {},
             {"name": "other"},
-            {"name": "look", "question": {"text": 3}},
-            {"name": "look", "question": []},
+            {"name": "inspect", "question": {"text": 3}},
+            {"name": "inspect", "question": []},
         ],
     )
     def test_what_cannot_be_answered(self, model: Model, asked: dict[str, Any]) -> None:
@@ -94,7 +94,7 @@ class TestAnswers:
 
         kept, made = Kept(), Session(model)
         monkeypatch.setattr(made, "answer", interrupted)
-        reply(made, kept, {"id": "1", "name": "look"})
+        reply(made, kept, {"id": "1", "name": "inspect"})
         assert kept.said == [{"id": "1", "error": "Stopped."}]
 
 
@@ -158,7 +158,7 @@ class TestWidget:
         page.wait_for_timeout(150)
         page.locator(".output[aria-busy=false]").wait_for()
         shown = float(page.locator(".log-change").inner_text().replace("−", "-"))
-        logs = Session(model).look(Question(text="a b c d", gates={"cross/1/2": 0.0}))[
+        logs = Session(model).inspect(Question(text="a b c d", gates={"cross/1/2": 0.0}))[
             "log_probability"
         ]
         assert shown == pytest.approx(logs["after"] - logs["before"], abs=0.005)

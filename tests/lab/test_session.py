@@ -17,7 +17,7 @@ from headwise.heads import Head, Site
 from headwise.importance.ablation import ablate
 from headwise.lab.predictor import Ablation
 from headwise.lab.sentence import example_trees, read_sentence
-from headwise.lab.session import Cancel, Question, Session, floats_of, word_changes
+from headwise.lab.session import CancelToken, Question, Session, floats_of, word_changes
 from headwise.tasks.objective import sentence_losses
 from tasks.askers import asker, embedder
 
@@ -32,19 +32,21 @@ def translator() -> Session:
 
 def batch_of(session: Session, text: str) -> dict[str, torch.Tensor]:
     """The full model's output of a text as the library's methods take it."""
-    prompt, _ = session.predictors["full"].full(text, 5, None, Cancel().check)
+    prompt, _ = session.predictors["full"].full_prediction(text, 5, None, CancelToken().check)
     labels = torch.full_like(
         prompt.inputs["decoder_input_ids" if prompt.target else "input_ids"], -100
     )
     for column in prompt.columns:
-        if column.counted:
+        if column.in_output:
             labels[0, column.position] = column.token
     return {**prompt.inputs, "labels": labels}
 
 
 def test_the_output_is_that_of_the_masked_model(translator: Session) -> None:
     off = [Head("cross", 1, 2), Head("encoder-self", 0, 1)]
-    look = translator.look(Question(text=TEXT, gates=dict.fromkeys(map(str, off), 0.0), beam=3))
+    inspection = translator.inspect(
+        Question(text=TEXT, gates=dict.fromkeys(map(str, off), 0.0), beam=3)
+    )
     model, mask = translator.model, hw.HeadMask.full(translator.model.heads).without(off)
     batch = batch_of(translator, TEXT)
     with masked(model.hf, model.discovery, mask), torch.no_grad():
@@ -54,33 +56,33 @@ def test_the_output_is_that_of_the_masked_model(translator: Session) -> None:
             batch["labels"],
         )
     assert (
-        look["before"] == model.translate([TEXT], beam=3)[0]
-        and look["after"] == after != look["before"]
+        inspection["before"] == model.translate([TEXT], beam=3)[0]
+        and inspection["after"] == after != inspection["before"]
     )
-    five = translator.look(Question(text=TEXT, gates=dict.fromkeys(map(str, off), 0.0), beam=5))
+    five = translator.inspect(Question(text=TEXT, gates=dict.fromkeys(map(str, off), 0.0), beam=5))
     assert five["log_probability"]["after"] == pytest.approx(-float(loss), abs=1e-4)
     assert sum(c["after"] for c in five["columns"]) == pytest.approx(-float(loss), abs=1e-4)
 
 
 def test_with_all_heads_on_nothing_changes(translator: Session) -> None:
-    look = translator.look(
+    inspection = translator.inspect(
         Question(text=TEXT, gates={str(head): 1.0 for head in translator.model.heads})
     )
     assert (
-        look["before"] == look["after"]
-        and look["log_probability"]["before"] == look["log_probability"]["after"]
+        inspection["before"] == inspection["after"]
+        and inspection["log_probability"]["before"] == inspection["log_probability"]["after"]
     )
-    assert [what for what, _ in look["changes"]] == ["same"]
+    assert [what for what, _ in inspection["changes"]] == ["same"]
 
 
 def test_the_maps_are_those_of_a_capture(translator: Session) -> None:
     gates = {"encoder-self/0/3": 0.999}
-    look = translator.look(Question(text=TEXT, gates=gates))
+    inspection = translator.inspect(Question(text=TEXT, gates=gates))
     seen = dict[tuple[str, int], np.ndarray]()
     model = translator.model
     batch = batch_of(translator, TEXT)
     inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-    assert look["after"] == look["before"], "the maps are of the same tokens"
+    assert inspection["after"] == inspection["before"], "the maps are of the same tokens"
     gate = {Site("encoder-self", 0): torch.tensor([1, 1, 1, 0.999])}
 
     def hook(call: Any) -> None:
@@ -88,8 +90,8 @@ def test_the_maps_are_those_of_a_capture(translator: Session) -> None:
 
     with capture(model.hf, model.discovery, hook=hook, weights=True, gates=gate), torch.no_grad():
         model.hf(**inputs, use_cache=False)
-    assert len(look["maps"]) == len(seen) == len(model.heads.sites)
-    for site in look["maps"]:
+    assert len(inspection["maps"]) == len(seen) == len(model.heads.sites)
+    for site in inspection["maps"]:
         ours = floats_of(site["data"], site["shape"])
         np.testing.assert_allclose(ours, seen[site["kind"], site["layer"]], atol=1e-6)
         np.testing.assert_allclose(ours.sum(-1), 1, atol=1e-5)
@@ -113,7 +115,7 @@ def test_every_head_off_costs_what_exact_ablation_says(family: str, ablation: Ab
     theirs = np.array([-table[head] * count for head in found["heads"]])
     np.testing.assert_allclose(ours, theirs, atol=2e-4)
     assert np.abs(ours).max() > 2e-3
-    one = session.look(Question(text=TEXT, gates={found["heads"][1]: 0.0}, ablation=ablation))
+    one = session.inspect(Question(text=TEXT, gates={found["heads"][1]: 0.0}, ablation=ablation))
     change = one["log_probability"]["after"] - one["log_probability"]["before"]
     assert change == pytest.approx(found["total"][1], abs=1e-3)
 
@@ -121,7 +123,9 @@ def test_every_head_off_costs_what_exact_ablation_says(family: str, ablation: Ab
 def test_a_head_turned_down_half_is_between() -> None:
     session = Session(asker("gpt2"))
     values = [
-        session.look(Question(text=TEXT, gates={"decoder-self/1/1": g}))["log_probability"]["after"]
+        session.inspect(Question(text=TEXT, gates={"decoder-self/1/1": g}))["log_probability"][
+            "after"
+        ]
         for g in (1.0, 0.999, 0.001, 0.0)
     ]
     assert values[0] == pytest.approx(values[1], abs=1e-2) and values[2] == pytest.approx(
@@ -134,16 +138,16 @@ def test_a_head_turned_down_half_is_between() -> None:
 def test_the_smallest_set_changes_the_output_and_none_of_it_can_be_spared(family: str) -> None:
     session = Session(asker(family))
     found = session.smallest(Question(text=TEXT))
-    assert found["changed"] and found["before"] == session.look(Question(text=TEXT))["after"]
+    assert found["changed"] and found["before"] == session.inspect(Question(text=TEXT))["after"]
     assert (
-        session.look(Question(text=TEXT, gates=dict.fromkeys(found["heads"], 0.0)))["after"]
+        session.inspect(Question(text=TEXT, gates=dict.fromkeys(found["heads"], 0.0)))["after"]
         == found["after"]
         != found["before"]
     )
     for head in found["heads"]:
         rest = [other for other in found["heads"] if other != head]
         assert (
-            session.look(Question(text=TEXT, gates=dict.fromkeys(rest, 0.0)))["after"]
+            session.inspect(Question(text=TEXT, gates=dict.fromkeys(rest, 0.0)))["after"]
             == found["before"]
         )
 
@@ -151,7 +155,9 @@ def test_the_smallest_set_changes_the_output_and_none_of_it_can_be_spared(family
 def test_a_search_in_steps_finds_the_same() -> None:
     session, begun = Session(asker("bert")), list[str]()
     whole = session.smallest(Question(text=TEXT))
-    while (found := session.smallest(Question(text=TEXT, begun=begun, steps=1))).get("unfinished"):
+    while (found := session.smallest(Question(text=TEXT, continue_from=begun, max_steps=1))).get(
+        "unfinished"
+    ):
         assert len(found["heads"]) == len(begun) + 1
         begun = found["heads"]
     assert {**found, "seconds": 0} == {**whole, "seconds": 0}
@@ -159,14 +165,14 @@ def test_a_search_in_steps_finds_the_same() -> None:
 
 def test_a_language_model_says_what_comes_next_at_a_chosen_place() -> None:
     session = Session(asker("gpt2"))
-    look = session.look(Question(text=TEXT, gates={"decoder-self/0/0": 0.0}, position=3))
+    inspection = session.inspect(Question(text=TEXT, gates={"decoder-self/0/0": 0.0}, position=3))
     ids = torch.tensor([session.model.tokenizer(TEXT)["input_ids"]])
     with torch.no_grad():
         shares = session.model.hf(input_ids=ids).logits[0, 3].softmax(-1)
-    assert max(row["before"] for row in look["next"]) == pytest.approx(
+    assert max(row["before"] for row in inspection["next"]) == pytest.approx(
         float(shares.max()), abs=1e-5
     )
-    assert look["position"] == 3 and sum(c["counted"] for c in look["columns"]) == 1
+    assert inspection["position"] == 3 and sum(c["in_output"] for c in inspection["columns"]) == 1
 
 
 @pytest.mark.parametrize("family", ["marian", "gpt2", "bert"])
@@ -176,7 +182,7 @@ def test_a_known_sentence_has_its_tree(family: str) -> None:
     model.tokenizer.add_tokens(sorted({word.form for word in tree.words}))
     model.hf.resize_token_embeddings(len(model.tokenizer), mean_resizing=False)
     session = Session(model, trees={tree.text: tree})
-    source = session.look(Question(text=tree.text, position=2))["source"]
+    source = session.inspect(Question(text=tree.text, position=2))["source"]
     found = source["tree"]
     assert found["arcs"] == [
         [w.governor, i, w.relation] for i, w in enumerate(tree.words) if w.governor >= 0
@@ -186,20 +192,22 @@ def test_a_known_sentence_has_its_tree(family: str) -> None:
         [i for i, w in enumerate(source["words"]) if w == word] for word in range(len(tree.words))
     ]
     assert all(places), "every word has its tokens"
-    assert session.look(Question(text="a b", position=0))["source"]["tree"] is None
+    assert session.inspect(Question(text="a b", position=0))["source"]["tree"] is None
 
 
 def test_a_masked_model_hides_the_chosen_token() -> None:
     session = Session(asker("bert"))
-    look = session.look(Question(text=TEXT, position=2))
-    assert look["position"] == 2 and look["source"]["tokens"][2] == "<mask>"
-    assert session.look(Question(text="a <mask> c <mask>"))["source"]["tokens"].count("<mask>") == 2
+    inspection = session.inspect(Question(text=TEXT, position=2))
+    assert inspection["position"] == 2 and inspection["source"]["tokens"][2] == "<mask>"
+    assert (
+        session.inspect(Question(text="a <mask> c <mask>"))["source"]["tokens"].count("<mask>") == 2
+    )
 
 
 def test_an_embedding_model_is_compared_by_cosine() -> None:
     session = Session(embedder())
-    assert session.look(Question(text=TEXT))["similarity"] == pytest.approx(1, abs=1e-6)
-    changed = session.look(Question(text=TEXT, gates={"encoder-self/1/0": 0.0}))["similarity"]
+    assert session.inspect(Question(text=TEXT))["similarity"] == pytest.approx(1, abs=1e-6)
+    changed = session.inspect(Question(text=TEXT, gates={"encoder-self/1/0": 0.0}))["similarity"]
     found = session.ablate(Question(text=TEXT))
     assert changed - 1 == pytest.approx(
         found["total"][found["heads"].index("encoder-self/1/0")], abs=1e-5
@@ -220,16 +228,16 @@ def test_a_classifier_says_the_class_of_the_text() -> None:
     torch.manual_seed(0)
     classifier = BertForSequenceClassification(config).eval()
     session = Session(hw.Model(classifier, asker("bert").tokenizer, "tiny"))
-    look = session.look(Question(text=TEXT, gates={"encoder-self/0/1": 0.0}))
+    inspection = session.inspect(Question(text=TEXT, gates={"encoder-self/0/1": 0.0}))
     ids = torch.tensor([session.model.tokenizer(TEXT)["input_ids"]])
     with torch.no_grad():
         logs = classifier(input_ids=ids).logits[0].log_softmax(-1)
-    assert look["before"] == config.id2label[int(logs.argmax())]
-    assert look["log_probability"]["before"] == pytest.approx(float(logs.max()), abs=1e-5)
-    assert {row["token"] for row in look["next"]} == {"bad", "so-so", "good"}
+    assert inspection["before"] == config.id2label[int(logs.argmax())]
+    assert inspection["log_probability"]["before"] == pytest.approx(float(logs.max()), abs=1e-5)
+    assert {row["token"] for row in inspection["next"]} == {"bad", "so-so", "good"}
     found = session.ablate(Question(text=TEXT))
-    change = look["log_probability"]["after"] - look["log_probability"]["before"]
-    assert found["tokens"] == [look["before"]]
+    change = inspection["log_probability"]["after"] - inspection["log_probability"]["before"]
+    assert found["tokens"] == [inspection["before"]]
     assert found["total"][1] == pytest.approx(change, abs=1e-5) and change != 0
 
 
@@ -238,10 +246,12 @@ def test_a_pruned_model_with_an_empty_layer_works(translator: Session) -> None:
     small = translator.model.remove(
         hw.HeadMask.full(heads).without(h for h in heads if h.layer == 0 and h.kind == "cross")
     )
-    look = Session(small).look(Question(text=TEXT))
-    assert look["before"] == small.translate([TEXT], beam=5)[0]
+    inspection = Session(small).inspect(Question(text=TEXT))
+    assert inspection["before"] == small.translate([TEXT], beam=5)[0]
     assert [
-        site["shape"][0] for site in look["maps"] if (site["kind"], site["layer"]) == ("cross", 0)
+        site["shape"][0]
+        for site in inspection["maps"]
+        if (site["kind"], site["layer"]) == ("cross", 0)
     ] in ([0], [])
 
 
@@ -257,34 +267,37 @@ def test_wrong_gates_are_refused(
     translator: Session, gates: dict[str, float], refusal: str
 ) -> None:
     with pytest.raises(HeadwiseError, match=refusal):
-        translator.look(Question(text=TEXT, gates=gates))
+        translator.inspect(Question(text=TEXT, gates=gates))
 
 
 def test_long_text_is_cut_and_said(translator: Session) -> None:
-    look = translator.look(Question(text="a " * 500))
-    assert "Only the first" in look["source"]["note"] and len(look["source"]["tokens"]) <= 64
+    inspection = translator.inspect(Question(text="a " * 500))
+    assert (
+        "Only the first" in inspection["source"]["note"]
+        and len(inspection["source"]["tokens"]) <= 64
+    )
     assert "characters" in read_sentence(translator.model.tokenizer, "a" * 30_000, 9).note
     with pytest.raises(HeadwiseError, match="no text"):
-        translator.look(Question(text="  "))
+        translator.inspect(Question(text="  "))
 
 
 def test_a_computation_ends_when_it_is_cancelled(translator: Session) -> None:
     calls = []
 
-    class Later(Cancel):
+    class Later(CancelToken):
         def check(self) -> None:
             calls.append(1)
             self.cancelled = len(calls) > 3
             super().check()
 
     with pytest.raises(HeadwiseError, match="Stopped"):
-        translator.look(Question(text="f e d c"), Later())
+        translator.inspect(Question(text="f e d c"), Later())
     assert len(calls) == 4
-    assert translator.look(Question(text="f e d c"))["before"]  # and the model is as before
+    assert translator.inspect(Question(text="f e d c"))["before"]  # and the model is as before
 
 
 def test_a_computation_ends_after_its_time() -> None:
-    cancel = Cancel(seconds=0.0)
+    cancel = CancelToken(seconds=0.0)
     cancel.check()  # its time has not begun
     cancel.start()
     with pytest.raises(HeadwiseError, match="longer than"):
@@ -297,7 +310,7 @@ def test_one_question_is_answered_at_a_time(translator: Session) -> None:
     def ask() -> None:
         answers.append(
             translator.answer(
-                "look", {"text": "b"}, Cancel(), lambda share, note: notes.append(note)
+                "inspect", {"text": "b"}, CancelToken(), lambda share, note: notes.append(note)
             )
         )
 

@@ -130,7 +130,7 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ),
         ({"training": {"epochs": "three"}}, ["'training.epochs' is 'three'", "valid integer"]),
         ({"training": {"epochs": 0}}, ["'training.epochs' is 0", "greater than or equal to 1"]),
-        ({"training": {"dtype": "fp8"}}, ["'training.dtype' is 'fp8'", "auto|fp32|bf16"]),
+        ({"training": {"dtype": "fp8"}}, ["'training.dtype' is 'fp8'", "'auto', 'fp32' or 'bf16'"]),
         ({"model": {"norm": "none"}}, ["'model.norm' is 'none'", "'post' or 'pre'"]),
         ({"model": 5}, ["'model' is 5"]),
         ({"data": {"train": 5}}, ["'data.train' is 5", "valid string"]),

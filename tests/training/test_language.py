@@ -51,8 +51,43 @@ class TestCausal:
         ).tolist() == [1, 2]
 
     def test_what_is_too_short_or_too_long_is_counted(self) -> None:
-        data = lines("a", "b c", "d e f g", form="$A", longest=3)
-        assert (len(data), data.dropped) == (1, 2) and only(data)["rows"].tolist() == [1]
+        data = lines("a", "b c", "d e f g", "h i j k l", form="$A", longest=3)
+        assert data.left_out == {"without a token to predict": 1, "longer than 3 tokens": 2}
+        assert len(data) == 1 and only(data)["rows"].tolist() == [1]
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.lists(st.integers(1, 26), min_size=1, max_size=6), st.integers(2, 9), st.data())
+    def test_windows_predict_every_token_once_with_enough_before_it(
+        self, sizes: list[int], longest: int, data: st.DataObject
+    ) -> None:
+        stride = data.draw(st.integers(1, longest - 1))
+        text = Text.from_lines([" ".join(LETTERS[:size]) for size in sizes])
+        if max(sizes) < 2:
+            return
+        windows = Lines(text, letters("$A"), longest, True, stride)
+        predicted: dict[int, list[int]] = {}
+        for batch in windows.batches(tokens=20):
+            for row, ids, mask, labels in zip(
+                batch["rows"].tolist(),
+                batch["input_ids"],
+                batch["attention_mask"],
+                batch["labels"],
+                strict=True,
+            ):
+                read = ids[: int(mask.sum())]
+                assert len(read) <= longest
+                for place in (labels != IGNORED).nonzero().flatten().tolist():
+                    assert labels[place] == read[place + 1]
+                    whole = int(read[0]) == 5  # the window begins where the text does
+                    assert whole or place + 1 >= longest - stride
+                    predicted.setdefault(row, []).append(int(labels[place]))
+        wanted = {
+            row: [5 + place for place in range(1, size)]
+            for row, size in enumerate(sizes)
+            if size > 1
+        }
+        assert predicted == wanted
+        assert sum(windows.left_out.values()) == sum(size < 2 for size in sizes)
 
     def test_nothing_to_ask_for(self) -> None:
         with pytest.raises(
@@ -93,7 +128,7 @@ class TestMasked:
 
     def test_a_sentence_of_special_tokens_asks_for_nothing(self) -> None:
         data = lines("! ?", "a", causal=False)
-        assert (len(data), data.dropped) == (1, 1)
+        assert len(data) == 1 and data.left_out["without a token to predict"] == 1
 
     def test_without_a_mask_token(self) -> None:
         with pytest.raises(

@@ -164,10 +164,9 @@ def save_tables(scores: Scores, place: Path) -> list[str]:
             f"    {row.measure}: {row.value:.2f} [{row.low:.2f}, {row.high:.2f}]"
             for row in ranks.itertuples()
         ]
-    if dropped := signature["dropped"]:
-        why = f"too short to ask for a token, or longer than {signature['longest']}"
+    if signature["left_out"]:
         lines.append(
-            f"  {dropped} of {dropped + signature['sentences']} sentences were left out: {why}"
+            f"  Read {signature['sentences']} sentences; left out: {signature['left_out']}."
         )
     lines += [f"  {reason}" for reason in signature["absent"]]
     return [*lines, f"Wrote {place}, {', '.join(path.name for path in paths[1:])}."]

@@ -131,15 +131,6 @@ def text_words(names: list[str] | None, option: str = "--text") -> list[str]:
     return words
 
 
-def refuse_twice(options: dict[str, Any], settings: list[str]) -> None:
-    """What an option says and `--set` says again."""
-    for setting in settings:
-        name = setting.partition("=")[0].strip()
-        if options.get(name) not in (None, []):
-            option = name.rpartition(".")[2].replace("_", "-")
-            raise HeadwiseError(f"--{option} and --set {setting} were given: say it once.")
-
-
 def study_in(model: str) -> Run | None:
     """The finished study whose folder stands for its model: it has texts of its own. None for any other model."""
     place = Path(model)

@@ -10,12 +10,10 @@ import typer
 
 from headwise.cli.arguments import (
     NO_TEXT,
-    Beam,
     Device,
     DevTexts,
     DryRun,
     Dtype,
-    EngineName,
     ModelName,
     Out,
     Quiet,
@@ -26,17 +24,26 @@ from headwise.cli.arguments import (
     check_text,
     folder,
     known,
-    option_description,
     read_text,
-    refuse_twice,
     study_in,
     text_spec,
 )
+from headwise.cli.fields import EVERY, field_options, given_fields, refuse_twice, takes_fields
 from headwise.cli.studies import run_plan, say_cost, where_it_runs
 from headwise.devices import memory_line
 from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
-from headwise.options import Gates, Greedy, Unit, keep_name, validated
+from headwise.options import (
+    FULL_LENGTH,
+    METHODS,
+    Choice,
+    Greedy,
+    Search,
+    Training,
+    keep_name,
+    several,
+    validated,
+)
 
 if TYPE_CHECKING:
     from headwise.model import Model
@@ -45,33 +52,23 @@ if TYPE_CHECKING:
 
 
 Method = Literal["gates", "top-k", "greedy"]
-MAX_DROP = 0.5  # on dev, where nothing says how far to prune
+
+# What is decided elsewhere: for how long pruning trains by the options of pruning, the type of numbers by --dtype.
+PRUNE_OPTIONS = [
+    *field_options("choice", {EVERY: Choice}),
+    *field_options("pruning", METHODS, without=["max_drop", "search"]),
+    *field_options("training", {"Training with gates": Training}, [*FULL_LENGTH, "dtype"]),
+    *field_options("search", {"Search for translations": Search}),
+]
 
 
+@takes_fields(PRUNE_OPTIONS)
 def prune(
+    context: typer.Context,
     model: ModelName,
     text: Texts = None,
     dev: DevTexts = None,
     test: TestTexts = None,
-    penalty: Annotated[
-        list[float] | None,
-        typer.Option("--penalty", help=f"{option_description(Gates, 'penalty')}; repeatable"),
-    ] = None,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option("--keep", help="how many heads stay: N, or KIND=N for each kind; repeatable"),
-    ] = None,
-    max_drop: Annotated[
-        float | None,
-        typer.Option("--max-drop", help=f"{option_description(Greedy, 'max_drop')} ({MAX_DROP})"),
-    ] = None,
-    kinds: Annotated[
-        str | None,
-        typer.Option("--kinds", help="heads that may be removed: encoder-self,decoder-self,cross"),
-    ] = None,
-    unit: Annotated[
-        Unit | None, typer.Option("--unit", help="heads that are removed together")
-    ] = None,
     method: Annotated[
         Method | None,
         typer.Option(
@@ -80,16 +77,6 @@ def prune(
             "gates for translation models and where --penalty is given, else greedy",
         ),
     ] = None,
-    measure: Annotated[
-        str | None, typer.Option("--measure", help=f"greedy: {option_description(Greedy, 'score')}")
-    ] = None,
-    rescore: Annotated[
-        bool, typer.Option("--rescore", help=f"greedy: {option_description(Greedy, 'rescore')}")
-    ] = False,
-    compensate: Annotated[
-        bool,
-        typer.Option("--compensate", help=f"greedy: {option_description(Greedy, 'compensate')}"),
-    ] = False,
     out: Out = Path("runs/prune"),
     seed: Seed = 1,
     device: Device = "auto",
@@ -97,61 +84,23 @@ def prune(
     dry_run: DryRun = False,
     quiet: Quiet = False,
     set_: Set = None,
+    **fields: Any,
 ) -> None:
     """Prune heads: with gates to a penalty or a number of heads, or greedily without training.
 
-    Chooses on the dev text
-    (by default every tenth sentence); writes smaller models, tables and a report. MODEL may be the folder of a study:
-    without a text, its texts are taken."""
-    from headwise.study import make_plan
+    Chooses on the dev text (by default every tenth sentence); writes smaller models, tables and a report. Without
+    --penalty and --keep, gates try four penalties, and greedy removal every step. One --keep or --penalty gives that
+    model, whatever it loses. MODEL may be the folder of a study: without a text, its texts are taken."""
     from headwise.study.ownership import refuse_foreign_files
 
-    texts = {
-        "train": text_spec(text),
-        "dev": text_spec(dev, "--dev"),
-        "test": text_spec(test, "--test"),
-    }
-    named: dict[str, Any] = {split: spec for split, spec in texts.items() if spec}
-    counts = parse_target_counts(keep or [])
-    refuse_twice(
-        {"pruning.penalty": penalty, "pruning.keep": counts, "choice.max_drop": max_drop},
-        set_ or [],
-    )
-    if texts["train"] is None:
-        study = study_in(model)
-        if study is None:
-            raise HeadwiseError(NO_TEXT)
-        named = {**study.plan.data.model_dump(exclude_none=True), **named}
-
-    def plan_of(method: str, kinds: list[str] | None) -> Plan:
-        """The plan that these words stand for."""
-        sweep = {
-            "method": method,
-            "kinds": kinds,
-            "unit": unit,
-            "penalty": penalty,
-            "keep": counts,
-            "score": [measure or "gradient"] if method == "greedy" or measure else None,
-            "rescore": rescore,
-            "compensate": compensate,
-        }
-        # One model was asked for: then it is the choice, whatever it costs.
-        one = bool(counts) if method == "greedy" else len(penalty or []) + len(counts) == 1
-        limit: float | str = "any" if one else MAX_DROP
-        given: dict[str, Any] = {
-            "name": "prune",
-            "seed": seed,
-            "model": model,
-            "data": named,
-            "pruning": {key: value for key, value in sweep.items() if value},
-            "choice": {"max_drop": limit if max_drop is None else max_drop},
-            "scoring": {"measures": [], "pruned": []},
-        }
-        return make_plan(given, set_ or [], "headwise prune")
-
-    chosen = chosen_kinds(kinds, counts)
-    if method or penalty:  # wrong words are refused before torch is loaded
-        plan_of(method or "gates", chosen)
+    tables = given_fields(context, PRUNE_OPTIONS, fields)
+    refuse_twice(PRUNE_OPTIONS, tables, set_ or [])
+    tables["data"] = prune_texts(model, text, dev, test)
+    goals = tables.setdefault("pruning", {})
+    if "kinds" not in goals and (named := kinds_of(goals.get("keep", []))):
+        goals["kinds"] = named
+    if method or "penalty" in goals:  # wrong words are refused before torch is loaded
+        prune_plan(model, seed, method or "gates", tables, set_)
         refuse_foreign_files(out)
         if not dry_run:
             folder(out)
@@ -159,44 +108,96 @@ def prune(
 
     task = task_class(model)
     if task.quality is None:
-        refuse_goals_without_loss(model, task, method, counts, bool(max_drop or penalty or set_))
-        options = {
-            "keep": counts[0],
-            "kinds": chosen,
-            "score": measure or task.usual_score,
-            "rescore": rescore,
-            "compensate": compensate,
-            "unit": unit,
-        }
-        greedy = validated(Greedy, options, "headwise prune")
-        prune_without_loss(model, named, greedy, seed, device, dtype, out, quiet)
+        refuse_goals_without_loss(model, task, method, tables, set_)
+        keep = goals["keep"][0]
+        score = goals.get("score") or [task.usual_score]
+        greedy = validated(Greedy, {**goals, "keep": keep, "score": score}, "headwise prune")
+        prune_without_loss(model, tables["data"], greedy, seed, device, dtype, out, quiet)
         return
     if dtype is not None:
         raise HeadwiseError(
             f"--dtype {dtype} was given, but {model} is pruned with the type of its weights as saved: leave it out."
         )
-    method = method or ("gates" if task.trains_gates_by_default or penalty else "greedy")
-    plan = plan_of(method, chosen)
-    if chosen is None and not task.trains_gates_by_default:
-        plan = plan_of(method, list(load(model).task.usual_kinds))
+    method = method or ("gates" if task.trains_gates_by_default or "penalty" in goals else "greedy")
+    plan = prune_plan(model, seed, method, tables, set_)
+    if "kinds" not in goals and not task.trains_gates_by_default:
+        goals["kinds"] = list(load(model).task.usual_kinds)
+        plan = prune_plan(model, seed, method, tables, set_)
     if dry_run:
         say_cost(plan, out, device)
         return
     run_plan(plan, out, quiet, device, result="pruned")
 
 
+def prune_texts(
+    model: str, text: list[str] | None, dev: list[str] | None, test: list[str] | None
+) -> dict[str, Any]:
+    """The texts that were named, over those of the study in whose folder the model is."""
+    texts = {
+        "train": text_spec(text),
+        "dev": text_spec(dev, "--dev"),
+        "test": text_spec(test, "--test"),
+    }
+    named: dict[str, Any] = {split: spec for split, spec in texts.items() if spec}
+    if "train" in named:
+        return named
+    study = study_in(model)
+    if study is None:
+        raise HeadwiseError(NO_TEXT)
+    return {**study.plan.data.model_dump(exclude_none=True), **named}
+
+
+def prune_plan(
+    model: str,
+    seed: int,
+    method: str,
+    tables: dict[str, dict[str, Any]],
+    settings: list[str] | None,
+) -> Plan:
+    """The plan that a command line stands for. tables: the fields that were given, by the tables of a plan."""
+    from headwise.study import make_plan
+
+    goals = {"method": method, **tables["pruning"]}
+    if method == "greedy":
+        goals.setdefault("score", ["gradient"])
+    # One model was asked for: then it is the choice, whatever it costs.
+    several_values = ("keep", "score") if method == "greedy" else ("keep", "penalty")
+    asked = [value for name in several_values for value in goals.get(name, [])]
+    one = len(asked) == (2 if method == "greedy" else 1)
+    given = {
+        "name": "prune",
+        "seed": seed,
+        "model": model,
+        **tables,
+        "pruning": goals,
+        "choice": tables.get("choice") or ({"max_drop": "any"} if one else {}),
+        "scoring": {"measures": [], "pruned": []},
+    }
+    return make_plan(given, settings or [], "headwise prune")
+
+
+def kinds_of(counts: list[Any]) -> list[str]:
+    """The kinds that target counts name."""
+    return [kind for keep in counts if isinstance(keep, dict) for kind in keep]
+
+
 def refuse_goals_without_loss(
-    model: str, task: type[Task], method: str | None, counts: list[Any], others: bool
+    model: str,
+    task: type[Task],
+    method: str | None,
+    tables: dict[str, dict[str, Any]],
+    settings: list[str] | None,
 ) -> None:
     """Refuse what a model without a loss cannot be pruned to."""
     if method not in (None, "greedy"):
         raise HeadwiseError(
             f"{model} is {task.noun}, so gates have no loss to train by: give --method greedy --keep N."
         )
-    if len(counts) != 1 or others:
+    others = settings or "penalty" in tables["pruning"] or tables.keys() - {"data", "pruning"}
+    if len(tables["pruning"].get("keep", [])) != 1 or others:
         raise HeadwiseError(
             f"{model} is {task.noun}, so models cannot be compared by a loss: give one number of heads with --keep N, "
-            "without --max-drop, --penalty and --set."
+            "without --max-drop, --penalty, --set, and options of training and search."
         )
 
 
@@ -225,7 +226,8 @@ def prune_without_loss(
     with progress.bar("prune"):
         small = hw.prune(model, text, options, dev=dev, seed=seed, progress=progress)
     keep: Any = options.keep
-    place = small.save(folder(out) / "pruned" / f"{options.score}-{keep_name(keep)}")
+    (score,) = several(options.score)
+    place = small.save(folder(out) / "pruned" / f"{score}-{keep_name(keep)}")
     progress.say(
         f"{small.heads.total} of {model.heads.total} heads left, {small.parameters:,} of {model.parameters:,} "
         f"parameters, {small.weight_bytes:,} of {model.weight_bytes:,} bytes of weights. "
@@ -237,36 +239,12 @@ def prune_without_loss(
     typer.echo(str(place))
 
 
-def parse_target_counts(keep: list[str]) -> list[int | dict[str, int]]:
-    """Target counts: `10`, each a model of its own; or one model with a number for every kind named."""
-    parts = []
-    for word in keep:
-        kind, equals, number = word.rpartition("=")
-        kind, number = kind.strip(), number.strip()
-        if not number.isdecimal() or (equals and not kind) or len(number) > 6:
-            raise HeadwiseError(
-                f"--keep {word[:100]} was given: write a number of heads, or KIND=NUMBER."
-            )
-        parts.append((kind, int(number)))
-    kinds = [kind for kind, _ in parts if kind]
-    if not kinds:
-        return [number for _, number in parts]
-    if len(kinds) < len(parts) or len(set(kinds)) < len(kinds):
-        raise HeadwiseError(
-            f"--keep {' --keep '.join(keep)} was given: give each kind one number, or all heads one."
-        )
-    return [dict(parts)]
+EVALUATE_OPTIONS = field_options("search", {"Search for translations": Search})
 
 
-def chosen_kinds(kinds: str | None, counts: list[int | dict[str, int]]) -> list[str] | None:
-    """The kinds that are named, by --kinds or by target counts."""
-    if kinds is not None:
-        return list(dict.fromkeys(kind.strip() for kind in kinds.split(",")))
-    named = [kind for keep in counts if isinstance(keep, dict) for kind in keep]
-    return named or None
-
-
+@takes_fields(EVALUATE_OPTIONS)
 def evaluate(
+    context: typer.Context,
     models: Annotated[
         list[str],
         typer.Argument(
@@ -278,8 +256,7 @@ def evaluate(
     device: Device = "auto",
     dtype: Dtype = None,
     quiet: Quiet = False,
-    beam: Beam = 5,
-    engine: EngineName = "transformers",
+    **fields: Any,
 ) -> None:
     """What models are worth, with intervals, and the difference to the first.
 
@@ -287,20 +264,22 @@ def evaluate(
     of a study: without a text, its test text is taken, or else its dev text."""
     import headwise as hw
     from headwise.cli.terminal import show_quality
-    from headwise.options import validated
     from headwise.progress import Progress
 
+    search = given_fields(context, EVALUATE_OPTIONS, fields).get("search", {})
+    options = validated(Search, search, "evaluate")
     check_text(models[0], text)
     progress = Progress(quiet)
     place = folder(out)
     with progress.bar("evaluate"):
         loaded = [hw.load(name, device, dtype=dtype) for name in models]
         given = read_text(loaded[0], models[0], text, "test")
-        search = validated(hw.Search, {"beam": beam, "engine": engine}, "evaluate")
         quality = hw.evaluate(
             loaded,
             given,
-            search=search if loaded[0].task.generates or engine != "transformers" else None,
+            search=options
+            if loaded[0].task.generates or options.engine != "transformers"
+            else None,
             progress=progress,
         )
     place = quality.save(place)

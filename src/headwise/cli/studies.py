@@ -17,14 +17,15 @@ from headwise.cli.arguments import (
     Seed,
     Set,
     Texts,
-    refuse_twice,
     text_spec,
 )
+from headwise.cli.fields import field_options, given_fields, refuse_twice, takes_fields
 from headwise.cli.outcome import summary, trained_model_lines
 from headwise.cli.signals import resumable
 from headwise.devices import memory_line
 from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
+from headwise.options import Architecture, Training
 
 if TYPE_CHECKING:
     from headwise.model import Model
@@ -141,35 +142,39 @@ def study(
     run_plan(read, place, quiet, device, only, workers=workers, threads=threads)
 
 
+TRAIN_OPTIONS = [
+    *field_options("model", {"The model": Architecture}),
+    *field_options("training", {"Training": Training}),
+]
+
+
+@takes_fields(TRAIN_OPTIONS)
 def train(
+    context: typer.Context,
     text: Texts = None,
     dev: DevTexts = None,
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", min=1, help="the most passes over the text (40)")
-    ] = None,
     out: Out = Path("runs/train"),
     seed: Seed = 1,
     device: Device = "auto",
     dry_run: DryRun = False,
     quiet: Quiet = False,
     set_: Set = None,
+    **fields: Any,
 ) -> None:
-    """Train a translation model and say what it is worth on dev.
-
-    Its shape and how it is trained: --set model.… and --set training.…, as in a plan."""
+    """Train a translation model and say what it is worth on dev."""
     from headwise.study import make_plan
 
     data = {"train": text_spec(text), "dev": text_spec(dev, "--dev")}
     if data["train"] is None:
         raise HeadwiseError("No text was given: name it with --text SOURCE --text TARGET.")
-    refuse_twice({"training.epochs": epochs}, set_ or [])
+    tables = given_fields(context, TRAIN_OPTIONS, fields)
+    refuse_twice(TRAIN_OPTIONS, tables, set_ or [])
     given: dict[str, Any] = {
         "name": "train",
         "seed": seed,
         "data": {key: spec for key, spec in data.items() if spec},
+        **tables,
     }
-    if epochs is not None:
-        given["training"] = {"epochs": epochs}
     plan = make_plan(given, set_ or [], "headwise train")
     if dry_run:
         say_cost(plan, out, device)

@@ -28,6 +28,7 @@ from headwise.progress import part
 from headwise.statistics import bootstrap, interval, paired_bootstrap_p, proportion_interval
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import on_device, predict, sentence_losses
+from headwise.training.language import Lines
 
 Rows = list[tuple[str, float, float | None, float | None]]  # measure, value, low, high
 Change = tuple[
@@ -40,12 +41,13 @@ class Losses:
     """The loss of every sentence under every mask, the whole model's first.
 
     summed: sentences x masks, over tokens; tokens: asked for, by sentence. right: of a classifier, sentences x masks:
-    whether the class is found.
+    whether the class is found. made: on what they were measured, and what of the text was left out.
     """
 
     summed: np.ndarray
     tokens: np.ndarray
     right: np.ndarray | None = None
+    made: str = ""
 
     @classmethod
     def measure(
@@ -76,7 +78,11 @@ class Losses:
             raise HeadwiseError(
                 "The loss with heads removed is not a number (NaN or infinite): the model is broken."
             )
-        return cls(summed, tokens)
+        if isinstance(text.data, Lines):  # the windows of a sentence count together
+            first = np.flatnonzero(np.diff(text.data.rows, prepend=-1))
+            summed = np.add.reduceat(summed, first)
+            tokens = np.add.reduceat(tokens, first)
+        return cls(summed, tokens, made=made_on(text, tokens))
 
     @classmethod
     def of_classes(
@@ -96,11 +102,12 @@ class Losses:
             raise HeadwiseError(
                 "The loss with heads removed is not a number (NaN or infinite): the model is broken."
             )
-        return cls(lost, np.ones(len(lost)), right)
+        tokens = np.ones(len(lost))
+        return cls(lost, tokens, right, made_on(text, tokens))
 
     def save(self, file: Path) -> None:
         """Write the arrays to an .npz file."""
-        arrays = {"summed": self.summed, "tokens": self.tokens}
+        arrays = {"summed": self.summed, "tokens": self.tokens, "made": np.array(self.made)}
         if self.right is not None:
             arrays["right"] = self.right
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -110,14 +117,15 @@ class Losses:
     def read(cls, file: Path) -> Losses:
         """What `save` wrote."""
         with np.load(file) as arrays:
-            return cls(arrays["summed"], arrays["tokens"], arrays.get("right"))
+            made = str(arrays["made"])
+            return cls(arrays["summed"], arrays["tokens"], arrays.get("right"), made)
 
     def beside(self, others: Sequence[Losses]) -> Losses:
         """The same text's losses of other models in columns of their own."""
         all_of = [self, *others]
         right = [each.right for each in all_of if each.right is not None]
         summed = np.concatenate([each.summed for each in all_of], 1)
-        return Losses(summed, self.tokens, np.concatenate(right, 1) if right else None)
+        return Losses(summed, self.tokens, np.concatenate(right, 1) if right else None, self.made)
 
     def gain(self, column: int) -> float:
         """What a model gains on the whole one: points of accuracy, or less perplexity, in %."""
@@ -203,6 +211,18 @@ class Losses:
         return value, float(low), float(high), paired_bootstrap_p(value, differences)
 
 
+def made_on(text: Batches, tokens: np.ndarray) -> str:
+    """How many sentences and tokens of a text losses are about, and what of it was left out."""
+    if text.task.predicts_classes:
+        made = f"{len(tokens)} texts"
+    else:
+        made = f"{len(tokens)} sentences, {int(tokens.sum())} predicted tokens"
+    data = text.data
+    if isinstance(data, Lines) and len(data) > len(tokens):
+        made += f", long ones in windows of {data.length} tokens, each {data.stride} after the last"
+    return f"{made}; left out: {text.left_out}" if text.left_out else made
+
+
 def answers(model: PreTrainedModel, text: Batches) -> tuple[np.ndarray, np.ndarray]:
     """The loss of every text in nats, and whether a classifier finds its class. From all processes, in the order of a
     single one."""
@@ -265,7 +285,8 @@ class LossesOfOne:
         return self.losses.rows(self.column, seed)
 
     def signatures(self) -> dict[str, str]:
-        return {}
+        name = "perplexity" if self.losses.right is None else "accuracy"
+        return {f"{name}_signature": self.losses.made}
 
     def difference(self, other: LossesOfOne, seed: int) -> Change:
         return self.losses.change(self.column, other.losses, other.column, seed)

@@ -170,17 +170,16 @@ def loss_rows(
     measured: list[Losses] = []
     for done, model in enumerate(models):
         share = part(progress, done / len(models), (done + 1) / len(models))
-        measured.append(Losses.measure(model.task.batches(text, share), []))
+        measured.append(Losses.measure(model.task.quality_batches(text, share), []))
         if not np.array_equal(measured[-1].tokens, measured[0].tokens):
             raise HeadwiseError(
                 f"{names[done]} reads the text as other tokens than {names[0]}, so their perplexities do not compare: "
                 "evaluate models with the same tokenizer."
             )
     losses = measured[0].beside(measured[1:])
-    sentences = len(losses.tokens)
-    made = f"bootstrap over {sentences} sentences, {int(losses.tokens.sum())} predicted tokens"
+    made = f"bootstrap over {losses.made}"
     if losses.right is not None:
-        made = f"{sentences} texts; accuracy in % with Wilson's interval, changes by a paired bootstrap"
+        made = f"accuracy in % with Wilson's interval, changes by a paired bootstrap; {losses.made}"
     rows: list[Row] = []
     for column, (name, model) in enumerate(zip(names, models, strict=True)):
         rows += [(name, *row, made) for row in losses.rows(column, 0)]

@@ -22,7 +22,7 @@ STEPS = 10
 SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # the sizes of circuits in MIB
 RANDOM = "random"
 
-Order = Literal["once", "rescored", "random"]
+Ranked = Literal["once", "rescored", "random"]
 Row = dict[str, Any]
 Lose = Callable[[Sequence[HeadMask]], tuple[np.ndarray, np.ndarray]]
 Rescore = Callable[[HeadMask], Mapping[Head, float]]
@@ -36,7 +36,7 @@ class Curve:
     """
 
     measure: str
-    order: Order
+    ranking: Ranked
     seed: int | None
     kinds: str
     total: int
@@ -150,9 +150,9 @@ def _orders(
     values: Mapping[str, Mapping[Head, float]],
     rescore: Mapping[str, Rescore],
     seeds: Sequence[int],
-) -> dict[tuple[str, Order, int | None], list[Head]]:
+) -> dict[tuple[str, Ranked, int | None], list[Head]]:
     """Every order of removal, by measure, kind of order and seed."""
-    orders: dict[tuple[str, Order, int | None], list[Head]] = {}
+    orders: dict[tuple[str, Ranked, int | None], list[Head]] = {}
     for measure, found in values.items():
         orders[measure, "once", None] = removal_order(found, direction(measure))
     for measure, score in rescore.items():
@@ -213,7 +213,7 @@ def curve_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
         rows += [
             {
                 "measure": curve.measure,
-                "order": curve.order,
+                "ranking": curve.ranking,
                 "seed": curve.seed,
                 "removed": removed,
                 "total": curve.total,
@@ -234,14 +234,14 @@ def area_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
     is the number of orders.
     """
     rows: list[Row] = []
-    for curve in (curve for curve in curves if curve.order != "random"):
+    for curve in (curve for curve in curves if curve.ranking != "random"):
         drawn = curve.areas(curve.resampled(seed))
         for name, value in curve.areas(curve.loss).items():
             low, high = interval(drawn[name])
             rows.append(
                 _area_row(curve, name, float(value), float(low), float(high), len(curve.counts))
             )
-    if random := [curve for curve in curves if curve.order == "random"]:
+    if random := [curve for curve in curves if curve.ranking == "random"]:
         areas = [curve.areas(curve.loss) for curve in random]
         for name in areas[0]:
             each = [float(one[name]) for one in areas]
@@ -252,7 +252,7 @@ def area_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
 
 
 def _area_row(curve: Curve, name: str, value: float, low: float, high: float, n: int) -> Row:
-    statistic = f"{name}.rescored" if curve.order == "rescored" else name
+    statistic = f"{name}.rescored" if curve.ranking == "rescored" else name
     return {
         "measure": curve.measure,
         "against": "all heads",

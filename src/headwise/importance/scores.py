@@ -192,6 +192,7 @@ def collect_scores(
         "text": text.text.fingerprint,
         "sentences": len(text.data),
         "dropped": text.dropped,
+        "left_out": text.left_out,
         "longest": model.task.longest,
         "measures": measures,
         "absent": missing_measures(model, resolve_measures(wanted), measures),

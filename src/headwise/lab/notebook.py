@@ -15,7 +15,7 @@ from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.lab.assets import one_module, page_files, theme
 from headwise.lab.server import SECONDS, error_text
-from headwise.lab.session import Cancel, Session
+from headwise.lab.session import CancelToken, Session
 from headwise.model import Model
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def reply(session: Session, widget: Any, message: Mapping[str, Any]) -> None:
         widget.send({"id": number, "progress": share, "note": note})
 
     try:
-        cancel = Cancel(SECONDS.get(name, SECONDS["look"]))
+        cancel = CancelToken(SECONDS.get(name, SECONDS["inspect"]))
         answer = session.answer(name, message.get("question") or {}, cancel, progress)
         content = {"answer": json.loads(json.dumps(answer, allow_nan=False))}
     except KeyboardInterrupt:  # the notebook's own stop button

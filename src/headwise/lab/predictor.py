@@ -41,7 +41,7 @@ HeadGates = Mapping[Head, float]  # from 0 (off) to 1; heads without one are on
 Replacement = Callable[[AttentionCall, int], Tensor | float]  # a head's other output, B Q D
 Check = Callable[[], None]  # called at every layer; raises HeadwiseError to end the computation
 
-MOST_TOKENS = 128  # tokens of a sentence
+MAX_TOKENS = 128  # tokens of a sentence
 LIKELY = 8  # most likely tokens that are shown
 KEPT = 64  # sentences whose full output is kept
 MOST_LOGITS = 1 << 26  # logits of a forward with many copies of a sentence
@@ -50,12 +50,12 @@ MOST_POSITIONS = 1 << 13  # and its positions
 
 @dataclass(frozen=True)
 class PredictedToken:
-    """A predicted token: the position of its logits, its id, and whether it is part of the output
-    (a language model's own text is shown, too)."""
+    """A predicted token: the position of its logits, its id, and whether it is part of the output.
+    The text that a language model is given is shown, too, but is no output."""
 
     position: int
     token: int
-    counted: bool = True
+    in_output: bool = True
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Prediction:
     log-probabilities of all tokens at the position that is shown (V), and an embedding model's
     vectors (S M)."""
 
-    logs: Tensor
+    log_probabilities: Tensor
     text: str = ""
     next: Tensor | None = None
     vectors: Tensor | None = None
@@ -97,7 +97,9 @@ class Predictor:
     """A model and the trees of sentences that it may be asked about. Its layers carry the hooks, so
     it answers one question at a time."""
 
-    def __init__(self, model: Model, trees: Trees | None = None, most: int = MOST_TOKENS) -> None:
+    def __init__(
+        self, model: Model, trees: Trees | None = None, max_tokens: int = MAX_TOKENS
+    ) -> None:
         hf: Any = model.hf
         model.task.check_tokenizer()
         if getattr(hf, "main_input_name", "input_ids") != "input_ids":
@@ -110,17 +112,17 @@ class Predictor:
         self.task = model.task.name
         self.heads = list(model.heads)
         self.trees = trees or {}
-        self.most = min(most, sentence_limit(hf))
+        self.max_tokens = min(max_tokens, sentence_limit(hf))
         self.outputs: OrderedDict[tuple[Any, ...], tuple[Prompt, Prediction]] = OrderedDict()
 
-    def full(
+    def full_prediction(
         self, text: str, beam: int, position: int | None, check: Check
     ) -> tuple[Prompt, Prediction]:
         """What the full model is asked about a sentence, and what it says; kept for the next change
         of a head."""
         key = (text, beam if self.task == "translation" else 0, position)
         if key not in self.outputs:
-            sentence = read_sentence(self.tokenizer, text, self.most)
+            sentence = read_sentence(self.tokenizer, text, self.max_tokens)
             sentence = with_tree(self.tokenizer, sentence, self.trees.get(text.strip()))
             with self.turned_down({}, no_output, check):
                 prompt = PROMPTS.get(self.task, vector)(self, sentence, beam, position)
@@ -130,7 +132,7 @@ class Predictor:
             def note_mean(call: AttentionCall) -> None:
                 means[call.site] = call.output[0].float().mean(0)
 
-            # As in a look, the weights are computed: another kernel would give other last digits.
+            # With weights, as `Session.inspect` asks for: another kernel would give other last digits.
             with self.turned_down({}, no_output, check, note_mean):
                 prediction = self.predict(prompt)
             self.outputs[key] = replace(prompt, means=means), prediction
@@ -145,17 +147,20 @@ class Predictor:
             vectors = output_of(self.hf.base_model, prompt.inputs)[0][0].float().cpu()
             return Prediction(torch.empty(0), vectors=vectors)
 
-        logs = predict(self.hf, prompt.inputs)[0].float().log_softmax(-1).cpu()
+        log_probabilities = predict(self.hf, prompt.inputs)[0].float().log_softmax(-1).cpu()
         positions = [column.position for column in prompt.columns]
         tokens = [column.token for column in prompt.columns]
+        of_columns = log_probabilities[positions, tokens]
         if prompt.target:
             text = self.tokenizer.decode(prompt.target.ids, skip_special_tokens=True)
-            return Prediction(logs[positions, tokens], str(text).strip())
+            return Prediction(of_columns, str(text).strip())
 
-        best = [int(logs[column.position].argmax()) for column in prompt.columns if column.counted]
-        return Prediction(
-            logs[positions, tokens], " ".join(self.names(best)), logs[prompt.position]
-        )
+        likeliest = []
+        for column in prompt.columns:
+            if column.in_output:
+                likeliest.append(int(log_probabilities[column.position].argmax()))
+        text = " ".join(self.token_names(likeliest))
+        return Prediction(of_columns, text, log_probabilities[prompt.position])
 
     def output(
         self, prompt: Prompt, gates: HeadGates, replacement: Replacement, beam: int, check: Check
@@ -214,13 +219,19 @@ class Predictor:
             for site, each in by_site.items()
         }
 
-        def see(call: AttentionCall) -> None:
+        def check_and_call_hook(call: AttentionCall) -> None:
             check()
             if hook:
                 hook(call)
 
         weights = hook is not None
-        with capture(self.hf, self.model.discovery, hook=see, weights=weights, replace=changes):
+        with capture(
+            self.hf,
+            self.model.discovery,
+            hook=check_and_call_hook,
+            weights=weights,
+            replace=changes,
+        ):
             yield
 
     def effects(
@@ -239,9 +250,9 @@ class Predictor:
         Exact: every head is a row of a batch of copies of the sentence.
         """
         discovery = self.model.discovery
-        on = [index for index, head in enumerate(self.heads) if gates.get(head, 1.0) > 0]
+        indices_on = [index for index, head in enumerate(self.heads) if gates.get(head, 1.0) > 0]
         trials: list[Trial] = []
-        for index in on:
+        for index in indices_on:
             head = self.heads[index]
             change = partial(switched_off, head=head.head, replacement=replacement)
             trials.append({Site(head.kind, head.layer): change})
@@ -250,7 +261,7 @@ class Predictor:
         size = prompt.inputs["input_ids"].shape[1] + (prompt.length if prompt.target else 0)
         # How many copies fit into memory: of the logits, and of the states.
         copies = max(1, min(MOST_POSITIONS // size, MOST_LOGITS // (prompt.length * words)))
-        forward = partial(self.logs, prompt, full)
+        forward = partial(self.copies_log_probabilities, prompt, full)
 
         with self.turned_down(gates, replacement, check):
             with recording(self.hf, discovery, 1, lambda call: None) as record:
@@ -261,12 +272,12 @@ class Predictor:
             for group in group_trials(record, trials, copies):
                 with trying(self.hf, discovery, record, [trials[trial] for trial in group]):
                     after = forward(len(group))
-                changes[[on[trial] for trial in group]] = after - before
+                changes[[indices_on[trial] for trial in group]] = after - before
                 done += len(group)
                 progress(done / len(trials), f"{done} of {len(trials)} heads")
         return changes
 
-    def logs(self, prompt: Prompt, full: Prediction, copies: int) -> Tensor:
+    def copies_log_probabilities(self, prompt: Prompt, full: Prediction, copies: int) -> Tensor:
         """The columns' log-probabilities in each of some copies of a sentence, B C. Of an embedding
         model one column, the similarity to the full model."""
         inputs = {name: tensor.expand(copies, -1) for name, tensor in prompt.inputs.items()}
@@ -282,10 +293,10 @@ class Predictor:
         # Still all of them, where the positions are no fewer or the model has another sort of output layer.
         if logits.shape[1] == prompt.length:
             logits = logits[:, positions]
-        logs = logits.float().log_softmax(-1)
-        return logs.gather(-1, tokens.expand(copies, -1)[..., None])[..., 0].cpu()
+        log_probabilities = logits.float().log_softmax(-1)
+        return log_probabilities.gather(-1, tokens.expand(copies, -1)[..., None])[..., 0].cpu()
 
-    def gates(self, named: Mapping[str, float]) -> dict[Head, float]:
+    def parse_gates(self, named: Mapping[str, float]) -> dict[Head, float]:
         """Gates by head. Raises HeadwiseError for heads that the model does not have, and for gates
         beyond 0 to 1."""
         gates = {}
@@ -303,24 +314,24 @@ class Predictor:
                 gates[head] = gate
         return gates
 
-    def names(self, tokens: Sequence[int]) -> list[str]:
+    def token_names(self, tokens: Sequence[int]) -> list[str]:
         """The texts of predicted tokens, or the names of predicted classes."""
         if self.task == "classification":
             return [str(self.hf.config.id2label.get(token, token)) for token in tokens]
         return sentence_of(self.tokenizer, tokens).tokens
 
-    def likely(self, before: Tensor, after: Tensor) -> list[dict[str, Any]]:
+    def likeliest_next(self, before: Tensor, after: Tensor) -> list[dict[str, Any]]:
         """The tokens that are likeliest before or after, with both probabilities."""
         count = min(LIKELY, len(before))
         tokens = before.topk(count).indices.tolist() + after.topk(count).indices.tolist()
         tokens = list(dict.fromkeys(tokens))
         rows = []
-        for token, name in zip(tokens, self.names(tokens), strict=True):
+        for token, name in zip(tokens, self.token_names(tokens), strict=True):
             shares = {"before": math.exp(before[token]), "after": math.exp(after[token])}
             rows.append({"token": name, **shares})
         return rows
 
-    def tensors(self, ids: Sequence[int]) -> dict[str, Tensor]:
+    def inputs_of(self, ids: Sequence[int]) -> dict[str, Tensor]:
         """A sentence as the inputs of a forward, 1 S."""
         row = torch.tensor([ids], device=self.hf.device)
         return {"input_ids": row, "attention_mask": torch.ones_like(row)}
@@ -335,7 +346,7 @@ def own_translation(
     predictor: Predictor, sentence: Sentence, beam: int, position: int | None
 ) -> Prompt:
     """The model's own translation: all its tokens are asked for."""
-    prompt = Prompt(predictor.tensors(sentence.ids), sentence)
+    prompt = Prompt(predictor.inputs_of(sentence.ids), sentence)
     return predictor.with_target(prompt, predictor.translate(prompt.inputs, beam))
 
 
@@ -345,9 +356,9 @@ def next_token(predictor: Predictor, sentence: Sentence, beam: int, position: in
     last = len(sentence.ids) - 1
     if position is None or not 0 <= position <= last:
         position = last
-    inputs = predictor.tensors(sentence.ids)
+    inputs = predictor.inputs_of(sentence.ids)
     own = [
-        PredictedToken(before, token, counted=False)
+        PredictedToken(before, token, in_output=False)
         for before, token in enumerate(sentence.ids[1:])
     ]
     best = PredictedToken(position, predictor.likeliest(inputs)[position])
@@ -378,7 +389,7 @@ def hidden_token(
         sentence = replace(with_mask, words=sentence.words, tree=sentence.tree)
         masked = [position]
 
-    inputs = predictor.tensors(sentence.ids)
+    inputs = predictor.inputs_of(sentence.ids)
     best = predictor.likeliest(inputs)
     columns = tuple(PredictedToken(index, best[index]) for index in masked)
     return Prompt(inputs, sentence, columns, position)
@@ -386,13 +397,13 @@ def hidden_token(
 
 def text_class(predictor: Predictor, sentence: Sentence, beam: int, position: int | None) -> Prompt:
     """The class of the text: the only position of a classifier's logits."""
-    inputs = predictor.tensors(sentence.ids)
+    inputs = predictor.inputs_of(sentence.ids)
     return Prompt(inputs, sentence, (PredictedToken(0, predictor.likeliest(inputs)[0]),), 0)
 
 
 def vector(predictor: Predictor, sentence: Sentence, beam: int, position: int | None) -> Prompt:
     """Nothing but the vectors of the tokens."""
-    return Prompt(predictor.tensors(sentence.ids), sentence)
+    return Prompt(predictor.inputs_of(sentence.ids), sentence)
 
 
 # How a model is asked about a sentence, by the name of its task; of any other the vectors are shown.

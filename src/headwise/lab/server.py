@@ -20,11 +20,11 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.lab.assets import page_files
 from headwise.lab.guard import Guard, host_names, is_loopback
-from headwise.lab.session import Cancel, Session
+from headwise.lab.session import CancelToken, Session
 
 BODY = 1 << 17  # bytes of a question
 READING = 10.0  # seconds in which a question must have arrived
-SECONDS = {"look": 30.0, "ablate": 120.0, "smallest": 300.0}
+SECONDS = {"inspect": 30.0, "ablate": 120.0, "smallest": 300.0}
 LOG = logging.getLogger(__name__)
 
 
@@ -86,7 +86,7 @@ async def answer_lines(
     cancelled when the page does not wait for it any more."""
     loop = asyncio.get_running_loop()
     lines = asyncio.Queue[dict[str, Any]]()
-    cancel = Cancel(SECONDS.get(name, 30.0))
+    cancel = CancelToken(SECONDS.get(name, 30.0))
 
     def progress(share: float, note: str) -> None:
         loop.call_soon_threadsafe(lines.put_nowait, {"progress": round(share, 3), "note": note})

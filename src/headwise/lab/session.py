@@ -40,8 +40,9 @@ class Question(BaseModel):
     """What is asked of a model about a sentence.
 
     gates: by head, from 0 (off) to 1 (on). position: of the token that is hidden (masked language
-    models), or after which the next one is predicted (language models). begun, steps: of the search
-    for the smallest set.
+    models), or after which the next one is predicted (language models). Of the search for the
+    smallest set: continue_from, the heads that an unfinished search had switched off, and
+    max_steps, how many more it may.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -52,13 +53,13 @@ class Question(BaseModel):
     beam: int = Field(default=5, ge=1, le=10)
     position: int | None = None
     model: Literal["full", "pruned"] = "full"
-    begun: list[str] = Field(default_factory=list)
-    steps: int | None = Field(default=None, ge=1)
+    continue_from: list[str] = Field(default_factory=list)
+    max_steps: int | None = Field(default=None, ge=1)
 
 
-class Cancel:
-    """Ends the computation of an answer at its next layer: when nobody waits for it any more, or
-    after its time."""
+class CancelToken:
+    """Ends the computation of an answer at its next layer: when nobody waits for it any more
+    (`cancelled`), or after `seconds`."""
 
     def __init__(self, seconds: float = math.inf) -> None:
         self.seconds = seconds
@@ -66,7 +67,7 @@ class Cancel:
         self.cancelled = False
 
     def start(self) -> None:
-        """The computation begins, and with it its time."""
+        """Begin to count the seconds: a question may wait for another one before it is computed."""
         self.deadline = time.monotonic() + self.seconds
 
     def check(self) -> None:
@@ -102,7 +103,7 @@ class Session:
             "title": run.folder.resolve().name if run else Path(model.name).name,
             "task": self.predictors["full"].task,
             "heads": {kind: list(counts) for kind, counts in model.heads.query.items()},
-            "compare": layout(model, pruned) if pruned else None,
+            "compare": full_model_numbers(model, pruned) if pruned else None,
             "sentences": {name: list(some) for name, some in (examples or {}).items() if some},
             **head_details(run),
         }
@@ -138,13 +139,14 @@ class Session:
         return cls(full, load(pruned, device) if pruned else None, run, trees, examples)
 
     def answer(
-        self, name: str, asked: Mapping[str, Any], cancel: Cancel, progress: Report = silent
+        self, name: str, fields: Mapping[str, Any], cancel: CancelToken, progress: Report = silent
     ) -> Any:
-        """The answer to a page's question. Raises HeadwiseError for one that cannot be answered."""
+        """The answer to a page's question. fields: of the `Question`, as they arrived. Raises
+        HeadwiseError for a question that cannot be answered."""
         if name == "about":
             return self.about
         try:
-            question = Question(**asked)
+            question = Question(**fields)
         except ValidationError as error:
             wrong = error.errors()[0]
             field = ".".join(map(str, wrong["loc"]))
@@ -156,8 +158,8 @@ class Session:
             progress(0.0, "Another question is answered first.")
         with self.lock:
             cancel.start()
-            if name == "look":
-                return self.look(question, cancel)
+            if name == "inspect":
+                return self.inspect(question, cancel)
             if name == "ablate":
                 return self.ablate(question, cancel, progress)
             if name == "smallest":
@@ -172,7 +174,7 @@ class Session:
             )
         return self.predictors[question.model]
 
-    def look(self, question: Question, cancel: Cancel | None = None) -> dict[str, Any]:
+    def inspect(self, question: Question, cancel: CancelToken | None = None) -> dict[str, Any]:
         """The output before and after a change of heads, what it costs, and every head's attention
         after it.
 
@@ -180,8 +182,8 @@ class Session:
         """
         start = time.perf_counter()
         predictor = self.predictor(question)
-        gates = predictor.gates(question.gates)
-        check = (cancel or Cancel()).check
+        gates = predictor.parse_gates(question.gates)
+        check = (cancel or CancelToken()).check
         maps: dict[Site, Tensor] = {}
 
         def keep_map(call: AttentionCall) -> None:
@@ -189,29 +191,33 @@ class Session:
             maps[call.site] = call.weights[0].float().cpu()
 
         with evaluating(predictor.hf), torch.no_grad():
-            prompt, full = predictor.full(question.text, question.beam, question.position, check)
+            prompt, full = predictor.full_prediction(
+                question.text, question.beam, question.position, check
+            )
             replacement = predictor.replacement(prompt, question.ablation)
             output = predictor.output(prompt, gates, replacement, question.beam, check)
             with predictor.turned_down(gates, replacement, check, keep_map):
+                # Two questions: how likely is the full model's output now, and what is the new one?
                 same_tokens = predictor.predict(prompt)
                 new = same_tokens if output is prompt else predictor.predict(output)
 
         columns = []
-        tokens = predictor.names([column.token for column in prompt.columns])
-        logs = zip(full.logs.tolist(), same_tokens.logs.tolist(), strict=True)
-        for column, token, (before, after) in zip(prompt.columns, tokens, logs, strict=True):
+        tokens = predictor.token_names([column.token for column in prompt.columns])
+        before = full.log_probabilities.tolist()
+        after = same_tokens.log_probabilities.tolist()
+        for index, column in enumerate(prompt.columns):
             columns.append(
                 {
-                    "token": token,
+                    "token": tokens[index],
                     "position": column.position,
-                    "counted": column.counted,
-                    "before": before,
-                    "after": after,
+                    "in_output": column.in_output,
+                    "before": before[index],
+                    "after": after[index],
                 }
             )
         likely = None
         if full.next is not None and new.next is not None:
-            likely = predictor.likely(full.next, new.next)
+            likely = predictor.likeliest_next(full.next, new.next)
         cosine = None
         if full.vectors is not None and new.vectors is not None:
             cosine = mean_cosine(full.vectors, new.vectors).item()
@@ -224,9 +230,9 @@ class Session:
             "changes": word_changes(full.text, new.text),
             "columns": columns,
             "log_probability": {
-                "before": output_log_probability(prompt.columns, full.logs),
-                "after": output_log_probability(prompt.columns, same_tokens.logs),
-                "new": output_log_probability(output.columns, new.logs),
+                "before": output_log_probability(prompt.columns, full.log_probabilities),
+                "after": output_log_probability(prompt.columns, same_tokens.log_probabilities),
+                "new": output_log_probability(output.columns, new.log_probabilities),
             },
             "next": likely,
             "position": prompt.position,
@@ -244,108 +250,116 @@ class Session:
         }
 
     def ablate(
-        self, question: Question, cancel: Cancel | None = None, progress: Report = silent
+        self, question: Question, cancel: CancelToken | None = None, progress: Report = silent
     ) -> dict[str, Any]:
         """The exact change of every predicted token's log-probability when one more head is
         switched off. Above 0: the token is likelier without the head."""
         start = time.perf_counter()
         predictor = self.predictor(question)
-        gates = predictor.gates(question.gates)
-        check = (cancel or Cancel()).check
+        gates = predictor.parse_gates(question.gates)
+        check = (cancel or CancelToken()).check
         with evaluating(predictor.hf), torch.no_grad():
-            prompt, full = predictor.full(question.text, question.beam, question.position, check)
+            prompt, full = predictor.full_prediction(
+                question.text, question.beam, question.position, check
+            )
             replacement = predictor.replacement(prompt, question.ablation)
             values = predictor.effects(prompt, full, gates, replacement, check, progress)
 
         if prompt.columns:
-            tokens = predictor.names([column.token for column in prompt.columns])
-            counted = [column.counted for column in prompt.columns]
+            tokens = predictor.token_names([column.token for column in prompt.columns])
+            in_output = [column.in_output for column in prompt.columns]
         else:
+            # An embedding model has one column, its similarity to the full model.
             tokens = ["similarity"]
-            counted = [True]
+            in_output = [True]
         return {
             "heads": [str(head) for head in predictor.heads],
             "tokens": tokens,
-            "counted": counted,
+            "in_output": in_output,
             "values": six_decimals(values),
-            "total": six_decimals(values[:, torch.tensor(counted)].sum(1)),
+            "total": six_decimals(values[:, torch.tensor(in_output)].sum(1)),
             "seconds": time.perf_counter() - start,
         }
 
     def smallest(
-        self, question: Question, cancel: Cancel | None = None, progress: Report = silent
+        self, question: Question, cancel: CancelToken | None = None, progress: Report = silent
     ) -> dict[str, Any]:
         """A small set of heads that changes the output when it is switched off, in addition to the
         question's gates.
 
-        Greedy: each step switches off the head that lowers the output's log-probability most; when
-        the output has changed, each head that is not needed is switched on again. So no head of the
-        set can be spared, but another set may be smaller. changed: False where the output stays
-        even without any head.
+        Greedy: each step switches off the head that lowers the output's log-probability most. When
+        the output has changed, each head whose absence it does not need is switched on again. So
+        every head of the set is needed, but another set may be smaller. changed: False where the
+        output stays even without any head.
 
-        steps: the most steps that are made; where they did not suffice, the answer says
-        `unfinished`, and another question with its heads as `begun` continues: so a notebook can
-        stop in between.
+        A search that took `max_steps` without a change answers `unfinished` with its heads so far,
+        and another question with `continue_from` goes on with them: so a notebook can stop between
+        two steps.
         """
         start = time.perf_counter()
         predictor = self.predictor(question)
-        gates = predictor.gates(question.gates)
-        begun = list(predictor.gates(dict.fromkeys(question.begun, 0.0)))
-        check = (cancel or Cancel()).check
+        gates = predictor.parse_gates(question.gates)
+        earlier = list(predictor.parse_gates(dict.fromkeys(question.continue_from, 0.0)))
+        check = (cancel or CancelToken()).check
         with evaluating(predictor.hf), torch.no_grad():
-            prompt, full = predictor.full(question.text, question.beam, question.position, check)
+            prompt, full = predictor.full_prediction(
+                question.text, question.beam, question.position, check
+            )
             if not prompt.columns:
                 raise HeadwiseError(
                     "This model writes no output that could change: look at the similarity instead."
                 )
-            counted = tuple(column for column in prompt.columns if column.counted)
-            prompt = replace(prompt, columns=counted)
+            # Only tokens of the output matter to the search, not those of a language model's text.
+            in_output = tuple(column for column in prompt.columns if column.in_output)
+            prompt = replace(prompt, columns=in_output)
             replacement = predictor.replacement(prompt, question.ablation)
 
-            def without(heads: Sequence[Head]) -> dict[Head, float]:
+            def gates_without(heads: Sequence[Head]) -> dict[Head, float]:
                 return {**gates, **dict.fromkeys(heads, 0.0)}
 
             def output_without(heads: Sequence[Head]) -> str:
-                now = without(heads)
-                output = predictor.output(prompt, now, replacement, question.beam, check)
-                with predictor.turned_down(now, replacement, check):
+                lower = gates_without(heads)
+                output = predictor.output(prompt, lower, replacement, question.beam, check)
+                with predictor.turned_down(lower, replacement, check):
                     return predictor.predict(output).text
 
             before = output_without([])
-            chosen = list(begun)
-            after = output_without(chosen)
-            on = [gates.get(head, 1.0) > 0 and head not in chosen for head in predictor.heads]
-            while after == before and any(on):
-                if len(chosen) - len(begun) == question.steps:
-                    return {"unfinished": True, "heads": [str(head) for head in chosen]}
-                note = f"{len(chosen)} heads off, trying the next"
+            off = list(earlier)
+            after = output_without(off)
+            is_on = [gates.get(head, 1.0) > 0 and head not in off for head in predictor.heads]
+            while after == before and any(is_on):
+                if len(off) - len(earlier) == question.max_steps:
+                    return {"unfinished": True, "heads": [str(head) for head in off]}
+                note = f"{len(off)} heads off, trying the next"
 
-                def share_done(share: float, _: str, note: str = note) -> None:
+                def report(share: float, _: str, note: str = note) -> None:
                     progress(share, note)
 
                 changes = predictor.effects(
-                    prompt, full, without(chosen), replacement, check, share_done
-                ).sum(1)
-                changes[~torch.tensor(on)] = math.inf
-                index = int(changes.argmin())
-                chosen.append(predictor.heads[index])
-                on[index] = False
-                after = output_without(chosen)
+                    prompt, full, gates_without(off), replacement, check, report
+                )
+                losses = changes.sum(1)
+                losses[~torch.tensor(is_on)] = math.inf  # never chosen
+                index = int(losses.argmin())
+                off.append(predictor.heads[index])
+                is_on[index] = False
+                after = output_without(off)
 
-            # Switch heads on again, one after the other, as long as the output stays changed.
-            spared = after != before
-            while spared and len(chosen) > 1:
-                spared = False
-                for head in chosen:
-                    rest = [other for other in chosen if other != head]
-                    output = output_without(rest)
+            # Switch on again what the change does not need, one head after the other. With every
+            # head that is on again, others may be needed no more: begin again.
+            shrinking = after != before
+            while shrinking and len(off) > 1:
+                shrinking = False
+                for head in off:
+                    others = [other for other in off if other != head]
+                    output = output_without(others)
                     if output != before:
-                        chosen = rest
+                        off = others
                         after = output
-                        spared = True
+                        shrinking = True
                         break
         return {
-            "heads": [str(head) for head in chosen],
+            "heads": [str(head) for head in off],
             "changed": after != before,
             "before": before,
             "after": after,
@@ -353,7 +367,7 @@ class Session:
         }
 
 
-def layout(model: Model, pruned: Model) -> dict[str, list[list[int]]]:
+def full_model_numbers(model: Model, pruned: Model) -> dict[str, list[list[int]]]:
     """By kind and layer, which heads of the full model those of the pruned one are."""
     kept = pruned.layout
     if kept is None or kept.heads.query != model.heads.query:
@@ -367,13 +381,13 @@ def layout(model: Model, pruned: Model) -> dict[str, list[list[int]]]:
     return numbers
 
 
-def output_log_probability(columns: Sequence[PredictedToken], logs: Tensor) -> float:
-    """The log-probability of the output."""
-    summed = 0.0
-    for column, value in zip(columns, logs.tolist(), strict=True):
-        if column.counted:
-            summed += value
-    return summed
+def output_log_probability(columns: Sequence[PredictedToken], log_probabilities: Tensor) -> float:
+    """The log-probability of the output, in nats: the sum over its tokens."""
+    total = 0.0
+    for column, value in zip(columns, log_probabilities.tolist(), strict=True):
+        if column.in_output:
+            total += value
+    return total
 
 
 def word_changes(before: str, after: str) -> list[tuple[str, str]]:
@@ -383,9 +397,9 @@ def word_changes(before: str, after: str) -> list[tuple[str, str]]:
     second = re.findall(r"\s+|\w+|[^\w\s]", after)
     pieces = []
     matcher = difflib.SequenceMatcher(None, first, second, autojunk=False)
-    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
-        old = "".join(first[i1:i2])
-        new = "".join(second[j1:j2])
+    for tag, old_start, old_end, new_start, new_end in matcher.get_opcodes():
+        old = "".join(first[old_start:old_end])
+        new = "".join(second[new_start:new_end])
         if tag == "equal":
             pieces.append(("same", old))
             continue

@@ -93,7 +93,7 @@ class Roles:
         }
         facts = {
             "absent": self.absent,
-            "seldom": self.low_support,
+            "low_support": self.low_support,
             "warnings": self.warnings,
             "coverage": coverage,
             "signature": self.signature,

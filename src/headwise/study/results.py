@@ -183,9 +183,25 @@ class Tables:
             },
             "settings": {name: self.described(variant) for name, variant in models.items()},
             "failed": dict(self.schedule.failed),
-            **{name: found for name in ("roles", "interactions") if (found := self.result(name))},
-            **self.result(f"evaluate/dev/{FULL.name}").get("signatures", {}),
+            **{
+                name: found
+                for name in ("score", "roles", "interactions")
+                if (found := self.result(name))
+            },
+            **self.signatures(),
         }
+
+    def signatures(self) -> dict[str, str]:
+        """How scores were computed; those on dev are named so where they differ from those on test."""
+        dev, test = (
+            self.result(f"evaluate/{split}/{FULL.name}").get("signatures", {})
+            for split in ("dev", "test")
+        )
+        found = {**dev, **test}
+        for name, made in dev.items():
+            if made != found[name]:
+                found[f"dev_{name}"] = made
+        return found
 
     def chosen(self) -> dict[str, Any]:
         """The choice, or what it would be by now."""
@@ -204,7 +220,8 @@ class Tables:
 
     def described(self, variant: Variant) -> dict[str, Any]:
         """What a variant is: facts that nobody has to read out of its name."""
-        sweep, order = self.run.sweep(variant), variant.order
+        sweep = self.run.sweep(variant)
+        ranking = variant.ranking
         greedy = sweep if isinstance(sweep, GreedySweep) else None
         gates = (
             sweep if isinstance(sweep, GateSweep | TopKSweep) and variant.control is None else None
@@ -217,9 +234,9 @@ class Tables:
             "method": variant.method,
             "penalty": variant.penalty,
             "keep": variant.keep,
-            "score": order.score if order else None,
-            "order": order.name if order else None,
-            "turn": order.turn if order else None,
+            "score": ranking.score if ranking else None,
+            "ranking": ranking.name if ranking else None,
+            "replicate": ranking.replicate if ranking else None,
             "control": variant.control,
             "reference": variant.reference.name if variant.reference else None,
             "tune": bool(greedy and greedy.tune),

@@ -41,17 +41,25 @@ class Batches:
     @property
     def dropped(self) -> int:
         """How many sentences of the text are left out."""
-        dropped: int = self.data.dropped
-        return dropped
+        return sum(self.data.left_out.values())
+
+    @property
+    def left_out(self) -> str:
+        """What of the text is not read, in words: `3 blank lines, 2 longer than 512 tokens`; empty where all is read."""
+        counts = {"blank": getattr(self.text, "blank", 0), **self.data.left_out}
+        return ", ".join(f"{count} {reason}" for reason, count in counts.items() if count)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         state = PartialState()
         done = 0
+        rest = f"; left out: {self.left_out}" if self.left_out else ""
         for number, batch in enumerate(self.whole()):
             if number % state.num_processes == state.process_index:
                 yield batch
             done += int((batch["rows"] >= 0).sum())
-            self.progress(done / len(self.data), f"{done} of {len(self.data)} sentences")
+            self.progress(
+                done / len(self.data), f"{done} of {len(self.data)} {self.data.noun}{rest}"
+            )
 
     def reporting(self, progress: Report) -> Batches:
         """The same with another progress."""

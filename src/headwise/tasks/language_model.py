@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from headwise.data.text import Text
+from headwise.progress import Report, silent
+from headwise.tasks.batches import Batches
 from headwise.tasks.task import Need, QualityMeasure, Task
 from headwise.training.language import Lines, Packed
 from headwise.training.token_batches import TrainingData
@@ -31,6 +33,15 @@ class LanguageModel(Task):
 
     def encoded(self, text: Text) -> Lines:
         return Lines(text, self.tokenizer, self.longest, self.causal)
+
+    def quality_batches(self, text: Any, progress: Report = silent) -> Batches:
+        """Long documents in windows that half overlap, so that perplexity is that of the whole text."""
+        if not self.causal:
+            return self.batches(text, progress)
+        self.check(text)
+        stride = max(1, self.longest // 2)
+        data = Lines(text, self.tokenizer, self.longest, True, stride)
+        return Batches(self, text, data, progress)
 
     def trained_on(
         self, text: Text, batch_tokens: int, cache: Path | None, limit: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,7 +37,8 @@ class OwnBatches:
     what is no such batch, and where the cross-entropy of the labels is not the model's own loss.
     """
 
-    dropped = 0
+    noun = "examples"
+    left_out: ClassVar[Mapping[str, int]] = {}
 
     def __init__(self, task: Task, batches: Sequence[Mapping[str, Tensor]]) -> None:
         self.task = task

@@ -155,9 +155,15 @@ class Task(ABC):
         self.check(text)
         return Batches(self, text, self.encoded(text), progress)
 
+    def quality_batches(self, text: Any, progress: Report = silent) -> Batches:
+        """The batches that a model's quality is measured on: as `batches`, but perhaps with texts that are too long
+        there."""
+        return self.batches(text, progress)
+
     @abstractmethod
     def encoded(self, text: Any) -> Any:
-        """A text as token ids: an object with `__len__`, `dropped` and `batches(hide)`."""
+        """A text as token ids: an object with `__len__`, `batches(hide)`, `noun` (what it counts: sentences) and
+        `left_out` (how many are not read, by the reason)."""
 
     def training_data(
         self, text: Any, batch_tokens: int, cache: Path | None = None, limit: int | None = None

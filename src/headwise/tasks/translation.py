@@ -47,6 +47,8 @@ class Translation(Task):
 class EncodedPairs:
     """Sentence pairs as a translation model is scored on them."""
 
+    noun = "sentences"
+
     def __init__(self, task: Task, text: ParallelText) -> None:
         self.pairs = Encoded(text, task.tokenizer, task.longest)
         self.task = task
@@ -55,9 +57,9 @@ class EncodedPairs:
         return len(self.pairs)
 
     @property
-    def dropped(self) -> int:
+    def left_out(self) -> dict[str, int]:
         """Pairs that are too long."""
-        return self.pairs.dropped
+        return self.pairs.left_out
 
     def batches(self, hide: bool = True) -> Iterator[dict[str, Any]]:
         """The text once, shortest pairs first; nothing is ever hidden."""

@@ -30,10 +30,12 @@ from headwise.training.token_batches import (
 
 class Labelled:
     """Texts as token ids, each with its class. Those longer than `max_length` tokens are left out and counted
-    (`dropped`). cache: a folder for the ids, which another `Labelled` of the same text and tokenizer reuses.
+    (`left_out`). cache: a folder for the ids, which another `Labelled` of the same text and tokenizer reuses.
 
     Labels are names of the model's classes (`label2id` of its configuration), or all are numbers of classes.
     """
+
+    noun = "texts"
 
     def __init__(
         self,
@@ -54,6 +56,10 @@ class Labelled:
         self.rows = np.flatnonzero((long > 0) & (long <= max_length))
         self.longest = long[self.rows]
         self.dropped = len(long) - len(self.rows)
+        self.left_out = {
+            "without a token": int((long == 0).sum()),
+            f"longer than {max_length} tokens": int((long > max_length).sum()),
+        }
         self.collate = LabelledCollator(padding(model, tokenizer))
         if not len(self.rows):
             raise HeadwiseError(

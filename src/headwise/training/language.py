@@ -31,14 +31,27 @@ MASKED = 0.15  # share of masked tokens (Devlin et al. 2019, section 3.1)
 
 
 class Lines:
-    """Sentences as token ids. Left out and counted (`dropped`) are those longer than `max_length`, and those with no
-    token to predict: of one token for a causal model, of special tokens for a masked one."""
+    """Sentences as token ids. Left out and counted (`left_out`) are those longer than `max_length`, and those with no
+    token to predict: of one token for a causal model, of special tokens for a masked one.
+
+    stride: for a causal model; read long sentences as well, in windows of `max_length` tokens, each so many tokens
+    after the one before it. A window predicts the tokens that none before it predicts, so every token but the first
+    is predicted once, and with at least max_length − stride tokens before it
+    (https://huggingface.co/docs/transformers/perplexity). The windows of a sentence follow one another.
+    """
 
     def __init__(
-        self, text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int, causal: bool
+        self,
+        text: Text,
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int,
+        causal: bool,
+        stride: int | None = None,
     ) -> None:
         self.tokenizer, self.causal = tokenizer, causal
         self.special = set(tokenizer.all_special_ids)
+        self.length = max_length
+        self.stride = max_length if stride is None else stride
 
         def ids(rows: dict[str, list[str]]) -> dict[str, list[Any]]:
             found = tokenizer(rows["text"])["input_ids"]
@@ -52,14 +65,28 @@ class Lines:
             keep_in_memory=True,
         )
         long = lengths(self.dataset, "ids")
-        fits = np.flatnonzero((long <= max_length) & np.array(self.dataset["askable"], dtype=bool))
-        self.rows = fits[np.argsort(long[fits], kind="stable")]
-        self.longest = long[self.rows]
-        self.dropped = len(long) - len(fits)
-        if not len(fits):
+        askable = np.array(self.dataset["askable"], dtype=bool)
+        fits = askable if stride is not None else askable & (long <= max_length)
+        self.left_out = {
+            "without a token to predict": int((~askable).sum()),
+            f"longer than {max_length} tokens": int((askable & ~fits).sum()),
+        }
+        if not fits.any():
+            need = f"from 2 to {max_length}" if stride is None else "2 or more"
             raise HeadwiseError(
-                f"None of the {len(long)} sentences has from 2 to {max_length} tokens: give other text."
+                f"None of the {len(long)} sentences has {need} tokens: give other text."
             )
+        by_length = np.flatnonzero(fits)
+        by_length = by_length[np.argsort(long[by_length], kind="stable")]
+
+        # a window for each sentence, and further ones for what is beyond it
+        beyond = np.maximum(long[by_length] - max_length, 0)
+        windows = 1 + -(-beyond // self.stride)
+        self.rows = np.repeat(by_length, windows)
+        number = np.arange(len(self.rows)) - np.repeat(np.cumsum(windows) - windows, windows)
+        self.starts = number * self.stride
+        self.longest = np.minimum(long[self.rows] - self.starts, max_length)
+        self.noun = "windows" if windows.max() > 1 else "sentences"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -81,8 +108,14 @@ class Lines:
             while end < len(self) and int(self.longest[end]) * (end + 1 - start) <= tokens:
                 end += 1
             places = self.rows[start:end].tolist()
-            rows = self.dataset[places]["ids"]
-            yield {**self.batch(rows, places, seed, hide), "rows": torch.tensor(places)}
+            whole = self.dataset[places]["ids"]
+            starts = self.starts[start:end].tolist()
+            rows = [ids[at : at + self.length] for ids, at in zip(whole, starts, strict=True)]
+            batch = self.batch(rows, places, seed, hide)
+            for number, at in enumerate(starts):
+                if at:  # the window before it predicts what both read
+                    batch["labels"][number, : self.length - self.stride - 1] = IGNORED
+            yield {**batch, "rows": torch.tensor(places)}
             start = end
 
     def batch(

@@ -64,7 +64,7 @@ class TrainingData(Protocol):
 
 
 class Encoded:
-    """Parallel text as token ids, memory-mapped. Pairs longer than `max_length` are left out and counted (`dropped`).
+    """Parallel text as token ids, memory-mapped. Pairs longer than `max_length` are left out and counted (`left_out`).
 
     cache: a folder for the ids, which another `Encoded` of the same text and tokenizer reuses.
     """
@@ -89,6 +89,7 @@ class Encoded:
         self.rows = np.flatnonzero(longest <= max_length)
         self.longest = longest[self.rows]
         self.dropped = len(longest) - len(self.rows)
+        self.left_out = {f"longer than {max_length} tokens": self.dropped}
         self.dataset = dataset
         if len(self.rows) == 0:
             raise HeadwiseError(

@@ -8,10 +8,10 @@ const GAP = 11;
 const STEP = 19;
 const ROW = 22;
 
-export function Head({ head, state, look, maps, about, scale, setGates, pick, change, effect, other, prunedMap }) {
-  const map = useMemo(() => labelledMap(look, maps.get(head), state.words), [look, maps, head, state.words]);
+export function Head({ head, state, inspection, maps, about, scale, setGates, pick, change, effect, other, prunedMap }) {
+  const map = useMemo(() => labelledMap(inspection, maps.get(head), state.words), [inspection, maps, head, state.words]);
   const pruned = useMemo(() => prunedMap && other && labelledMap(other, prunedMap, state.words), [prunedMap, other, state.words]);
-  const tree = useMemo(() => alongTree(look, maps.get(head)), [look, maps, head]);
+  const tree = useMemo(() => alongTree(inspection, maps.get(head)), [inspection, maps, head]);
   const section = useRef(null);
   const name = head.replaceAll("/", "-");
   const fullScreen = () => {
@@ -59,8 +59,8 @@ function Slider({ head, gate, setGates }) {
 // The large map
 
 /** A map between tokens or words, with its labels: what the export gives, too. */
-function labelledMap(look, map, words) {
-  const labels = labelsOf(look, map.kind, words);
+function labelledMap(inspection, map, words) {
+  const labels = labelsOf(inspection, map.kind, words);
   const values = words ? betweenWords(map, labels) : map;
   return { ...values, from: labels.rows.tokens, to: labels.columns.tokens };
 }
@@ -126,10 +126,10 @@ function strongest({ values, columns }) {
  * columns. there: from the dependent (or the mention) to the other; back: the other way; most: whether either is the
  * largest weight from a word to another one.
  */
-function alongTree(look, map) {
-  const tree = look.source.tree;
-  if (!tree || map.kind === "cross" || (map.kind === "decoder-self" && look.target)) return null;
-  const labels = labelsOf(look, map.kind, true);
+function alongTree(inspection, map) {
+  const tree = inspection.source.tree;
+  if (!tree || map.kind === "cross" || (map.kind === "decoder-self" && inspection.target)) return null;
+  const labels = labelsOf(inspection, map.kind, true);
   const { values, columns } = betweenWords(map, labels);
   const index = new Map(labels.rows.numbers.map((number, i) => [number, i]));
   const weight = (from, to) => values[index.get(from) * columns + index.get(to)];

@@ -122,8 +122,8 @@ function useQuestion(ask, name) {
 
 function Lab({ about, ask, address, root }) {
   const [state, set] = useState(() => ({ ...START, ...address.read() }));
-  const [look, startLook] = useQuestion(ask, "look");
-  const [pruned, startPruned, , forgetPruned] = useQuestion(ask, "look");
+  const [inspection, startInspection] = useQuestion(ask, "inspect");
+  const [pruned, startPruned, , forgetPruned] = useQuestion(ask, "inspect");
   const [effects, startEffects, stopEffects, forgetEffects] = useQuestion(ask, "ablate");
   const [smallest, startSmallest, stopSmallest, forgetSmallest] = useQuestion(ask, "smallest");
   const scale = useScale(root);
@@ -142,7 +142,7 @@ function Lab({ about, ask, address, root }) {
     forgetEffects();
     forgetSmallest();
     if (!text) return undefined;
-    const soon = setTimeout(() => startLook(question), 60);
+    const soon = setTimeout(() => startInspection(question), 60);
     return () => clearTimeout(soon);
   }, [key]);
   useEffect(() => {
@@ -160,9 +160,9 @@ function Lab({ about, ask, address, root }) {
   }), []);
   const pick = useCallback((head) => change({ head }), []);
 
-  const answer = look.answer;
+  const answer = inspection.answer;
   const other = state.compare ? pruned.answer : null;
-  const outdated = answer && text && !look.error && JSON.stringify(answer.question) !== key;
+  const outdated = answer && text && !inspection.error && JSON.stringify(answer.question) !== key;
   const maps = useMemo(() => mapsOf(answer), [answer]);
   const prunedMaps = useMemo(() => mapsOf(other, about.compare), [other]);
   const total = useMemo(() => totalsByHead(effects.answer), [effects.answer]);
@@ -179,15 +179,15 @@ function Lab({ about, ask, address, root }) {
     </div></header>
     <main>
       <${SentenceForm} state=${state} about=${about} change=${change} />
-      ${look.error && html`<p class="error" role="alert">${look.error}</p>`}
+      ${inspection.error && html`<p class="error" role="alert">${inspection.error}</p>`}
       ${answer?.source.note && html`<p class="error mild" role="status">${answer.source.note}</p>`}
-      ${answer && html`<${Tokens} look=${answer} off=${off} choose=${(index) => change({ position: index })} />`}
-      <p class="waiting" role="status">${text ? look.busy && look.note : "Type a sentence to see every head at work on it."}</p>
+      ${answer && html`<${Tokens} inspection=${answer} off=${off} choose=${(index) => change({ position: index })} />`}
+      <p class="waiting" role="status">${text ? inspection.busy && inspection.note : "Type a sentence to see every head at work on it."}</p>
       ${answer && html`
         <div class="views">
           <div class="side">
-            <${Output} look=${answer} pruned=${other} busy=${Boolean(look.busy || outdated)} off=${off} />
-            ${head && html`<${Head} head=${head} state=${state} look=${answer} maps=${maps} about=${about} scale=${scale}
+            <${Output} inspection=${answer} pruned=${other} busy=${Boolean(inspection.busy || outdated)} off=${off} />
+            ${head && html`<${Head} head=${head} state=${state} inspection=${answer} maps=${maps} about=${about} scale=${scale}
               setGates=${setGates} pick=${pick} change=${change} effect=${total && signed(total[head])}
               other=${other} prunedMap=${prunedMaps.get(head)} />`}
           </div>
@@ -229,7 +229,7 @@ function Lab({ about, ask, address, root }) {
               <button type="button" class="quiet" onClick=${() => save("effects.json", JSON.stringify(effects.answer), "application/json")}>as JSON</button>
             </p>`}
         </section>
-        <${Python} about=${about} state=${state} look=${answer} />`}
+        <${Python} about=${about} state=${state} inspection=${answer} />`}
     </main>`;
 }
 
@@ -280,14 +280,14 @@ function Progress({ current, stop }) {
     ${" "}<bdi>${current.note}</bdi> <button type="button" onClick=${stop}>Stop</button></span>`;
 }
 
-function Python({ about, state, look }) {
+function Python({ about, state, inspection }) {
   const [status, setStatus] = useState("");
   const lines = asPython(about, state);
   const copy = () => navigator.clipboard.writeText(lines).then(
     () => setStatus("Copied."),
     () => setStatus("The browser does not allow it: select the lines."),
   );
-  const saveAll = () => save("look.json", JSON.stringify(look), "application/json");
+  const saveAll = () => save("inspection.json", JSON.stringify(inspection), "application/json");
   return html`
     <section class="card" aria-label="As Python">
       <h2>The same in Python</h2>

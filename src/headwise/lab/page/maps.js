@@ -2,9 +2,9 @@
 
 /** Every head's map of an answer, by its address: {kind, rows, columns, values (Float32Array, rows × columns)}.
  * kept: of a pruned model, the numbers of its heads in the full one, by kind and layer. */
-export function mapsOf(look, kept = null) {
+export function mapsOf(inspection, kept = null) {
   const maps = new Map();
-  for (const { kind, layer, shape, data } of look?.maps ?? []) {
+  for (const { kind, layer, shape, data } of inspection?.maps ?? []) {
     const [heads, rows, columns] = shape;
     const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
     const all = new Float32Array(bytes.buffer);
@@ -19,17 +19,17 @@ export function mapsOf(look, kept = null) {
 }
 
 /** The tokens at the left of and above a map. A cross-attention row is the position that writes the token. */
-export function labelsOf(look, kind, words = false) {
+export function labelsOf(inspection, kind, words = false) {
   const slice = (sentence, start, end) => ({
     tokens: sentence.tokens.slice(start, end),
     words: sentence.words.slice(start, end),
   });
-  const source = slice(look.source);
+  const source = slice(inspection.source);
   let rows = source;
   let columns = source;
-  if (look.target && kind !== "encoder-self") {
-    const read = slice(look.target, 0, Math.max(1, look.target.tokens.length - 1));
-    rows = kind === "cross" ? slice(look.target, 1) : read;
+  if (inspection.target && kind !== "encoder-self") {
+    const read = slice(inspection.target, 0, Math.max(1, inspection.target.tokens.length - 1));
+    rows = kind === "cross" ? slice(inspection.target, 1) : read;
     columns = kind === "cross" ? source : read;
   }
   return words ? { rows: joined(rows), columns: joined(columns) } : { rows, columns };

@@ -46,11 +46,11 @@ export function overWidget(model) {
 
   return async (name, question, options) => {
     if (name !== "smallest") return askOnce(name, question, options);
-    let begun = [];
+    let chosen = [];
     for (;;) {
-      const answer = await askOnce(name, { ...question, begun, steps: 1 }, options);
+      const answer = await askOnce(name, { ...question, continue_from: chosen, max_steps: 1 }, options);
       if (!answer.unfinished) return answer;
-      begun = answer.heads;
+      chosen = answer.heads;
     }
   };
 }

@@ -8,30 +8,30 @@ const NEXT = {
   classification: "The class of the text",
 };
 
-/** The output: what users look at while they switch heads. */
-export function Output({ look, pruned, busy, off }) {
-  const translates = look.task === "translation";
-  const log = look.log_probability;
-  const changed = look.changes.some(([what]) => what !== "same");
+/** The output: what users read while they switch heads. */
+export function Output({ inspection, pruned, busy, off }) {
+  const translates = inspection.task === "translation";
+  const log = inspection.log_probability;
+  const changed = inspection.changes.some(([what]) => what !== "same");
   return html`
     <section class="card output" aria-label="Output" aria-busy=${busy}>
-      ${translates && html`<${Translations} look=${look} pruned=${pruned} changed=${changed} off=${off} />`}
-      ${look.task !== "embedding" && html`<dl class="numbers">
+      ${translates && html`<${Translations} inspection=${inspection} pruned=${pruned} changed=${changed} off=${off} />`}
+      ${inspection.task !== "embedding" && html`<dl class="numbers">
         <div>
-          <dt>Log-probability of ${translates ? "the full model's output" : html`“<bdi>${short(look.before)}</bdi>”`}</dt>
+          <dt>Log-probability of ${translates ? "the full model's output" : html`“<bdi>${short(inspection.before)}</bdi>”`}</dt>
           <dd>${off === 0 ? html`<b>${plain(log.before, 2)}</b> <span>nats</span>`
             : html`<b class="log-change">${signed(log.after - log.before)}</b> <span>from ${plain(log.before, 2)} to ${plain(log.after, 2)} nats</span>`}</dd>
         </div>
         ${translates && changed && html`<div><dt>Of the new output</dt><dd><b>${plain(log.new, 2)}</b> <span>nats</span></dd></div>`}
       </dl>`}
-      ${look.similarity !== null && html`<dl class="numbers"><div>
+      ${inspection.similarity !== null && html`<dl class="numbers"><div>
         <dt>Cosine of the sentence's mean vector with the full model's</dt>
-        <dd><b class="log-change">${plain(look.similarity, 4)}</b></dd></div></dl>`}
-      ${look.next && html`<${Likely} rows=${look.next} pruned=${pruned?.next} task=${look.task} off=${off} />`}
+        <dd><b class="log-change">${plain(inspection.similarity, 4)}</b></dd></div></dl>`}
+      ${inspection.next && html`<${Likely} rows=${inspection.next} pruned=${pruned?.next} task=${inspection.task} off=${off} />`}
     </section>`;
 }
 
-function Translations({ look, pruned, changed, off }) {
+function Translations({ inspection, pruned, changed, off }) {
   const marked = ([what, text], i) => {
     if (what === "added") return html`<ins key=${i}>${text}</ins>`;
     if (what === "removed") return html`<del key=${i}>${text}</del>`;
@@ -39,10 +39,10 @@ function Translations({ look, pruned, changed, off }) {
   };
   let after = html`<p class="hint">Switch a head off to see what changes.</p>`;
   if (off > 0)
-    after = html`<p dir="auto" class="said after" aria-live="polite">${changed ? look.changes.map(marked) : look.after || "(nothing)"}</p>`;
+    after = html`<p dir="auto" class="said after" aria-live="polite">${changed ? inspection.changes.map(marked) : inspection.after || "(nothing)"}</p>`;
   return html`
     <div class=${off ? "full aside" : "full"}><span class="who">Full model</span>
-      <p dir="auto" class="said before">${look.before || "(nothing)"}</p></div>
+      <p dir="auto" class="said before">${inspection.before || "(nothing)"}</p></div>
     <div><span class="who">With your changes</span>${after}</div>
     ${pruned && html`<div><span class="who">Pruned model</span><p dir="auto" class="said pruned">${pruned.before || "(nothing)"}</p></div>`}`;
 }
@@ -74,11 +74,11 @@ const colour = (change) => (change < 0 ? "worse" : "better");
 const depth = (change, most = 4) => ({ "--depth": Math.min(1, Math.abs(change) / most) });
 
 /** The tokens of a translation, or of another model's text, each with its change. */
-export function Tokens({ look, choose, off }) {
+export function Tokens({ inspection, choose, off }) {
   let tokens = null;
-  if (look.task === "translation") tokens = html`<${OutputTokens} columns=${look.columns} off=${off} />`;
-  if (look.task in NEXT && look.task !== "classification")
-    tokens = html`<${TextTokens} look=${look} choose=${choose} off=${off} />`;
+  if (inspection.task === "translation") tokens = html`<${OutputTokens} columns=${inspection.columns} off=${off} />`;
+  if (inspection.task in NEXT && inspection.task !== "classification")
+    tokens = html`<${TextTokens} inspection=${inspection} choose=${choose} off=${off} />`;
   return tokens && html`<section class="card" aria-label="Tokens">${tokens}</section>`;
 }
 
@@ -93,19 +93,19 @@ function OutputTokens({ columns, off }) {
 }
 
 /** The tokens of the text as buttons: which one is hidden, or after which one the next is asked for. */
-function TextTokens({ look, choose, off }) {
-  const masked = look.task === "masked-lm";
+function TextTokens({ inspection, choose, off }) {
+  const masked = inspection.task === "masked-lm";
   const changes = new Map();
-  for (const column of look.columns)
-    if (!column.counted) changes.set(column.position + 1, column.after - column.before);
+  for (const column of inspection.columns)
+    if (!column.in_output) changes.set(column.position + 1, column.after - column.before);
   const action = masked ? "Hide" : "Predict what follows";
   const hint = masked ? "Click a token to hide it"
     : "Click a token to predict what follows it; below each, how your changes move its own log-probability";
   return html`<span class="who">${hint}</span>
-    <ol class="tokens">${look.source.tokens.map((token, i) => {
+    <ol class="tokens">${inspection.source.tokens.map((token, i) => {
       const change = changes.get(i) ?? 0;
       return html`<li key=${i} class=${colour(change)} style=${depth(change)}>
-        <button type="button" aria-pressed=${look.position === i} aria-label=${`${action}: ${short(token, 40)}`}
+        <button type="button" aria-pressed=${inspection.position === i} aria-label=${`${action}: ${short(token, 40)}`}
           data-position=${i} onClick=${() => choose(i)}><bdi>${short(token, 24)}</bdi>
           ${!masked && html`<small>${off && changes.has(i) ? signed(change, 1) : "\u00a0"}</small>`}</button></li>`;
     })}</ol>`;
@@ -113,11 +113,11 @@ function TextTokens({ look, choose, off }) {
 
 /** What each single head does to the output: a heat map, heads × output tokens. */
 export function Effects({ effects, picked, pick }) {
-  const { heads, tokens, counted, values, total } = effects;
+  const { heads, tokens, in_output, values, total } = effects;
   const most = Math.max(0.01, ...values.flat().map(Math.abs));
   const order = [...heads.keys()].sort((a, b) => Math.abs(total[b]) - Math.abs(total[a]));
   const cell = (value, key) => html`<td key=${key} class=${colour(value)} style=${depth(value, most)}>${signed(value, 2)}</td>`;
-  const column = (token, i) => html`<th scope="col" key=${i} class=${counted[i] ? "" : "aside"} title=${shown(token)}><bdi>${short(token, 12)}</bdi></th>`;
+  const column = (token, i) => html`<th scope="col" key=${i} class=${in_output[i] ? "" : "aside"} title=${shown(token)}><bdi>${short(token, 12)}</bdi></th>`;
   const row = (i) => html`<tr key=${heads[i]} class=${heads[i] === picked ? "chosen" : ""}>
     <th scope="row"><button type="button" class="quiet" title=${KINDS[heads[i].split("/")[0]]} onClick=${() => pick(heads[i])}>${heads[i]}</button></th>
     ${cell(total[i], "total")}${values[i].map(cell)}</tr>`;

@@ -122,8 +122,8 @@ export function asPython(about, state) {
 from headwise.lab.session import Question, Session
 
 session = Session(hw.load(${python(about.name)}))
-look = session.look(Question(${options.join(", ")}))
-print(look["after"])
-print(look["log_probability"])
+inspection = session.inspect(Question(${options.join(", ")}))
+print(inspection["after"])
+print(inspection["log_probability"])
 `;
 }

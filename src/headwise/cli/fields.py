@@ -1,0 +1,209 @@
+"""Options of a command that are fields of options classes: names, types, ranges, defaults and help are the fields'.
+
+`@takes_fields(OPTIONS)` gives them to a command; `given_fields` says which of them the user gave.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+import typer
+
+from headwise.errors import HeadwiseError
+from headwise.options import METHODS, Options
+
+Command = TypeVar("Command", bound=Callable[..., None])
+TYPES = {"integer": int, "number": float, "string": str, "boolean": bool}
+LIMITS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+}
+EVERY = "Every method"
+FLAGS = {"score": "measure"}  # an order of removal is named by its measure, as in `headwise score`
+
+
+@dataclass(frozen=True)
+class FieldOption:
+    """An option that is a field of an options class.
+
+    table: where a plan has the field; schema: the field's JSON schema; heading: what the help has the option under.
+    """
+
+    table: str
+    name: str
+    schema: Mapping[str, Any]
+    heading: str
+
+    @property
+    def flag(self) -> str:
+        return "--" + FLAGS.get(self.name, self.name).replace("_", "-")
+
+    @property
+    def alternatives(self) -> list[Mapping[str, Any]]:
+        """The schemas of what a value may be."""
+        several = self.schema.get("anyOf", [self.schema])
+        return [schema for schema in several if schema.get("type") != "null"]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The types of what a value may be, as JSON has them; a reference to another class is none."""
+        return [schema.get("type", "") for schema in self.alternatives]
+
+    @property
+    def words(self) -> list[str]:
+        """The words that a value may be, where they are named."""
+        words: list[str] = []
+        for schema in self.alternatives:
+            words += [schema["const"]] if "const" in schema else schema.get("enum", [])
+        return words
+
+    @property
+    def parsed_type(self) -> Any:
+        """What typer makes of one word of the command line; `read` makes the rest."""
+        if "object" in self.kinds or self.kinds == ["array"]:
+            return str
+        if self.words:
+            return str if "number" in self.kinds else Literal[tuple(self.words)]
+        return TYPES[self.kinds[0]]
+
+    @property
+    def help_text(self) -> str:
+        """The field's description, and what it says by its type."""
+        notes = []
+        for key, words in LIMITS.items():
+            limit = self.alternatives[0].get(key)
+            if limit is not None:
+                notes.append(f"{words} {limit:g}")
+        if "object" in self.kinds:
+            notes = ["N, or KIND=N for each kind"]
+        if "array" in self.kinds:
+            notes.append("repeatable" if len(self.kinds) > 1 else "with commas")
+        description = self.schema["description"]
+        return f"{description} ({'; '.join(notes)})" if notes else description
+
+    @property
+    def parameter(self) -> inspect.Parameter:
+        """The option as a parameter of a function, as typer reads it."""
+        parsed, default = self.parsed_type, self.schema["default"]
+        if parsed is str and default is not None:
+            default = str(default)
+        if "array" in self.kinds and len(self.kinds) > 1:
+            parsed = list[parsed]
+        option = typer.Option(self.flag, help=self.help_text, rich_help_panel=self.heading)
+        return inspect.Parameter(
+            self.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default,
+            annotation=Annotated[parsed | None if default is None else parsed, option],  # type: ignore[valid-type]
+        )
+
+    def read(self, given: Any) -> Any:
+        """What was given, as the options class takes it."""
+        if "object" in self.kinds:
+            return parse_target_counts(self.flag, given)
+        if self.kinds == ["array"]:
+            return list(dict.fromkeys(word.strip() for word in given.split(",")))
+        if self.parsed_type is str and "number" in self.kinds:
+            return number_or_word(given)
+        return given
+
+
+def field_options(
+    table: str, classes: Mapping[str, type[Options]], without: Iterable[str] = ()
+) -> list[FieldOption]:
+    """An option for each field of options classes, those of `without` left out.
+
+    table: where a plan has them. classes: by what the help calls them; a heading names the classes that have a field,
+    or says that every one has.
+    """
+    schemas = {title: kind.model_json_schema()["properties"] for title, kind in classes.items()}
+    headings: dict[str, list[str]] = {}
+    for title, fields in schemas.items():
+        for name in fields:
+            headings.setdefault(name, []).append(title)
+
+    options = []
+    for name, titles in headings.items():
+        if name in without:
+            continue
+        heading = EVERY if len(titles) == len(METHODS) else " and ".join(titles)
+        options.append(FieldOption(table, name, schemas[titles[0]][name], heading))
+    # The help has a heading where its first option is: what all classes have comes first.
+    return sorted(options, key=lambda option: -len(headings[option.name]))
+
+
+def takes_fields(options: Sequence[FieldOption]) -> Callable[[Command], Command]:
+    """A decorator: the command, which has `**fields`, shows and takes these options."""
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        own = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        parameters = [*own, *(option.parameter for option in options)]
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def given_fields(
+    context: typer.Context, options: Sequence[FieldOption], fields: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """The fields that the user gave, by the tables of a plan: what is left to a default is not among them."""
+    tables: dict[str, dict[str, Any]] = {}
+    for option in options:
+        source = context.get_parameter_source(option.name)
+        if source is not None and source.name == "COMMANDLINE":
+            tables.setdefault(option.table, {})[option.name] = option.read(fields[option.name])
+    return tables
+
+
+def refuse_twice(
+    options: Sequence[FieldOption], tables: Mapping[str, Mapping[str, Any]], settings: list[str]
+) -> None:
+    """Raise HeadwiseError where `--set` says again what an option says."""
+    for option in options:
+        for setting in settings:
+            key = setting.partition("=")[0].strip()
+            if (
+                option.name in tables.get(option.table, {})
+                and key == f"{option.table}.{option.name}"
+            ):
+                raise HeadwiseError(f"{option.flag} and --set {setting} were given: say it once.")
+
+
+def number_or_word(given: str) -> float | str:
+    try:
+        return float(given)
+    except ValueError:
+        return given
+
+
+def parse_target_counts(flag: str, given: list[str]) -> list[int | dict[str, int]]:
+    """Target counts: `10`, each a model of its own; or one model with a number for every kind named."""
+    counts = []
+    for word in given:
+        kind, equals, number = word.rpartition("=")
+        kind, number = kind.strip(), number.strip()
+        if not number.isdecimal() or (equals and not kind) or len(number) > 6:
+            raise HeadwiseError(
+                f"{flag} {word[:100]} was given: write a number of heads, or KIND=NUMBER."
+            )
+        counts.append((kind, int(number)))
+
+    kinds = [kind for kind, _ in counts if kind]
+    if not kinds:
+        return [number for _, number in counts]
+    if len(kinds) < len(counts) or len(set(kinds)) < len(kinds):
+        raise HeadwiseError(
+            f"{flag} {f' {flag} '.join(given)} was given: give each kind one number, or all heads one."
+        )
+    return [dict(counts)]
