@@ -29,7 +29,7 @@ from headwise.attention.capture import (
 )
 from headwise.attention.discover import Discovery, output_difference, probe, routed
 from headwise.attention.matrices import Matrices, matrices
-from headwise.attention.offload import hook_of, loaded, set_bias, separate_copy
+from headwise.attention.offload import hook_of, loaded, separate_copy, set_bias
 from headwise.attention.position_bias import forward_parameters, hand_down, narrow, shares_bias
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
