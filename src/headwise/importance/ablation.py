@@ -191,7 +191,7 @@ def removal_losses(
     device = device_of(model)
     trials: list[Trial] = []
     for mask in masks:
-        trial: Trial = {}
+        trial: dict[Site, Callable[[AttentionCall], Tensor]] = {}
         for site, numbers in removed_heads(discovery, mask).items():
             heads = torch.tensor(numbers, device=device)
             trial[site] = partial(with_others, heads=heads, replacement=0.0)

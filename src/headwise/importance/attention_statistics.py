@@ -32,7 +32,8 @@ from headwise.heads import HeadMap, Site
 from headwise.importance.measures import measure
 from headwise.importance.processes import gather_values
 from headwise.importance.sums import SentenceSums, add_all, relative
-from headwise.tasks.objective import IGNORED, inputs_of, on_device, source_places
+from headwise.tasks.objective import inputs_of, on_device, source_places
+from headwise.training.token_batches import IGNORED
 
 if TYPE_CHECKING:
     from headwise.model import Model

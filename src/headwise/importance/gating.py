@@ -36,13 +36,8 @@ from headwise.importance.measures import measure
 from headwise.importance.passes import Measurement
 from headwise.progress import Report, silent
 from headwise.statistics import t_margin
-from headwise.tasks.objective import (
-    IGNORED,
-    asked_tokens,
-    differentiable,
-    losses_of,
-    on_device,
-)
+from headwise.tasks.objective import asked_tokens, differentiable, losses_of, on_device
+from headwise.training.token_batches import IGNORED
 
 if TYPE_CHECKING:
     from headwise.model import Model

@@ -26,13 +26,13 @@ from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.measures import measure
 from headwise.importance.sums import SentenceSums, add_all, check_finite, to_numpy, to_unit_norm
 from headwise.tasks.objective import (
-    IGNORED,
     asked_tokens,
     differentiable,
     losses_of,
     on_device,
     source_places,
 )
+from headwise.training.token_batches import IGNORED
 
 if TYPE_CHECKING:
     from headwise.model import Model

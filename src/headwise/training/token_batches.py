@@ -104,7 +104,7 @@ class Encoded:
         rows = self.dataset[[int(self.rows[i]) for i in indices if i >= 0]]
         sources = iter(rows["source"])
         targets = iter(rows["target"])
-        pairs = []
+        pairs: list[dict[str, list[int]]] = []
         for index in indices:
             if index < 0:
                 pairs.append({"source": [], "target": []})
