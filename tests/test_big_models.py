@@ -176,6 +176,9 @@ def test_an_index_that_leads_elsewhere_is_refused(
     index["weight_map"] = dict.fromkeys(index["weight_map"], "../model/model.safetensors")
     place.write_text(json.dumps(index))
     (tmp_path / "cut" / "SHA256SUMS").unlink()
+    config = json.loads((tmp_path / "cut" / "config.json").read_text())
+    del config["headwise_sums"]
+    (tmp_path / "cut" / "config.json").write_text(json.dumps(config))
     with pytest.raises(HeadwiseError, match="outside"):
         hw.load(tmp_path / "cut")
 

@@ -26,7 +26,15 @@ from headwise.decoding.translator import Translator, translate
 from headwise.errors import HeadwiseError, WriteError
 from headwise.grid import HeadGrid
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe
-from headwise.model_files import NOTE, PARTIAL, README, copy_siblings, replace, written_before
+from headwise.model_files import (
+    NOTE,
+    PARTIAL,
+    README,
+    copy_siblings,
+    mark,
+    replace,
+    written_before,
+)
 from headwise.options import Engine, Search
 from headwise.progress import Report, silent
 from headwise.tasks import Task, task_of
@@ -199,6 +207,7 @@ class Model:
                     max_shard_size=size if is_offloaded(self.hf) else "1TB",
                     save_original_format=self.layout is None,
                 )
+            mark(partial)
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(partial)
             if self.source is not None:

@@ -22,7 +22,7 @@ STEPS = 10
 SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # the sizes of circuits in MIB
 RANDOM = "random"
 
-Order = Literal["once", "rescored", "random"]
+Ranked = Literal["once", "rescored", "random"]
 Row = dict[str, Any]
 Lose = Callable[[Sequence[HeadMask]], tuple[np.ndarray, np.ndarray]]
 Rescore = Callable[[HeadMask], Mapping[Head, float]]
@@ -36,7 +36,7 @@ class Curve:
     """
 
     measure: str
-    order: Order
+    ranking: Ranked
     seed: int | None
     kinds: str
     total: int
@@ -154,9 +154,9 @@ def _orders(
     values: Mapping[str, Mapping[Head, float]],
     rescore: Mapping[str, Rescore],
     seeds: Sequence[int],
-) -> dict[tuple[str, Order, int | None], list[Head]]:
+) -> dict[tuple[str, Ranked, int | None], list[Head]]:
     """Every order of removal, by measure, kind of order and seed."""
-    orders: dict[tuple[str, Order, int | None], list[Head]] = {}
+    orders: dict[tuple[str, Ranked, int | None], list[Head]] = {}
     for measure, by_head in values.items():
         orders[measure, "once", None] = removal_order(by_head, direction(measure))
     for measure, score in rescore.items():
@@ -219,7 +219,7 @@ def curve_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
             rows.append(
                 {
                     "measure": curve.measure,
-                    "order": curve.order,
+                    "ranking": curve.ranking,
                     "seed": curve.seed,
                     "removed": removed,
                     "total": curve.total,
@@ -241,7 +241,7 @@ def area_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
     rows: list[Row] = []
     random = []
     for curve in curves:
-        if curve.order == "random":
+        if curve.ranking == "random":
             random.append(curve)
             continue
         drawn = curve.areas(curve.resampled(seed))
@@ -259,7 +259,7 @@ def area_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
 
 
 def _area_row(curve: Curve, name: str, value: float, low: float, high: float, n: int) -> Row:
-    statistic = f"{name}.rescored" if curve.order == "rescored" else name
+    statistic = f"{name}.rescored" if curve.ranking == "rescored" else name
     return {
         "measure": curve.measure,
         "against": "all heads",

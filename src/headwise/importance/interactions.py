@@ -26,6 +26,7 @@ from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, save_table
 from headwise.importance.ablation import removal_losses
+from headwise.importance.measures import INTERACTIONS
 from headwise.importance.passes import importance_values
 from headwise.importance.untrained import sample_text
 from headwise.model import Model
@@ -38,23 +39,6 @@ LEAST = 20  # sentences
 SCREEN = 12  # sentences that all pairs are tried on
 SENTENCES = 300  # sentences that the strongest are measured on
 MOST = 128  # heads that are paired
-COLUMNS = (
-    "kind",
-    "layer",
-    "head",
-    "other_kind",
-    "other_layer",
-    "other_head",
-    "screen",
-    "value",
-    "low",
-    "high",
-    "p",
-    "alone",
-    "other_alone",
-    "both",
-    "n",
-)
 Pair = tuple[Head, Head]
 
 
@@ -62,7 +46,7 @@ Pair = tuple[Head, Head]
 class Interactions:
     """Pairs of heads that do the same work, or that work together.
 
-    table: one row a pair, columns COLUMNS, the strongest first. signature: how it was made.
+    table: one row a pair, columns INTERACTIONS, the strongest first. signature: how it was made.
     """
 
     table: pd.DataFrame
@@ -97,12 +81,14 @@ def interactions(
 ) -> Interactions:
     """What pairs of heads cost together, beyond what both cost alone (module docstring).
 
-    text: as for `score`; SCREEN sentences of it screen all pairs (`screen`, nats per token), SENTENCES others measure
-    the `pairs` of the largest |screen|: `value` with its 95 % interval by a paired bootstrap over sentences, its
-    two-sided `p` corrected over the pairs (Benjamini-Hochberg), the costs `alone`, `other_alone` and `both`, on `n`
-    predicted tokens. Pairs that are not measured have empty cells there. A model of more than MOST heads is screened by
-    those that add most to the output of their layer (`dormancy`). progress: gets the share that is done, and of what;
-    by default a bar. Raises HeadwiseError for a model without a loss, and for a text of fewer than LEAST sentences.
+    text: as for `score`; SCREEN sentences of it screen all pairs (`screening_value`, nats per token), SENTENCES others
+    measure the `pairs` of the largest |screening_value|: `value` with its 95 % interval by a paired bootstrap over
+    sentences, its two-sided `p` corrected over the pairs (Benjamini-Hochberg), the costs `alone`, `other_alone` and
+    `both`, on `n` predicted tokens. Pairs that are not measured have empty cells there. A model of more than MOST heads
+    is screened by those that add most to the output of their layer (`dormancy`). progress: gets the share that is done,
+    and of what; by default a bar.
+
+    Raises HeadwiseError for a model without a loss, and for a text of fewer than LEAST sentences.
     """
     if type(pairs) is not int or pairs < 1:
         raise HeadwiseError(f"pairs is {pairs!r}: give the number of pairs to measure, at least 1.")
@@ -136,8 +122,8 @@ def interactions(
     unmeasured = [pair for pair in every if pair not in measured]
     rows = []
     for pair in [*measured, *unmeasured]:
-        rows.append({**address(pair), "screen": screened[pair], **measured.get(pair, {})})
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+        rows.append({**address(pair), "screening_value": screened[pair], **measured.get(pair, {})})
+    table = pd.DataFrame(rows, columns=list(INTERACTIONS))
     signature = {
         "model": model.name,
         "heads": model.heads.to_json(),

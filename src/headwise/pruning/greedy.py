@@ -158,8 +158,10 @@ def weight_norms(model: Model) -> dict[Head, float]:
 
 
 @dataclass
-class Ranking:
-    """How important every head is while only those of a mask are left: the more, the longer it stays.
+class RemovalScore:
+    """The score that heads are removed by: how important each is while only those of a mask are left.
+
+    The larger it is, the longer a head stays.
 
     score: a measure, `random` or `weight-norm`. rescore: measured again for every mask, else once of the whole model.
     """
@@ -181,16 +183,16 @@ class Ranking:
         return {head: sign * value for head, value in values.items()}
 
 
-def greedy_masks(ranking: Ranking, options: Greedy) -> dict[int, HeadMask]:
+def greedy_masks(score_of: RemovalScore, options: Greedy) -> dict[int, HeadMask]:
     """The mask of every step, by how many heads of the options' kinds are to be left (`left_by_step`)."""
-    heads = ranking.model.heads
+    heads = score_of.model.heads
     kinds = options.kinds or heads.kinds
-    once = not options.rescore or ranking.score in WITHOUT_TEXT
+    once = not options.rescore or score_of.score in WITHOUT_TEXT
     parts = units(heads.only(kinds), options.unit)
 
     def score(mask: HeadMask) -> Mapping[Head, float]:
-        values = ranking(mask)
-        if ranking.score == "random":
+        values = score_of(mask)
+        if score_of.score == "random":
             values = divide_among_heads(values, parts)
         return values
 

@@ -29,7 +29,7 @@ from headwise.options import (
 )
 from headwise.progress import Report, part, shown, silent
 from headwise.pruning.gate_training import Pruned, prune_by_gates
-from headwise.pruning.greedy import Ranking, greedy_masks, smallest_within
+from headwise.pruning.greedy import RemovalScore, greedy_masks, smallest_within
 from headwise.pruning.removal_scores import removal_scores
 from headwise.pruning.target_count import prune_to_count, updates_of
 from headwise.pruning.top_k import prune_by_top_k
@@ -187,8 +187,8 @@ def prune_greedily(
         model.remove(full.without(first), grow=True)
 
     batches = model.task.batches(text, part(progress, 0.0, 0.5))
-    order = Ranking(model, batches, scores[0], options.rescore, seed)
-    masks = [full, *greedy_masks(order, options).values()]
+    score = RemovalScore(model, batches, scores[0], options.rescore, seed)
+    masks = [full, *greedy_masks(score, options).values()]
     means = None
     if options.compensate:
         means = mean_outputs(model.hf, model.discovery, batches.reporting(silent).intact())

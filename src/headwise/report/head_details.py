@@ -292,8 +292,8 @@ def head_pairs_section(run: FinishedRun) -> dict[str, Any] | None:
     return {
         "map": interaction_map(found),
         "table": head_pairs_table(found),
-        "same": int((sure["value"] > 0).sum()),
-        "together": int((sure["value"] < 0).sum()),
+        "redundant": int((sure["value"] > 0).sum()),
+        "synergistic": int((sure["value"] < 0).sum()),
         "measured": int(found["value"].notna().sum()),
         "pairs": len(found),
         "backups": backup_table(found),
@@ -314,7 +314,7 @@ def interaction_map(found: pd.DataFrame) -> Figure:
     order.sort(key=lambda name: (kinds[name.split("/")[0]], *map(int, name.split("/")[1:])))
     place = {name: number for number, name in enumerate(order)}
     both = pd.concat([found, found.rename(columns={"address": "other", "other": "address"})])
-    top = float(found["screen"].abs().quantile(0.99)) or 1.0
+    top = float(found["screening_value"].abs().quantile(0.99)) or 1.0
     sure = (both["low"] > 0) | (both["high"] < 0)
     cells = pd.DataFrame(
         {
@@ -322,7 +322,7 @@ def interaction_map(found: pd.DataFrame) -> Figure:
             "other": both["other"],
             "row": both["address"].map(place),
             "column": both["other"].map(place),
-            "value": (THOUSAND * both["screen"]).round(2),
+            "value": (THOUSAND * both["screening_value"]).round(2),
             "sure": sure.astype(int),
             "measured": [_interval(row) for row in both.to_dict("records")],
         }

@@ -44,8 +44,8 @@ FACTS = (
     "sweep",
     "keep",
     "score",
-    "order",
-    "turn",
+    "ranking",
+    "replicate",
     "control",
     "reference",
     "tune",
@@ -309,7 +309,7 @@ def _own_label(model: Model) -> str:
         )
         return f"{'top-k' if model['method'] == 'top-k' else 'keep'}\u00a0{count}"
     if model["method"] == RANDOM:
-        return f"random {model['turn'] or ''}".strip() + f", {model['kept']}\u00a0left"
+        return f"random {model['replicate'] or ''}".strip() + f", {model['kept']}\u00a0left"
     if model["score"]:
         return f"{measure_name(str(model['score']))}, {model['kept']}\u00a0left"
     return str(model["setting"])

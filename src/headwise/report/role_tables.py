@@ -132,8 +132,8 @@ def _groups(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]]]]:
             )
         )
     text += [("Note", warning, "") for warning in found.facts["warnings"]]
-    seldom = list(dict.fromkeys(_topic(measure) for measure in found.facts["seldom"]))
-    text += [("Too rare to be scored", listed(seldom), "")] if seldom else []
+    low_support = list(dict.fromkeys(_topic(measure) for measure in found.facts["low_support"]))
+    text += [("Too rare to be scored", listed(low_support), "")] if low_support else []
     return [*groups, ("The text", text)]
 
 

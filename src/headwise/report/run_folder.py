@@ -14,7 +14,7 @@ import pandas as pd
 from headwise.errors import HeadwiseError
 from headwise.files import below, checked_name, damaged, is_inside
 from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
-from headwise.importance.measures import CURVES, FAITHFULNESS
+from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS
 from headwise.report import models
 from headwise.report.models import ComparedQuality, Model
 
@@ -22,23 +22,6 @@ LOG = ("step", "epoch", "measure", "value")
 GATES = ("step", "kind", "layer", "head", "p_open")
 LRP = ("measure", "mode", "what", "value")
 UNTRAINED = ("seed", "kind", "layer", "head", "measure", "value", "n")
-INTERACTIONS = (
-    "kind",
-    "layer",
-    "head",
-    "other_kind",
-    "other_layer",
-    "other_head",
-    "screen",
-    "value",
-    "low",
-    "high",
-    "p",
-    "alone",
-    "other_alone",
-    "both",
-    "n",
-)
 FILES = {  # the tables of a run folder, and the columns that each must have
     "training": ("train/log.csv", LOG),
     "heads": ("heads.csv", COLUMNS),
@@ -62,7 +45,7 @@ TEXT = (  # all other columns hold numbers
     "against",
     "kinds",
     "statistic",
-    "order",
+    "ranking",
     "mode",
     "what",
     "role",
@@ -202,7 +185,7 @@ NOT_READ = (
     "pruned/",
     "scores/",
     "losses/",
-    "orders/",
+    "rankings/",
     "corpus/",
     "train/tensorboard/",
 )  # may stay behind
@@ -284,7 +267,7 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
         table = pd.read_csv(path, encoding="utf-8", dtype=dict.fromkeys(TEXT, str))
     except (OSError, ValueError) as error:
         raise HeadwiseError(
-            f"{path} cannot be read as a table ({error}): run its task again."
+            f"{path} cannot be read as a table ({error}): run its step again."
         ) from None
     missing = [column for column in columns if column not in table.columns]
     if missing:
@@ -296,7 +279,7 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
         wrong = table.loc[numbers.isna() & table[column].notna(), column]
         if len(wrong):
             raise HeadwiseError(
-                f"{path} should have numbers in {column}, but has '{wrong.iloc[0]}': run its task again."
+                f"{path} should have numbers in {column}, but has '{wrong.iloc[0]}': run its step again."
             )
         if column in WHOLE and not (numbers.ge(0) & numbers.mod(1).eq(0)).all():
             wrong = table.loc[~(numbers.ge(0) & numbers.mod(1).eq(0)), column]
@@ -323,7 +306,7 @@ def _read_text(path: Path) -> str | None:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise HeadwiseError(
-            f"{path} cannot be read as text ({error}): run its task again."
+            f"{path} cannot be read as text ({error}): run its step again."
         ) from None
 
 

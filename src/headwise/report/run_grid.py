@@ -118,7 +118,7 @@ def grid_summary_section(grid: Grid) -> dict[str, Any]:
     failed = [name(member) for member in grid.members if member.facts.get("failed")]
     groups += [("Still missing", [("Runs", listed(absent), "")])] if absent else []
     groups += (
-        [("Failed", [("Some tasks of", f"{listed(failed)}: reasons under Runs", "")])]
+        [("Failed", [("Some steps of", f"{listed(failed)}: reasons under Runs", "")])]
         if failed
         else []
     )
@@ -443,8 +443,8 @@ def build_runs(grid: Grid) -> dict[str, Any]:
     }
     failed = []
     for m in grid.members:
-        for task, why in (m.facts.get("failed") or {}).items():
-            failed.append((name(m), task, _last(why)))
+        for step, why in (m.facts.get("failed") or {}).items():
+            failed.append((name(m), step, _last(why)))
     pages = {name(m): quote(f"{m.place}/report.html") for m in grid.members if m.has_page}
     return {
         "runs": table("Runs of the grid", grid.members, columns),
@@ -458,8 +458,10 @@ def _roles_text(member: Member) -> str:
     found = member.facts.get("roles") or {}
     if "heads" not in found:
         return ""
-    twins = found.get("twins", 0)
-    control = f"\nuntrained: {sum(found['untrained'].values()) / twins:.1f}" if twins else ""
+    models_tested = found.get("untrained_models", 0)
+    control = ""
+    if models_tested:
+        control = f"\nuntrained: {sum(found['untrained'].values()) / models_tested:.1f}"
     return f"{found['heads']} of {found['tested']}{control}"
 
 
@@ -467,7 +469,7 @@ def _pairs(member: Member) -> str:
     """How many measured pairs cost more together than the sum of both alone, with an interval above 0."""
     found = member.facts.get("interactions")
     return (
-        f"{found['same']} of {found['measured']}\nneed each other: {found['together']}"
+        f"{found['redundant']} of {found['measured']}\nneed each other: {found['synergistic']}"
         if found
         else ""
     )

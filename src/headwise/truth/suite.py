@@ -18,7 +18,7 @@ from headwise.importance.measures import facts, resolve_measures
 from headwise.importance.scores import score
 from headwise.options import Gates, Greedy, Training
 from headwise.progress import Report, part, silent
-from headwise.pruning.greedy import Ranking, greedy_masks
+from headwise.pruning.greedy import RemovalScore, greedy_masks
 from headwise.pruning.prune import prune
 from headwise.roles.alignment import read_links
 from headwise.roles.passes import Reading
@@ -117,7 +117,7 @@ def removed(planted: PlantedModel, seed: int) -> pd.DataFrame:
     model = planted.model
     sweep = Greedy(kinds=model.heads.kinds, score=RESCORED, rescore=True)
     masks = greedy_masks(
-        Ranking(model, model.task.batches(planted.text), RESCORED, True, seed), sweep
+        RemovalScore(model, model.task.batches(planted.text), RESCORED, True, seed), sweep
     ).values()
     rows = [
         {**head._asdict(), "value": float(sum(head in mask.kept for mask in masks))}
