@@ -11,7 +11,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from headwise.errors import HeadwiseError
-from headwise.statistics import interval, paired_bootstrap_p, resamples
+from headwise.statistics import interval, paired_bootstrap_p, resampled_sums
 
 FEW = 10  # up to this number of differing lines the test is exact
 
@@ -45,7 +45,7 @@ def corpus_scores(
     out = []
     for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
         stats = sentence_statistics(metric, hypotheses, references)
-        scores = scores_from_sums(metric, resamples(len(stats)) @ stats)
+        scores = scores_from_sums(metric, resampled_sums(stats))
         low, high = interval(scores)
         value = metric.corpus_score(list(hypotheses), [list(references)]).score
         out.append(CorpusScore(name, value, float(low), float(high), str(metric.get_signature())))
@@ -74,8 +74,8 @@ def paired_difference(
     differ = [i for i, (a, b) in enumerate(zip(system, baseline, strict=True)) if a != b]
     if not differ:
         return PairedDifference(0.0, 0.0, 0.0, 1.0)
-    weights = resamples(len(ours))
-    deltas = scores_from_sums(metric, weights @ ours) - scores_from_sums(metric, weights @ theirs)
+    deltas = scores_from_sums(metric, resampled_sums(ours))
+    deltas -= scores_from_sums(metric, resampled_sums(theirs))
     low, high = interval(deltas)
     if len(differ) <= FEW:
         signs = np.array(list(product((0, 1), repeat=len(differ))))

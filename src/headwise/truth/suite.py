@@ -352,9 +352,28 @@ def page_tables(areas: pd.DataFrame, sides: pd.DataFrame, hits: pd.DataFrame) ->
     return {name: markdown(table) for name, table in made.items()}
 
 
-def fill_tables(page: Path, made: dict[str, str]) -> None:
+TABLES = ("heads", "scores", "traps", "roles")  # of `page_tables`
+
+
+def check_page(page: Path) -> None:
+    """Raise HeadwiseError for a page that `fill_tables` would refuse after all the work."""
+    with_tables(page, dict.fromkeys(TABLES, ""))
+
+
+def fill_tables(page: Path, made: Mapping[str, str]) -> None:
     """Put every table between its mark and the next end. Raises HeadwiseError for a page without the marks."""
-    text = page.read_text(encoding="utf-8")
+    write_text(page, with_tables(page, made))
+
+
+def with_tables(page: Path, made: Mapping[str, str]) -> str:
+    """The text of a page with every table between its mark and the next end."""
+    try:
+        text = page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise HeadwiseError(
+            f"The page {page} cannot be read ({reason}): give a Markdown file with marks for the tables."
+        ) from None
     for name, table in made.items():
         before, mark, rest = text.partition(MARK.format(name))
         _, end, after = rest.partition(ENDS)
@@ -363,4 +382,4 @@ def fill_tables(page: Path, made: dict[str, str]) -> None:
                 f"{page} has no '{MARK.format(name)}' with '{ENDS}' below it: write both there."
             )
         text = f"{before}{mark}\n\n{table}\n{end}{after}"
-    write_text(page, text)
+    return text
