@@ -45,7 +45,7 @@ LEFT_BEHIND = (
     "pruned/",
     "scores/",
     "losses/",
-    "orders/",
+    "rankings/",
     "corpus/",
     "train/tensorboard/",
     ".work/",
@@ -57,13 +57,13 @@ SETTLED, PROFILED = (
 )  # updates before anything is timed, and those that the profiler sees then
 FIRST_LOOK = 60.0  # seconds of training after which the whole is projected
 ENCODER_ALONE = 0.75  # an update with a frozen decoder, in whole updates
-GUESSED = {  # seconds of a task before one like it was seen; of a training, what comes beside its epochs
+GUESSED = {  # seconds of a step before one like it was seen; of a training, what comes beside its epochs
     "train": 30.0,
     "scores": 4.0,
     "score": 1.0,
     "judge": 15.0,
     "roles": 15.0,
-    "order": 10.0,
+    "ranking": 10.0,
     "prune": 5.0,
     "translate": 8.0,
     "evaluate": 2.0,

@@ -33,7 +33,7 @@ from headwise.evaluation.answers import Losses
 from headwise.importance.passes import run_passes
 from headwise.model import Model
 from headwise.options import Architecture, Greedy
-from headwise.pruning.greedy import Ranking, greedy_masks
+from headwise.pruning.greedy import RemovalScore, greedy_masks
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import predict
 from headwise.training.tokenizer import learn_subwords
@@ -121,11 +121,12 @@ def child(options: argparse.Namespace) -> None:
     sweep = Greedy(kinds=["encoder-self"], score="gradient", rescore=True, step=0.2)
     jobs["greedy, scored again"] = lambda: [
         mask.to_json()
-        for mask in greedy_masks(Ranking(model, text, "gradient", True, 0), sweep).values()
+        for mask in greedy_masks(RemovalScore(model, text, "gradient", True, 0), sweep).values()
     ]
     masks = [
         *greedy_masks(
-            Ranking(model, text, "random", False, 0), Greedy(kinds=["encoder-self"], score="random")
+            RemovalScore(model, text, "random", False, 0),
+            Greedy(kinds=["encoder-self"], score="random"),
         ).values()
     ]
     jobs["losses of greedy models"] = lambda: Losses.measure(text, masks).summed.tobytes()

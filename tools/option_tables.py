@@ -10,9 +10,18 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from headwise.options import Architecture, FineTuning, GateTraining, Search, Training
+from headwise.options import Architecture, Choice, FineTuning, GateTraining, Search, Training
 from headwise.pruning.controls import control
-from headwise.study.plan import GateSweep, GreedySweep
+from headwise.study.plan import (
+    DataSection,
+    Embedded,
+    GateSweep,
+    GreedySweep,
+    Plan,
+    RolesSection,
+    Scoring,
+    Speed,
+)
 
 DOCS = Path(__file__).parents[1] / "docs"
 OF_ALL = ("method", "name", "kinds", "unit", "controls", "seeds", *FineTuning.model_fields)
@@ -23,18 +32,21 @@ def option_table(options: type[BaseModel], names: Iterable[str]) -> str:
     rows = ["| key | default | meaning |", "|---|---|---|"]
     for name in names:
         field = options.model_fields[name]
+        default = field.get_default(call_default_factory=True)
         description = field.description or ""
         meaning = f"{description[:1].upper()}{description[1:]}."
         more = field.json_schema_extra
         if isinstance(more, dict):
             meaning += f" [More]({more['page']})."
-        rows.append(f"| `{name}` | {written(field.default)} | {meaning} |")
+        rows.append(f"| `{name}` | {written(default)} | {meaning} |")
     return "\n".join(rows)
 
 
 def written(default: Any) -> str:
     """A default as a plan has it."""
-    return "none" if default is None else f"`{json.dumps(default)}`"
+    if isinstance(default, BaseModel):
+        return "a table"
+    return "none" if default in (None, {}) else f"`{json.dumps(default)}`"
 
 
 def control_table() -> str:
@@ -53,7 +65,15 @@ def tables() -> dict[Path, dict[str, str]]:
     greedy = [
         name for name in GreedySweep.model_fields if name not in (*OF_ALL, "max_drop", "search")
     ]
+    top = [name for name in Plan.model_fields if Plan.model_fields[name].description]
     plan = {
+        "top": option_table(Plan, top),
+        "data": option_table(DataSection, DataSection.model_fields),
+        "embedded": option_table(Embedded, Embedded.model_fields),
+        "scoring": option_table(Scoring, Scoring.model_fields),
+        "roles": option_table(RolesSection, RolesSection.model_fields),
+        "choice": option_table(Choice, Choice.model_fields),
+        "speed": option_table(Speed, Speed.model_fields),
         "model": option_table(Architecture, Architecture.model_fields),
         "training": option_table(Training, Training.model_fields),
         "pruning": option_table(GateSweep, OF_ALL),

@@ -14,7 +14,7 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from headwise.theme import DARK, FONT, LIGHT, blend, ranges
+from headwise.theme import DARK, FONT, LIGHT, STATUS, TERMINAL, blend, ranges
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,8 +30,6 @@ MOST_ACROSS = 40
 MOST_NAMED = 1500  # heads, above which a picture has no tooltips: each takes about 100 bytes
 LINE = 18  # pixels of a line of text
 NOTHING = "·"
-# The colours of the terminal's own palette, so that they suit light and dark ones.
-KEPT, REMOVED = "cyan", "magenta"
 HUES = [DARK["accent"], DARK["second"], *DARK["categories"].split()]
 
 
@@ -207,7 +205,7 @@ class HeadGrid:
     def _look(self, head: Head) -> str:
         """Colour and outline of a head's square."""
         outline = LIGHT["second" if head in self.framed else "line"]
-        fill = LIGHT["accent"]
+        fill = LIGHT[STATUS["kept"]]
         if self.groups is not None:
             hues = ranges(LIGHT)["category"]
             group = self.groups.get(head)
@@ -215,7 +213,7 @@ class HeadGrid:
         elif self.values is not None:
             fill = self.scale.colour(self.values.get(head, math.nan))
         elif self.kept is not None and head not in self.kept:
-            fill = LIGHT["line"]
+            fill = LIGHT[STATUS["removed"]]
         return f'fill="{fill}" stroke="{outline}"'
 
     @cached_property
@@ -256,8 +254,8 @@ class HeadGrid:
             ink = DARK["on-low" if tenths < 5 else "on-high"]
             return f" {tenths}", Style(bgcolor=ground, color=ink)
         if self.kept is not None and head not in self.kept:
-            return f" {NOTHING}", Style(color=REMOVED)
-        return " ■", Style(color=KEPT)
+            return f" {NOTHING}", Style(color=TERMINAL["removed"])
+        return " ■", Style(color=TERMINAL["kept"])
 
     def __rich__(self) -> RenderableType:
         return side_by_side([self])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,10 @@ from headwise.attention.offload import named_weights
 from headwise.attention.removal import make_biases
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
+from headwise.folders import SUMS, sums
 from headwise.heads import HeadMap, HeadMask, Kind
 from headwise.model import Model
-from headwise.model_files import SUMS, folder_of, refuse_damage, sums, weight_files
+from headwise.model_files import MARK, folder_of, refuse_damage, weight_files
 from headwise.options import DEEPEST
 from headwise.placement import (
     DeviceMap,
@@ -69,6 +70,7 @@ MANY_LAYERS = 100
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "source.spm")
 LARGEST_TOKENIZER = 150_000_000  # bytes; 262,000 words take 33 million
 TYPES = ("float32", "bfloat16", "float16")
+OWN_ATTENTION = (None, "eager", "sdpa")  # of torch
 
 
 def load(
@@ -97,7 +99,7 @@ def load(
     refuse_damage(path)
     try:
         refuse_code(source)
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        config = config_of(source)
         layout = layout_of_config(source, config)
         if layout is not None and not local:
             path = fetched(source)
@@ -152,7 +154,7 @@ def task_class(spec: str | Path) -> type[Task]:
     source = str(path if path.exists() else spec)
     refuse_code(source)
     try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        config = config_of(source)
     except Exception as error:
         raise HeadwiseError(
             f"{spec} has no configuration that transformers can load: {one_line(error)}"
@@ -167,6 +169,27 @@ def task_class(spec: str | Path) -> type[Task]:
     masked = model_class.__name__ in MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
     kind: Kind = "encoder-self" if masked else "decoder-self"
     return class_of_task(hf, HeadMap({kind: (1,)}))
+
+
+def config_of(source: str) -> Any:
+    """A model's configuration, without what would make transformers fetch code: it may name an attention function of
+    the hub (`_attn_implementation = "owner/name"`), or one for which transformers takes a kernel of the hub."""
+    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    for each in (config, *sub_configs(config)):
+        if getattr(each, "_attn_implementation", None) not in OWN_ATTENTION:
+            each._attn_implementation = None  # as usual for the model's class
+        if hasattr(each, MARK):
+            delattr(each, MARK)  # of the folder, not of the model
+    return config
+
+
+def sub_configs(config: Any) -> Iterator[Any]:
+    """The configurations inside a configuration, such as those of an encoder and a decoder."""
+    for name in getattr(config, "sub_configs", ()):
+        inner = getattr(config, name, None)
+        if isinstance(inner, PretrainedConfig):
+            yield inner
+            yield from sub_configs(inner)
 
 
 def refuse_code(source: str) -> None:
@@ -229,11 +252,7 @@ def class_of_config(source: str, config: Any) -> Any:
 
 def refuse_too_deep(source: str, config: Any) -> None:
     """Raise HeadwiseError for a configuration of so many layers that building them takes minutes."""
-    configs = [config]
-    for name in getattr(config, "sub_configs", ()):
-        if hasattr(config, name):
-            configs.append(getattr(config, name))
-    for each in configs:
+    for each in (config, *sub_configs(config)):
         for name in LAYERS:
             count = getattr(each, name, None)
             if isinstance(count, int | float) and not 0 <= count <= DEEPEST:

@@ -35,15 +35,22 @@ SCALES = {  # two sequential scales, and what follows accent, quiet and second i
         "#7ccf9a #c79bf0 #5fd0cf #9db4ff #d0a58d #f08fb4 #d3cf6a #aab8e6 #f2a488 #a5d99a #e39be0 #e0b55c",
     ),
 }
+# The colours of what a pruned model does with a head, and of the model that was chosen.
+STATUS = {"kept": "accent", "removed": "quiet", "chosen": "second"}
+# The same on a terminal, by names of its own palette, so that they suit light and dark ones.
+TERMINAL = {"kept": "cyan", "removed": "magenta"}
 Palette = dict[str, str]
 LIGHT, DARK = ({name: pair[paper] for name, pair in (COLOURS | SCALES).items()} for paper in (0, 1))
 
 
 def ranges(palette: Palette) -> dict[str, list[str]]:
     """The colours of each scale of a palette, from its low end to its high end; `category`: one colour a name."""
-    accent, card, second = palette["accent"], palette["card"], palette["second"]
+    accent = palette["accent"]
+    card = palette["card"]
+    second = palette["second"]
+    status = [palette[STATUS[word]] for word in ("kept", "removed", "chosen")]
     return {
-        "category": [accent, palette["quiet"], second, *palette["categories"].split()],
+        "category": [*status, *palette["categories"].split()],
         "heatmap": palette["heatmap"].split(),
         "ordinal": palette["layers"].split(),
         "diverging": [second, card, accent],

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import get_args
 
 from headwise.errors import HeadwiseError
@@ -43,18 +44,17 @@ def units(
     layers of a kind have different numbers of heads.
     """
     unit = unit or usual_unit(heads)
+    all_units: list[Together] = []
     if unit == "uniform":
-        return [
-            together
-            for kind in heads.kinds
-            for together in uniform_units(heads, kind, left, values)
-        ]
-    return [
-        together for site in heads.sites for together in of_layer(heads, unit, site, left, values)
-    ]
+        for kind in heads.kinds:
+            all_units += uniform_units(heads, kind, left, values)
+    else:
+        for site in heads.sites:
+            all_units += layer_units(heads, unit, site, left, values)
+    return all_units
 
 
-def of_layer(
+def layer_units(
     heads: HeadMap,
     unit: Unit,
     site: Site,
@@ -67,14 +67,17 @@ def of_layer(
     numbers = range(count) if left is None else left.of(site)
     if unit == "head" or shared <= 1:
         return [(Head(*site, head),) for head in numbers]
-    groups = [
-        [Head(*site, head) for head in numbers if head // shared == group]
-        for group in range(count // shared)
-    ]
+
+    groups: list[list[Head]] = [[] for _ in range(count // shared)]
+    for number in numbers:
+        groups[number // shared].append(Head(*site, number))
+    groups = [group for group in groups if group]
     if unit == "group":
-        return [tuple(group) for group in groups if group]
-    groups = [sorted(group, key=values.__getitem__) if values else group for group in groups]
-    return list(zip(*(group for group in groups if group), strict=True))
+        return [tuple(group) for group in groups]
+    if values:
+        for group in groups:
+            group.sort(key=values.__getitem__)
+    return list(zip(*groups, strict=True))
 
 
 def uniform_units(
@@ -87,20 +90,27 @@ def uniform_units(
             f"The {kind} layers cannot keep equal numbers of heads (unit 'uniform'), because they have different ones "
             f"now ({describe(heads.only([kind]))}): choose another unit."
         )
-    layers = [
-        of_layer(heads, "balanced", Site(kind, layer), left, values)
-        for layer in range(len(heads.query[kind]))
-    ]
-    if values:
-        layers = [sorted(layer, key=lambda together: total(values, together)) for layer in layers]
-    return [
-        tuple(head for together in row for head in together) for row in zip(*layers, strict=True)
-    ]
+    layers: list[list[Together]] = []
+    for layer in range(len(heads.query[kind])):
+        balanced = layer_units(heads, "balanced", Site(kind, layer), left, values)
+        if values:
+            balanced.sort(key=lambda together: total(values, together))
+        layers.append(balanced)
+
+    across_layers: list[Together] = []
+    for units_of_all_layers in zip(*layers, strict=True):
+        across_layers.append(tuple(chain.from_iterable(units_of_all_layers)))
+    return across_layers
 
 
 def total(values: Mapping[Head, float], together: Together) -> float:
     """The value of a unit: the sum of its heads'."""
     return sum(values[head] for head in together)
+
+
+def count_heads(some_units: Iterable[Together]) -> int:
+    """How many heads these units have."""
+    return sum(len(together) for together in some_units)
 
 
 def reachable(sizes: Iterable[int]) -> int:
@@ -114,25 +124,36 @@ def reachable(sizes: Iterable[int]) -> int:
 def nearest(sizes: Sequence[int], count: int) -> tuple[int | None, int | None]:
     """The largest reachable sum up to `count`, 0 left out, and the smallest from there on."""
     sums = reachable(sizes)
-    below = (sums & ((2 << count) - 1) & ~1).bit_length() - 1
-    above = sums >> count
-    return (below if below > 0 else None), (
-        count + (above & -above).bit_length() - 1 if above else None
-    )
+    up_to_count = (2 << count) - 1
+    below = highest_bit(sums & up_to_count & ~1)
+    from_count = sums >> count
+    lowest = from_count & -from_count
+    above = count + highest_bit(lowest) if from_count else None
+    return (below if below > 0 else None), above
+
+
+def highest_bit(bits: int) -> int:
+    """The number of the highest bit that is set, from 0 on; −1 if there is none."""
+    return bits.bit_length() - 1
 
 
 def first_units(ordered: Sequence[Together], count: int) -> list[Together]:
     """Units of `count` heads together, or of the largest reachable number below: each one, from the first on, that
     leaves this number reachable."""
-    later = [1]
+    # by position: the sums that the units from there on can have, as a set of bits
+    sums_from = [1]
     for together in reversed(ordered):
-        later.append(later[-1] | later[-1] << len(together))
-    missing = (later[-1] & ((2 << count) - 1)).bit_length() - 1
+        sums_from.append(sums_from[-1] | sums_from[-1] << len(together))
+    sums_from.reverse()
+
+    up_to_count = (2 << count) - 1
+    missing = highest_bit(sums_from[0] & up_to_count)
     chosen = []
-    for place, together in enumerate(ordered):
-        if missing >= len(together) and later[-2 - place] >> (missing - len(together)) & 1:
+    for position, together in enumerate(ordered):
+        rest = missing - len(together)
+        if rest >= 0 and sums_from[position + 1] >> rest & 1:
             chosen.append(together)
-            missing -= len(together)
+            missing = rest
     return chosen
 
 
@@ -141,13 +162,18 @@ def sizes(parts: Sequence[Together], step: float, least: int = 1) -> list[int]:
     would split a unit, the next number that whole units give."""
     each = [len(together) for together in parts]
     heads = sum(each)
-    removed = {math.ceil(round(heads * step * i, 9)) for i in range(1, math.ceil(1 / step) + 1)} | {
-        heads - least
-    }
-    left = [
-        nearest(each, heads - count)[1] for count in sorted(removed) if 0 < count <= heads - least
-    ]
-    return [count for count in dict.fromkeys(left) if count is not None and count < heads]
+    removed = {heads - least}
+    for number in range(1, math.ceil(1 / step) + 1):
+        removed.add(math.ceil(round(heads * step * number, 9)))
+
+    left: list[int] = []
+    for count in sorted(removed):
+        if not 0 < count <= heads - least:
+            continue
+        _, reached = nearest(each, heads - count)
+        if reached is not None and reached < heads and reached not in left:
+            left.append(reached)
+    return left
 
 
 def target_counts(
@@ -158,11 +184,7 @@ def target_counts(
     keep: a number in total, or one for each kind. Raises HeadwiseError below `least`, above the heads that there are,
     and for numbers that whole units cannot give.
     """
-    groups: dict[tuple[Kind, ...], int] = (
-        {heads.kinds: keep}
-        if isinstance(keep, int)
-        else {(kind,): keep[kind] for kind in heads.kinds}
-    )
+    groups = counts_by_kinds(heads, keep)
     for kinds, count in groups.items():
         some = heads.only(kinds)
         if not least <= count <= some.total:
@@ -172,11 +194,19 @@ def target_counts(
             )
         near = nearest([len(together) for together in units(some, unit)], count)
         if count and count not in near:
+            possible = " and ".join(str(number) for number in near if number is not None)
             raise HeadwiseError(
                 f"{count} heads cannot be kept: the unit '{unit or usual_unit(heads)}' takes several heads at once "
-                f"({describe(some)}). The nearest numbers are {' and '.join(str(n) for n in near if n is not None)}."
+                f"({describe(some)}). The nearest numbers are {possible}."
             )
     return groups
+
+
+def counts_by_kinds(heads: HeadMap, keep: Keep) -> dict[tuple[Kind, ...], int]:
+    """`keep` by the kinds that share a number: all of them, or each alone."""
+    if isinstance(keep, int):
+        return {heads.kinds: keep}
+    return {(kind,): keep[kind] for kind in heads.kinds}
 
 
 def refuse_counts(heads: HeadMap, options: Pruning) -> None:
@@ -203,4 +233,9 @@ def divide_among_heads(
     values: Mapping[Head, float], parts: Iterable[Together]
 ) -> dict[Head, float]:
     """The values of units' first heads, divided among their heads: so random numbers rank units, not pairs of heads."""
-    return {head: values[together[0]] / len(together) for together in parts for head in together}
+    shares: dict[Head, float] = {}
+    for together in parts:
+        share = values[together[0]] / len(together)
+        for head in together:
+            shares[head] = share
+    return shares

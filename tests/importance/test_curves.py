@@ -48,7 +48,7 @@ def test_the_least_important_go_first() -> None:
     order = removal_order(WORTH)
     assert [WORTH[head] for head in order] == sorted(WORTH.values())
     (curve, *_) = removal_curves(HEADS, {"worth": WORTH}, lose_the_worth, seeds=())
-    assert (curve.measure, curve.order, curve.kinds, curve.total) == (
+    assert (curve.measure, curve.ranking, curve.kinds, curve.total) == (
         "worth",
         "once",
         "encoder-self+cross",
@@ -85,7 +85,7 @@ def test_each_mask_is_asked_once_and_the_heads_not_chosen_stay() -> None:
     assert {curve.kinds for curve in curves} == {"encoder-self"}
     assert len(asked) == len({mask.kept for mask in asked}) <= 3 * 8
     assert all(mask.count("cross") == 2 for mask in asked)
-    assert [(c.measure, c.order, c.seed) for c in curves[2:]] == [
+    assert [(c.measure, c.ranking, c.seed) for c in curves[2:]] == [
         ("random", "random", 0),
         ("random", "random", 1),
     ]
@@ -111,7 +111,7 @@ def test_scoring_again_saves_the_last_of_two_heads_that_stand_in_for_each_other(
     once, again = removal_curves(
         HEADS, {"ablation": again(HeadMask.full(HEADS))}, lose, {"ablation": again}, seeds=()
     )
-    assert (again.order, again.removed) == ("rescored", once.removed)
+    assert (again.ranking, again.removed) == ("rescored", once.removed)
     assert once.loss[2] >= 20
     assert again.loss[-2] < 20
     areas = {row["statistic"]: row["value"] for row in area_rows([once, again])}

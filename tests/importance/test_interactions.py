@@ -13,7 +13,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import headwise as hw
 from headwise.attention import masked
 from headwise.importance import interactions as module
-from headwise.importance.interactions import COLUMNS, interactions
+from headwise.importance.interactions import interactions
+from headwise.importance.measures import INTERACTIONS
 from headwise.tasks.objective import asked_places, losses_of, on_device
 from tasks.askers import asker, embedder, lines, pairs
 from training.letters import END, LETTERS, PAD, START, letters
@@ -111,11 +112,13 @@ def test_the_slow_twin(family: str) -> None:
     table = interactions(model, text, pairs=3, seed=1).table
     first, second = module.halves(text)
     assert len(first) == 12 and not {*first} & {*second} and {*first} | {*second} == {*text}
-    assert list(table.columns) == list(COLUMNS) and len(table) == math.comb(model.heads.total, 2)
+    assert list(table.columns) == list(INTERACTIONS) and len(table) == math.comb(
+        model.heads.total, 2
+    )
     measured = table[table["value"].notna()]
     assert len(measured) == 3 and measured["value"].abs().is_monotonic_decreasing
-    assert table["screen"].abs().nlargest(3).index.tolist() == sorted(
-        measured.index, key=lambda i: -abs(table["screen"][i])
+    assert table["screening_value"].abs().nlargest(3).index.tolist() == sorted(
+        measured.index, key=lambda i: -abs(table["screening_value"][i])
     )
 
     def loss(part: object, off: list[hw.Head]) -> tuple[float, int]:
@@ -133,7 +136,7 @@ def test_the_slow_twin(family: str) -> None:
     for row in table.iloc[[0, 1, 2, 10, 20]].to_dict("records"):
         one = hw.Head(row["kind"], row["layer"], row["head"])
         other = hw.Head(row["other_kind"], row["other_layer"], row["other_head"])
-        for part, column in ((first, "screen"), (second, "value")):
+        for part, column in ((first, "screening_value"), (second, "value")):
             (whole, count), *rest = (loss(part, off) for off in ([], [one], [other], [one, other]))
             alone, other_alone, both = ((lost - whole) / count for lost, _ in rest)
             if not np.isnan(row[column]):

@@ -61,7 +61,7 @@ def test_it_is_scored_and_judged(tmp_path: Path) -> None:
     assert table.baseline.notna().all()
     assert scores.faithfulness is not None and scores.curves is not None
     assert "output-norm" in set(scores.faithfulness.measure)
-    orders = scores.curves[scores.curves.measure == "output-norm"].order
+    orders = scores.curves[scores.curves.measure == "output-norm"].ranking
     assert set(orders) == {"once", "rescored"}
     scores.save(tmp_path)
     read = hw.Scores.read(tmp_path, model.heads)

@@ -242,7 +242,7 @@ class TestJudge:
             expected = spearmanr(alone if measure == name else -alone, truth).statistic
             assert value == pytest.approx(expected, abs=0.02), "but for ties in rounding"
         start = curves[curves.removed == 0].loss
-        assert start.max() - start.min() < 1e-6 and set(curves.order) == {
+        assert start.max() - start.min() < 1e-6 and set(curves.ranking) == {
             "once",
             "rescored",
             "random",

@@ -18,7 +18,8 @@ from transformers.trainer_callback import TrainerCallback
 
 from headwise.attention import capture, masked
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, HeadMask, Kind
+from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind
+from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Gates
 from headwise.pruning.gate_training import GateLog, Pruned, decide, freeze, prune_by_gates
@@ -176,6 +177,28 @@ class TestWhatTrains:
         assert fixed, "sinusoidal positions"
         freeze(model, ENCODER)
         assert not any(p.requires_grad for name, p in model.named_parameters() if name in fixed)
+
+    def test_a_model_trained_by_low_rank_changes_loads_again(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
+        """Its decoder's embeddings are the output layer's weights, and not the encoder's: they stay tied."""
+        pytest.importorskip("peft", reason="peft is not installed (headwise[lora])")
+        tuned, result = bench.prune(tmp_path, 0.02, KINDS, train="lora")
+        assert changed(bench.model, tuned) and len(result.mask) < result.mask.heads.total
+        batch = {
+            "input_ids": torch.arange(5, 11)[None],
+            "decoder_input_ids": torch.arange(20, 26)[None],
+        }
+
+        for model, name in ((tuned, "tuned"), (result.model, "pruned")):
+            folder = model.save(tmp_path / name)
+            again = [load(folder).hf]
+            if model is tuned:  # transformers alone reads models that have all their heads
+                again.append(MarianMTModel.from_pretrained(folder))
+            with torch.no_grad():
+                expected = model.hf(**batch).logits
+                for hf in again:
+                    assert torch.equal(hf.eval()(**batch).logits, expected)
 
 
 class TestPenalty:

@@ -23,7 +23,7 @@ from headwise.importance.measures import resolve_measures
 from headwise.importance.passes import importance_values
 from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
 from headwise.pruning import target_count
-from headwise.pruning.greedy import Ranking, greedy_masks, weight_norms
+from headwise.pruning.greedy import RemovalScore, greedy_masks, weight_norms
 from headwise.tasks import held_out
 from headwise.units import sizes, units
 from tasks.askers import asker, embedder, lines, pairs
@@ -257,7 +257,9 @@ class TestGreedy:
         sweep = Greedy.model_construct(
             kinds=["encoder-self"], keep=None, step=0.5, rescore=False, unit=None
         )
-        masks = greedy_masks(Ranking(model, model.task.batches(pairs(4)), measure, False, 0), sweep)
+        masks = greedy_masks(
+            RemovalScore(model, model.task.batches(pairs(4)), measure, False, 0), sweep
+        )
         assert list(masks) == [2, 1] and all(mask.count("cross") == 4 for mask in masks.values())
 
     @pytest.mark.parametrize(
@@ -268,7 +270,7 @@ class TestGreedy:
         model = asker("bert")
         batches = model.task.batches(lines(6))
         sweep = Greedy(kinds=["encoder-self"], score=measure, rescore=True, step=0.5)
-        masks = list(greedy_masks(Ranking(model, batches, measure, True, 0), sweep).values())
+        masks = list(greedy_masks(RemovalScore(model, batches, measure, True, 0), sweep).values())
         with masked(model.hf, model.discovery, masks[0]):
             table = hw.score(model, lines(6), [measure]).table
         again = table[table.measure == measure].set_index(["kind", "layer", "head"]).value
@@ -287,7 +289,7 @@ class TestGreedy:
         model = asker("bert")
         batches = model.task.batches(lines(3))
         sweep = Greedy(kinds=["encoder-self"], score=measure, rescore=True, step=0.3)
-        masks = greedy_masks(Ranking(model, batches, measure, True, 0), sweep)
+        masks = greedy_masks(RemovalScore(model, batches, measure, True, 0), sweep)
         assert min(masks) == 1
         assert importance_values(model, batches, measure, masks[1]).keys() == masks[1].kept
         assert not importance_values(model, batches, measure, masks[1].without([*masks[1].kept]))

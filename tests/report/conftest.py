@@ -62,7 +62,7 @@ def data_of(figure: Figure, panel: int = 0) -> list[dict[str, Any]]:
 
 
 def make_run(folder: Path) -> Path:
-    """Write a whole run folder, as the tasks of a study leave it; the same numbers every time."""
+    """Write a whole run folder, as the steps of a study leave it; the same numbers every time."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(0)
     (folder / "plan.toml").write_text(
@@ -227,7 +227,7 @@ def curves() -> pd.DataFrame:
                 (measure, order, seed, gone, 24, round(loss, 5), loss - around, loss + around)
             )
     return pd.DataFrame(
-        rows, columns=["measure", "order", "seed", "removed", "total", "loss", "low", "high"]
+        rows, columns=["measure", "ranking", "seed", "removed", "total", "loss", "low", "high"]
     )
 
 

@@ -1,4 +1,4 @@
-"""Made-up controls: three untrained twins, roles on changed text, and pairs of heads of which four were measured."""
+"""Made-up controls: three untrained models, roles on changed text, and pairs of heads of which four were measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwise.heads import HeadMap
 from headwise.roles.role import role_of
 
 LEVELS = {"confidence": 0.25, "lrp.ding": 0.125, "gradient": 0.002, "ablation.zero": 0.0}
-TWINS = (1, 2, 3)
+UNTRAINED_SEEDS = (1, 2, 3)
 MEASURED = {
     (3, 6): (0.031, 0.024, 0.039),
     (10, 16): (-0.012, -0.017, -0.006),
@@ -21,11 +21,11 @@ MEASURED = {
 
 
 def untrained(heads: HeadMap) -> pd.DataFrame:
-    """untrained.csv: every twin's heads near one level; the lowest and highest confidence are 0.2 and 0.3."""
+    """untrained.csv: every untrained model's heads near one level; the lowest and highest confidence are 0.2 and 0.3."""
     draw = random.Random(5)
     rows = [
         (seed, *head, measure, level + draw.uniform(-0.2, 0.2) * (level or 0.005), 1200)
-        for seed in TWINS
+        for seed in UNTRAINED_SEEDS
         for head in heads
         for measure, level in LEVELS.items()
     ]
@@ -45,7 +45,7 @@ def interactions(heads: HeadMap) -> pd.DataFrame:
         row = {
             **first._asdict(),
             **{f"other_{name}": value for name, value in second._asdict().items()},
-            "screen": found[0] * 1.2 if found else draw.gauss(0, 0.001),
+            "screening_value": found[0] * 1.2 if found else draw.gauss(0, 0.001),
         }
         if found:
             row |= dict(zip(("value", "low", "high"), found, strict=True))
@@ -66,7 +66,7 @@ def role_controls(table: pd.DataFrame) -> pd.DataFrame:
     """roles/controls.csv: untrained heads score 0.05 to 0.15; on random words a half is left, shuffled a third."""
     draw, table = random.Random(7), table[table["measure"].map(role_of).notna()]
     parts = []
-    for control in ("random-words", "shuffled", *(f"untrained.{seed}" for seed in TWINS)):
+    for control in ("random-words", "shuffled", *(f"untrained.{seed}" for seed in UNTRAINED_SEEDS)):
         values = [draw.uniform(0.05, 0.15) for _ in table["value"]]
         share = {"random-words": 0.5, "shuffled": 0.3}.get(control)
         values = values if share is None else list(share * table["value"])

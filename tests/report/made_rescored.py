@@ -95,6 +95,6 @@ def write_roles_left(
         each.to_csv(folder / f"{name}.csv", index=False)
     patterns(mask.heads, roles).to_csv(folder / "patterns.csv", index=False)
     (folder / "facts.json").write_text(
-        json.dumps({"absent": [], "seldom": [], "warnings": [], "coverage": {}})
+        json.dumps({"absent": [], "low_support": [], "warnings": [], "coverage": {}})
     )
     (folder / "examples.json").write_text("[]")

@@ -155,7 +155,7 @@ def write_roles(folder: Path, heads: HeadMap) -> None:
     }
     facts = {
         "absent": ABSENT,
-        "seldom": ["syntactic.expl.to-governor", "attachment.expl", "coreference.proper"],
+        "low_support": ["syntactic.expl.to-governor", "attachment.expl", "coreference.proper"],
         "warnings": ["12 of 600 sentences of the treebank are too long and were left out."],
         "coverage": {"treebank": coverage},
         "signature": {"treebank": "toy", "confirmed_on": "the other half"},

@@ -166,7 +166,7 @@ def encoder_sweep(made: Made) -> None:
                 kept,
                 drop,
                 score="random",
-                turn=order,
+                replicate=order,
             )
     made.add("encoder.fine-tuned", "control.fine-tuned", kinds, 24, -0.3, control="fine-tuned")
     made.add(
@@ -238,7 +238,7 @@ def write_sweeps(folder: Path, seed: int = 0, level: float = 0.0) -> Path:
 
 
 def write_grid(folder: Path) -> Path:
-    """Two language pairs of three seeds: one run is not begun, one has failed tasks, one pair has one seed less."""
+    """Two language pairs of three seeds: one run is not begun, one has failed steps, one pair has one seed less."""
     places = [(data, seed) for data in ("en-de", "en-fr") for seed in (1, 2, 3)]
     runs = [{"folder": f"{data}/seed-{seed}", "data": data, "seed": seed} for data, seed in places]
     tables = []

@@ -100,7 +100,7 @@ def test_the_judges_table_and_curves_are_in_the_order_of_the_area(run: FinishedR
     ]
     assert "Random orders: 5." in figure.facts
     own = run.curves[
-        (run.curves["measure"] == "gradient") & (run.curves["order"] == "once")
+        (run.curves["measure"] == "gradient") & (run.curves["ranking"] == "once")
     ].set_index("removed")["loss"]
     drawn = {p["removed"]: p["loss"] for p in data_of(figure) if p.get("colour") == "once"}
     assert drawn == pytest.approx(own.to_dict())
@@ -108,7 +108,7 @@ def test_the_judges_table_and_curves_are_in_the_order_of_the_area(run: FinishedR
 
 def test_many_curves_are_cut_to_the_best(run: FinishedRun) -> None:
     assert run.curves is not None
-    gradient = run.curves[(run.curves["measure"] == "gradient") & (run.curves["order"] == "once")]
+    gradient = run.curves[(run.curves["measure"] == "gradient") & (run.curves["ranking"] == "once")]
     more = [
         gradient.assign(measure=f"lrp.rule-{i}", loss=gradient["loss"] * (1 + i)) for i in range(6)
     ]

@@ -122,7 +122,12 @@ def test_roles_beside_their_controls(run: FinishedRun) -> None:
 def test_the_map_of_pairs_is_symmetric_and_frames_the_sure_ones(run: FinishedRun) -> None:
     content = head_details.head_pairs_section(run)
     assert content is not None
-    assert (content["same"], content["together"], content["measured"], content["pairs"]) == (
+    assert (
+        content["redundant"],
+        content["synergistic"],
+        content["measured"],
+        content["pairs"],
+    ) == (
         1,
         1,
         3,

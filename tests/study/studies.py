@@ -109,7 +109,7 @@ def numbers(out: Path) -> dict[str, Any]:
             "curves.csv",
         ) or (
             path.is_file()
-            and {"layouts", "gates", "translations", "orders", "roles"} & {*path.parts}
+            and {"layouts", "gates", "translations", "rankings", "roles"} & {*path.parts}
         ):
             found[name] = path.read_bytes()
     return {

@@ -186,8 +186,8 @@ class TestGreedySteps:
         assert names(found) == STEPS
         seconds = {step.name: step.seconds(found.run, COST) for step in found.steps()}
         assert seconds["translate/dev/greedy-random.2-1"] == COST.translating(COST.dev) > 0
-        assert seconds["order/greedy-gradient"] == 4 * COST.scoring(["gradient"]) > 0
-        assert seconds["order/greedy-random.1"] == seconds["prune/greedy-random.1-1"] == 0
+        assert seconds["ranking/greedy-gradient"] == 4 * COST.scoring(["gradient"]) > 0
+        assert seconds["ranking/greedy-random.1"] == seconds["prune/greedy-random.1-1"] == 0
 
     def test_with_a_target_count_only_that_one_is_a_model(self, made: Made) -> None:
         assert names(made.schedule({**GREEDY, "keep": [3]})) == [
@@ -317,7 +317,7 @@ class TestComparisons:
         found = made.schedule(
             {**GREEDY, "compensate": True},
             GREEDY,
-            failed={"order/s1.greedy-random.1": "It failed."},
+            failed={"ranking/s1.greedy-random.1": "It failed."},
         )
         steps = {step.name: step for step in found.steps()}
         needed = [

@@ -220,7 +220,7 @@ class TestGrid:
         )
         assert settings["all.keep-9"]["settle"] > 0 == settings["encoder.lambda-1"]["settle"]
         random = settings["greedy.greedy-random.1-4"]
-        assert (random["score"], random["order"], random["turn"]) == (
+        assert (random["score"], random["ranking"], random["replicate"]) == (
             "random",
             "greedy.greedy-random.1",
             1,

@@ -14,8 +14,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from headwise.grid import KEPT, NOTHING, REMOVED, HeadGrid, side_by_side
+from headwise.grid import NOTHING, HeadGrid, side_by_side
 from headwise.heads import HeadMap, HeadMask
+from headwise.theme import TERMINAL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,7 +75,8 @@ def valued(measure: str, value: float, low: float, high: float) -> Text:
     text = plain(value) if math.isnan(low) else f"{plain(value)} [{plain(low)}, {plain(high)}]"
     if not measure.endswith(("_change", "_difference")) or not (low > 0 or high < 0):
         return Text(text)
-    return Text(text, KEPT if (low > 0) != (measure == LESS_IS_BETTER) else REMOVED)
+    better = (low > 0) != (measure == LESS_IS_BETTER)
+    return Text(text, TERMINAL["kept" if better else "removed"])
 
 
 def plain(value: float) -> str:

@@ -41,9 +41,26 @@ FILES = (
     "gating",
 )
 
-# columns of faithfulness.csv and curves.csv
+# The columns of faithfulness.csv, curves.csv and interactions.csv.
 FAITHFULNESS = ("measure", "against", "kinds", "statistic", "value", "low", "high", "n")
-CURVES = ("measure", "order", "seed", "removed", "total", "loss", "low", "high")
+CURVES = ("measure", "ranking", "seed", "removed", "total", "loss", "low", "high")
+INTERACTIONS = (
+    "kind",
+    "layer",
+    "head",
+    "other_kind",
+    "other_layer",
+    "other_head",
+    "screening_value",
+    "value",
+    "low",
+    "high",
+    "p",
+    "alone",
+    "other_alone",
+    "both",
+    "n",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,13 +88,13 @@ def at_random(
     keep: a number in total, or one for each of `kinds`. With one kind both are the same draw.
     """
     chosen = heads.only(kinds)
-    scores, removed = random_scores(chosen, seed), list[Head]()
+    scores = random_scores(chosen, seed)
+    removed: list[Head] = []
     for own, count in target_counts(chosen, keep, 0, unit).items():
         some = chosen.only(own)
         drawn = sorted(units(some, unit), key=lambda together: scores[together[0]])
-        removed += [
-            head for together in first_units(drawn, some.total - count) for head in together
-        ]
+        for together in first_units(drawn, some.total - count):
+            removed += together
     return HeadMask.full(heads).without(removed)
 
 
@@ -105,9 +105,9 @@ def one_per_layer(heads: HeadMap, kinds: Sequence[Kind], score: Mapping[Head, fl
     HeadwiseError for a score that lacks a head or is not a number.
     """
     chosen = heads.only(kinds)
-    best = {
-        Site(head.kind, head.layer): head for head in least_important_first(score, list(chosen))
-    }
+    best: dict[Site, Head] = {}
+    for head in least_important_first(score, list(chosen)):
+        best[Site(head.kind, head.layer)] = head
     return HeadMask.full(heads).without(set(chosen) - set(best.values()))
 
 
@@ -182,15 +182,13 @@ def narrower(shape: Architecture, vocabulary: int, parameters: int) -> Architect
     vocabulary: the size of the tokenizer's vocabulary. Raises HeadwiseError when even the narrowest model is larger.
     """
     widths = [width for width in range(shape.heads, shape.width + 1, shape.heads) if width >= 4]
-    shapes = [
-        filled(shape.model_copy(update={"width": width}), vocabulary, parameters)
-        for width in widths
-    ]
-    fitting = [
-        other
-        for other in shapes
-        if count_weights(other, vocabulary) - parameters <= weights_per_unit(other) / 2
-    ]
+    shapes = []
+    fitting = []
+    for width in widths:
+        other = filled(shape.model_copy(update={"width": width}), vocabulary, parameters)
+        shapes.append(other)
+        if count_weights(other, vocabulary) - parameters <= weights_per_unit(other) / 2:
+            fitting.append(other)
     if not fitting:
         raise HeadwiseError(
             f"There is no narrower model of {parameters:,} weights: the narrowest with {shape.heads} heads "
@@ -214,15 +212,15 @@ def weights_per_unit(shape: Architecture) -> int:
 
 def count_weights(shape: Architecture, vocabulary: int) -> int:
     """The number of weights of a model that `build_model` makes of this shape, tied ones counted once."""
-    wide, layers = shape.width, shape.encoder_layers + shape.decoder_layers
+    wide = shape.width
+    layers = shape.encoder_layers + shape.decoder_layers
     attention = (layers + shape.decoder_layers) * 4 * (wide * wide + wide)
     feedforward = layers * (2 * wide * shape.feedforward + shape.feedforward + wide)
     norms = (2 * layers + shape.decoder_layers) * 2 * wide
-    if (
-        shape.norm == "post"
-    ):  # Marian: two embeddings, and two tables of positions that do not train
+    blocks = attention + feedforward + norms
+    if shape.norm == "post":
+        # Marian: two embeddings, and two tables of positions that do not train
         positions = max(shape.max_length + 8, 64)
-        return attention + feedforward + norms + 2 * vocabulary * wide + 2 * positions * wide
-    return (
-        attention + feedforward + norms + 2 * 2 * wide + 3 * vocabulary * wide
-    )  # M2M100: last norms, output layer
+        return blocks + 2 * vocabulary * wide + 2 * positions * wide
+    # M2M100: two embeddings and an output layer, and a last norm of either stack
+    return blocks + 3 * vocabulary * wide + 2 * 2 * wide

@@ -66,32 +66,34 @@ class GateLog(TrainerCallback):
     """
 
     def __init__(self, gates: HeadGates, path: Path, every: int = 10) -> None:
-        self.gates, self.path, self.every = gates, path, every
+        self.gates = gates
+        self.path = path
+        self.every = every
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if not state.is_world_process_zero:
             return
         text = self.path.read_text() if self.path.exists() else ""
-        rows = text[: text.rfind("\n") + 1].splitlines()[1:]  # the last line may be half-written
-        rows = [row for row in rows if int(row.partition(",")[0]) <= state.global_step]
-        write_text(
-            self.path, "".join(f"{line}\n" for line in ["step,kind,layer,head,p_open", *rows])
-        )
+        whole_lines = text[: text.rfind("\n") + 1]  # the last line may be half-written
+        rows = []
+        for row in whole_lines.splitlines()[1:]:
+            step = int(row.partition(",")[0])
+            if step <= state.global_step:
+                rows.append(row)
+        write_text(self.path, "\n".join(["step,kind,layer,head,p_open", *rows]) + "\n")
         if not rows:
             self.write(0)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.is_world_process_zero and (
-            state.global_step % self.every == 0 or state.global_step == state.max_steps
-        ):
+        last = state.global_step == state.max_steps
+        due = state.global_step % self.every == 0
+        if state.is_world_process_zero and (due or last):
             self.write(state.global_step)
 
     def write(self, step: int) -> None:
         with self.path.open("a") as file:
-            file.writelines(
-                f"{step},{h.kind},{h.layer},{h.head},{p:.5f}\n"
-                for h, p in self.gates.probabilities().items()
-            )
+            for head, p_open in self.gates.probabilities().items():
+                file.write(f"{step},{head.kind},{head.layer},{head.head},{p_open:.5f}\n")
 
 
 def freeze(model: PreTrainedModel, kinds: tuple[Kind, ...]) -> list[str]:
@@ -103,14 +105,11 @@ def freeze(model: PreTrainedModel, kinds: tuple[Kind, ...]) -> list[str]:
     """
     if set(kinds) != {"encoder-self"} or not model.config.is_encoder_decoder:
         return []
-    encoder = {id(p) for p in model.get_encoder().parameters()}
-    decoder = {
-        id(p)
-        for part in (model.get_decoder(), model.get_output_embeddings())
-        for p in part.parameters()
-    }
+    encoder = set(model.get_encoder().parameters())
+    decoder = {*model.get_decoder().parameters(), *model.get_output_embeddings().parameters()}
     for parameter in model.parameters():
-        parameter.requires_grad_(id(parameter) in encoder - decoder and parameter.requires_grad)
+        if parameter not in encoder or parameter in decoder:
+            parameter.requires_grad_(False)
     if encoder & decoder:
         return [
             "The decoder was frozen, and with it the source embeddings, which are tied to its own."
@@ -154,8 +153,12 @@ def trainable(
     except BaseException:
         layers.unload()
         raise
-    with in_float32(model):
+    tied = model.config.tie_word_embeddings
+    with in_float32(model), warnings.catch_warnings(action="ignore"):  # of untied embeddings
         layers.merge_and_unload()
+    # peft compares the output layer with the encoder's embeddings, and says they are not tied where
+    # the decoder has embeddings of its own: a saved model would then miss the output layer's weights
+    model.config.tie_word_embeddings = tied
 
 
 def train_gates_alone(model: nn.Module, mode: bool = True) -> nn.Module:
@@ -175,24 +178,23 @@ def lora_layers(model: PreTrainedModel, seed: int) -> Any:
         raise HeadwiseError(
             "train = 'lora' needs peft, which is not installed: pip install 'headwise[lora]', or train = 'all'."
         ) from None
-    head, sorts = model.get_output_embeddings(), (nn.Linear, Conv1D)
-    linear = {
-        n: m
-        for n, m in model.named_modules()
-        if isinstance(m, sorts) and m is not head and to_train(m)
-    }
-    transposed = any(isinstance(module, Conv1D) for module in linear.values())
+    output_layer = model.get_output_embeddings()
+    linear: list[str] = []
+    transposed = False
+    for name, module in model.named_modules():
+        is_linear = isinstance(module, nn.Linear | Conv1D) and module is not output_layer
+        if is_linear and to_train(module):
+            linear.append(name)
+            transposed = transposed or isinstance(module, Conv1D)
     if not linear:
         raise HeadwiseError(
             f"{type(model).__name__} has no linear layer that could train: set train = 'all'."
         )
-    with (
-        torch.random.fork_rng(),
-        warnings.catch_warnings(action="ignore"),
-    ):  # where some layers are transposed
+    # peft warns where some layers are transposed and others are not
+    with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
         torch.manual_seed(seed)
         config = LoraConfig(
-            r=RANK, lora_alpha=RANK, target_modules=list(linear), fan_in_fan_out=transposed
+            r=RANK, lora_alpha=RANK, target_modules=linear, fan_in_fan_out=transposed
         )
         return LoraModel(model, config, "headwise")
 
@@ -207,18 +209,26 @@ class GateSchedule(TrainerCallback):
     def __init__(
         self, gates: HeadGates, settle: float, kept: Callable[[], Tensor], loss: Callable[[], float]
     ) -> None:
-        self.gates, self.settle, self.kept, self.loss = gates, settle, kept, loss
+        self.gates = gates
+        self.settle = settle
+        self.kept = kept
+        self.loss = loss
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        step, steps = state.global_step, state.max_steps
+        step = state.global_step
+        steps = state.max_steps
         self.gates.progress = step / steps
-        begin = steps - (max(1, round(self.settle * steps)) if self.settle else 0)
+
+        begin = steps
+        if self.settle:
+            begin -= max(1, round(self.settle * steps))
         if step == begin:
             self.gates.log_alpha_before.copy_(self.gates.log_alpha.detach())
             soft = self.gates.soft()
-            for place, gates in enumerate((soft, self.kept().to(soft))):
-                with self.gates.held(gates):
-                    self.gates.losses_at_decision[place] = self.loss()
+            with self.gates.held(soft):
+                self.gates.losses_at_decision[0] = self.loss()
+            with self.gates.held(self.kept().to(soft)):
+                self.gates.losses_at_decision[1] = self.loss()
         if step >= begin:
             self.gates.settle(self.kept(), steps - step)
 
@@ -237,9 +247,8 @@ def prune_by_gates(
     """
     heads = model.heads.only(kinds)
     start = start_of(options, heads, training.seed)
-    gates = HeadGates(heads, HardConcrete(options.temperature), start, options.unit).to(
-        device_of(model.hf)
-    )
+    gates = HeadGates(heads, HardConcrete(options.temperature), start, options.unit)
+    gates.to(device_of(model.hf))
     pruned = train_gates(
         model,
         training,
@@ -275,18 +284,21 @@ def train_gates(
     cost: the penalty per target token. kept: the decision (U). groups: parameter groups beside the model's weights.
     settle: the share of the run, at its end, with decided gates.
     """
-    hf, dev, tokens, work = model.hf, training.dev, training.recipe.batch_tokens, training.work
+    hf = model.hf
+    tokens = training.recipe.batch_tokens
 
     def loss() -> float:
-        return dev_loss(hf, dev, model.tokenizer, tokens)
+        return dev_loss(hf, training.dev, model.tokenizer, tokens)
 
     with (
         same_gradients(hf),
         trainable(hf, options.train, gates.heads.kinds, training.seed) as notes,
     ):
-        own = (
-            [{"params": weights, "lr": options.learning_rate}] if (weights := to_train(hf)) else []
-        )
+        weights = to_train(hf)
+        if weights:
+            groups = [{"params": weights, "lr": options.learning_rate}, *groups]
+        schedule = GateSchedule(gates, settle, kept, loss)
+        log = GateLog(gates, training.work / "gates.csv")
         hf.add_module(GATES, gates)
         try:
             spent = train_model(
@@ -294,19 +306,19 @@ def train_gates(
                 model.tokenizer,
                 model.discovery,
                 replace(training, recipe=options.within(training.recipe)),
-                Gated(gates.by_site(), gates.draw, cost, [*own, *groups]),
-                [GateSchedule(gates, settle, kept, loss), GateLog(gates, work / "gates.csv")],
+                Gated(gates.by_site(), gates.draw, cost, groups),
+                [schedule, log],
                 keep=max(options.average, 2),
             )
             last = {name: tensor.clone() for name, tensor in gates.state_dict().items()}
-            average(hf, work, options.average)
+            average(hf, training.work, options.average)
             if settle:
                 gates.load_state_dict(last)  # not averaged with gates from before they settled
             else:
                 gates.log_alpha_before.copy_(gates.log_alpha.detach())
         finally:
             delattr(hf, GATES)
-    return decide(model, gates, dev, kept(), tokens, notes, spent, early=bool(settle))
+    return decide(model, gates, training.dev, kept(), tokens, notes, spent, early=bool(settle))
 
 
 def decide(
@@ -324,9 +336,15 @@ def decide(
     early: the gates were decided, and the two losses measured, before the end of the run.
     """
     gates.eval()
-    undecided, then = gates.undecided(), " when they were decided" if early else ""
-    doubt = f"The gates had not settled: {undecided:.0%} were still between 0.1 and 0.9{then}. Train longer."
-    doubts = [doubt] if undecided > UNDECIDED else []
+    undecided = gates.undecided()
+    doubts = []
+    if undecided > UNDECIDED:
+        when = " when they were decided" if early else ""
+        doubts.append(
+            f"The gates had not settled: {undecided:.0%} were still between 0.1 and 0.9{when}. "
+            "Train longer."
+        )
+
     mask = gates.mask(model.heads, kept)
     with torch.no_grad(), loss_forward(model.hf):
         with masked(model.hf, model.discovery, mask):
@@ -338,7 +356,8 @@ def decide(
                 capture(model.hf, model.discovery, gates=gates.by_site()),
                 gates.held(gates.soft()),
             ):
-                soft, decided = dev_loss(model.hf, dev, model.tokenizer, tokens), loss
+                soft = dev_loss(model.hf, dev, model.tokenizer, tokens)
+            decided = loss
     return Pruned(
         mask,
         model.remove(mask, grow=True),

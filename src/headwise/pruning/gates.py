@@ -24,9 +24,8 @@ from headwise.options import Rule, Scale, Unit
 from headwise.units import units
 
 EDGE = 1e-6  # noise and P(open) stay this far from 0 and 1
-FAR = (
-    9.0  # |log α| of a settled gate: P(open) is within 3e-4 of 0 or 1 at every temperature up to 1
-)
+# |log α| of a settled gate: P(open) is within 3e-4 of 0 or 1 at every temperature up to 1
+FAR = 9.0
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,8 @@ class HardConcrete:
 
     def p_open(self, log_alpha: Tensor) -> Tensor:
         """P(z ≠ 0), the term of L_C, clamped to EDGE … 1 − EDGE as in the released code."""
-        return torch.sigmoid(log_alpha - self.temperature * math.log(-self.low / self.high)).clamp(
-            EDGE, 1 - EDGE
-        )
+        p = torch.sigmoid(log_alpha - self.temperature * math.log(-self.low / self.high))
+        return p.clamp(EDGE, 1 - EDGE)
 
     def p_zero(self, log_alpha: Tensor) -> Tensor:
         """P(z = 0)."""
@@ -78,8 +76,12 @@ def glorot_uniform(heads: HeadMap, seed: int) -> Tensor:
     It is Glorot-uniform initialisation of a variable of shape [1, h, 1, 1]. One number per head, in the map's order.
     """
     generator = torch.Generator().manual_seed(seed)
-    layers = [torch.rand(heads.count(site), generator=generator) * 2 - 1 for site in heads.sites]
-    return torch.cat([layer * math.sqrt(3 / max(len(layer), 1)) for layer in layers])
+    layers = []
+    for site in heads.sites:
+        count = heads.count(site)
+        uniform = torch.rand(count, generator=generator) * 2 - 1
+        layers.append(uniform * math.sqrt(3 / max(count, 1)))
+    return torch.cat(layers)
 
 
 class HeadGates(nn.Module):
@@ -108,26 +110,34 @@ class HeadGates(nn.Module):
         unit: Unit | None = None,
     ) -> None:
         super().__init__()
-        self.heads, self.distribution, self.units = heads, distribution, units(heads, unit)
-        unit_of = {head: place for place, together in enumerate(self.units) for head in together}
-        head_at = {head: place for place, head in enumerate(heads)}
-        self.register_buffer(
-            "unit_of",
-            torch.tensor([unit_of[head] for head in heads], dtype=torch.long),
-            persistent=False,
-        )
-        sizes = [float(len(together)) for together in self.units]
+        self.heads = heads
+        self.distribution = distribution
+        self.units = units(heads, unit)
+
+        number_of = {head: number for number, head in enumerate(heads)}
+        unit_of = torch.zeros(heads.total, dtype=torch.long)
+        sizes: list[float] = []
+        first_heads: list[int] = []
+        for place, together in enumerate(self.units):
+            sizes.append(float(len(together)))
+            first_heads.append(number_of[together[0]])
+            for head in together:
+                unit_of[number_of[head]] = place
+        self.register_buffer("unit_of", unit_of, persistent=False)
         self.register_buffer("heads_in", torch.tensor(sizes), persistent=False)
-        firsts = [head_at[together[0]] for together in self.units]
-        self.log_alpha = nn.Parameter((torch.zeros(heads.total) + start)[firsts])
+
+        self.log_alpha = nn.Parameter((torch.zeros(heads.total) + start)[first_heads])
         self.register_buffer("log_alpha_before", self.log_alpha.detach().clone())
         self.register_buffer("losses_at_decision", torch.full((2,), math.nan))
         self.progress = 0.0
         self.settling = False
-        self.slices: dict[Site, slice] = {}
-        at = 0
+
+        self.slices: dict[Site, slice] = {}  # of all heads
+        start_of_layer = 0
         for site in heads.sites:
-            self.slices[site] = slice(at, at := at + heads.count(site))
+            end = start_of_layer + heads.count(site)
+            self.slices[site] = slice(start_of_layer, end)
+            start_of_layer = end
         self.now: Tensor = self.of_heads(self.log_alpha.detach())
         self.fixed: Tensor | None = None
 
@@ -143,9 +153,9 @@ class HeadGates(nn.Module):
         """Gates for one forward (U): with noise in training."""
         if not self.training:
             return self.distribution.deterministic(self.log_alpha)
-        return self.distribution.sample(
-            self.trained, torch.rand_like(self.log_alpha) if noise is None else noise
-        )
+        if noise is None:
+            noise = torch.rand_like(self.log_alpha)
+        return self.distribution.sample(self.trained, noise)
 
     def soft(self) -> Tensor:
         """Every gate without noise, before it is decided (U)."""
@@ -154,7 +164,8 @@ class HeadGates(nn.Module):
     @contextmanager
     def held(self, gates: Tensor) -> Iterator[None]:
         """Fix the gates (U) inside the block."""
-        self.fixed, self.now = gates, self.of_heads(gates)
+        self.fixed = gates
+        self.now = self.of_heads(gates)
         try:
             yield
         finally:
@@ -162,7 +173,11 @@ class HeadGates(nn.Module):
 
     def by_site(self) -> dict[Site, Callable[[], Tensor]]:
         """The gates for `capture`."""
-        return {site: (lambda place=place: self.now[place]) for site, place in self.slices.items()}  # type: ignore[misc]
+
+        def gates_of(heads: slice) -> Callable[[], Tensor]:
+            return lambda: self.now[heads]
+
+        return {site: gates_of(heads) for site, heads in self.slices.items()}
 
     def penalty(self, scale: Scale = "paper") -> Tensor:
         """L_C: `paper` sums P(open) over all heads, `code` takes the mean over gated layers of their sums. Both are the
@@ -179,7 +194,8 @@ class HeadGates(nn.Module):
         """The next of `left` equal steps that move decided gates to ±FAR, without training. kept: the open ones (U)."""
         self.settling = True
         with torch.no_grad():
-            self.log_alpha.add_((torch.where(kept, FAR, -FAR) - self.log_alpha) / left)
+            goal = torch.where(kept, FAR, -FAR)
+            self.log_alpha.add_((goal - self.log_alpha) / left)
 
     def chances(self, log_alpha: Tensor) -> Tensor:
         """P(open) of every gate (U) for a log α."""
@@ -200,10 +216,11 @@ class HeadGates(nn.Module):
                 f"{broken} of {len(self.units)} gates are NaN, so they say nothing about their heads: the loss "
                 "overflowed or was NaN in training. Train at a smaller learning rate or in float32."
             )
-        decided = zip(self.units, kept.tolist(), strict=True)
-        return HeadMask.full(whole).without(
-            head for together, keep in decided if not keep for head in together
-        )
+        closed: list[Head] = []
+        for together, keep in zip(self.units, kept.tolist(), strict=True):
+            if not keep:
+                closed += together
+        return HeadMask.full(whole).without(closed)
 
     def expected(self) -> float:
         """The expected number of open heads, Σ P(open), when their gates were last trained."""

@@ -22,6 +22,8 @@ from headwise.options import WITHOUT_TEXT, Greedy, Keep, Unit, several
 from headwise.tasks.batches import Batches
 from headwise.units import (
     Together,
+    count_heads,
+    counts_by_kinds,
     divide_among_heads,
     first_units,
     left_by_step,
@@ -57,27 +59,26 @@ def greedy(
             f"Heads cannot be removed in steps of {step}: give a share above 0 and up to 1."
         )
     chosen = heads.only(kinds)
-    floors = (
-        {chosen.kinds: keep}
-        if isinstance(keep, int)
-        else {(kind,): keep[kind] for kind in chosen.kinds}
-    )
-    masks, left = [HeadMask.full(heads)], units(chosen, unit)
+    floors = counts_by_kinds(chosen, keep)
+    mask = HeadMask.full(heads)
+    masks = [mask]
+    left = units(chosen, unit)
     for size in sizes(left, step, sum(floors.values())):
         if not once or len(masks) == 1:
-            values = score(masks[-1])
-            refuse_holes(values, [head for head in chosen if head in masks[-1].kept])
-            left = sorted(units(chosen, unit, masks[-1], values), key=partial(total, values))
-        going = set[Together]()
+            values = score(mask)
+            refuse_holes(values, [head for head in chosen if head in mask.kept])
+            left = sorted(units(chosen, unit, mask, values), key=partial(total, values))
+
+        # of every kind only so many may go that its floor is left
+        may_go: set[Together] = set()
         for own, floor in floors.items():
-            some = [together for together in left if together[0].kind in own]
-            going.update(first_units(some, sum(map(len, some)) - floor))
-        removed = {
-            *first_units(
-                [together for together in left if together in going], sum(map(len, left)) - size
-            )
-        }
-        masks.append(masks[-1].without(head for together in removed for head in together))
+            of_kinds = [together for together in left if together[0].kind in own]
+            may_go.update(first_units(of_kinds, count_heads(of_kinds) - floor))
+        in_order = [together for together in left if together in may_go]
+        removed = first_units(in_order, count_heads(left) - size)
+
+        mask = mask.without(head for together in removed for head in together)
+        masks.append(mask)
         left = [together for together in left if together not in removed]
     return masks
 
@@ -109,13 +110,16 @@ def smallest_within(
         raise HeadwiseError(
             f"The largest loss of quality cannot be {max_drop}: give a number of at least 0."
         )
-    found = [quality(mask) for mask in masks]
-    good = [mask for mask, value in zip(masks, found, strict=True) if value >= found[0] - max_drop]
+    qualities = [quality(mask) for mask in masks]
+    good = []
+    for mask, value in zip(masks, qualities, strict=True):
+        if value >= qualities[0] - max_drop:
+            good.append(mask)
     if not good:
         raise HeadwiseError(
             "The quality of the full model is not a number (NaN): nothing can be compared with it."
         )
-    return min(good, key=len), found
+    return min(good, key=len), qualities
 
 
 def random_scores(heads: HeadMap, seed: int) -> dict[Head, float]:
@@ -133,10 +137,11 @@ def weight_norms(model: Model) -> dict[Head, float]:
     modules: dict[str, nn.Module] = dict(model.hf.named_modules())
     norms: dict[Head, float] = {}
     for site in model.heads.sites:
-        name, count = model.discovery.names[site], model.heads.count(site)
-        groups = model.heads.key_value[site.kind][site.layer]
+        count = model.heads.count(site)
         if not count:
             continue
+        name = model.discovery.names[site]
+        groups = model.heads.key_value[site.kind][site.layer]
         try:
             layer = matrices(modules, name, count, groups)
         except HeadwiseError as error:
@@ -147,13 +152,16 @@ def weight_norms(model: Model) -> dict[Head, float]:
         values = layer.values().detach().norm(dim=(1, 2))
         outputs = layer.outputs().detach().norm(dim=(0, 2))
         product = values.repeat_interleave(count // groups) * outputs
-        norms |= {Head(*site, head): float(norm) for head, norm in enumerate(product)}
+        for head, norm in enumerate(product):
+            norms[Head(*site, head)] = float(norm)
     return norms
 
 
 @dataclass
-class Ranking:
-    """How important every head is while only those of a mask are left: the more, the longer it stays.
+class RemovalScore:
+    """The score that heads are removed by: how important each is while only those of a mask are left.
+
+    The larger it is, the longer a head stays.
 
     score: a measure, `random` or `weight-norm`. rescore: measured again for every mask, else once of the whole model.
     """
@@ -175,17 +183,18 @@ class Ranking:
         return {head: sign * value for head, value in values.items()}
 
 
-def greedy_masks(ranking: Ranking, options: Greedy) -> dict[int, HeadMask]:
+def greedy_masks(score_of: RemovalScore, options: Greedy) -> dict[int, HeadMask]:
     """The mask of every step, by how many heads of the options' kinds are to be left (`left_by_step`)."""
-    heads = ranking.model.heads
+    heads = score_of.model.heads
     kinds = options.kinds or heads.kinds
-    once = not options.rescore or ranking.score in WITHOUT_TEXT
+    once = not options.rescore or score_of.score in WITHOUT_TEXT
     parts = units(heads.only(kinds), options.unit)
 
     def score(mask: HeadMask) -> Mapping[Head, float]:
-        return (
-            divide_among_heads(ranking(mask), parts) if ranking.score == "random" else ranking(mask)
-        )
+        values = score_of(mask)
+        if score_of.score == "random":
+            values = divide_among_heads(values, parts)
+        return values
 
     (keep,) = several(options.keep) or [1]
     masks = greedy(heads, score, kinds, options.step, once, keep, options.unit)

@@ -29,7 +29,7 @@ from headwise.options import (
 )
 from headwise.progress import Report, part, shown, silent
 from headwise.pruning.gate_training import Pruned, prune_by_gates
-from headwise.pruning.greedy import Ranking, greedy_masks, smallest_within
+from headwise.pruning.greedy import RemovalScore, greedy_masks, smallest_within
 from headwise.pruning.removal_scores import removal_scores
 from headwise.pruning.target_count import prune_to_count, updates_of
 from headwise.pruning.top_k import prune_by_top_k
@@ -101,13 +101,13 @@ def prune(
             if "label_smoothing" not in how.model_fields_set:
                 how = how.model_copy(update={"label_smoothing": model.task.label_smoothing})
             data = model.task.training_data(text, how.batch_tokens)
-            apart = model.task.training_data(dev, how.batch_tokens)
-            run = TrainingRun(data, apart, how, Path(work or scratch), seed, report)
+            dev_data = model.task.training_data(dev, how.batch_tokens)
+            run = TrainingRun(data, dev_data, how, Path(work or scratch), seed, report)
             if isinstance(options, Gates) and options.penalty:
                 few = too_few(options, updates_of(run, options))
                 if few:
                     warnings.warn(few, stacklevel=2)
-            # A copy that shares the weights, each until it changes.
+            # A copy is trained: the given model stays as it is.
             copy = model.remove(HeadMask.full(model.heads), grow=True)
             pruned = prune_by_training(copy, run, options)
     for note in pruned.doubts:
@@ -120,10 +120,10 @@ def refuse_goals(options: Gates | TopK | Greedy) -> None:
     possible = [name for name in GOALS if name in type(options).model_fields]
     given = [name for name in possible if several(getattr(options, name))]
     if len(given) != 1:
-        found = f"{' and '.join(given)} were given together" if given else "none was given"
+        problem = f"{' and '.join(given)} were given together" if given else "none was given"
         raise HeadwiseError(
-            f"prune needs {' or '.join(possible)} in hw.{type(options).__name__}(…), but {found}: say once how far to "
-            "prune."
+            f"prune needs {' or '.join(possible)} in hw.{type(options).__name__}(…), but {problem}: "
+            "say once how far to prune."
         )
     values = several(getattr(options, given[0]))
     if len(values) > 1:
@@ -179,43 +179,50 @@ def prune_greedily(
         raise HeadwiseError(
             f"prune: heads are removed in the order of one score, but '{options.score}' stands for several."
         )
+    full = HeadMask.full(model.heads)
+
+    # what cannot be cut out is refused at once
     first = units(model.heads.only(options.kinds or ()), options.unit)[0]
     with warnings.catch_warnings(action="ignore"):
-        model.remove(
-            HeadMask.full(model.heads).without(first), grow=True
-        )  # what cannot be cut out is refused at once
+        model.remove(full.without(first), grow=True)
+
     batches = model.task.batches(text, part(progress, 0.0, 0.5))
-    order = Ranking(model, batches, scores[0], options.rescore, seed)
-    masks = [HeadMask.full(model.heads), *greedy_masks(order, options).values()]
-    batches = batches.reporting(silent)
-    means = (
-        mean_outputs(model.hf, model.discovery, batches.intact()) if options.compensate else None
-    )
-    cut = partial(
-        model.remove, means=means, grow=True
-    )  # the masks obey the unit that was asked for
+    score = RemovalScore(model, batches, scores[0], options.rescore, seed)
+    masks = [full, *greedy_masks(score, options).values()]
+    means = None
+    if options.compensate:
+        means = mean_outputs(model.hf, model.discovery, batches.reporting(silent).intact())
+    # the masks obey the unit that was asked for, so nothing grows without being asked
+    cut = partial(model.remove, means=means, grow=True)
     max_drop = options.max_drop
     if max_drop is None:
         return cut(masks[-1])
+
     rest = part(progress, 0.5, 1.0)
     if model.task.generates:
         assert isinstance(dev, ParallelText)
         search = options.search or Search()
-        sources, references = list(dev.sources), list(dev.targets)
+        sources = list(dev.sources)
+        references = list(dev.targets)
 
-        def bleu(mask: HeadMask) -> float:
-            place = masks.index(mask)
-            share = part(rest, place / len(masks), (place + 1) / len(masks))
+        def quality(mask: HeadMask) -> float:
+            number = masks.index(mask)
+            share = part(rest, number / len(masks), (number + 1) / len(masks))
             lines, _ = translate(cut(mask).translator(search.engine), sources, search, share)
             return corpus_scores(lines, references)[0].value
 
-        if max_drop > (whole := bleu(masks[0])):
+        whole = quality(full)
+        if max_drop > whole:
             warnings.warn(too_generous("max_drop", max_drop, whole), stacklevel=3)
-        return cut(smallest_within(masks, bleu, max_drop)[0])
-    losses = Losses.measure(
-        model.task.quality_batches(dev, rest), masks[1:], cut if options.compensate else None
-    )
-    return cut(smallest_within(masks, lambda mask: losses.gain(masks.index(mask)), max_drop)[0])
+    else:
+        dev_batches = model.task.quality_batches(dev, rest)
+        losses = Losses.measure(dev_batches, masks[1:], cut if options.compensate else None)
+
+        def quality(mask: HeadMask) -> float:
+            return losses.gain(masks.index(mask))
+
+    smallest, _ = smallest_within(masks, quality, max_drop)
+    return cut(smallest)
 
 
 def too_generous(option: str, limit: float, whole: float) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -60,20 +59,22 @@ class TargetGates(HeadGates):
     ) -> None:
         super().__init__(heads, distribution, start, unit)
         groups = target_counts(heads, keep, 1, unit)
-        inside = [
-            [together for together in self.units if together[0].kind in kinds] for kinds in groups
-        ]
-        targets = [
-            count // size_of(own) for own, count in zip(inside, groups.values(), strict=True)
-        ]
-        places = (slice(start, end) for start, end in pairwise([0, *accumulate(map(len, inside))]))
-        self.counts = list(zip(places, targets, strict=True))
-        rows = [[float(together[0].kind in kinds) for together in self.units] for kinds in groups]
-        self.register_buffer("members", torch.tensor(rows), persistent=False)
-        self.register_buffer(
-            "targets", torch.tensor([float(target) for target in targets]), persistent=False
-        )
-        self.register_buffer("sizes", self.members.sum(1), persistent=False)
+        members = torch.zeros(len(groups), len(self.units))
+        targets = torch.zeros(len(groups))
+        self.counts: list[tuple[slice, int]] = []
+        start_of_group = 0
+        for group, (kinds, count) in enumerate(groups.items()):
+            own = [together for together in self.units if together[0].kind in kinds]
+            target = count // size_of(own)
+            # units of a kind are neighbours, and the groups have the order of the kinds
+            place = slice(start_of_group, start_of_group + len(own))
+            self.counts.append((place, target))
+            members[group, place] = 1.0
+            targets[group] = target
+            start_of_group = place.stop
+        self.register_buffer("members", members, persistent=False)
+        self.register_buffer("targets", targets, persistent=False)
+        self.register_buffer("sizes", members.sum(1), persistent=False)
         self.log_alpha.register_hook(clip)
 
     def cost(self) -> Tensor:
@@ -82,9 +83,8 @@ class TargetGates(HeadGates):
 
     def groups(self, rate: float, updates: int) -> list[dict[str, Any]]:
         """Parameter groups for a run of this number of updates."""
-        return [
-            {"params": [self.log_alpha], "lr": max(rate, TRAVEL / updates), "weight_decay": 0.0}
-        ]
+        rate = max(rate, TRAVEL / updates)
+        return [{"params": [self.log_alpha], "lr": rate, "weight_decay": 0.0}]
 
     def largest(self) -> Tensor:
         """The target count of gates with the largest log α in every group (U); of equal ones the first."""
@@ -107,33 +107,32 @@ class CountedGates(TargetGates):
         unit: Unit | None = None,
     ) -> None:
         super().__init__(heads, distribution, start, keep, unit)
-        self.linear, self.quadratic, self.doubt = (
-            nn.Parameter(torch.zeros(len(self.targets))) for _ in range(3)
-        )
+        self.linear = nn.Parameter(torch.zeros(len(self.targets)))
+        self.quadratic = nn.Parameter(torch.zeros(len(self.targets)))
+        self.variance = nn.Parameter(torch.zeros(len(self.targets)))
         for multiplier in self.multipliers:
             multiplier.register_hook(clip)
 
     @property
     def multipliers(self) -> list[nn.Parameter]:
         """λ1, λ2 and λ3 of every group (G each)."""
-        return [self.linear, self.quadratic, self.doubt]
+        return [self.linear, self.quadratic, self.variance]
 
     def target(self) -> Tensor:
         """t of every group now (G): from all units to the target count."""
         return self.sizes + (self.targets - self.sizes) * min(1.0, self.progress / RAMP)
 
     def cost(self) -> Tensor:
-        """λ1 (K − t) + λ2 (K − t)², summed over groups; 0 once the gates are settling."""
+        """λ1 (K − t) + λ2 (K − t)² + λ3 D, summed over groups; 0 once the gates are settling."""
         if self.settling:
             return self.linear.new_zeros(())
         p = self.distribution.p_open(self.log_alpha)
         excess = self.members @ p - self.target()
-        found: Tensor = (self.linear * excess + self.quadratic * excess.square()).sum()
-        return (
-            found
-            if self.progress < RAMP
-            else found + (self.doubt * (self.members @ (p * (1 - p)))).sum()
-        )
+        cost: Tensor = (self.linear * excess + self.quadratic * excess.square()).sum()
+        if self.progress < RAMP:
+            return cost
+        d = self.members @ (p * (1 - p))
+        return cost + (self.variance * d).sum()
 
     def groups(self, rate: float, updates: int) -> list[dict[str, Any]]:
         """Gates descend, multipliers ascend."""
@@ -147,11 +146,8 @@ class CountedGates(TargetGates):
 
     def missed(self) -> float:
         """The largest distance of an expected number of units from its target, when gates were last trained."""
-        return float(
-            (self.members @ self.distribution.p_open(self.log_alpha_before) - self.targets)
-            .abs()
-            .max()
-        )
+        expected = self.members @ self.distribution.p_open(self.log_alpha_before)
+        return float((expected - self.targets).abs().max())
 
 
 def size_of(parts: Sequence[Together]) -> int:
@@ -179,13 +175,8 @@ def prune_to_count(
     for a number below 1 or above the number of heads, and when `keep` has other kinds than `kinds`.
     """
     heads = removable_heads(model, keep, kinds)
-    gates = CountedGates(
-        heads,
-        HardConcrete(options.temperature),
-        start_of(options, heads, training.seed),
-        keep,
-        options.unit,
-    )
+    start = start_of(options, heads, training.seed)
+    gates = CountedGates(heads, HardConcrete(options.temperature), start, keep, options.unit)
     pruned = train_to_count(gates, model, training, options)
     if gates.missed() <= WITHIN:
         return pruned
@@ -195,9 +186,8 @@ def prune_to_count(
         f"so the order of log α chose the heads: {updates_of(training, options)} updates are too few. "
         "Train longer."
     )
-    return replace(
-        pruned, settled=False, notes=[*pruned.notes, note], doubts=[*pruned.doubts, note]
-    )
+    notes = [*pruned.notes, note]
+    return replace(pruned, settled=False, notes=notes, doubts=[*pruned.doubts, note])
 
 
 def train_to_count(

@@ -33,7 +33,8 @@ from headwise.pruning.target_count import (
 )
 from headwise.training.trainer import TrainingRun
 
-WARM, COLD = 0.1, 1e-8
+WARM = 0.1
+COLD = 1e-8
 DRAWS = 256  # for the probability to be among the top K
 
 
@@ -76,12 +77,15 @@ class TopGates(TargetGates):
         """Gates for one forward (U): relaxed and noisy in training, the K largest otherwise."""
         if not self.training or self.settling:
             return self.largest().to(self.log_alpha)
-        noise = torch.rand_like(self.log_alpha) if noise is None else noise
-        place = (
-            "cpu" if self.log_alpha.device.type == "mps" else self.log_alpha.device
-        )  # which has no float64
-        r = self.log_alpha.to(place, torch.float64) + gumbel(noise.to(place, torch.float64))
-        drawn = [relaxed_top(r[group], count, self.temperature) for group, count in self.counts]
+        if noise is None:
+            noise = torch.rand_like(self.log_alpha)
+        device = self.log_alpha.device
+        if device.type == "mps":  # which has no float64
+            device = torch.device("cpu")
+        r = self.log_alpha.to(device, torch.float64) + gumbel(noise.to(device, torch.float64))
+        drawn = []
+        for group, count in self.counts:
+            drawn.append(relaxed_top(r[group], count, self.temperature))
         return torch.cat(drawn).to(self.log_alpha)
 
     def soft(self) -> Tensor:
@@ -93,13 +97,13 @@ class TopGates(TargetGates):
         generator = torch.Generator().manual_seed(0)
         noise = torch.rand(DRAWS, len(log_alpha), generator=generator).to(log_alpha.device)
         r = log_alpha + gumbel(noise)
-        found = torch.zeros_like(log_alpha)
+        chances = torch.zeros_like(log_alpha)
         for group, count in self.counts:
-            inside = r[:, group]
-            found[group] = (
-                torch.zeros_like(inside).scatter(1, inside.topk(count).indices, 1.0).mean(0)
-            )
-        return found
+            of_group = r[:, group]
+            largest = of_group.topk(count).indices
+            is_largest = torch.zeros_like(of_group).scatter(1, largest, 1.0)
+            chances[group] = is_largest.mean(0)
+        return chances
 
 
 def gumbel(noise: Tensor) -> Tensor:
@@ -115,7 +119,6 @@ def prune_by_top_k(
     Trains in place, resumes and raises as `prune_to_count` does.
     """
     heads = removable_heads(model, keep, kinds)
-    gates = TopGates(
-        heads, start_of(options, heads, training.seed), keep, settle_share(options), options.unit
-    )
+    start = start_of(options, heads, training.seed)
+    gates = TopGates(heads, start, keep, settle_share(options), options.unit)
     return train_to_count(gates, model, training, options)

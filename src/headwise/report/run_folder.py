@@ -14,7 +14,7 @@ import pandas as pd
 from headwise.errors import HeadwiseError
 from headwise.files import below, checked_name, damaged, is_inside
 from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
-from headwise.importance.measures import CURVES, FAITHFULNESS
+from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS
 from headwise.report import models
 from headwise.report.models import ComparedQuality, Model
 
@@ -22,23 +22,6 @@ LOG = ("step", "epoch", "measure", "value")
 GATES = ("step", "kind", "layer", "head", "p_open")
 LRP = ("measure", "mode", "what", "value")
 UNTRAINED = ("seed", "kind", "layer", "head", "measure", "value", "n")
-INTERACTIONS = (
-    "kind",
-    "layer",
-    "head",
-    "other_kind",
-    "other_layer",
-    "other_head",
-    "screen",
-    "value",
-    "low",
-    "high",
-    "p",
-    "alone",
-    "other_alone",
-    "both",
-    "n",
-)
 FILES = {  # the tables of a run folder, and the columns that each must have
     "training": ("train/log.csv", LOG),
     "heads": ("heads.csv", COLUMNS),
@@ -62,7 +45,7 @@ TEXT = (  # all other columns hold numbers
     "against",
     "kinds",
     "statistic",
-    "order",
+    "ranking",
     "mode",
     "what",
     "role",
@@ -188,11 +171,17 @@ def read_run(folder: Path) -> FinishedRun:
     refuse_damaged(folder)
     facts, known = read_models(folder)
     names = list(known.index[known["method"] != "none"])
-    layouts = {name: below(folder / "layouts", f"{name}.json") for name in names}
-    gates = {
-        name: read_optional_table(below(folder / "gates", f"{name}.csv"), GATES) for name in names
-    }
-    rescored = {name: below(folder / "rescored", name) for name in names}
+    layouts = {}
+    for name in names:
+        layouts[name] = below(folder / "layouts", f"{name}.json")
+
+    gates = {}
+    for name in names:
+        gates[name] = read_optional_table(below(folder / "gates", f"{name}.csv"), GATES)
+
+    rescored = {}
+    for name in names:
+        rescored[name] = below(folder / "rescored", name)
     run = FinishedRun(
         folder=folder,
         facts=facts,
@@ -242,7 +231,7 @@ NOT_READ = (
     "pruned/",
     "scores/",
     "losses/",
-    "orders/",
+    "rankings/",
     "corpus/",
     "train/tensorboard/",
 )  # may stay behind
@@ -254,7 +243,11 @@ def refuse_damaged(folder: Path) -> None:
         files = read_json(record, dict).get("files")
         if not isinstance(files, dict) or not all(map(is_inside, files)):
             continue
-        read = {name: facts for name, facts in files.items() if not name.startswith(NOT_READ)}
+        read = {}
+        for name, facts in files.items():
+            if not name.startswith(NOT_READ):
+                read[name] = facts
+
         if wrong := damaged(folder, read):
             raise HeadwiseError(
                 f"{folder} is damaged: {'; '.join(wrong[:3])}. Run the same study again to heal it."
@@ -280,12 +273,20 @@ def _read_roles(folder: Path) -> RolesFolder | None:
     """The files of a folder roles/, which must all be there; None without the folder."""
     if not folder.is_dir():
         return None
-    tables = {
-        name: read_optional_table(below(folder, f"{name}.csv"), columns)
-        for name, columns in ROLES.items()
-    }
-    found = {name: table for name, table in tables.items() if table is not None}
-    missing = [f"{name}.csv" for name in tables if name not in found]
+    tables = {}
+    for name, columns in ROLES.items():
+        tables[name] = read_optional_table(below(folder, f"{name}.csv"), columns)
+
+    found = {}
+    for name, table in tables.items():
+        if table is not None:
+            found[name] = table
+
+    missing = []
+    for name in tables:
+        if name not in found:
+            missing.append(f"{name}.csv")
+
     missing += [
         name for name in ("facts.json", "examples.json") if not below(folder, name).is_file()
     ]
@@ -326,9 +327,13 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
         table = pd.read_csv(path, encoding="utf-8", dtype=dict.fromkeys(TEXT, str))
     except (OSError, ValueError) as error:
         raise HeadwiseError(
-            f"{path} cannot be read as a table ({error}): run its task again."
+            f"{path} cannot be read as a table ({error}): run its step again."
         ) from None
-    missing = [column for column in columns if column not in table.columns]
+    missing = []
+    for column in columns:
+        if column not in table.columns:
+            missing.append(column)
+
     if missing:
         raise HeadwiseError(
             f"{path} has no column {', '.join(missing)}; it should have {', '.join(columns)}."
@@ -338,7 +343,7 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
         wrong = table.loc[numbers.isna() & table[column].notna(), column]
         if len(wrong):
             raise HeadwiseError(
-                f"{path} should have numbers in {column}, but has '{wrong.iloc[0]}': run its task again."
+                f"{path} should have numbers in {column}, but has '{wrong.iloc[0]}': run its step again."
             )
         if column in WHOLE and not (numbers.ge(0) & numbers.mod(1).eq(0)).all():
             wrong = table.loc[~(numbers.ge(0) & numbers.mod(1).eq(0)), column]
@@ -397,7 +402,7 @@ def _read_text(path: Path) -> str | None:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise HeadwiseError(
-            f"{path} cannot be read as text ({error}): run its task again."
+            f"{path} cannot be read as text ({error}): run its step again."
         ) from None
 
 
@@ -406,12 +411,16 @@ def _translations(folder: Path, names: list[str]) -> dict[str, list[str]]:
     texts = {}
     for name in ("source", "reference", "full", *names):
         texts[name] = _read_text(below(folder, f"{name}.txt"))
-    lines = {
-        name: text.removesuffix("\n").split("\n")
-        for name, text in texts.items()
-        if text is not None
-    }
-    counts = {name: len(rows) for name, rows in lines.items()}
+
+    lines = {}
+    for name, text in texts.items():
+        if text is not None:
+            lines[name] = text.removesuffix("\n").split("\n")
+
+    counts = {}
+    for name, rows in lines.items():
+        counts[name] = len(rows)
+
     if len(set(counts.values())) > 1:
         found = ", ".join(f"{name}.txt {count}" for name, count in counts.items())
         raise HeadwiseError(

@@ -30,7 +30,7 @@ CEILINGS = {
     "spearman": "ceiling",
     "spearman.within": "ceiling.within",
 }  # what ablation reaches with itself
-ORDERS = {"once": "scored once", "rescored": "scored again after each step"}
+RANKINGS = {"once": "scored once", "rescored": "scored again after each step"}
 Judged = tuple[
     str, dict[str, str]
 ]  # a row of the table: a measure, and the statistics that stand for others
@@ -135,14 +135,18 @@ def faithfulness_table(run: FinishedRun) -> Table | None:
     found = faithfulness_statistics(run)
     if found is None:
         return None
-    measures = {measure for measure, name in found.index if name in STATISTICS}
+    measures = set()
+    for measure, name in found.index:
+        if name in STATISTICS:
+            measures.add(measure)
+
     area, rank = (of(found, name)["value"].to_dict() for name in ("area", "spearman"))
     best = most_faithful(found)
     near = _near(found, best)
-    rows: list[Judged] = [
-        (measure, {})
-        for measure in sorted(measures, key=lambda m: (area.get(m, math.inf), -rank.get(m, -1), m))
-    ]
+    rows: list[Judged] = []
+    for measure in sorted(measures, key=lambda m: (area.get(m, math.inf), -rank.get(m, -1), m)):
+        rows.append((measure, {}))
+
     truth = of(found, "ceiling")["against"]
     rows += [(str(truth.iloc[0]), CEILINGS)] if len(truth) else []
     return table(
@@ -228,17 +232,18 @@ def removal_curves_figure(run: FinishedRun) -> Figure | None:
     table = run.curves.dropna(subset=["loss"])
     areas = curve_areas(table)
     ordered = []
-    for measure, order in sorted(areas, key=lambda key: areas[key]):
-        if order == "once":
+    for measure, ranking in sorted(areas, key=lambda key: areas[key]):
+        if ranking == "once":
             ordered.append(measure)
+
     shown = ordered[:MOST_CURVES]
-    known = table[(table["order"] == "random") | table["measure"].isin(shown)]
+    known = table[(table["ranking"] == "random") | table["measure"].isin(shown)]
     low, high = (
         float(getattr(getattr(known[["loss", "low", "high"]], end)(), end)())
         for end in ("min", "max")
     )
     span = [round(low - 0.03 * (high - low), 4), round(high + 0.03 * (high - low), 4)]
-    seeds = table.loc[table["order"] == "random", "seed"].nunique()
+    seeds = table.loc[table["ranking"] == "random", "seed"].nunique()
     return Figure(
         name="removal-curves",
         title="Loss while heads are removed, the least important first",
@@ -258,10 +263,10 @@ def removal_curves_figure(run: FinishedRun) -> Figure | None:
 def curve_areas(table: pd.DataFrame) -> dict[tuple[str, str], float]:
     """By measure and order: the mean loss above that of the whole model, over the steps after the first."""
     found: dict[tuple[str, str], float] = {}
-    for (measure, order), part in table.groupby(["measure", "order"]):
+    for (measure, ranking), part in table.groupby(["measure", "ranking"]):
         losses = part.groupby("removed")["loss"].mean().sort_index()
         if len(losses) > 1:
-            found[str(measure), str(order)] = float(losses.iloc[1:].mean() - losses.iloc[0])
+            found[str(measure), str(ranking)] = float(losses.iloc[1:].mean() - losses.iloc[0])
     return found
 
 
@@ -270,13 +275,13 @@ def _curve_panel(
 ) -> Panel:
     """The score's own curves with their intervals, over the range of random orders and the other scores' curves."""
     random = (
-        found[found["order"] == "random"]
+        found[found["ranking"] == "random"]
         .groupby("removed")["loss"]
         .agg(low="min", high="max")
         .reset_index()
     )
-    scored = found[found["order"] != "random"]
-    scored = scored.assign(colour=scored["order"], order=scored["order"].map(ORDERS))
+    scored = found[found["ranking"] != "random"]
+    scored = scored.assign(colour=scored["ranking"], ranking=scored["ranking"].map(RANKINGS))
     own = scored[scored["measure"] == measure]
     ends = zip(own["low"], own["high"], strict=True)
     own = own.assign(
@@ -297,15 +302,19 @@ def _curve_panel(
     )
     y = axis("loss:Q", "loss (nats a token)", domain=span, zero=False, tickCount=4)
     ink = colour("colour:N", ["once", "random", "rescored"])
-    tip = tips("order:N", "removed:Q|heads removed", "loss:Q||.3f", "interval:N|95 % interval")
-    own = own[["removed", "loss", "low", "high", "colour", "order", "interval"]]
+    tip = tips("ranking:N", "removed:Q|heads removed", "loss:Q||.3f", "interval:N|95 % interval")
+    own = own[["removed", "loss", "low", "high", "colour", "ranking", "interval"]]
     others = others[["measure", "removed", "loss", "colour"]]
     marks = [
         *charts.curve(random.assign(colour="random"), x, y, ink, band=0.3)[:1],
         *charts.curve(others, x, y, ink, width=1, opacity=0.5, detail=charts.field("measure:N")),
         *charts.curve(own, x, y, ink, band=0.2, dots=34, width=2.2, tip=tip),
     ]
-    own_areas = [areas[measure, order] for order in ORDERS if (measure, order) in areas]
+    own_areas = []
+    for ranking in RANKINGS:
+        if (measure, ranking) in areas:
+            own_areas.append(areas[measure, ranking])
+
     text = ", scored again ".join(number(area, min(0.5, abs(area))) for area in own_areas)
     chart = charts.layered(marks, 190, f"Loss while heads are removed by {measure}")
     return Panel(chart, f"{capital(measure_name(measure))} · area {text}", width=270, narrowest=150)

@@ -89,7 +89,7 @@ class Translate(Answer, name_format="translate/{0.split}/{0.variant.name}"):
 
 
 @dataclass(frozen=True)
-class MeasureLosses(Answer, name_format="losses/{0.split}/{0.order}"):
+class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
     """The loss of every sentence under all models of a greedy order, or under one model, in losses/."""
 
     VERSION = 2  # long documents are read in windows
@@ -97,9 +97,10 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.order}"):
     variants: tuple[Variant, ...]  # of one order, or one without; none: the full model alone
 
     @property
-    def order(self) -> str:
+    def ranking(self) -> str:
+        """The name of the variants' ranking, or of the one variant."""
         first = self.variants[0] if self.variants else FULL
-        return first.order.name if first.order else first.name
+        return first.ranking.name if first.ranking else first.name
 
     def dependencies(self, run: Run) -> list[Step]:
         return [model_step(variant) for variant in (FULL, *self.variants)]
@@ -137,6 +138,8 @@ class Evaluate(Step, stage="evaluate", name_format="evaluate/{0.split}/{0.varian
     others: the models that it is compared with, and the steps that have their answers. The result: `rows` of (measure,
     value, low, high), `signatures`, and `against`: (value, low, high, p) by name.
     """
+
+    VERSION = 2  # p of few sentences
 
     split: Split
     variant: Variant

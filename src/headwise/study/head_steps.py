@@ -16,10 +16,8 @@ from headwise.errors import HeadwiseError
 from headwise.files import below
 from headwise.heads import HeadMask, Site, save_table, write_text
 from headwise.importance.faithfulness import faithfulness
-from headwise.importance.interactions import COLUMNS as PAIR_COLUMNS
-from headwise.importance.interactions import LEAST, interactions
-from headwise.importance.interactions import Interactions as Pairs
-from headwise.importance.measures import facts, passes
+from headwise.importance.interactions import LEAST, Interactions, interactions
+from headwise.importance.measures import INTERACTIONS, facts, passes
 from headwise.importance.passes import (
     Measurement,
     refuse_unscorable,
@@ -131,7 +129,7 @@ class ScoreUntrained(
         scoring = run.scoring
         return {
             "measures": scoring.measures,
-            "twins": scoring.untrained,
+            "untrained": scoring.untrained,
             "dev": run.fingerprint("dev"),
             "seed": run.plan.seed,
         }
@@ -154,7 +152,7 @@ class ScoreUntrained(
             write_text(
                 work / STAGING / "untrained.csv", found.to_csv(index=False, float_format="%.6g")
             )
-        return {"twins": count}
+        return {"untrained_models": count}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
         names = [name for name in run.scoring.measures if not facts(name).expensive]
@@ -193,6 +191,8 @@ class MeasureInteractions(
 ):
     """interactions.csv: what pairs of heads cost together, beyond what they cost alone."""
 
+    VERSION = 2  # p of few sentences
+
     def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
 
@@ -210,7 +210,7 @@ class MeasureInteractions(
         pairs, model, text = run.scoring.pairs, full_model(run), run.text("dev")
         if len(text) < LEAST:
             run.progress.say(f"  No pairs of heads: the dev text has fewer than {LEAST} sentences.")
-            found = Pairs(pd.DataFrame(columns=list(PAIR_COLUMNS)), {"sentences": 0})
+            found = Interactions(pd.DataFrame(columns=list(INTERACTIONS)), {"sentences": 0})
         else:
             found = interactions(model, text, pairs, seed=run.plan.seed, progress=run.progress)
         if run.main:
@@ -218,8 +218,8 @@ class MeasureInteractions(
         return {
             "screened": len(found.table),
             "measured": len(found.measured),
-            "same": int((found.measured["low"] > 0).sum()),
-            "together": int((found.measured["high"] < 0).sum()),
+            "redundant": int((found.measured["low"] > 0).sum()),
+            "synergistic": int((found.measured["high"] < 0).sum()),
         }
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -262,13 +262,13 @@ class Judge(Step, stage="score", name_format="judge", distributed=True, late_in_
 class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=True):
     """The tables of roles/, where the plan names a treebank or takes the embedded corpus, with their controls."""
 
-    VERSION = 2  # more roles of language models
+    VERSION = 3  # p of few sentences
 
     def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
-        return {**role_inputs(run), "twins": run.scoring.untrained}
+        return {**role_inputs(run), "untrained": run.scoring.untrained}
 
     def outputs(self, run: Run) -> list[str]:
         return ["roles"]
@@ -293,15 +293,15 @@ class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=Tru
         held = (
             found.controls[found.controls["found"] == 1] if len(found.controls) else found.controls
         )
-        twins = [name for name in held.get("control", []) if name.startswith(UNTRAINED)]
+        untrained = [name for name in held.get("control", []) if name.startswith(UNTRAINED)]
         return {
             "roles": len(found.roles),
             "heads": heads_in(found.roles),
             "tested": len(found.labels),
             "untrained": {
-                name: heads_in(held[held["control"] == name]) for name in dict.fromkeys(twins)
+                name: heads_in(held[held["control"] == name]) for name in dict.fromkeys(untrained)
             },
-            "twins": run.scoring.untrained if len(found.controls) else 0,
+            "untrained_models": run.scoring.untrained if len(found.controls) else 0,
         }
 
 
@@ -355,7 +355,7 @@ class Rescore(Step, stage="evaluate", name_format="rescored/{0.variant.name}", d
     numbers of the full model."""
 
     variant: Variant
-    VERSION = 2
+    VERSION = 3  # p of few sentences
 
     def dependencies(self, run: Run) -> list[Step]:
         return [prune_step(self.variant)]

@@ -18,14 +18,14 @@ from headwise.model import Model
 from headwise.options import WITHOUT_TEXT, Architecture
 from headwise.pruning.controls import Case, Control, Trained, control
 from headwise.pruning.fine_tuning import tune
-from headwise.pruning.greedy import Ranking, greedy_masks
+from headwise.pruning.greedy import RemovalScore, greedy_masks
 from headwise.pruning.prune import prune_by_training
 from headwise.study.estimate import Estimate
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
 from headwise.study.records import STAGING, Result, digest
 from headwise.study.run import Run
 from headwise.study.step import Step
-from headwise.study.variants import FULL, Order, Variant
+from headwise.study.variants import FULL, Ranking, Variant
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import TrainingRun, bfloat16, converge
 from headwise.training.translation_model import build_model
@@ -136,12 +136,12 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
 
 @dataclass(frozen=True)
 class RankHeads(
-    Step, stage="prune", name_format="order/{0.order.name}", distributed=True, costly=True
+    Step, stage="prune", name_format="ranking/{0.ranking.name}", distributed=True, costly=True
 ):
-    """A greedy order: the masks of its steps, as layouts in orders/."""
+    """A greedy order: the masks of its steps, as layouts in rankings/."""
 
     sweep_index: int
-    order: Order
+    ranking: Ranking
     VERSION = 2
 
     def sweep(self, run: Run) -> GreedySweep:
@@ -155,24 +155,26 @@ class RankHeads(
     def inputs(self, run: Run) -> dict[str, Any]:
         options = self.sweep(run).model_dump(include={"kinds", "step", "rescore", "keep", "unit"})
         return {
-            "score": self.order.score,
-            "turn": self.order.turn,
+            "score": self.ranking.score,
+            "replicate": self.ranking.replicate,
             "seed": run.plan.seed,
             **options,
             "dev": run.fingerprint("dev"),
         }
 
     def outputs(self, run: Run) -> list[str]:
-        return [f"orders/{self.order.name}"]
+        return [f"rankings/{self.ranking.name}"]
 
     def make(self, run: Run, work: Path) -> Result:
         sweep = self.sweep(run)
-        below(work / STAGING / "orders", self.order.name).mkdir(
+        below(work / STAGING / "rankings", self.ranking.name).mkdir(
             parents=True, exist_ok=True
         )  # where no head is to go, too
-        for kept, mask in greedy_masks(ranking(run, self.order, sweep.rescore), sweep).items():
+        for kept, mask in greedy_masks(
+            removal_score(run, self.ranking, sweep.rescore), sweep
+        ).items():
             if run.main:
-                mask.save(below(work / STAGING / "orders", f"{self.order.name}/{kept}.json"))
+                mask.save(below(work / STAGING / "rankings", f"{self.ranking.name}/{kept}.json"))
         return {}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -180,16 +182,16 @@ class RankHeads(
         times = len(left_by_step(run.heads, sweep)) if sweep.rescore and run.heads else 1
         return (
             0.0
-            if self.order.score in WITHOUT_TEXT
-            else times * estimate.scoring([self.order.score])
+            if self.ranking.score in WITHOUT_TEXT
+            else times * estimate.scoring([self.ranking.score])
         )
 
 
-def ranking(run: Run, order: Order, rescore: bool) -> Ranking:
-    """How important the full model's heads are on the dev text, as an order asks."""
-    model, seed = full_model(run), 1000 * run.plan.seed + order.turn
-    return Ranking(
-        model, model.task.batches(run.text("dev"), run.progress), order.score, rescore, seed
+def removal_score(run: Run, ranking: Ranking, rescore: bool) -> RemovalScore:
+    """How important the full model's heads are on the dev text, by the score of a ranking."""
+    model, seed = full_model(run), 1000 * run.plan.seed + ranking.replicate
+    return RemovalScore(
+        model, model.task.batches(run.text("dev"), run.progress), ranking.score, rescore, seed
     )
 
 
@@ -322,8 +324,8 @@ class PruneGreedily(Prune):
         return sweep.tune or sweep.compensate
 
     def dependencies(self, run: Run) -> list[Step]:
-        assert self.variant.order is not None
-        return [RankHeads(self.variant.sweep_index, self.variant.order)]
+        assert self.variant.ranking is not None
+        return [RankHeads(self.variant.sweep_index, self.variant.ranking)]
 
     def inputs(self, run: Run) -> dict[str, Any]:
         sweep = self.sweep(run)
@@ -334,9 +336,12 @@ class PruneGreedily(Prune):
         }
 
     def make(self, run: Run, work: Path) -> Result:
-        sweep, order = self.sweep(run), self.variant.order
-        assert order is not None
-        mask = HeadMask.read(below(run.folder / "orders", f"{order.name}/{self.variant.kept}.json"))
+        sweep = self.sweep(run)
+        ranking = self.variant.ranking
+        assert ranking is not None
+        mask = HeadMask.read(
+            below(run.folder / "rankings", f"{ranking.name}/{self.variant.kept}.json")
+        )
         if sweep.tune:
             return self.tuned(run, mask, work)
         if sweep.compensate:
@@ -414,7 +419,9 @@ class MakeControl(Prune):
         reference = variant.reference
 
         def importance() -> Mapping[Head, float]:
-            return ranking(run, Order("", BEST_HEAD), rescore=False)(HeadMask.full(full.heads))
+            return removal_score(run, Ranking("", BEST_HEAD), rescore=False)(
+                HeadMask.full(full.heads)
+            )
 
         def pruned() -> Model:
             assert reference is not None
@@ -453,7 +460,7 @@ def prune_step(variant: Variant) -> Prune:
     """The step that makes a variant."""
     if variant.control:
         return MakeControl(variant)
-    if variant.order:
+    if variant.ranking:
         return PruneGreedily(variant)
     return PruneByGates(variant)
 

@@ -63,20 +63,35 @@ class Strict(BaseModel):
 class Embedded(Strict):
     """The embedded corpus: how many pairs of each split to take."""
 
-    train: int = Field(default=20000, ge=1)
-    dev: int = Field(default=500, ge=1)
-    test: int = Field(default=500, ge=1)
+    train: int = option(20000, "training pairs", ge=1)
+    dev: int = option(500, "dev pairs", ge=1)
+    test: int = option(500, "test pairs", ge=1)
 
 
 class DataSection(Strict):
-    """Text: files for train, dev and test, or the embedded corpus. Without dev, every tenth sentence of train is held
-    out. The model's task says what they are: language models take one-sided text, classifiers labelled text, a file
-    each."""
+    """The texts: files for train, dev and test, or the embedded corpus.
 
-    train: Spec | None = None
-    dev: Spec | None = None
-    test: Spec | None = None
-    embedded: Embedded | None = None
+    The model's task says what they are: pairs for a translation model; a file each for the others, one-sided text for
+    language models, labelled text for classifiers.
+    """
+
+    train: Spec | None = option(
+        None,
+        "required. Trains the model and fine-tunes pruned ones; greedy scores are measured on dev",
+        page="data.md",
+    )
+    dev: Spec | None = option(
+        None,
+        "every choice is made on it: when to stop, whether to average, which model. Without it, every tenth sentence of "
+        "train is held out",
+    )
+    test: Spec | None = option(
+        None,
+        "read once, at the end, for the reported numbers. Without it the report has dev numbers only",
+    )
+    embedded: Embedded | None = option(
+        None, "use the embedded corpus in place of the three texts", page="corpus.md"
+    )
 
     @property
     def one_sided(self) -> bool:
@@ -88,21 +103,42 @@ class DataSection(Strict):
 
 
 class Scoring(Strict):
-    """The measures that score every head on the dev text (none: no scoring); whether they are judged by exact ablation,
-    beside so many random orders; `untrained`: how many untrained twins are the control of scores and roles; `pairs`:
-    how many pairs of heads are switched off together; `pruned`: the measures that score the heads of pruned models
-    again."""
+    """How every head of the full model is scored, on the dev text."""
 
-    measures: list[str] = Field(default_factory=usual)
-    judge: bool = True
-    random_orders: int = Field(default=5, ge=1)
-    untrained: int = Field(default=3, ge=0)
-    pairs: int = Field(default=20, ge=0)
-    pruned: list[str] = Field(default=["confidence", "lrp.ding.pooled", "gradient"])
+    measures: list[str] = Field(
+        default_factory=usual,
+        description="names of measures, bare names, or all; none: no scoring. Unset: those of the list that the "
+        "model's task allows, since relevance (lrp) starts at predicted words, so not for classifiers",
+        json_schema_extra={"page": "howto/score.md#choose-a-measure"},
+    )
+    judge: bool = option(
+        True,
+        "compare the scores with exact ablation. Needs ablation.zero among the measures",
+        page="methods/judge.md",
+    )
+    random_orders: int = option(
+        5, "random orders of removal, that the orders of the scores are compared with", ge=1
+    )
+    untrained: int = option(
+        3,
+        "randomly initialised copies of the model, the control of scores and roles. 0: none",
+        page="methods/controls.md#controls-of-scores-and-roles",
+        ge=0,
+    )
+    pairs: int = option(
+        20,
+        "pairs of heads that are switched off together. 0: none",
+        page="methods/ablation.md#pairs",
+        ge=0,
+    )
+    pruned: list[str] = option(
+        ["confidence", "lrp.ding.pooled", "gradient"],
+        "measures that score the heads of every model pruned by gates",
+    )
 
     @field_validator("measures", "pruned")
     @classmethod
-    def known(cls, names: list[str]) -> list[str]:
+    def declared(cls, names: list[str]) -> list[str]:
         try:
             return resolve_measures(names)
         except HeadwiseError as error:
@@ -110,20 +146,36 @@ class Scoring(Strict):
 
 
 class RolesSection(Strict):
-    """Treebanks (CoNLL-U files) to find roles on and, if given, others to confirm them on instead of the other half;
-    how many dev pairs cross attention is tested on (needs eflomal; 0: none). The embedded corpus has its own trees."""
+    """Where heads are tested for roles. The embedded corpus has its own trees; with other data, no treebank means no
+    roles."""
 
-    treebank: list[str] = Field(default=[])
-    confirm: list[str] = Field(default=[])
-    pairs: int = Field(default=0, ge=0)
+    treebank: list[str] = option(
+        [], "CoNLL-U files in the source language, gzip allowed", page="howto/roles.md"
+    )
+    confirm: list[str] = option(
+        [],
+        "files that confirm the roles that were seen on the treebank. Without them, half of its documents confirm",
+    )
+    pairs: int = option(
+        0,
+        "dev pairs that cross attention is tested on; needs eflomal. 0: none",
+        page="howto/roles.md#a-translation-model",
+        ge=0,
+    )
 
 
 class Speed(Strict):
-    """How decoding speed is measured: every model writes `tokens` tokens for the same dev sentences, `rounds` times."""
+    """How decoding speed is measured: of all models in turn, on the same dev sentences."""
 
-    sentences: int = Field(default=100, ge=1)
-    tokens: int = Field(default=16, ge=1)
-    rounds: int = Field(default=3, ge=1)
+    sentences: int = option(100, "the first sentences of dev", ge=1)
+    tokens: int = option(
+        16,
+        "tokens that each model writes for a sentence: equally many, so that speeds compare",
+        ge=1,
+    )
+    rounds: int = option(
+        3, "measurements: the median is reported, with the slowest and the fastest", ge=1
+    )
 
 
 def known_control(name: str) -> str:
@@ -339,20 +391,39 @@ def penalty_range(ends: dict[str, Any]) -> list[float]:
 
 
 class Plan(Strict):
-    """A whole study."""
+    """A whole study: a table for each of its parts, and what concerns all of them."""
 
-    name: str = Field(default="study", pattern=r"^[\w.-]*[\w-][\w.-]*$")
-    seed: int = Field(default=1, ge=0, lt=2**32)
-    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = []
+    name: str = option(
+        "study",
+        "letters, digits and _ . -; the run folder is runs/NAME unless --out names another",
+        pattern=r"^[\w.-]*[\w-][\w.-]*$",
+    )
+    seed: int = option(
+        1, "seed of weights, batch order, dropout and gates. --seed changes it", ge=0, lt=2**32
+    )
+    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = option(
+        [],
+        "several seeds: one run each, in seed-N/, and a report over all",
+        page="howto/many-runs.md",
+    )
     data: DataSection = DataSection()
-    pairs: dict[Annotated[str, Field(pattern=r"^[\w-]+$")], DataSection] = {}
-    model: Architecture | str = Architecture()
+    pairs: dict[Annotated[str, Field(pattern=r"^[\w-]+$")], DataSection] = option(
+        {}, "[pairs.en-de], [pairs.en-fr] … in place of [data], with the same keys: one run each"
+    )
+    model: Architecture | str = option(
+        Architecture(),
+        "the shape of a model to train, or a string: a folder, a hub id, a pruned model, a finished study",
+    )
     training: Training = Training()
     scoring: Scoring = Scoring()
     roles: RolesSection = RolesSection()
     pruning: list[AnySweep] = [GateSweep()]
     choice: Choice = Choice()
-    weights: Literal["all", "chosen"] = "all"
+    weights: Literal["all", "chosen"] = option(
+        "all",
+        "which weights the run folder keeps: all, or chosen, which after measuring removes all but those of the trained "
+        "and the chosen model",
+    )
     search: Search = Search()
     speed: Speed = Speed()
 

@@ -220,7 +220,8 @@ class Tables:
 
     def described(self, variant: Variant) -> dict[str, Any]:
         """What a variant is: facts that nobody has to read out of its name."""
-        sweep, order = self.run.sweep(variant), variant.order
+        sweep = self.run.sweep(variant)
+        ranking = variant.ranking
         greedy = sweep if isinstance(sweep, GreedySweep) else None
         gates = (
             sweep if isinstance(sweep, GateSweep | TopKSweep) and variant.control is None else None
@@ -233,9 +234,9 @@ class Tables:
             "method": variant.method,
             "penalty": variant.penalty,
             "keep": variant.keep,
-            "score": order.score if order else None,
-            "order": order.name if order else None,
-            "turn": order.turn if order else None,
+            "score": ranking.score if ranking else None,
+            "ranking": ranking.name if ranking else None,
+            "replicate": ranking.replicate if ranking else None,
             "control": variant.control,
             "reference": variant.reference.name if variant.reference else None,
             "tune": bool(greedy and greedy.tune),

@@ -39,8 +39,8 @@ from headwise.study.variants import (
     Variant,
     compared_variants,
     model_controls,
-    orders_of,
     own_models,
+    rankings_of,
     sweep_controls,
 )
 
@@ -124,8 +124,8 @@ class Schedule:
             f"translate/dev/{variant.name}",
             f"evaluate/dev/{variant.name}",
         ]
-        names += [f"losses/dev/{variant.order.name if variant.order else variant.name}"]
-        names += [f"order/{variant.order.name}"] if variant.order else []
+        names += [f"losses/dev/{variant.ranking.name if variant.ranking else variant.name}"]
+        names += [f"ranking/{variant.ranking.name}"] if variant.ranking else []
         failed = any(name in self.failed for name in names)
         return failed or bool(variant.reference and self.has_failed(variant.reference))
 
@@ -154,7 +154,7 @@ class Schedule:
         yield from self.evaluations(FULL, variants)
         for index, sweep in enumerate(run.plan.pruning):
             if isinstance(sweep, GreedySweep):
-                yield from (RankHeads(index, order) for order in orders_of(sweep))
+                yield from (RankHeads(index, ranking) for ranking in rankings_of(sweep))
         for variant in variants:
             yield prune_step(variant)
             yield from self.evaluations(variant, variants)
@@ -175,7 +175,7 @@ class Schedule:
         """The step that has a variant's answers on a split."""
         if self.run.generates:
             return Translate(split, variant)
-        return MeasureLosses(split, self.same_order(variant, variants))
+        return MeasureLosses(split, self.same_ranking(variant, variants))
 
     def evaluation(self, variant: Variant, variants: Sequence[Variant], split: Split) -> Evaluate:
         names: Collection[str] = ()
@@ -191,17 +191,17 @@ class Schedule:
                 answers.append((other, self.answer(other, variants, split)))
         return Evaluate(split, variant, self.answer(variant, variants, split), tuple(answers))
 
-    def same_order(self, variant: Variant, variants: Sequence[Variant]) -> tuple[Variant, ...]:
+    def same_ranking(self, variant: Variant, variants: Sequence[Variant]) -> tuple[Variant, ...]:
         """All sound models of a variant's greedy order, which are measured together; a variant without one, alone."""
-        if variant.order is None:
+        if variant.ranking is None:
             return () if variant == FULL else (variant,)
-        same = (v for v in variants if variant.order is not None and v.order == variant.order)
+        same = (v for v in variants if variant.ranking is not None and v.ranking == variant.ranking)
         return tuple(v for v in same if f"prune/{v.name}" not in self.failed)
 
     def is_rescored(self, variant: Variant) -> bool:
         """Whether heads are scored and tested for roles again: those that gates chose, where anything asks for it."""
         wanted = bool(self.run.scoring.pruned) or self.run.treebanks is not None
-        return wanted and variant.control is None and variant.order is None
+        return wanted and variant.control is None and variant.ranking is None
 
     def last_steps(self, variants: Sequence[Variant]) -> Iterator[Step]:
         """The choice on dev, then speed and the test text."""
@@ -239,7 +239,8 @@ class Schedule:
         some = [
             v
             for v in variants
-            if v.name == chosen or (not v.order and (v.control is None or control[v.control].timed))
+            if v.name == chosen
+            or (not v.ranking and (v.control is None or control[v.control].timed))
         ]
         if run.plan.weights == "all":
             return tuple(some)

@@ -13,20 +13,24 @@ from headwise.units import left_by_step
 
 
 @dataclass(frozen=True)
-class Order:
-    """A greedy order. score: the measure behind it, or `random`; turn: the number of a random order."""
+class Ranking:
+    """The order in which greedy removal takes heads away.
+
+    score: the measure behind it, or `random`; replicate: the number of a random order, from 1 on.
+    """
 
     name: str
     score: str
-    turn: int = 0
+    replicate: int = 0
 
 
 @dataclass(frozen=True)
 class Variant:
     """One model of a study, made from the full one.
 
-    method: as pruning.csv has it. penalty or keep: λ or target count of gates. order, kept: the greedy order, and how
-    many heads it leaves. control: which control this is; reference: the variant it belongs to, None for a sweep's own.
+    method: as pruning.csv has it. penalty or keep: λ or target count of gates. ranking, kept: the order of greedy
+    removal, and how many heads it leaves. control: which control this is; reference: the variant it
+    belongs to, None for a sweep's own.
     """
 
     name: str
@@ -34,7 +38,7 @@ class Variant:
     method: str
     penalty: float | None = None
     keep: Keep | None = None
-    order: Order | None = None
+    ranking: Ranking | None = None
     kept: int | None = None
     control: str | None = None
     reference: Variant | None = None
@@ -56,17 +60,20 @@ class Variant:
 FULL = Variant("full", -1, "none")
 
 
-def orders_of(sweep: Sweep) -> list[Order]:
-    """The greedy orders of a sweep."""
-    found: list[Order] = []
+def rankings_of(sweep: Sweep) -> list[Ranking]:
+    """The orders of a sweep of greedy removal."""
+    found: list[Ranking] = []
     if not isinstance(sweep, GreedySweep):
         return found
     for score in sweep.score:
         if score == "random":
-            turns = range(1, sweep.orders + 1)
-            found += [Order(sweep.titled(f"greedy-random.{turn}"), score, turn) for turn in turns]
+            replicates = range(1, sweep.orders + 1)
+            found += [
+                Ranking(sweep.titled(f"greedy-random.{replicate}"), score, replicate)
+                for replicate in replicates
+            ]
         else:
-            found.append(Order(sweep.titled(f"greedy-{score}"), score))
+            found.append(Ranking(sweep.titled(f"greedy-{score}"), score))
     return found
 
 
@@ -94,14 +101,20 @@ def own_models(
     assert isinstance(sweep, GreedySweep)
     counts = left_by_step(heads, sweep) if heads else []
     return [
-        Variant(f"{order.name}-{kept}", index, greedy_method(sweep, order), order=order, kept=kept)
-        for order in orders_of(sweep)
+        Variant(
+            f"{ranking.name}-{kept}",
+            index,
+            greedy_method(sweep, ranking),
+            ranking=ranking,
+            kept=kept,
+        )
+        for ranking in rankings_of(sweep)
         for kept in (counts[-1:] if sweep.keep else counts)
     ]
 
 
-def greedy_method(sweep: GreedySweep, order: Order) -> str:
-    return f"greedy.{order.score}{'.rescored' if sweep.rescore and order.score not in WITHOUT_TEXT else ''}"
+def greedy_method(sweep: GreedySweep, ranking: Ranking) -> str:
+    return f"greedy.{ranking.score}{'.rescored' if sweep.rescore and ranking.score not in WITHOUT_TEXT else ''}"
 
 
 def sweep_controls(sweep: Sweep, index: int) -> list[Variant]:
@@ -152,7 +165,7 @@ def compared_variants(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, st
     found: dict[str, str | None] = {}
     if variant.reference:
         found["pruned"] = variant.reference.name
-    untuned = isinstance(own, GreedySweep) and variant.order is not None and not own.tune
+    untuned = isinstance(own, GreedySweep) and variant.ranking is not None and not own.tune
     if not (untuned or variant.from_random_weights or variant.compared_by_all):
         for facts in compared_by_all():
             found[facts.ending] = of_sweep(facts.name)
@@ -166,18 +179,15 @@ def compared_variants(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, st
 def uncompensated(sweeps: Sequence[Sweep], variant: Variant) -> str | None:
     """The same heads removed in the same order, without mean outputs, where a sweep has it."""
     own = sweeps[variant.sweep_index]
-    if not (variant.order and isinstance(own, GreedySweep) and own.compensate):
+    if not (variant.ranking and isinstance(own, GreedySweep) and own.compensate):
         return None
     for sweep in (sweep for sweep in sweeps if isinstance(sweep, GreedySweep) and not sweep.tune):
         same = all(
             getattr(sweep, name) == getattr(own, name) for name in ("step", "rescore", "unit")
         )
         same = same and {*sweep.kinds} == {*own.kinds}
-        alike = [
-            o
-            for o in orders_of(sweep)
-            if (o.score, o.turn) == (variant.order.score, variant.order.turn)
-        ]
+        wanted = (variant.ranking.score, variant.ranking.replicate)
+        alike = [each for each in rankings_of(sweep) if (each.score, each.replicate) == wanted]
         if same and alike and not sweep.compensate:
             return f"{alike[0].name}-{variant.kept}"
     return None
