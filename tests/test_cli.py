@@ -1088,6 +1088,16 @@ def quick_and_small() -> Iterator[None]:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 500_000
 
 
+def unsealed(model: str, folder: Path) -> Path:
+    """A copy of a model that another program saved, so that no sums say what its files were."""
+    shutil.copytree(model, folder)
+    (folder / "SHA256SUMS").unlink()
+    content = json.loads((folder / "config.json").read_text())
+    content.pop("headwise_sums", None)
+    (folder / "config.json").write_text(json.dumps(content))
+    return folder
+
+
 class TestModels:
     def test_nothing_there(self, refused: Refused, pairs: list[str], tmp_path: Path) -> None:
         assert "no config.json" in refused("score", tmp_path, *pairs, "--out", tmp_path / "out")
@@ -1198,8 +1208,7 @@ class TestModels:
         expected: str,
     ) -> None:
         """Of how a model reads and writes."""
-        bad = Path(shutil.copytree(model, tmp_path / "bad"))
-        (bad / "SHA256SUMS").unlink()
+        bad = unsealed(model, tmp_path / "bad")
         content = json.loads((bad / file).read_text())
         (bad / file).write_text(json.dumps({**content, key: value}))
         assert expected in refused("translate", bad, "--text", place / "dev.en", "--beam", 2)
@@ -1224,8 +1233,7 @@ class TestModels:
         expected: str,
         command: str,
     ) -> None:
-        bad = Path(shutil.copytree(model, tmp_path / "bad"))
-        (bad / "SHA256SUMS").unlink()
+        bad = unsealed(model, tmp_path / "bad")
         content = json.loads((bad / "config.json").read_text())
         (bad / "config.json").write_text(json.dumps(content | change))
         words = ["translate", bad, "--text", place / "dev.en"]
@@ -1237,8 +1245,7 @@ class TestModels:
     def test_a_tokenizer_of_millions_of_words_is_not_read(
         self, refused: Refused, place: Path, model: str, tmp_path: Path
     ) -> None:
-        bad = Path(shutil.copytree(model, tmp_path / "bad"))
-        (bad / "SHA256SUMS").unlink()
+        bad = unsealed(model, tmp_path / "bad")
         with (bad / "tokenizer.json").open("r+b") as file:
             file.truncate(200_000_000)  # without taking room on the disk
         with quick_and_small():

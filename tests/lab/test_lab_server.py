@@ -20,7 +20,8 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.files import sha256
 from headwise.lab import connection, server
-from headwise.lab.server import BODY, application, host_names, listening, serve
+from headwise.lab.guard import host_names
+from headwise.lab.server import BODY, application, listening, serve
 from headwise.lab.session import CancelToken, Question, Session
 from own_process import Running, headwise
 from tasks.askers import asker
