@@ -21,7 +21,7 @@ from headwise.progress import Report, part, silent
 from headwise.pruning.greedy import RemovalScore, greedy_masks
 from headwise.pruning.prune import prune
 from headwise.roles.alignment import read_links
-from headwise.roles.passes import Reading
+from headwise.roles.passes import RoleOptions
 from headwise.roles.role import role, role_of
 from headwise.roles.role_tests import RoleTexts, find_roles, token_counts
 from headwise.statistics import proportion_interval, t_margin
@@ -174,7 +174,7 @@ def tested(planted: PlantedModel) -> pd.DataFrame:
         gold=None if planted.links is None else read_links(planted.links),
         frequencies=token_counts(planted.model, planted.training),
     )
-    result = find_roles(planted.model, texts, reading=Reading(top=planted.top))
+    result = find_roles(planted.model, texts, options=RoleOptions(top=planted.top))
     judged = {measure for measure in result.table["measure"] if is_judged(measure)}
     found = set()
     columns = ["kind", "layer", "head", "measure"]
