@@ -60,7 +60,7 @@ def test_what_is_said_of_heads_is_true(name: str, tmp_path: Path) -> None:
         assert least <= change <= most, f"{planted.heads.get(head)}, {head}: {change:.4f}"
     roles = suite.tested(planted)
     assert (roles["found"] == roles["true"]).mean() >= 0.9
-    assert len(known.heads) >= (7 if name == "templates" else 15)
+    assert len(planted.heads) >= (7 if name == "templates" else 15)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -68,7 +68,7 @@ def test_the_seed_alone_decides(name: str, tmp_path: Path) -> None:
     one, same, other = (MODELS[name](seed, tmp_path) for seed in (0, 0, 1))
     assert list(one.heads) == list(same.heads)
     assert list(one.heads) != list(other.heads)
-    weights = [known.model.hf.state_dict() for known in (one, same, other)]
+    weights = [planted.model.hf.state_dict() for planted in (one, same, other)]
     assert all(torch.equal(weights[0][at], weights[1][at]) for at in weights[0])
     assert not all(torch.allclose(weights[0][at], weights[2][at]) for at in weights[0])
 
