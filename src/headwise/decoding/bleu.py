@@ -11,8 +11,9 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from headwise.errors import HeadwiseError
-from headwise.statistics import interval, paired_bootstrap_p, resamples
+from headwise.statistics import effective_units, interval, paired_bootstrap_p, resamples
 
+REFERENCE_LENGTH = 1  # column of BLEU's sufficient statistics
 FEW = 10  # up to this number of differing lines the test is exact
 
 
@@ -76,7 +77,8 @@ def paired_difference(
     weights = resamples(len(ours))
     deltas = scores_from_sums(metric, weights @ ours) - scores_from_sums(metric, weights @ theirs)
     low, high = interval(deltas)
-    p = paired_bootstrap_p(value, deltas)
+    units = float(effective_units(ours[:, REFERENCE_LENGTH]))
+    p = paired_bootstrap_p(value, deltas, units)
     if len(differ) <= FEW:
         swaps = np.array(list(product((0, 1), repeat=len(differ))))
         change = swaps @ (theirs - ours)[differ]

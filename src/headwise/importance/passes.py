@@ -224,10 +224,8 @@ def importance_values(
 ) -> dict[Head, float]:
     """A measure's value for every head; with a mask, for every head of it, while only those are left."""
     refuse_unscorable(model, [name], text if isinstance(text, Batches) else text.batches)
-    with (
-        failing_together(),
-        masked(model.hf, model.discovery, mask) if mask is not None else nullcontext(),
-    ):
+    silenced = nullcontext() if mask is None else masked(model.hf, model.discovery, mask)
+    with failing_together(), silenced:
         found = run_pass(model, text, [name], seed)
         if name in found.sums:
             found.sums[name].gather()
@@ -237,8 +235,6 @@ def importance_values(
         values = {
             Head(row["kind"], row["layer"], row["head"]): float(row["value"]) for row in found.rows
         }
-    return (
-        values
-        if mask is None
-        else {head: value for head, value in values.items() if head in mask.kept}
-    )
+    if mask is None:
+        return values
+    return {head: value for head, value in values.items() if head in mask.kept}

@@ -152,11 +152,17 @@ def read_run(folder: Path) -> FinishedRun:
     refuse_damaged(folder)
     facts, known = read_models(folder)
     names = list(known.index[known["method"] != "none"])
-    layouts = {name: below(folder / "layouts", f"{name}.json") for name in names}
-    gates = {
-        name: read_optional_table(below(folder / "gates", f"{name}.csv"), GATES) for name in names
-    }
-    rescored = {name: below(folder / "rescored", name) for name in names}
+    layouts = {}
+    for name in names:
+        layouts[name] = below(folder / "layouts", f"{name}.json")
+
+    gates = {}
+    for name in names:
+        gates[name] = read_optional_table(below(folder / "gates", f"{name}.csv"), GATES)
+
+    rescored = {}
+    for name in names:
+        rescored[name] = below(folder / "rescored", name)
     return FinishedRun(
         folder=folder,
         facts=facts,
@@ -197,7 +203,11 @@ def refuse_damaged(folder: Path) -> None:
         files = read_json(record, dict).get("files")
         if not isinstance(files, dict) or not all(map(is_inside, files)):
             continue
-        read = {name: facts for name, facts in files.items() if not name.startswith(NOT_READ)}
+        read = {}
+        for name, facts in files.items():
+            if not name.startswith(NOT_READ):
+                read[name] = facts
+
         if wrong := damaged(folder, read):
             raise HeadwiseError(
                 f"{folder} is damaged: {'; '.join(wrong[:3])}. Run the same study again to heal it."
@@ -222,12 +232,20 @@ def _read_roles(folder: Path) -> RolesFolder | None:
     """The files of a folder roles/, which must all be there; None without the folder."""
     if not folder.is_dir():
         return None
-    tables = {
-        name: read_optional_table(below(folder, f"{name}.csv"), columns)
-        for name, columns in ROLES.items()
-    }
-    found = {name: table for name, table in tables.items() if table is not None}
-    missing = [f"{name}.csv" for name in tables if name not in found]
+    tables = {}
+    for name, columns in ROLES.items():
+        tables[name] = read_optional_table(below(folder, f"{name}.csv"), columns)
+
+    found = {}
+    for name, table in tables.items():
+        if table is not None:
+            found[name] = table
+
+    missing = []
+    for name in tables:
+        if name not in found:
+            missing.append(f"{name}.csv")
+
     missing += [
         name for name in ("facts.json", "examples.json") if not below(folder, name).is_file()
     ]
@@ -269,7 +287,11 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
         raise HeadwiseError(
             f"{path} cannot be read as a table ({error}): run its step again."
         ) from None
-    missing = [column for column in columns if column not in table.columns]
+    missing = []
+    for column in columns:
+        if column not in table.columns:
+            missing.append(column)
+
     if missing:
         raise HeadwiseError(
             f"{path} has no column {', '.join(missing)}; it should have {', '.join(columns)}."
@@ -287,6 +309,7 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
                 f"{path} should have whole numbers in {column}, but has {wrong.iloc[0]!r}."
             )
         table[column] = numbers.astype(int) if column in WHOLE else numbers
+
     if "kind" in columns and (
         other := [kind for kind in table["kind"].unique() if kind not in KINDS]
     ):
@@ -315,12 +338,16 @@ def _translations(folder: Path, names: list[str]) -> dict[str, list[str]]:
     texts = {}
     for name in ("source", "reference", "full", *names):
         texts[name] = _read_text(below(folder, f"{name}.txt"))
-    lines = {
-        name: text.removesuffix("\n").split("\n")
-        for name, text in texts.items()
-        if text is not None
-    }
-    counts = {name: len(rows) for name, rows in lines.items()}
+
+    lines = {}
+    for name, text in texts.items():
+        if text is not None:
+            lines[name] = text.removesuffix("\n").split("\n")
+
+    counts = {}
+    for name, rows in lines.items():
+        counts[name] = len(rows)
+
     if len(set(counts.values())) > 1:
         found = ", ".join(f"{name}.txt {count}" for name, count in counts.items())
         raise HeadwiseError(

@@ -15,14 +15,8 @@ from torch import Tensor
 from headwise.attention import AttentionCall, capture, evaluating, start_token
 from headwise.attention.discover import output_of
 from headwise.errors import HeadwiseError
-from headwise.tasks.objective import (
-    IGNORED,
-    asked_tokens,
-    inputs_of,
-    on_device,
-    predict,
-    sentence_losses,
-)
+from headwise.tasks.objective import asked_tokens, inputs_of, on_device, predict, sentence_losses
+from headwise.training.token_batches import IGNORED
 
 if TYPE_CHECKING:
     from headwise.tasks.task import Task

@@ -24,7 +24,7 @@ from headwise.roles.alignment import read_links
 from headwise.roles.passes import RoleOptions
 from headwise.roles.role import role, role_of
 from headwise.roles.role_tests import RoleTexts, find_roles, token_counts
-from headwise.statistics import proportion_interval, t_margin
+from headwise.statistics import clustered_proportion_interval, t_margin
 from headwise.truth import planted_causal, planted_templates, planted_translation
 from headwise.truth.planted_heads import DISTRACTOR, PlantedModel
 
@@ -262,16 +262,19 @@ def right_side_shares(heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def hits(roles: pd.DataFrame) -> pd.DataFrame:
-    """Precision and recall of every role: role, statistic, value, low, high, n; Wilson's 95 % intervals over the heads
-    of all models and seeds."""
+    """Precision and recall of every role: role, statistic, value, low, high, n; 95 % intervals over all heads, of
+    which those of one model and seed are alike (`clustered_proportion_interval`)."""
     rows = []
     for name, group in [("all", roles), *roles.groupby("role")]:
-        right = int((group["found"] & group["true"]).sum())
-        counts = {"precision": int(group["found"].sum()), "recall": int(group["true"].sum())}
-        for statistic, count in counts.items():
+        with_right = group.assign(right=group["found"] & group["true"])
+        by_model = with_right.groupby(["model", "seed"])[["right", "found", "true"]].sum()
+        right = by_model["right"].to_numpy()
+        for statistic, divisor in (("precision", "found"), ("recall", "true")):
+            counts = by_model[divisor].to_numpy()
+            count = int(counts.sum())
             if count:
-                bounds = proportion_interval(right, count)
-                rows.append((name, statistic, right / count, *bounds, count))
+                bounds = clustered_proportion_interval(right, counts)
+                rows.append((name, statistic, right.sum() / count, *bounds, count))
     return pd.DataFrame(rows, columns=["role", "statistic", "value", "low", "high", "n"])
 
 
