@@ -77,8 +77,6 @@ def paired_difference(
     weights = resamples(len(ours))
     deltas = scores_from_sums(metric, weights @ ours) - scores_from_sums(metric, weights @ theirs)
     low, high = interval(deltas)
-    units = float(effective_units(ours[:, REFERENCE_LENGTH]))
-    p = paired_bootstrap_p(value, deltas, units)
     if len(differ) <= FEW:
         swaps = np.array(list(product((0, 1), repeat=len(differ))))
         change = swaps @ (theirs - ours)[differ]
@@ -86,6 +84,9 @@ def paired_difference(
         swapped_theirs = scores_from_sums(metric, theirs.sum(0) - change)
         differences = np.abs(swapped_ours - swapped_theirs)
         p = float((differences >= abs(value) - 1e-12).mean())
+    else:
+        units = float(effective_units(ours[:, REFERENCE_LENGTH]))
+        p = paired_bootstrap_p(value, deltas, units)
     return PairedDifference(value, float(low), float(high), p)
 
 
