@@ -136,9 +136,10 @@ def test_areas_and_hits_by_hand() -> None:
         ("sink", False, True),
         ("induction", True, True),
     ]
-    table = hits(pd.DataFrame(rows, columns=["role", "found", "true"])).set_index(
-        ["role", "statistic"]
+    made = pd.DataFrame(rows, columns=["role", "found", "true"]).assign(
+        model="m", seed=[1, 2, 1, 1]
     )
+    table = hits(made).set_index(["role", "statistic"])
     shares, low, n = (table[name].to_dict() for name in ("value", "low", "n"))
     assert shares["sink", "precision"] == shares["sink", "recall"] == 0.5
     assert n["all", "precision"] == 3

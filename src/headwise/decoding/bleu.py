@@ -11,8 +11,9 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from headwise.errors import HeadwiseError
-from headwise.statistics import interval, paired_bootstrap_p, resamples
+from headwise.statistics import effective_units, interval, paired_bootstrap_p, resamples
 
+REFERENCE_LENGTH = 1  # column of BLEU's sufficient statistics
 FEW = 10  # up to this number of differing lines the test is exact
 
 
@@ -86,7 +87,10 @@ def paired_difference(
         return PairedDifference(
             value, float(low), float(high), float((np.abs(swapped) >= abs(value) - 1e-12).mean())
         )
-    return PairedDifference(value, float(low), float(high), paired_bootstrap_p(value, deltas))
+    units = float(effective_units(ours[:, REFERENCE_LENGTH]))
+    return PairedDifference(
+        value, float(low), float(high), paired_bootstrap_p(value, deltas, units)
+    )
 
 
 def check_equal_count(hypotheses: Sequence[str], references: Sequence[str]) -> None:

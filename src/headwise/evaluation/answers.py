@@ -24,7 +24,13 @@ from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.sums import Sums, joined, to_numpy
 from headwise.model import Model
 from headwise.progress import part
-from headwise.statistics import bootstrap, interval, paired_bootstrap_p, proportion_interval
+from headwise.statistics import (
+    bootstrap,
+    effective_units,
+    interval,
+    paired_bootstrap_p,
+    proportion_interval,
+)
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import on_device, predict, sentence_losses
 from headwise.training.language import Lines
@@ -186,8 +192,9 @@ class Losses:
             return value, None, None, None
         drawn = bootstrap(both, self.tokens, seed)
         differences = drawn[:, 0] - drawn[:, 1]
+        units = float(effective_units(self.tokens))
         low, high = interval(100 * np.expm1(differences))
-        p = paired_bootstrap_p(float(loss[0] - loss[1]), differences)
+        p = paired_bootstrap_p(float(loss[0] - loss[1]), differences, units)
         return value, float(low), float(high), p
 
     def change_of_accuracy(self, right: np.ndarray, other: np.ndarray, seed: int) -> Change:
@@ -198,7 +205,7 @@ class Losses:
         drawn = bootstrap(np.stack([right, other], axis=1), self.tokens, seed)
         differences = 100 * (drawn[:, 0] - drawn[:, 1])
         low, high = interval(differences)
-        return value, float(low), float(high), paired_bootstrap_p(value, differences)
+        return value, float(low), float(high), paired_bootstrap_p(value, differences, len(right))
 
 
 def made_on(text: Batches, tokens: np.ndarray) -> str:

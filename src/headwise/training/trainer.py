@@ -35,7 +35,7 @@ from transformers import (
 from transformers.trainer_callback import PrinterCallback, TrainerCallback, TrainerState
 
 from headwise.attention import Discovery, capture, device_of, evaluating, is_offloaded
-from headwise.attention.offload import own_weights, reloading
+from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError, WriteError
 from headwise.heads import Site, write_text
 from headwise.options import Training
@@ -267,7 +267,6 @@ def train_model(
     seconds it took (of interrupted runs, up to their last checkpoint, too) and the number of updates. Raises
     HeadwiseError as soon as a training or dev loss is not a number; what was trained since is not kept.
     """
-    own_weights(model)
     recipe, work = training.recipe, training.work
     arguments = training_arguments(training, keep, device_of(model))
     arguments.ddp_find_unused_parameters = (

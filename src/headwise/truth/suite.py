@@ -24,7 +24,7 @@ from headwise.roles.alignment import read_links
 from headwise.roles.passes import Reading
 from headwise.roles.role import role, role_of
 from headwise.roles.role_tests import RoleTexts, find_roles, token_counts
-from headwise.statistics import proportion_interval, t_margin
+from headwise.statistics import clustered_proportion_interval, t_margin
 from headwise.truth import planted_causal, planted_templates, planted_translation
 from headwise.truth.planted_heads import DISTRACTOR, PlantedModel
 
@@ -266,16 +266,18 @@ def right_side_shares(heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def hits(roles: pd.DataFrame) -> pd.DataFrame:
-    """Precision and recall of every role: role, statistic, value, low, high, n; Wilson's 95 % intervals over the heads
-    of all models and seeds."""
+    """Precision and recall of every role: role, statistic, value, low, high, n; 95 % intervals over all heads, of
+    which those of one model and seed are alike (`clustered_proportion_interval`)."""
     rows = []
     for name, some in [("all", roles), *roles.groupby("role")]:
-        right = int((some["found"] & some["true"]).sum())
-        counts = {"precision": int(some["found"].sum()), "recall": int(some["true"].sum())}
-        for statistic, count in counts.items():
+        both = some.assign(right=some["found"] & some["true"])
+        built = both.groupby(["model", "seed"])[["right", "found", "true"]].sum()
+        for statistic, asked in (("precision", "found"), ("recall", "true")):
+            count = int(built[asked].sum())
             if count:
-                bounds = proportion_interval(right, count)
-                rows.append((name, statistic, right / count, *bounds, count))
+                right, counts = built["right"].to_numpy(), built[asked].to_numpy()
+                bounds = clustered_proportion_interval(right, counts)
+                rows.append((name, statistic, right.sum() / count, *bounds, count))
     return pd.DataFrame(rows, columns=["role", "statistic", "value", "low", "high", "n"])
 
 
