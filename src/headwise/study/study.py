@@ -92,7 +92,7 @@ class Study:
         names = {step.name for step in steps}
         for step in steps:
             needed = [other.name for other in step.dependencies(run)]
-            before = dict.fromkeys([*needed, *schedule.waits_of(step, steps)])
+            before = dict.fromkeys([*needed, *schedule.steps_before(step, steps)])
             after = tuple(f"{run.prefix}{other}" for other in before if other in names)
             done = run.done(step)
             seconds = step.seconds(run, estimate) if estimate and not done else 0.0
