@@ -19,7 +19,8 @@ from headwise.progress import Progress
 from headwise.study.plan import Plan, read_toml
 from headwise.study.records import Store
 
-FREE = (  # what may be changed or added to a plan between two runs: how many models, and what is asked of them
+# What may be changed or added to a plan between two runs: how many models, and what is asked of them.
+FREE = (
     "name",
     "seeds",
     "pairs",
@@ -70,9 +71,10 @@ def refuse_others(plan: Plan, out: Path) -> None:
             refuse(below(out, folder), [*plan_changes(before, as_toml(own))])
     if existing:
         before = plan_of_folder(out)
-        refuse(
-            out, [*lost(plan, existing), *(plan_changes(before, as_toml(plan)) if before else ())]
-        )
+        changes = [*missing_runs(plan, existing)]
+        if before:
+            changes += plan_changes(before, as_toml(plan))
+        refuse(out, changes)
 
 
 def refuse_foreign_files(folder: Path) -> None:
@@ -93,13 +95,14 @@ def refuse_foreign_files(folder: Path) -> None:
 
 
 def refuse(folder: Path, changes: list[str]) -> None:
+    """Raise HeadwiseError for a folder whose plan has changes that are not allowed."""
     if changes:
-        found = "; ".join(changes[:4]) + (" …" if len(changes) > 4 else "")
-        raise HeadwiseError(f"{folder} holds the results of another plan: {found}. {ADVICE}")
+        first = "; ".join(changes[:4]) + (" …" if len(changes) > 4 else "")
+        raise HeadwiseError(f"{folder} holds the results of another plan: {first}. {ADVICE}")
 
 
 def has_results(folder: Path) -> bool:
-    """Whether a task was finished there."""
+    """Whether a step was finished there."""
     return bool(Store(folder, Progress(quiet=True)).records())
 
 
@@ -119,20 +122,22 @@ def runs_with_results(out: Path) -> dict[str, set[str]]:
     if not (before.get("seeds") or before.get("pairs")):
         return {}
     runs = validated(Plan, before, f"The plan {out / 'plan.toml'}").runs
-    found = {folder: {sweep.name for sweep in own.pruning} for folder, own in runs.items()}
-    return {folder: sweeps for folder, sweeps in found.items() if has_results(below(out, folder))}
+    sweeps: dict[str, set[str]] = {}
+    for folder, own in runs.items():
+        if has_results(below(out, folder)):
+            sweeps[folder] = {sweep.name for sweep in own.pruning}
+    return sweeps
 
 
-def lost(plan: Plan, existing: dict[str, set[str]]) -> Iterator[str]:
-    """What would go out of the tables: runs, and sweeps of runs, that a plan has no more."""
+def missing_runs(plan: Plan, existing: dict[str, set[str]]) -> Iterator[str]:
+    """What the tables would lose: runs with results, and sweeps of runs, that the plan does not have any more."""
     for folder, sweeps in existing.items():
         if folder not in plan.runs:
             yield f"{folder} was one of its runs and is not any more"
-        else:
-            gone = sweeps - {sweep.name for sweep in plan.runs[folder].pruning}
-            yield from (
-                f"the sweep '{name}' of {folder} is not in it any more" for name in sorted(gone)
-            )
+            continue
+        kept = {sweep.name for sweep in plan.runs[folder].pruning}
+        for name in sorted(sweeps - kept):
+            yield f"the sweep '{name}' of {folder} is not in it any more"
 
 
 def name_some_runs(names: list[str], most: int = 3) -> str:
