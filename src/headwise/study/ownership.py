@@ -147,10 +147,13 @@ def name_some_runs(names: list[str], most: int = 3) -> str:
 def plan_changes(before: dict[str, Any], now: dict[str, Any], path: str = "") -> Iterator[str]:
     """Changes of a plan that results were made from: `training.epochs was 20 and is 30`."""
     for key in sorted({*before, *now}):
-        name, old, new = f"{path}{key}", before.get(key), now.get(key)
+        name = f"{path}{key}"
+        old = before.get(key)
+        new = now.get(key)
+        moved = path == "data." and file_names(old) == file_names(new)
         if name == "pruning":
             yield from sweep_differences(by_name(old), by_name(new))
-        elif name in FREE or old == new or (path == "data." and file_names(old) == file_names(new)):
+        elif name in FREE or old == new or moved:
             continue
         elif isinstance(old, dict) and isinstance(new, dict):
             yield from plan_changes(old, new, f"{name}.")
@@ -164,20 +167,16 @@ def file_names(files: Any) -> Any:
 
 
 def by_name(sweeps: Any) -> dict[str, dict[str, Any]]:
-    """Sweeps by their names."""
-    return {
-        sweep.get("name", ""): sweep
-        for sweep in ([sweeps] if isinstance(sweeps, dict) else sweeps or [])
-    }
+    """The sweeps of a plan's file, one table or a list of them or none, by their names."""
+    listed = [sweeps] if isinstance(sweeps, dict) else sweeps or []
+    return {sweep.get("name", ""): sweep for sweep in listed}
 
 
 def sweep_differences(
     before: dict[str, dict[str, Any]], now: dict[str, dict[str, Any]]
 ) -> Iterator[str]:
-    """Of the sweeps that are in both plans; sweeps may come and go."""
+    """Changes of the sweeps that are in both plans; sweeps may come and go."""
     for name in before.keys() & now.keys():
         where = f"in the sweep '{name}' " if name else ""
-        yield from (
-            f"{where}{difference}"
-            for difference in plan_changes(before[name], now[name], "pruning.")
-        )
+        for change in plan_changes(before[name], now[name], "pruning."):
+            yield f"{where}{change}"

@@ -378,8 +378,9 @@ def read_seed_table(folder: Path) -> SeedTable | None:
         first_rows = table.drop_duplicates("setting").set_index("setting")[columns]
         settings = {str(name): dict(row) for name, row in first_rows.iterrows()}
         values: dict[tuple[str, str], float] = {}
-        for row in table.dropna(subset=["value"]).itertuples():
-            values[str(row.setting), str(row.measure)] = float(row.value)
+        measured = table.dropna(subset=["value"])
+        for row in measured.to_dict("records"):
+            values[str(row["setting"]), str(row["measure"])] = float(row["value"])
         against = {name: model["against"] for name, model in facts.get("settings", {}).items()}
     except FileNotFoundError:
         return None
