@@ -28,10 +28,11 @@ from attention.families import STACK, T5, batch, build, output, tiny
 from headwise.attention import classifies, start_token
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
+from headwise.folders import MODEL, SUMS, record
 from headwise.heads import Head, HeadMask, Site
 from headwise.loading import load
 from headwise.model import Model
-from headwise.model_files import SUMS, WEIGHTS
+from headwise.model_files import MARK, WEIGHTS
 from headwise.options import Architecture
 from headwise.tasks.objective import predict
 from headwise.training.loss import loss_forward
@@ -65,14 +66,14 @@ def layout_in(folder: Path) -> Any:
 
 
 def unlisted(folder: Path) -> Path:
-    """A model's folder as other programs write it: without the list of sums."""
-    (folder / SUMS).unlink()
-    return folder
+    """A model's folder as other programs write it: without the list of sums, and without a word about one."""
+    return tampered(folder)
 
 
 def tampered(folder: Path, **changes: Any) -> Path:
     """A model's folder with other values in its configuration."""
     config = json.loads((folder / "config.json").read_text())
+    config.pop(MARK, None)
     (folder / "config.json").write_text(json.dumps(config | changes))
     (folder / SUMS).unlink(missing_ok=True)
     return folder
@@ -321,7 +322,7 @@ def test_a_list_of_sums_names_nothing_outside_its_folder(translator: Model, tmp_
     folder = translator.save(tmp_path / "model")
     digest = hashlib.sha256(b"mine").hexdigest()
     for name in ("../victim", str(tmp_path / "victim"), "", "."):
-        (folder / SUMS).write_text(f"{digest}  {name}\n")
+        (folder / SUMS).write_text(record(MODEL, [(name, digest)]))
         for use in (load, translator.save):
             with pytest.raises(HeadwiseError, match="SHA256SUMS is damaged"):
                 use(folder)
@@ -489,9 +490,9 @@ def test_the_start_token_may_stand_in_the_generation_settings_alone(
     family: str, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
     folder = Model(tiny(family), tokenizer, family).save(tmp_path / "model")
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((unlisted(folder) / "config.json").read_text())
     del config["decoder_start_token_id"]
-    (unlisted(folder) / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config))
     settings = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(
         json.dumps(settings | {"decoder_start_token_id": 3})
@@ -786,8 +787,17 @@ def test_every_damaged_file_is_noticed(translator: Model, pruned: bool, tmp_path
                 (folder / name).write_bytes(damage)
             if name not in ("README.md", SUMS):
                 refused(folder, name)
-            elif name == SUMS and damage is not None:
-                refused(folder, "is damaged")
+            elif name == SUMS:
+                refused(folder, "its SHA256SUMS is missing" if damage is None else "is damaged")
             else:
                 assert load(folder).heads
         (folder / name).write_bytes(content)
+    listed = (folder / SUMS).read_text()
+    for place in range(0, len(listed), 11):  # one digit, anywhere, also in the line of a README
+        digit = "1" if listed[place] == "0" else "0"
+        (folder / SUMS).write_text(listed[:place] + digit + listed[place + 1 :])
+        refused(folder, SUMS)
+    for gone in range(1, listed.count("\n")):  # a line
+        lines = listed.splitlines(keepends=True)
+        (folder / SUMS).write_text("".join(lines[:gone] + lines[gone + 1 :]))
+        refused(folder, SUMS)

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
-from headwise.files import below, sha256
+from headwise.files import below, checked_name, sha256
+from headwise.folders import MODEL, SUMS, new_folder, record, sums
 from headwise.heads import HeadMask
-from headwise.model_files import MODEL_FILES, NOTE, README, SUMS, new_folder, refuse_damage, sums
+from headwise.model_files import MODEL_FILES, NOTE, README, refuse_damage
 from headwise.report.format import size
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ class FileToPush:
     @property
     def bytes(self) -> bytes:
         return self.content if isinstance(self.content, bytes) else self.content.read_bytes()
+
+    @property
+    def source(self) -> str:
+        """Where it comes from, in words."""
+        return "made now" if isinstance(self.content, bytes) else f"from {self.content}"
 
     def equals(self, remote: Any) -> bool:
         """Whether it is the same as the hub's file: by SHA-256 for large files, by git's SHA-1 for others."""
@@ -89,6 +95,7 @@ class Upload:
     def __str__(self) -> str:
         states = {item.name: self.state(item) for item in self.items}
         width = max(map(len, states))
+        wide = max(map(len, states.values()))
         total = size(sum(item.size for item in self.items))
         state = self.remote.trouble
         if not state and self.remote.exists:
@@ -97,7 +104,7 @@ class Upload:
             state = f"is not there: it will be made, {'public' if self.public else 'private'}"
         lines = [f"To {self.repo}, which {state}: {len(self.items)} files, {total}"]
         lines += [
-            f"  {item.name:{width}}  {size(item.size):>10}  {states[item.name]}".rstrip()
+            f"  {item.name:{width}}  {size(item.size):>10}  {states[item.name]:{wide}}  {item.source}"
             for item in self.items
         ]
         return "\n".join(
@@ -189,6 +196,7 @@ def push(
     folder, run, row = locate_model(Path(model))
     refuse_damage(folder)
     names = [name for name, _ in sums(folder) if below(folder, name).is_file()]
+    refuse_links(folder, [*names, README, SUMS])
     if not names:
         raise HeadwiseError(
             f"{folder} has no {SUMS}, so nothing says which of its files are the model: save it with "
@@ -266,6 +274,7 @@ def locate_model(place: Path) -> tuple[Path, FinishedRun | None, Row | None]:
                 f"The study in {place} chose no smaller model: push one of {place}/pruned/."
             )
         folder = below(place / "pruned", chosen)
+        refuse_links(place, [f"pruned/{chosen}"])
     if not (folder / "config.json").is_file():
         raise HeadwiseError(
             f"{folder} has no config.json: give the folder of a model, or of a finished study."
@@ -281,6 +290,19 @@ def locate_model(place: Path) -> tuple[Path, FinishedRun | None, Row | None]:
         if row["setting"] == folder.name:
             return folder, run, row
     return folder, run, None
+
+
+def refuse_links(folder: Path, names: Sequence[str]) -> None:
+    """Raise HeadwiseError where the way from a folder to one of its files goes over a link: what would be sent might
+    lie anywhere."""
+    for name in names:
+        path = below(folder, name)
+        while path != folder:
+            if path.is_symlink():
+                raise HeadwiseError(
+                    f"{path} is a link to {path.readlink()}, so it is not sent: copy the file to the place of the link."
+                )
+            path = path.parent
 
 
 def layout_in_folder(folder: Path) -> HeadMask | None:
@@ -334,17 +356,18 @@ def name_some_files(names: Sequence[str]) -> str:
 
 def export_items(folder: Path, taken: set[str]) -> tuple[list[FileToPush], list[str]]:
     """The files of an exported folder, below its own name, and a note on what else is there."""
-    if not (folder / SUMS).is_file():
+    if not sums(folder):
         raise HeadwiseError(
             f"{folder} has no {SUMS}, so it is no folder that headwise export wrote: export again."
         )
-    refuse_damage(folder)
-    name = folder.absolute().name
+    refuse_damage(folder, free=())
+    name = checked_name(folder.absolute().name, "--export")
     if name in taken:
         raise HeadwiseError(
             f"{name} is in the repository twice: give {folder} another name, such as onnx."
         )
     names = [file for file, _ in sums(folder)]
+    refuse_links(folder, [*names, SUMS])
     return [FileToPush(f"{name}/{file}", below(folder, file)) for file in [*names, SUMS]], left_out(
         folder, names
     )
@@ -355,11 +378,11 @@ def sums_of(items: Sequence[FileToPush]) -> str:
     lines = []
     for item in items:
         if isinstance(item.content, Path):
-            lines.append(f"{sha256(item.content)}  {item.name}\n")
+            lines.append((item.name, sha256(item.content)))
     for item in items:
         if item.name == README:
-            lines.append(f"{hashlib.sha256(item.bytes).hexdigest()}  {item.name}\n")
-    return "".join(lines)
+            lines.append((item.name, hashlib.sha256(item.bytes).hexdigest()))
+    return record(MODEL, lines)
 
 
 def card_of(

@@ -6,21 +6,20 @@ Without torch, so that a wrong path is refused at once.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 
-from headwise.errors import HeadwiseError, WriteError
+from headwise.errors import HeadwiseError
 from headwise.files import below, is_inside, is_name, sha256
+from headwise.folders import MODEL, SUMS, holds, record, sums, unchanged
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"  # of weights in several files
-SUMS = "SHA256SUMS"  # of every file that `save` wrote; `sha256sum --check` reads it
 PARTIAL = ".headwise-partial"  # where `save` writes before anything is replaced
 README = "README.md"
+MARK = "headwise_sums"  # of config.json: `save` wrote a record beside it
 MODEL_FILES = re.compile(  # what loading a model may read
     r"(config|generation_config|modules|special_tokens_map|added_tokens|(pre)?processor_config)\.json|merges\.txt"
     r"|(tokenizer|vocab|chat_template).*|.*\.(safetensors|safetensors\.index\.json|model|spm)|(pytorch_)?model.*\.bin.*"
@@ -47,65 +46,6 @@ SENTENCE_TRANSFORMERS = (
 )
 
 
-def sums(folder: Path) -> list[tuple[str, str]]:
-    """Name and SHA-256 of every file that `save` wrote to a folder; a `save` that was killed leaves two of a name."""
-    if not (folder / SUMS).is_file():
-        return []
-    lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
-    entries: list[tuple[str, str]] = []
-    for line in lines:
-        digest, _, name = line.partition("  ")
-        if not re.fullmatch("[0-9a-f]{64}", digest) or not is_inside(name):
-            entries.clear()
-            break
-        entries.append((name, digest))
-    if not entries:
-        raise HeadwiseError(
-            f"{folder / SUMS} is damaged: copy or save the model again, or delete that file."
-        )
-    return entries
-
-
-@contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which then takes the place of `folder`: completely, or not at all. Raises HeadwiseError
-    where there is something already."""
-    try:
-        place = folder.resolve()  # where its links lead
-        taken = place.exists() and (not place.is_dir() or any(place.iterdir()))
-    except (OSError, RuntimeError, ValueError) as error:
-        # The name is too long or has a NUL in it, or links lead in a circle.
-        reason = getattr(error, "strerror", None) or error
-        raise HeadwiseError(
-            f"{str(folder)[:200]!r} cannot be a folder ({reason}): choose a new one."
-        ) from None
-    if taken:
-        raise HeadwiseError(f"{place} is not empty: choose a new folder.")
-    # With the process's number, so that what two of them write never mixes.
-    temporary = place.with_name(f".{place.name}.{os.getpid()}.partial")
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        yield temporary
-        if place.exists():
-            place.rmdir()  # it is empty
-        temporary.rename(place)
-    except OSError as error:
-        raise WriteError(
-            f"{place} could not be written ({error.strerror or error}): choose another folder or free some space."
-        ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def seal(folder: Path) -> None:
-    """Write SHA256SUMS over all files of a folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    (folder / SUMS).write_text(
-        "".join(f"{sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in files)
-    )
-
-
 def written_before(folder: Path) -> set[str]:
     """The files of an earlier `save` that are as it wrote them: they may be replaced.
 
@@ -115,11 +55,12 @@ def written_before(folder: Path) -> set[str]:
         raise HeadwiseError(
             f"The model cannot be saved to {folder}, which is a file: choose an empty or new folder."
         )
-    listed = sums(folder)
-    ours = set()
-    for name, digest in listed:
-        if below(folder, name).is_file() and sha256(below(folder, name)) == digest:
-            ours.add(name)
+    if (folder / SUMS).exists() and holds(folder) != MODEL:
+        sums(folder)  # refuses a record that is damaged
+        raise HeadwiseError(
+            f"The model cannot be saved to {folder}, whose {SUMS} is not that of a model: choose an empty or new folder."
+        )
+    ours = unchanged(folder)
     names = sorted(path.name for path in folder.glob("*") if MODEL_FILES.fullmatch(path.name))
     other = [name for name in names if name not in ours]
     if other:
@@ -170,10 +111,9 @@ def replace(folder: Path, partial: Path, before: set[str]) -> None:
     )
     users = [name for name in files if below(folder, name).exists() and name not in before]
     new = {name: sha256(below(partial, name)) for name in files if name not in users}
-    lines = [f"{digest}  {name}\n" for name, digest in new.items()]
-    old = [f"{digest}  {name}\n" for name, digest in sums(folder)]
-    (partial / "now").write_text("".join(dict.fromkeys([*old, *lines])))
-    (partial / "then").write_text("".join(lines))
+    both = dict.fromkeys([*sums(folder), *new.items()])
+    (partial / "now").write_text(record(MODEL, both))
+    (partial / "then").write_text(record(MODEL, new.items()))
     (partial / "now").replace(folder / SUMS)
     for name in new:
         below(folder, name).parent.mkdir(parents=True, exist_ok=True)
@@ -183,19 +123,45 @@ def replace(folder: Path, partial: Path, before: set[str]) -> None:
     (partial / "then").replace(folder / SUMS)
 
 
-def refuse_damage(folder: Path) -> None:
-    """Raise HeadwiseError for a model's folder whose files are not as `save` wrote them; a README may change."""
+def mark(folder: Path) -> None:
+    """Note in a model's configuration that a record stands beside it, so that it is missed."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**config, MARK: True}, indent=2, sort_keys=True) + "\n")
+
+
+def is_marked(folder: Path) -> bool:
+    """Whether the configuration in a folder says that there is a record; damaged ones are refused elsewhere."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(config, dict) and bool(config.get(MARK))
+
+
+def refuse_damage(folder: Path, free: Collection[str] = (README,)) -> None:
+    """Raise HeadwiseError for a model's folder whose files are not as `save` wrote them, or whose record is gone.
+
+    free: files that may have changed: the user's own words about the model.
+    """
+    advice = (
+        "Copy or save the model again; if you changed it yourself, or another program did, delete "
+        f"{SUMS} and {MARK} in config.json."
+    )
     listed = sums(folder)
+    if not listed and is_marked(folder):
+        raise HeadwiseError(
+            f"{folder} is incomplete: its {SUMS} is missing, or of another program. {advice}"
+        )
     for name, digest in listed:
-        if not name.endswith(".md") and not below(folder, name).is_file():
+        if name in free:
+            continue
+        if not below(folder, name).is_file():
             raise HeadwiseError(
                 f"{folder} is incomplete: it lacks {name}. Copy or save the model again."
             )
-        if not name.endswith(".md") and sha256(below(folder, name)) != digest:
-            raise HeadwiseError(
-                f"{folder} is damaged: {name} is not as it was saved. Copy or save the model again; if you changed it "
-                f"yourself, delete {SUMS}."
-            )
+        if sha256(below(folder, name)) != digest:
+            raise HeadwiseError(f"{folder} is damaged: {name} is not as it was saved. {advice}")
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -224,6 +190,12 @@ def folder_of(spec: str | Path) -> Path:
     """
     path = Path(spec)
     name = str(spec)
+    try:
+        path.exists()
+    except OSError as error:  # a name that is too long, or a folder that may not be read
+        raise HeadwiseError(
+            f"{name[:100]!r} cannot be the name of a model ({error.strerror}): give a folder or a hub id."
+        ) from None
     is_path = name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1
     if is_path and not path.exists():
         raise HeadwiseError(

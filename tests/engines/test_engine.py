@@ -13,7 +13,7 @@ from pruned import language_model, uneven
 import headwise as hw
 from headwise.engines.engine import engine, markdown_table
 from headwise.families import COLUMNS
-from headwise.model_files import sums
+from headwise.folders import sums
 
 PAGE = Path(__file__).parents[2] / "docs/howto/export.md"
 

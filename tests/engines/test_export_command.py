@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from headwise import cli
 from headwise.errors import HeadwiseError
-from headwise.model_files import sums
+from headwise.folders import sums
 
 
 @pytest.fixture(scope="module")

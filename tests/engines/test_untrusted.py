@@ -17,7 +17,7 @@ from pruned import language_model, uneven
 import headwise as hw
 from headwise.engines import mlx_folder
 from headwise.engines.engine import engine
-from headwise.model_files import SUMS
+from headwise.folders import SUMS
 
 
 def small() -> hw.Model:
@@ -35,6 +35,7 @@ def folder(saved: Path, tmp_path: Path) -> Path:
     """A copy to tamper with, without the sums that would show it."""
     shutil.copytree(saved, tmp_path / "model")
     (tmp_path / "model" / SUMS).unlink()
+    change(tmp_path / "model" / "config.json", headwise_sums=False)
     return tmp_path / "model"
 
 

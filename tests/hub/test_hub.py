@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -20,9 +21,9 @@ import headwise as hw
 from headwise import cli
 from headwise.errors import HeadwiseError
 from headwise.files import sha256
+from headwise.folders import EXPORT, MODEL, record, seal, sums
 from headwise.heads import HeadMask
 from headwise.model import Model
-from headwise.model_files import seal
 
 REPO = "me/small"
 
@@ -124,7 +125,7 @@ def test_a_repository_with_another_model_is_refused(hub: Hub, small: Path) -> No
 def test_exports_go_along_under_their_names(hub: Hub, small: Path, tmp_path: Path) -> None:
     (tmp_path / "pt2").mkdir()
     (tmp_path / "pt2" / "model.pt2").write_bytes(b"a program")
-    seal(tmp_path / "pt2")
+    seal(tmp_path / "pt2", EXPORT)
     (tmp_path / "pt2" / "mine.txt").write_text("mine")
     shown = str(hw.push(small, REPO, [tmp_path / "pt2"], yes=True))
     assert {"pt2/model.pt2", "pt2/SHA256SUMS"} <= hub.files[REPO].keys()
@@ -144,12 +145,9 @@ def test_the_files_can_be_written_to_a_folder_instead(
         f"{tmp_path}/look\n"
     )
     assert hw.load(tmp_path / "look").heads.total == hw.load(small).heads.total
-    sums = dict(
-        reversed(line.split("  "))
-        for line in (tmp_path / "look" / "SHA256SUMS").read_text().splitlines()
-    )
-    assert all(sha256(tmp_path / "look" / name) == digest for name, digest in sums.items())
-    assert "README.md" in sums and not hub.written
+    listed = dict(sums(tmp_path / "look"))
+    assert all(sha256(tmp_path / "look" / name) == digest for name, digest in listed.items())
+    assert "README.md" in listed and not hub.written
 
 
 def test_the_command_sends_only_when_told(hub: Hub, small: Path) -> None:
@@ -224,6 +222,9 @@ def test_folders_that_headwise_did_not_write_are_refused(
         hw.push(small, REPO)
     config.write_text(before)
     (small / "SHA256SUMS").unlink()
+    with pytest.raises(HeadwiseError, match="its SHA256SUMS is missing"):
+        hw.push(small, REPO)
+    config.write_text(before.replace('"headwise_sums": true,', ""))
     with pytest.raises(HeadwiseError, match="no SHA256SUMS"):
         hw.push(small, REPO)
 
@@ -251,3 +252,62 @@ def call(*words: object) -> str:
     if result.exception is not None:
         raise result.exception
     return result.stdout
+
+
+@pytest.mark.parametrize("place", ["notes.md", "README.md", "more"])
+def test_a_link_is_not_followed(hub: Hub, small: Path, tmp_path: Path, place: str) -> None:
+    """Neither of a file that the record names, nor of a folder, nor of the words about a model."""
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "key.md").write_text("a secret")
+    listed = dict(sums(small))
+    if place == "more":
+        (small / "more").symlink_to(private)
+        listed["more/key.md"] = sha256(private / "key.md")
+    else:
+        (small / place).unlink(missing_ok=True)
+        (small / place).symlink_to(private / "key.md")
+        listed[place] = sha256(private / "key.md")
+    (small / "SHA256SUMS").write_text(record(MODEL, listed.items()))
+    with pytest.raises(HeadwiseError, match=f"{place} is a link to .*, so it is not sent"):
+        hw.push(small, REPO, yes=True)
+    assert not hub.written
+
+
+def test_words_that_are_not_the_models_card_are_checked_like_all_files(
+    hub: Hub, small: Path
+) -> None:
+    (small / "notes.md").write_text("as written")
+    listed = {**dict(sums(small)), "notes.md": sha256(small / "notes.md")}
+    (small / "SHA256SUMS").write_text(record(MODEL, listed.items()))
+    hw.push(small, REPO)
+    (small / "notes.md").write_text("a secret")
+    with pytest.raises(HeadwiseError, match=r"notes\.md is not as it was saved"):
+        hw.push(small, REPO)
+
+
+def test_the_preview_names_the_path_of_every_file(hub: Hub, small: Path) -> None:
+    upload = hw.push(small, REPO)
+    lines = str(upload).splitlines()
+    for item in upload.items:
+        (line,) = (line for line in lines if line.split()[:1] == [item.name])
+        where = "made now" if isinstance(item.content, bytes) else f"from {item.content}"
+        assert line.endswith(where)
+    assert f"from {small / 'config.json'}" in str(upload)
+
+
+@pytest.mark.parametrize("chosen", ["../../secretmodel", "/secretmodel", ".", ".hidden"])
+def test_a_choice_of_another_hand_leads_to_no_other_model(
+    hub: Hub, small: Path, tmp_path: Path, chosen: str
+) -> None:
+    small.rename(tmp_path / "secretmodel")
+    run = tmp_path / "runs" / "run"
+    (run / "pruned").mkdir(parents=True)
+    (run / "run.json").write_text(json.dumps({"chosen": chosen}))
+    with pytest.raises(HeadwiseError, match=r"run\.json has the name "):
+        hw.push(run, REPO, yes=True)
+    (run / "run.json").write_text(json.dumps({"chosen": "linked"}))
+    (run / "pruned" / "linked").symlink_to(tmp_path / "secretmodel")
+    with pytest.raises(HeadwiseError, match=r"linked is a link to "):
+        hw.push(run, REPO, yes=True)
+    assert not hub.written

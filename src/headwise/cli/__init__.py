@@ -127,6 +127,7 @@ def main() -> None:
         "TRANSFORMERS_VERBOSITY": "error",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_HUB_VERBOSITY": "error",
+        "USE_HUB_KERNELS": "NO",  # code that transformers would fetch for some models
     }
     for name, value in {
         **quiet,

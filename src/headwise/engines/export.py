@@ -9,8 +9,8 @@ from headwise.attention.capture import refuse_captured
 from headwise.attention.offload import refuse_offloaded
 from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
+from headwise.folders import EXPORT, new_folder, seal
 from headwise.model import Model
-from headwise.model_files import new_folder, seal
 
 
 def export(
@@ -41,7 +41,7 @@ def export(
     folder = Path(out)
     with new_folder(folder) as unfinished:
         notes = target.function(model, unfinished, dtype or target.types[0])
-        seal(unfinished)
+        seal(unfinished, EXPORT)
     for note in notes:
         say(note)
     return folder

@@ -1,0 +1,199 @@
+"""Folders that commands write in: new, empty, or headwise's own by the record in it; any other keeps what is in it.
+
+The record is `SHA256SUMS`, which `sha256sum --check` reads: a line for each file, below one that says what the folder
+holds and seals the others. A file that the record does not name, or that is no longer as it was written, is the user's.
+A study has records of its own, one for each step (study/records.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from headwise.errors import HeadwiseError, WriteError
+from headwise.files import below, is_inside, sha256
+from headwise.heads import write_bytes, write_text
+
+SUMS = "SHA256SUMS"
+HEADER = re.compile(r"# headwise (model|export|results): ([0-9a-f]{64})")
+LINE = re.compile(r"([0-9a-f]{64})  (.*)")
+MODEL, EXPORT, RESULTS = "model", "export", "results"  # what a folder holds
+
+
+def record(holds: str, lines: Iterable[tuple[str, str]]) -> str:
+    """The text of a record. lines: name and SHA-256 of every file; of a file that is replaced, both sums."""
+    text = "".join(f"{digest}  {name}\n" for name, digest in lines)
+    return f"# headwise {holds}: {hashlib.sha256(text.encode()).hexdigest()}\n{text}"
+
+
+def holds(folder: Path) -> str | None:
+    """What headwise wrote in a folder: `model`, `export` or `results`; None without a record of its own."""
+    header = HEADER.fullmatch(first_line(folder))
+    return header[1] if header else None
+
+
+def first_line(folder: Path) -> str:
+    try:
+        with (folder / SUMS).open(encoding="utf-8", errors="replace") as file:
+            return file.readline(200).rstrip("\n")
+    except OSError:
+        return ""
+
+
+def sums(folder: Path) -> list[tuple[str, str]]:
+    """Name and SHA-256 of every file in the record of a folder; nothing without a record.
+
+    Raises HeadwiseError for a record that is not as it was written. A list of sums of another program is no record.
+    """
+    if not first_line(folder).startswith("# headwise"):
+        return []
+    text = (folder / SUMS).read_text(encoding="utf-8", errors="replace")
+    _, _, lines = text.partition("\n")
+    entries = []
+    for line in lines.splitlines():
+        entry = LINE.fullmatch(line)
+        if entry and is_inside(entry[2]):
+            entries.append((entry[2], entry[1]))
+    kind = holds(folder)
+    if kind is None or not entries or record(kind, entries) != text:
+        raise HeadwiseError(
+            f"{folder / SUMS} is damaged, so nothing says which files are whole: copy or write the folder again."
+        )
+    return entries
+
+
+def seal(folder: Path, holds: str) -> None:
+    """Write the record of all files of a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    lines = [(path.relative_to(folder).as_posix(), sha256(path)) for path in files]
+    (folder / SUMS).write_text(record(holds, lines))
+
+
+def unchanged(folder: Path) -> set[str]:
+    """The files of a folder that are as its record says: they are ours, and may be replaced."""
+    ours = set()
+    for name, digest in sums(folder):
+        path = below(folder, name)
+        if path.is_file() and not path.is_symlink() and sha256(path) == digest:
+            ours.add(name)
+    return ours
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which then takes the place of `folder`: completely, or not at all. Raises HeadwiseError
+    where there is something already."""
+    place = refuse_used(folder)
+    # With the process's number, so that what two of them write never mixes.
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.partial")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        yield temporary
+        if place.exists():
+            place.rmdir()  # it is empty
+        temporary.rename(place)
+    except OSError as error:
+        raise WriteError(
+            f"{place} could not be written ({error.strerror or error}): choose another folder or free some space."
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def refuse_used(folder: Path) -> Path:
+    """Where a folder is when its links are followed. Raises HeadwiseError for one that is neither new nor empty."""
+    try:
+        place = folder.resolve()
+        used = place.exists() and (not place.is_dir() or any(place.iterdir()))
+    except (OSError, RuntimeError, ValueError) as error:
+        # The name is too long or has a NUL in it, or links lead in a circle.
+        reason = getattr(error, "strerror", None) or error
+        raise HeadwiseError(
+            f"{str(folder)[:200]!r} cannot be a folder ({reason}): choose a new one."
+        ) from None
+    if used:
+        raise HeadwiseError(f"{place} is not empty: choose a new folder.")
+    return place
+
+
+def refuse_other_files(folder: Path, names: Sequence[str]) -> None:
+    """Raise HeadwiseError for a folder in which results would stand among other files, or take their place.
+
+    names: what may be written or removed; `figures/` stands for all files in that folder.
+    """
+    try:
+        found = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise HeadwiseError(
+            f"{folder} was to be written to, but that is not possible ({error.strerror})."
+        ) from None
+    if found and holds(folder) != RESULTS:
+        raise HeadwiseError(
+            f"Results were to be written to {folder}, where there is something else ({', '.join(found[:3])}): choose a "
+            "new or empty folder with --out."
+        )
+    ours = unchanged(folder)
+    for name in files_of(folder, names):
+        if name not in ours:
+            raise HeadwiseError(
+                f"{below(folder, name)} would be replaced, but headwise did not write it, or it was changed since: move "
+                "it away, or choose another --out."
+            )
+
+
+def files_of(folder: Path, names: Sequence[str]) -> Iterator[str]:
+    """Those of some names that are there, and the files of the folders among them."""
+    for name in names:
+        path = below(folder, name.removesuffix("/"))
+        if path.is_dir() and name.endswith("/"):
+            for file in sorted(path.rglob("*")):
+                if not file.is_dir():
+                    yield file.relative_to(folder).as_posix()
+        elif path.exists() or path.is_symlink():
+            yield name.removesuffix("/")
+
+
+def write_files(folder: Path, contents: Mapping[str, str | bytes]) -> list[Path]:
+    """Write files into a folder that the caller made, each completely or not at all. Returns their paths."""
+    paths = []
+    for name, content in contents.items():
+        path = below(folder, name)
+        if isinstance(content, bytes):
+            write_bytes(path, content)
+        else:
+            write_text(path, content)
+        paths.append(path)
+    return paths
+
+
+def write_results(
+    folder: Path, contents: Mapping[str, str | bytes], names: Sequence[str]
+) -> list[Path]:
+    """Write results into a folder, instead of those of an earlier command, which are removed once all is written.
+
+    names: of all files that such results may have (`refuse_other_files`). Of a killed command the record names old and
+    new files, so that the next one may replace them. Returns the paths of what was written.
+    """
+    refuse_other_files(folder, [*names, *contents])
+    before = dict(sums(folder))
+    old = {*files_of(folder, names)} - contents.keys()
+    new = {}
+    for name, content in contents.items():
+        data = content if isinstance(content, bytes) else content.encode()
+        new[name] = hashlib.sha256(data).hexdigest()
+    both = dict.fromkeys([*before.items(), *new.items()])
+    write_text(folder / SUMS, record(RESULTS, both))
+    paths = write_files(folder, contents)
+    for name in old:
+        below(folder, name).unlink()
+    others = {name: digest for name, digest in before.items() if name not in old}
+    write_text(folder / SUMS, record(RESULTS, {**others, **new}.items()))
+    return paths
