@@ -30,10 +30,22 @@ def interval(draws: np.ndarray, axis: int | None = 0) -> tuple[np.ndarray, np.nd
 
 
 def draws(units: int, seed: int, dtype: type[np.floating] = np.float64) -> Iterator[np.ndarray]:
-    """How often each unit is drawn: tables of resamples x units, RESAMPLES rows in all."""
-    table = _table if units <= _CACHED else _table.__wrapped__
-    for number in range(RESAMPLES // _TABLE):
-        yield table(units, seed, number).astype(dtype)
+    """How often each unit is drawn: tables of resamples x units, RESAMPLES rows in all.
+
+    Of many units only a few resamples are in memory at once. They are drawn by counting random numbers, which takes a
+    tenth of the time of a multinomial draw.
+    """
+    if units <= _CACHED:
+        for number in range(RESAMPLES // _TABLE):
+            yield _table(units, seed, number).astype(dtype)
+        return
+    random = np.random.default_rng((seed, units))
+    rows = max(1, _TABLE * _CACHED // units)
+    for first in range(0, RESAMPLES, rows):
+        table = np.empty((min(rows, RESAMPLES - first), units), dtype)
+        for row in table:
+            row[:] = np.bincount(random.integers(units, size=units), minlength=units)
+        yield table
 
 
 @lru_cache(maxsize=RESAMPLES // _TABLE)
@@ -120,6 +132,20 @@ def rank_interval(r: float, n: int) -> tuple[float, float]:
         return float("nan"), float("nan")
     margin = Z * ((1 + r**2 / 2) / (n - 3)) ** 0.5
     return float(np.tanh(np.arctanh(r) - margin)), float(np.tanh(np.arctanh(r) + margin))
+
+
+def resampled_sums(statistics: np.ndarray) -> np.ndarray:
+    """The sums of every resample of sentences, drawn as `resamples` does, without holding all draws: RESAMPLES x
+    columns. statistics: sentences x columns, whole numbers."""
+    random = np.random.default_rng(SEED)
+    sentences = len(statistics)
+    shares = np.full(sentences, 1 / sentences)
+    rows = max(1, min(_TABLE, _TABLE * _CACHED // sentences))
+    parts = []
+    for first in range(0, RESAMPLES, rows):
+        count = min(rows, RESAMPLES - first)
+        parts.append(random.multinomial(sentences, shares, size=count) @ statistics)
+    return np.concatenate(parts)
 
 
 def resamples(sentences: int) -> np.ndarray:

@@ -372,7 +372,9 @@ def _furthest(both: pd.DataFrame) -> str:
 def _maps(drawn: Mapping[str, pd.DataFrame], kind: str) -> Figure:
     panels = []
     for measure, both in drawn.items():
-        panels.append(_change_map(measure, both[both["kind"] == kind]))
+        rows = both[both["kind"] == kind]
+        if len(rows):  # a run may have scored other kinds by this measure
+            panels.append(_change_map(measure, rows))
     return Figure(
         f"score-differences-{kind}",
         f"{capital(KIND_NAMES[kind])}: scores of B minus those of A",
