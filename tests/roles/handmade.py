@@ -51,10 +51,10 @@ def random_weights(
     scores = 2 * torch.randn(
         len(passage.ids), heads, passage.ids.shape[1], keys.ids.shape[1], generator=generator
     )
-    hidden = ~keys.there[:, None, None]
+    hidden = ~keys.mask[:, None, None]
     if passage.causal:
         hidden = hidden | ~torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-    return scores.masked_fill(hidden, -1e9).softmax(-1) * passage.there[:, None, :, None]
+    return scores.masked_fill(hidden, -1e9).softmax(-1) * passage.mask[:, None, :, None]
 
 
 def looking(passage: Passage, where: Callable[[int, int], int | None], noise: Tensor) -> Tensor:

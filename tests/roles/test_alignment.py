@@ -108,7 +108,7 @@ def test_rest_at_the_end_of_the_source(sides: tuple[Passage, Passage]) -> None:
     target, source = sides
     weights = torch.zeros(3, 2, target.ids.shape[1], source.ids.shape[1])
     weights[:, 0] = (source.ids == END).float()[:, None]
-    weights[:, 1] = source.there.float()[:, None] / source.there.sum(1)[:, None, None]
+    weights[:, 1] = source.mask.float()[:, None] / source.mask.sum(1)[:, None, None]
     found = values(sink(target, source), weights, target, source)["sink"]
     assert found[0] == 1 and found[1].item() == pytest.approx(
         baselines(sink(target, source))["sink"]
@@ -125,7 +125,7 @@ def test_a_word_is_written_where_its_pieces_are_predicted_and_read_one_place_lat
     assert written.word_of[0].tolist() == aligned[0].word_of and not written.causal
     assert read.word_of[0].tolist() == [-1, *aligned[0].word_of[:-1]] and read.causal
     assert (
-        read.there.equal(written.there)
+        read.mask.equal(written.mask)
         and (read.word_of[1, len(aligned[1].ids) :] == -1).all()
         and size > 3
     )

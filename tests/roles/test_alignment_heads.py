@@ -18,7 +18,7 @@ from headwise.attention import capture
 from headwise.cli import app
 from headwise.heads import Head, HeadMask
 from headwise.roles.alignment import read_links
-from headwise.roles.alignment_heads import FRAME, maps, token_starts
+from headwise.roles.alignment_heads import FRAME, smoothed_maps, token_starts
 from headwise.roles.head_sets import grow
 from roles.aligning import FIRST, LATER, listener, pairs, spoken, translator
 
@@ -126,7 +126,7 @@ def test_the_times_that_transformers_reads() -> None:
 
     def hook(call) -> None:
         if call.site.kind == "cross":
-            drawn[call.site.layer] = maps(3, 40, config.median_filter_width, call)
+            drawn[call.site.layer] = smoothed_maps(3, 40, config.median_filter_width, call)
 
     with torch.no_grad(), capture(hf, model.discovery, hook=hook, weights=True):
         hf(**inputs)

@@ -34,7 +34,7 @@ def passages(start: int | None = 1, longest: int = 512, seed: int = 0) -> list[P
 def test_sequences_are_random_tokens_said_several_times(start: int | None) -> None:
     first, second = passages(start)
     size = LENGTH * REPEATS + (start is not None)
-    assert first.ids.shape == (20, size) and first.causal and first.there.all()
+    assert first.ids.shape == (20, size) and first.causal and first.mask.all()
     words = first.ids[:, -LENGTH * REPEATS :].view(20, REPEATS, LENGTH)
     assert (words == words[:, :1]).all() and all(
         len(set(row.tolist())) == LENGTH for row in words[:, 0]
@@ -80,7 +80,7 @@ def test_a_head_that_follows_repetition_scores_one(name: str, offset: int) -> No
 def test_repetition_against_a_slow_version(start: int | None) -> None:
     passage = passages(start)[0]
     weights = random_weights(passage, 2)[:3]
-    passage = Passage(passage.ids[:3], passage.there[:3], passage.word_of[:3], causal=True)
+    passage = Passage(passage.ids[:3], passage.mask[:3], passage.word_of[:3], causal=True)
     question = repetition(passage)
     found, chance = values(question, weights, passage), baselines(question)
     for name, offset in (("induction", 1), ("duplicate-token", 0), ("induction.-1", -1)):
@@ -175,7 +175,7 @@ def test_a_model_that_has_learnt_to_repeat_has_an_induction_head() -> None:
         optimiser.step()
     batches = (
         PassageBatch(
-            half, {"input_ids": p.ids, "attention_mask": p.there.long()}, {"decoder-self": (p,)}
+            half, {"input_ids": p.ids, "attention_mask": p.mask.long()}, {"decoder-self": (p,)}
         )
         for half, p in repeated_sequences(range(3, 64), None, 49, 0)
     )

@@ -18,8 +18,9 @@ from headwise.data.annotated import Annotated, Word
 from headwise.data.treebank import Treebank
 from headwise.heads import COLUMNS
 from headwise.roles.examples import (
-    LENGTH,
+    LONGEST,
     MOST,
+    SHORTEST,
     Shown,
     best_heads,
     examples,
@@ -161,7 +162,7 @@ def test_against_a_slow_script_on_the_stock_model(
     shown = examples(Subject(model, tokenizer, discover(model)), some, table)
     assert model.config._attn_implementation == before and json.loads(json.dumps(shown)) == shown
     assert [(each["layer"], each["head"]) for each in shown] == [(0, 1), (1, 2)]
-    short = [each for each in some if LENGTH[0] <= len(each.words) <= LENGTH[1]]
+    short = [each for each in some if SHORTEST <= len(each.words) <= LONGEST]
     assert shown[0]["sentences"] == shown[1]["sentences"] == len(short) > 10
     model.set_attn_implementation("eager")
     by_id = {each.id: each for each in short}

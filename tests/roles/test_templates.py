@@ -293,7 +293,7 @@ def test_delimiters() -> None:
     ]
     assert question.counts.tolist() == [[len(behind)], [0]]
     on_marks = looking(where, lambda row, query: comma if row == 0 else 0)
-    even = torch.ones_like(on_marks).tril() * where.there[:, None]
+    even = torch.ones_like(on_marks).tril() * where.mask[:, None]
     for weights, expected in ((on_marks, 1.0), (even, baselines(question)["delimiter"])):
         normal = (weights / weights.sum(-1, keepdim=True))[:, None]
         assert values(question, normal, where)["delimiter"].item() == pytest.approx(

@@ -139,10 +139,10 @@ def study_in(model: str) -> Run | None:
     if not (place / "plan.toml").is_file() or not (place / "model").is_dir():
         return None
     from headwise.progress import Progress
-    from headwise.study import read_plan
+    from headwise.study.ownership import plan_of_study
     from headwise.study.run import Run
 
-    return Run(read_plan(place / "plan.toml"), place, Progress(quiet=True))
+    return Run(plan_of_study(place), place, Progress(quiet=True))
 
 
 def results_folder(out: Path, names: Sequence[str]) -> Path:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, groupby
 from typing import Literal
 
 Kind = Literal["pronoun", "proper", "nominal"]
@@ -81,7 +80,8 @@ class Annotated:
     @classmethod
     def plain(cls, text: str, id: str = "") -> Annotated:
         """A sentence without annotation: its words are separated by blanks, without relations and governors."""
-        return cls(tuple(Word(form, form, "X", -1, "", "", True) for form in text.split()), id, id)
+        words = [Word(form, form, "X", -1, "", "", True) for form in text.split()]
+        return cls(tuple(words), id, id)
 
     def merged(self, glued: Collection[int]) -> Annotated:
         """The same sentence where each of these words is one with the word before it, written as in the text.
@@ -91,7 +91,9 @@ class Annotated:
         if not glued:
             return self
         new = merged_indices(len(self.words), glued)
-        units = [list(unit) for _, unit in groupby(range(len(self.words)), new.__getitem__)]
+        units: list[list[int]] = [[] for _ in range(new[-1] + 1)]
+        for old, unit_number in enumerate(new):
+            units[unit_number].append(old)
         spans = []
         for unit in units:
             end = max(self.spans[index][1] for index in unit)
@@ -126,16 +128,23 @@ class Annotated:
 
 def merged_indices(count: int, glued: Collection[int]) -> list[int]:
     """The index that each of `count` words has after `Annotated.merged`."""
-    return list(accumulate((index not in glued for index in range(1, count)), initial=0))[:count]
+    indices: list[int] = []
+    for index in range(count):
+        if not indices:
+            indices.append(0)
+        else:
+            indices.append(indices[-1] + (index not in glued))
+    return indices
 
 
 def lay_out(tokens: Sequence[tuple[str, bool]]) -> tuple[str, tuple[Span, ...]]:
     """The text of tokens (form, whether a blank follows), and the span of each in it; no blank at the end."""
-    starts = accumulate((len(form) + space for form, space in tokens), initial=0)
-    text = "".join(form + " " * space for form, space in tokens).rstrip(" ")
-    return text, tuple(
-        (start, start + len(form)) for start, (form, _) in zip(starts, tokens, strict=False)
-    )
+    text = ""
+    spans = []
+    for form, space in tokens:
+        spans.append((len(text), len(text) + len(form)))
+        text += form + " " * space
+    return text.rstrip(" "), tuple(spans)
 
 
 class Cycle(Exception):

@@ -108,8 +108,9 @@ def default_folder() -> Path:
 def listing(folder: str | Path | None = None) -> list[dict[str, str | int | float]]:
     """The catalogue as rows for a table; `here` counts the files that `folder` has already."""
     root = default_folder() if folder is None else Path(folder).expanduser()
-    return [
-        {
+    rows: list[dict[str, str | int | float]] = []
+    for entry in catalogue():
+        row = {
             "name": entry.name,
             "content": entry.content,
             "files": len(entry.files),
@@ -118,8 +119,8 @@ def listing(folder: str | Path | None = None) -> list[dict[str, str | int | floa
             "checksums": len(entry.files) - len(entry.unchecked),
             "licence": entry.licence,
         }
-        for entry in catalogue()
-    ]
+        rows.append(row)
+    return rows
 
 
 def get(
@@ -204,10 +205,12 @@ def _is_right(path: Path, file: RemoteFile, progress: Progress | None) -> bool:
 
 def _checksum(path: Path, file: RemoteFile) -> str | None:
     """The SHA-256 that a file must have: the catalogue's, or else that of its first download."""
+    if file.sha256:
+        return file.sha256
     kept = path.with_name(f"{path.name}.sha256")
-    return file.sha256 or (
-        kept.read_text(encoding="utf-8", errors="replace")[:64] if kept.is_file() else None
-    )
+    if kept.is_file():
+        return kept.read_text(encoding="utf-8", errors="replace")[:64]
+    return None
 
 
 def _fetch(file: RemoteFile, home: Path, progress: Progress | None) -> None:
@@ -230,16 +233,17 @@ def _fetch(file: RemoteFile, home: Path, progress: Progress | None) -> None:
     except ValueError as error:
         raise HeadwiseError(
             f"The download of {file.name} is damaged and was removed: expected SHA-256 {expected}, "
-            f"found {downloader.found}; try again later."
+            f"found {downloader.checksum}; try again later."
         ) from error
     if expected is None:
-        write_text(below(home, f"{file.name}.sha256"), f"{downloader.found}  {file.name}\n")
+        write_text(below(home, f"{file.name}.sha256"), f"{downloader.checksum}  {file.name}\n")
 
 
 @contextmanager
 def _quiet_pooch() -> Iterator[None]:
     """pooch logs every file to the terminal; the caller of `get` has `progress` for that."""
-    logger, level = pooch.get_logger(), pooch.get_logger().level
+    logger = pooch.get_logger()
+    level = logger.level
     logger.setLevel(logging.WARNING)
     try:
         yield
@@ -255,8 +259,10 @@ class ResumingDownloader:
     """
 
     def __init__(self, file: RemoteFile, part: Path, progress: Progress | None) -> None:
-        self.file, self.part, self.progress = file, part, progress
-        self.found = ""  # SHA-256 of the last whole download
+        self.file = file
+        self.part = part
+        self.progress = progress
+        self.checksum = ""  # SHA-256 of the last whole download
 
     @property
     def here(self) -> int:
@@ -264,19 +270,18 @@ class ResumingDownloader:
         return self.part.stat().st_size if self.part.exists() else 0
 
     def __call__(self, url: str, output_file: str, store: object) -> None:
-        if self.file.sha256 is None:
-            self.part.unlink(
-                missing_ok=True
-            )  # without a checksum a wrong continuation would go unnoticed
+        if self.file.sha256 is None:  # a wrong continuation would go unnoticed
+            self.part.unlink(missing_ok=True)
         if self.file.sha256 is None or self.here < self.file.bytes:
             self._download(url)
-        self.found = pooch.file_hash(str(self.part))
+        self.checksum = pooch.file_hash(str(self.part))
         self.part.replace(output_file)
 
     def _download(self, url: str) -> None:
         with self._response(url) as response:
             continues = response.headers.get("Content-Range", "").startswith(f"bytes {self.here}-")
-            with self.part.open("ab" if response.status_code == 206 and continues else "wb") as out:
+            mode = "ab" if response.status_code == 206 and continues else "wb"
+            with self.part.open(mode) as out:
                 for chunk in response.iter_content(CHUNK):
                     out.write(chunk)
                     if out.tell() > self.file.most:
@@ -286,17 +291,16 @@ class ResumingDownloader:
                     if self.progress:
                         self.progress(self.file.name, out.tell(), self.file.bytes)
             if self.file.sha256 and self.here < self.file.bytes:
-                if (
-                    "Content-Length" in response.headers
-                ):  # all of it came, so the server's own file is short
+                # Where all that was promised came, the server's own file is short.
+                if "Content-Length" in response.headers:
                     raise self._wrong_size("truncated", f"found {self.here:,}")
                 raise requests.ConnectionError("the server closed the connection before the end")
 
     def _response(self, url: str) -> requests.Response:
         """The server's answer to the request for the rest of the file; the body is not read yet."""
-        headers = {"Accept-Encoding": "identity"} | (
-            {"Range": f"bytes={self.here}-"} if self.here else {}
-        )
+        headers = {"Accept-Encoding": "identity"}
+        if self.here:
+            headers["Range"] = f"bytes={self.here}-"
         try:
             response = requests.get(url, headers=headers, stream=True, timeout=TIMEOUT)
         except requests.RequestException as error:
@@ -313,9 +317,9 @@ class ResumingDownloader:
             f"The server refused {self.file.name}: it answered {response.status_code} {response.reason} for {url}."
         )
 
-    def _wrong_size(self, how: str, found: str) -> HeadwiseError:
+    def _wrong_size(self, how: str, size: str) -> HeadwiseError:
         self.part.unlink(missing_ok=True)
         return HeadwiseError(
             f"The download of {self.file.name} is {how} and was removed: "
-            f"expected {self.file.bytes:,} bytes, {found}; try again later."
+            f"expected {self.file.bytes:,} bytes, {size}; try again later."
         )

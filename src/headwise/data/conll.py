@@ -41,7 +41,7 @@ _PARSERS = {  # the other columns stay as they are
 
 _BRACKET = re.compile(r"\(([^()]+)(\)?)|([^()]+)\)")
 _BRACKETS = re.compile(r"(?:\([^()]++\)?|[^()]++\))*+")  # never goes back, so its time is linear
-_PART = re.compile(r"\[(\d+)/\d+\]$")  # "e1[1/2]": the first of two parts of a mention
+_PIECE = re.compile(r"\[(\d+)/\d+\]$")  # "e1[1/2]": the first of two pieces of a mention
 
 
 def entity_mentions(
@@ -52,7 +52,7 @@ def entity_mentions(
     "(1-person-new" opens a mention of entity 1 at this word, "1)" closes it, "(1-person-new)" is a mention of one word;
     the fields behind the entity are not used. rows: (index of the word, True, brackets), or for an empty node (index of
     the next word, False, brackets). Mentions of empty nodes only (pronouns that are not written) and mentions in
-    several parts are skipped. where: the sentence, for errors. Raises HeadwiseError for brackets that do not match.
+    several pieces are skipped. where: the sentence, for errors. Raises HeadwiseError for brackets that do not match.
     """
     opened: dict[str, list[int]] = defaultdict(list)
     spans: list[tuple[int, int, str]] = []
@@ -71,21 +71,24 @@ def entity_mentions(
                 )
             if closer or closed_at_once:
                 spans.append((opened[entity].pop(), index + is_word, entity))
-    if left := [entity for entity, starts in opened.items() if starts]:
-        raise HeadwiseError(
-            f"{where}: the mention of entity '{left[0]}' is opened but never closed."
-        )
-    parts = [_PART.search(entity) for _, _, entity in spans]
-    usable = [
-        span for span, part in zip(spans, parts, strict=True) if span[0] < span[1] and not part
-    ]
-    continued = sum(part is not None and part[1] != "1" for part in parts)
-    in_order = sorted(usable, key=lambda span: (span[0], -span[1]))
+    for entity, starts in opened.items():
+        if starts:
+            raise HeadwiseError(
+                f"{where}: the mention of entity '{entity}' is opened but never closed."
+            )
+
+    # the longer one of two mentions that start together comes first
+    spans.sort(key=lambda span: (span[0], -span[1]))
     steps = depths(words)
-    mentions = (
-        mention(words, entity, sentence, start, end, steps) for start, end, entity in in_order
-    )
-    return tuple(mentions), len(spans) - len(usable) - continued
+    mentions = []
+    skipped = 0
+    for start, end, entity in spans:
+        piece = _PIECE.search(entity)
+        if start < end and piece is None:
+            mentions.append(mention(words, entity, sentence, start, end, steps))
+        elif piece is None or piece[1] == "1":
+            skipped += 1  # a mention in several pieces counts once, by its first one
+    return tuple(mentions), skipped
 
 
 # CoNLL-U
@@ -116,10 +119,13 @@ def read_conllu(file: Path) -> Iterator[Annotated]:
     A sentence before any `# newdoc` is a document of its own. Raises HeadwiseError where the file is not CoNLL-U.
     """
     name = file.name.removesuffix(".gz").removesuffix(".conllu")
-    document, documents, index = "", 0, 0
+    document = ""
+    documents = 0
+    index = 0  # of the sentence in its document
     for number, block in enumerate(_blocks(file), start=1):
         if "newdoc" in block.comments or "newdoc id" in block.comments:
-            documents, index = documents + 1, 0
+            documents += 1
+            index = 0
             document = block.comments.get("newdoc id") or f"{name}-document-{documents}"
         if not block.words:
             continue
@@ -136,9 +142,11 @@ def read_conllu(file: Path) -> Iterator[Annotated]:
 
 def _blocks(file: Path) -> Iterator[_Block]:
     """Comments and rows up to each blank line."""
-    block, begun = _Block(file), 0
+    block = _Block(file)
+    begun = 0  # the number of the block's first line
     for number, line in enumerate(chain(whole_lines(file), [""]), start=1):
-        if line := line.rstrip("\r\n"):
+        line = line.rstrip("\r\n")
+        if line:
             _add(block, line, number)
             begun = begun or number
             if number - begun == LONGEST:
@@ -148,7 +156,8 @@ def _blocks(file: Path) -> Iterator[_Block]:
                 )
         elif begun:
             yield block
-            block, begun = _Block(file), 0
+            block = _Block(file)
+            begun = 0
 
 
 def _add(block: _Block, line: str, number: int) -> None:
@@ -158,7 +167,8 @@ def _add(block: _Block, line: str, number: int) -> None:
         block.comments[key.strip()] = value.strip()
         return
     where = f"Line {number} of '{block.file}'"
-    if (columns := line.count("\t") + 1) != len(DEFAULT_FIELDS):
+    columns = line.count("\t") + 1
+    if columns != len(DEFAULT_FIELDS):
         raise HeadwiseError(
             f"{where} has {columns} columns: a row of CoNLL-U has 10, separated by tabs."
         )
@@ -166,20 +176,22 @@ def _add(block: _Block, line: str, number: int) -> None:
         row = parse_line(_TWO_BLANKS.sub(" ", line), DEFAULT_FIELDS, _PARSERS)
     except (ParseException, ValueError) as error:  # ValueError: a number of more than 4,300 digits
         raise HeadwiseError(f"{where} is not CoNLL-U: {error}") from error
-    id, form, misc, count = row["id"], row["form"], row["misc"], len(block.words)
+
+    id = row["id"]
+    form = row["form"]
+    misc = row["misc"]
     space_after = misc.get("SpaceAfter") != "No"
+    count = len(block.words)
     match id:
         case int() if id == count + 1:
-            head, relation, lemma = (
-                row["head"],
-                row["deprel"],
-                form if row["lemma"] == "_" else row["lemma"],
-            )
+            head = row["head"]
             if head is None or head < 0:
                 raise HeadwiseError(
                     f"{where} has no head: every word of a tree has one, 0 for the root."
                 )
+            relation = row["deprel"]
             base = relation.partition(":")[0]
+            lemma = form if row["lemma"] == "_" else row["lemma"]
             block.words.append(
                 Word(form, lemma, row["upos"], head - 1, base, relation, space_after)
             )
@@ -205,7 +217,8 @@ def _inside_token(block: _Block) -> bool:
 
 def _check_tree(block: _Block) -> None:
     """Raises HeadwiseError, naming the line, unless the words form one tree."""
-    words, file = block.words, block.file
+    words = block.words
+    file = block.file
     for end, form, _ in block.tokens.values():
         if end > len(words):
             raise HeadwiseError(f"{block.where} ends before its multi-word token '{form}' does.")
@@ -215,14 +228,14 @@ def _check_tree(block: _Block) -> None:
                 f"Line {line} of '{file}' gives '{word.form}' the head {word.governor + 1}, "
                 f"but the sentence has {len(words)} words."
             )
-    roots = [index for index, word in enumerate(words) if word.governor < 0]
+
+    roots = []
+    for word, line in zip(words, block.lines, strict=True):
+        if word.governor < 0:
+            roots.append(f"'{word.form}' at line {line}")
     if len(roots) != 1:
-        found = " and ".join(
-            f"'{words[index].form}' at line {block.lines[index]}" for index in roots
-        )
-        raise HeadwiseError(
-            f"{block.where} has {len(roots) or 'no'} roots{found and ', ' + found}: a tree has one."
-        )
+        named = ", " + " and ".join(roots) if roots else ""
+        raise HeadwiseError(f"{block.where} has {len(roots) or 'no'} roots{named}: a tree has one.")
     try:
         depths(words)
     except Cycle as error:
@@ -240,24 +253,25 @@ def _written(block: _Block) -> tuple[str, tuple[Span, ...]] | None:
     """
     if not block.tokens:
         return None
-    units: list[
-        tuple[list[str], str, bool]
-    ] = []  # forms of the words, form of the token, whether a blank follows
+    forms_of: list[list[str]] = []  # the forms of the words of each token
+    tokens: list[tuple[str, bool]] = []  # its own form, and whether a blank follows
     index = 0
     while index < len(block.words):
         word = block.words[index]
         end, form, space = block.tokens.get(index, (index + 1, word.form, word.space_after))
-        units.append(([word.form for word in block.words[index:end]], form, space))
+        forms_of.append([word.form for word in block.words[index:end]])
+        tokens.append((form, space))
         index = end
-    text, places = lay_out([(form, space) for _, form, space in units])
+
+    text, token_spans = lay_out(tokens)
     spans: list[Span] = []
-    for (forms, _, _), (start, stop) in zip(units, places, strict=True):
-        if "".join(forms) == text[start:stop]:
-            spans += [
-                (start + a, start + b) for a, b in lay_out([(form, False) for form in forms])[1]
-            ]
-        else:
+    for forms, (start, stop) in zip(forms_of, token_spans, strict=True):
+        if "".join(forms) != text[start:stop]:
             spans += [(start, stop)] * len(forms)
+            continue
+        for form in forms:
+            spans.append((start, start + len(form)))
+            start += len(form)
     return text, tuple(spans)
 
 
@@ -342,7 +356,9 @@ def read_conll2012(file: Path) -> Iterator[Annotated]:
     Raises HeadwiseError, naming the line, for a row with too few columns, brackets that do not match, a sentence
     outside a document or without phrases.
     """
-    document, index, begun = "", 0, 0
+    document = ""
+    index = 0  # of the sentence in its document
+    begun = 0  # the number of its first line
     rows: list[list[str]] = []
     number = 0
     for number, line in enumerate(read_lines(file), start=1):
@@ -354,16 +370,20 @@ def read_conll2012(file: Path) -> Iterator[Annotated]:
                     f"The sentence at line {begun} of '{file}' has more than {LONGEST:,} lines: "
                     "a blank line ends a sentence."
                 )
-            if (count := len(rows[-1])) < _COLUMNS:
+            count = len(rows[-1])
+            if count < _COLUMNS:
                 raise HeadwiseError(
                     f"Line {number} of '{file}' has {count} columns: a row of CoNLL-2012 has {_COLUMNS} or more."
                 )
             continue
         if rows:
             yield _sentence(rows, document, index, f"The sentence at line {begun} of '{file}'")
-            rows, index = [], index + 1
-        if found := _DOCUMENT.match(line):
-            document, index = f"{found[1]}/{found[2] or '000'}", 0
+            rows = []
+            index += 1
+        begin = _DOCUMENT.match(line)
+        if begin:
+            document = f"{begin[1]}/{begin[2] or '000'}"
+            index = 0
         elif line.startswith("#end"):
             document = ""
     if rows or document:
@@ -373,20 +393,25 @@ def read_conll2012(file: Path) -> Iterator[Annotated]:
 
 
 def _sentence(rows: list[list[str]], document: str, index: int, where: str) -> Annotated:
+    """The sentence of these rows. index: its place in the document. where: its place in the file."""
     if not document:
         raise HeadwiseError(
             f"{where} is in no document: write '{BEGIN} (NAME); part 000' before it."
         )
     tags = [row[4] for row in rows]
+    phrases = [row[5] for row in rows]
+    governors = _governors(phrases, tags, where)
     words: list[Word] = []
-    for row, governor in zip(rows, _governors([row[5] for row in rows], tags, where), strict=True):
-        form, tag = _ESCAPED.get(row[3], row[3]), row[4]
+    for row, tag, governor in zip(rows, tags, governors, strict=True):
+        form = _ESCAPED.get(row[3], row[3])
         lemma = form if row[6] == "-" else row[6]
         upos = _UPOS.get(tag, "X" if tag.isalpha() else "PUNCT")
         words.append(Word(form, lemma, upos, governor, "", "", True))
-    brackets = [
-        (n, True, row[-1].replace("|", "")) for n, row in enumerate(rows) if row[-1] not in "-_"
-    ]
+
+    brackets = []
+    for number, row in enumerate(rows):
+        if row[-1] not in "-_":
+            brackets.append((number, True, row[-1].replace("|", "")))
     mentions, skipped = entity_mentions(brackets, words, index, where)
     return Annotated(
         tuple(words), f"{document}/{index + 1}", document, mentions, skipped_mentions=skipped
@@ -396,10 +421,8 @@ def _sentence(rows: list[list[str]], document: str, index: int, where: str) -> A
 def _governors(phrases: Sequence[str], tags: Sequence[str], where: str) -> list[int]:
     """The governor of every word, -1 for one: each child of a phrase depends on the head of the phrase."""
     governors = [-1] * len(tags)
-    opened: list[tuple[str, list[tuple[str, int]]]] = [
-        ("", []),
-        ("TOP", []),
-    ]  # label; children: label and head word
+    # The phrases that are open: the label of each, and of its children the label and the head word.
+    opened: list[tuple[str, list[tuple[str, int]]]] = [("", []), ("TOP", [])]
     for word, signs in enumerate([*phrases, ")"]):
         for sign in _SIGN.finditer(signs):
             if sign[1]:

@@ -22,16 +22,15 @@ _FILES = ("train.en", "train.fr", "dev.en", "dev.fr", "test.en", "test.fr", "dev
 
 def pairs(split: Split, count: int | None = None) -> list[tuple[str, str]]:
     """The first `count` pairs (English, French) of a split, by default all; HeadwiseError when it has fewer."""
-    return list(
-        zip(
-            *(_first(f"{split}.{language}", split, count) for language in ("en", "fr")), strict=True
-        )
-    )
+    english = _first(f"{split}.en", split, count)
+    french = _first(f"{split}.fr", split, count)
+    return list(zip(english, french, strict=True))
 
 
 def write_parallel(folder: str | Path, split: Split, count: int | None = None) -> tuple[Path, Path]:
     """Write the first `count` pairs as two text files, `SPLIT.en` and `SPLIT.fr`, one sentence a line; return both."""
-    source, target = below(Path(folder), f"{split}.en"), below(Path(folder), f"{split}.fr")
+    source = below(Path(folder), f"{split}.en")
+    target = below(Path(folder), f"{split}.fr")
     for file in (source, target):
         write_once(file, "".join(f"{line}\n" for line in _first(file.name, split, count)))
     return source, target
@@ -65,7 +64,8 @@ def _first(name: str, split: Split, count: int | None) -> list[str]:
             f"{count:,} {split} pairs of the embedded corpus were asked for; it has {SIZES[split]:,}: ask for fewer, "
             "or name texts of your own."
         )
-    return _read_embedded(name).split("\n\n" if name.endswith(".conllu") else "\n")[:count]
+    separator = "\n\n" if name.endswith(".conllu") else "\n"
+    return _read_embedded(name).split(separator)[:count]
 
 
 @cache

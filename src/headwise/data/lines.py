@@ -38,9 +38,8 @@ def whole_lines(file: Path) -> Iterator[str]:
     try:
         with file.open("rb") as stream:
             unpacked = _unpacked(stream)
-            for number, line in enumerate(
-                iter(lambda: unpacked.readline(LONGEST + 1), b""), start=1
-            ):
+            while line := unpacked.readline(LONGEST + 1):
+                number += 1
                 if len(line) > LONGEST:
                     raise HeadwiseError(
                         f"Line {number} of '{file}' is longer than {LONGEST >> 20} MiB: write a sentence a line."

@@ -7,10 +7,10 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy.io import wavfile
@@ -32,11 +32,22 @@ class Utterance:
     language: str = ""
 
 
+class SpokenWord(NamedTuple):
+    """A row of the table, by its number. audio: as it is written there. start: in seconds."""
+
+    row: int
+    audio: str
+    form: str
+    start: float
+    language: str
+
+
 class Speech:
     """Utterances with word times: `for utterance in speech`, `len(speech)`. Audio is read when it is used."""
 
     def __init__(self, utterances: tuple[Utterance, ...], name: str) -> None:
-        self.utterances, self.name = utterances, name
+        self.utterances = utterances
+        self.name = name
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> Self:
@@ -46,22 +57,20 @@ class Speech:
         Raises HeadwiseError, with the row, for what is missing or is no time.
         """
         file = existing_file(path)
-        rows = [(number, spoken(row, file, number)) for number, row in rows_of(file)]
+        words = [spoken_word(row, file, number) for number, row in rows_of(file)]
         utterances = []
-        for audio, group in groupby(rows, key=lambda row: row[1][0]):
-            words = list(group)
-            starts = [row[2] for _, row in words]
-            if wrong := next(
-                (n for (n, _), a, b in zip(words[1:], starts, starts[1:], strict=False) if b < a),
-                None,
-            ):
-                raise HeadwiseError(
-                    f"Row {wrong} of {file} starts before the row above it: sort the words by time."
-                )
-            source = existing_file(file.parent / audio)
-            utterances.append(
-                Utterance(source, tuple(row[1] for _, row in words), tuple(starts), words[0][1][3])
-            )
+        for name, group in groupby(words, key=lambda word: word.audio):
+            spoken = list(group)
+            for before, after in pairwise(spoken):
+                if after.start < before.start:
+                    raise HeadwiseError(
+                        f"Row {after.row} of {file} starts before the row above it: "
+                        "sort the words by time."
+                    )
+            audio = existing_file(file.parent / name)
+            forms = tuple(word.form for word in spoken)
+            starts = tuple(word.start for word in spoken)
+            utterances.append(Utterance(audio, forms, starts, spoken[0].language))
         if not utterances:
             raise HeadwiseError(
                 f"{file} has no words: it needs a row for each, with {', '.join(COLUMNS)}."
@@ -97,21 +106,25 @@ def rows_of(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield number, row
 
 
-def spoken(row: Mapping[str, Any], file: Path, number: int) -> tuple[str, str, float, str]:
-    """Audio, word, start and language of a row."""
+def spoken_word(row: Mapping[str, Any], file: Path, number: int) -> SpokenWord:
+    """The word of a row. Raises HeadwiseError where a column is missing or is no time."""
     if missing := [column for column in COLUMNS if row.get(column) in (None, "")]:
         raise HeadwiseError(
             f"Row {number} of {file} lacks {missing[0]}: each row needs {', '.join(COLUMNS)}."
         )
     try:
-        start, end = float(row["start"]), float(row["end"])
+        start = float(row["start"])
+        end = float(row["end"])
     except (TypeError, ValueError):
-        start = end = math.nan
+        start = math.nan
+        end = math.nan
     if not 0 <= start <= end < math.inf:
         raise HeadwiseError(
             f"Row {number} of {file} has the times {row['start']} and {row['end']}: write start and end in seconds."
         )
-    return str(row["audio"]), str(row["word"]).strip(), start, str(row.get("language") or "")
+    form = str(row["word"]).strip()
+    language = str(row.get("language") or "")
+    return SpokenWord(number, str(row["audio"]), form, start, language)
 
 
 def samples(file: Path, rate: int) -> np.ndarray:
@@ -121,14 +134,11 @@ def samples(file: Path, rate: int) -> np.ndarray:
     """
     try:
         if file.suffix.lower() == ".wav":
-            found, read = wavfile.read(file)
-            if read.dtype.kind in "iu":
-                middle, half = (
-                    (128, 128)
-                    if read.dtype == np.uint8
-                    else (0, 2 ** (8 * read.dtype.itemsize - 1))
-                )
-                read = (read.astype(np.float64) - middle) / half
+            file_rate, read = wavfile.read(file)
+            if read.dtype == np.uint8:  # around 128; all other whole numbers are around 0
+                read = (read.astype(np.float64) - 128) / 128
+            elif read.dtype.kind in "iu":
+                read = read.astype(np.float64) / 2 ** (8 * read.dtype.itemsize - 1)
         else:
             try:
                 import soundfile
@@ -136,15 +146,16 @@ def samples(file: Path, rate: int) -> np.ndarray:
                 raise HeadwiseError(
                     f"{file} is no WAV file; other audio needs soundfile: pip install 'headwise[audio]'."
                 ) from None
-            read, found = soundfile.read(file)
+            read, file_rate = soundfile.read(file)
     except HeadwiseError:
         raise
     except Exception as error:  # from scipy or soundfile, about the user's file
         raise HeadwiseError(
             f"{file} cannot be read as audio ({type(error).__name__}: {error})."
         ) from None
-    one = read.mean(1) if read.ndim > 1 else read
-    if not np.isfinite(one).all():
+    mono = read.mean(1) if read.ndim > 1 else read
+    if not np.isfinite(mono).all():
         raise HeadwiseError(f"{file} has samples that are not finite numbers.")
-    common = math.gcd(rate, int(found))
-    return np.asarray(resample_poly(one, rate // common, int(found) // common), dtype=np.float32)
+    common = math.gcd(rate, int(file_rate))
+    resampled = resample_poly(mono, rate // common, int(file_rate) // common)
+    return np.asarray(resampled, dtype=np.float32)

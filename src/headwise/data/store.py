@@ -115,16 +115,21 @@ def scratch_folder() -> Path:
     """
     folder = Path(tempfile.mkdtemp(prefix="headwise-"))
     owner = os.getpid()
-    atexit.register(
-        lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None
-    )  # not in a fork
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not in a fork
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
     return folder
 
 
 def file_key(kind: str, *files: Path) -> str:
     """A key for the content of these files, from path, size and times, so that an unchanged file is not read again."""
-    stats = [(str(file.resolve()), file.stat()) for file in files]
-    facts = [(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in stats]
+    facts = []
+    for file in files:
+        stat = file.stat()
+        facts.append((str(file.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
     return hashlib.sha256(json.dumps([FORMAT, kind, facts]).encode()).hexdigest()[:32]
 
 

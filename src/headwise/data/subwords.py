@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from spacy_alignments import get_charmap
@@ -22,9 +22,8 @@ if TYPE_CHECKING:  # it takes seconds to load
     from transformers import PreTrainedTokenizerBase
 
 SPECIAL = -1  # the word of a special token
-Place = (
-    Span | None
-)  # the characters of a subword in the text: empty without letters, None for a special token
+# The characters of a subword in the text: empty without letters, None for a special token.
+Offsets = Span | None
 
 
 @dataclass(frozen=True)
@@ -82,93 +81,104 @@ def align_subwords(
     separated by blanks. Left out are sentences with more subwords, and those with a word without a subword (such as a
     control character that the tokenizer drops).
     """
+    annotated = []
+    for sentence in sentences:
+        if isinstance(sentence, str):
+            sentence = Annotated.plain(sentence)
+        annotated.append(sentence)
+    texts = [sentence.text for sentence in annotated]
+
     kept: list[Aligned] = []
-    given = [
-        Annotated.plain(sentence) if isinstance(sentence, str) else sentence
-        for sentence in sentences
-    ]
-    for sentence, (ids, places) in zip(
-        given, _placed(tokenizer, [one.text for one in given]), strict=True
-    ):
-        inner = [id for id, place in zip(ids, places, strict=True) if place is not None]
+    for sentence, (ids, offsets) in zip(annotated, _with_offsets(tokenizer, texts), strict=True):
+        inner = [id for id, span in zip(ids, offsets, strict=True) if span is not None]
         coverage.sentences += 1
         coverage.subwords += len(inner)
         coverage.unknown_subwords += inner.count(tokenizer.unk_token_id)
         if len(ids) > max_length:
             coverage.too_long += 1
-        elif (aligned := _aligned(sentence, ids, places)) is None:
+            continue
+        aligned = _aligned(sentence, ids, offsets)
+        if aligned is None:
             coverage.unalignable += 1
-        else:
-            kept.append(aligned)
-            per_word = Counter(word for word in aligned.word_of if word != SPECIAL)
-            coverage.used += 1
-            coverage.words += len(per_word)
-            coverage.merged_words += len(sentence.words) - len(per_word)
-            coverage.split_words += sum(count > 1 for count in per_word.values())
+            continue
+        kept.append(aligned)
+        subwords_of = Counter(word for word in aligned.word_of if word != SPECIAL)
+        coverage.used += 1
+        coverage.words += len(subwords_of)
+        coverage.merged_words += len(sentence.words) - len(subwords_of)
+        coverage.split_words += sum(count > 1 for count in subwords_of.values())
     return kept
 
 
-def _placed(
+def _with_offsets(
     tokenizer: PreTrainedTokenizerBase, texts: list[str]
-) -> Iterator[tuple[list[int], list[Place]]]:
-    """The ids of each text and the place of every subword."""
+) -> Iterator[tuple[list[int], list[Offsets]]]:
+    """The ids of each text and the characters of every subword."""
     if not tokenizer.is_fast:
-        yield from (_placed_by_letters(tokenizer, text) for text in texts)
+        for text in texts:
+            yield _find_letters(tokenizer, text)
     elif texts:
-        found = tokenizer(
+        encoded = tokenizer(
             texts, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False
         )
-        for ids, offsets, special in zip(
-            found["input_ids"], found["offset_mapping"], found["special_tokens_mask"], strict=True
+        for ids, spans, special in zip(
+            encoded["input_ids"],
+            encoded["offset_mapping"],
+            encoded["special_tokens_mask"],
+            strict=True,
         ):
-            yield (
-                ids,
-                [
-                    None if is_special else place
-                    for place, is_special in zip(offsets, special, strict=True)
-                ],
-            )
+            offsets: list[Offsets] = []
+            for span, is_special in zip(spans, special, strict=True):
+                offsets.append(None if is_special else span)
+            yield ids, offsets
 
 
-def _placed_by_letters(
-    tokenizer: PreTrainedTokenizerBase, text: str
-) -> tuple[list[int], list[Place]]:
-    """The same for a tokenizer without positions: it looks for the letters of the subwords in the text.
+def _find_letters(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], list[Offsets]]:
+    """The same for a tokenizer without offsets: the letters of the subwords are found in the text.
 
     A subword whose letters are not found (an unknown one) gets the letters between its neighbours.
     """
     subwords: list[str] = tokenizer.tokenize(text)
     inner: list[int] = tokenizer.convert_tokens_to_ids(subwords)
     ids: list[int] = tokenizer(text, verbose=False)["input_ids"]
-    before = next(
-        (n for n in range(len(ids) - len(inner) + 1) if ids[n : n + len(inner)] == inner), None
-    )
+    before = _index_of(inner, ids)
     if before is None:
         return ids, [None] * len(ids)  # the subwords in `ids` are unknown: no word gets one
-    letters = [place for place, letter in enumerate(text) if not letter.isspace()]
+    after = len(ids) - before - len(inner)
+
+    letters = [index for index, character in enumerate(text) if not character.isspace()]
     bare = [subword.replace("▁", "") for subword in subwords]
-    known = ["" if subword == tokenizer.unk_token else subword for subword in bare]
-    matches, _ = get_charmap("".join(known), "".join(text[place] for place in letters))
-    ends = list(accumulate(map(len, known), initial=0))
-    found = [
-        [letters[letter] for one in matches[start:end] for letter in one]
-        for start, end in pairwise(ends)
-    ]
-    places: list[Place] = []
+    spelled = ["" if subword == tokenizer.unk_token else subword for subword in bare]
+    matches, _ = get_charmap("".join(spelled), "".join(text[index] for index in letters))
+    letters_of: list[list[int]] = []  # of each subword, as indices of the text
+    start = 0
+    for subword in spelled:
+        end = start + len(subword)
+        letters_of.append([letters[match] for matched in matches[start:end] for match in matched])
+        start = end
+
+    offsets: list[Offsets] = []
     earlier = 0
     for index, subword in enumerate(bare):
-        if here := found[index]:
-            places.append((min(here), max(here) + 1))
-            earlier = max(earlier, max(here) + 1)
+        own = letters_of[index]
+        if own:
+            offsets.append((min(own), max(own) + 1))
+            earlier = max(earlier, max(own) + 1)
         else:
-            later = min(
-                (letter for some in found[index + 1 :] for letter in some), default=len(text)
-            )
-            places.append((earlier, max(earlier, later) if subword else earlier))
-    return ids, [None] * before + places + [None] * (len(ids) - before - len(inner))
+            later = min(chain.from_iterable(letters_of[index + 1 :]), default=len(text))
+            offsets.append((earlier, max(earlier, later) if subword else earlier))
+    return ids, [None] * before + offsets + [None] * after
 
 
-def _aligned(sentence: Annotated, ids: list[int], places: list[Place]) -> Aligned | None:
+def _index_of(some: list[int], ids: list[int]) -> int | None:
+    """Where some ids stand among others; None where they do not."""
+    for start in range(len(ids) - len(some) + 1):
+        if ids[start : start + len(some)] == some:
+            return start
+    return None
+
+
+def _aligned(sentence: Annotated, ids: list[int], offsets: list[Offsets]) -> Aligned | None:
     """Each subword goes to the word it shares most letters with, one without letters (a blank) to the following word.
 
     A word without a subword merges with the word whose subword has its letters. None: no subword has them.
@@ -177,24 +187,29 @@ def _aligned(sentence: Annotated, ids: list[int], places: list[Place]) -> Aligne
     for word, span in enumerate(sentence.spans):
         for letter in range(*span):
             words_at[letter].append(word)
-    covered = [
-        Counter(word for letter in range(*(place or (0, 0))) for word in words_at[letter])
-        for place in places
-    ]
-    owners = [max(words, key=words.__getitem__, default=None) for words in covered]
+
+    covered: list[Counter[int]] = []  # by subword, the letters that it has of each word
+    for offset in offsets:
+        counts: Counter[int] = Counter()
+        for letter in range(*(offset or (0, 0))):
+            counts.update(words_at[letter])
+        covered.append(counts)
+    owners = [max(counts, key=counts.__getitem__, default=None) for counts in covered]
+
     glued: set[int] = set()  # words that are one with the word before them
     for word in set(range(len(sentence.words))) - set(owners):
-        holder = next(
-            (owner for owner, words in zip(owners, covered, strict=True) if word in words), None
-        )
-        if holder is None:
+        holders = [owner for owner, counts in zip(owners, covered, strict=True) if word in counts]
+        if not holders or holders[0] is None:
             return None
-        glued.update(range(min(word, holder) + 1, max(word, holder) + 1))
+        glued.update(range(min(word, holders[0]) + 1, max(word, holders[0]) + 1))
     merged = sentence.merged(glued)
+    if not merged.words:
+        return None
+
     unit_of = merged_indices(len(sentence.words), glued)
     word_of: list[int] = []
     following = len(merged.words) - 1  # a blank at the very end goes to the last word
-    for place, owner in zip(reversed(places), reversed(owners), strict=True):
+    for offset, owner in zip(reversed(offsets), reversed(owners), strict=True):
         following = following if owner is None else unit_of[owner]
-        word_of.append(SPECIAL if place is None else following)
-    return Aligned(ids, word_of[::-1], merged) if merged.words else None
+        word_of.append(SPECIAL if offset is None else following)
+    return Aligned(ids, word_of[::-1], merged)

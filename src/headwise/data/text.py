@@ -55,9 +55,8 @@ class Text(StoredText):
     def read(cls, path: AnyPath, cache: AnyPath | None = None) -> Self:
         """The sentences of a file, gzip or plain, a sentence a line. `cache`: a folder for the memory-mapped copy."""
         file = existing_file(path)
-        return cls._write(
-            ((line,) for line in read_lines(file)), file.name, cache, file_key("text", file)
-        )
+        rows = ((line,) for line in read_lines(file))
+        return cls._write(rows, file.name, cache, file_key("text", file))
 
     @classmethod
     def from_lines(
@@ -72,7 +71,8 @@ class Text(StoredText):
         return self.dataset["text"]  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[str]:
-        return (line for (line,) in self.rows())
+        for (line,) in self.rows():
+            yield line
 
     def __getitem__(self, index: int) -> str:
         return str(self.dataset[index]["text"])
@@ -121,7 +121,8 @@ class LabelledText(StoredText):
         cls, rows: Iterable[tuple[str, str | int]], name: str = "rows", cache: AnyPath | None = None
     ) -> Self:
         """(text, label) that are already in Python."""
-        return cls._write(((_one_line(text), str(label)) for text, label in rows), name, cache)
+        written = ((_one_line(text), str(label)) for text, label in rows)
+        return cls._write(written, name, cache)
 
     @property
     def lines(self) -> Sequence[str]:
@@ -250,9 +251,8 @@ class ParallelText(StoredText):
         cls, pairs: Iterable[tuple[str, str]], name: str = "pairs", cache: AnyPath | None = None
     ) -> Self:
         """Pairs that are already in Python; a newline inside a sentence becomes a blank."""
-        return cls._write(
-            ((_one_line(source), _one_line(target)) for source, target in pairs), name, cache
-        )
+        rows = ((_one_line(source), _one_line(target)) for source, target in pairs)
+        return cls._write(rows, name, cache)
 
     @property
     def sources(self) -> Sequence[str]:
@@ -320,8 +320,8 @@ def _labelled_objects(file: Path, text_key: str, label_key: str) -> Iterator[tup
 
 
 def _text_dataset(dataset: Dataset, name: str, text_key: str) -> Iterator[tuple[str]]:
-    used = [column for column in (text_key,) if column in dataset.column_names]
-    rows = dataset.with_format(None).select_columns(used or dataset.column_names)
+    used = [text_key] if text_key in dataset.column_names else dataset.column_names
+    rows = dataset.with_format(None).select_columns(used)
     for number, record in enumerate(rows, start=1):
         yield (_side(record, text_key, f"Row {number} of the dataset '{name}'"),)
 
@@ -330,9 +330,8 @@ def _labelled_dataset(
     dataset: Dataset, name: str, text_key: str, label_key: str
 ) -> Iterator[tuple[str, str]]:
     used = [column for column in (text_key, label_key) if column in dataset.column_names]
-    for number, record in enumerate(
-        dataset.with_format(None).select_columns(used or dataset.column_names), start=1
-    ):
+    rows = dataset.with_format(None).select_columns(used or dataset.column_names)
+    for number, record in enumerate(rows, start=1):
         yield _labelled(record, text_key, label_key, f"Row {number} of the dataset '{name}'")
 
 
@@ -340,19 +339,22 @@ def _labelled(
     record: Mapping[str, Any], text_key: str, label_key: str, where: str
 ) -> tuple[str, str]:
     """Text and label of a record; a whole number is a label, too."""
+    text = _side(record, text_key, where)
     label = record.get(label_key)
-    number = isinstance(label, int) and not isinstance(label, bool)
-    return _side(record, text_key, where), str(label) if number else _side(record, label_key, where)
+    if isinstance(label, int) and not isinstance(label, bool):
+        return text, str(label)
+    return text, _side(record, label_key, where)
 
 
 def _line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
-    sources, targets = read_lines(source), read_lines(target)
+    sources = read_lines(source)
+    targets = read_lines(target)
     for number, (left, right) in enumerate(zip_longest(sources, targets), start=1):
         if left is None or right is None:
-            longer = number + sum(1 for _ in (targets if left is None else sources))
-            counts = (number - 1, longer) if left is None else (longer, number - 1)
+            source_count = number - 1 if left is None else number + sum(1 for _ in sources)
+            target_count = number - 1 if right is None else number + sum(1 for _ in targets)
             raise HeadwiseError(
-                f"'{source}' has {counts[0]:,} lines but '{target}' has {counts[1]:,}: "
+                f"'{source}' has {source_count:,} lines but '{target}' has {target_count:,}: "
                 "parallel files need the same number of lines."
             )
         yield left, right
@@ -382,10 +384,7 @@ def _json_records(
         where = f"Line {number} of '{file}'"
         try:
             record = json.loads(line) if line else {source_key: "", target_key: ""}
-        except (
-            ValueError,
-            RecursionError,
-        ) as error:  # a ValueError of its own: a number of more than 4,300 digits
+        except (ValueError, RecursionError) as error:  # also: a number of more than 4,300 digits
             raise HeadwiseError(
                 f"{where} is not JSON ({error}): write one object a line."
             ) from error
@@ -399,11 +398,8 @@ def _json_records(
 def _dataset_rows(
     dataset: Dataset, name: str, source_key: str, target_key: str
 ) -> Iterator[tuple[str, str]]:
-    used = [
-        column
-        for column in dataset.column_names
-        if column in {source_key, target_key, "translation"}
-    ]
+    wanted = {source_key, target_key, "translation"}
+    used = [column for column in dataset.column_names if column in wanted]
     if not used:
         raise HeadwiseError(
             f"The dataset '{name}' has no column '{source_key}', '{target_key}' or 'translation': "

@@ -90,7 +90,8 @@ class Treebank:
         return f"Treebank({self.name!r}, sentences={len(self):,}, words={self.counts.words:,})"
 
     def __iter__(self) -> Iterator[Annotated]:
-        return (sentence for document in self._by_document() for sentence in document)
+        for document in self._by_document():
+            yield from document
 
     def documents(self) -> Iterator[list[Annotated]]:
         """The sentences of one document after the other; a sentence outside any document is a document of its own."""
@@ -135,8 +136,10 @@ class Treebank:
 
 
 def _read_treebank(file: Path) -> Iterator[Annotated]:
-    first = next((line for line in read_lines(file) if line), "")
-    return (read_conll2012 if first.startswith(BEGIN) else read_conllu)(file)
+    first = next(filter(None, read_lines(file)), "")
+    if first.startswith(BEGIN):
+        return read_conll2012(file)
+    return read_conllu(file)
 
 
 def write_parsed(file: Path, language: str, cache: str | PathLike[str] | None) -> Path:
@@ -183,9 +186,9 @@ def _parsed(pipeline: Any, file: Path) -> Iterator[str]:
     """The CoNLL-U text, sentence after sentence."""
     numbered = ((number, line) for number, line in enumerate(read_lines(file), start=1) if line)
     while batch := list(islice(numbered, BATCH)):
-        for (number, line), document in zip(
-            batch, pipeline.bulk_process([line for _, line in batch]), strict=True
-        ):
-            for part, sentence in enumerate(document.sentences):
-                id = f"{number}.{part + 1}" if part else f"{number}"
+        documents = pipeline.bulk_process([line for _, line in batch])
+        for (number, line), document in zip(batch, documents, strict=True):
+            # Stanza may split a line all the same: 7, 7.2, 7.3.
+            for index, sentence in enumerate(document.sentences):
+                id = f"{number}.{index + 1}" if index else f"{number}"
                 yield f"# sent_id = {id}\n# text = {line}\n{sentence:c}\n\n"

@@ -59,11 +59,10 @@ def alignment(target: Passage, source: Passage, links: Mapping[str, Links]) -> P
     target word are the decoder's positions that *write* its subwords, not those that read them. Baseline: the diagonal,
     shifted by the best fixed number of words. links: by the id of the sentence.
     """
-    arcs = (
-        Arc(number, written, read, "alignment")
-        for number, sentence in enumerate(target.sentences)
-        for read, written in links[sentence.id]
-    )
+    arcs = []
+    for number, sentence in enumerate(target.sentences):
+        for read, written in links[sentence.id]:
+            arcs.append(Arc(number, written, read, "alignment"))
     return pointing(arcs, target, source, "offset")
 
 
@@ -82,26 +81,29 @@ def monotonicity(target: Passage, source: Passage) -> Probe:
     monotonicity = share of neighbouring target words (t, t + 1) with argmax A_h[t + 1, ·] > argmax A_h[t, ·]. Baseline:
     random source words.
     """
-    there = target.subwords > 0
-    both = there[:, 1:] & there[:, :-1]
-    counts = both.sum(1)[:, None].float()
+    present = target.subwords > 0
+    neighbours = present[:, 1:] & present[:, :-1]
+    counts = neighbours.sum(1)[:, None].float()
     length = source.visible.gt(0).sum(1, keepdim=True).clamp_min(1)
     chance = counts * (length - 1) / (2 * length)
 
     def answer(view: View) -> Tensor:
         further: Tensor = view.attended_words.diff(dim=-1) > 0
-        return (further & both[:, None]).sum(-1, keepdim=True).float()
+        return (further & neighbours[:, None]).sum(-1, keepdim=True).float()
 
     return Probe(["monotonicity"], counts, chance[:, None], answer)
 
 
 def split_into_words(text: str, name: str) -> Annotated:
     """A sentence in words and punctuation marks, without annotation."""
-    places = [match.span() for match in _WORD.finditer(text)]
-    words = tuple(
-        Word(text[a:b], text[a:b], "X", -1, "", "", text[b : b + 1].isspace()) for a, b in places
-    )
-    return Annotated(words, name, name, written=(text, tuple(places)))
+    words = []
+    spans = []
+    for match in _WORD.finditer(text):
+        form = match[0]
+        space_after = text[match.end() : match.end() + 1].isspace()
+        words.append(Word(form, form, "X", -1, "", "", space_after))
+        spans.append(match.span())
+    return Annotated(tuple(words), name, name, written=(text, tuple(spans)))
 
 
 def aligned_pairs(
@@ -114,16 +116,21 @@ def aligned_pairs(
 ) -> list[tuple[Aligned, Aligned]]:
     """Sentence pairs in subwords, in their order, with their number as id; pairs with a side that does not fit are left
     out and counted for that side. words: from a text and its id to its words."""
-    pairs = list(text)
-    read = align_subwords(
-        tokenizer, [words(one, str(n)) for n, (one, _) in enumerate(pairs)], limit, sources
-    )
+    source_sentences = []
+    target_sentences = []
+    for number, (source, target) in enumerate(text):
+        source_sentences.append(words(source, str(number)))
+        target_sentences.append(words(target, str(number)))
+    read = align_subwords(tokenizer, source_sentences, limit, sources)
     with writing(tokenizer):
-        written = align_subwords(
-            tokenizer, [words(two, str(n)) for n, (_, two) in enumerate(pairs)], limit, targets
-        )
+        written = align_subwords(tokenizer, target_sentences, limit, targets)
+
     by_id = {aligned.sentence.id: aligned for aligned in written}
-    return [(one, by_id[one.sentence.id]) for one in read if one.sentence.id in by_id]
+    pairs = []
+    for aligned in read:
+        if aligned.sentence.id in by_id:
+            pairs.append((aligned, by_id[aligned.sentence.id]))
+    return pairs
 
 
 @contextmanager
@@ -157,35 +164,43 @@ def links(pairs: Sequence[tuple[Aligned, Aligned]]) -> dict[str, Links]:
     Raises HeadwiseError when eflomal is not installed or fails.
     """
     program = need_eflomal()
-    with tempfile.TemporaryDirectory() as folder:
-        files = {name: Path(folder) / name for name in ("source", "target", "forward", "backward")}
-        for name, side in (("source", 0), ("target", 1)):
-            lines = (
-                " ".join(word.form.lower() for word in pair[side].sentence.words) for pair in pairs
-            )
-            files[name].write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        write_lower_case([source for source, _ in pairs], folder / "source")
+        write_lower_case([target for _, target in pairs], folder / "target")
         options = ["-s", "source", "-t", "target", "-f", "forward", "-r", "backward"]
         done = subprocess.run(
             [program, *options], cwd=folder, capture_output=True, text=True, check=False
         )
-        if done.returncode or not all(file.exists() for file in files.values()):
+        outputs = [folder / "forward", folder / "backward"]
+        if done.returncode or not all(file.exists() for file in outputs):
             raise HeadwiseError(
                 f"{PROGRAM} failed on {len(pairs)} sentence pairs: {done.stderr.strip()[-300:]}"
             )
-        drawn = [
-            files[name].read_text(encoding="utf-8").splitlines() for name in ("forward", "backward")
-        ]
-    return {
-        pair[0].sentence.id: pharaoh(forward) & pharaoh(backward)
-        for pair, forward, backward in zip(pairs, *drawn, strict=True)
-    }
+        forward, backward = (file.read_text(encoding="utf-8").splitlines() for file in outputs)
+
+    in_both = {}
+    for (source, _), there, back in zip(pairs, forward, backward, strict=True):
+        in_both[source.sentence.id] = pharaoh(there) & pharaoh(back)
+    return in_both
+
+
+def write_lower_case(sentences: Sequence[Aligned], file: Path) -> None:
+    """Write the words of sentences as eflomal reads them: a line each, with blanks between words."""
+    lines = []
+    for aligned in sentences:
+        forms = [word.form.lower() for word in aligned.sentence.words]
+        lines.append(" ".join(forms) + "\n")
+    file.write_text("".join(lines), encoding="utf-8")
 
 
 def pharaoh(line: str) -> Links:
     """Links written as `0-0 1-2`."""
-    return frozenset(
-        (int(source), int(target)) for source, target in (link.split("-") for link in line.split())
-    )
+    pairs = set()
+    for link in line.split():
+        source, target = link.split("-")
+        pairs.add((int(source), int(target)))
+    return frozenset(pairs)
 
 
 def decoder_sides(
@@ -196,10 +211,12 @@ def decoder_sides(
     Writing: the subwords of a word are where they are predicted. Reading: one position later, after the start token.
     """
     writing = Passage.of(aligned, pad, device)
-    ids, word_of = writing.ids.roll(1, 1), writing.word_of.roll(1, 1)
-    ids[:, 0], word_of[:, 0] = start, -1
-    there = writing.there
-    reading = Passage(ids, there, torch.where(there, word_of, -1), writing.sentences, causal=True)
+    ids = writing.ids.roll(1, 1)
+    ids[:, 0] = start
+    word_of = writing.word_of.roll(1, 1)
+    word_of[:, 0] = -1
+    word_of = torch.where(writing.mask, word_of, -1)
+    reading = Passage(ids, writing.mask, word_of, writing.sentences, causal=True)
     return ids, writing, reading
 
 
@@ -297,17 +314,16 @@ def check_links(text: Sequence[tuple[str, str]], gold: Sequence[Gold]) -> None:
         raise HeadwiseError(
             f"There are links for {len(gold)} sentence pairs, but {len(text)} pairs: give a line each."
         )
-    for number, ((source, target), (_, possible)) in enumerate(
-        zip(text, gold, strict=True), start=1
-    ):
-        words = len(source.split()), len(target.split())
-        if wrong := next(
-            (link for link in sorted(possible) if link[0] >= words[0] or link[1] >= words[1]), None
-        ):
-            raise HeadwiseError(
-                f"Line {number} has the link {wrong[0]}-{wrong[1]}, but the pair has {words[0]} and {words[1]} words: "
-                "links count words between blanks, from 0."
-            )
+    pairs = zip(text, gold, strict=True)
+    for number, ((source, target), (_, possible)) in enumerate(pairs, start=1):
+        source_words = len(source.split())
+        target_words = len(target.split())
+        for read, written in sorted(possible):
+            if read >= source_words or written >= target_words:
+                raise HeadwiseError(
+                    f"Line {number} has the link {read}-{written}, but the pair has {source_words} "
+                    f"and {target_words} words: links count words between blanks, from 0."
+                )
 
 
 def merged(
@@ -315,11 +331,15 @@ def merged(
 ) -> Gold:
     """The links of a pair, in the words that are left where subwords cover several words."""
     number = int(pair[0].sentence.id)
-    place = []
+    indices = []  # by side, the new index of each word
     for side, line in zip(pair, text[number], strict=True):
         starts = [start for start, _ in side.sentence.spans]
-        place.append([bisect_right(starts, start) - 1 for start, _ in Annotated.plain(line).spans])
-    sure, possible = (
-        frozenset((place[0][s], place[1][t]) for s, t in some) for some in gold[number]
+        plain = Annotated.plain(line)
+        indices.append([bisect_right(starts, start) - 1 for start, _ in plain.spans])
+    source_index, target_index = indices
+
+    sure, possible = gold[number]
+    return (
+        frozenset((source_index[s], target_index[t]) for s, t in sure),
+        frozenset((source_index[s], target_index[t]) for s, t in possible),
     )
-    return sure, possible

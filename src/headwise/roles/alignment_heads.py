@@ -14,7 +14,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import accumulate
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -193,21 +192,24 @@ def pair_batch(
     rate of Och & Ney (2003), and alignment = the share of target words with a possible link whose link in A is one.
     Rules: the diagonal, shifted by a fixed number of words. A link outside the sentence is wrong.
     """
-    # one source word too many: the place of a rule's link outside the sentence
+    sure_links = []
+    possible_links = []
+    for sentence in target.sentences:
+        sure_of, possible_of = reference[sentence.id]
+        sure_links.append(sure_of)
+        possible_links.append(possible_of)
+    # One source word too many: a rule's link outside the sentence is a link to it.
     shape = (len(target.ids), target.subwords.shape[1], source.subwords.shape[1] + 1)
-    gold = [reference[sentence.id] for sentence in target.sentences]
-    there = target.subwords > 0
-    sure, possible = (
-        link_mask([links[which] for links in gold], shape).to(there.device) & there[:, :, None]
-        for which in (0, 1)
-    )
+    present = target.subwords > 0
+    sure = link_mask(sure_links, shape).to(present.device) & present[:, :, None]
+    possible = link_mask(possible_links, shape).to(present.device) & present[:, :, None]
     linked = possible.any(-1)
-    size = there.sum(1) + sure.sum((1, 2))  # |A| + |S|
+    size = present.sum(1) + sure.sum((1, 2))  # |A| + |S|
 
     def hits(links: Tensor, answers: Tensor) -> Tensor:
-        """Whether each word's link is among some: answers B C W in and out."""
-        every = links[:, None].expand(-1, answers.shape[1], -1, -1)
-        return every.gather(3, answers[..., None])[..., 0] & there[:, None]
+        """Whether each word's link is among the given ones: answers B C W in and out."""
+        links_of_all = links[:, None].expand(-1, answers.shape[1], -1, -1)
+        return links_of_all.gather(3, answers[..., None])[..., 0] & present[:, None]
 
     def counted(answers: Tensor) -> Counts:
         among_possible = hits(possible, answers)
@@ -231,11 +233,11 @@ def pair_batch(
 def link_mask(links: Sequence[Iterable[tuple[int, int]]], shape: tuple[int, int, int]) -> Tensor:
     """The links (source word, target word) of B sentences as booleans, B W V."""
     out = torch.zeros(shape, dtype=torch.bool)
-    places = []
+    indices = []
     for number, of_sentence in enumerate(links):
         for read, written in of_sentence:
-            places.append((number, written, read))
-    out[torch.tensor(places, dtype=torch.long).view(-1, 3).unbind(1)] = True
+            indices.append((number, written, read))
+    out[torch.tensor(indices, dtype=torch.long).view(-1, 3).unbind(1)] = True
     return out
 
 
@@ -254,18 +256,18 @@ def diagonals(target: Passage, source: Passage) -> Tensor:
     """The source words on the diagonal, shifted by −REACH … REACH words: B R W; the number of words where outside."""
     size, words = target.subwords.shape
     sentence, query = torch.ones_like(target.subwords).nonzero().unbind(1)
-    place = same_way(sentence, query, target, source).view(size, 1, words)
-    shifts = torch.arange(-REACH, REACH + 1, device=place.device)[:, None]
+    diagonal = same_way(sentence, query, target, source).view(size, 1, words)
+    shifts = torch.arange(-REACH, REACH + 1, device=diagonal.device)[:, None]
+    shifted = diagonal + shifts
     outside = source.subwords.shape[1]
-    shifted = place + shifts
     return torch.where((shifted >= 0) & (shifted < outside), shifted, outside)
 
 
 def speech_batches(
     model: Any, tokenizer: Any, speech: Sequence[Utterance], coverage: Coverage
 ) -> AlignmentBatches:
-    """Batches of one utterance each. Those with more tokens than the model writes, or fewer than two words, are left out and
-    counted."""
+    """Batches of one utterance each. Those with more tokens than the model writes, or fewer than two words, are left
+    out and counted."""
     extractor = WhisperFeatureExtractor(
         feature_size=model.config.num_mel_bins,
         chunk_length=round(model.config.max_source_positions * FRAME),
@@ -273,7 +275,8 @@ def speech_batches(
     coverage.sentences += len(speech)
     fitting = []
     for utterance in speech:
-        prompt, words = prompt_of(model, tokenizer, utterance), tokens_by_word(tokenizer, utterance)
+        prompt = prompt_of(model, tokenizer, utterance)
+        words = tokens_by_word(tokenizer, utterance)
         if len(prompt) + sum(map(len, words)) > model.config.max_target_positions:
             coverage.too_long += 1
         elif len(words) < 2 or not all(words):
@@ -299,12 +302,13 @@ def prompt_of(model: Any, tokenizer: Any, utterance: Utterance) -> list[int]:
         raise HeadwiseError(
             f"This Whisper knows several languages: give that of {utterance.audio} in a column `language`."
         )
-    known = tokenizer.get_vocab()
-    if unknown := [name for name in names if name not in known]:
-        raise HeadwiseError(
-            f"{unknown[0]}, which {utterance.audio} needs, is no token of this model."
-        )
-    return [known[name] for name in names]
+    vocabulary = tokenizer.get_vocab()
+    for name in names:
+        if name not in vocabulary:
+            raise HeadwiseError(
+                f"{name}, which {utterance.audio} needs, is no token of this model."
+            )
+    return [vocabulary[name] for name in names]
 
 
 def tokens_by_word(tokenizer: Any, utterance: Utterance) -> list[list[int]]:
@@ -335,12 +339,16 @@ def utterance_batch(
     features = extractor(
         audio, sampling_rate=extractor.sampling_rate, return_tensors="pt"
     ).input_features
-    flat = [token for word in words for token in word]
-    first = torch.tensor(list(accumulate(map(len, words), initial=0))[:-1], device=device)
+    tokens: list[int] = []
+    first_tokens = []  # of each word
+    for word in words:
+        first_tokens.append(len(tokens))
+        tokens += word
+    first = torch.tensor(first_tokens, device=device)
     expected = torch.tensor(utterance.starts, device=device)
     inputs = {
         "input_features": features.to(device, model.dtype),
-        "decoder_input_ids": torch.tensor([[*prompt, *flat]], device=device),
+        "decoder_input_ids": torch.tensor([[*prompt, *tokens]], device=device),
     }
     frames = len(audio) // extractor.hop_length // 2
 
@@ -352,13 +360,12 @@ def utterance_batch(
         return {"alignment.seconds": (wrong, torch.full_like(wrong, len(expected)))}
 
     width = int(model.config.median_filter_width)
-    rule = first / len(flat) * seconds
-    return AlignmentBatch(
-        inputs, partial(maps, len(prompt), frames, width), answers, rule[None, None], counted
-    )
+    rule = first / len(tokens) * seconds
+    maps = partial(smoothed_maps, len(prompt), frames, width)
+    return AlignmentBatch(inputs, maps, answers, rule[None, None], counted)
 
 
-def maps(prompt: int, frames: int, width: int, call: AttentionCall) -> Tensor:
+def smoothed_maps(prompt: int, frames: int, width: int, call: AttentionCall) -> Tensor:
     """Attention of tokens behind the prompt over time, normalised over tokens and smoothed: 1 H tokens frames."""
     assert call.weights is not None
     weights = call.weights[:, :, prompt:, :frames].float()
@@ -378,34 +385,35 @@ def token_starts(costs: Tensor) -> Tensor:
     count, rows, columns = costs.shape
     steps = rows + columns - 1
     inf = torch.inf
-    # cell (i, j) goes to place (i, i + j), so that an anti-diagonal is a column
-    skewed = torch.nn.functional.pad(costs.float(), (0, rows), value=inf).flatten(1)[
-        :, : rows * steps
-    ]
-    skewed = skewed.view(count, rows, steps)
-    before = costs.new_full(
-        (count, rows + 1), inf, dtype=torch.float32
-    )  # two anti-diagonals back, row 0 is the border
+
+    # Cell (i, j) moves to (i, i + j), so that an anti-diagonal is a column.
+    padded = torch.nn.functional.pad(costs.float(), (0, rows), value=inf)
+    skewed = padded.flatten(1)[:, : rows * steps].view(count, rows, steps)
+
+    # The costs of the cheapest paths one and two anti-diagonals back; row 0 is the border.
+    before = costs.new_full((count, rows + 1), inf, dtype=torch.float32)
     before[:, 0] = 0
     last = torch.full_like(before, inf)
     moves = torch.empty((count, rows, steps), dtype=torch.uint8, device=costs.device)
     for step in range(steps):
-        both, up, left = before[:, :-1], last[:, :-1], last[:, 1:]
-        is_both, is_up = (both < up) & (both < left), (up < both) & (up < left)
-        moves[:, :, step] = torch.where(is_both, 0, torch.where(is_up, 1, 2))
-        now = torch.where(is_both, both, torch.where(is_up, up, left)) + skewed[:, :, step]
-        before, last = last, torch.nn.functional.pad(now, (1, 0), value=inf)
+        diagonal = before[:, :-1]
+        up = last[:, :-1]
+        left = last[:, 1:]
+        is_diagonal = (diagonal < up) & (diagonal < left)
+        is_up = (up < diagonal) & (up < left)
+        moves[:, :, step] = torch.where(is_diagonal, 0, torch.where(is_up, 1, 2))
+        cheapest = torch.where(is_diagonal, diagonal, torch.where(is_up, up, left))
+        before = last
+        last = torch.nn.functional.pad(cheapest + skewed[:, :, step], (1, 0), value=inf)
+
+    # The paths backwards, from the last token in the last frame: the last frame written is the first of the token.
     starts = torch.zeros((count, rows), dtype=torch.long, device=costs.device)
     row = torch.full((count, 1), rows - 1, device=costs.device)
     column = torch.full((count, 1), columns - 1, device=costs.device)
     flat = moves.flatten(1)
     for _ in range(steps):
-        starts.scatter_(
-            1, row, column
-        )  # walked backwards: the last frame written is the first of the token
+        starts.scatter_(1, row, column)
         move = flat.gather(1, row * steps + row + column)
-        row, column = (
-            (row - (move != 2).long()).clamp_min(0),
-            (column - (move != 1).long()).clamp_min(0),
-        )
+        row = (row - (move != 2).long()).clamp_min(0)
+        column = (column - (move != 1).long()).clamp_min(0)
     return starts

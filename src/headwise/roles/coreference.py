@@ -50,21 +50,31 @@ def coreference(passage: Passage) -> Probe:
     of Clark et al.); the second and, where there is none, the first. The third is ours: a head that prefers equal words
     always chooses something, and would beat the second without any more knowledge.
     """
-    chosen = [
-        choice
-        for choice in choices(passage.sentences)
-        if {choice.query, *choice.candidates} <= passage.present[choice.sentence]
-    ]
-    device, size, width = passage.ids.device, len(passage.ids), passage.subwords.shape[1]
-    sentence = torch.tensor([choice.sentence for choice in chosen], dtype=torch.long, device=device)
-    query = torch.tensor([choice.query for choice in chosen], dtype=torch.long, device=device)
-    allowed = marks([choice.candidates for choice in chosen], width, device)
-    right = marks([choice.antecedents for choice in chosen], width, device)
-    speaks = torch.tensor(
-        [[True, *(measure.endswith(choice.kind) for measure in MEASURES[1:])] for choice in chosen],
-        dtype=torch.float,
-        device=device,
-    ).view(-1, len(MEASURES))
+    device = passage.ids.device
+    size = len(passage.ids)
+    width = passage.subwords.shape[1]
+
+    # N choices, and of each: its address, the words it is between, the measures it counts for, the rules that are right
+    numbers: list[tuple[int, int]] = []
+    candidates = []
+    antecedents = []
+    counted: list[list[float]] = []
+    right_rules: list[tuple[bool, bool, bool]] = []
+    for choice in choices(passage.sentences):
+        if not {choice.query, *choice.candidates} <= passage.present[choice.sentence]:
+            continue
+        numbers.append((choice.sentence, choice.query))
+        candidates.append(choice.candidates)
+        antecedents.append(choice.antecedents)
+        of_kind = [float(measure.endswith(choice.kind)) for measure in MEASURES[1:]]
+        counted.append([1.0, *of_kind])
+        right_rules.append(by_rule(choice, passage.sentences[choice.sentence]))
+    addresses = torch.tensor(numbers, dtype=torch.long, device=device).view(-1, 2)
+    sentence, query = addresses.unbind(1)
+    allowed = marks(candidates, width, device)
+    right = marks(antecedents, width, device)
+    speaks = torch.tensor(counted, dtype=torch.float, device=device).view(-1, len(MEASURES))
+    rules = torch.tensor(right_rules).view(-1, 3)
 
     def summed(values: Tensor) -> Tensor:
         """Values of choices, N x …, summed by sentence and measure: B x … x M."""
@@ -77,15 +87,8 @@ def coreference(passage: Passage) -> Probe:
         pointed = weights.argmax(-1)
         return summed(right.gather(1, pointed).float())
 
-    rules = torch.tensor(
-        [by_rule(choice, passage.sentences[choice.sentence]) for choice in chosen]
-    ).view(-1, 3)
-    return Probe(
-        MEASURES,
-        summed(torch.ones(len(chosen), device=device)),
-        summed(rules.float().to(device)),
-        answer,
-    )
+    counts = summed(torch.ones(len(numbers), device=device))
+    return Probe(MEASURES, counts, summed(rules.float().to(device)), answer)
 
 
 def choices(sentences: Sequence[Annotated]) -> Iterator[AntecedentChoice]:
@@ -104,19 +107,19 @@ def choices(sentences: Sequence[Annotated]) -> Iterator[AntecedentChoice]:
 def by_rule(choice: AntecedentChoice, sentence: Annotated) -> tuple[bool, bool, bool]:
     """Which rules find an antecedent: the nearest mention, the nearest with the same head word, both in turn."""
     form = sentence.words[choice.query].form.lower()
-    same = [c for c in choice.candidates if sentence.words[c].form.lower() == form]
-    nearest, alike = (
-        max(places) in choice.antecedents if places else False
-        for places in (choice.candidates, same)
-    )
-    return nearest, alike, alike if same else nearest
+    same = [word for word in choice.candidates if sentence.words[word].form.lower() == form]
+    nearest = max(choice.candidates) in choice.antecedents
+    if not same:
+        return nearest, False, nearest
+    alike = max(same) in choice.antecedents
+    return nearest, alike, alike
 
 
-def marks(places: Sequence[Iterable[int]], width: int, device: torch.device) -> Tensor:
-    """Rows of True at the places: N W."""
-    out = torch.zeros(len(places), width, dtype=torch.bool)
-    for row, each in zip(out, places, strict=True):
-        row[list(each)] = True
+def marks(words: Sequence[Iterable[int]], width: int, device: torch.device) -> Tensor:
+    """Rows of True at some words: N W."""
+    out = torch.zeros(len(words), width, dtype=torch.bool)
+    for row, marked in zip(out, words, strict=True):
+        row[list(marked)] = True
     return out.to(device)
 
 
@@ -154,21 +157,23 @@ def matching_words(passage: Passage) -> Probe:
 
     def arcs() -> Iterator[Arc]:
         for number, sentence in enumerate(passage.sentences):
-            words = [
-                (index, word) for index, word in enumerate(sentence.words) if word.upos != "PUNCT"
-            ]
-            forms = {index: word.form.lower() for index, word in words}
-            for one, other in same_name_pairs(forms.items()):
-                yield Arc(number, one, other, "same-word")
-            for one, other in same_name_pairs(
-                (index, word.lemma) for index, word in words if word.lemma
-            ):
-                if forms[one] != forms[other]:
-                    yield Arc(number, one, other, "same-lemma")
-            for one, other in set(
-                same_name_pairs((mention.head, mention.entity) for mention in sentence.mentions)
-            ):
-                yield Arc(number, one, other, "same-entity")
+            forms: dict[int, str] = {}
+            lemmas: dict[int, str] = {}
+            for index, word in enumerate(sentence.words):
+                if word.upos == "PUNCT":
+                    continue
+                forms[index] = word.form.lower()
+                if word.lemma:
+                    lemmas[index] = word.lemma
+            entities = [(mention.head, mention.entity) for mention in sentence.mentions]
+
+            for query, key in same_name_pairs(forms.items()):
+                yield Arc(number, query, key, "same-word")
+            for query, key in same_name_pairs(lemmas.items()):
+                if forms[query] != forms[key]:
+                    yield Arc(number, query, key, "same-lemma")
+            for query, key in set(same_name_pairs(entities)):
+                yield Arc(number, query, key, "same-entity")
 
     return pointing(arcs(), passage, passage, "chance")
 
@@ -178,13 +183,11 @@ def same_name_pairs(named: Iterable[tuple[int, Hashable]]) -> Iterator[tuple[int
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for index, name in named:
         groups[name].append(index)
-    return (
-        (one, other)
-        for group in groups.values()
-        for one in group
-        for other in group
-        if one != other
-    )
+    for group in groups.values():
+        for query in group:
+            for key in group:
+                if query != key:
+                    yield query, key
 
 
 def windows(sentences: Iterable[Annotated], context: int) -> Iterator[Annotated]:
@@ -208,17 +211,24 @@ def join_sentences(sentences: Sequence[Annotated]) -> Annotated:
     spans: list[Span] = []
     text = ""
     for sentence in sentences:
-        start, at = len(words), len(text) + bool(text)
-        text = f"{text} {sentence.text}" if text else sentence.text
-        words += [
-            replace(w, governor=w.governor + start if w.governor >= 0 else -1)
-            for w in sentence.words
-        ]
-        mentions += [
-            replace(m, start=m.start + start, end=m.end + start, head=m.head + start)
-            for m in sentence.mentions
-        ]
-        spans += [(left + at, right + at) for left, right in sentence.spans]
+        start = len(words)
+        for word in sentence.words:
+            governor = word.governor + start if word.governor >= 0 else -1
+            words.append(replace(word, governor=governor))
+        for mention in sentence.mentions:
+            moved = replace(
+                mention,
+                start=mention.start + start,
+                end=mention.end + start,
+                head=mention.head + start,
+            )
+            mentions.append(moved)
+
+        if text:
+            text += " "
+        for first, last in sentence.spans:
+            spans.append((first + len(text), last + len(text)))
+        text += sentence.text
     return replace(
         sentences[0], words=tuple(words), mentions=tuple(mentions), written=(text, tuple(spans))
     )

@@ -25,7 +25,8 @@ from headwise.roles.passes import Subject, run_model, treebank_batches
 from headwise.roles.role import role_of
 
 MOST = 8  # examples
-LENGTH = 6, 16  # words of an example
+SHORTEST = 6  # words of an example
+LONGEST = 16
 CANDIDATES = 1000  # sentences to choose from
 FIRST = (
     "positional.-1",
@@ -39,9 +40,8 @@ FIRST = (
     "coreference",
 )
 
-Allowed = dict[
-    int, tuple[set[int], set[int]]
-]  # by word: the words it may attend to, and the right ones among them
+# By word: the words it may attend to, and the right ones among them.
+Allowed = dict[int, tuple[set[int], set[int]]]
 
 
 @dataclass
@@ -66,10 +66,10 @@ def examples(
 ) -> list[dict[str, Any]]:
     """One sentence for the best head of each category of roles, at most MOST, ready for JSON.
 
-    It is the best of the first CANDIDATES sentences of LENGTH words, not a typical one: the largest share of the words
-    that the role asks about attend most to the right word, with the largest weight. roles: `Roles.roles`. frequencies:
-    as for `RoleTexts`; without them, rare tokens have no example. Roles that need sentence pairs or other texts have
-    none either.
+    It is the best of the first CANDIDATES sentences of SHORTEST to LONGEST words, not a typical one: the largest share
+    of the words that the role is about attend most to the right word, with the largest weight. roles: `Roles.roles`.
+    frequencies: as for `RoleTexts`; without them, rare tokens have no example. Roles that need sentence pairs or other
+    texts have none either.
 
     Each has `kind, layer, head, measure, role, value, baseline` (on the whole text); `id, words`; `weights` (W W, from
     the row's word to the column's), `rest` (W, to tokens outside words); `arcs` ([governor, dependent, relation]);
@@ -93,7 +93,7 @@ def search(
     frequencies: Mapping[int, int],
 ) -> int:
     """Find every role's best sentence, in one pass; returns the number of candidates."""
-    short = (each for each in text if LENGTH[0] <= len(each.words) <= LENGTH[1])
+    short = (sentence for sentence in text if SHORTEST <= len(sentence.words) <= LONGEST)
     batches = treebank_batches(subject, islice(short, CANDIDATES), lambda sentence: 0, Coverage())
     count = 0
     current: list[Passage] = []
@@ -103,9 +103,9 @@ def search(
             return
         assert call.weights is not None
         view = View(call.weights, current[-1], current[-1], call)
-        for each in shown:
-            if each.head[:2] == call.site:
-                keep_best_sentence(each, view, frequencies, subject.reading.top)
+        for example in shown:
+            if example.head[:2] == call.site:
+                keep_best_sentence(example, view, frequencies, subject.reading.top)
 
     model = subject.model
     with (
@@ -125,18 +125,19 @@ def best_heads(roles: pd.DataFrame) -> list[dict[str, Any]]:
     best: dict[str, dict[str, Any]] = {}
     by_margin = roles.assign(above=roles["value"] - roles["baseline"]).sort_values("above")
     for role in by_margin.to_dict("records"):
-        if place(role["measure"]) is not None:
+        if order_of(role["measure"]) is not None:
             best[topic(role["measure"])] = {str(name): value for name, value in role.items()}
     others = sorted(
         set(best) - set(FIRST),
         key=lambda name: (name.startswith("positional"), -best[name]["above"]),
     )
     chosen = [name for name in (*FIRST, *others) if name in best][:MOST]
-    return sorted((best[name] for name in chosen), key=lambda role: place(role["measure"]) or 0)
+    roles_shown = [best[name] for name in chosen]
+    return sorted(roles_shown, key=lambda role: order_of(role["measure"]) or 0)
 
 
-def place(measure: str) -> int | None:
-    """The place of a role among the examples; None where a sentence cannot show it."""
+def order_of(measure: str) -> int | None:
+    """The order of a role among the examples; None where a sentence cannot show it."""
     declared = role_of(measure)
     return None if declared is None else declared.example
 
@@ -152,24 +153,29 @@ def topic(measure: str) -> str:
 def query_words(
     measure: str, passage: Passage, number: int, frequencies: Mapping[int, int], top: int
 ) -> Allowed:
-    """The words of a sentence that a measure asks about. Without coreference each may attend to all visible words."""
+    """The words of a sentence that a measure is about. Without coreference each may attend to all visible words."""
     sentence = passage.sentences[number]
-    if measure == "coreference":
-        return {
-            one.query: (set(one.candidates), set(one.antecedents)) for one in choices([sentence])
-        }
-    there = passage.present[number]
-    rare = rarest_words(passage, number, frequencies, top) if measure.startswith("rare.") else set()
-    right, itself = set(right_words(measure, sentence, rare)), measure.startswith("positional.")
     queries: Allowed = {}
-    for query in there:
-        visible = {
-            key
-            for key in there
-            if (itself or key != query) and (key <= query or not passage.causal)
-        }
-        if keys := {key for key in visible if (query, key) in right}:
-            queries[query] = visible, keys
+    if measure == "coreference":
+        for choice in choices([sentence]):
+            queries[choice.query] = set(choice.candidates), set(choice.antecedents)
+        return queries
+
+    rare: set[int] = set()
+    if measure.startswith("rare."):
+        rare = rarest_words(passage, number, frequencies, top)
+    right = set(right_words(measure, sentence, rare))
+    itself = measure.startswith("positional.")  # only positional heads may attend to the query
+    present = passage.present[number]
+    for query in present:
+        visible = set(present)
+        if passage.causal:
+            visible = {key for key in present if key <= query}
+        if not itself:
+            visible.discard(query)
+        right_keys = {key for key in visible if (query, key) in right}
+        if right_keys:
+            queries[query] = visible, right_keys
     return queries
 
 
@@ -184,7 +190,8 @@ def right_words(measure: str, sentence: Annotated, rare: set[int]) -> Iterator[t
         if first in ("positional", "previous-token"):
             yield index, index + (int(rest[0]) if rest else -1)
         elif first == "rare" and index not in rare:
-            yield from ((index, other) for other in rare)
+            for rarest in rare:
+                yield index, rarest
         elif first == "syntactic" and word.governor >= 0 and word.relation == rest[0]:
             yield (index, word.governor) if rest[1] == "to-governor" else (word.governor, index)
 
@@ -193,12 +200,17 @@ def rarest_words(
     passage: Passage, number: int, frequencies: Mapping[int, int], top: int
 ) -> set[int]:
     """The words with the two rarest subwords of a sentence; none when these are among the `top` most frequent."""
-    tokens = zip(passage.ids[number].tolist(), passage.word_of[number].tolist(), strict=True)
-    often = sorted((frequencies.get(token, 0), word) for token, word in tokens if word >= 0)
+    counted = []  # of each subword, how often it occurs, and its word
+    tokens = passage.ids[number].tolist()
+    for token, word in zip(tokens, passage.word_of[number].tolist(), strict=True):
+        if word >= 0:
+            counted.append((frequencies.get(token, 0), word))
+    counted.sort()
     limit = sorted(frequencies.values(), reverse=True)[top - 1] if len(frequencies) >= top else 0
-    if len(often) < 2 or often[0][0] >= limit:
+    if len(counted) < 2 or counted[0][0] >= limit:
         return set()
-    return {word for count, word in often if count <= often[1][0]}
+    second, _ = counted[1]
+    return {word for count, word in counted if count <= second}
 
 
 def keep_best_sentence(shown: Shown, view: View, frequencies: Mapping[int, int], top: int) -> None:
@@ -207,47 +219,53 @@ def keep_best_sentence(shown: Shown, view: View, frequencies: Mapping[int, int],
         allowed = query_words(shown.role["measure"], view.keys, number, frequencies, top)
         if not allowed:
             continue
-        hits = [
-            max(sorted(may), key=weights[query].__getitem__) in right
-            for query, (may, right) in allowed.items()
-        ]
-        there = [sum(weights[query][key] for key in right) for query, (_, right) in allowed.items()]
-        # the share of right answers, then two of them rather than one, then their weight
-        worth = sum(hits) / len(hits), float(min(sum(hits), 2)), sum(there) / len(there)
-        if sum(hits) and worth > shown.worth:
+        hits = 0
+        right_weights = []
+        for query, (visible, right) in allowed.items():
+            attended = max(sorted(visible), key=weights[query].__getitem__)
+            hits += attended in right
+            right_weights.append(sum(weights[query][key] for key in right))
+        # The share of right answers, then two of them rather than one, then their weight.
+        count = len(allowed)
+        worth = hits / count, float(min(hits, 2)), sum(right_weights) / count
+        if hits and worth > shown.worth:
             shown.worth = worth
-            shown.picture = picture(shown.role, view, number, allowed) | {
-                "right": sum(hits),
-                "asked": len(hits),
-            }
+            shown.picture = picture(shown.role, view, number, allowed)
+            shown.picture["right"] = hits
+            shown.picture["asked"] = count
 
 
 def picture(role: Mapping[str, Any], view: View, number: int, allowed: Allowed) -> dict[str, Any]:
     """The example of one sentence and head."""
-    passage, head = view.keys, int(role["head"])
+    passage = view.keys
+    head = int(role["head"])
     sentence = passage.sentences[number]
     size = len(sentence.words)
     outside = view.weights[number, head] @ (~passage.words[number]).to(view.weights.dtype)  # Q
     rest = passage.as_query[number].T.to(outside.dtype) @ outside
+    arcs = []
+    for index, word in enumerate(sentence.words):
+        if word.governor >= 0:
+            arcs.append([word.governor, index, word.relation])
+    cells = []
+    for query, (_, right) in allowed.items():
+        cells += [[query, key] for key in right]
     return {
-        **{name: role[name] for name in ("kind", "measure", "role")},
-        **{name: int(role[name]) for name in ("layer", "head")},
-        **{name: round(float(role[name]), 4) for name in ("value", "baseline")},
+        "kind": role["kind"],
+        "measure": role["measure"],
+        "role": role["role"],
+        "layer": int(role["layer"]),
+        "head": head,
+        "value": round(float(role["value"]), 4),
+        "baseline": round(float(role["baseline"]), 4),
         "id": sentence.id,
         "words": [word.form for word in sentence.words],
-        "weights": rounded(view.between[number, head, :size, :size]),
+        "weights": [rounded(row) for row in view.between[number, head, :size, :size]],
         "rest": rounded(rest[:size]),
-        "arcs": [
-            [word.governor, index, word.relation]
-            for index, word in enumerate(sentence.words)
-            if word.governor >= 0
-        ],
-        "cells": sorted([query, key] for query, (_, right) in allowed.items() for key in right),
+        "arcs": arcs,
+        "cells": sorted(cells),
     }
 
 
-def rounded(weights: Tensor) -> Any:
-    return [
-        [round(w, 4) for w in row] if isinstance(row, list) else round(row, 4)
-        for row in weights.tolist()
-    ]
+def rounded(weights: Tensor) -> list[float]:
+    return [round(weight, 4) for weight in weights.tolist()]

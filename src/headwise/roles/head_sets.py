@@ -25,9 +25,7 @@ from headwise.statistics import ratio_interval
 
 MOST = 10  # heads of a set
 Counts = Mapping[str, tuple[Tensor, Tensor]]  # by measure, sums and divisors, each B C
-Units = dict[
-    str, tuple[np.ndarray, np.ndarray]
-]  # by measure, sums and divisors, each units x candidates
+Units = dict[str, tuple[np.ndarray, np.ndarray]]  # the same, each units x candidates
 
 
 @dataclass
@@ -74,34 +72,39 @@ def choose_heads(
     one_layer: only sets within a layer. Raises HeadwiseError where a half has no text.
     """
     heads = list(discovery.heads.only(["cross"]))
-    halves = [counts_of(model, discovery, batches(half), np.eye(len(heads))) for half in (0, 1)]
-    if not all(counts for counts, _ in halves):
+    each_alone = np.eye(len(heads))
+    first_counts, first_rules = counts_of(model, discovery, batches(0), each_alone)
+    second_counts, second_rules = counts_of(model, discovery, batches(1), each_alone)
+    if not first_counts or not second_counts:
         raise HeadwiseError(
             "The text has no second half to confirm alignment heads on: give more of it, at least two dozen sentences "
             "or recordings."
         )
-    measure = next(iter(halves[0][0]))
-    alone = ratio(halves[0][0][measure])
+    measure = next(iter(first_counts))
+    alone = ratio(first_counts[measure])
 
     def errors(mixing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return counts_of(model, discovery, batches(0), mixing)[0][measure]
 
+    # Chosen on the first half …
     chosen = [heads[number] for number in grow(groups_of(heads, one_layer), alone, errors)]
-    candidates = {
-        "chosen": chosen,
-        "best head": [heads[int(np.nanargmin(alone))]],
-        "now": [head for head in named if head in heads],
-    }
-    candidates = {name: members for name, members in candidates.items() if members}
-    mixing = np.array([[float(head in some) for head in heads] for some in candidates.values()])
+    candidates = {"chosen": chosen, "best head": [heads[int(np.nanargmin(alone))]]}
+    named_heads = [head for head in named if head in heads]
+    if named_heads:
+        candidates["now"] = named_heads
+
+    # … and confirmed on the second.
+    mixing = np.zeros((len(candidates), len(heads)))
+    for row, members in enumerate(candidates.values()):
+        mixing[row, [heads.index(head) for head in members]] = 1
     counts, rules = counts_of(model, discovery, batches(1), mixing)
     sets = candidate_rows(counts, rules, seed)
     sets = sets[sets["measure"] == measure]
-    members = [" ".join(map(str, some)) for some in candidates.values()]
-    sets = sets.assign(set=list(candidates), heads=members)
+    addresses = [" ".join(map(str, members)) for members in candidates.values()]
+    sets = sets.assign(set=list(candidates), heads=addresses)
 
-    whole = join_units([counts for counts, _ in halves])
-    baselines = join_units([rules for _, rules in halves])
+    whole = join_units([first_counts, second_counts])
+    baselines = join_units([first_rules, second_rules])
     table = candidate_rows(whole, baselines, seed).assign(
         kind="cross",
         layer=[head.layer for head in heads] * len(whole),
@@ -177,8 +180,8 @@ def counts_of(
         for batch in batches:
             current[:] = [batch]
             run_model(model, discovery, batch.inputs)
-            every = torch.cat([maps[site] for site in sites], 1).float()
-            mixed = torch.einsum("ct,bt...->bc...", weights, every)
+            all_maps = torch.cat([maps[site] for site in sites], 1).float()
+            mixed = torch.einsum("ct,bt...->bc...", weights, all_maps)
             of_sets.append(batch.counted(batch.answers(mixed)))
             of_rules.append(batch.counted(batch.rules))
     return collect_units(of_sets), collect_units(of_rules)
@@ -186,13 +189,18 @@ def counts_of(
 
 def collect_units(drawn: Sequence[Counts]) -> Units:
     """Batches of counts as arrays of units, fetched from their device together."""
-    names = list(drawn[0]) if drawn else []
-    parts = []
-    for name in names:
-        for side in (0, 1):
-            parts.append(torch.cat([counts[name][side] for counts in drawn]))
-    arrays = [np.asarray(part, dtype=np.float64) for part in to_numpy(parts)] if parts else []
-    return {name: (arrays[2 * n], arrays[2 * n + 1]) for n, name in enumerate(names)}
+    if not drawn:
+        return {}
+    tensors = []
+    for name in drawn[0]:
+        tensors.append(torch.cat([counts[name][0] for counts in drawn]))
+        tensors.append(torch.cat([counts[name][1] for counts in drawn]))
+    arrays = iter(to_numpy(tensors))
+    units: Units = {}
+    for name in drawn[0]:
+        sums = np.asarray(next(arrays), dtype=np.float64)
+        units[name] = sums, np.asarray(next(arrays), dtype=np.float64)
+    return units
 
 
 def join_units(several: Sequence[Units]) -> Units:

@@ -18,13 +18,11 @@ from headwise.roles.passage import Passage, View
 from headwise.roles.probe import Probe, sum_over_queries
 from headwise.roles.role import role
 
-LENGTH, REPEATS = 25, 4  # Olsson et al. 2022
+LENGTH = 25  # of a sequence, and how often it is repeated: Olsson et al. 2022
+REPEATS = 4
 SEQUENCES = 20  # in each half
-PREFIX = {
-    "induction": 1,
-    "duplicate-token": 0,
-    "induction.-1": -1,
-}  # offset from an earlier copy of the token
+# The offset from an earlier copy of the token.
+PREFIX = {"induction": 1, "duplicate-token": 0, "induction.-1": -1}
 
 
 def repeated_sequences(
@@ -40,8 +38,10 @@ def repeated_sequences(
     frequent tenth. Sequences are shorter for a model with few positions.
     """
     if counts:
-        order = sorted((each for each in tokens if counts.get(each)), key=lambda each: counts[each])
-        tokens = order[len(order) // 10 : len(order) - len(order) // 10]
+        order = [token for token in tokens if counts.get(token)]
+        order.sort(key=counts.__getitem__)
+        tenth = len(order) // 10
+        tokens = order[tenth : len(order) - tenth]
     length = min(LENGTH, (longest - 1) // REPEATS, len(tokens))
     if length < 2:
         raise HeadwiseError(
@@ -108,20 +108,20 @@ def repetition(passage: Passage) -> Probe:
     the copy: "prefix matching"), duplicate-token = Σ_p A_h[q, p], induction.-1 = Σ_p A_h[q, p − 1] (the other reading
     of Olsson's words). First copies are no queries. Baseline: uniform weights on visible tokens.
     """
-    ids, words = passage.ids, passage.words
+    ids = passage.ids
+    words = passage.words
     length = ids.shape[1]
     same = (ids[:, :, None] == ids[:, None]) & words[:, :, None] & words[:, None]
     same = same & torch.ones_like(same).tril(-1)
     queries = same.any(2)
     right = torch.stack([moved(same, offset) for offset in PREFIX.values()], -1)
     right = right & words[:, None, :, None] & torch.ones_like(same).tril()[..., None]
-    chance = (right.sum(2) / passage.there.cumsum(1).clamp_min(1)[..., None]).sum(1)
+    chance = (right.sum(2) / passage.mask.cumsum(1).clamp_min(1)[..., None]).sum(1)
     features = right.flatten(1, 2)
 
     def answer(view: View) -> Tensor:
-        return view.weights.reshape(*view.weights.shape[:2], length * length) @ features.to(
-            view.weights.dtype
-        )
+        flat = view.weights.reshape(*view.weights.shape[:2], length * length)
+        return flat @ features.to(flat.dtype)
 
     counts = queries.sum(1, keepdim=True).expand(-1, len(PREFIX)).float()
     return Probe(list(PREFIX), counts, chance[:, None], answer)
@@ -150,12 +150,13 @@ def moved(marks: Tensor, offset: int) -> Tensor:
 def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor) -> Probe:
     """How much a head raises the logit of the token that it attends to, on the direct path from its output.
 
-    For each token q of a sequence, ℓ = the logits of the sequence's different tokens from the head's output alone, less the
-    mean over the vocabulary, without the final norm; copying = mean over q of
+    For each token q of a sequence, ℓ = the logits of the sequence's different tokens from the head's output alone, less
+    the mean over the vocabulary, without the final norm; copying = mean over q of
     2 · ReLU(ℓ[token of argmax_k A_h[q, k]]) / Σ ReLU(ℓ) − 1: 1 when only this logit is raised, −1 when it is not
     (Olsson et al. 2022). outputs: the output projection by layer, H D M; embeddings: the output embedding, V M.
     """
-    words, number = passage.words, passage.ids.shape[1] // REPEATS
+    words = passage.words
+    number = passage.ids.shape[1] // REPEATS
     tokens = passage.ids[:, -number:]
     raised_by = embeddings[tokens] - embeddings.mean(0)  # B n M
     which = (passage.ids[:, :, None] == tokens[:, None]).float()  # B S n
@@ -167,15 +168,12 @@ def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor
         states = torch.einsum("bqhd,hdm->bhqm", view.call.output, outputs[view.call.site])
         raised = torch.relu(torch.einsum("bhqm,bnm->bhqn", states, raised_by))
         at = view.attended[..., None].expand(*view.attended.shape, number)
-        own = (raised * which[:, None].expand(-1, raised.shape[1], -1, -1).gather(2, at)).sum(-1)
+        attended = which[:, None].expand(-1, raised.shape[1], -1, -1).gather(2, at)
+        own = (raised * attended).sum(-1)
         return sum_over_queries(words, 2 * own / raised.sum(-1).clamp_min(1e-12) - 1)[..., None]
 
-    return Probe(
-        ["copying"],
-        words.sum(1)[:, None].float(),
-        words.new_zeros(len(words), 0, 1).float(),
-        answer,
-    )
+    no_rules = words.new_zeros(len(words), 0, 1).float()
+    return Probe(["copying"], words.sum(1)[:, None].float(), no_rules, answer)
 
 
 def direct_output_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor] | None:

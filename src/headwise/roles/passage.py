@@ -23,12 +23,12 @@ from headwise.data.subwords import Aligned
 class Passage:
     """One side of a batch: B sentences of at most S tokens and W words.
 
-    ids B S; there B S (no padding); word_of B S, the word of every token, −1 for special tokens, padding and words left
+    ids B S; mask B S, False on padding; word_of B S, the word of every token, −1 for special tokens, padding and words left
     out; sentences B (none for text without annotation); causal: a token attends only to itself and earlier ones.
     """
 
     ids: Tensor
-    there: Tensor
+    mask: Tensor
     word_of: Tensor
     sentences: Sequence[Annotated] = ()
     causal: bool = False
@@ -56,10 +56,10 @@ class Passage:
             ids[row, : len(each.ids)] = torch.tensor(each.ids)
             word_of[row, : len(each.ids)] = torch.tensor(each.word_of)
         lengths = torch.tensor([len(each.ids) for each in aligned])
-        there = torch.arange(length) < lengths[:, None]
+        mask = torch.arange(length) < lengths[:, None]
         sentences = [each.sentence for each in aligned]
         return cls(
-            ids.to(device), there.to(device), word_of.to(device), sentences, causal, first_subword
+            ids.to(device), mask.to(device), word_of.to(device), sentences, causal, first_subword
         )
 
     def to(self, device: torch.device) -> Passage:
@@ -67,7 +67,7 @@ class Passage:
         return replace(
             self,
             ids=self.ids.to(device),
-            there=self.there.to(device),
+            mask=self.mask.to(device),
             word_of=self.word_of.to(device),
         )
 
@@ -85,11 +85,9 @@ class Passage:
     @cached_property
     def as_key(self) -> Tensor:
         """The weight of every token in the attention to every word: B S W."""
-        return (
-            self.membership * (self.membership.cumsum(1) == 1)
-            if self.first_subword
-            else self.membership
-        )
+        if self.first_subword:
+            return self.membership * (self.membership.cumsum(1) == 1)
+        return self.membership
 
     @cached_property
     def as_query(self) -> Tensor:
@@ -104,7 +102,10 @@ class Passage:
     @cached_property
     def present(self) -> list[set[int]]:
         """The words of every sentence that have a token."""
-        return [{word for word, count in enumerate(row) if count} for row in self.subwords.tolist()]
+        present = []
+        for row in self.subwords.tolist():
+            present.append({word for word, count in enumerate(row) if count})
+        return present
 
     @cached_property
     def visible(self) -> Tensor:
@@ -124,7 +125,10 @@ class View:
     def __init__(
         self, weights: Tensor, queries: Passage, keys: Passage, call: AttentionCall | None = None
     ) -> None:
-        self.weights, self.queries, self.keys, self.call = weights, queries, keys, call
+        self.weights = weights
+        self.queries = queries
+        self.keys = keys
+        self.call = call
 
     @cached_property
     def attended(self) -> Tensor:
@@ -135,11 +139,10 @@ class View:
     def between(self) -> Tensor:
         """Attention between words, B H W V: the sum over the key's subwords, the mean over the query's."""
         batch, heads, queries, keys = self.weights.shape
-        to = self.weights.reshape(batch, heads * queries, keys) @ self.keys.as_key.to(
-            self.weights.dtype
-        )
-        from_ = self.queries.as_query.transpose(1, 2)[:, None].to(to.dtype)
-        return torch.matmul(from_, to.view(batch, heads, queries, to.shape[-1]))
+        as_key = self.keys.as_key.to(self.weights.dtype)
+        to_words = self.weights.reshape(batch, heads * queries, keys) @ as_key
+        as_query = self.queries.as_query.transpose(1, 2)[:, None].to(to_words.dtype)
+        return torch.matmul(as_query, to_words.view(batch, heads, queries, to_words.shape[-1]))
 
     @cached_property
     def others(self) -> Tensor:

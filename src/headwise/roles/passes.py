@@ -313,7 +313,7 @@ def treebank_batches(
 
 
 def passage_inputs(passage: Passage) -> dict[str, Tensor]:
-    return {"input_ids": passage.ids, "attention_mask": passage.there.long()}
+    return {"input_ids": passage.ids, "attention_mask": passage.mask.long()}
 
 
 def on_pairs(

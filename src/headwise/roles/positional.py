@@ -49,31 +49,32 @@ def positional(passage: Passage, edges: bool = False) -> Probe:
     """
     queries = passage.words
     length = queries.shape[1]
-    there = [queries & shifted_marks(queries, offset) for offset in OFFSETS]
-    if passage.causal:
-        there = [
-            each if offset <= 0 else torch.zeros_like(each)
-            for each, offset in zip(there, OFFSETS, strict=True)
-        ]
-    counted = [queries] * len(OFFSETS) if edges else there
     sight = queries.cumsum(1) if passage.causal else queries.sum(1, keepdim=True).expand(-1, length)
-    counts = torch.stack([each.sum(1) for each in counted], -1).float()
-    chance = torch.stack([(each / sight.clamp_min(1)).sum(1) for each in there], -1)
-    here = torch.arange(length, device=queries.device)
+    with_token: dict[int, Tensor] = {}  # by offset, the queries that see a token there
+    counts = []
+    chances = []
+    for offset in OFFSETS:
+        with_token[offset] = queries & shifted_marks(queries, offset)
+        if passage.causal and offset > 0:
+            with_token[offset] = torch.zeros_like(queries)
+        counted = queries if edges else with_token[offset]
+        counts.append(counted.sum(1))
+        chances.append((with_token[offset] / sight.clamp_min(1)).sum(1))
+    positions = torch.arange(length, device=queries.device)
 
     def answer(view: View) -> Tensor:
-        offset = view.attended - here
-        shares = [
-            sum_over_queries(each, offset == r) for each, r in zip(there, OFFSETS, strict=True)
-        ]
-        weights = [
-            sum_over_queries(each, weight_at_offset(view.weights, r))
-            for each, r in zip(there, OFFSETS, strict=True)
-        ]
+        distance = view.attended - positions
+        shares = []
+        weights = []
+        for offset, asking in with_token.items():
+            shares.append(sum_over_queries(asking, distance == offset))
+            weights.append(sum_over_queries(asking, weight_at_offset(view.weights, offset)))
         return torch.stack(shares + weights, -1)
 
     names = [f"{name}.{offset}" for name in ("positional", "attention-at") for offset in OFFSETS]
-    return Probe(names, counts.repeat(1, 2), chance.repeat(1, 2)[:, None], answer)
+    count = torch.stack(counts, -1).float()
+    chance = torch.stack(chances, -1)
+    return Probe(names, count.repeat(1, 2), chance.repeat(1, 2)[:, None], answer)
 
 
 @role(
@@ -94,7 +95,7 @@ def positional(passage: Passage, edges: bool = False) -> Probe:
 def previous_token(passage: Passage) -> Probe:
     """previous-token = mean of A_h[q, q − 1] over tokens q with a token before them (Olsson et al. 2022; real text)."""
     queries = passage.words & shifted_marks(passage.words, -1)
-    chance = (queries / passage.there.cumsum(1).clamp_min(1)).sum(1)
+    chance = (queries / passage.mask.cumsum(1).clamp_min(1)).sum(1)
 
     def answer(view: View) -> Tensor:
         return sum_over_queries(queries, weight_at_offset(view.weights, -1))[..., None]

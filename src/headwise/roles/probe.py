@@ -25,7 +25,8 @@ from headwise.statistics import jackknife_p, ratio_interval
 
 REACH = 10  # the largest fixed offset of a baseline, in words to either side
 UNITS = 500  # from twice as many on, neighbouring units are merged
-COUNTS, BASELINE = "counts", "baseline"
+COUNTS = "counts"
+BASELINE = "baseline"
 
 
 @dataclass
@@ -71,33 +72,33 @@ def pointing(
     of them can be right once at most.
     """
     names: dict[str, int] = {}
-    rows = [(s, q, k, names.setdefault(measure, len(names))) for s, q, k, measure in arcs]
+    rows = []
+    for arc in arcs:
+        number = names.setdefault(arc.measure, len(names))
+        rows.append((arc.sentence, arc.query, arc.key, number))
     table = torch.tensor(rows, dtype=torch.long, device=queries.ids.device).view(-1, 4)
     table = table[visible(table, queries, keys, forward=reading == "attending_words")]
     sentence, query, key, measure = table.T
-    size, count, width = len(queries.ids), len(names), queries.subwords.shape[1]
+
+    size = len(queries.ids)
+    count = len(names)
+    width = queries.subwords.shape[1]
     cell = sentence * count + measure  # a sentence and a measure as one number
-    asked = cell if per_arc else (cell * width + query).unique() // max(width, 1)
-    counts = sum_by_place(asked, torch.ones_like(asked, dtype=torch.float), size * count).view(
-        size, count
-    )
+    units = cell if per_arc else (cell * width + query).unique() // max(width, 1)
+    ones = torch.ones_like(units, dtype=torch.float)
+    counts = sum_by_index(units, ones, size * count).view(size, count)
+
     rules = []
     if baseline == "offset":
-        from_ = query if queries is keys else same_way(sentence, query, queries, keys)
-        rules.append(fixed_offsets(sentence, key - from_, measure, (size, count)))
-    own = queries is keys and reading == "attended_words"
-    if own or baseline == "chance":
-        rules.append(
-            sum_by_place(
-                cell, 1 / queries.visible[sentence, query].clamp_min(1), size * count
-            ).view(size, 1, count)
-        )
-    if own and baseline == "offset":
-        rules.append(
-            sum_by_place(cell, longest_words(queries)[sentence, query, key], size * count).view(
-                size, 1, count
-            )
-        )
+        diagonal = query if queries is keys else same_way(sentence, query, queries, keys)
+        rules.append(fixed_offsets(sentence, key - diagonal, measure, (size, count)))
+    itself_hidden = queries is keys and reading == "attended_words"
+    if itself_hidden or baseline == "chance":
+        chance = 1 / queries.visible[sentence, query].clamp_min(1)
+        rules.append(sum_by_index(cell, chance, size * count).view(size, 1, count))
+    if itself_hidden and baseline == "offset":
+        uniform = longest_words(queries)[sentence, query, key]
+        rules.append(sum_by_index(cell, uniform, size * count).view(size, 1, count))
 
     def answer(view: View) -> Tensor:
         chosen: Tensor = getattr(view, reading)
@@ -114,22 +115,23 @@ def visible(table: Tensor, queries: Passage, keys: Passage, forward: bool) -> Te
     sentence, query, key, _ = table.T
     if not len(table):
         return torch.zeros(0, dtype=torch.bool, device=table.device)
-    there = (queries.subwords[sentence, query] > 0) & (keys.subwords[sentence, key] > 0)
+    present = (queries.subwords[sentence, query] > 0) & (keys.subwords[sentence, key] > 0)
     if not (queries is keys and queries.causal):
-        return there
+        return present
     later: Tensor = key > query if forward else key < query
-    return there & later
+    return present & later
 
 
 def fixed_offsets(
     sentence: Tensor, offset: Tensor, measure: Tensor, shape: tuple[int, int]
 ) -> Tensor:
     """How many answers are at every offset up to REACH, by sentence and measure: B offsets M."""
-    near, size = offset.abs() <= REACH, 2 * REACH + 1
-    place = (sentence * size + offset + REACH) * shape[1] + measure
-    return sum_by_place(place[near], near[near].float(), shape[0] * size * shape[1]).view(
-        shape[0], size, shape[1]
-    )
+    batch, measures = shape
+    near = offset.abs() <= REACH
+    size = 2 * REACH + 1
+    index = (sentence * size + offset + REACH) * measures + measure
+    sums = sum_by_index(index[near], near[near].float(), batch * size * measures)
+    return sums.view(batch, size, measures)
 
 
 def longest_words(passage: Passage) -> Tensor:
@@ -145,13 +147,14 @@ def longest_words(passage: Passage) -> Tensor:
 
 def same_way(sentence: Tensor, query: Tensor, queries: Passage, keys: Passage) -> Tensor:
     """The word of the other text at the same relative position."""
-    last = [(side.subwords > 0).sum(1)[sentence] - 1 for side in (queries, keys)]
-    return (query * last[1] / last[0].clamp_min(1)).round().long()
+    last_query = (queries.subwords > 0).sum(1)[sentence] - 1
+    last_key = (keys.subwords > 0).sum(1)[sentence] - 1
+    return (query * last_key / last_query.clamp_min(1)).round().long()
 
 
-def sum_by_place(places: Tensor, values: Tensor, size: int) -> Tensor:
-    """The sum of the values at every place: `size` numbers."""
-    return values.new_zeros(size).index_add_(0, places, values)
+def sum_by_index(indices: Tensor, values: Tensor, size: int) -> Tensor:
+    """The sum of the values with every index: `size` numbers."""
+    return values.new_zeros(size).index_add_(0, indices, values)
 
 
 def sum_over_queries(queries: Tensor, hits: Tensor) -> Tensor:
@@ -170,9 +173,8 @@ class AnswerSums:
         self.kind = kind
         self.columns: dict[str, int] = {}
         self.ruled: set[str] = set()  # measures that have a baseline
-        self.per: dict[
-            str, str
-        ] = {}  # a measure, and the measure it is divided by instead of its count
+        # A measure, and the measure that it is divided by instead of its count.
+        self.per: dict[str, str] = {}
         self.parts: dict[str | int, list[np.ndarray]] = defaultdict(list)
 
     @property
@@ -195,46 +197,45 @@ class AnswerSums:
         for layer, answers in zip(sums, layers, strict=True):
             for answer in answers:
                 check_finite(Site(self.kind, layer), answer)
-        for probe in probes:
-            for name in probe.measures:
-                self.columns.setdefault(name, len(self.columns))
-            if probe.per:
-                self.per.update(dict.fromkeys(set(probe.measures) - {probe.per}, probe.per))
-            if probe.baseline.shape[1]:
-                self.ruled.update(probe.measures)
+        self.declare(probes)
         names = [probe.measures for probe in probes]
-        for key, values in ((COUNTS, counts), (BASELINE, baseline)):
-            self.parts[key].append(self.placed(names, values))
+        self.parts[COUNTS].append(self.placed(names, counts))
+        self.parts[BASELINE].append(self.placed(names, baseline))
         for layer, answers in zip(sums, layers, strict=True):
             self.parts[layer].append(self.placed(names, answers))
         if self.units >= 2 * UNITS:
-            self.parts |= {key: [merge_neighbours(self.whole(key))] for key in self.parts}
+            merged = {key: [merge_neighbours(self.whole(key))] for key in self.parts}
+            self.parts.update(merged)
+
+    def declare(self, probes: Sequence[Probe]) -> None:
+        """Give every measure a column, and note its divisor and whether it has a baseline."""
+        for probe in probes:
+            for name in probe.measures:
+                self.columns.setdefault(name, len(self.columns))
+                if probe.per and name != probe.per:
+                    self.per[name] = probe.per
+            if probe.baseline.shape[1]:
+                self.ruled.update(probe.measures)
 
     def placed(self, names: Sequence[Sequence[str]], values: Sequence[np.ndarray]) -> np.ndarray:
         """Values … m of several probes in the columns of their measures: … M, zero elsewhere."""
-        shape = [max(each.shape[axis] for each in values) for axis in range(values[0].ndim - 1)]
+        shape = np.max([array.shape[:-1] for array in values], axis=0)
         out = np.zeros((*shape, len(self.columns)), dtype=np.float32)
-        for measures, each in zip(names, values, strict=True):
+        for measures, array in zip(names, values, strict=True):
             columns = [self.columns[name] for name in measures]
-            out[..., : each.shape[-2], columns] = each
+            out[..., : array.shape[-2], columns] = array
         return out
 
     def whole(self, key: str | int) -> np.ndarray:
         """All parts as one array U … M. Early parts may have fewer measures or baseline rules."""
-        parts = self.parts[key]
-        sizes = [max(part.shape[axis] for part in parts) for axis in range(1, parts[0].ndim - 1)]
-        sizes.append(len(self.columns))
-        filled = (
-            np.pad(
-                part,
-                [
-                    (0, 0),
-                    *((0, size - have) for size, have in zip(sizes, part.shape[1:], strict=True)),
-                ],
-            )
-            for part in parts
-        )
-        return np.concatenate(list(filled))
+        arrays = self.parts[key]
+        middle = np.max([array.shape[1:-1] for array in arrays], axis=0)
+        sizes = np.array([*middle, len(self.columns)], dtype=int)
+        padded = []
+        for array in arrays:
+            missing = sizes - array.shape[1:]
+            padded.append(np.pad(array, [(0, 0), *((0, count) for count in missing)]))
+        return np.concatenate(padded)
 
     def table(self, seed: int | None = None) -> pd.DataFrame:
         """A row per head and measure: kind, layer, head, measure, value, low, high, n, baseline, units, p.
@@ -242,45 +243,40 @@ class AnswerSums:
         low, high: 95 % bootstrap interval over units, only with a seed. n: tokens asked about, in `units` sentences (or
         groups of them). p: of the hypothesis that the head is no better than the baseline (`jackknife_p`).
         """
-        counts, rule = self.whole(COUNTS), self.best_rule()
+        counts = self.whole(COUNTS)
+        rule = self.best_rule()
         names = [name for name in self.columns if name not in self.per.values()]
         columns = [self.columns[name] for name in names]
         tables = []
         for layer in self.layers:
-            every = self.whole(layer)
-            sums, size = every[..., columns], every.shape[1]
+            all_sums = self.whole(layer)
+            sums = all_sums[..., columns]
+            size = sums.shape[1]
             if not size:
                 continue  # a layer without heads
-            divisors = self.divisors(counts, every)[..., columns]
+            divisors = self.divisors(counts, all_sums)[..., columns]
             with np.errstate(invalid="ignore", divide="ignore"):
                 value = sums.sum(0) / divisors.sum(0)
                 p = jackknife_p(sums - rule[:, None, columns], counts[:, None, columns])
-                low, high = (
-                    ratio_interval(sums, divisors, value, seed)
-                    if seed is not None
-                    else (value * np.nan,) * 2
-                )
+                low = high = value * np.nan
+                if seed is not None:
+                    low, high = ratio_interval(sums, divisors, value, seed)
                 baseline = (rule.sum(0) / counts.sum(0))[columns]
-            shared = {
-                "n": counts.sum(0)[columns],
-                "baseline": baseline,
-                "units": (counts > 0).sum(0)[columns],
+            # the same for every head: n, baseline and units
+            rows = {
+                "kind": self.kind,
+                "layer": layer,
+                "head": np.repeat(np.arange(size), len(names)),
+                "measure": names * size,
+                "value": value.ravel(),
+                "low": low.ravel(),
+                "high": high.ravel(),
+                "n": np.tile(counts.sum(0)[columns], size),
+                "baseline": np.tile(baseline, size),
+                "units": np.tile((counts > 0).sum(0)[columns], size),
+                "p": p.ravel(),
             }
-            tables.append(
-                pd.DataFrame(
-                    {
-                        "kind": self.kind,
-                        "layer": layer,
-                        "head": np.repeat(np.arange(size), len(names)),
-                        "measure": names * size,
-                        "value": value.ravel(),
-                        "low": low.ravel(),
-                        "high": high.ravel(),
-                        **{name: np.tile(numbers, size) for name, numbers in shared.items()},
-                        "p": p.ravel(),
-                    }
-                )
-            )
+            tables.append(pd.DataFrame(rows))
         return pd.concat(tables, ignore_index=True)
 
     def divisors(self, counts: np.ndarray, sums: np.ndarray) -> np.ndarray:
@@ -297,9 +293,9 @@ class AnswerSums:
             return np.full((len(rules), rules.shape[2]), np.nan)
         best = rules.sum(0).argmax(0)
         chosen: np.ndarray = np.take_along_axis(rules, best[None, None], axis=1)[:, 0]
-        chosen[:, [column for name, column in self.columns.items() if name not in self.ruled]] = (
-            np.nan
-        )
+        for name, column in self.columns.items():
+            if name not in self.ruled:
+                chosen[:, column] = np.nan
         return chosen
 
 
@@ -311,13 +307,14 @@ def regrouped(groups: Sequence[Sequence[Tensor]]) -> list[list[np.ndarray]]:
 
 def together(several: Sequence[AnswerSums]) -> AnswerSums:
     """The answers on several texts, of one kind of attention, as those on one text."""
-    out = AnswerSums(several[0].kind)
-    for one in several:
-        out.per.update(one.per)
-        out.ruled.update(one.ruled)
-        for name in one.columns:
-            out.columns.setdefault(name, len(out.columns))
-    for one in several:
-        for key in one.parts:
-            out.parts[key].append(out.placed([list(one.columns)], [one.whole(key)]))
-    return out
+    joined = AnswerSums(several[0].kind)
+    for answers in several:
+        joined.per.update(answers.per)
+        joined.ruled.update(answers.ruled)
+        for name in answers.columns:
+            joined.columns.setdefault(name, len(joined.columns))
+    for answers in several:
+        for key in answers.parts:
+            array = joined.placed([list(answers.columns)], [answers.whole(key)])
+            joined.parts[key].append(array)
+    return joined

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
 UNLISTED = 1000  # the place of tests that others declare: behind our own
 NO_ROLE = "no known role"
-UNTRAINED = (
-    "untrained"  # controls: an untrained model, the model on random words and on shuffled sentences
-)
+# Controls: an untrained model, the model on random words and on shuffled sentences.
+UNTRAINED = "untrained"
 RANDOM_WORDS = "random-words"
 SHUFFLED = "shuffled"
 GOVERNORS = {
@@ -155,14 +154,14 @@ def role_of(measure: str) -> RoleTest | None:
 
 def fingerprints() -> dict[str, str]:
     """By name, what the tests of scripts and other packages are; a study makes its roles again when one changes."""
-    return {
-        name: declared.fingerprint for name, declared in role.entries.items() if name in role.added
-    }
+    entries = role.entries  # reads those of installed packages, too
+    return {name: entries[name].fingerprint for name in role.added}
 
 
 def ordered_roles() -> list[RoleTest]:
     """The tests that make roles, in the order of charts and lists."""
-    return sorted((each for each in role.values() if each.is_role), key=lambda each: each.order)
+    declared = [test for test in role.values() if test.is_role]
+    return sorted(declared, key=lambda test: test.order)
 
 
 def category(measure: str) -> str:
@@ -197,5 +196,8 @@ def expected_roles(kind: str) -> list[str]:
     """The measures that some head of a model should have as a role. kind: of heads, or "language model"."""
     declared = ordered_roles()
     if kind == "language model":  # the roles that only language models have come first
-        declared.sort(key=lambda each: list(each.expected or {}) != [kind])
-    return [measure for each in declared for measure in each.expected_of(kind)]
+        declared.sort(key=lambda test: list(test.expected or {}) != [kind])
+    measures: list[str] = []
+    for test in declared:
+        measures += test.expected_of(kind)
+    return measures

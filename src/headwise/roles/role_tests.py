@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -92,10 +93,9 @@ class Roles:
             table: pd.DataFrame = getattr(self, name)
             if name != "controls" or len(table):
                 contents[f"{name}.csv"] = table.to_csv(index=False, float_format="%.6g")
-        coverage = {
-            name: {**asdict(text), "unknown_share": text.unknown_share}
-            for name, text in self.coverage.items()
-        }
+        coverage = {}
+        for name, text in self.coverage.items():
+            coverage[name] = {**asdict(text), "unknown_share": text.unknown_share}
         facts = {
             "absent": self.absent,
             "low_support": self.low_support,
@@ -119,10 +119,8 @@ class Roles:
         """The picture, the roles that were found, the clearest first, and what no head does."""
         above = self.roles.assign(above=self.roles["value"] - self.roles["baseline"])
         clearest = above.sort_values("above")[::-1]
-        addresses = [
-            f"{kind}/{layer}/{head}"
-            for kind, layer, head in clearest[KEY[:3]].itertuples(index=False)
-        ]
+        heads = clearest[KEY[:3]].itertuples(index=False)
+        addresses = [f"{kind}/{layer}/{head}" for kind, layer, head in heads]
         shown = clearest[["role", "value", "low", "high", "baseline"]]
         shown = shown.set_axis(pd.Index(addresses, name="head"))
         notes = "".join(f"<p>{html.escape(text)}</p>" for text in (*self.warnings, *self.absent))
@@ -161,9 +159,8 @@ class RoleTexts:
     def sampled(self, context: int) -> RoleTexts:
         """At most SENTENCES sentences of each treebank."""
         confirm = None if self.confirm is None else sample_sentences(self.confirm, context)
-        return replace(
-            self, treebank=sample_sentences(self.treebank, context) or (), confirm=confirm
-        )
+        treebank = sample_sentences(self.treebank, context)
+        return replace(self, treebank=treebank or (), confirm=confirm)
 
 
 def roles(
@@ -195,14 +192,14 @@ def roles(
     seeds = control_seeds(untrained, seed)
     texts = RoleTexts.of(model, treebank, confirm, pairs, training)
     count = counted(sentences_read(treebank, confirm, texts.pairs, untrained), progress)
-    found = find_roles(model, texts, seed, count)
-    found.signature = signature(model, treebank, confirm, seed)
-    found.examples = examples(
-        subject_of(model), treebank, found.roles, frequencies=texts.frequencies
+    result = find_roles(model, texts, seed, count)
+    result.signature = signature(model, treebank, confirm, seed)
+    result.examples = examples(
+        subject_of(model), treebank, result.roles, frequencies=texts.frequencies
     )
     if seeds:
-        found.controls = run_control_tests(model, texts, seeds, seed, count)
-    return found
+        result.controls = run_control_tests(model, texts, seeds, seed, count)
+    return result
 
 
 def subject_of(model: Model, reading: Reading | None = None) -> Subject:
@@ -230,39 +227,41 @@ def find_roles(
     if subject.kind == "decoder-self":
         passes.append(on_repeats(subject, texts.frequencies, seed))
         passes += on_generated(subject, seed)
-    found = conclude(model.heads, passes, seed if intervals else None, subject.coverage)
-    found.warnings += subject.refused
-    return found
+    result = conclude(model.heads, passes, seed if intervals else None, subject.coverage)
+    result.warnings += subject.refused
+    return result
 
 
 def conclude(
     heads: HeadMap, passes: Sequence[ByHalf], seed: int | None, coverage: dict[str, Coverage]
 ) -> Roles:
     """The result, from the answers of every pass; with intervals where there is a seed to draw them by."""
-    whole: list[pd.DataFrame] = []
-    halves: tuple[list[pd.DataFrame], list[pd.DataFrame]] = ([], [])
+    whole = []
+    first_half = []
+    second_half = []
     for answers in passes:
         for kind in dict.fromkeys(kind for kind, _ in answers):
-            if not all((kind, half) in answers for half in (0, 1)):
+            if (kind, 0) not in answers or (kind, 1) not in answers:
                 raise HeadwiseError(
                     "The text has no second half to confirm roles on (it is a single document): "
                     "give another text to confirm them."
                 )
-            both = [answers[kind, half] for half in (0, 1)]
-            whole.append(together(both).table(seed))
-            for half, of_half in zip(halves, both, strict=True):
-                half.append(of_half.table())
+            first = answers[kind, 0]
+            second = answers[kind, 1]
+            whole.append(together([first, second]).table(seed))
+            first_half.append(first.table())
+            second_half.append(second.table())
     scores = pd.concat(whole, ignore_index=True)
     heads = heads.only(dict.fromkeys(scores["kind"]))
     supported = (scores["n"] >= ENOUGH[0]) & (scores["units"] >= ENOUGH[1])
-    found = find(scores[supported], pd.concat(halves[0]), pd.concat(halves[1]))
+    confirmed = find(scores[supported], pd.concat(first_half), pd.concat(second_half))
     return Roles(
         heads=heads,
         table=scores.loc[supported, list(COLUMNS)].reset_index(drop=True),
-        roles=found,
-        labels=labels(heads, found),
-        patterns=patterns(heads, found),
-        absent=missing_roles(scores, found),
+        roles=confirmed,
+        labels=labels(heads, confirmed),
+        patterns=patterns(heads, confirmed),
+        absent=missing_roles(scores, confirmed),
         low_support=sorted(set(scores.loc[~supported, "measure"])),
         coverage=coverage,
         warnings=warnings(coverage),
@@ -297,26 +296,26 @@ def run_control_tests(
     sentences does not need their order. seeds: of the untrained models.
     """
     subject = subject_of(model)
-    few = texts.sampled(subject.reading.context)
-    parts = []
+    sample = texts.sampled(subject.reading.context)
+    tables = []
     for name, change in CHANGES.items():
-        confirm = None if few.confirm is None else change(list(few.confirm), seed + 1)
-        treebank = change(list(few.treebank), seed)
+        confirm = None if sample.confirm is None else change(list(sample.confirm), seed + 1)
+        treebank = change(list(sample.treebank), seed)
         changed = replace(subject, coverage={})
         answers = on_treebank(changed, treebank, confirm, texts.frequencies, count)
-        parts.append(control_rows(name, conclude(model.heads, [answers], None, {})))
-    for own in seeds:
-        control = untrained_model(model, own)
-        tested = find_roles(control, few, seed, count, subject.reading, intervals=False)
-        parts.append(control_rows(f"{UNTRAINED}.{own}", tested))
-    return pd.concat(parts, ignore_index=True)
+        tables.append(control_rows(name, conclude(model.heads, [answers], None, {})))
+    for control_seed in seeds:
+        control = untrained_model(model, control_seed)
+        result = find_roles(control, sample, seed, count, subject.reading, intervals=False)
+        tables.append(control_rows(f"{UNTRAINED}.{control_seed}", result))
+    return pd.concat(tables, ignore_index=True)
 
 
-def control_rows(name: str, found: Roles) -> pd.DataFrame:
-    """The scores of a control for everything that can be a role, columns CONTROL_COLUMNS; found: 1 for a role."""
-    table = found.table[found.table["measure"].map(role_of).notna()]
-    have = set(found.roles[KEY].itertuples(index=False, name=None))
-    is_role = [int(key in have) for key in table[KEY].itertuples(index=False, name=None)]
+def control_rows(name: str, result: Roles) -> pd.DataFrame:
+    """The scores of a control for everything that can be a role, columns CONTROL_COLUMNS; `found` is 1 for a role."""
+    table = result.table[result.table["measure"].map(role_of).notna()]
+    confirmed = set(result.roles[KEY].itertuples(index=False, name=None))
+    is_role = [int(key in confirmed) for key in table[KEY].itertuples(index=False, name=None)]
     out: pd.DataFrame = table.assign(control=name, found=is_role)[list(CONTROL_COLUMNS)]
     return out
 
@@ -376,7 +375,9 @@ def signature(
 def random_words(sentences: Sequence[Annotated], seed: int) -> list[Annotated]:
     """Every word written as a random word of the text; how often words occur, the trees and the mentions stay."""
     draw = random.Random(seed)
-    forms = [word.form for sentence in sentences for word in sentence.words]
+    forms: list[str] = []
+    for sentence in sentences:
+        forms += [word.form for word in sentence.words]
     changed = []
     for sentence in sentences:
         words = [
@@ -410,6 +411,6 @@ CHANGES: dict[str, Callable[[Sequence[Annotated], int], list[Annotated]]] = {
 
 def sample_sentences(text: Iterable[Annotated], context: int) -> list[Annotated]:
     """At most SENTENCES sentences, spread evenly over a text; all of one that is read by several sentences at once."""
-    every = list(text)
-    step = -(-len(every) // SENTENCES) if context == 1 else 1
-    return every[::step]
+    sentences = list(text)
+    step = math.ceil(len(sentences) / SENTENCES) if context == 1 else 1
+    return sentences[::step]

@@ -61,15 +61,15 @@ def sink(passage: Passage, source: Passage | None = None) -> Probe:
     keys are in cross attention.
     """
     keys = source or passage
-    rest = keys.there & ~keys.words
+    rest = keys.mask & ~keys.words
     queries = passage.words & rest.any(1, keepdim=True)
     if passage is keys and passage.causal:
-        visible = rest.cumsum(1)
-        places = keys.there.cumsum(1)
+        rest_visible = rest.cumsum(1)
+        all_visible = keys.mask.cumsum(1)
     else:
-        visible = rest.sum(1, keepdim=True)
-        places = keys.there.sum(1, keepdim=True)
-    chance = ((visible / places.clamp_min(1)) * queries).sum(1)
+        rest_visible = rest.sum(1, keepdim=True)
+        all_visible = keys.mask.sum(1, keepdim=True)
+    chance = ((rest_visible / all_visible.clamp_min(1)) * queries).sum(1)
 
     def answer(view: View) -> Tensor:
         weights = torch.matmul(view.weights, rest[:, None, :, None].to(view.weights.dtype))[..., 0]
@@ -100,16 +100,13 @@ def delimiter(passage: Passage) -> Probe:
     """
     marks = torch.zeros_like(passage.subwords)
     for row, sentence in enumerate(passage.sentences):
-        places = [
-            place
-            for place, word in enumerate(sentence.words)
-            if word.upos == "PUNCT" and place < marks.shape[1]
-        ]
-        marks[row, places] = 1
+        for index, word in enumerate(sentence.words[: marks.shape[1]]):
+            if word.upos == "PUNCT":
+                marks[row, index] = 1
     rest = (passage.membership @ marks[..., None])[..., 0] > 0  # B S
     before = rest.cumsum(1)
     queries = passage.words & ~rest & (before > 0)
-    chance = (queries * before / passage.there.cumsum(1).clamp_min(1)).sum(1)
+    chance = (queries * before / passage.mask.cumsum(1).clamp_min(1)).sum(1)
 
     def answer(view: View) -> Tensor:
         weights = torch.matmul(view.weights, rest[:, None, :, None].to(view.weights.dtype))[..., 0]
@@ -155,17 +152,16 @@ def shape(passage: Passage) -> Probe:
     words = passage.words.float()
     size, length = words.shape
     both = words[:, :, None] * words[:, None]
-    place = torch.arange(length, device=words.device)
-    far = both * (place[:, None] - place).abs()
+    positions = torch.arange(length, device=words.device)
+    far = both * (positions[:, None] - positions).abs()
     features = torch.stack([both, far, both * governed(passage)], -1).view(size, length * length, 3)
     tags = passage.membership @ tagged(passage)
 
     def answer(view: View) -> Tensor:
         heads = view.weights.shape[1]
         sums = view.weights.reshape(size, heads, length * length) @ features.to(view.weights.dtype)
-        received = torch.matmul(words[:, None, None].to(view.weights.dtype), view.weights)[
-            :, :, 0
-        ]  # B H K
+        asking = words[:, None, None].to(view.weights.dtype)
+        received = torch.matmul(asking, view.weights)[:, :, 0]  # B H K
         return torch.cat([sums, received @ tags.to(received.dtype)], -1)
 
     names = ["mass", "distance", "dependency-alignment", *(f"pos.{tag}" for tag in TAGS)]
@@ -175,35 +171,32 @@ def shape(passage: Passage) -> Probe:
 
 def tagged(passage: Passage) -> Tensor:
     """The part of speech of every word, as 0 and 1: B W TAGS."""
-    rows = [
-        (number, index, TAGS.index(word.upos))
-        for number, sentence in enumerate(passage.sentences)
-        for index, word in enumerate(sentence.words)
-        if word.upos in TAGS
-    ]
+    rows = []
+    for number, sentence in enumerate(passage.sentences):
+        for index, word in enumerate(sentence.words):
+            if word.upos in TAGS:
+                rows.append((number, index, TAGS.index(word.upos)))
     out = torch.zeros(*passage.subwords.shape, len(TAGS), device=passage.ids.device)
-    return mark_places(out, rows)
+    return mark_entries(out, rows)
 
 
 def governed(passage: Passage) -> Tensor:
     """Which pairs of subwords belong to a word and its governor, in either order: B S S."""
-    rows = [
-        (number, *pair)
-        for number, word, governor, _ in dependencies(passage)
-        for pair in ((word, governor), (governor, word))
-    ]
+    rows = []
+    for number, word, governor, _ in dependencies(passage):
+        rows.append((number, word, governor))
+        rows.append((number, governor, word))
     width = passage.subwords.shape[1]
-    linked = mark_places(
-        torch.zeros(len(passage.ids), width, width, device=passage.ids.device), rows
-    )
+    pairs = torch.zeros(len(passage.ids), width, width, device=passage.ids.device)
+    linked = mark_entries(pairs, rows)
     return passage.membership @ linked @ passage.membership.transpose(1, 2)
 
 
-def mark_places(out: Tensor, rows: list[tuple[int, int, int]]) -> Tensor:
-    """Set `out` to 1 at every listed place inside it."""
-    places = torch.tensor(rows, dtype=torch.long, device=out.device).view(-1, 3)
-    places = places[(places < torch.tensor(out.shape, device=out.device)).all(1)]
-    out[tuple(places.T)] = 1
+def mark_entries(out: Tensor, rows: list[tuple[int, int, int]]) -> Tensor:
+    """Set `out` to 1 at every listed index inside it."""
+    indices = torch.tensor(rows, dtype=torch.long, device=out.device).view(-1, 3)
+    inside = indices[(indices < torch.tensor(out.shape, device=out.device)).all(1)]
+    out[tuple(inside.T)] = 1
     return out
 
 
@@ -212,23 +205,25 @@ def opening(passage: Passage) -> Probe:
 
     opening.q.k = mean over sentences of A_h[q, k], for q and k among the first OPENING tokens, subwords of words.
     """
-    there = first_tokens(passage).flatten(1)
+    pairs = first_tokens(passage).flatten(1)
 
     def answer(view: View) -> Tensor:
-        return first_weights(view).flatten(2) * there[:, None]
+        return first_weights(view).flatten(2) * pairs[:, None]
 
-    names = [f"opening.{q}.{k}" for q in range(OPENING) for k in range(OPENING)]
-    return Probe(names, there, there.new_zeros(len(there), 0, len(names)), answer)
+    names = []
+    for query in range(OPENING):
+        names += [f"opening.{query}.{key}" for key in range(OPENING)]
+    return Probe(names, pairs, pairs.new_zeros(len(pairs), 0, len(names)), answer)
 
 
 def means(answers: AnswerSums) -> dict[Site, Tensor]:
     """The mean weights H OPENING OPENING of every layer, from the answers to `opening`."""
     counts = torch.from_numpy(answers.whole(COUNTS)).sum(0).clamp_min(1)
-    sums = {layer: torch.from_numpy(answers.whole(layer)).sum(0) for layer in answers.layers}
-    return {
-        Site(answers.kind, layer): (total / counts).unflatten(-1, (OPENING, OPENING))
-        for layer, total in sums.items()
-    }
+    means_by_site = {}
+    for layer in answers.layers:
+        sums = torch.from_numpy(answers.whole(layer)).sum(0)
+        means_by_site[Site(answers.kind, layer)] = (sums / counts).unflatten(-1, (OPENING, OPENING))
+    return means_by_site
 
 
 @role(
@@ -247,34 +242,31 @@ def variability(passage: Passage, mean: Mapping[Site, Tensor]) -> Probe:
     variability = Σ |A_h[q, k] − mean A_h[q, k]| / 2 D over the first OPENING tokens of each sentence. mean: over
     sentences, by layer, H OPENING OPENING.
     """
-    there = first_tokens(passage)
+    pairs = first_tokens(passage)
 
     def answer(view: View) -> Tensor:
         assert view.call is not None
-        weights = first_weights(view) * there[:, None]
-        away = (weights - mean[view.call.site].to(weights)).abs() * there[:, None]
-        return torch.stack([2 * weights.sum((-1, -2)), away.sum((-1, -2))], -1)
+        weights = first_weights(view) * pairs[:, None]
+        difference = (weights - mean[view.call.site].to(weights)).abs() * pairs[:, None]
+        return torch.stack([2 * weights.sum((-1, -2)), difference.sum((-1, -2))], -1)
 
-    counts = there.any(2).sum(1, keepdim=True).float().expand(-1, 2)
-    return Probe(
-        ["opening mass", "variability"],
-        counts,
-        there.new_zeros(len(there), 0, 2),
-        answer,
-        per="opening mass",
-    )
+    counts = pairs.any(2).sum(1, keepdim=True).float().expand(-1, 2)
+    no_rules = pairs.new_zeros(len(pairs), 0, 2)
+    names = ["opening mass", "variability"]
+    return Probe(names, counts, no_rules, answer, per="opening mass")
 
 
 def first_tokens(passage: Passage) -> Tensor:
     """Which pairs of the first tokens are subwords of words, the key visible to the query: B OPENING OPENING."""
-    words = torch.nn.functional.pad(
-        passage.words[:, :OPENING].float(), (0, max(OPENING - passage.words.shape[1], 0))
-    )
+    missing = max(OPENING - passage.words.shape[1], 0)
+    words = torch.nn.functional.pad(passage.words[:, :OPENING].float(), (0, missing))
     both = words[:, :, None] * words[:, None]
     return both.tril() if passage.causal else both
 
 
 def first_weights(view: View) -> Tensor:
     """The weights between the first tokens, B H OPENING OPENING, padded with 0."""
-    some = view.weights[..., :OPENING, :OPENING]
-    return torch.nn.functional.pad(some, (0, OPENING - some.shape[-1], 0, OPENING - some.shape[-2]))
+    weights = view.weights[..., :OPENING, :OPENING]
+    missing_keys = OPENING - weights.shape[-1]
+    missing_queries = OPENING - weights.shape[-2]
+    return torch.nn.functional.pad(weights, (0, missing_keys, 0, missing_queries))

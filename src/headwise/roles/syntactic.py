@@ -76,10 +76,9 @@ def attachment(passage: Passage) -> Probe:
     attachment.REL = share of words d with a governor by REL and argmax_q≠d A_h[q, d] = governor(d). Baseline as for
     `syntactic`.
     """
-    arcs = (
-        Arc(s, word, governor, f"attachment.{relation}")
-        for s, word, governor, relation in dependencies(passage)
-    )
+    arcs = []
+    for sentence, word, governor, relation in dependencies(passage):
+        arcs.append(Arc(sentence, word, governor, f"attachment.{relation}"))
     return pointing(arcs, passage, passage, "offset", "attending_words")
 
 

@@ -62,8 +62,11 @@ def first_subwords(tokenizer: Any, words: Sequence[str]) -> dict[str, int]:
             word = aligned.sentence.words[1].form
             first[word] = aligned.ids[aligned.word_of.index(1)]
     shared = Counter(first.values())
-    unknown = tokenizer.unk_token_id
-    return {word: token for word, token in first.items() if shared[token] == 1 and token != unknown}
+    usable = {}
+    for word, token in first.items():
+        if shared[token] == 1 and token != tokenizer.unk_token_id:
+            usable[word] = token
+    return usable
 
 
 def with_mentions(sentence: Annotated, spans: Iterable[tuple[str, int, int]]) -> Annotated:
@@ -74,8 +77,8 @@ def with_mentions(sentence: Annotated, spans: Iterable[tuple[str, int, int]]) ->
 
 def last_tokens(passage: Passage) -> Tensor:
     """The last token of every word, 0 where there is no such word: B W."""
-    place = torch.arange(passage.ids.shape[1], device=passage.ids.device)
-    last: Tensor = (passage.membership * place[:, None]).amax(1).long()
+    positions = torch.arange(passage.ids.shape[1], device=passage.ids.device)
+    last: Tensor = (passage.membership * positions[:, None]).amax(1).long()
     return last
 
 
@@ -179,11 +182,10 @@ def draw_name_sentence(draw: random.Random, usable: list[str], number: int) -> A
         thing=draw.choice(GIFTS),
     )
     plain = split_into_words(text, f"{number} {receiver}")
-    last = {word.form: index for index, word in enumerate(plain.words)}  # the last place of each
-    spans = []
-    for entity, name in (("io", receiver), ("s", subject)):
-        spans.append((entity, last[name], last[name] + 1))
-    return with_mentions(plain, spans)
+    last = {word.form: index for index, word in enumerate(plain.words)}  # the last of equal words
+    io = last[receiver]
+    s = last[subject]
+    return with_mentions(plain, [("io", io, io + 1), ("s", s, s + 1)])
 
 
 def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -> Probe:
@@ -199,8 +201,8 @@ def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -
     arcs = []
     for entity, measure in measures.items():
         for row, text in enumerate(passage.sentences):
-            places = {mention.entity: mention.head for mention in text.mentions}
-            arcs.append(Arc(row, ends[row], places[entity], measure))
+            words = {mention.entity: mention.head for mention in text.mentions}
+            arcs.append(Arc(row, ends[row], words[entity], measure))
     attends = pointing(arcs, passage, passage, "offset")
     if readout is None:
         return attends
@@ -279,11 +281,11 @@ def retrieval_texts(tokenizer: Any, longest: int, seed: int) -> Generated:
     Raises HeadwiseError where not even a short text fits, and where the tokenizer does not know the words."""
     for share in (1.0, 0.5, 0.25):
         draw = random.Random(seed)
-        texts = [hidden(draw, number, share) for number in range(NEEDLE_TEXTS)]
+        texts = [hidden_needle(draw, number, share) for number in range(NEEDLE_TEXTS)]
         tokens = [tokenizer(text.text, verbose=False)["input_ids"] for text in texts]
-        if sum(ids.count(tokenizer.unk_token_id) for ids in tokens) > UNKNOWN * sum(
-            map(len, tokens)
-        ):
+        total = sum(map(len, tokens))
+        unknown = sum(ids.count(tokenizer.unk_token_id) for ids in tokens)
+        if unknown > UNKNOWN * total:
             raise HeadwiseError(
                 "Retrieval heads were not tested: the tokenizer does not know the words of the texts."
             )
@@ -295,23 +297,23 @@ def retrieval_texts(tokenizer: Any, longest: int, seed: int) -> Generated:
     )
 
 
-def hidden(draw: random.Random, number: int, share: float) -> Annotated:
-    """A text with the answer with_mentions in the needle ("needle") and at the end ("answer"). share: of the hay."""
+def hidden_needle(draw: random.Random, number: int, share: float) -> Annotated:
+    """A text with the answer marked in the needle ("needle") and at the end ("answer"). share: of the hay."""
     hay = draw.sample(FILLING, round(share * draw.randint(*HAY)))
     depth = draw.randint(0, len(hay))
     owner = draw.choice(NAMES)
     colour = draw.choice(COLOURS)
     thing = draw.choice(THINGS)
-    place = draw.choice(PLACES)
+    room = draw.choice(PLACES)
     fact = f"The secret of {owner} is"
-    answer = f"a {colour} {thing} in the {place}"
+    answer = f"a {colour} {thing} in the {room}"
     before = [*hay[:depth], fact]
     needle = [answer + ".", *hay[depth:], f"What is the secret of {owner}?", fact]
 
     length = len(split_into_words(answer, "").words)
     spans = []
-    for name, parts in (("needle", before), ("answer", before + needle)):
-        start = len(split_into_words(" ".join(parts), "").words)
+    for name, text_before in (("needle", before), ("answer", before + needle)):
+        start = len(split_into_words(" ".join(text_before), "").words)
         spans.append((name, start, start + length))
     plain = split_into_words(" ".join([*before, *needle, answer]), str(number))
     return with_mentions(plain, spans)
@@ -325,12 +327,11 @@ def retrieval(passage: Passage) -> Probe:
     does not answer has a score, too. Baseline: a random visible token. Induction heads score high: the needle's first
     words are in the question.
     """
-    ids, words = passage.ids, passage.words
-    inside = {name: spanned(passage, name) for name in ("needle", "answer")}
-    written = inside["answer"][:, 1:]
-    same = (
-        (ids[:, 1:, None] == ids[:, None]) & inside["needle"][:, None] & words[:, None]
-    )  # B t−1 k
+    ids = passage.ids
+    words = passage.words
+    needle = spanned(passage, "needle")
+    written = spanned(passage, "answer")[:, 1:]
+    same = (ids[:, 1:, None] == ids[:, None]) & needle[:, None] & words[:, None]  # B t−1 k
     queries = torch.nn.functional.pad(written & words[:, :-1] & same.any(2), (0, 1))
     right = torch.nn.functional.pad(same, (0, 0, 0, 1))
     chance = (queries * right.sum(2) / words.cumsum(1).clamp_min(1)).sum(1)
@@ -339,10 +340,9 @@ def retrieval(passage: Passage) -> Probe:
     rules = torch.stack([chance, *offsets], 1)[..., None]
 
     def answer(view: View) -> Tensor:
-        every = right[:, None].expand(-1, view.weights.shape[1], -1, -1).float()
-        return sum_over_queries(queries, every.gather(3, view.attended[..., None])[..., 0])[
-            ..., None
-        ]
+        of_heads = right[:, None].expand(-1, view.weights.shape[1], -1, -1).float()
+        attended = of_heads.gather(3, view.attended[..., None])[..., 0]
+        return sum_over_queries(queries, attended)[..., None]
 
     return Probe(["retrieval"], queries.sum(1)[:, None].float(), rules, answer)
 
@@ -412,10 +412,9 @@ def successor_texts(tokenizer: Any, readout: Readout, seed: int) -> Generated:
         texts.append(split_into_words(text, f"{number} {name}"))
     items = []
     for name, first in usable.items():
-        for number, word in enumerate(first):
-            items.append(
-                SequenceItem(name, word, first[word], list(first)[(number + 1) % len(first)])
-            )
+        in_order = list(first)
+        for word, following in zip(in_order, [*in_order[1:], in_order[0]], strict=True):
+            items.append(SequenceItem(name, word, first[word], following))
     return Generated("sequences", texts, partial(successor, readout=readout, items=items))
 
 
@@ -447,8 +446,10 @@ def successor(passage: Passage, readout: Readout, items: Sequence[SequenceItem])
                 item = items[number]
                 following[row, column] = numbers[item.sequence, item.successor]
     following = following.to(device)
-    inside = torch.tensor([[name == item.sequence for item in items] for name in names])  # B n
-    inside = inside.to(device)
+    in_sequence = []
+    for name in names:
+        in_sequence.append([name == item.sequence for item in items])
+    inside = torch.tensor(in_sequence, device=device)  # B n
     tokens = torch.tensor([item.token for item in items], device=device)
     last = last_tokens(passage)
     queries = (passage.subwords > 0) & (following >= 0)

@@ -25,13 +25,13 @@ from headwise.decoding.bleu import check_equal_count, scores_from_sums, sentence
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.files import below
-from headwise.heads import write_text
+from headwise.progress import Progress
 from headwise.pruning.target_count import settle_share
 from headwise.statistics import over_seeds, resamples
 from headwise.study.evaluation_steps import Choose, MeasureSavings
 from headwise.study.model_steps import FULL_MODEL, keeps_all, model_step
 from headwise.study.plan import GateSweep, GreedySweep, Plan, TopKSweep
-from headwise.study.records import Result
+from headwise.study.records import Result, Store
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
 from headwise.study.variants import (
@@ -89,15 +89,11 @@ class Tables:
 
     def write(self) -> None:
         """Write pruning.csv, once the full model is evaluated, and run.json."""
-        place = self.run.folder / "pruning.csv"
+        contents = {}
         if self.result(f"evaluate/dev/{FULL.name}"):
-            write_text(place, self.pruning().to_csv(index=False, float_format="%.8g"))
-        else:
-            place.unlink(missing_ok=True)
-        write_text(self.run.folder / "run.json", json.dumps(self.facts(), indent=1) + "\n")
-        self.run.store.record_tables(
-            ["pruning.csv", "run.json"] if place.exists() else ["run.json"]
-        )
+            contents["pruning.csv"] = self.pruning().to_csv(index=False, float_format="%.8g")
+        contents["run.json"] = json.dumps(self.facts(), indent=1) + "\n"
+        self.run.store.write_tables(contents)
 
     def pruning(self) -> pd.DataFrame:
         """One row a variant and measure; only variants that were evaluated."""
@@ -278,20 +274,18 @@ def write_grid(plan: Plan, out: Path) -> None:
         for folder, own in plan.runs.items()
     ]
     listed = [{"folder": folder, "data": data, "seed": seed} for data, seed, folder in runs]
-    write_text(out / "grid.json", json.dumps({"name": plan.name, "runs": listed}, indent=1) + "\n")
+    contents = {"grid.json": json.dumps({"name": plan.name, "runs": listed}, indent=1) + "\n"}
     known = [
         (data, seed, below(out, folder))
         for data, seed, folder in runs
         if (below(out, folder) / "pruning.csv").exists()
     ]
-    if not known:
-        for table in ("grid.csv", "across.csv"):
-            below(out, table).unlink(missing_ok=True)
-        return
-    parts = [pd.read_csv(folder / "pruning.csv").assign(data=data) for data, _, folder in known]
-    whole = pd.concat(parts, ignore_index=True)[["data", *COLUMNS]]
-    write_text(out / "grid.csv", whole.to_csv(index=False, float_format="%.8g"))
-    write_text(out / "across.csv", seed_means(known).to_csv(index=False, float_format="%.8g"))
+    if known:
+        parts = [pd.read_csv(folder / "pruning.csv").assign(data=data) for data, _, folder in known]
+        whole = pd.concat(parts, ignore_index=True)[["data", *COLUMNS]]
+        contents["grid.csv"] = whole.to_csv(index=False, float_format="%.8g")
+        contents["across.csv"] = seed_means(known).to_csv(index=False, float_format="%.8g")
+    Store(out, Progress(quiet=True)).write_tables(contents)
 
 
 @dataclass(frozen=True)

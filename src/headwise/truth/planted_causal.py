@@ -7,6 +7,7 @@ twice, which only an induction head can foresee, and visitors, who are new or ha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -21,14 +22,22 @@ from headwise.truth.planted_heads import PlantedHead, PlantedModel, all_weights,
 from headwise.truth.residual_stream import CIRCLES, ROUND, Stream, Wiring, code, position_codes
 from headwise.truth.toy_language import CLASSES, Sentence, ToyWord, WordQuestion, index_of
 
-HEADS, SIZE, LAYERS = 10, 16, 3
-SENTENCES, PARSED = 10, 120
-FILLERS, ROW, VISITORS = 16, 4, 6
-MARGIN, TYPE, NOISE = 5.0, 40.0, 0.004
+HEADS = 10
+SIZE = 16  # of a head
+LAYERS = 3
+SENTENCES = 10
+PARSED = 120
+FILLERS = 16
+ROW = 4  # fillers
+VISITORS = 6
+MARGIN = 5.0  # nats between the right answer and the next one
+TYPE = 40.0  # nats between words of the right and of another type
+NOISE = 0.004
 GAINS = {"adverb": 4.0, "object": 1.6, "mood": 16.0}  # of margins
 IDENTITY = 9  # numbers that tell words apart; answers have none
 PREDICTED = 6.0  # nats that induction adds to a word
-SAME, NEITHER = 40.0, 30.0  # nats on a word with itself, and on `rest` where there is none
+SAME = 40.0  # nats on a word with itself
+NEITHER = 30.0  # nats on `rest`, where there is none
 SLOWEST = [0, 1, 2, CIRCLES, CIRCLES + 1, CIRCLES + 2]  # circles of positions
 APART = 6  # tokens between copies, at least
 WORDS = [
@@ -83,45 +92,46 @@ ASKING = TYPES[1:]
 def draw_causal_sentence(draw: toy_language.Draw) -> Sentence:
     """The words of WORDS, visitors of whom one comes twice, and a row of fillers that comes twice."""
     random = draw.random
-    units = [[ToyWord(type, mark, draw.class_number(), upos=upos)] for type, mark, upos in WORDS]
-    guests = random.sample(range(VISITORS), 2)
-    units += [
-        [ToyWord("visitor", "visitor", guest % CLASSES, f"visitor{guest}", upos="NOUN")]
-        for guest in (guests[0], guests[0], guests[1])
-    ]
-    row = random.sample(range(FILLERS), ROW)
-    units += [
-        [ToyWord("plain", "filler", each % CLASSES, f"filler{each}", upos="NOUN") for each in row]
-        for _ in range(2)
-    ]
-    while True:
+    units: list[Sentence] = []  # words that stay together
+    for type, mark, upos in WORDS:
+        units.append([ToyWord(type, mark, draw.class_number(), upos=upos)])
+    returning, other = random.sample(range(VISITORS), 2)
+    for guest in (returning, returning, other):
+        visitor = ToyWord("visitor", "visitor", guest % CLASSES, f"visitor{guest}", upos="NOUN")
+        units.append([visitor])
+    fillers = random.sample(range(FILLERS), ROW)
+    for _ in range(2):
+        row = []
+        for filler in fillers:
+            form = f"filler{filler}"
+            row.append(ToyWord("plain", "filler", filler % CLASSES, form, upos="NOUN"))
+        units.append(row)
+
+    words: Sentence = []
+    while not words or not is_answerable(words):
         random.shuffle(units)
-        words = [word for unit in units for word in unit]
-        at = {word.mark: index for index, word in enumerate(words)}
-        right = (
-            at["before"] > 0
-            and at["back"] > 1
-            and all(at[first] < at[then] for first, then in LATER)
-        )
-        if right and all(later - first >= APART for first, later in copies(words)):
-            break
-    for word in words:
-        if word.mark in ("her", "him"):
-            word.entity = word.mark
-        elif word.mark == "pronoun":
-            word.entity, word.class_number = random.choice(("her", "him")), 0
-            word.form = f"{word.entity}-pronoun"
+        words = list(chain.from_iterable(units))
+    toy_language.name_entities(words, random)
     words = with_answers(words)
     toy_language.attach(words, GOVERNED, random)
     return words
 
 
-def copies(words: Sentence) -> list[tuple[int, int]]:
-    """The places of words that come twice."""
-    places: dict[str, list[int]] = {}
+def is_answerable(words: Sentence) -> bool:
+    """Whether every word finds what it asks for before it, and copies are far apart."""
+    at = {word.mark: index for index, word in enumerate(words)}
+    if at["before"] == 0 or at["back"] <= 1:
+        return False
+    for first, later in LATER:
+        if at[first] > at[later]:
+            return False
+
+    last_seen: dict[str, int] = {}
     for index, word in enumerate(words):
-        places.setdefault(word.form, []).append(index)
-    return [(two[0], two[1]) for two in places.values() if len(two) == 2]
+        if word.form in last_seen and index - last_seen[word.form] < APART:
+            return False
+        last_seen[word.form] = index
+    return True
 
 
 def with_answers(words: Sentence) -> Sentence:
@@ -195,8 +205,9 @@ def plant_causal_model(seed: int, folder: Path) -> PlantedModel:
     """The model, its texts and treebank (written to a folder). The seed turns the stream, draws noise, the text, the
     distractors, and all places."""
     draw = toy_language.Draw(seed)
-    text, parsed = ([draw_causal_sentence(draw) for _ in range(n)] for n in (SENTENCES, PARSED))
-    words = {word.form: word for each in [*text, *parsed] for word in each}
+    text = [draw_causal_sentence(draw) for _ in range(SENTENCES)]
+    parsed = [draw_causal_sentence(draw) for _ in range(PARSED)]
+    words = {word.form: word for word in chain(*text, *parsed)}
     tokenizer = toy_language.tokenizer(sorted(words), f"{toy_language.START} $A")
     hf, planted = build_gpt2(seed, tokenizer.get_vocab(), words)
     lines = Text.from_lines(map(toy_language.line, text))
@@ -225,7 +236,8 @@ def build_gpt2(
         eos_token_id=ids[toy_language.END],
         pad_token_id=ids[toy_language.PAD],
     )
-    hf, generator = GPT2LMHeadModel(config).eval(), torch.Generator().manual_seed(seed)
+    hf = GPT2LMHeadModel(config).eval()
+    generator = torch.Generator().manual_seed(seed)
     stream = causal_stream(width, generator)
     heads = HeadMap({"decoder-self": (HEADS,) * LAYERS})
     planted = place_heads(heads, PLANTED, generator)
@@ -233,15 +245,13 @@ def build_gpt2(
         stream.calm(hf, "mlp.c_proj")
         set_gpt2_embeddings(hf, stream, ids, words)
         for head, weights in all_weights(stream, heads, planted, SIZE):
-            attention, rows = (
-                hf.transformer.h[head.layer].attn,
-                slice(head.head * SIZE, (head.head + 1) * SIZE),
-            )
-            joint = attention.c_attn.weight.view(
-                width, 3, width
-            )  # queries, keys and values side by side
-            for place, matrix in enumerate((weights.query, weights.key, weights.value)):
-                joint[:, place, rows] = matrix.T
+            attention = hf.transformer.h[head.layer].attn
+            rows = slice(head.head * SIZE, (head.head + 1) * SIZE)
+            # Queries, keys and values side by side.
+            joint = attention.c_attn.weight.view(width, 3, width)
+            joint[:, 0, rows] = weights.query.T
+            joint[:, 1, rows] = weights.key.T
+            joint[:, 2, rows] = weights.value.T
             attention.c_proj.weight[rows] = weights.output.T
     return hf, planted
 
@@ -249,10 +259,15 @@ def build_gpt2(
 def causal_stream(width: int, generator: torch.Generator) -> Stream:
     stream = Stream(width, generator)
     stream.block("position", 2 * CIRCLES)
-    for name in (*(f"type {type}" for type in TYPES), *MARKS, "rest", "gender", "asks", "flag"):
+    for type in TYPES:
+        stream.block(f"type {type}")
+    for name in (*MARKS, "rest", "gender", "asks", "flag"):
         stream.block(name)
-    for name in ("class", "seasonal", *(f"answer {type}" for type in ASKING if type != "visitor")):
-        stream.block(name, 2)
+    stream.block("class", 2)
+    stream.block("seasonal", 2)
+    for type in ASKING:
+        if type != "visitor":
+            stream.block(f"answer {type}", 2)
     stream.block("answer visitor")
     for name in ("identity", "identity before", "identity next"):
         stream.block(name, IDENTITY)
@@ -264,17 +279,16 @@ def set_gpt2_embeddings(
     hf: GPT2LMHeadModel, stream: Stream, ids: Mapping[str, int], words: Mapping[str, ToyWord]
 ) -> None:
     """Embeddings, positions and the output layer."""
-    embedding, output, places = (
-        hf.transformer.wte.weight,
-        hf.lm_head.weight,
-        hf.transformer.wpe.weight,
-    )
+    embedding = hf.transformer.wte.weight
+    output = hf.lm_head.weight
+    positions = hf.transformer.wpe.weight
     embedding.copy_(stream.constant() + stream.noise(len(ids), NOISE))
     output.copy_(stream.noise(len(ids), NOISE))
-    places.copy_(position_codes(len(places)) @ stream["position"])
+    positions.copy_(position_codes(len(positions)) @ stream["position"])
     embedding[ids[toy_language.START]] += (stream["rest"] + stream["type plain"])[0]
     directions = spread_vectors(len(ids), IDENTITY, stream.generator)
-    identity, following = directions @ stream["identity"], directions @ stream["identity next"]
+    identity = directions @ stream["identity"]
+    following = directions @ stream["identity next"]
     for form, word in words.items():
         embedding[ids[form]] += causal_meaning(stream, word)
         output[ids[form]] += said(stream, word)
@@ -285,12 +299,12 @@ def set_gpt2_embeddings(
 
 def spread_vectors(count: int, size: int, generator: torch.Generator) -> Tensor:
     """Random unit vectors that have moved away from each other: count x size."""
-    found = torch.randn(count, size, generator=generator)
+    vectors = torch.randn(count, size, generator=generator)
     for _ in range(100):
-        found = nn.functional.normalize(found, dim=1)
-        pull = (10 * (found @ found.T).fill_diagonal_(-1)).softmax(1)
-        found = found - 0.3 * pull @ found
-    return nn.functional.normalize(found, dim=1)
+        vectors = nn.functional.normalize(vectors, dim=1)
+        nearness = (10 * (vectors @ vectors.T).fill_diagonal_(-1)).softmax(1)
+        vectors = vectors - 0.3 * nearness @ vectors
+    return nn.functional.normalize(vectors, dim=1)
 
 
 def causal_meaning(stream: Stream, word: ToyWord) -> Tensor:
@@ -303,11 +317,8 @@ def causal_meaning(stream: Stream, word: ToyWord) -> Tensor:
     if word.mark == "season":
         rows = rows + code(word.class_number) @ stream["seasonal"]
     if word.entity:
-        rows = (
-            rows
-            + (1 if word.entity == "her" else -1)
-            * stream["asks" if word.type == "pronoun" else "gender"][0]
-        )
+        sign = 1 if word.entity == "her" else -1
+        rows = rows + sign * stream["asks" if word.type == "pronoun" else "gender"][0]
     return rows
 
 

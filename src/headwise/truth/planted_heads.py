@@ -24,7 +24,8 @@ from headwise.truth.residual_stream import USUAL_WORDS, Stream, Weights, Wiring,
 DISTRACTOR = "distractor"  # the name of every head that is not planted
 Truth = Literal["matters", "idle", "harms"]
 SHARP = 10.0  # strength of a look at a position: 13 nats more than its neighbours
-TARGET, REST = 16.0, 8.0  # nats on what is looked for, and on `rest`
+TARGET = 16.0  # nats on what is looked for
+REST = 8.0  # nats on `rest`
 Look = tuple[Tensor, Tensor, float]
 Wire = Callable[[Stream], Wiring]
 
@@ -211,13 +212,12 @@ def quiet(kind: Kind) -> PlantedHead:
 
 def grammar(kind: Kind, last: int) -> list[PlantedHead]:
     """The heads that follow the toy language's dependencies, its pronouns and its mood, up to the layer `last`."""
+    to_verb = "syntactic.obj.to-governor"
     return [
         relation(kind, "subject", "verb", "subject", "syntactic.nsubj.to-dependent"),
         relation(kind, "saturated", "adverb", "verb", "syntactic.advmod.to-governor"),
-        *(
-            relation(kind, one, "object", "verb", "syntactic.obj.to-governor", without=(other,))
-            for one, other in (("redundant 1", "redundant 2"), ("redundant 2", "redundant 1"))
-        ),
+        relation(kind, "redundant 1", "object", "verb", to_verb, without=("redundant 2",)),
+        relation(kind, "redundant 2", "object", "verb", to_verb, without=("redundant 1",)),
         *with_backup(kind, "syntactic.amod.to-governor", last),
         antecedent(kind),
         quiet(kind),

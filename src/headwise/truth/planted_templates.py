@@ -16,22 +16,23 @@ from tokenizers import pre_tokenizers
 from torch import Tensor
 from transformers import OPTConfig, OPTForCausalLM
 
+from headwise.data.annotated import Annotated
 from headwise.data.text import Text
 from headwise.heads import Head, HeadMap
 from headwise.model import Model
 from headwise.roles.templates import (
     COLOURS,
     FILLING,
+    GIFTS,
     NAMES,
     PLACES,
     ROUND,
     SEQUENCES,
     TEMPLATES,
     THINGS,
-    hidden,
+    draw_name_sentence,
+    hidden_needle,
 )
-from headwise.roles.templates import THINGS as GIVEN
-from headwise.roles.templates import draw_name_sentence as choice
 from headwise.truth import toy_language
 from headwise.truth.planted_causal import spread_vectors
 from headwise.truth.planted_heads import (
@@ -43,14 +44,15 @@ from headwise.truth.planted_heads import (
 )
 from headwise.truth.residual_stream import CIRCLES, Stream, Wiring, position_codes
 
-HEADS, SIZE, LAYERS = 6, 64, 3
+HEADS = 6
+SIZE = 64  # of a head
+LAYERS = 3
 LONGEST = 62  # tokens, which positions tell apart
-SCORED, PARSED = 24, 120  # texts
+SCORED = 24  # texts
+PARSED = 120
 CODE = 48  # numbers of a code
-TARGET, REST = (
-    20.0,
-    10.0,
-)  # nats on what is looked for, and on the start where there is nothing to find
+TARGET = 20.0  # nats on what is looked for
+REST = 10.0  # nats on the start, where there is nothing to find
 GAIN = 12.0  # logit of a token whose code is written once
 NOISE = 0.004
 MARKS = ",.?"
@@ -153,51 +155,57 @@ PLANTED = [
 def plant_template_model(seed: int, folder: Path) -> PlantedModel:
     """The model, its text and treebank (written to a folder)."""
     draw = toy_language.Draw(seed)
-    every = [
+    texts = [
         *TEMPLATES,
         *FILLING,
         *NAMES,
         *PLACES,
-        *GIVEN,
+        *GIFTS,
         *COLOURS,
         *THINGS,
         *SEQUENCES.values(),
-        *(hidden(draw.random, number, 0.25).text for number in range(20)),
     ]
-    words = sorted({word for text in every for word in _WORD.findall(re.sub(r"{\w+}", "", text))})
+    texts += [hidden_needle(draw.random, number, 0.25).text for number in range(20)]
+    vocabulary: set[str] = set()
+    for text in texts:
+        without_fields = re.sub(r"{\w+}", "", text)
+        vocabulary.update(_WORD.findall(without_fields))
+    words = sorted(vocabulary)
     tokenizer = toy_language.tokenizer(words, f"{toy_language.START} $A")
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()]
     )
     hf, planted = build_opt(seed, tokenizer.get_vocab())
-    chosen = [choice(draw.random, [*NAMES], number) for number in range(PARSED + SCORED)]
-    lines = [f"{one.text} {one.id.partition(' ')[2]}" for one in chosen[PARSED:]]
-    lines += [hidden(draw.random, number, 0.25).text for number in range(SCORED)]
+
+    names = [*NAMES]
+    drawn = [draw_name_sentence(draw.random, names, n) for n in range(PARSED + SCORED)]
+    lines = []
+    for sentence in drawn[PARSED:]:
+        _, _, receiver = sentence.id.partition(" ")
+        lines.append(f"{sentence.text} {receiver}")
+    lines += [hidden_needle(draw.random, number, 0.25).text for number in range(SCORED)]
+    sequences = [items.split() for items in SEQUENCES.values()]
     for number in range(SCORED):
-        items = [*SEQUENCES.values()][number % len(SEQUENCES)].split()
+        items = sequences[number % len(sequences)]
         start = draw.random.randrange(len(items) - 5)
         lines.append(" ".join(items[start : start + 6]))
-    parsed = [
-        [
-            toy_language.ToyWord(
-                "plain",
-                "word",
-                0,
-                word.form,
-                place - 1,
-                "punct" if place else "root",
-                "PUNCT" if word.form in MARKS else "X",
-            )
-            for place, word in enumerate(one.words)
-        ]
-        for one in chosen[:PARSED]
-    ]
+    parsed = [chained(sentence) for sentence in drawn[:PARSED]]
     return PlantedModel(
         Model(hf, tokenizer, f"toy templates {seed}"),
         planted,
         Text.from_lines(lines),
         toy_language.treebank(parsed, folder),
     )
+
+
+def chained(sentence: Annotated) -> toy_language.Sentence:
+    """The sentence with a tree in which every word depends on the one before it."""
+    words = []
+    for index, word in enumerate(sentence.words):
+        relation = "punct" if index else "root"
+        upos = "PUNCT" if word.form in MARKS else "X"
+        words.append(toy_language.ToyWord("plain", "word", 0, word.form, index - 1, relation, upos))
+    return words
 
 
 def build_opt(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[Head, PlantedHead]]:
@@ -216,7 +224,8 @@ def build_opt(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[H
         bos_token_id=ids[toy_language.START],
         eos_token_id=ids[toy_language.END],
     )
-    hf, generator = OPTForCausalLM(config).eval(), torch.Generator().manual_seed(seed)
+    hf = OPTForCausalLM(config).eval()
+    generator = torch.Generator().manual_seed(seed)
     stream = Stream(width, generator)
     stream.block("position", 2 * CIRCLES)
     stream.block("class", 2)
@@ -233,14 +242,10 @@ def build_opt(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[H
         for head, weights in all_weights(stream, heads, planted, SIZE):
             attention = hf.model.decoder.layers[head.layer].self_attn
             rows = slice(head.head * SIZE, (head.head + 1) * SIZE)
-            attention.q_proj.weight[rows], attention.k_proj.weight[rows] = (
-                weights.query,
-                weights.key,
-            )
-            attention.v_proj.weight[rows], attention.out_proj.weight[:, rows] = (
-                weights.value,
-                weights.output,
-            )
+            attention.q_proj.weight[rows] = weights.query
+            attention.k_proj.weight[rows] = weights.key
+            attention.v_proj.weight[rows] = weights.value
+            attention.out_proj.weight[:, rows] = weights.output
     return hf, planted
 
 
@@ -251,23 +256,19 @@ def set_opt_embeddings(hf: OPTForCausalLM, stream: Stream, ids: Mapping[str, int
     codes[[ids[name] for name in NAMES]] = torch.eye(CODE)[: len(NAMES)]
     codes[ids[toy_language.START]] = 0  # a head that looks there writes nothing
     embeddings = stream.constant() + stream.noise(len(ids), NOISE) + codes @ stream["id"]
-    embeddings += (
-        torch.randn(len(ids), 2, generator=stream.generator).sign() @ stream["class"]
-    )  # which nobody asks for
-    for names, block in (
-        ([toy_language.START], "start"),
-        (NAMES, "name"),
-        ([LAST], "last"),
-        (MARKS, "mark"),
-    ):
-        embeddings[[ids[name] for name in names]] += stream[block][0]
+    # Classes, which no head reads.
+    signs = torch.randn(len(ids), 2, generator=stream.generator).sign()
+    embeddings += signs @ stream["class"]
+    marked = {"start": [toy_language.START], "name": NAMES, "last": [LAST], "mark": MARKS}
+    for block, tokens in marked.items():
+        embeddings[[ids[token] for token in tokens]] += stream[block][0]
     for name, items in SEQUENCES.items():
         order = items.split()
         for item, after in zip(order, [*order[1:], order[0]], strict=True):
             if after != order[0] or name in ROUND:
                 embeddings[ids[item]] += codes[ids[after]] @ stream["next"]
     decoder.embed_tokens.weight.copy_(embeddings)
-    places = decoder.embed_positions.weight
-    places.zero_()
-    places[2:] = position_codes(len(places) - 2) @ stream["position"]
+    positions = decoder.embed_positions.weight
+    positions.zero_()
+    positions[2:] = position_codes(len(positions) - 2) @ stream["position"]
     hf.lm_head.weight.copy_(stream.noise(len(ids), NOISE) + GAIN * codes @ stream["out"])

@@ -7,6 +7,7 @@ a block of the stream; three cross heads carry types and answers to the decoder,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,17 @@ from headwise.truth.planted_heads import PlantedHead, PlantedModel, all_weights,
 from headwise.truth.residual_stream import CIRCLES, Stream, Wiring, code, position_codes
 from headwise.truth.toy_language import CLASSES, Sentence, ToyWord, WordQuestion, index_of
 
-HEADS, SIZE, LAYERS = 10, 14, (2, 1)
+HEADS = 10
+SIZE = 14  # of a head
+ENCODER_LAYERS = 2
+DECODER_LAYERS = 1
 LONGEST = 28  # words and the end, which positions tell apart
-SENTENCES, PARSED, COUNTED = 8, 120, 1000
-FILLERS, SOME, TOP = 12, 5, 66
+SENTENCES = 8
+PARSED = 120
+COUNTED = 1000
+FILLERS = 12
+SOME = 5  # fillers of a sentence
+TOP = 66
 RARE = 140.0  # nats between the most and the least frequent filler
 MARGIN = 5.0  # nats between the right answer and the next one
 TYPE = 40.0  # nats between words of the right and of another type
@@ -84,29 +92,29 @@ def draw_translation_sentence(draw: toy_language.Draw) -> Sentence:
     or ahead at an edge."""
     random = draw.random
     ranks = random.choices(range(FILLERS), [0.7**rank for rank in range(FILLERS)], k=SOME)
-    words = [
-        ToyWord("plain", "filler", rank % CLASSES, f"filler{rank}", upos="NOUN", rank=rank)
-        for rank in ranks
-    ]
-    words += [ToyWord(type, mark, draw.class_number(), upos=upos) for type, mark, upos in WORDS]
-    while True:
+    words: Sentence = []
+    for rank in ranks:
+        form = f"filler{rank}"
+        words.append(ToyWord("plain", "filler", rank % CLASSES, form, upos="NOUN", rank=rank))
+    for type, mark, upos in WORDS:
+        words.append(ToyWord(type, mark, draw.class_number(), upos=upos))
+
+    random.shuffle(words)
+    while not is_translatable(words):
         random.shuffle(words)
-        at = {word.mark: index for index, word in enumerate(words)}
-        edges = (
-            at["before"] > 0
-            and min(at["back"], at["echo"]) > 1
-            and max(at["after"], at["echo"]) < len(words) - 1
-        )
-        if edges and at["pronoun"] > max(at["her"], at["him"]):
-            break
     toy_language.attach(words, GOVERNED, random)
-    for word in words:
-        if word.mark in ("her", "him"):
-            word.entity = word.mark
-        elif word.mark == "pronoun":
-            word.entity, word.class_number = random.choice(("her", "him")), 0
-            word.form = f"{word.entity}-pronoun"
+    toy_language.name_entities(words, random)
     return toy_language.answered(words, QUESTIONS)
+
+
+def is_translatable(words: Sentence) -> bool:
+    """Whether every word that looks back or ahead has such a word, and the pronoun comes after both names."""
+    at = {word.mark: index for index, word in enumerate(words)}
+    if at["before"] == 0 or min(at["back"], at["echo"]) <= 1:
+        return False
+    if max(at["after"], at["echo"]) == len(words) - 1:
+        return False
+    return at["pronoun"] > max(at["her"], at["him"])
 
 
 def carrier(name: str, *blocks: str) -> PlantedHead:
@@ -120,16 +128,15 @@ def carrier(name: str, *blocks: str) -> PlantedHead:
 
 
 def wire_rarest(stream: Stream) -> Wiring:
-    return Wiring(
-        [(stream.one, stream["rank"], RARE)], [(stream["class"], stream["answer rare"], 1.0)]
-    )
+    looks = [(stream.one, stream["rank"], RARE)]
+    return Wiring(looks, [(stream["class"], stream["answer rare"], 1.0)])
 
 
 PLANTED = [
     planted_heads.neighbour_head("encoder-self", "before", -1),
     planted_heads.neighbour_head("encoder-self", "after", 1),
     planted_heads.neighbour_head("encoder-self", "back", -2),
-    *planted_heads.grammar("encoder-self", LAYERS[0] - 1),
+    *planted_heads.grammar("encoder-self", ENCODER_LAYERS - 1),
     PlantedHead("rarest", "encoder-self", "matters", wire_rarest, ("rare.two-rarest",)),
     *planted_heads.traps("encoder-self", loud=-3, unread=2, harmful=3, spoils="plain"),
     PlantedHead(
@@ -150,20 +157,23 @@ def plant_translation_model(seed: int, folder: Path) -> PlantedModel:
     """The model, its texts and treebank (written to a folder). The seed turns the stream, draws noise, the text, the
     distractors, and all places."""
     draw = toy_language.Draw(seed)
-    text, parsed, counted = (
-        [draw_translation_sentence(draw) for _ in range(n)] for n in (SENTENCES, PARSED, COUNTED)
-    )
-    words = {word.form: word for each in counted for word in each}
-    targets = {translation(word): word for each in counted for word in each}
+    text = [draw_translation_sentence(draw) for _ in range(SENTENCES)]
+    parsed = [draw_translation_sentence(draw) for _ in range(PARSED)]
+    counted = [draw_translation_sentence(draw) for _ in range(COUNTED)]
+    words: dict[str, ToyWord] = {}
+    targets: dict[str, ToyWord] = {}
+    for word in chain.from_iterable(counted):
+        words[word.form] = word
+        targets[translation(word)] = word
     tokenizer = toy_language.tokenizer([*sorted(words), *sorted(targets)], f"$A {toy_language.END}")
     hf, planted = build_mbart(seed, tokenizer.get_vocab(), words, targets)
+
+    lines = []
+    for sentence in parsed:
+        pairs = [f"{source_index(index)}-{index}" for index in range(len(sentence))]
+        lines.append(" ".join(pairs) + "\n")
     links = folder / "links.txt"
-    write_text(
-        links,
-        "".join(
-            " ".join(f"{source_place(i)}-{i}" for i in range(len(each))) + "\n" for each in parsed
-        ),
-    )
+    write_text(links, "".join(lines))
     return PlantedModel(
         Model(hf, tokenizer, f"toy translation {seed}"),
         planted,
@@ -177,18 +187,18 @@ def plant_translation_model(seed: int, folder: Path) -> PlantedModel:
 
 
 def translation_pairs(sentences: Iterable[Sentence]) -> ParallelText:
-    return ParallelText.from_pairs(
-        (
-            toy_language.line(each),
-            " ".join(translation(each[source_place(i)]) for i in range(len(each))),
-        )
-        for each in sentences
-    )
+    pairs = []
+    for sentence in sentences:
+        order = [sentence[source_index(index)] for index in range(len(sentence))]
+        pairs.append((toy_language.line(sentence), " ".join(map(translation, order))))
+    return ParallelText.from_pairs(pairs)
 
 
-def source_place(place: int) -> int:
-    """Which source word the target word at a place translates: neighbours change places."""
-    return place ^ 1 if place < WORDS_IN_ALL - 1 else place
+def source_index(target_index: int) -> int:
+    """Which source word a target word translates: neighbours are swapped, the last word is alone."""
+    if target_index < WORDS_IN_ALL - 1:
+        return target_index ^ 1
+    return target_index
 
 
 def translation(word: ToyWord) -> str:
@@ -202,8 +212,8 @@ def build_mbart(
     config = MBartConfig(
         vocab_size=len(ids),
         d_model=HEADS * SIZE,
-        encoder_layers=LAYERS[0],
-        decoder_layers=LAYERS[1],
+        encoder_layers=ENCODER_LAYERS,
+        decoder_layers=DECODER_LAYERS,
         encoder_attention_heads=HEADS,
         decoder_attention_heads=HEADS,
         encoder_ffn_dim=8,
@@ -216,16 +226,15 @@ def build_mbart(
         decoder_start_token_id=ids[toy_language.START],
         forced_eos_token_id=None,
     )
-    hf, generator = (
-        MBartForConditionalGeneration(config).eval(),
-        torch.Generator().manual_seed(seed),
-    )
+    hf = MBartForConditionalGeneration(config).eval()
+    generator = torch.Generator().manual_seed(seed)
     stream = translation_stream(HEADS * SIZE, generator)
-    layers = hf.model.encoder.layers, hf.model.decoder.layers
+    encoder = hf.model.encoder
+    decoder = hf.model.decoder
     modules: dict[Kind, list[Any]] = {
-        "encoder-self": [layer.self_attn for layer in layers[0]],
-        "decoder-self": [layer.self_attn for layer in layers[1]],
-        "cross": [layer.encoder_attn for layer in layers[1]],
+        "encoder-self": [layer.self_attn for layer in encoder.layers],
+        "decoder-self": [layer.self_attn for layer in decoder.layers],
+        "cross": [layer.encoder_attn for layer in decoder.layers],
     }
     heads = HeadMap({kind: (HEADS,) * len(attentions) for kind, attentions in modules.items()})
     planted = place_heads(heads, PLANTED, generator)
@@ -233,37 +242,27 @@ def build_mbart(
         stream.calm(hf, "fc2")
         set_mbart_embeddings(hf, stream, ids, words, targets)
         for head, weights in all_weights(stream, heads, planted, SIZE):
-            attention, rows = (
-                modules[head.kind][head.layer],
-                slice(head.head * SIZE, (head.head + 1) * SIZE),
-            )
-            attention.q_proj.weight[rows], attention.k_proj.weight[rows] = (
-                weights.query,
-                weights.key,
-            )
-            attention.v_proj.weight[rows], attention.out_proj.weight[:, rows] = (
-                weights.value,
-                weights.output,
-            )
+            attention = modules[head.kind][head.layer]
+            rows = slice(head.head * SIZE, (head.head + 1) * SIZE)
+            attention.q_proj.weight[rows] = weights.query
+            attention.k_proj.weight[rows] = weights.key
+            attention.v_proj.weight[rows] = weights.value
+            attention.out_proj.weight[:, rows] = weights.output
     return hf, planted
 
 
 def translation_stream(width: int, generator: torch.Generator) -> Stream:
     stream = Stream(width, generator)
-    for name in ("position", "source"):
-        stream.block(name, 2 * CIRCLES)
-    for name in (
-        *(f"type {type}" for type in TYPES),
-        *MARKS,
-        "rest",
-        "rank",
-        "gender",
-        "asks",
-        "flag",
-    ):
+    stream.block("position", 2 * CIRCLES)
+    stream.block("source", 2 * CIRCLES)
+    for type in TYPES:
+        stream.block(f"type {type}")
+    for name in (*MARKS, "rest", "rank", "gender", "asks", "flag"):
         stream.block(name)
-    for name in ("class", "seasonal", *(f"answer {type}" for type in TYPES[:-1])):
-        stream.block(name, 2)
+    stream.block("class", 2)
+    stream.block("seasonal", 2)
+    for type in TYPES[:-1]:
+        stream.block(f"answer {type}", 2)
     stream.block("junk", 16)
     return stream
 
@@ -276,16 +275,18 @@ def set_mbart_embeddings(
     targets: Mapping[str, ToyWord],
 ) -> None:
     """Embeddings, positions and the output layer."""
-    encoder, decoder, output = hf.model.encoder, hf.model.decoder, hf.lm_head.weight
+    encoder = hf.model.encoder
+    decoder = hf.model.decoder
+    output = hf.lm_head.weight
     for side in (encoder, decoder):
         side.embed_tokens.weight.copy_(stream.constant() + stream.noise(len(ids), NOISE))
-        places = side.embed_positions.weight
-        places.zero_()
-        places[2:] = position_codes(len(places) - 2) @ stream["position"]
-    decoder.embed_positions.weight[2:] += (
-        position_codes(LONGEST + 4)[[source_place(t) for t in range(LONGEST + 4)]]
-        @ stream["source"]
-    )
+        positions = side.embed_positions.weight
+        positions.zero_()
+        positions[2:] = position_codes(len(positions) - 2) @ stream["position"]
+    # A decoder's position also says which source word is translated there.
+    source = [source_index(index) for index in range(LONGEST + 4)]
+    codes = position_codes(LONGEST + 4)[source]
+    decoder.embed_positions.weight[2:] += codes @ stream["source"]
     output.copy_(stream.noise(len(ids), NOISE))
     encoder.embed_tokens.weight[ids[toy_language.END]] += (stream["rest"] + stream["type end"])[0]
     output[ids[toy_language.END]] += TYPE * stream["type end"][0]
@@ -294,24 +295,19 @@ def set_mbart_embeddings(
     for form, word in targets.items():
         decoder.embed_tokens.weight[ids[form]] += code(word.answer) @ stream["class"]
         output[ids[form]] += TYPE * stream[f"type {word.type}"][0]
-        output[ids[form]] += (
-            MARGIN / 2 * GAINS.get(word.type, 1) * code(word.answer) @ stream[f"answer {word.type}"]
-        )
+        gain = MARGIN / 2 * GAINS.get(word.type, 1)
+        output[ids[form]] += gain * code(word.answer) @ stream[f"answer {word.type}"]
 
 
 def translation_meaning(stream: Stream, word: ToyWord) -> Tensor:
     """What the embedding of a word says."""
-    rows = stream[f"type {word.type}"][0] + code(word.class_number) @ (
-        stream["class"] + stream["answer plain"]
-    )
+    signs = code(word.class_number)
+    rows = stream[f"type {word.type}"][0] + signs @ (stream["class"] + stream["answer plain"])
     if word.mark in MARKS:
         rows = rows + stream[word.mark][0]
     if word.mark == "season":
-        rows = rows + code(word.class_number) @ stream["seasonal"]
+        rows = rows + signs @ stream["seasonal"]
     if word.entity:
-        rows = (
-            rows
-            + (1 if word.entity == "her" else -1)
-            * stream["asks" if word.type == "pronoun" else "gender"][0]
-        )
+        gender = 1 if word.entity == "her" else -1
+        rows = rows + gender * stream["asks" if word.type == "pronoun" else "gender"][0]
     return rows + word.rank / FILLERS * stream["rank"][0]

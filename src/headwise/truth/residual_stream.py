@@ -18,10 +18,8 @@ CONSTANT = 60.0  # C
 USUAL = 30.0  # the squared norm of the rest of the stream, about
 USUAL_WORDS = 12.0  # the squared norm of what embeddings say, about
 DOUBT = 0.5
-CIRCLES, ROUND = (
-    6,
-    64,
-)  # a position is an angle on so many circles; the slowest comes round after so many tokens
+CIRCLES = 6  # a position is an angle on so many circles
+ROUND = 64  # tokens after which the slowest circle is complete
 
 
 class Stream:
@@ -31,7 +29,8 @@ class Stream:
     """
 
     def __init__(self, width: int, generator: torch.Generator) -> None:
-        self.width, self.generator = width, generator
+        self.width = width
+        self.generator = generator
         basis = torch.randn(width - 2, width - 2, generator=generator, dtype=torch.float64)
         basis[:, 0] = 1  # all others are orthogonal to it, so their mean is 0
         turned = torch.linalg.qr(basis).Q[:, 1:].T
@@ -67,20 +66,18 @@ class Stream:
     def calm(self, model: nn.Module, second: str) -> None:
         """All but attention and embeddings does next to nothing: norms near the identity, no biases, and feed-forward
         layers whose small random outputs nobody reads. second: the name of the second matrix of each."""
-        for (
-            weight
-        ) in model.parameters():  # not what transformers drew, which no seed of ours decides
-            weight.normal_(0.0, 0.02, generator=self.generator)
+        for parameter in model.parameters():  # no seed of ours decides what transformers drew
+            parameter.normal_(0.0, 0.02, generator=self.generator)
         for name, module in model.named_modules():
+            bias = getattr(module, "bias", None)
             if isinstance(module, nn.LayerNorm):
                 self.norm(module)
-            elif isinstance(bias := getattr(module, "bias", None), Tensor):
+            elif isinstance(bias, Tensor):
                 bias.zero_()
             if name.endswith(second):
+                coefficients = torch.randn(8, len(self["junk"]), generator=self.generator)
+                junk = 0.1 * coefficients @ self["junk"]
                 weight = module.get_parameter("weight")
-                junk = (
-                    0.1 * torch.randn(8, len(self["junk"]), generator=self.generator) @ self["junk"]
-                )
                 weight.copy_(junk.T if isinstance(module, nn.Linear) else junk)
 
 
@@ -93,8 +90,9 @@ def position_codes(count: int) -> Tensor:
 def shift(offset: int) -> Tensor:
     """The matrix that turns the code of a position into that of the position at an offset."""
     angle = offset * circle_frequencies()
-    c, s = angle.cos().diag(), angle.sin().diag()
-    return torch.cat([torch.cat([c, -s], 1), torch.cat([s, c], 1)])
+    cos = angle.cos().diag()
+    sin = angle.sin().diag()
+    return torch.cat([torch.cat([cos, -sin], 1), torch.cat([sin, cos], 1)])
 
 
 def circle_frequencies() -> Tensor:
@@ -120,22 +118,35 @@ class Wiring:
 
     def weights(self, size: int, stream: Stream) -> Weights:
         """For scores divided by √size. The coordinates of the head are turned at random."""
-        looks = [*self.looks, unsure(size - sum(len(rows) for rows, _, _ in self.looks), stream)]
-        query = stack_rows(
-            [rows * strength * size**0.5 for rows, _, strength in looks], size, stream.width
+        used = sum(len(rows) for rows, _, _ in self.looks)
+        query_rows = []
+        key_rows = []
+        for queries, keys, strength in (*self.looks, unsure(size - used, stream)):
+            query_rows.append(queries * strength * size**0.5)
+            key_rows.append(keys)
+        value_rows = []
+        output_rows = []
+        for read, written, gain in self.moves:
+            value_rows.append(read)
+            output_rows.append(written * gain)
+
+        query = stack_rows(query_rows, size, stream.width)
+        key = stack_rows(key_rows, size, stream.width)
+        value = stack_rows(value_rows, size, stream.width)
+        output = stack_rows(output_rows, size, stream.width)
+        turn_looks = random_rotation(size, stream.generator)
+        turn_moves = random_rotation(size, stream.generator)
+        return Weights(
+            turn_looks @ query, turn_looks @ key, turn_moves @ value, (turn_moves @ output).T
         )
-        key = stack_rows([rows for _, rows, _ in looks], size, stream.width)
-        value = stack_rows([rows for rows, _, _ in self.moves], size, stream.width)
-        output = stack_rows([rows * gain for _, rows, gain in self.moves], size, stream.width)
-        looking, moving = (turned(size, stream.generator) for _ in range(2))
-        return Weights(looking @ query, looking @ key, moving @ value, (moving @ output).T)
 
 
 def unsure(rows: int, stream: Stream) -> tuple[Tensor, Tensor, float]:
     """Random looks that add noise of about DOUBT nats to scores, so that no head is flat or has a tie."""
-    known = torch.cat([stream["position"], stream["class"]])
-    sides = [torch.randn(rows, len(known), generator=stream.generator) @ known for _ in range(2)]
-    return sides[0], sides[1], DOUBT / (CIRCLES + 2) / max(rows, 1) ** 0.5
+    block = torch.cat([stream["position"], stream["class"]])
+    queries = torch.randn(rows, len(block), generator=stream.generator) @ block
+    keys = torch.randn(rows, len(block), generator=stream.generator) @ block
+    return queries, keys, DOUBT / (CIRCLES + 2) / max(rows, 1) ** 0.5
 
 
 def code(class_number: int) -> Tensor:
@@ -145,14 +156,13 @@ def code(class_number: int) -> Tensor:
 
 def stack_rows(rows: Sequence[Tensor], size: int, width: int) -> Tensor:
     """Rows below each other, with zeros up to `size` of them."""
-    found = torch.cat([torch.zeros(0, width), *rows])
-    assert len(found) <= size, f"a head of size {size} has no room for {len(found)} rows"
-    return nn.functional.pad(found, (0, 0, 0, size - len(found)))
+    stacked = torch.cat([torch.zeros(0, width), *rows])
+    assert len(stacked) <= size, f"a head of size {size} has no room for {len(stacked)} rows"
+    return nn.functional.pad(stacked, (0, 0, 0, size - len(stacked)))
 
 
-def turned(size: int, generator: torch.Generator) -> Tensor:
-    """A random rotation."""
-    made: Tensor = torch.linalg.qr(
-        torch.randn(size, size, generator=generator, dtype=torch.float64)
-    ).Q
-    return made.float()
+def random_rotation(size: int, generator: torch.Generator) -> Tensor:
+    """A random rotation: size x size."""
+    drawn = torch.randn(size, size, generator=generator, dtype=torch.float64)
+    rotation: Tensor = torch.linalg.qr(drawn).Q
+    return rotation.float()

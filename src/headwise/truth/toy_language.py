@@ -18,7 +18,11 @@ from headwise.data.treebank import Treebank
 from headwise.heads import write_text
 
 CLASSES = 4
-PAD, END, START, UNKNOWN = SPECIAL = ("<pad>", "</s>", "<s>", "<unk>")
+PAD = "<pad>"
+END = "</s>"
+START = "<s>"
+UNKNOWN = "<unk>"
+SPECIAL = (PAD, END, START, UNKNOWN)
 
 
 @dataclass
@@ -83,8 +87,20 @@ def attach(words: Sentence, governed: Mapping[str, tuple[str, str]], random: ran
             word.governor = index_of(words, mark)
     for index in random.sample(range(len(words)), len(words)):
         if words[index].mark != "verb" and words[index].mark not in governed:
-            words[index].governor, words[index].relation = random.choice(attached), "dep"
+            words[index].governor = random.choice(attached)
+            words[index].relation = "dep"
             attached.append(index)
+
+
+def name_entities(words: Sentence, random: random.Random) -> None:
+    """Make the words `her` and `him` entities, and the pronoun, which has no class, a mention of one of them."""
+    for word in words:
+        if word.mark in ("her", "him"):
+            word.entity = word.mark
+        elif word.mark == "pronoun":
+            word.entity = random.choice(("her", "him"))
+            word.class_number = 0
+            word.form = f"{word.entity}-pronoun"
 
 
 def answered(sentence: Sentence, questions: Iterable[WordQuestion]) -> Sentence:
@@ -102,13 +118,12 @@ def line(sentence: Sentence) -> str:
 def tokenizer(forms: Iterable[str], around: str) -> PreTrainedTokenizerFast:
     """A token for every form. around: what stands around a sentence `$A`."""
     ids = {form: number for number, form in enumerate([*SPECIAL, *dict.fromkeys(forms)])}
-    made = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.post_processor = processors.TemplateProcessing(
-        single=around, special_tokens=[(word, ids[word]) for word in around.split() if word != "$A"]
-    )
+    special = [(word, ids[word]) for word in around.split() if word != "$A"]
+    backend = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = processors.TemplateProcessing(single=around, special_tokens=special)
     return PreTrainedTokenizerFast(
-        tokenizer_object=made,
+        tokenizer_object=backend,
         pad_token=PAD,
         eos_token=END,
         bos_token=START,
@@ -120,9 +135,8 @@ def tokenizer(forms: Iterable[str], around: str) -> PreTrainedTokenizerFast:
 def treebank(sentences: Sequence[Sentence], folder: Path) -> Treebank:
     """The sentences as a CoNLL-U file, each a document of its own."""
     file = folder / "toy_language.conllu"
-    write_text(
-        file, "\n".join(conllu(number, sentence) for number, sentence in enumerate(sentences))
-    )
+    blocks = [conllu(number, sentence) for number, sentence in enumerate(sentences)]
+    write_text(file, "\n".join(blocks))
     return Treebank.read(file)
 
 
