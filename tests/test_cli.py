@@ -305,7 +305,15 @@ class TestCommands:
         self, call: Call, place: Path, language_model: Any, tmp_path: Path
     ) -> None:
         given = language_model(GPT2LMHeadModel(GPT2))
-        words = ["evaluate", given, "--text", place / "dev.fr", "--out", tmp_path / "out", "--quiet"]
+        words = [
+            "evaluate",
+            given,
+            "--text",
+            place / "dev.fr",
+            "--out",
+            tmp_path / "out",
+            "--quiet",
+        ]
         assert call(*words) == (0, f"{tmp_path}/out/quality.csv\n", "")
         assert "perplexity" in set(pd.read_csv(tmp_path / "out/quality.csv").measure)
 
