@@ -264,9 +264,7 @@ def main() -> None:
     def read(name: str, batch: int, context: int) -> int:
         """Bytes that a step of decoding reads."""
         model = models[name]
-        return (
-            model.weight_bytes - embedded[name] + batch * (context + STEPS // 2) * model.cache_bytes
-        )
+        return model.weight_bytes - embedded[name] + batch * model.cache_size(context + STEPS // 2)
 
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -183,43 +183,6 @@ def test_an_index_that_leads_elsewhere_is_refused(
         hw.load(tmp_path / "cut")
 
 
-class TestSharedWeights:
-    def test_weights_that_are_not_cut_are_in_memory_once(self) -> None:
-        model = asker("llama")
-        before = {name: tensor.clone() for name, tensor in model.hf.state_dict().items()}
-        small = model.remove(some(model))
-        at = {tensor.data_ptr() for tensor in model.hf.state_dict().values()}
-        own = sum(
-            t.numel()
-            for t in small.hf.state_dict().values()
-            if t.numel() and t.data_ptr() not in at
-        )
-        assert own == sum(t.numel() for n, t in small.hf.state_dict().items() if "self_attn" in n)
-        assert all(
-            torch.equal(tensor, before[name]) for name, tensor in model.hf.state_dict().items()
-        )
-
-    @pytest.mark.parametrize("trained", [0, 1])
-    def test_training_one_leaves_the_other(self, trained: int) -> None:
-        model = asker("llama")
-        both = [model, model.remove(some(model))]
-        kept = {name: tensor.clone() for name, tensor in both[1 - trained].hf.state_dict().items()}
-        hf = both[trained].hf.train()
-        optimizer = torch.optim.AdamW(hf.parameters(), lr=0.1)
-        for _ in range(2):
-            hf(torch.tensor([[5, 6, 7]]), labels=torch.tensor([[5, 6, 7]])).loss.backward()
-            optimizer.step()
-        assert not torch.equal(hf.get_input_embeddings().weight, kept["model.embed_tokens.weight"])
-        assert all(
-            torch.equal(tensor, kept[name])
-            for name, tensor in both[1 - trained].hf.state_dict().items()
-        )
-        assert (
-            hf.model.layers[1].mlp.up_proj.weight
-            is dict(hf.named_parameters())["model.layers.1.mlp.up_proj.weight"]
-        )
-
-
 def test_gates_in_a_loop_of_ones_own_on_offloaded_weights(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model")
     found = []

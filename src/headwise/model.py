@@ -91,20 +91,29 @@ class Model:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of the key/value cache per token, in the type of the weights: key/value heads x 2 x head size, over all
-        layers. For encoder-decoders those of a target token (`decoder-self`) and of a source token (`cross`) together;
-        0 for encoders, which keep none."""
+        """Bytes of the key/value cache per token, in the type of the weights, as transformers keeps it; an upper bound
+        for models with sliding windows, whose layers keep only the last tokens (`cache_size`). For encoder-decoders
+        those of a target token (`decoder-self`) and of a source token (`cross`) together; 0 for encoders, which keep
+        none."""
         return sum(self.cache_by_kind.values())
 
     @property
     def cache_by_kind(self) -> dict[Kind, int]:
         """`cache_bytes`, apart by kind."""
-        found = self.discovery.cached.items()
         kinds = [kind for kind in self.heads.kinds if kind != "encoder-self"]
-        size = self.hf.dtype.itemsize
-        return {
-            kind: size * sum(count for site, count in found if site.kind == kind) for kind in kinds
-        }
+        return {kind: self.cached_of(kind, 1) for kind in kinds}
+
+    def cache_size(self, tokens: int, source: int = 0) -> int:
+        """Bytes of the key/value cache of one text of so many tokens, in the type of the weights.
+
+        For encoder-decoders `tokens` is the length of the target, `source` that of the source.
+        """
+        return self.cached_of("decoder-self", tokens) + self.cached_of("cross", source)
+
+    def cached_of(self, kind: Kind, tokens: int) -> int:
+        """Bytes that the layers of a kind keep of so many tokens."""
+        layers = self.discovery.cached.get(kind, [])
+        return self.hf.dtype.itemsize * sum(layer.size(tokens) for layer in layers)
 
     @property
     def alignment_heads(self) -> list[Head]:
@@ -158,8 +167,8 @@ class Model:
     ) -> Model:
         """A smaller model in which only the heads of `mask` are left. The mask is over the heads this model has now.
 
-        The two share the weights that are not cut, so memory holds them once; a weight becomes a model's own when it
-        gets its first gradient. Only writing into weights without gradients changes both: copy one before.
+        The smaller model has weights of its own: whatever is written into one of the two, the other stays as it is.
+        So memory holds both; to keep only the smaller one, drop the other (`model = model.remove(mask)`).
         means: mean outputs of the heads, H D by site. Those of removed heads are added to the output biases
         (docs/methods/removal.md). grow: where key/value heads would be copied, so that the key/value cache or the
         weights grow, warn; else raise HeadwiseError.

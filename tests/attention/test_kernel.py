@@ -13,8 +13,10 @@ from attention.families import (
     CAUSAL,
     ENCODERS,
     FAMILIES,
+    GROUPED,
     SEQUENCE_TO_SEQUENCE,
     batch,
+    build,
     eager,
     output,
     real,
@@ -116,6 +118,26 @@ def test_a_soft_cap_bounds_the_scores_and_sinks_take_their_share() -> None:
     sinking, _ = weights_of("gpt_oss")
     mass = sinking[Site("decoder-self", 0)][0].sum(-1)
     assert (mass < 1 - 1e-5).all() and (mass > 0).all()
+
+
+def test_weights_under_a_sink_are_those_of_the_values() -> None:
+    """Granite's eager attention returns its weights before the sink takes its share; the values get those after it."""
+    model = build("GraniteSWAForCausalLM", **GROUPED, sliding_window=4)
+    discovery, inputs, calls = discover(model), batch(model), list[AttentionCall]()
+    with capture(model, discovery, weights=True, hook=calls.append):
+        logits = output(model, inputs)
+    own = eager(model, inputs, output_attentions=True)
+    torch.testing.assert_close(real(model, inputs, logits), real(model, inputs, own.logits))
+    for call in calls:
+        assert call.weights is not None
+        values = call.value.repeat_interleave(2, 1)
+        torch.testing.assert_close((call.weights @ values).transpose(1, 2), call.output)
+        whole = call.weights.sum(-1, keepdim=True)
+        assert (at_tokens(whole, inputs) < 1).any()
+        returned = own.attentions[call.site.layer]
+        torch.testing.assert_close(
+            at_tokens(call.weights / whole, inputs), at_tokens(returned, inputs)
+        )
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["padding-right", "padding-left"])

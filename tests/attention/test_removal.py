@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from transformers import PreTrainedModel
 
+import headwise as hw
 from attention.families import GPT, STACK, batch, build, eager, output, real, tiny
 from headwise.attention import AttentionCall, capture, discover, masked, remove
 from headwise.attention.removal import EmptyAttention, key_value_heads
@@ -463,3 +466,64 @@ def test_a_copy_made_inside_a_block_owes_nothing_to_it() -> None:
         smaller = remove(model, discovery, mask)
     assert torch.equal(output(smaller, inputs), expected)
     assert not any("headwise" in module.__dict__ for module in smaller.modules())
+
+
+ONE_PER_GROUP = [Head("decoder-self", 0, 0), Head("decoder-self", 0, 2)]
+
+
+def pair() -> list[hw.Model]:
+    """A model whose output layer is its embeddings, and a smaller one."""
+    model = hw.Model(tiny("llama", tie_word_embeddings=True), None, "llama")
+    return [model, model.remove(HeadMask.full(model.heads).without(ONE_PER_GROUP))]
+
+
+def by_a_gradient_given(hf: PreTrainedModel) -> None:
+    optimizer = torch.optim.SGD(hf.parameters(), lr=0.1)
+    for parameter in hf.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+
+
+def by_a_backward_pass(hf: PreTrainedModel) -> None:
+    optimizer = torch.optim.SGD(hf.parameters(), lr=0.1)
+    ids = torch.tensor([[5, 6, 7]])
+    hf(ids, labels=ids).loss.backward()
+    optimizer.step()
+
+
+def by_loading(hf: PreTrainedModel) -> None:
+    hf.load_state_dict({name: tensor + 1 for name, tensor in hf.state_dict().items()})
+
+
+def in_place(hf: PreTrainedModel) -> None:
+    with torch.no_grad():
+        for parameter in hf.parameters():
+            parameter.add_(1)
+
+
+@pytest.mark.parametrize("changed", [0, 1], ids=["the-whole-one", "the-smaller-one"])
+@pytest.mark.parametrize("change", [by_a_gradient_given, by_a_backward_pass, by_loading, in_place])
+def test_writing_into_one_model_leaves_the_other(
+    change: Callable[[PreTrainedModel], None], changed: int
+) -> None:
+    both = pair()
+    before = {name: tensor.clone() for name, tensor in both[1 - changed].hf.state_dict().items()}
+    weight = both[changed].hf.get_input_embeddings().weight
+    old = weight.clone()
+    change(both[changed].hf)
+    assert not torch.equal(weight, old)
+    for name, tensor in both[1 - changed].hf.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    for model in both:
+        assert model.hf.lm_head.weight is model.hf.get_input_embeddings().weight
+
+
+def test_removing_many_times_leaves_nothing_on_the_weights() -> None:
+    model = hw.Model(tiny("llama"), None, "llama")
+    before = {id(each): vars(each).copy() for each in model.hf.parameters()}
+    mask = HeadMask.full(model.heads).without(ONE_PER_GROUP)
+    for _ in range(5):
+        small = model.remove(mask)
+    for parameter in [*model.hf.parameters(), *small.hf.parameters()]:
+        assert not parameter._post_accumulate_grad_hooks and not parameter._backward_hooks
+    assert {id(each): vars(each) for each in model.hf.parameters()} == before

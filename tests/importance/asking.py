@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from attention.families import CAUSAL, ENCODERS, FAMILIES, WORDS, batch, build
 from headwise.heads import Site
 from headwise.importance.sums import SentenceSums
-from headwise.tasks.objective import IGNORED
+from headwise.training.token_batches import IGNORED
 
 ASKED = ("marian", "m2m100", "bart", "t5", "bert", "albert", "modernbert", "gpt2", "llama", "qwen3")
 TARGETS = (7, 4, 2)  # tokens of the three targets

@@ -19,7 +19,8 @@ from headwise.importance.gradient import GRADIENTS, gradients
 from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
 from headwise.importance.sums import SentenceSums, to_unit_norm
-from headwise.tasks.objective import IGNORED, asked_tokens, predict, sentence_losses
+from headwise.tasks.objective import asked_tokens, predict, sentence_losses
+from headwise.training.token_batches import IGNORED
 from importance.asking import ASKED, asking, broken, counted, sentence, state, where, worded
 
 ROUNDED = ("llama", "qwen3", "t5")  # norms and softmax in float32 even in a float64 model

@@ -28,6 +28,18 @@ from headwise.units import UNITS, Together, Unit, first_units, nearest, units, u
 SELF: list[Kind] = ["decoder-self"]
 GROUPED = HeadMap({"decoder-self": (8, 8, 8)}, {"decoder-self": (4, 4, 4)})
 PLAIN = HeadMap({"encoder-self": (4, 3), "cross": (4,)})
+CACHED = (
+    "marian",
+    "t5",
+    "gpt2",
+    "llama",
+    "gemma2",
+    "gpt_oss",
+    "modernbert_decoder",
+    "deepseek_v3",
+    "bloom",
+    "falcon",
+)
 SHARING: tuple[Unit, ...] = ("balanced", "group", "uniform")
 
 
@@ -260,6 +272,15 @@ class TestGates:
         assert sum(value[head] for head in mask.kept) > 0.9 * best
 
 
+def kept(cache: Any) -> int:
+    """Bytes of the keys and values in a cache of transformers."""
+    parts = [cache]
+    if hasattr(cache, "cross_attention_cache"):
+        parts = [cache.self_attention_cache, cache.cross_attention_cache]
+    layers = [layer for part in parts for layer in part.layers if layer.keys is not None]
+    return sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
+
+
 class TestCache:
     def test_bytes_of_every_layer(self) -> None:
         model = llama()
@@ -275,6 +296,37 @@ class TestCache:
         }
         assert model.cache_bytes == sum(model.cache_by_kind.values())
         assert Model(tiny("bert"), None, "bert").cache_bytes == 0
+
+    @pytest.mark.parametrize("family", CACHED)
+    @pytest.mark.parametrize("cut", [False, True])
+    def test_it_is_what_transformers_keeps(self, family: str, cut: bool) -> None:
+        """Also of layers without heads, under sliding windows of 2 and 4 tokens, and of latent attention."""
+        model = Model(tiny(family), None, family)
+        if cut:
+            heads = [head for head in model.heads if head.kind != "encoder-self"]
+            removed = [head for head in heads if head.layer == 0]
+            model = model.remove(HeadMask.full(model.heads).without(removed))
+        for tokens in (1, 3, 20):
+            ids = torch.arange(tokens)[None] + 4
+            inputs = {"input_ids": ids}
+            if model.hf.config.is_encoder_decoder:
+                inputs["decoder_input_ids"] = ids[:, : tokens // 2 + 1]
+            with torch.no_grad():
+                cache = model.hf(**inputs, use_cache=True).past_key_values
+            if "cross" in model.heads.kinds:
+                assert model.cache_size(tokens // 2 + 1, tokens) == kept(cache)
+            else:
+                assert model.cache_size(tokens) == kept(cache) <= tokens * model.cache_bytes
+
+    def test_a_layer_without_heads_keeps_two_numbers(self) -> None:
+        model = llama()
+        removed = [head for head in model.heads if head.layer == 0]
+        small = model.remove(HeadMask.full(model.heads).without(removed))
+        assert small.cache_bytes == model.cache_bytes * 2 // 3 + 2 * 4
+
+    def test_a_model_without_a_cache_keeps_none(self) -> None:
+        model = Model(tiny("openai"), None, "openai")
+        assert model.cache_by_kind == {"decoder-self": 0} and model.cache_size(9) == 0
 
     @pytest.mark.parametrize("unit", SHARING)
     def test_removed_is_masked_and_nothing_grows(self, unit: Unit) -> None:

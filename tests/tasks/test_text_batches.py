@@ -12,9 +12,9 @@ import headwise as hw
 from headwise.importance.gradient import gradients
 from headwise.importance.sums import SentenceSums
 from headwise.tasks.batches import Batches, Fold
-from headwise.tasks.objective import IGNORED, predict, sentence_losses
+from headwise.tasks.objective import predict, sentence_losses
 from headwise.training.language import Lines
-from headwise.training.token_batches import Encoded, batches
+from headwise.training.token_batches import IGNORED, Encoded, batches
 from tasks.askers import asker, lines, pairs
 
 Whole = Iterator[dict[str, Any]]

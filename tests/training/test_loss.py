@@ -17,7 +17,6 @@ from headwise.errors import HeadwiseError
 from headwise.training.loss import (
     CHUNK,
     FusedCrossEntropy,
-    all_positions,
     loss_forward,
     summed_loss,
 )
@@ -182,7 +181,7 @@ def test_elsewhere_than_on_cpu_nothing_waits(cap: float | None, size: int) -> No
         logits, labels.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=0.1
     )
     with syncs() as seen:
-        flat, gold = all_positions(states.flatten(0, 1), labels.flatten())
+        flat, gold = states.flatten(0, 1), labels.flatten()
         found = FusedCrossEntropy.apply(flat, weight, bias, gold, 0.1, cap, size)  # type: ignore[no-untyped-call]
     assert seen == []
     torch.testing.assert_close(found, expected)

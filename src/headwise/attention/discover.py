@@ -49,10 +49,22 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
+class CacheLayer:
+    """What one layer keeps in the key/value cache: `numbers` of every token, or of the last `window` tokens."""
+
+    numbers: int
+    window: int | None = None
+
+    def size(self, tokens: int) -> int:
+        """How many numbers it keeps of so many tokens."""
+        return self.numbers * (tokens if self.window is None else min(tokens, self.window))
+
+
+@dataclass(frozen=True)
 class Discovery:
     """A model's heads, and the module (with its name) of each site.
 
-    cached: how many numbers the keys and values of a token are, by site. inline: where heads arrive in layers that
+    cached: the layers of the key/value cache, of `decoder-self` and `cross`. inline: where heads arrive in layers that
     compute attention in their own code (inline.py); such a model has no others.
     """
 
@@ -60,7 +72,7 @@ class Discovery:
     modules: dict[Site, nn.Module]
     names: dict[Site, str]
     head_size: int
-    cached: dict[Site, int] = field(default_factory=dict)
+    cached: dict[Kind, list[CacheLayer]] = field(default_factory=dict)
     inline: dict[Site, inline.Output] = field(default_factory=dict)
 
 
@@ -75,16 +87,12 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     through, calls, entered = observed(model)
     kinds = kinds_of(model, calls)
     layers: dict[Kind, list[tuple[int, int]]] = defaultdict(list)
-    modules, names, cached, name_of = (
-        {},
-        {},
-        {},
-        {module: name for name, module in model.named_modules()},
-    )
+    modules: dict[Site, nn.Module] = {}
+    names: dict[Site, str] = {}
+    name_of = {module: name for name, module in model.named_modules()}
     for call, kind in zip(calls, kinds, strict=True):
         site = Site(kind, len(layers[kind]))
         modules[site], names[site] = call.module, name_of[call.module]
-        cached[site] = sum(shape[1] * shape[3] for shape in (call.key, call.value))
         layers[kind].append((call.query[1], call.key[1]))
     heads = HeadMap(
         {kind: tuple(count for count, _ in counts) for kind, counts in layers.items()},
@@ -103,7 +111,9 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
         if config._attn_implementation in ("eager", "sdpa")
         else routed(model, "eager")
     ):
-        stock = probe(model)
+        stock, cached = probe_with_cache(model)
+        if output_difference(stock, through) is not None:
+            stock = probe(model)  # FSMT reads a target in another way while it fills a cache
     if (moved := output_difference(stock, through)) is not None:
         raise HeadwiseError(
             f"This {type(model).__name__} computes something else as soon as headwise hooks into its attention (by "
@@ -111,7 +121,12 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
         )
     outputs = {call.module: call.inline for call in calls if call.inline is not None}
     own = {site: outputs[module] for site, module in modules.items() if module in outputs}
-    return Discovery(heads, modules, names, calls[0].query[3], cached, own)
+    if cached is None:
+        cached = defaultdict(list)
+        for call, kind in zip(calls, kinds, strict=True):
+            numbers = sum(shape[1] * shape[3] for shape in (call.key, call.value))
+            cached[kind].append(CacheLayer(numbers))
+    return Discovery(heads, modules, names, calls[0].query[3], dict(cached), own)
 
 
 @dataclass(frozen=True)
@@ -254,19 +269,53 @@ def probe(model: nn.Module, other_end: bool = False) -> Tensor:
 
     other_end: with another last token.
     """
+    inputs = example_batch(model)
+    if other_end:
+        ids = inputs["input_ids"].clone()
+        ids[-1, -1] = (ids[-1, -1] - 1).clamp(min=0)
+        inputs["input_ids"] = ids
+    return without_padding(forward(model, inputs)[0], inputs)
+
+
+def probe_with_cache(model: nn.Module) -> tuple[Tensor, dict[Kind, list[CacheLayer]] | None]:
+    """The output of `probe` in a forward that fills a key/value cache, and the layers of that cache: none for models
+    that keep no cache. None for models that take a cache only in parts of a forward (Switch Transformers)."""
+    inputs = example_batch(model)
+    if not without_cache(model):
+        return without_padding(forward(model, inputs)[0], inputs), {}
     try:
-        inputs = example_batch(model)
-        if other_end:
-            ids = inputs["input_ids"].clone()
-            ids[-1, -1] = (ids[-1, -1] - 1).clamp(min=0)
-            inputs["input_ids"] = ids
+        output = forward(model, inputs, use_cache=True)
+    except HeadwiseError:
+        return without_padding(forward(model, inputs)[0], inputs), None
+
+    cache = getattr(output, "past_key_values", None)
+    layers: dict[Kind, list[CacheLayer]] = {
+        "decoder-self": cache_layers(getattr(cache, "self_attention_cache", cache)),
+        "cross": cache_layers(getattr(cache, "cross_attention_cache", None)),
+    }
+    return without_padding(output[0], inputs), layers
+
+
+def cache_layers(cache: Any) -> list[CacheLayer]:
+    """The layers of a cache of transformers that hold keys (B H T D) and values."""
+    found = []
+    for layer in getattr(cache, "layers", ()):
+        keys = getattr(layer, "keys", None)
+        if keys is None or not keys.numel():
+            continue
+        numbers = (keys.numel() + layer.values.numel()) // (keys.shape[0] * keys.shape[-2])
+        # A window of n tokens needs the keys of n − 1 tokens before the one that is read.
+        window = layer.sliding_window - 1 if layer.is_sliding else None
+        found.append(CacheLayer(numbers, window or None))
+    return found
+
+
+def forward(model: nn.Module, inputs: Mapping[str, Tensor], use_cache: bool = False) -> Any:
+    """What a model returns for a small batch: in evaluation mode, in float32, no gradients."""
+    options = {"use_cache": True} if use_cache else without_cache(model)
+    try:
         with evaluating(model), torch.no_grad(), undisturbed(model), precise(model):
-            out: Tensor = output_of(model, inputs)[0]
-        mask = inputs.get("attention_mask")
-        one_stack = (
-            mask is not None and out.shape[:2] == mask.shape and "decoder_input_ids" not in inputs
-        )
-        return out[mask.bool()] if mask is not None and one_stack else out
+            return model(**inputs, **options)
     except HeadwiseError:
         raise
     except Exception as error:
@@ -275,6 +324,14 @@ def probe(model: nn.Module, other_end: bool = False) -> Tensor:
             f"{type(model).__name__} does not run on a few token ids ({type(error).__name__}: {reason}): "
             "headwise works on models that read only text."
         ) from error
+
+
+def without_padding(output: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    """The output at tokens, where it has a row for each position of the one text that was read."""
+    mask = inputs.get("attention_mask")
+    if mask is None or "decoder_input_ids" in inputs or output.shape[:2] != mask.shape:
+        return output
+    return output[mask.bool()]
 
 
 def output_difference(expected: Tensor, got: Tensor) -> float | None:

@@ -112,10 +112,10 @@ def set_bias(linear: nn.Linear, bias: Tensor) -> None:
     )
 
 
-def weight_sharing_copy(model: nn.Module) -> nn.Module:
-    """A copy of a model that shares its weights, until one of the two is trained: a weight that gets a gradient for
-    the first time becomes the model's own. Writing into weights without gradients changes both."""
-    known: dict[int, Any] = {id(parameter): shared(parameter) for parameter in model.parameters()}
+def separate_copy(model: nn.Module) -> nn.Module:
+    """A copy of a model with weights of its own. Offloaded weights have no numbers in memory: both models load them
+    from the same files, which nothing writes into."""
+    known: dict[int, Any] = {}
     for module in model.modules():
         if (hook := hook_of(module)) is not None:
             known |= {id(each): each for each in (hook.weights_map, hook.tied_params_map)}
@@ -123,34 +123,6 @@ def weight_sharing_copy(model: nn.Module) -> nn.Module:
     for name in MOVES:
         made.__dict__.pop(name, None)
     return made
-
-
-def shared(parameter: nn.Parameter) -> nn.Parameter:
-    """A parameter with the same numbers."""
-    other = nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
-    if not parameter.is_meta and not parameter.is_inference() and parameter.is_floating_point():
-        for one in (parameter, other):
-            trains = one.requires_grad
-            one.requires_grad_(
-                True
-            )  # hooks are for such parameters; one that is frozen now may be trained later
-            one.register_post_accumulate_grad_hook(partial(part_from, parameter.data_ptr()))
-            one.requires_grad_(trains)
-    return other
-
-
-def part_from(place: int, parameter: Tensor) -> None:
-    """Give a parameter numbers of its own, if they still are at the place that it shares."""
-    if parameter.data_ptr() == place:
-        parameter.data = parameter.data.clone()
-
-
-def own_weights(model: nn.Module) -> None:
-    """Give a model numbers of its own: for training that writes into weights without gradients, too."""
-    for parameter in model.parameters():
-        for hook in (parameter._post_accumulate_grad_hooks or {}).values():
-            if isinstance(hook, partial) and hook.func is part_from:
-                hook(parameter)
 
 
 @contextmanager

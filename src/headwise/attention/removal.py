@@ -29,7 +29,7 @@ from headwise.attention.capture import (
 )
 from headwise.attention.discover import Discovery, output_difference, probe, routed
 from headwise.attention.matrices import Matrices, matrices
-from headwise.attention.offload import hook_of, loaded, set_bias, weight_sharing_copy
+from headwise.attention.offload import hook_of, loaded, separate_copy, set_bias
 from headwise.attention.position_bias import forward_parameters, hand_down, narrow, shares_bias
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
@@ -134,8 +134,8 @@ class LayerConfig:
 def remove(
     model: nn.Module, discovery: Discovery, mask: HeadMask, means: Means | None = None
 ) -> nn.Module:
-    """A model in which only the heads of `mask` are left, with smaller weight matrices. It shares the weights that are
-    not cut with the first one, until one of the two is trained (`offload.weight_sharing_copy`).
+    """A model in which only the heads of `mask` are left, with smaller weight matrices. It shares no weight with the
+    first one (`offload.separate_copy`).
 
     means: by site, the mean output of every head, H D. Bias compensation: a removed head's mean output, times its
     columns of the output projection, is added to that projection's bias; where there was none, one is created and named
@@ -145,7 +145,7 @@ def remove(
     """
     refuse_strangers(model, discovery, ())
     refuse_other_heads(discovery, mask)
-    smaller = weight_sharing_copy(model)
+    smaller = separate_copy(model)
     for module in smaller.modules():
         module.__dict__.pop(kernel.NAME, None)  # hooks of a capture that is open around this call
     modules, config = dict(smaller.named_modules()), cast(Any, smaller.config)

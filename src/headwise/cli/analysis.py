@@ -376,6 +376,7 @@ def truth(
     from headwise.truth.suite import (
         areas,
         auroc_table,
+        check_page,
         fill_tables,
         hits,
         page_tables,
@@ -384,6 +385,8 @@ def truth(
         run_suite,
     )
 
+    if page is not None:
+        check_page(page)
     progress = Progress(quiet)
     place = results_folder(out, TRUTH_FILES)
     with progress.bar("truth"):

@@ -157,7 +157,7 @@ def translation_rows(
 
 def size_rows(name: str, model: Model) -> list[Row]:
     """The size of a model: its parameters, the bytes of its weights in memory, and those of its key/value cache."""
-    cache = "bytes of the key/value cache per token"
+    cache = "bytes of the key/value cache per token, at most"
     return [
         (name, "parameters", model.parameters, None, None, ""),
         (name, "memory", model.weight_bytes, None, None, "bytes of the weights"),

@@ -39,7 +39,7 @@ from headwise.importance.gradient import refuse_unsound, sound, token_masks
 from headwise.importance.measures import measure
 from headwise.importance.passes import Measurement
 from headwise.importance.processes import failing_together, gather_batches, gather_values
-from headwise.importance.sums import SentenceSums, Sums, add_all, to_numpy
+from headwise.importance.sums import SentenceSums, Sums, add_all, joined, to_numpy
 from headwise.options import Search
 from headwise.progress import Report
 from headwise.tasks.objective import (
@@ -78,14 +78,16 @@ class RecordedBatch:
     def neighbours(self) -> dict[str, tuple[Tensor, Tensor]]:
         """By side, the next sentence with predicted tokens (after the last one the first) of every sentence, B 1, and
         the position in it that stands for each position, B S or B T: the same one, modulo that sentence's length."""
-        asking, found = self.places[0].unique_consecutive(), {}
+        asking = self.places[0].unique_consecutive()
+        neighbours = {}
         for side, there in self.there.items():
             other = torch.arange(len(there), device=there.device)
             other[asking] = asking.roll(-1)
+            length_of_other = there.sum(1).clamp_min(1)[other, None]
             tokens_first = (~there).long().argsort(dim=1, stable=True)
-            turn = (there.cumsum(1) - 1).clamp_min(0) % there.sum(1).clamp_min(1)[other, None]
-            found[side] = other[:, None], tokens_first[other].gather(1, turn)
-        return found
+            number = (there.cumsum(1) - 1).clamp_min(0) % length_of_other
+            neighbours[side] = other[:, None], tokens_first[other].gather(1, number)
+        return neighbours
 
 
 @measure(
@@ -166,19 +168,12 @@ def ablate(
         collected = {name: SentenceSums(discovery.heads) for name in measures}
         for batch in recordings(model, discovery, batches):
             for name, sums in collected.items():
-                counts = (
-                    batch.asked * ((batch.asked > 0).sum() > 1)
-                    if name == "ablation.example"
-                    else batch.asked
-                )
-                changes = one_by_one(
-                    model,
-                    discovery,
-                    batch,
-                    partial(CHANGES[name], batch=batch, means=means),
-                    tokens,
-                )
-                add_all((sums, site, change, counts) for site, change in changes.items())
+                counts = batch.asked
+                if name == "ablation.example":  # a sentence alone has no other to take from
+                    counts = counts * ((batch.asked > 0).sum() > 1)
+                change = partial(CHANGES[name], batch=batch, means=means)
+                changes = one_by_one(model, discovery, batch, change, tokens)
+                add_all((sums, site, of_layer, counts) for site, of_layer in changes.items())
     return collected
 
 
@@ -194,30 +189,27 @@ def removal_losses(
     for mask in masks:
         refuse_other_heads(discovery, mask)
     device = device_of(model)
-    trials = [
-        {
-            site: partial(with_others, heads=torch.tensor(heads, device=device), replacement=0.0)
-            for site, heads in removed_heads(discovery, mask).items()
-        }
-        for mask in masks
-    ]
+    trials: list[Trial] = []
+    for mask in masks:
+        trial: dict[Site, Callable[[AttentionCall], Tensor]] = {}
+        for site, numbers in removed_heads(discovery, mask).items():
+            heads = torch.tensor(numbers, device=device)
+            trial[site] = partial(with_others, heads=heads, replacement=0.0)
+        trials.append(trial)
+
     parts: list[Sums] = []
     with failing_together(), evaluating(model), torch.no_grad():
         for batch in recordings(model, discovery, batches):
-            lost, counts = to_numpy(
-                [losses(model, discovery, batch, trials, tokens).T, batch.asked]
-            )
-            parts.append(
-                (lost[counts > 0].astype(np.float64), counts[counts > 0].astype(np.float64))
-            )
+            by_sentence = losses(model, discovery, batch, trials, tokens).T
+            lost, counts = to_numpy([by_sentence, batch.asked])
+            asking = counts > 0
+            parts.append((lost[asking].astype(np.float64), counts[asking].astype(np.float64)))
         parts = gather_batches(parts)
     if not parts:
         raise HeadwiseError(
             "The loss without some heads cannot be computed: the text has no sentence."
         )
-    return np.concatenate([lost for lost, _ in parts]), np.concatenate(
-        [counts for _, counts in parts]
-    )
+    return joined(parts)
 
 
 def recordings(
@@ -241,11 +233,9 @@ def record_batch(
 ) -> RecordedBatch:
     """A forward of the full model."""
     tensors = on_device(model, batch)
-    there, places, layers = (
-        token_masks(tensors),
-        asked_places(tensors["labels"]),
-        dict[Site, Tensor](),
-    )
+    there = token_masks(tensors)
+    places = asked_places(tensors["labels"])
+    layers: dict[Site, Tensor] = {}
 
     def note(call: AttentionCall) -> None:
         layers[call.site] = sound(call, there)
@@ -264,14 +254,15 @@ def one_by_one(
     tokens: int,
 ) -> dict[Site, Tensor]:
     """By site, the change of each sentence's loss when one of its heads is changed: B H."""
-    heads = {site: range(discovery.heads.count(site)) for site in discovery.modules}
-    trials: list[Trial] = [
-        {site: partial(change, head=head)} for site, all_of in heads.items() for head in all_of
-    ]
+    trials: list[Trial] = []
+    sizes = []
+    for site in discovery.modules:
+        count = discovery.heads.count(site)
+        sizes.append(count)
+        for head in range(count):
+            trials.append({site: partial(change, head=head)})
     changes = losses(model, discovery, batch, trials, tokens) - batch.losses
-    return dict(
-        zip(heads, changes.T.split([len(all_of) for all_of in heads.values()], 1), strict=True)
-    )
+    return dict(zip(discovery.modules, changes.T.split(sizes, 1), strict=True))
 
 
 def losses(
@@ -282,28 +273,30 @@ def losses(
     tokens: int,
 ) -> Tensor:
     """The loss of each sentence in each trial, T B. Trials that start in the same block share a forward."""
-    out, order, found_losses = batch.losses.repeat(len(trials), 1), list[int](), list[Tensor]()
-    longest = max(
-        batch.tensors["labels"].shape[1], *(there.shape[1] for there in batch.there.values())
-    )
+    lengths = [there.shape[1] for there in batch.there.values()]
+    longest = max(batch.tensors["labels"].shape[1], *lengths)
     together = max(1, tokens // (len(batch.losses) * longest))
-    for now in group_trials(batch.kept, trials, together):
-        with trying(model, discovery, batch.kept, [trials[place] for place in now]):
-            lost = losses_again(model, batch, len(now))
-        order += now
-        found_losses.append(lost)
+
+    # trials without a group change nothing: they have the losses of the full model
+    out = batch.losses.repeat(len(trials), 1)
+    order: list[int] = []
+    parts: list[Tensor] = []
+    for group in group_trials(batch.kept, trials, together):
+        with trying(model, discovery, batch.kept, [trials[number] for number in group]):
+            parts.append(losses_again(model, batch, len(group)))
+        order += group
     if order:
-        out[torch.tensor(order, device=out.device)] = torch.cat(found_losses)
+        out[torch.tensor(order, device=out.device)] = torch.cat(parts)
     return out
 
 
 def losses_again(model: nn.Module, batch: RecordedBatch, copies: int) -> Tensor:
     """The loss of each sentence in a forward of the batch repeated so many times: copies x B."""
     size = len(batch.losses)
-    tensors = {
-        name: tensor.repeat(copies, *[1] * (tensor.dim() - 1))
-        for name, tensor in batch.tensors.items()
-    }
+    tensors = {}
+    for name, tensor in batch.tensors.items():
+        once = [1] * (tensor.dim() - 1)
+        tensors[name] = tensor.repeat(copies, *once)
     first_rows = torch.arange(copies, device=batch.losses.device)[:, None] * size
     sentences = (batch.places[0] + first_rows).flatten()
     places = sentences, batch.places[1].repeat(copies)
@@ -320,37 +313,42 @@ def mean_outputs(
         )
     sums: dict[Site, Tensor] = {}
     counts: dict[Site, int] = defaultdict(int)
+    # of this batch, by site: whether it is sound, a sum, a count
     there: dict[str, Tensor] = {}
-    now: dict[
-        Site, tuple[Tensor, Tensor, Tensor]
-    ] = {}  # of this batch: whether it is sound, a sum, a count
+    is_sound: dict[Site, Tensor] = {}
+    totals: dict[Site, Tensor] = {}
+    numbers: dict[Site, Tensor] = {}
 
     def hook(call: AttentionCall) -> None:
         queries = there[sides_of_site(call.site)[0]]
         wide = torch.promote_types(call.output.dtype, torch.float32)
-        total = (call.output * queries[..., None, None]).sum((0, 1), dtype=wide)
-        now[call.site] = sound(call, there), total, queries.sum()
+        is_sound[call.site] = sound(call, there)
+        totals[call.site] = (call.output * queries[..., None, None]).sum((0, 1), dtype=wide)
+        numbers[call.site] = queries.sum()
 
     with failing_together(), capture(model, discovery, hook=hook):
         for batch in batches:
             tensors = on_device(model, batch)
             there.update(token_masks(tensors))
             output_of(model, inputs_of(tensors))
-            refuse_unsound({site: flag for site, (flag, _, _) in now.items()})
-            arrays = to_numpy(
-                [total for _, total, _ in now.values()] + [count for _, _, count in now.values()]
-            )
-            for place, site in enumerate(now):
-                sums[site] = sums.get(site, 0) + torch.from_numpy(arrays[place]).double()
-                counts[site] += int(arrays[len(now) + place])
-            now.clear()
+            refuse_unsound(is_sound)
+            arrays = iter(to_numpy([*totals.values(), *numbers.values()]))
+            for site in totals:
+                sums[site] = sums.get(site, 0) + torch.from_numpy(next(arrays)).double()
+            for site in numbers:
+                counts[site] += int(next(arrays))
+            is_sound.clear()
+            totals.clear()
+            numbers.clear()
         shares = gather_values((sums, counts))
-    return {
-        site: sum(total[site] for total, _ in shares if site in total)
-        / max(1, sum(count[site] for _, count in shares if site in count))
-        for site in discovery.modules
-        if any(site in total for total, _ in shares)
-    }
+
+    means: dict[Site, Tensor] = {}
+    for site in discovery.modules:
+        seen = [(sums[site], counts[site]) for sums, counts in shares if site in sums]
+        if seen:
+            tokens = sum(count for _, count in seen)
+            means[site] = sum(total for total, _ in seen) / max(1, tokens)
+    return means
 
 
 def resample_ablated(call: AttentionCall, head: int, batch: RecordedBatch, means: Means) -> Tensor:
@@ -360,8 +358,9 @@ def resample_ablated(call: AttentionCall, head: int, batch: RecordedBatch, means
 
 
 def uniform_ablated(call: AttentionCall, head: int, batch: RecordedBatch, means: Means) -> Tensor:
-    queries, keys = (batch.there[side] for side in sides_of_site(call.site))
-    return with_others(call, head, uniform_output(call, head, queries, keys))
+    query_side, key_side = sides_of_site(call.site)
+    output = uniform_output(call, head, batch.there[query_side], batch.there[key_side])
+    return with_others(call, head, output)
 
 
 def uniform_output(call: AttentionCall, head: int, queries: Tensor, keys: Tensor) -> Tensor:
@@ -427,10 +426,5 @@ def bleu_drops(model: Model, batches: Batches, progress: Report) -> Measurement:
             }
         )
         progress(len(rows) * state.num_processes / len(heads), f"without {head}")
-    shares = gather_values(rows)
-
     # heads were dealt out in turn, so the first of every process come first
-    in_order: list[dict[str, Any]] = []
-    for turn in range(len(shares[0])):
-        in_order += [share[turn] for share in shares if turn < len(share)]
-    return Measurement(rows=in_order)
+    return Measurement(rows=gather_batches(rows))

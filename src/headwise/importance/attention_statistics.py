@@ -18,7 +18,7 @@ Nothing of size query × key is kept after its layer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
@@ -32,7 +32,8 @@ from headwise.heads import HeadMap, Site
 from headwise.importance.measures import measure
 from headwise.importance.processes import gather_values
 from headwise.importance.sums import SentenceSums, add_all, relative
-from headwise.tasks.objective import IGNORED, inputs_of, on_device, source_places
+from headwise.tasks.objective import inputs_of, on_device, source_places
+from headwise.training.token_batches import IGNORED
 
 if TYPE_CHECKING:
     from headwise.model import Model
@@ -140,7 +141,8 @@ def read_statistics(
             if call.site in sums.parts:
                 parts.append((sums, call.site, *ways[name]()))
 
-    weights, ended = any(name != "dormancy" for name in collected), False
+    weights = any(name != "dormancy" for name in collected)
+    ended = False
     with evaluating(model), torch.no_grad(), capture(model, discovery, hook=hook, weights=weights):
         for batch in batches:
             tensors = on_device(model, batch)
@@ -150,9 +152,8 @@ def read_statistics(
             add_all(parts)
             parts.clear()
     if "attention-to-end" in collected:
-        shares = gather_values(
-            (bool(now), ended)
-        )  # one process may have no sentence, or none with an end
+        # one process may have no sentence, or none with an end
+        shares = gather_values((bool(now), ended))
         if any(some for some, _ in shares) and not any(end for _, end in shares):
             del collected["attention-to-end"]
     return collected
@@ -166,13 +167,12 @@ def empty(measures: Iterable[str], heads: HeadMap) -> dict[str, SentenceSums]:
             raise HeadwiseError(
                 f"'{name}' is not a statistic of one forward pass: choose from {', '.join(STATISTICS)}."
             )
-        seeing = [
-            kind for kind in heads.kinds if name != "attention-to-end" or kind != "decoder-self"
-        ]
-        if seeing:
-            collected[name] = SentenceSums(
-                heads.only(seeing), relative if name == "dormancy" else None
-            )
+        kinds = list(heads.kinds)
+        if name == "attention-to-end" and "decoder-self" in kinds:
+            kinds.remove("decoder-self")
+        if kinds:
+            scale = relative if name == "dormancy" else None
+            collected[name] = SentenceSums(heads.only(kinds), scale)
     return collected
 
 
@@ -210,17 +210,16 @@ def sides_of_site(site: Site) -> tuple[str, str]:
 def batch_sides(batch: Mapping[str, Tensor], special: Tensor) -> dict[str, Side]:
     """The two sides of a batch; for a model of one stack, of the same text."""
     there = source_places(batch)
-    ids = (
-        batch["input_ids"] if "input_ids" in batch else torch.full_like(there, -1, dtype=torch.long)
-    )
+    ids = batch.get("input_ids")
+    if ids is None:
+        ids = torch.full_like(there, -1, dtype=torch.long)
     source = side(ids, there, special)
     if "decoder_input_ids" in batch:
-        ids, there = batch["decoder_input_ids"], batch["labels"] != IGNORED
+        ids = batch["decoder_input_ids"]
+        there = batch["labels"] != IGNORED
     target = side(ids, there, special)
-    return {
-        "source": source,
-        "target": Side(target.tokens, target.words & ~target.first, target.first, target.end),
-    }
+    words = target.words & ~target.first
+    return {"source": source, "target": replace(target, words=words)}
 
 
 def side(ids: Tensor, there: Tensor, special: Tensor) -> Side:
@@ -228,7 +227,8 @@ def side(ids: Tensor, there: Tensor, special: Tensor) -> Side:
     inside it (between the two sentences of a BERT pair)."""
     marked = there & torch.isin(ids, special)
     place = there.cumsum(1)
-    first, last = there & (place == 1), there & (place == place[:, -1:])
+    first = there & (place == 1)
+    last = there & (place == place[:, -1:])
     closing = torch.where(marked & last, ids, -1).amax(1, keepdim=True)
     return Side(there, there & ~marked, first, there & ~first & (ids == closing))
 

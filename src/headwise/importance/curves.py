@@ -47,30 +47,30 @@ class Curve:
     @property
     def loss(self) -> np.ndarray:
         """The loss per token at every step."""
-        found: np.ndarray = self.losses.sum(0) / self.counts.sum()
-        return found
+        per_token: np.ndarray = self.losses.sum(0) / self.counts.sum()
+        return per_token
 
     def resampled(self, seed: int) -> np.ndarray:
         """The same in resamples of the sentences: resamples x steps; not numbers with a single sentence."""
         drawn = bootstrap(self.losses, self.counts, seed)
         return drawn if len(self.counts) > 1 else np.full_like(drawn, np.nan)
 
-    def places(self, removed: Sequence[int]) -> list[int]:
-        """Where some numbers of removed heads are among the steps."""
-        return [self.removed.index(gone) for gone in removed]
+    def columns(self, removed: Sequence[int]) -> list[int]:
+        """The columns of the losses with these numbers of heads removed."""
+        return [self.removed.index(count) for count in removed]
 
     def areas(self, loss: np.ndarray) -> dict[str, np.ndarray]:
         """`area`, `cpr` and `cmd` of losses … x steps."""
         sizes = circuit_sizes(self.total)
-        circuits = loss[..., self.places([self.total - kept for kept in sizes])]
-        tenths = loss[..., self.places(removal_steps(self.total))]
+        circuits = loss[..., self.columns([self.total - kept for kept in sizes])]
+        tenths = loss[..., self.columns(removal_steps(self.total))]
         return {"area": curve_area(tenths), **recovery(np.array(sizes) / self.total, circuits)}
 
 
 def curve_area(loss: np.ndarray) -> np.ndarray:
     """The mean over all later steps of the loss above that of the full model; loss … x steps."""
-    found: np.ndarray = loss[..., 1:].mean(-1) - loss[..., 0]
-    return found
+    area: np.ndarray = loss[..., 1:].mean(-1) - loss[..., 0]
+    return area
 
 
 def recovery(shares: np.ndarray, loss: np.ndarray) -> dict[str, np.ndarray]:
@@ -95,7 +95,10 @@ def recovery(shares: np.ndarray, loss: np.ndarray) -> dict[str, np.ndarray]:
 
 def circuit_sizes(total: int) -> list[int]:
     """How many heads are kept in each circuit of MIB: SIZES of them, rounded down, and none."""
-    return sorted({0, *(int(total * share + 1e-9) for share in SIZES)})
+    sizes = {0}
+    for share in SIZES:
+        sizes.add(int(total * share + 1e-9))
+    return sorted(sizes)
 
 
 def removal_curves(
@@ -116,11 +119,14 @@ def removal_curves(
     orders = _orders(heads, chosen, values, rescore or {}, seeds)
     total = len(chosen)
     steps = sorted({*removal_steps(total), *(total - kept for kept in circuit_sizes(total))})
-    masks = {
-        frozenset(order[:gone]): HeadMask.full(heads).without(order[:gone])
-        for order in orders.values()
-        for gone in steps
-    }
+
+    # many orders have removed the same heads after some step: each mask is measured once
+    masks: dict[frozenset[Head], HeadMask] = {}
+    for order in orders.values():
+        for count in steps:
+            removed = frozenset(order[:count])
+            if removed not in masks:
+                masks[removed] = HeadMask.full(heads).without(removed)
     losses, counts = lose(list(masks.values()))
     if losses.shape != (len(counts), len(masks)):
         shape = f"{len(counts)} sentences x {len(masks)} masks"
@@ -129,19 +135,17 @@ def removal_curves(
         raise HeadwiseError(
             "A loss with heads removed is not a number (NaN or infinite): the model is broken there."
         )
-    column = {gone: place for place, gone in enumerate(masks)}
-    kinds = "+".join(kind for kind in heads.kinds if any(head.kind == kind for head in chosen))
-    return [
-        Curve(
-            *name,
-            kinds,
-            total,
-            tuple(steps),
-            losses[:, [column[frozenset(order[:gone])] for gone in steps]],
-            counts,
+
+    column_of = {removed: column for column, removed in enumerate(masks)}
+    removable_kinds = {head.kind for head in chosen}
+    kinds = "+".join(kind for kind in heads.kinds if kind in removable_kinds)
+    curves = []
+    for (measure, name, seed), order in orders.items():
+        columns = [column_of[frozenset(order[:count])] for count in steps]
+        curves.append(
+            Curve(measure, name, seed, kinds, total, tuple(steps), losses[:, columns], counts)
         )
-        for name, order in orders.items()
-    ]
+    return curves
 
 
 def _orders(
@@ -153,13 +157,13 @@ def _orders(
 ) -> dict[tuple[str, Ranked, int | None], list[Head]]:
     """Every order of removal, by measure, kind of order and seed."""
     orders: dict[tuple[str, Ranked, int | None], list[Head]] = {}
-    for measure, found in values.items():
-        orders[measure, "once", None] = removal_order(found, direction(measure))
+    for measure, by_head in values.items():
+        orders[measure, "once", None] = removal_order(by_head, direction(measure))
     for measure, score in rescore.items():
         orders[measure, "rescored", None] = rescored_order(heads, chosen, score, direction(measure))
     for seed in seeds:
-        places = np.random.default_rng(seed).permutation(len(chosen))
-        orders[RANDOM, "random", seed] = [chosen[place] for place in places]
+        shuffled = np.random.default_rng(seed).permutation(len(chosen))
+        orders[RANDOM, "random", seed] = [chosen[number] for number in shuffled]
     return orders
 
 
@@ -195,12 +199,12 @@ def rescored_order(
     heads: HeadMap, chosen: Collection[Head], rescore: Rescore, sign: int = 1
 ) -> list[Head]:
     """The order when the remaining heads are scored again after every step."""
-    gone: list[Head] = []
-    for removed in [*removal_steps(len(chosen))[1:], len(chosen)]:
-        values = rescore(HeadMask.full(heads).without(gone))
-        order = removal_order({head: values[head] for head in chosen if head not in gone}, sign)
-        gone += order[: removed - len(gone)]
-    return gone
+    removed: list[Head] = []
+    for count in [*removal_steps(len(chosen))[1:], len(chosen)]:
+        values = rescore(HeadMask.full(heads).without(removed))
+        left = {head: values[head] for head in chosen if head not in removed}
+        removed += removal_order(left, sign)[: count - len(removed)]
+    return removed
 
 
 def curve_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
@@ -208,21 +212,22 @@ def curve_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
     rows: list[Row] = []
     for curve in curves:
         steps = removal_steps(curve.total)
-        at = curve.places(steps)
-        bounds = interval(curve.resampled(seed)[:, at])
-        rows += [
-            {
-                "measure": curve.measure,
-                "ranking": curve.ranking,
-                "seed": curve.seed,
-                "removed": removed,
-                "total": curve.total,
-                "loss": float(loss),
-                "low": float(low),
-                "high": float(high),
-            }
-            for removed, loss, low, high in zip(steps, curve.loss[at], *bounds, strict=True)
-        ]
+        columns = curve.columns(steps)
+        losses = curve.loss[columns]
+        lows, highs = interval(curve.resampled(seed)[:, columns])
+        for number, removed in enumerate(steps):
+            rows.append(
+                {
+                    "measure": curve.measure,
+                    "ranking": curve.ranking,
+                    "seed": curve.seed,
+                    "removed": removed,
+                    "total": curve.total,
+                    "loss": float(losses[number]),
+                    "low": float(lows[number]),
+                    "high": float(highs[number]),
+                }
+            )
     return rows
 
 
@@ -234,20 +239,22 @@ def area_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
     is the number of orders.
     """
     rows: list[Row] = []
-    for curve in (curve for curve in curves if curve.ranking != "random"):
+    random = []
+    for curve in curves:
+        if curve.ranking == "random":
+            random.append(curve)
+            continue
         drawn = curve.areas(curve.resampled(seed))
+        sentences = len(curve.counts)
         for name, value in curve.areas(curve.loss).items():
             low, high = interval(drawn[name])
-            rows.append(
-                _area_row(curve, name, float(value), float(low), float(high), len(curve.counts))
-            )
-    if random := [curve for curve in curves if curve.ranking == "random"]:
+            rows.append(_area_row(curve, name, float(value), float(low), float(high), sentences))
+    if random:
         areas = [curve.areas(curve.loss) for curve in random]
         for name in areas[0]:
-            each = [float(one[name]) for one in areas]
-            rows.append(
-                _area_row(random[0], name, float(np.mean(each)), min(each), max(each), len(each))
-            )
+            each = [float(areas_of_curve[name]) for areas_of_curve in areas]
+            mean = float(np.mean(each))
+            rows.append(_area_row(random[0], name, mean, min(each), max(each), len(each)))
     return rows
 
 

@@ -21,7 +21,7 @@ import pandas as pd
 from scipy.stats import kendalltau, rankdata
 
 from headwise.errors import HeadwiseError
-from headwise.heads import KINDS, Head, HeadMap
+from headwise.heads import KINDS, Head, HeadMap, Kind
 from headwise.importance.ablation import removal_losses
 from headwise.importance.curves import area_rows, curve_rows, direction, removal_curves
 from headwise.importance.measures import CURVES, FAITHFULNESS, Measure, facts, measure
@@ -132,23 +132,22 @@ def agreement(
         rows += _repeated(true, scope, "ceiling", start)
     for scored, sums in scores.items():
         shared = truth.heads.only(kind for kind in truth.heads.kinds if kind in sums.heads.kinds)
-        places = np.array(
-            [place for place, head in enumerate(truth.heads) if head.kind in shared.kinds],
-            dtype=int,
-        )
         score = _measured(scored, sums, shared, seed + 1)
+
+        # the truth of the heads that have the score, too
+        is_shared = np.array([head.kind in shared.kinds for head in truth.heads], dtype=bool)
+        true_whole = true.whole[is_shared]
+        true_resamples = true.resamples[:, is_shared]
+
         for kinds, scope in _scopes(list(shared)).items():
             start = {"measure": scored, "against": against, "kinds": kinds, "n": len(scope.heads)}
-            spread = _statistics(scope, score.resamples, true.resamples[:, places])
-            for name, value in _statistics(
-                scope, score.whole[None], true.whole[None, places]
-            ).items():
-                low, high = centred_interval(
-                    float(value[0]), spread[name], 0 if name in TOP else -1
-                )
-                rows.append(
-                    {**start, "statistic": name, "value": float(value[0]), "low": low, "high": high}
-                )
+            values = _statistics(scope, score.whole[None], true_whole[None])
+            resampled = _statistics(scope, score.resamples, true_resamples)
+            for name, of_whole in values.items():
+                value = float(of_whole[0])
+                least = 0 if name in TOP else -1
+                low, high = centred_interval(value, resampled[name], least)
+                rows.append({**start, "statistic": name, "value": value, "low": low, "high": high})
             rows += _repeated(score, scope, "stability", {**start, "against": scored})
     return rows
 
@@ -210,29 +209,33 @@ class _Scope:
 def _scopes(heads: Sequence[Head]) -> dict[str, _Scope]:
     """Every kind by its name, and all of several kinds together."""
     kinds = list(dict.fromkeys(head.kind for head in heads))
-    groups = [[kind] for kind in kinds] + ([kinds] if len(kinds) > 1 else [])
+    groups = [[kind] for kind in kinds]
+    if len(kinds) > 1:
+        groups.append(kinds)
+
     scopes = {}
     for group in groups:
-        places = np.array([place for place, head in enumerate(heads) if head.kind in group])
-        sites = dict.fromkeys((heads[place].kind, heads[place].layer) for place in places)
-        layers = [
-            np.array([p for p in places if (heads[p].kind, heads[p].layer) == site])
-            for site in sites
-        ]
-        scopes["+".join(group)] = _Scope(places, [layer for layer in layers if len(layer) > 1])
+        numbers: list[int] = []
+        by_layer: dict[tuple[Kind, int], list[int]] = {}
+        for number, head in enumerate(heads):
+            if head.kind in group:
+                numbers.append(number)
+                by_layer.setdefault((head.kind, head.layer), []).append(number)
+        layers = [np.array(layer) for layer in by_layer.values() if len(layer) > 1]
+        scopes["+".join(group)] = _Scope(np.array(numbers), layers)
     return scopes
 
 
 def _statistics(scope: _Scope, score: np.ndarray, truth: np.ndarray) -> dict[str, np.ndarray]:
     """Every statistic of each row: score and truth are rows x heads."""
-    found = {}
+    statistics = {}
     for name, correlate in (("spearman", spearman), ("kendall", kendall)):
-        found[name] = correlate(score[:, scope.heads], truth[:, scope.heads])
-        found[f"{name}.within"] = _within(scope, score, truth, correlate)
+        statistics[name] = correlate(score[:, scope.heads], truth[:, scope.heads])
+        statistics[f"{name}.within"] = _within(scope, score, truth, correlate)
     for name, share in TOP.items():
         count = max(1, round(share * len(scope.heads)))
-        found[name] = precision(score[:, scope.heads], truth[:, scope.heads], count)
-    return found
+        statistics[name] = precision(score[:, scope.heads], truth[:, scope.heads], count)
+    return statistics
 
 
 def _within(scope: _Scope, one: np.ndarray, other: np.ndarray, correlate: Correlate) -> np.ndarray:
@@ -246,22 +249,36 @@ def _repeated(measured: _Measured, scope: _Scope, statistic: str, start: Row) ->
     one, other = measured.halves
     overall = float(spearman(one[:, scope.heads], other[:, scope.heads]).mean())
     within = float(_within(scope, one, other, spearman).mean())
-    whole, whole_within = (2 * r / (1 + r) if r > 0 else r for r in (overall, within))
-    found = {"": whole, ".half": overall, ".within": whole_within, ".within.half": within}
-    ends = {"low": math.nan, "high": math.nan}
-    return [
-        {**start, "statistic": f"{statistic}{name}", "value": value, **ends}
-        for name, value in found.items()
-    ]
+    values = {
+        "": for_whole_text(overall),
+        ".half": overall,
+        ".within": for_whole_text(within),
+        ".within.half": within,
+    }
+    rows = []
+    for name, value in values.items():
+        row = {"statistic": f"{statistic}{name}", "value": value, "low": math.nan, "high": math.nan}
+        rows.append({**start, **row})
+    return rows
+
+
+def for_whole_text(r: float) -> float:
+    """The correlation of two whole texts, from that of their halves (Spearman and Brown)."""
+    return 2 * r / (1 + r) if r > 0 else r
 
 
 def spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Rank correlation of each row of two arrays rows x heads; NaN for a constant row."""
-    ranks = [rankdata(values, axis=1) for values in (one, other)]
-    x, y = (rank - rank.mean(1, keepdims=True) for rank in ranks)
+    x = rankdata(one, axis=1)
+    y = rankdata(other, axis=1)
+    return cosine(x - x.mean(1, keepdims=True), y - y.mean(1, keepdims=True))
+
+
+def cosine(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The cosine of the angle between each row of x and that of y; NaN for a row of zeros."""
     with np.errstate(invalid="ignore"):
-        found: np.ndarray = (x * y).sum(1) / np.sqrt((x * x).sum(1) * (y * y).sum(1))
-    return found
+        cosines: np.ndarray = (x * y).sum(1) / np.sqrt((x * x).sum(1) * (y * y).sum(1))
+    return cosines
 
 
 def kendall(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -270,34 +287,31 @@ def kendall(one: np.ndarray, other: np.ndarray) -> np.ndarray:
         return np.array([kendalltau(*pair).statistic for pair in zip(one, other, strict=True)])
     i, j = np.triu_indices(one.shape[1], 1)
     size = max(1, PAIRS // max(1, len(i)))
-    found = []
+    taus = []
     for start in range(0, len(one), size):
-        x, y = (
-            np.sign(values[start : start + size, i] - values[start : start + size, j])
-            for values in (one, other)
-        )
-        with np.errstate(invalid="ignore"):
-            found.append((x * y).sum(1) / np.sqrt((x * x).sum(1) * (y * y).sum(1)))
-    return np.concatenate(found)
+        rows = slice(start, start + size)
+        x = np.sign(one[rows, i] - one[rows, j])
+        y = np.sign(other[rows, i] - other[rows, j])
+        taus.append(cosine(x, y))
+    return np.concatenate(taus)
 
 
 def precision(score: np.ndarray, truth: np.ndarray, count: int) -> np.ndarray:
     """Share of the truth's top `count` heads that are among the score's, by row; heads tied at the edge share the last
     places. A random score has count / heads."""
-    score_top, truth_top = (_top(values, count) for values in (score, truth))
-    found: np.ndarray = (score_top * truth_top).sum(1) / count
-    return found
+    shares: np.ndarray = (_top(score, count) * _top(truth, count)).sum(1) / count
+    return shares
 
 
 def _top(values: np.ndarray, count: int) -> np.ndarray:
     """1 for the `count` highest values of each row, 0 for the rest, a fraction for ties at the edge."""
     edge = np.sort(values, axis=1)[:, -count, None]
-    above, tied = values > edge, values == edge
+    above = values > edge
+    tied = values == edge
+    left = count - above.sum(1, keepdims=True)
     with np.errstate(invalid="ignore"):
-        found: np.ndarray = above + tied * (count - above.sum(1, keepdims=True)) / tied.sum(
-            1, keepdims=True
-        )
-    return found
+        top: np.ndarray = above + tied * left / tied.sum(1, keepdims=True)
+    return top
 
 
 @dataclass(frozen=True)
@@ -325,26 +339,32 @@ def exceptions(
         raise HeadwiseError(
             f"{names[0]} has {len(one)} heads, {names[1]} {len(other)}, but not the same ones: score the same heads."
         )
-    x, y = (np.array([values[head] for head in heads])[None] for values in (one, other))
-    rows, places = list[Row](), np.zeros(len(heads))
-    scopes = _scopes(heads)
-    for kinds, scope in scopes.items():
-        found = {
+    x = np.array([one[head] for head in heads])[None]
+    y = np.array([other[head] for head in heads])[None]
+    rows: list[Row] = []
+    differences = np.zeros(len(heads))
+    for kinds, scope in _scopes(heads).items():
+        correlations = {
             "spearman": spearman(x[:, scope.heads], y[:, scope.heads]),
             "spearman.within": _within(scope, x, y, spearman),
         }
-        start = {
-            "measure": names[0],
-            "against": names[1],
-            "kinds": kinds,
-            "low": math.nan,
-            "high": math.nan,
-        }
-        rows += [
-            {**start, "statistic": n, "value": float(v[0]), "n": len(scope.heads)}
-            for n, v in found.items()
-        ]
+        for statistic, value in correlations.items():
+            rows.append(
+                {
+                    "measure": names[0],
+                    "against": names[1],
+                    "kinds": kinds,
+                    "low": math.nan,
+                    "high": math.nan,
+                    "statistic": statistic,
+                    "value": float(value[0]),
+                    "n": len(scope.heads),
+                }
+            )
         for layer in scope.layers:
-            places[layer] = (rankdata(x[0, layer]) - rankdata(y[0, layer])) / (len(layer) - 1)
-    most = sorted(zip(heads, places.tolist(), strict=True), key=lambda pair: -abs(pair[1]))
+            ranks = rankdata(x[0, layer]) - rankdata(y[0, layer])
+            differences[layer] = ranks / (len(layer) - 1)
+
+    by_head = zip(heads, differences.tolist(), strict=True)
+    most = sorted(by_head, key=lambda pair: -abs(pair[1]))
     return Exceptions(rows, most[:count])

@@ -19,6 +19,7 @@ back; here a is clamped to ±4. And here the rate falls to 0, so that gates sett
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,13 +36,8 @@ from headwise.importance.measures import measure
 from headwise.importance.passes import Measurement
 from headwise.progress import Report, silent
 from headwise.statistics import t_margin
-from headwise.tasks.objective import (
-    IGNORED,
-    asked_tokens,
-    differentiable,
-    losses_of,
-    on_device,
-)
+from headwise.tasks.objective import asked_tokens, differentiable, losses_of, on_device
+from headwise.training.token_batches import IGNORED
 
 if TYPE_CHECKING:
     from headwise.model import Model
@@ -118,18 +114,14 @@ def gate_heads(
     with differentiable(model), evaluating(model), frozen(model), torch.enable_grad():
         for turn, seed in enumerate(seeds):
             generator = torch.Generator().manual_seed(seed)
-            start = (
-                torch.rand(discovery.heads.total, generator=generator)
-                .logit()
-                .clamp(-FURTHEST, FURTHEST)
-            )
+            uniform = torch.rand(discovery.heads.total, generator=generator)
+            start = uniform.logit().clamp(-FURTHEST, FURTHEST)
 
             def fitted(
                 start: Tensor, pull: float, generator: torch.Generator = generator
             ) -> Tensor:
-                return fit_gates(
-                    model, discovery, shuffled_rounds(chosen, steps, generator), start, pull
-                )
+                rounds = shuffled_rounds(chosen, steps, generator)
+                return fit_gates(model, discovery, rounds, start, pull)
 
             free = fitted(start, 0.0)
             progress((turn + 1 / 3) / len(seeds), "gates without a pull")
@@ -194,31 +186,25 @@ def shuffled_rounds(
     batches: Sequence[Mapping[str, Tensor]], steps: int, generator: torch.Generator
 ) -> list[Mapping[str, Tensor]]:
     """`steps` batches: all of them in one random order after another."""
-    rounds = (
-        torch.randperm(len(batches), generator=generator) for _ in range(-(-steps // len(batches)))
-    )
-    return [batches[i] for i in torch.cat(list(rounds))[:steps].tolist()]
+    rounds = math.ceil(steps / len(batches))
+    orders = [torch.randperm(len(batches), generator=generator) for _ in range(rounds)]
+    return [batches[number] for number in torch.cat(orders)[:steps].tolist()]
 
 
 def gate_rows(heads: HeadMap, fits: np.ndarray, words: int) -> list[dict[str, Any]]:
     """Tidy rows of fits (seeds x measures x heads): means, and t-intervals over several seeds."""
     seeds = len(fits)
-    value, low, high = fits.mean(0), None, None
+    value = fits.mean(0)
+    low = high = None
     if seeds > 1:
         margin = t_margin(fits)
-        low, high = (value - margin).clip(0, 1), (value + margin).clip(0, 1)
-    return [
-        {
-            "kind": head.kind,
-            "layer": head.layer,
-            "head": head.head,
-            "measure": name,
-            "value": value[place, i],
-            "low": None if low is None else low[place, i],
-            "high": None if high is None else high[place, i],
-            "n": words,
-            "baseline": None,
-        }
-        for place, name in enumerate(GATINGS)
-        for i, head in enumerate(heads)
-    ]
+        low = (value - margin).clip(0, 1)
+        high = (value + margin).clip(0, 1)
+    rows = []
+    for place, name in enumerate(GATINGS):
+        for number, head in enumerate(heads):
+            row: dict[str, Any] = {**head._asdict(), "measure": name, "value": value[place, number]}
+            row["low"] = None if low is None else low[place, number]
+            row["high"] = None if high is None else high[place, number]
+            rows.append({**row, "n": words, "baseline": None})
+    return rows

@@ -26,13 +26,13 @@ from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.measures import measure
 from headwise.importance.sums import SentenceSums, add_all, check_finite, to_numpy, to_unit_norm
 from headwise.tasks.objective import (
-    IGNORED,
     asked_tokens,
     differentiable,
     losses_of,
     on_device,
     source_places,
 )
+from headwise.training.token_batches import IGNORED
 
 if TYPE_CHECKING:
     from headwise.model import Model
@@ -137,14 +137,15 @@ def gradients(
     ):
         for batch in batches:
             tensors = on_device(model, batch)
-            asked, there = asked_tokens(tensors["labels"]), token_masks(tensors)
+            asked = asked_tokens(tensors["labels"])
+            there = token_masks(tensors)
             traces = traced(model, discovery, tensors, there)
             parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
             for site in discovery.modules:
                 if site in traces:
                     call, gradient = traces[site]
-                    queries, keys = (there[side] for side in sides_of_site(site))
-                    numbers = reduced(call, gradient, queries, keys, asked)
+                    query_side, key_side = sides_of_site(site)
+                    numbers = reduced(call, gradient, there[query_side], there[key_side], asked)
                 else:  # a layer without heads
                     numbers = dict.fromkeys(GRADIENTS, (asked.new_zeros(len(asked), 0), asked))
                 parts += [(collected[name], site, *both) for name, both in numbers.items()]
@@ -182,9 +183,8 @@ def reduced(
     moves = (call.output.to(wide) * gradient.to(wide)).sum(-1)  # B Q H
     total = moves.sum(1)
     some = asked > 0
-    weights = torch.matmul(
-        gradient.transpose(1, 2), repeat(call.value, gradient.shape[2]).transpose(-1, -2)
-    )
+    values = repeat(call.value, gradient.shape[2])
+    weights = torch.matmul(gradient.transpose(1, 2), values.transpose(-1, -2))
     pairs = call.visible(queries, keys)
     once = total.abs(), some
     return {

@@ -66,11 +66,11 @@ def integrated_gradients(
         torch.enable_grad(),
     ):
         for batch in recordings(model, discovery, batches):
-            worth = {
-                site: -slopes(model, discovery, batch, site, steps, tokens) / steps
-                for site in discovery.modules
-            }
-            add_all((sums, site, values, batch.asked) for site, values in worth.items())
+            parts = []
+            for site in discovery.modules:
+                values = -slopes(model, discovery, batch, site, steps, tokens) / steps
+                parts.append((sums, site, values, batch.asked))
+            add_all(parts)
     return {"attribution.steps": sums}
 
 
@@ -88,15 +88,13 @@ def slopes(
     if not total.shape[1]:
         return total
     longest = max(there.shape[1] for there in batch.there.values())
-    together = max(
-        1, tokens // (len(total) * longest)
-    )  # the gradients of more would be in memory at once
+    # the gradients of more steps would be in memory at once
+    together = max(1, tokens // (len(total) * longest))
     for start in range(1, steps + 1, together):
-        shares = range(start, min(start + together, steps + 1))
-        gates = [torch.full_like(total, share / steps, requires_grad=True) for share in shares]
-        lost = losses(
-            model, discovery, batch, [{site: partial(faded, gate=gate)} for gate in gates], tokens
-        )
+        numbers = range(start, min(start + together, steps + 1))
+        gates = [torch.full_like(total, number / steps, requires_grad=True) for number in numbers]
+        trials = [{site: partial(faded, gate=gate)} for gate in gates]
+        lost = losses(model, discovery, batch, trials, tokens)
         total += torch.stack(torch.autograd.grad(lost.sum(), gates)).sum(0)
     return total
 

@@ -32,16 +32,14 @@ from headwise.importance.passes import importance_values
 from headwise.importance.untrained import sample_text
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent
-from headwise.statistics import bootstrap, corrected, interval, paired_bootstrap_p
+from headwise.statistics import bootstrap, interval, largest_t_p
 from headwise.tasks import AnyText
 
 PAIR_FILES = ("interactions.csv", "interactions.json")
 PAIRS = 20  # that are measured
 LEAST = 20  # sentences
-SCREEN, SENTENCES = (
-    12,
-    300,
-)  # sentences that all pairs are tried on, and that the strongest are measured on
+SCREEN = 12  # sentences that all pairs are tried on
+SENTENCES = 300  # sentences that the strongest are measured on
 MOST = 128  # heads that are paired
 Pair = tuple[Head, Head]
 
@@ -89,7 +87,7 @@ def interactions(
 
     text: as for `score`; SCREEN sentences of it screen all pairs (`screening_value`, nats per token), SENTENCES others
     measure the `pairs` of the largest |screening_value|: `value` with its 95 % interval by a paired bootstrap over
-    sentences, its two-sided `p` corrected over the pairs (Benjamini-Hochberg), the costs `alone`, `other_alone` and
+    sentences, its two-sided `p` corrected over the pairs (`largest_t_p`), the costs `alone`, `other_alone` and
     `both`, on `n` predicted tokens. Pairs that are not measured have empty cells there. A model of more than MOST heads
     is screened by those that add most to the output of their layer (`dormancy`). progress: gets the share that is done,
     and of what; by default a bar.
@@ -115,20 +113,21 @@ def interactions(
         heads = largest_outputs(model, first, seed)
         every = list(combinations(heads, 2))
         screen = removal_effects(model, first, heads, every, part(report, 0.0, 0.6), "all pairs")
-        screened = dict(zip(every, screen.interactions().sum(0) / screen.tokens.sum(), strict=True))
+        per_token = screen.interactions().sum(0) / screen.tokens.sum()
+        screened = dict(zip(every, per_token, strict=True))
+
         chosen = sorted(every, key=lambda pair: -abs(screened[pair]))[:pairs]
-        needed = [head for head in heads if any(head in pair for pair in chosen)]
-        found = removal_effects(
-            model, second, needed, chosen, part(report, 0.6, 1.0), f"{len(chosen)} pairs"
-        )
-        rows = found.rows(seed)
-    table = pd.DataFrame(
-        [
-            {**address(pair), "screening_value": screened[pair], **rows.get(pair, {})}
-            for pair in [*rows, *(pair for pair in every if pair not in rows)]
-        ],
-        columns=list(INTERACTIONS),
-    )
+        paired = {head for pair in chosen for head in pair}
+        needed = [head for head in heads if head in paired]
+        share = part(report, 0.6, 1.0)
+        effects = removal_effects(model, second, needed, chosen, share, f"{len(chosen)} pairs")
+        measured = effects.rows(seed)
+
+    unmeasured = [pair for pair in every if pair not in measured]
+    rows = []
+    for pair in [*measured, *unmeasured]:
+        rows.append({**address(pair), "screening_value": screened[pair], **measured.get(pair, {})})
+    table = pd.DataFrame(rows, columns=list(INTERACTIONS))
     signature = {
         "model": model.name,
         "heads": model.heads.to_json(),
@@ -167,11 +166,12 @@ class Effects:
     ) -> None:
         """lost: sentences x (the whole model, heads, pairs); tokens: predicted tokens by sentence."""
         change = lost[:, 1:] - lost[:, :1]
-        place = {head: number for number, head in enumerate(heads)}
-        self.pairs, self.tokens, self.both = pairs, tokens, change[:, len(heads) :]
-        self.one, self.other = (
-            change[:, [place[pair[which]] for pair in pairs]] for which in (0, 1)
-        )
+        column_of = {head: column for column, head in enumerate(heads)}
+        self.pairs = pairs
+        self.tokens = tokens
+        self.one = change[:, [column_of[one] for one, _ in pairs]]
+        self.other = change[:, [column_of[other] for _, other in pairs]]
+        self.both = change[:, len(heads) :]
 
     def interactions(self) -> np.ndarray:
         """Sentences x pairs."""
@@ -180,26 +180,29 @@ class Effects:
 
     def rows(self, seed: int) -> dict[Pair, dict[str, Any]]:
         """Of every pair its numbers per token, the strongest interaction first."""
-        sums, count = self.interactions(), self.tokens.sum()
-        values, draws = sums.sum(0) / count, bootstrap(sums, self.tokens, seed)
+        sums = self.interactions()
+        count = self.tokens.sum()
+        values = sums.sum(0) / count
+        draws = bootstrap(sums, self.tokens, seed)
         low, high = interval(draws)
-        p = corrected(
-            np.array([paired_bootstrap_p(v, d) for v, d in zip(values, draws.T, strict=True)])
-        )
-        alone, other, both = (part.sum(0) / count for part in (self.one, self.other, self.both))
-        return {
-            self.pairs[at]: {
-                "value": values[at],
-                "low": low[at],
-                "high": high[at],
-                "p": p[at],
-                "alone": alone[at],
-                "other_alone": other[at],
-                "both": both[at],
+        p = largest_t_p(sums, self.tokens, seed)
+        alone = self.one.sum(0) / count
+        other_alone = self.other.sum(0) / count
+        both = self.both.sum(0) / count
+
+        rows = {}
+        for number in np.argsort(-np.abs(values), kind="stable"):
+            rows[self.pairs[number]] = {
+                "value": values[number],
+                "low": low[number],
+                "high": high[number],
+                "p": p[number],
+                "alone": alone[number],
+                "other_alone": other_alone[number],
+                "both": both[number],
                 "n": int(count),
             }
-            for at in np.argsort(-np.abs(values), kind="stable")
-        }
+        return rows
 
 
 def removal_effects(
@@ -223,7 +226,8 @@ def removal_effects(
 
 def address(pair: Pair) -> dict[str, Any]:
     """The first columns of a row."""
-    return {
-        **pair[0]._asdict(),
-        **{f"other_{name}": value for name, value in pair[1]._asdict().items()},
-    }
+    one, other = pair
+    columns = one._asdict()
+    for name, value in other._asdict().items():
+        columns[f"other_{name}"] = value
+    return columns

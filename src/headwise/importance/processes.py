@@ -15,12 +15,14 @@ KNOWN = "All processes know of this."
 
 def gather_values(value: Any) -> list[Any]:
     """The value of every process. Raises HeadwiseError in all of them when one has failed inside `failing_together`."""
-    shares = gather_object([(None, value)])
-    if failures := [reason for reason, _ in shares if reason]:
-        error = HeadwiseError(failures[0])
-        error.add_note(KNOWN)
-        raise error
-    return [given for _, given in shares]
+    values = []
+    for reason, given in gather_object([(None, value)]):
+        if reason:
+            error = HeadwiseError(reason)
+            error.add_note(KNOWN)
+            raise error
+        values.append(given)
+    return values
 
 
 @contextmanager
@@ -32,11 +34,9 @@ def failing_together() -> Iterator[None]:
         gather_values(None)
     except Exception as error:
         if KNOWN not in getattr(error, "__notes__", ()):
-            reason = (
-                str(error)
-                if isinstance(error, HeadwiseError)
-                else f"{type(error).__name__}: {error}"
-            )
+            reason = str(error)
+            if not isinstance(error, HeadwiseError):
+                reason = f"{type(error).__name__}: {error}"
             error.add_note(KNOWN)
             gather_object([(reason, None)])
         raise
@@ -45,5 +45,9 @@ def failing_together() -> Iterator[None]:
 def gather_batches(parts: list[Any]) -> list[Any]:
     """The result of every batch, from n processes with every n-th batch each, in the order of a single process."""
     shares = gather_values(parts)
-    turns = range(max(map(len, shares)))
-    return [share[turn] for turn in turns for share in shares if turn < len(share)]
+    in_order = []
+    for number in range(max(len(share) for share in shares)):
+        for share in shares:
+            if number < len(share):
+                in_order.append(share[number])
+    return in_order

@@ -48,7 +48,8 @@ class SentenceSums:
     """
 
     def __init__(self, heads: HeadMap, scale: Scale | None = None) -> None:
-        self.heads, self.scale = heads, scale
+        self.heads = heads
+        self.scale = scale
         self.parts: dict[Site, list[Sums]] = {site: [] for site in heads.sites}
 
     def add(self, site: Site, sums: Tensor, counts: Tensor) -> None:
@@ -59,22 +60,23 @@ class SentenceSums:
         """`add` for arrays."""
         check_finite(site, sums)
         counts = counts.astype(np.float64)
-        self.parts[site].append((sums.astype(np.float64) * (counts > 0)[:, None], counts))
-        if sum(len(part[1]) for part in self.parts[site]) >= 2 * UNITS:
-            whole, counted = self.whole(site)
-            self.parts[site] = [(merge_neighbours(whole), merge_neighbours(counted))]
+        counted = counts > 0
+        self.parts[site].append((sums.astype(np.float64) * counted[:, None], counts))
+        sentences = sum(len(counts) for _, counts in self.parts[site])
+        if sentences >= 2 * UNITS:
+            sums, counts = self.whole(site)
+            self.parts[site] = [(merge_neighbours(sums), merge_neighbours(counts))]
 
     def gather(self) -> SentenceSums:
         """The sums of n processes with every n-th batch each, in the order of a single process."""
-        self.parts = {site: gather_batches(self.parts[site]) for site in self.heads.sites}
+        for site in self.heads.sites:
+            self.parts[site] = gather_batches(self.parts[site])
         return self
 
     def whole(self, site: Site) -> Sums:
         """Sums (sentences x heads) and counts (sentences) of one layer."""
-        parts = self.parts[site] or [(np.zeros((0, self.heads.count(site))), np.zeros(0))]
-        return np.concatenate([sums for sums, _ in parts]), np.concatenate(
-            [counts for _, counts in parts]
-        )
+        nothing = (np.zeros((0, self.heads.count(site))), np.zeros(0))
+        return joined(self.parts[site] or [nothing])
 
     def sentences(self, site: Site, measure: str = "this measure") -> Sums:
         """`whole` for sentences with counted tokens. Raises HeadwiseError where there are none."""
@@ -98,11 +100,10 @@ class SentenceSums:
 
     def save(self, path: Path) -> None:
         """Write the sums and counts as an .npz file."""
-        arrays = {
-            f"{site.kind}/{site.layer}/{what}": array
-            for site in self.heads.sites
-            for what, array in zip(("sums", "counts"), self.whole(site), strict=True)
-        }
+        arrays = {}
+        for site in self.heads.sites:
+            name = f"{site.kind}/{site.layer}"
+            arrays[f"{name}/sums"], arrays[f"{name}/counts"] = self.whole(site)
         file = io.BytesIO()
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
         write_bytes(path, file.getvalue())
@@ -133,61 +134,75 @@ class SentenceSums:
             sums, counts = self.sentences(site, measure)
             value = self.scaled(sums.sum(0) / counts.sum())
             low, high = interval(self.scaled(bootstrap(sums, counts, seed)))
-            out += [
-                {
-                    **Head(*site, head)._asdict(),
-                    "measure": measure,
-                    "value": value[head],
-                    "low": low[head],
-                    "high": high[head],
-                    "n": int(counts.sum()),
-                    "baseline": None,
-                }
-                for head in range(self.heads.count(site))
-            ]
+            for head in range(self.heads.count(site)):
+                out.append(
+                    {
+                        **Head(*site, head)._asdict(),
+                        "measure": measure,
+                        "value": value[head],
+                        "low": low[head],
+                        "high": high[head],
+                        "n": int(counts.sum()),
+                        "baseline": None,
+                    }
+                )
         return out
+
+
+def joined(parts: Sequence[Sums]) -> Sums:
+    """Sums and counts of several batches as those of one text."""
+    sums = np.concatenate([sums for sums, _ in parts])
+    counts = np.concatenate([counts for _, counts in parts])
+    return sums, counts
 
 
 def head_values(sums: SentenceSums) -> dict[Head, float]:
     """The value of every head over the whole text."""
-    found: dict[Head, float] = {}
-    for site in (site for site in sums.heads.sites if sums.heads.count(site)):
+    by_head: dict[Head, float] = {}
+    for site in sums.heads.sites:
+        if not sums.heads.count(site):
+            continue  # a layer without heads
         totals, counts = sums.sentences(site, "a score")
         values = sums.scaled(totals.sum(0) / counts.sum())
-        found |= {Head(*site, head): float(value) for head, value in enumerate(values)}
-    return found
+        for head, value in enumerate(values):
+            by_head[Head(*site, head)] = float(value)
+    return by_head
 
 
 def add_all(parts: Iterable[tuple[SentenceSums, Site, Tensor, Tensor]]) -> None:
     """`add` for all measures and layers of a batch, which come from their device together."""
-    known = list(parts)
-    arrays = to_numpy([tensor for _, _, sums, counts in known for tensor in (sums, counts)])
-    for place, (sums, site, _, _) in enumerate(known):
-        sums.take(site, arrays[2 * place], arrays[2 * place + 1])
+    parts = list(parts)
+    tensors: list[Tensor] = []
+    for _, _, sums, counts in parts:
+        tensors += [sums, counts]
+    arrays = iter(to_numpy(tensors))
+    for collected, site, _, _ in parts:
+        collected.take(site, next(arrays), next(arrays))
 
 
 def to_numpy(tensors: Sequence[Tensor]) -> list[np.ndarray]:
     """Tensors as arrays, in one transfer from each device. Half precision becomes float32."""
-    wide = [
-        t.detach().float() if t.is_floating_point() and t.itemsize < 4 else t.detach()
-        for t in tensors
-    ]
-    out: dict[int, np.ndarray] = {}
-    for device in dict.fromkeys(t.device for t in wide):
-        places = [place for place, t in enumerate(wide) if t.device == device]
-        places.sort(
-            key=lambda place: -wide[place].itemsize
-        )  # so each begins at a multiple of the size of its numbers
-        whole = (
-            torch.cat([wide[place].contiguous().flatten().view(torch.uint8) for place in places])
-            .cpu()
-            .numpy()
-        )
-        ends = np.cumsum([wide[place].nbytes for place in places])
-        for place, part in zip(places, np.split(whole, ends[:-1]), strict=True):
-            kind = np.dtype(str(wide[place].dtype).removeprefix("torch."))
-            out[place] = part.view(kind).reshape(wide[place].shape)
-    return [out[place] for place in range(len(wide))]
+    wide: list[Tensor] = []
+    on_device: dict[torch.device, list[int]] = {}  # the tensors of a device, by their numbers
+    for number, tensor in enumerate(tensors):
+        half = tensor.is_floating_point() and tensor.itemsize < 4
+        wide.append(tensor.detach().float() if half else tensor.detach())
+        on_device.setdefault(tensor.device, []).append(number)
+
+    arrays: dict[int, np.ndarray] = {}
+    for numbers in on_device.values():
+        # the widest types first, so each begins at a multiple of the size of its numbers
+        numbers.sort(key=lambda number: -wide[number].itemsize)
+        as_bytes = [wide[number].contiguous().flatten().view(torch.uint8) for number in numbers]
+        together = torch.cat(as_bytes).cpu().numpy()
+        start = 0
+        for number in numbers:
+            tensor = wide[number]
+            array = together[start : start + tensor.nbytes]
+            dtype = np.dtype(str(tensor.dtype).removeprefix("torch."))
+            arrays[number] = array.view(dtype).reshape(tensor.shape)
+            start += tensor.nbytes
+    return [arrays[number] for number in range(len(wide))]
 
 
 def check_finite(site: Site, values: np.ndarray) -> None:

@@ -43,11 +43,11 @@ def untrained(model: Model, seed: int = 0) -> Model:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         hf = drop_unused(type(model.hf)._from_config(config, dtype=torch.float32))
-    with warnings.catch_warnings(
-        action="ignore"
-    ):  # of heads that are not seen, and caches that grow: as in the model
+    # of heads that are not seen, and caches that grow: as in the model
+    with warnings.catch_warnings(action="ignore"):
         control = Model(hf, model.tokenizer, f"{model.name}, untrained", allow_partial=True)
-        control = control if model.layout is None else control.remove(model.layout, grow=True)
+        if model.layout is not None:
+            control = control.remove(model.layout, grow=True)
     if control.heads != model.heads:
         raise HeadwiseError(
             f"An untrained {type(hf).__name__} shows other heads ({describe(control.heads)}) than {model.name} "
@@ -77,11 +77,17 @@ def score_untrained(
     """The scores of untrained controls on SENTENCES sentences of a text, spread evenly over it: one row a control, head and
     measure, columns COLUMNS. No expensive measure. seed: of everything that draws; the controls have the next ones."""
     names = [name for name in resolve_measures(measures) if not measure[name].expensive]
-    few, rows = sample_text(text, SENTENCES), list[dict[str, Any]]()
-    for number, own in enumerate(control_seeds(count, seed) if names else []):
-        control, share = untrained(model, own), part(progress, number / count, (number + 1) / count)
+    few = sample_text(text, SENTENCES)
+    seeds = control_seeds(count, seed)
+    if not names:
+        seeds = []
+    rows: list[dict[str, Any]] = []
+    for number, own in enumerate(seeds):
+        control = untrained(model, own)
+        share = part(progress, number / count, (number + 1) / count)
         scores = run_passes(control, control.task.batches(few), names, seed, share)
-        rows += [{"seed": own, **row} for row in scores.all_rows(seed)]
+        for row in scores.all_rows(seed):
+            rows.append({"seed": own, **row})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

@@ -107,7 +107,7 @@ def prune(
                 few = too_few(options, updates_of(run, options))
                 if few:
                     warnings.warn(few, stacklevel=2)
-            # A copy that shares the weights, each until it changes.
+            # A copy is trained: the given model stays as it is.
             copy = model.remove(HeadMask.full(model.heads), grow=True)
             pruned = prune_by_training(copy, run, options)
     for note in pruned.doubts:

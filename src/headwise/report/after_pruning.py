@@ -74,7 +74,9 @@ class Change:
 
     def missing(self) -> str:
         """The categories that the full model's heads had and that no head has now."""
-        before = {category(measure) for _, measure in [*self.kept, *self.lost, *self.removed]}
+        before = set()
+        for _, measure in [*self.kept, *self.lost, *self.removed]:
+            before.add(category(measure))
         return listed(sorted(before - {category(measure) for _, measure in self.now}))
 
     def became(self, role: Role) -> str:
@@ -94,7 +96,11 @@ class Change:
 )
 def after_pruning_section(run: FinishedRun) -> dict[str, Any] | None:
     """Figures and tables, kind by kind; None where no pruned model was scored or tested for roles again."""
-    kinds = [kind for kind in KINDS if changes(run, kind)]
+    kinds = []
+    for kind in KINDS:
+        if changes(run, kind):
+            kinds.append(kind)
+
     ranks = rank_table(run)
     if not kinds and ranks is None:
         return None
@@ -166,7 +172,11 @@ def head_roles(found: RolesFolder, kind: str) -> list[Role]:
 def tested_rows(found: RolesFolder) -> Mapping[Role, Mapping[Any, Any]]:
     """The row of every head and measure that was tested."""
     rows = found.table.dropna(subset=["value"]).to_dict("records")
-    return {(Head(row["kind"], row["layer"], row["head"]), row["measure"]): row for row in rows}
+    tested: dict[Role, Mapping[Any, Any]] = {}
+    for row in rows:
+        head = Head(row["kind"], row["layer"], row["head"])
+        tested[head, row["measure"]] = row
+    return tested
 
 
 def score_text(row: Mapping[Any, Any] | None) -> str:
@@ -179,7 +189,11 @@ def score_text(row: Mapping[Any, Any] | None) -> str:
 
 def role_changes_table(run: FinishedRun, kind: str) -> Table | None:
     """Model by model, how many roles were kept, lost, new, and which another head has now; None without any role."""
-    shown = [one for one in changes(run, kind) if one.kept or one.lost or one.new or one.removed]
+    shown = []
+    for one in changes(run, kind):
+        if one.kept or one.lost or one.new or one.removed:
+            shown.append(one)
+
     columns: Columns = {
         "model": lambda change: change.model["label"],
         "heads": lambda change: str(len(change.heads)),
@@ -265,14 +279,14 @@ def functions_left(full: RolesFolder, kind: str, found: list[Change]) -> Figure:
     """
     known = [("full model", heads_in_table(full.labels, kind), head_roles(full, kind))]
     known += [(change.model["label"], change.heads, change.now) for change in found]
-    cells = []
-    for model in known:
-        cells += _squares(*model)
     total = max(len(heads) for _, heads, _ in known)
-    counts = [
-        {"model": model, "text": f"{len({head for head, _ in now})} of {len(heads)} with a role"}
-        for model, heads, now in known
-    ]
+    cells = []
+    counts = []
+    for model, heads, now in known:
+        cells += _squares(model, heads, now)
+        with_role = {head for head, _ in now}
+        counts.append({"model": model, "text": f"{len(with_role)} of {len(heads)} with a role"})
+
     y = axis("model:N", None, sort=[name for name, _, _ in known])
     x = axis(
         "left:Q",
@@ -311,6 +325,7 @@ def _squares(model: str, heads: list[Head], now: list[Role]) -> list[dict[str, A
     for sort in known:
         for head in dict.fromkeys(head for head, measure in now if category(measure) == sort):
             sorts.setdefault(head, []).append(sort)
+
     order = sorted(
         heads,
         key=lambda head: ([known.index(s) for s in sorts.get(head, [])] or [len(known)], head),
@@ -335,7 +350,11 @@ def role_by_role(full: RolesFolder, kind: str, found: list[Change]) -> Figure:
     """A row a head and role, a column a model: the score, full colour where it is a role, faint where it is none."""
     before = head_roles(full, kind)
     known = sorted({*before, *(role for change in found for role in change.now)})
-    steady = {role for role in known if all(role in change.kept for change in found)}
+    steady = set()
+    for role in known:
+        if all(role in change.kept for change in found):
+            steady.add(role)
+
     drawn = sorted(sorted(known, key=lambda role: (role in steady, role))[:MOST])
     columns = [f"full model|{count(len(of_kind(full.labels, kind)), 'head')}"]
     columns += [f"{change.model['label']}|{count(len(change.heads), 'head')}" for change in found]
@@ -363,6 +382,7 @@ def role_by_role(full: RolesFolder, kind: str, found: list[Change]) -> Figure:
                     "text": score_text(score) if score else "not measured",
                 }
             )
+
     x = axis(
         "model:N",
         None,
@@ -442,6 +462,7 @@ def _joined(
     parts = []
     for scores in (before, after):
         parts.append(scores[scores["measure"] == measure].dropna(subset=["value"]))
+
     joined = parts[0][[*key, "value"]].merge(parts[1][[*key, "value"]], on=key)
     joined = joined.rename(columns={"value_x": "before", "value_y": "after"})
     joined = joined[joined["kind"].isin(model["kinds"])]
@@ -462,14 +483,16 @@ def rank(found: pd.DataFrame) -> float:
 def rank_table(run: FinishedRun) -> Table | None:
     """The rank correlation of each score with itself before pruning, model by model; None where none was scored."""
     known = scores_before_and_after(run)
-    shown = {model["setting"]: model for model, _, _ in known}
-    texts = {
-        (
-            model["setting"],
-            measure,
-        ): f"{NONE if math.isnan(rank(found)) else signed(rank(found))}\nn = {len(found)}"
-        for model, measure, found in known
-    }
+    shown = {}
+    for model, _, _ in known:
+        shown[model["setting"]] = model
+
+    texts = {}
+    for model, measure, found in known:
+        correlation = rank(found)
+        text = NONE if math.isnan(correlation) else signed(correlation)
+        texts[model["setting"], measure] = f"{text}\nn = {len(found)}"
+
     columns: Columns = {"model": lambda model: model["label"]}
     for measure in dict.fromkeys(measure for _, measure, _ in known):
         columns[measure_name(measure)] = partial(
@@ -512,7 +535,11 @@ def scatter(
     ends = [low, high if high > low else low + 1]
     x = axis("before:Q", one, domain=ends, tickCount=3, grid=False)
     y = axis("after:Q", other, domain=ends, tickCount=3, grid=False)
-    present = [KIND_NAMES[kind] for kind in KINDS if KIND_NAMES[kind] in set(cells["kind"])]
+    present = []
+    for kind in KINDS:
+        if KIND_NAMES[kind] in set(cells["kind"]):
+            present.append(KIND_NAMES[kind])
+
     shape = charts.shape_field("kind:N", present, orient="top", columns=1)
     shape |= {} if len(present) > 1 else {"legend": None}
     tip = tips("address:N|head", f"before:Q|{one}|.3~g", f"after:Q|{other}|.3~g")

@@ -52,9 +52,10 @@ PHONE: Spec = {
 def data(rows: Rows) -> list[Spec]:
     """Rows as the data of a chart, six digits a number (more are not seen); values that are missing are left out."""
     records = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else rows
-    return [
-        {str(k): _plain(v) for k, v in row.items() if v is not None and v == v} for row in records
-    ]
+    kept: list[Spec] = []
+    for row in records:
+        kept.append({str(k): _plain(v) for k, v in row.items() if v is not None and v == v})
+    return kept
 
 
 def _plain(value: Any) -> Any:
@@ -70,8 +71,16 @@ def field(text: str, **options: Any) -> Spec:
 
 def axis(text: str, title: str | None, **options: Any) -> Spec:
     """A position with the title of its axis, and options of the channel (CHANNEL), its scale (SCALE) and its axis."""
-    scale = {name: options.pop(name) for name in SCALE if name in options}
-    own = {name: options.pop(name) for name in CHANNEL if name in options}
+    scale = {}
+    for name in SCALE:
+        if name in options:
+            scale[name] = options.pop(name)
+
+    own = {}
+    for name in CHANNEL:
+        if name in options:
+            own[name] = options.pop(name)
+
     parts = {"scale": scale, "axis": options}
     return field(text, title=title, **own, **{name: part for name, part in parts.items() if part})
 
@@ -84,7 +93,11 @@ def colour(text: str, names: Sequence[Any], ranged: str = "category", **legend: 
 def categories(text: str, names: Iterable[str], grey: str = "", **legend: Any) -> Spec:
     """One colour a name, `grey` for one of them; the legend shows the names, if there are several, and fits a phone."""
     known = list(dict.fromkeys(names))
-    others = [one for one in known if one != grey]
+    others = []
+    for one in known:
+        if one != grey:
+            others.append(one)
+
     shown = {"values": known, **_legend(known), **legend} if len(known) > 1 else {}
     return colour(text, [*others[:1], grey, *others[1:]], **shown)
 
@@ -119,10 +132,12 @@ def when(test: str, one: Any, other: Any) -> Spec:
 def tips(*fields: str) -> list[Spec]:
     """What pointing at a mark shows; each field as `name:N|title|format`."""
     parts = [[*text.split("|"), "", ""][:3] for text in fields]
-    return [
-        field(name) | ({"title": title} if title else {}) | ({"format": form} if form else {})
-        for name, title, form in parts
-    ]
+    channels: list[Spec] = []
+    for name, title, form in parts:
+        channels.append(
+            field(name) | ({"title": title} if title else {}) | ({"format": form} if form else {})
+        )
+    return channels
 
 
 def mark(
@@ -135,6 +150,7 @@ def mark(
     for name, channel in channels.items():
         if channel is not None and channel != []:
             encoding[name] = channel
+
     transform = {"transform": [{"filter": where}]} if where else {}
     return {
         "data": data(rows),
@@ -159,9 +175,10 @@ def specification(chart: Spec) -> Spec:
             return [stored(one) for one in part]
         if not isinstance(part, dict):
             return part
-        return {
-            key: named(value) if key == "data" else stored(value) for key, value in part.items()
-        }
+        held: Any = {}
+        for key, value in part.items():
+            held[key] = named(value) if key == "data" else stored(value)
+        return held
 
     def named(rows: list[Spec]) -> Spec:
         return {"name": names.setdefault(json.dumps(rows), f"data-{len(names)}")}
@@ -250,7 +267,11 @@ def curve(
     )
     look = {"filled": True, "size": dots, "opacity": 1, "clip": clip}
     layers.append(mark("point", points, look, y=y, tooltip=list(tip), shape=shape, **shared))
-    return [layer for layer, drawn in zip(layers, (band, True, dots), strict=True) if drawn]
+    drawn_layers: list[Spec] = []
+    for layer, drawn in zip(layers, (band, True, dots), strict=True):
+        if drawn:
+            drawn_layers.append(layer)
+    return drawn_layers
 
 
 def intervals(
@@ -408,6 +429,7 @@ class Figure:
         parts = []
         for p in self.panels:
             parts.append(p.chart | {"width": p.width} | ({"title": p.title} if titled else {}))
+
         title = {"text": self.title, "subtitle": self.note, "fontSize": 16, "offset": 16}
         resolve = {"scale": {"color": "shared", "strokeDash": "independent"}}
         together = {

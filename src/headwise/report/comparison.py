@@ -23,6 +23,7 @@ from headwise.report.format import (
     KIND_NAMES,
     capital,
     count,
+    kinds_among,
     listed,
     measure_name,
     number,
@@ -86,7 +87,9 @@ class Comparison:
     @property
     def same_model(self) -> bool:
         """Whether both runs began with one model, as their signatures say."""
-        known = [(run.facts.get("signature") or {}).get("model") for run in self.both]
+        known = []
+        for run in self.both:
+            known.append((run.facts.get("signature") or {}).get("model"))
         return known[0] is not None and known[0] == known[1]
 
     @property
@@ -95,14 +98,15 @@ class Comparison:
         one, other = (
             {k: [h for h in heads_of_run(run) if h.kind == k] for k in KINDS} for run in self.both
         )
-        return [head for kind in KINDS if one[kind] == other[kind] for head in one[kind]]
+        shared: list[Head] = []
+        for kind in KINDS:
+            if one[kind] == other[kind]:
+                shared += one[kind]
+        return shared
 
 
 def _counted(heads: set[Head]) -> str:
-    kinds = []
-    for kind in KINDS:
-        if any(head.kind == kind for head in heads):
-            kinds.append(kind)
+    kinds = kinds_among(head.kind for head in heads)
     return listed(
         [f"{sum(head.kind == kind for head in heads)} of {KIND_NAMES[kind]}" for kind in kinds]
     )
@@ -115,12 +119,16 @@ def read_comparison(one: Path, other: Path) -> Comparison:
     for folder in (one, other):
         if (folder / "grid.json").is_file() and not (folder / "run.json").is_file():
             raise HeadwiseError(f"{folder} holds several runs: name one of the run folders in it.")
+
     if one.resolve() == other.resolve():
         raise HeadwiseError(
             f"A comparison needs two runs, but {one} and {other} are the same folder."
         )
     runs = read_run(one), read_run(other)
-    measures = [set() if run.heads is None else set(run.heads["measure"]) for run in runs]
+    measures = []
+    for run in runs:
+        measures.append(set() if run.heads is None else set(run.heads["measure"]))
+
     both = {
         "scores of heads": bool(measures[0] & measures[1]),
         "roles": all(run.roles is not None for run in runs),
@@ -132,7 +140,9 @@ def read_comparison(one: Path, other: Path) -> Comparison:
         )
     names = [_shorten_name(run.name) for run in runs]
     if names[0] == names[1]:
-        names = [_shorten_name(f"{run.folder.resolve().parent.name}/{run.name}") for run in runs]
+        names = []
+        for run in runs:
+            names.append(_shorten_name(f"{run.folder.resolve().parent.name}/{run.name}"))
     return Comparison(
         {f"{letter} · {name}": run for letter, name, run in zip("AB", names, runs, strict=True)}
     )
@@ -161,17 +171,21 @@ FURTHEST = 2  # heads that a table names
 )
 def comparison_summary_section(found: Comparison) -> dict[str, Any]:
     """The headline numbers side by side, and which heads can be compared."""
-    built = {name: summary.summary_section(run) for name, run in found.runs.items()}
+    built = {}
+    for name, run in found.runs.items():
+        built[name] = summary.summary_section(run)
+
     known = {}
     for name, one in built.items():
         known[name] = {
             (lead, label): text for lead, group in one["groups"] for label, text, _ in group
         }
-    rows = [
-        key
-        for key in dict.fromkeys(key for one in known.values() for key in one)
-        if key[0] in LEADS
-    ]
+
+    rows = []
+    for key in dict.fromkeys(key for one in known.values() for key in one):
+        if key[0] in LEADS:
+            rows.append(key)
+
     columns: Columns = {"number": lambda key: key[1]}
     columns |= {name: partial(lambda name, key: known[name].get(key, ""), name) for name in known}
     return {
@@ -213,6 +227,7 @@ def build_settings(found: Comparison) -> dict[str, Any]:
     for key in dict.fromkeys([*known[0], *known[1]]):
         if known[0].get(key) != known[1].get(key):
             rows.append(key)
+
     columns: Columns = {"setting": str}
     columns |= {
         name: partial(lambda at, key: known[at].get(key, ""), at)
@@ -228,11 +243,10 @@ def _settings(run: FinishedRun) -> dict[str, str]:
         "signature": run.facts.get("signature"),
         "versions": run.facts.get("versions"),
     }
-    return {
-        key: text
-        for name, part in parts.items()
-        for key, text in _flat_settings(part, name).items()
-    }
+    settings: dict[str, str] = {}
+    for name, part in parts.items():
+        settings |= _flat_settings(part, name)
+    return settings
 
 
 def _flat_settings(value: Any, name: str) -> dict[str, str]:
@@ -244,7 +258,10 @@ def _flat_settings(value: Any, name: str) -> dict[str, str]:
             _flat_settings(below, f"{name}.{key}" if name else str(key))
             for key, below in value.items()
         )
-        return {key: text for part in parts for key, text in part.items()}
+        flat: dict[str, str] = {}
+        for part in parts:
+            flat |= part
+        return flat
     return (
         {}
         if value is None
@@ -263,8 +280,12 @@ def _flat_settings(value: Any, name: str) -> dict[str, str]:
 )
 def build_scores(found: Comparison) -> dict[str, Any] | None:
     """Each score of both runs head by head; None where no head can be paired, or no score is in both."""
-    pairs = {measure: paired_scores(found, measure) for measure in _measures(found)}
-    pairs = {measure: table for measure, table in pairs.items() if len(table)}
+    pairs = {}
+    for measure in _measures(found):
+        both = paired_scores(found, measure)
+        if len(both):
+            pairs[measure] = both
+
     if not pairs:
         return None
     names = list(found.runs)
@@ -272,15 +293,22 @@ def build_scores(found: Comparison) -> dict[str, Any] | None:
     for measure, both in pairs.items():
         for kind, part in both.groupby("kind", sort=False):
             rows.append((measure, str(kind), part))
+
     columns: Columns = {
         "score": lambda row: capital(measure_name(row[0])),
         "heads": lambda row: f"{len(row[2])} {HEADS_OF_KIND[row[1]]}",
         "rank correlation [95 %]": lambda row: _rank_text(row[2]),
         "furthest apart (A → B)": lambda row: _furthest(row[2]),
     }
-    drawn = {measure: pairs[measure] for measure in drawn_measures(pairs)}
-    panels = [scatter(measure, both, *names) for measure, both in drawn.items()]
-    kinds = [kind for kind in KINDS if any(kind in set(both["kind"]) for both in drawn.values())]
+    drawn = {}
+    for measure in drawn_measures(pairs):
+        drawn[measure] = pairs[measure]
+
+    panels = []
+    for measure, both in drawn.items():
+        panels.append(scatter(measure, both, *names))
+
+    kinds = kinds_among(pd.concat(drawn.values())["kind"]) if drawn else []
     return {
         "points": Figure(
             "scores-of-both",
@@ -299,7 +327,11 @@ def _measures(found: Comparison) -> list[str]:
     one, other = (
         [] if run.heads is None else list(run.heads["measure"].unique()) for run in found.both
     )
-    return [measure for measure in one if measure in other]
+    shared: list[str] = []
+    for measure in one:
+        if measure in other:
+            shared.append(measure)
+    return shared
 
 
 def paired_scores(found: Comparison, measure: str) -> pd.DataFrame:
@@ -308,6 +340,7 @@ def paired_scores(found: Comparison, measure: str) -> pd.DataFrame:
     for run in found.both:
         if run.heads is not None:
             parts.append(run.heads[run.heads["measure"] == measure])
+
     one, other = (part.dropna(subset=["value"])[[*head_details.HEAD, "value"]] for part in parts)
     both = one.merge(other, on=head_details.HEAD).rename(
         columns={"value_x": "before", "value_y": "after"}
@@ -337,7 +370,11 @@ def _furthest(both: pd.DataFrame) -> str:
 
 
 def _maps(drawn: Mapping[str, pd.DataFrame], kind: str) -> Figure:
-    panels = [_change_map(measure, both[both["kind"] == kind]) for measure, both in drawn.items()]
+    panels = []
+    for measure, both in drawn.items():
+        rows = both[both["kind"] == kind]
+        if len(rows):  # a run may have scored other kinds by this measure
+            panels.append(_change_map(measure, rows))
     return Figure(
         f"score-differences-{kind}",
         f"{capital(KIND_NAMES[kind])}: scores of B minus those of A",
@@ -360,6 +397,7 @@ def _change_map(measure: str, both: pd.DataFrame) -> Panel:
         values[head] = row["after"] - row["before"]
         text = _signed(number(values[head] * unit, top * unit))
         facts[head] = {"before": row["before"], "after": row["after"], "text": text}
+
     scale = Scale(-top, top, "diverging")
     grid = HeadGrid(HeadMap.smallest(values), measure, values=values, scale=scale, facts=facts)
     chart = HeadChart(grid, str(both["kind"].iloc[0]))
@@ -399,6 +437,7 @@ def build_roles(found: Comparison) -> dict[str, Any] | None:
     held = []
     for roles in (one, other):
         held.append({role for kind in KINDS for role in head_roles(roles, kind)})
+
     known = sorted(role for role in held[0] | held[1] if role[0] in paired)
     columns: Columns = {
         "head": lambda role: str(role[0]),
@@ -409,7 +448,11 @@ def build_roles(found: Comparison) -> dict[str, Any] | None:
         },
         "role in": lambda role: "only A" if role in held[0] else "only B",
     }
-    changed = [role for role in known if (role in held[0]) != (role in held[1])]
+    changed = []
+    for role in known:
+        if (role in held[0]) != (role in held[1]):
+            changed.append(role)
+
     categories = list(
         dict.fromkeys(
             category(measure) for _, measure in sorted(held[0] | held[1], key=lambda r: r[1])
@@ -445,7 +488,10 @@ def build_cost(found: Comparison) -> dict[str, Any] | None:
     if not one.pruned or not other.pruned:
         return None
     alike = one.quality == other.quality
-    curves = {name: run.models for name, run in found.runs.items()}
+    curves = {}
+    for name, run in found.runs.items():
+        curves[name] = run.models
+
     figure = pairs_figure(curves, found.part, "Both runs in one figure") if alike else None
     return {"curves": figure, "qualities": [run.quality.name for run in found.both], "alike": alike}
 
@@ -542,6 +588,7 @@ def equal_counts(found: Comparison) -> list[Kept]:
                 second["total"],
             ):
                 pairs.setdefault((model["kinds"], -model["kept"]), []).append((model, second))
+
     order = lambda p: (p[0]["setting"] != p[1]["setting"], not p[0]["learned"], not p[1]["learned"])  # noqa: E731
     return [min(pairs[key], key=order) for key in sorted(pairs)]
 
@@ -575,13 +622,14 @@ def kept_map(found: Comparison, pair: Kept) -> Figure:
     for head in heads:
         groups[head] = words[head in kept[0], head in kept[1]]
         facts[head] = {"letter": groups[head].removeprefix("only ") * ("only" in groups[head])}
+
     names = " and ".join(dict.fromkeys((model["label"], second["label"])))
     grid = HeadGrid(heads, names, groups=groups, facts=facts)
     return Figure(
         "kept-by-both",
         f"{model['kept']} of {model['total']} heads kept in each run ({names})",
         "layers × heads, coloured by who keeps the head",
-        [_kept_panel(grid, kind) for kind in KINDS if kind in model["kinds"]],
+        [_kept_panel(grid, kind) for kind in kinds_among(model["kinds"])],
     )
 
 

@@ -12,10 +12,9 @@ from difflib import SequenceMatcher
 from functools import partial
 from typing import Any
 
-from headwise.heads import KINDS
 from headwise.pruning.controls import Control, compared_by_all, control_facts
 from headwise.report import models
-from headwise.report.format import capital, percent, probability, quantity, size
+from headwise.report.format import capital, kinds_among, percent, probability, quantity, size
 from headwise.report.models import BLEU, P_TUNED, TUNED, Model, P, value, verdict
 from headwise.report.page import Columns, Table, chosen_badge, section, table
 from headwise.report.quality_curves import greedy_figures, quality_figures
@@ -64,14 +63,17 @@ def compared_tables(run: FinishedRun) -> list[Table]:
     for control in controls:
         if control["control"] == "from-scratch":
             scratch[control["reference"]] = control
+
     found = []
     for kinds in models.groups(run.models):
         pruned = models.model_rows(models.of_kinds(models.pruned(run.models), kinds))
         shown = [m for m in pruned if m["learned"] or m["setting"] in scratch] or pruned
         compared = any(m["setting"] in scratch for m in shown)
         if shown and (len(kinds) > 1 or compared):
-            found.append(_compared(run, kinds, shown, scratch if compared else {}))
-    return [one for one in found if one is not None]
+            compared_models = _compared(run, kinds, shown, scratch if compared else {})
+            if compared_models is not None:
+                found.append(compared_models)
+    return found
 
 
 def _compared(
@@ -81,7 +83,7 @@ def _compared(
     scratch: Mapping[Any, Model],
 ) -> Table | None:
     """The full model, then each model: its heads kind by kind, its quality, and that of its layout from scratch."""
-    named = [kind for kind in KINDS if kind in kinds]
+    named = kinds_among(kinds)
     total = shown[0]["total"]
     quality = run.quality
     change = run.part + quality.change
@@ -188,7 +190,10 @@ def model_comparisons(run: FinishedRun) -> list[Comparison]:
     """Every pruned model (or the best head of each layer) with everything it was compared with. The ending is that of
     the measure's name; differences are model minus control.
     """
-    known = {model["setting"]: model for model in models.model_rows(run.models)}
+    known = {}
+    for model in models.model_rows(run.models):
+        known[model["setting"]] = model
+
     controls = models.model_rows(models.control_models(run.models))
     found: list[Comparison] = []
     by_all = [facts.ending for facts in compared_by_all()]
@@ -196,6 +201,7 @@ def model_comparisons(run: FinishedRun) -> list[Comparison]:
         for model in run.pruned if what else ():
             if (control := known.get(models.against(model, what))) is not None:
                 found.append((what, model, control, model, f"_to_{what}"))
+
         for control in controls if not what else ():
             if (reference := known.get(control["reference"] or "")) is not None:
                 found.append((control["control"], reference, control, control, "_to_pruned"))
@@ -203,12 +209,13 @@ def model_comparisons(run: FinishedRun) -> list[Comparison]:
             ending = control_facts(control_facts(control["control"]).against).ending
             if (other := known.get(models.against(control, ending))) is not None:
                 found.append((control["control"], control, other, control, f"_to_{ending}"))
-    shown = {
-        one["setting"]
-        for _, model, control, _, _ in found
-        for one in (model, control)
-        if one is not None
-    }
+
+    shown = set()
+    for comparison in found:
+        for compared in comparison[1:3]:
+            if compared is not None:
+                shown.add(compared["setting"])
+
     rest = [control for control in controls if control["setting"] not in shown]
     return found + [(control["control"], None, control, control, "") for control in rest]
 
@@ -354,24 +361,31 @@ def choose_examples(run: FinishedRun) -> Examples | None:
     full = texts["full"]
     pruned = texts[chosen["setting"]]
     alike = [similarity(one, other) for one, other in zip(full, pruned, strict=True)]
-    same = [i for i, share in enumerate(alike) if share == 1]
-    short = [
-        i for i, source in enumerate(texts["source"]) if 0 < len(source.split()) <= LONGEST_SOURCE
-    ]
-    unchanged = [i for i in same if i in set(short)]
+    unchanged = []
+    changed = []
+    for i, source in enumerate(texts["source"]):
+        if not 0 < len(source.split()) <= LONGEST_SOURCE:
+            continue
+        if alike[i] == 1:
+            unchanged.append(i)
+        else:
+            changed.append(i)
+
     picked = sorted(random.Random(SEED).sample(unchanged, min(SAME, len(unchanged))))
-    picked += sorted((i for i in short if alike[i] < 1), key=lambda i: (alike[i], i))[:DIFFERENT]
-    shown = [
-        Example(
-            i + 1,
-            texts["source"][i],
-            texts["reference"][i],
-            *word_differences(full[i], pruned[i]),
-            alike[i] == 1,
+    picked += sorted(changed, key=lambda i: (alike[i], i))[:DIFFERENT]
+
+    shown = []
+    for i in picked:
+        shown.append(
+            Example(
+                i + 1,
+                texts["source"][i],
+                texts["reference"][i],
+                *word_differences(full[i], pruned[i]),
+                alike[i] == 1,
+            )
         )
-        for i in picked
-    ]
-    return Examples(shown, len(full), len(same))
+    return Examples(shown, len(full), alike.count(1))
 
 
 def similarity(one: str, other: str) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from headwise.heads import KINDS, Kind
 from headwise.importance.measures import facts
 
 KIND_NAMES = {
@@ -19,6 +20,12 @@ HEADS_OF_KIND = {
 }
 NO_BREAK = "\u202f"
 NONE = "–"
+
+
+def kinds_among(names: Iterable[object]) -> list[Kind]:
+    """The kinds of heads among some names, each once: the encoder's, the decoder's, cross-attention."""
+    known = set(names)
+    return [kind for kind in KINDS if kind in known]
 
 
 def signed(value: float, digits: int = 2) -> str:

@@ -23,7 +23,7 @@ from headwise.grid import GAP, HeadGrid, Scale, svg_text
 from headwise.heads import KINDS, Head, HeadMap, write_bytes
 from headwise.report import charts, models
 from headwise.report.charts import Figure, Panel, axis, colour, tips
-from headwise.report.format import KIND_NAMES, listed, percent
+from headwise.report.format import KIND_NAMES, kinds_among, listed, percent
 from headwise.report.models import value
 from headwise.report.page import Table, chosen_badge, section, table
 from headwise.report.run_folder import FinishedRun, read_run
@@ -63,9 +63,10 @@ class GateHistory:
             .groupby(["kind", "layer"], sort=False)
             .size()
         )
-        return [
-            (str(kind), part.tolist()) for kind, part in sizes.groupby(level="kind", sort=False)
-        ]
+        grids: list[tuple[str, list[int]]] = []
+        for kind, part in sizes.groupby(level="kind", sort=False):
+            grids.append((str(kind), part.tolist()))
+        return grids
 
     @property
     def shut(self) -> np.ndarray:
@@ -77,7 +78,10 @@ class GateHistory:
         """The step from which each gate is shut for good, head by head; None where it stays open."""
         stays = np.logical_and.accumulate(self.shut[::-1])[::-1]
         first = zip(stays[-1], stays.argmax(axis=0), strict=True)
-        return [int(self.opened.index[row]) if shut else None for shut, row in first]
+        steps: list[int | None] = []
+        for shut, row in first:
+            steps.append(int(self.opened.index[row]) if shut else None)
+        return steps
 
     @property
     def closed(self) -> list[int]:
@@ -152,7 +156,9 @@ def gate_histories(run: FinishedRun) -> list[GateHistory]:
 
 def frame_steps(shown: list[GateHistory]) -> list[int]:
     """The steps of the frames, the same for all models: at most FRAMES, fewer where there are very many heads."""
-    known = {int(step) for history in shown for step in history.opened.index}
+    known: set[int] = set()
+    for history in shown:
+        known.update(int(step) for step in history.opened.index)
     return thinned(
         known, max(10, min(FRAMES, VALUES // max(1, sum(len(history.heads) for history in shown))))
     )
@@ -219,7 +225,11 @@ def closing_table(shown: list[GateHistory]) -> Table | None:
 
 def gate_curves(run: FinishedRun) -> list[Figure]:
     """For every model with a gate log: P(open) of each gate through training, a panel a layer."""
-    known = [model for model in run.pruned if model["setting"] in run.gates]
+    known = []
+    for model in run.pruned:
+        if model["setting"] in run.gates:
+            known.append(model)
+
     lines = sum(
         len(run.gates[model["setting"]].drop_duplicates(["kind", "layer", "head"]))
         for model in known
@@ -238,7 +248,7 @@ def _gate_figure(run: FinishedRun, model: dict[str, Any], points: int) -> Figure
     log = log.assign(
         p=log["p_open"], status=["kept" if head in kept else "removed" for head in heads]
     )
-    kinds = [kind for kind in KINDS if kind in set(log["kind"])]
+    kinds = kinds_among(log["kind"])
     panels = []
     for kind in kinds:
         for layer, part in log[log["kind"] == kind].groupby("layer"):
@@ -279,10 +289,16 @@ def _gate_panel(part: pd.DataFrame, name: str, layer: str) -> charts.Spec:
 
 def health_table(run: FinishedRun) -> Table | None:
     """How far gates had settled when they were decided, and what deciding them did to the dev loss; None without."""
-    own = [measure for measure in HEALTH if measure != "dev_loss"]
-    shown = [
-        model for model in run.pruned if any(value(model, measure) is not None for measure in own)
-    ]
+    own = []
+    for measure in HEALTH:
+        if measure != "dev_loss":
+            own.append(measure)
+
+    shown = []
+    for model in run.pruned:
+        if any(value(model, measure) is not None for measure in own):
+            shown.append(model)
+
     columns = {
         "model": lambda model: model["label"],
         "heads kept": lambda model: f"{model['kept']} of {model['total']}",
@@ -297,18 +313,23 @@ def health_table(run: FinishedRun) -> Table | None:
 def pruning_notes(run: FinishedRun) -> list[str]:
     """What pruning noted, each note once, with the models it is about unless it is about all of them."""
     about: dict[str, list[str]] = {}
-    known = [model for model in run.pruned if model["setting"] in (run.facts.get("notes") or {})]
+    known = []
+    for model in run.pruned:
+        if model["setting"] in (run.facts.get("notes") or {}):
+            known.append(model)
+
     for model in known:
         for note in run.facts["notes"][model["setting"]]:
             about.setdefault(note, []).append(model["label"])
-    names = {
-        note: listed(all_) if len(all_) <= MOST_NAMED else f"{len(all_)} models"
-        for note, all_ in about.items()
-    }
-    return [
-        note if len(all_) == len(known) else f"{names[note]}: {note}"
-        for note, all_ in about.items()
-    ]
+
+    names = {}
+    for note, all_ in about.items():
+        names[note] = listed(all_) if len(all_) <= MOST_NAMED else f"{len(all_)} models"
+
+    written: list[str] = []
+    for note, all_ in about.items():
+        written.append(note if len(all_) == len(known) else f"{names[note]}: {note}")
+    return written
 
 
 @section(
@@ -333,6 +354,7 @@ def training_curve(run: FinishedRun) -> Figure | None:
     parts = []
     for _, part in found.groupby("measure"):
         parts.append(part[part["step"].isin(thinned(part["step"], LOGGED))])
+
     points = pd.concat(parts).assign(curve=lambda t: t["measure"].map(LOSSES))[
         ["step", "curve", "value"]
     ]
@@ -387,7 +409,10 @@ def _gif(pictures: Iterator[Image.Image]) -> bytes:
     both.paste(frames[0], (0, 0))
     both.paste(frames[-1], (0, frames[0].height))
     colours = both.quantize(256)
-    flat = [frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames]
+    flat = []
+    for frame in frames:
+        flat.append(frame.quantize(palette=colours, dither=Image.Dither.NONE))
+
     times = [1000 // RATE] * (len(flat) - 1) + [1000 * HOLD]
     file = io.BytesIO()
     flat[0].save(file, "GIF", save_all=True, append_images=flat[1:], duration=times, loop=0)
@@ -409,6 +434,7 @@ def _mp4(pictures: Iterator[Image.Image]) -> bytes:
         writer.send(None)
         for frame in frames + [frames[-1]] * (HOLD * RATE):
             writer.send(frame.tobytes())
+
         writer.close()
         return made.read_bytes()
 
@@ -428,6 +454,7 @@ def _drawing(shown: list[GateHistory], now: list[np.ndarray], step: int, share: 
     for history in shown:
         widths.append(max(count for _, layers in history.grids for count in layers) * CELL)
         heights.append(sum(len(layers) * CELL + PAD for _, layers in history.grids) + PAD)
+
     width = max(*widths, 190) + PAD
     height = max(heights) + PAD
     columns = max(1, min(len(shown), (WIDE - PAD) // width))
@@ -444,6 +471,7 @@ def _drawing(shown: list[GateHistory], now: list[np.ndarray], step: int, share: 
     ]
     for i, (history, opened) in enumerate(zip(shown, now, strict=True)):
         parts += _gate_map(history, opened, PAD + i % columns * width, 84 + i // columns * height)
+
     size = f'width="{right}" height="{bottom}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(parts)}</svg>'
 

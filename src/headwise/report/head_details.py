@@ -15,7 +15,15 @@ import pandas as pd
 from headwise.heads import KINDS, Head
 from headwise.report import charts
 from headwise.report.charts import Figure, Panel, axis, tips
-from headwise.report.format import KIND_NAMES, measure_name, number, percent, probability, signed
+from headwise.report.format import (
+    KIND_NAMES,
+    kinds_among,
+    measure_name,
+    number,
+    percent,
+    probability,
+    signed,
+)
 from headwise.report.gate_history import gate_histories
 from headwise.report.page import Columns, Table, section, table
 from headwise.report.run_folder import FinishedRun
@@ -50,6 +58,7 @@ def heads_of_run(run: FinishedRun) -> list[Head]:
     for known in (run.heads, None if run.roles is None else run.roles.labels):
         if known is not None:
             heads |= {Head(*row) for row in known[HEAD].itertuples(index=False, name=None)}
+
     for mask in run.layouts.values():
         heads |= set(mask.heads)
     return sorted(heads, key=lambda head: (KINDS.index(head.kind), *head[1:]))
@@ -57,11 +66,18 @@ def heads_of_run(run: FinishedRun) -> list[Head]:
 
 def content(runs: Mapping[str, FinishedRun], heads: list[Head]) -> dict[str, Any]:
     """The content of the section, of one run or of several with the same heads: the measures that all have."""
-    facts = {name: Facts.by(run, heads) for name, run in runs.items()}
+    facts = {}
+    for name, run in runs.items():
+        facts[name] = Facts.by(run, heads)
+
     first = next(iter(facts.values()))
 
     # A column for each measure and run.
-    shared = [name for name in first.scores if all(name in of.scores for of in facts.values())]
+    shared = []
+    for name in first.scores:
+        if all(name in of.scores for of in facts.values()):
+            shared.append(name)
+
     columns, measures, titles = [], [], []
     for measure in shared:
         for name in runs:
@@ -74,6 +90,7 @@ def content(runs: Mapping[str, FinishedRun], heads: list[Head]) -> dict[str, Any
     pruned = []
     for name, of in facts.items():
         pruned += [(name, of, model) for model in of.pruned]
+
     gated = [place for place, (_, of, model) in enumerate(pruned) if model["setting"] in of.closed]
 
     details = {}
@@ -83,10 +100,12 @@ def content(runs: Mapping[str, FinishedRun], heads: list[Head]) -> dict[str, Any
             roles += [_with_run_name(name, text) for text in of.roles.get(head, [])]
             if head in of.effects:
                 alone.append(_with_run_name(name, of.effects[head]))
+
         closed = {}
         for place in gated:
             _, of, model = pruned[place]
             closed[place] = of.closed[model["setting"]].get(head)
+
         details[str(head)] = {
             "scores": [scores.get(head) for scores in columns],
             "roles": roles,
@@ -124,7 +143,7 @@ def content(runs: Mapping[str, FinishedRun], heads: list[Head]) -> dict[str, Any
             {"label": _with_run_name(name, model["label"]), "chosen": bool(model["chosen"])}
         )
     return {
-        "kinds": [(kind, KIND_NAMES[kind]) for kind in KINDS if kind in kinds],
+        "kinds": [(kind, KIND_NAMES[kind]) for kind in kinds_among(kinds)],
         "measures": measures,
         "has_roles": any(run.roles is not None for run in runs.values()),
         "has_untrained": has_untrained,
@@ -216,13 +235,21 @@ def role_evidence(run: FinishedRun) -> Mapping[Head, list[str]]:
 def labels_of(run: FinishedRun) -> Mapping[Head, str]:
     """What each head does, in words."""
     rows = [] if run.roles is None else run.roles.labels.to_dict("records")
-    return {Head(row["kind"], row["layer"], row["head"]): str(row["label"]) for row in rows}
+    labels: dict[Head, str] = {}
+    for row in rows:
+        labels[Head(row["kind"], row["layer"], row["head"])] = str(row["label"])
+    return labels
 
 
 def statuses_of(run: FinishedRun, heads: list[Head]) -> Mapping[Head, str]:
     """A letter a pruned model: kept, removed, or of a kind that was not pruned (as for models without a layout)."""
-    known = [(run.layouts.get(model["setting"]), model) for model in run.pruned]
-    pruned = [set() if mask is None else set(run.pruned_kinds(model)) for mask, model in known]
+    known = []
+    for model in run.pruned:
+        known.append((run.layouts.get(model["setting"]), model))
+
+    pruned = []
+    for mask, model in known:
+        pruned.append(set() if mask is None else set(run.pruned_kinds(model)))
 
     def status(head: Head, at: int) -> str:
         mask = known[at][0]
@@ -230,15 +257,18 @@ def statuses_of(run: FinishedRun, heads: list[Head]) -> Mapping[Head, str]:
             return LEFT_ALONE
         return KEPT if head in mask.kept else REMOVED
 
-    return {head: "".join(status(head, at) for at in range(len(known))) for head in heads}
+    statuses: dict[Head, str] = {}
+    for head in heads:
+        statuses[head] = "".join(status(head, at) for at in range(len(known)))
+    return statuses
 
 
 def closed_of(run: FinishedRun) -> Mapping[str, Mapping[Head, int | None]]:
     """Of every model with gates, the step from which each gate was shut for good; None: it stayed open."""
-    return {
-        history.model["setting"]: dict(zip(history.heads, history.closed_at, strict=True))
-        for history in gate_histories(run)
-    }
+    closed: dict[str, Mapping[Head, int | None]] = {}
+    for history in gate_histories(run):
+        closed[history.model["setting"]] = dict(zip(history.heads, history.closed_at, strict=True))
+    return closed
 
 
 def effects_of(run: FinishedRun) -> Mapping[Head, str]:
@@ -253,12 +283,12 @@ def effects_of(run: FinishedRun) -> Mapping[Head, str]:
             run.heads[run.heads["measure"] == measure].dropna(subset=["value"]).to_dict("records")
         )
         if rows:
-            return {
-                Head(row["kind"], row["layer"], row["head"]): _effect(
+            effects: dict[Head, str] = {}
+            for row in rows:
+                effects[Head(row["kind"], row["layer"], row["head"])] = _effect(
                     row, scale, digits, ends, what
                 )
-                for row in rows
-            }
+            return effects
     return {}
 
 
@@ -302,7 +332,9 @@ def head_pairs_section(run: FinishedRun) -> dict[str, Any] | None:
 
 def named(found: pd.DataFrame) -> pd.DataFrame:
     """The pairs with the addresses of both heads."""
-    names = [found[part].astype(str).agg("/".join, axis=1) for part in (HEAD, OTHER)]
+    names = []
+    for part in (HEAD, OTHER):
+        names.append(found[part].astype(str).agg("/".join, axis=1))
     return found.assign(address=names[0], other=names[1])
 
 
@@ -329,7 +361,11 @@ def interaction_map(found: pd.DataFrame) -> Figure:
     )
     size = len(order)
     ends = round(THOUSAND * top, 3)
-    starts = [at for at, name in enumerate(order) if name.endswith("/0")]
+    starts = []
+    for at, name in enumerate(order):
+        if name.endswith("/0"):
+            starts.append(at)
+
     names = "".join(f"datum.value == {at} ? '{_layer_code(order[at])}' : " for at in starts)
     ticks: charts.Spec = {
         "values": starts,
@@ -409,14 +445,14 @@ def _verdict(row: dict[Any, Any]) -> str:
 
 def backup_table(found: pd.DataFrame) -> Table | None:
     """Backup heads: their ablation score rises when another head is removed, for the pairs whose interval is above 0."""
-    rows = [
-        (removed, head, alone, alone + row["value"])
-        for row in found[found["low"] > 0].to_dict("records")
+    rows = []
+    for row in found[found["low"] > 0].to_dict("records"):
         for removed, head, alone in (
             (row["address"], row["other"], row["other_alone"]),
             (row["other"], row["address"], row["alone"]),
-        )
-    ]
+        ):
+            rows.append((removed, head, alone, alone + row["value"]))
+
     rows.sort(key=lambda row: row[2] - row[3])
     columns: Columns = {
         "without": lambda row: row[0],

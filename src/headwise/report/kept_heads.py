@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +14,7 @@ from headwise.grid import HeadGrid
 from headwise.heads import KINDS, Head, HeadMask, Kind, Site
 from headwise.report import charts, models
 from headwise.report.charts import Figure, HeadChart, Panel, axis, colour, field, tips
-from headwise.report.format import KIND_NAMES, capital, listed, percent
+from headwise.report.format import KIND_NAMES, capital, kinds_among, listed, percent
 from headwise.report.page import section
 from headwise.report.run_folder import FinishedRun
 
@@ -76,8 +77,14 @@ def head_map(run: FinishedRun, model: models.Model) -> Figure:
     facts = ""
     if confidence:
         note += " · the darker, the more confident"
-        kept = [value for head, value in confidence.items() if head in mask.kept]
-        removed = [value for head, value in confidence.items() if head in set(heads) - mask.kept]
+        kept = []
+        removed = []
+        for head, value in confidence.items():
+            if head in mask.kept:
+                kept.append(value)
+            elif head in heads:
+                removed.append(value)
+
         if kept and removed:
             facts = f"Mean confidence: kept {fmean(kept):.2f}, removed {fmean(removed):.2f}."
     grid = HeadGrid(heads, values=confidence or None, kept=mask.kept)
@@ -97,7 +104,10 @@ def values_by_head(run: FinishedRun, measure: str) -> dict[Head, float]:
         return {}
     rows = run.heads[run.heads["measure"] == measure].dropna(subset=["value"])
     addresses = rows[["kind", "layer", "head", "value"]].itertuples(index=False, name=None)
-    return {Head(kind, layer, head): value for kind, layer, head, value in addresses}
+    values: dict[Head, float] = {}
+    for kind, layer, head, value in addresses:
+        values[Head(kind, layer, head)] = value
+    return values
 
 
 def _map_panel(grid: HeadGrid, kind: Kind) -> Panel:
@@ -113,6 +123,7 @@ def _map_panel(grid: HeadGrid, kind: Kind) -> Panel:
     counts = []
     for layer, n, total in kept.itertuples():
         counts.append({"layer": layer, "text": f"{n} of {total} kept"})
+
     dots = {"size": 110, "opacity": 1}
     place: charts.Spec = {"x": chart.x, "y": chart.y, "tooltip": tip}
     place["color"] = ink and {**ink, "legend": None}
@@ -129,15 +140,19 @@ def heads_by_layer(run: FinishedRun) -> Figure | None:
     """Stacked bars: how many heads every layer keeps, model by model; None without layouts. Where gates found the heads
     of some models, the others (greedy removal) are left out.
     """
-    known = [model for model in run.pruned if model["setting"] in run.layouts]
+    known = []
+    for model in run.pruned:
+        if model["setting"] in run.layouts:
+            known.append(model)
+
     known = [model for model in known if model["learned"]] or known
     if not known:
         return None
-    pruned = {model["setting"]: run.pruned_kinds(model) for model in known}
-    kinds = []
-    for kind in KINDS:
-        if any(kind in found for found in pruned.values()):
-            kinds.append(kind)
+    pruned = {}
+    for model in known:
+        pruned[model["setting"]] = run.pruned_kinds(model)
+
+    kinds = kinds_among(itertools.chain(*pruned.values()))
     empty = []
     for model in known:
         mask = run.layouts[model["setting"]]
@@ -145,6 +160,7 @@ def heads_by_layer(run: FinishedRun) -> Figure | None:
         for site in mask.heads.sites:
             if site.kind in pruned[model["setting"]] and not mask.of(site):
                 sites.append(site)
+
         if sites:
             empty.append(
                 f"{listed([f'{KIND_NAMES[site.kind]} {site.layer}' for site in sites])} ({model['label']})"
@@ -169,6 +185,7 @@ def _bars(run: FinishedRun, known: list[dict[str, Any]], kind: Kind) -> Panel:
         mask = run.layouts[model["setting"]]
         for layer, (left, _) in enumerate(by_layer(mask, kind)):
             cells.append((model["label"], layer, left))
+
     table = pd.DataFrame(cells, columns=["model", "layer", "kept"])
     order = list(dict.fromkeys(table["model"]))
     half = (len(counts) - 1) / 2
@@ -189,10 +206,10 @@ def _bars(run: FinishedRun, known: list[dict[str, Any]], kind: Kind) -> Panel:
 
 def by_layer(mask: HeadMask, kind: Kind) -> list[tuple[int, int]]:
     """For each layer of a kind the heads left and the heads there were."""
-    return [
-        (len(mask.of(Site(kind, layer))), count)
-        for layer, count in enumerate(mask.heads.query[kind])
-    ]
+    counts: list[tuple[int, int]] = []
+    for layer, count in enumerate(mask.heads.query[kind]):
+        counts.append((len(mask.of(Site(kind, layer))), count))
+    return counts
 
 
 def _joint(run: FinishedRun) -> Lines:
@@ -205,11 +222,21 @@ def _joint(run: FinishedRun) -> Lines:
         run.models.index, run.models["kinds"], run.models["keep"], strict=True
     ):
         free.append(len(kinds) > 1 and not isinstance(keep, Mapping) and name in run.layouts)
-    found = [
-        (name, line) for name, line in models.lines(run.models[free]) if not models.is_random(line)
-    ]
-    gates = [(name, line) for name, line in found if line["learned"].all()]
-    return [(name, models.model_rows(line)) for name, line in gates or found]
+
+    found = []
+    for name, line in models.lines(run.models[free]):
+        if not models.is_random(line):
+            found.append((name, line))
+
+    gates = []
+    for name, line in found:
+        if line["learned"].all():
+            gates.append((name, line))
+
+    joint: Lines = []
+    for name, line in gates or found:
+        joint.append((name, models.model_rows(line)))
+    return joint
 
 
 def heads_by_kind(run: FinishedRun, joint: Lines) -> Figure | None:
@@ -219,9 +246,13 @@ def heads_by_kind(run: FinishedRun, joint: Lines) -> Figure | None:
     ours = {}
     for name, line in joint:
         ours[name] = [_kinds_left(run, model) for model in line]
+
     paper: dict[str, list[Left]] = {}
     for row in pd.read_csv(PAPERS / "voita2019_kinds.csv").to_dict("records"):
-        left: Left = {kind: (int(row[kind]), PAPER_KIND) for kind in KINDS}
+        left: dict[str, tuple[int, int]] = {}
+        for kind in KINDS:
+            left[kind] = (int(row[kind]), PAPER_KIND)
+
         paper.setdefault(f"Voita et al. 2019, EN-RU {row['model']}", []).append(left)
     return Figure(
         name="heads-by-kind",
@@ -248,11 +279,10 @@ def _mean(found: list[Left]) -> str:
 
 def _kinds_left(run: FinishedRun, model: Mapping[str, Any]) -> Left:
     mask = run.layouts[model["setting"]]
-    return {
-        kind: (mask.count(kind), sum(mask.heads.query[kind]))
-        for kind in KINDS
-        if kind in model["kinds"]
-    }
+    left: dict[str, tuple[int, int]] = {}
+    for kind in kinds_among(model["kinds"]):
+        left[kind] = (mask.count(kind), sum(mask.heads.query[kind]))
+    return left
 
 
 def decoder_layers(run: FinishedRun, joint: Lines) -> Figure | None:
@@ -265,6 +295,7 @@ def decoder_layers(run: FinishedRun, joint: Lines) -> Figure | None:
                 drawn[f"{capital(KIND_NAMES[kind])} · {name}"] = [
                     _layers_left(run, model["setting"], kind) for model in line
                 ]
+
     if drawn and {name for found in drawn.values() for name in found[0]} == set(THIRDS):
         for row in pd.read_csv(PAPERS / "voita2019_layers.csv").to_dict("records"):
             title = f"{capital(KIND_NAMES[row['kind']])} · Voita et al. 2019, EN-RU WMT"
@@ -284,13 +315,16 @@ def _layers_left(run: FinishedRun, name: str, kind: Kind) -> Left:
     """By thirds of the layers, lowest first, where three divides their number; else layer by layer."""
     layers = by_layer(run.layouts[name], kind)
     if len(layers) % 3:
-        return {f"layer {layer}": pair for layer, pair in enumerate(layers)}
+        left = {}
+        for layer, pair in enumerate(layers):
+            left[f"layer {layer}"] = pair
+        return left
     size = len(layers) // 3
     parts = [layers[i * size : (i + 1) * size] for i in range(3)]
-    return {
-        third: (sum(p[0] for p in part), sum(p[1] for p in part))
-        for third, part in zip(THIRDS, parts, strict=True)
-    }
+    left = {}
+    for third, part in zip(THIRDS, parts, strict=True):
+        left[third] = (sum(p[0] for p in part), sum(p[1] for p in part))
+    return left
 
 
 def _shares(found: list[Left], title: str, what: str) -> Panel:
@@ -310,6 +344,7 @@ def _shares(found: list[Left], title: str, what: str) -> Panel:
                     "text": f"{left} of {total}",
                 }
             )
+
     by_kind = what == "kind"
     domain = list(KINDS) if by_kind else names
     legend = {

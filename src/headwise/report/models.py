@@ -15,12 +15,12 @@ from typing import Any
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.heads import KINDS
 from headwise.pruning.controls import control_facts
 from headwise.report.format import (
     HEADS_OF_KIND,
     NO_BREAK,
     interval_text,
+    kinds_among,
     measure_name,
     probability_fact,
     signed,
@@ -132,12 +132,16 @@ def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
         frame[fact] = pd.Series(
             [known.get(name, {}).get(fact) for name in frame.index], frame.index, dtype=object
         )
+
     frame["learned"] = frame["method"].isin(LEARNED)
     frame["mean_kept"] = frame["kept"].astype(float)
     is_pruned = (frame["method"] != "none") & ~frame["method"].str.startswith("control.")
     frame["chosen"] = (frame.index == facts.get("chosen")) & is_pruned
     several = len({sweep for sweep in frame["sweep"] if sweep}) > 1
-    labels = {model["setting"]: _own_label(model) for model in model_rows(frame)}
+    labels = {}
+    for model in model_rows(frame):
+        labels[model["setting"]] = _own_label(model)
+
     frame["label"] = [_label(model, labels, several) for model in model_rows(frame)]
     frame["line"] = [_line(model) for model in model_rows(frame)]
     values = [
@@ -150,16 +154,18 @@ def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
 
 def sorted_by_heads(frame: pd.DataFrame) -> pd.DataFrame:
     """The full model first, then from many heads to few."""
-    order = [(model["method"] != "none", -model["kept"]) for model in model_rows(frame)]
+    order = []
+    for model in model_rows(frame):
+        order.append((model["method"] != "none", -model["kept"]))
     return frame.iloc[sorted(range(len(frame)), key=order.__getitem__)]
 
 
 def model_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The models one by one."""
-    return [
-        {str(k): v for k, v in row.items()}
-        for row in frame.rename_axis("setting").reset_index().to_dict("records")
-    ]
+    rows: list[dict[str, Any]] = []
+    for row in frame.rename_axis("setting").reset_index().to_dict("records"):
+        rows.append({str(k): v for k, v in row.items()})
+    return rows
 
 
 def unpruned_model(frame: pd.DataFrame) -> Model | None:
@@ -189,7 +195,9 @@ def of_kinds(frame: pd.DataFrame, kinds: tuple[str, ...]) -> pd.DataFrame:
 
 def lines(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Pruned models as the lines of a chart: learned gates first, random orders last."""
-    found = [(str(name), part) for name, part in pruned(frame).groupby("line", sort=False)]
+    found = []
+    for name, part in pruned(frame).groupby("line", sort=False):
+        found.append((str(name), part))
     return sorted(found, key=lambda line: (not line[1]["learned"].all(), is_random(line[1])))
 
 
@@ -200,7 +208,10 @@ def is_random(line: pd.DataFrame) -> bool:
 
 def ordered(frame: pd.DataFrame) -> list[Model]:
     """All models for a table: the full one, then kinds by kinds from many heads to few, controls below theirs."""
-    place = {kinds: i for i, kinds in enumerate(groups(frame))}
+    place = {}
+    for i, kinds in enumerate(groups(frame)):
+        place[kinds] = i
+
     others = model_rows(frame[frame["method"] != "none"])
     others.sort(
         key=lambda m: (
@@ -316,7 +327,7 @@ def _own_label(model: Model) -> str:
 
 
 def _counts(keep: Mapping[str, Any]) -> Iterable[str]:
-    return [f"{keep[kind]:g}" for kind in KINDS if kind in keep]
+    return [f"{keep[kind]:g}" for kind in kinds_among(keep)]
 
 
 def _line(model: Model) -> str:

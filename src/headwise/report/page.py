@@ -90,7 +90,12 @@ def table(
     cells = {}
     for title, write in columns.items():
         cells[title] = [write(item) or NONE for item in known]
-    used = [title for i, title in enumerate(cells) if not i or set(cells[title]) != {NONE}]
+
+    used = []
+    for i, title in enumerate(cells):
+        if not i or set(cells[title]) != {NONE}:
+            used.append(title)
+
     rows = []
     for i, item in enumerate(known):
         rows.append(Row([cells[title][i] for title in used], badge(item), code(item)))
@@ -106,14 +111,14 @@ def figures_in(content: Any) -> list[Figure]:
     """Every figure in a section's content, in lists and mappings too."""
     if isinstance(content, Figure):
         return [content]
-    inside = (
-        content.values()
-        if isinstance(content, dict)
-        else content
-        if isinstance(content, list | tuple)
-        else ()
-    )
-    return [figure for part in inside for figure in figures_in(part)]
+    if isinstance(content, dict):
+        content = content.values()
+    elif not isinstance(content, list | tuple):
+        return []
+    figures: list[Figure] = []
+    for part in content:
+        figures += figures_in(part)
+    return figures
 
 
 class Subject(Protocol):
@@ -158,7 +163,11 @@ def collect(subject: Subject) -> dict[str, dict[str, Any]]:
 def render(subject: Subject, content: dict[str, dict[str, Any]]) -> str:
     """The HTML of the page. Everything that comes from the run is escaped by the templates."""
     environment = _templates()
-    shown = [declared for declared in sections_of(subject.page) if declared.name in content]
+    shown = []
+    for declared in sections_of(subject.page):
+        if declared.name in content:
+            shown.append(declared)
+
     bodies = {}
     for declared in shown:
         bodies[declared.name] = Markup(body_of(declared, content[declared.name], subject.name))

@@ -35,8 +35,13 @@ def quality_figures(
     for kinds in models.groups(frame):
         if len(models.of_kinds(models.pruned(frame), kinds)):
             groups.append(kinds)
-    found = [_quality_figure(frame, facts, seeds, kinds, len(groups) > 1) for kinds in groups]
-    return [figure for figure in found if figure is not None]
+
+    figures = []
+    for kinds in groups:
+        figure = _quality_figure(frame, facts, seeds, kinds, len(groups) > 1)
+        if figure is not None:
+            figures.append(figure)
+    return figures
 
 
 def _quality_figure(
@@ -49,11 +54,20 @@ def _quality_figure(
     own = models.of_kinds(frame, kinds)
     full = models.unpruned_model(frame)
     quality = models.quality(frame)
-    points = {part: found for part in PARTS if len(found := _points(own, full, quality, part)) > 1}
+    points = {}
+    for part in PARTS:
+        found = _points(own, full, quality, part)
+        if len(found) > 1:
+            points[part] = found
+
     if not points:
         return None
-    levels = {part: _levels(own, full, quality, facts.get("max_drop"), part) for part in points}
-    spans = {part: _span(found, levels[part], quality) for part, found in points.items()}
+    levels = {}
+    spans = {}
+    for part, found in points.items():
+        levels[part] = _levels(own, full, quality, facts.get("max_drop"), part)
+        spans[part] = _span(found, levels[part], quality)
+
     height = max(high - low for low, high in spans.values()) * 1.12
     panels = []
     for part, found in points.items():
@@ -64,6 +78,7 @@ def _quality_figure(
         )
         chart = _quality_panel(found, levels[part], domain, quality, part, marks)
         panels.append(Panel(chart, PARTS[part], width=430, narrowest=270))
+
     chosen = own[own["chosen"]]
     cut = any((~found["value"].between(*spans[part])).any() for part, found in points.items())
     ringed = len(chosen) or (seeds is not None and seeds["chosen"].any())
@@ -101,6 +116,7 @@ def _points(
     ]
     for name, line in models.lines(own):
         found += [one | {"line": name} for one in _line_points(line, full, quality, part)]
+
     kept = own["mean_kept"].to_dict()
     for control in models.model_rows(models.control_models(own)):
         facts = control_facts(control["control"])
@@ -110,6 +126,7 @@ def _points(
                 _point(control, full, quality, part)
                 | {"line": "", "control": facts.title, "mark": facts.mark, "kept": at}
             )
+
     table = pd.DataFrame([one for one in found if one["value"] is not None])
     return table if table.empty else table.assign(total=total, x=_mark_places(table, total))
 
@@ -136,23 +153,27 @@ def _line_points(
     line: pd.DataFrame, full: Model | None, quality: ComparedQuality, part: str
 ) -> list[dict[str, Any]]:
     """The points of a line; for random orders the mean and the range for every number of heads left."""
+    points: list[dict[str, Any]] = []
     if not models.is_random(line):
-        return [_point(model, full, quality, part) for model in models.model_rows(line)]
+        for model in models.model_rows(line):
+            points.append(_point(model, full, quality, part))
+        return points
     if part + quality.measure not in line:
         return []
     found = line.groupby("kept")[part + quality.measure].agg(["mean", "min", "max", "count"])
-    return [
-        {
-            "model": f"mean of {count} {RANDOM_LINE}",
-            "kept": kept,
-            "value": mean,
-            "low": low,
-            "high": high,
-            "sort": "random",
-            "text": f"{low:.2f} to {high:.2f} over the orders",
-        }
-        for kept, mean, low, high, count in found[found["count"] > 0].itertuples()
-    ]
+    for kept, mean, low, high, count in found[found["count"] > 0].itertuples():
+        points.append(
+            {
+                "model": f"mean of {count} {RANDOM_LINE}",
+                "kept": kept,
+                "value": mean,
+                "low": low,
+                "high": high,
+                "sort": "random",
+                "text": f"{low:.2f} to {high:.2f} over the orders",
+            }
+        )
+    return points
 
 
 def _mark_places(table: pd.DataFrame, total: int) -> list[float]:
@@ -205,7 +226,11 @@ def _span(
 
 def _line_colour(names: Any) -> Spec:
     """One colour a line, grey for random orders."""
-    known = [name for name in dict.fromkeys(names) if name]
+    known = []
+    for name in dict.fromkeys(names):
+        if name:
+            known.append(name)
+
     grey = next((name for name in known if name.startswith(RANDOM_LINE)), RANDOM_LINE)
     return charts.categories("line:N", known, grey, symbolType="circle")
 
@@ -351,13 +376,18 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
     """Quality against the share of heads removed: by score, a panel for every set of kinds, and by kinds for the score
     that most of them share; none without greedy removal.
     """
-    found = {kinds: models.lines(models.of_kinds(frame, kinds)) for kinds in models.groups(frame)}
-    groups = {
-        kinds: lines
-        for kinds, lines in found.items()
-        if any(not line["learned"].all() for _, line in lines)
-    }
-    every = [line for lines in groups.values() for _, line in lines if not line["learned"].all()]
+    groups = {}
+    for kinds in models.groups(frame):
+        lines = models.lines(models.of_kinds(frame, kinds))
+        if any(not line["learned"].all() for _, line in lines):
+            groups[kinds] = lines
+
+    every = []
+    for lines in groups.values():
+        for _, line in lines:
+            if not line["learned"].all():
+                every.append(line)
+
     if not every:
         return []
     full = models.unpruned_model(frame)
@@ -368,10 +398,10 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
             line.get(part + quality.measure, pd.Series()).count() for line in every
         ),
     )
-    by_score = {
-        capital(models.group_name(kinds)): _removal_points(full, lines, quality, part)
-        for kinds, lines in groups.items()
-    }
+    by_score = {}
+    for kinds, lines in groups.items():
+        by_score[capital(models.group_name(kinds))] = _removal_points(full, lines, quality, part)
+
     panels = [
         _greedy_panel(points, title, quality, part)
         for title, points in by_score.items()
@@ -391,6 +421,7 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
         for name, line in lines:
             if not line["learned"].all() and not models.is_random(line):
                 shared.setdefault(name, []).append((models.heads_name(kinds), line))
+
     most = max(shared, key=lambda name: len(shared[name]), default="")
     if len(shared.get(most, ())) < 2:
         return [first] if panels else []
@@ -467,18 +498,21 @@ def pair_points(
 ) -> list[dict[str, Any]]:
     """The points of one language pair (the mean over its seeds) or run: a model each."""
     change = part + quality.change
-    found = [model for model in models.model_rows(line) if value(model, change) is not None]
-    return [
-        {
-            "data": data,
-            "model": m["label"],
-            "kept": round(100 * m["kept"] / m["total"], 2),
-            "seeds": m.get("seeds"),
-            "heads": f"{m['kept']} of {m['total']}",
-            "text": models.difference_text(m, change, unit=quality.unit),
-            "value": m[change],
-            "low": m[f"{change}.low"],
-            "high": m[f"{change}.high"],
-        }
-        for m in found
-    ]
+    points: list[dict[str, Any]] = []
+    for model in models.model_rows(line):
+        if value(model, change) is None:
+            continue
+        points.append(
+            {
+                "data": data,
+                "model": model["label"],
+                "kept": round(100 * model["kept"] / model["total"], 2),
+                "seeds": model.get("seeds"),
+                "heads": f"{model['kept']} of {model['total']}",
+                "text": models.difference_text(model, change, unit=quality.unit),
+                "value": model[change],
+                "low": model[f"{change}.low"],
+                "high": model[f"{change}.high"],
+            }
+        )
+    return points

@@ -11,10 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.heads import KINDS
+from headwise.heads import Kind
 from headwise.report import charts
 from headwise.report.charts import ROOM, Figure, Panel, Spec, axis, colour, tips
-from headwise.report.format import KIND_NAMES, measure_name, percent, signed
+from headwise.report.format import KIND_NAMES, kinds_among, measure_name, percent, signed
 from headwise.report.run_folder import FinishedRun, RolesFolder
 from headwise.report.score_maps import drawn_measures, ranks
 from headwise.roles.role import NO_ROLE, UNTRAINED, category, evidence, ordered_roles, role, role_of
@@ -50,9 +50,9 @@ def of_kind(found: pd.DataFrame, kind: str) -> pd.DataFrame:
     return found[found["kind"] == kind]
 
 
-def kinds_of(found: RolesFolder) -> list[str]:
+def kinds_of(found: RolesFolder) -> list[Kind]:
     """The kinds of heads that were tested."""
-    return [kind for kind in KINDS if kind in set(found.labels["kind"])]
+    return kinds_among(found.labels["kind"])
 
 
 def role_sorts() -> list[str]:
@@ -64,7 +64,11 @@ def role_sorts() -> list[str]:
 def sorts_colour(present: Collection[str], columns: int) -> Spec:
     """The same colour for a sort of role in every chart. The legend has those there are; grey is no role."""
     domain = list(dict.fromkeys([*role_sorts(), *present]))
-    values = [sort for sort in domain if sort in set(present) and sort != NO_ROLE]
+    values = []
+    for sort in domain:
+        if sort in set(present) and sort != NO_ROLE:
+            values.append(sort)
+
     legend: Spec = {
         "orient": "top",
         "title": None,
@@ -83,17 +87,24 @@ def faint(strength: float = FAINT) -> Spec:
 def function_grids(run: FinishedRun) -> list[Figure]:
     """For each kind, layers × heads with the roles of every head in its cell (Voita et al. 2019, figure 1c)."""
     assert run.roles is not None
-    return [_role_grid(run, run.roles, kind) for kind in kinds_of(run.roles)]
+    grids: list[Figure] = []
+    for kind in kinds_of(run.roles):
+        grids.append(_role_grid(run, run.roles, kind))
+    return grids
 
 
 def _role_grid(run: FinishedRun, found: RolesFolder, kind: str) -> Figure:
     labels = of_kind(found.labels, kind)
     by, places = _places(run, labels, kind)
     roles = of_kind(found.roles, kind).sort_values("value", ascending=False, kind="stable")
-    held = {head: part.to_dict("records") for head, part in roles.groupby(["layer", "head"])}
+    held = {}
+    for number, part in roles.groupby(["layer", "head"]):
+        held[number] = part.to_dict("records")
+
     cells = []
     for head in labels.to_dict("records"):
         cells += _role_cells(head, held, places)
+
     size = max(places.values())
     room = size <= ROOM
     edges = _lay_out(cells, room)
@@ -178,13 +189,18 @@ def _lay_out(cells: list[dict[str, Any]], room: bool) -> dict[int, tuple[int, in
     edges: dict[int, tuple[int, int]] = {}
     top = 0
     for layer in sorted({cell["layer"] for cell in cells}):
-        inside = [cell for cell in cells if cell["layer"] == layer]
+        inside = []
+        for cell in cells:
+            if cell["layer"] == layer:
+                inside.append(cell)
+
         filled = max(max(cell["parts"] for cell in inside) * PART, LOWEST) if room else SMALL
         for cell in inside:
             cell["top"] = top + cell["part"] * filled / cell["parts"]
             cell["bottom"] = top + (cell["part"] + 1) * filled / cell["parts"] - 1.5
             cell["middle"] = (cell["top"] + cell["bottom"]) / 2
             cell["foot"] = top + filled
+
         edges[layer] = top, top + filled
         top += filled + (FOOT if room else 1)
     return edges
@@ -193,7 +209,10 @@ def _lay_out(cells: list[dict[str, Any]], room: bool) -> dict[int, tuple[int, in
 def _marks(
     cells: list[dict[str, Any]], edges: Mapping[int, tuple[int, int]], room: bool, height: int
 ) -> list[Spec]:
-    middles = {(top + bottom) / 2: layer for layer, (top, bottom) in edges.items()}
+    middles = {}
+    for layer, (top, bottom) in edges.items():
+        middles[(top + bottom) / 2] = layer
+
     names = "".join(f"datum.value == {middle} ? '{layer}' : " for middle, layer in middles.items())
     look: Spec = {"labelExpr": f"{names}''", "grid": False, "ticks": False, "domain": False}
     y = axis("top:Q", "layer", domain=[0, height], reverse=True, nice=False)
@@ -240,7 +259,7 @@ def layer_patterns(found: RolesFolder) -> Figure | None:
         return None
     heads = found.labels.groupby("kind").size()
     twice = int((found.patterns.groupby("kind")["heads"].sum() - heads).clip(lower=0).sum())
-    kinds = [kind for kind in KINDS if kind in set(found.patterns["kind"])]
+    kinds = kinds_among(found.patterns["kind"])
     return Figure(
         name="layer-patterns",
         title="Which role lives in which layer",
@@ -540,6 +559,7 @@ def _weight_cells(example: Mapping[str, Any], x: Spec, y: Spec) -> Spec:
                     "weight": weight,
                 }
             )
+
     heat = charts.colour("weight:Q", [0, 1], "heatmap")
     tip = tips("from:N", "to:N", "weight:Q||.2f")
     return charts.mark(
@@ -548,22 +568,28 @@ def _weight_cells(example: Mapping[str, Any], x: Spec, y: Spec) -> Spec:
 
 
 def _outlines(cells: Sequence[Sequence[int]], x: Spec, y: Spec) -> Spec:
-    edges = [{"row": q, "bottom": q + 0.93, "column": k, "right": k + 0.93} for q, k in cells]
+    edges = []
+    for q, k in cells:
+        edges.append({"row": q, "bottom": q + 0.93, "column": k, "right": k + 0.93})
+
     look = {"style": "ring", "filled": False, "cornerRadius": 1.5, "strokeWidth": 2}
     return charts.mark("rect", edges, look, x=x, y=y, **SQUARE)
 
 
 def _columns(words: Sequence[str], x: Spec, y: Spec) -> list[Spec]:
     """The words above their columns, written upwards."""
-    named = [{"word": word, "place": k + MIDDLE, "y": -0.25} for k, word in enumerate(words)]
+    named = []
+    for k, word in enumerate(words):
+        named.append({"word": word, "place": k + MIDDLE, "y": -0.25})
+
     rest = [{"word": "rest", "place": len(words) + GAP + MIDDLE, "y": -0.25}]
     x = x | {"field": "place"}
     y = y | {"field": "y"}
     upwards: Spec = {"angle": 270, "align": "left", "fontWeight": "normal"}
-    return [
-        charts.text(some, "word:N", style, x, y, **upwards)
-        for some, style in ((named, "label-strong"), (rest, "label"))
-    ]
+    marks: list[Spec] = []
+    for some, style in ((named, "label-strong"), (rest, "label")):
+        marks.append(charts.text(some, "word:N", style, x, y, **upwards))
+    return marks
 
 
 def _tree(
@@ -585,6 +611,7 @@ def _tree(
                     "strong": strong,
                 }
             )
+
         toward = ARC_FOOT if governor < dependent else -ARC_FOOT
         ends.append({"x": dependent + MIDDLE - toward, "y": base, "strong": strong})
         middle = (governor + dependent) / 2 + MIDDLE
@@ -598,6 +625,7 @@ def _tree(
                     "strong": strong,
                 }
             )
+
     marks = []
     at = {"x": x | {"field": "x"}, "y": y | {"field": "y"}}
     small: Spec = {"fontSize": 10, "dy": -6}
@@ -630,6 +658,15 @@ def arc_points(governor: int, dependent: int, height: float) -> list[tuple[float
     end = dependent + MIDDLE - ARC_FOOT * toward
     bend = min(0.35, abs(end - start) / 2) * toward
     turns = [i / (CORNER - 1) for i in range(CORNER)]
-    rise = [(start + bend * share**2, height * (1 - (1 - share) ** 2)) for share in turns]
-    fall = [(end - bend * share**2, height * (1 - (1 - share) ** 2)) for share in reversed(turns)]
-    return [(round(across, 4), round(up, 4)) for across, up in (*rise, *fall)]
+    rise = []
+    for share in turns:
+        rise.append((start + bend * share**2, height * (1 - (1 - share) ** 2)))
+
+    fall = []
+    for share in reversed(turns):
+        fall.append((end - bend * share**2, height * (1 - (1 - share) ** 2)))
+
+    points: list[tuple[float, float]] = []
+    for across, up in (*rise, *fall):
+        points.append((round(across, 4), round(up, 4)))
+    return points

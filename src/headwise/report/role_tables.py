@@ -42,7 +42,11 @@ HEAD = ["kind", "layer", "head"]
 def paper_syntax() -> list[str]:
     """The measures of the paper's four relations."""
     expected = expected_roles("encoder-self")
-    return [measure for measure in expected if measure.startswith("syntactic.")]
+    measures: list[str] = []
+    for measure in expected:
+        if measure.startswith("syntactic."):
+            measures.append(measure)
+    return measures
 
 
 @section(
@@ -118,7 +122,9 @@ def _groups(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]]]]:
             clearest = f"{best['kind']}/{best['layer']}/{best['head']}, {best['text']}"
             where = f"layer{'s' if len(set(part['layer'])) > 1 else ''} {layers}"
             facts.append((capital(str(sort)), f"{len(part)} in {where}; clearest {clearest}", ""))
+
         groups.append((capital(HEADS_OF_KIND[kind]), facts))
+
     text = []
     for name, part in found.facts["coverage"].items():
         split = part["split_words"] / max(part["words"], 1)
@@ -131,6 +137,7 @@ def _groups(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]]]]:
                 "",
             )
         )
+
     text += [("Note", warning, "") for warning in found.facts["warnings"]]
     low_support = list(dict.fromkeys(_topic(measure) for measure in found.facts["low_support"]))
     text += [("Too rare to be scored", listed(low_support), "")] if low_support else []
@@ -154,6 +161,7 @@ def claims(found: RolesFolder) -> Table | None:
     along = {}
     for rel in relations:
         along[rel] = {f"syntactic.{rel}.{way}" for way in ("to-governor", "to-dependent")} & have
+
     rare = ((roles["measure"] == "rare.two-rarest") & (roles["layer"] == 0)).any()
     held = [
         ("a head for the token before", "positional.-1" in have),
@@ -172,18 +180,28 @@ def claims(found: RolesFolder) -> Table | None:
 def _rule(found: RolesFolder) -> dict[str, str]:
     """The numbers of the rule by which roles are decided."""
     other = found.facts.get("signature", {}).get("confirmed_on", "the other half")
-    tested = [role_of(measure) for measure in found.table["measure"].drop_duplicates()]
-    names = {declared.name for declared in tested if declared is not None}
+    tested = []
+    for measure in found.table["measure"].drop_duplicates():
+        tested.append(role_of(measure))
+
+    names = set()
+    for declared in tested:
+        if declared is not None:
+            names.add(declared.name)
+
     rules = [f"positional {role['positional'].threshold:g} of the tokens at one offset"]
     by_margin: dict[float, list[str]] = {}
     for declared in ordered_roles():
         if declared.name in names and declared.margin is not None:
             by_margin.setdefault(declared.margin, []).append(declared.name)
+
     for margin, above in by_margin.items():
         rules.append(f"{listed(above)} {100 * margin:g} points above the baseline")
+
     for declared in ordered_roles():
         if declared.name in names - {"positional"} and declared.threshold is not None:
             rules.append(f"{declared.category} {declared.threshold:g}")
+
     first = "one half of the documents" if other == "the other half" else "the text"
     return {"thresholds": "; ".join(rules), "first": first, "other": other, "rate": percent(RATE)}
 
@@ -195,7 +213,10 @@ def _syntactic(found: RolesFolder) -> pd.DataFrame:
 def syntax_table(found: RolesFolder) -> Table | None:
     """Best head against baseline for each relation and direction: the paper's four, then others with a role."""
     scores = _syntactic(found).dropna(subset=["value"]).groupby("measure")
-    best = {measure: part.sort_values("value").iloc[-1] for measure, part in scores}
+    best = {}
+    for measure, part in scores:
+        best[measure] = part.sort_values("value").iloc[-1]
+
     held = set(found.roles[[*HEAD, "measure"]].itertuples(index=False, name=None))
     others = found.roles[found.roles["measure"].isin(set(best) - set(paper_syntax()))]
     gain = (
@@ -241,7 +262,11 @@ def syntax_table(found: RolesFolder) -> Table | None:
         "words": lambda row: f"{row['n']:,.0f}",
         "confirmed": lambda row: "yes" if is_role(row) else "no",
     }
-    shown = [best[measure] for measure in (*paper_syntax(), *gain.index) if measure in best]
+    shown = []
+    for measure in (*paper_syntax(), *gain.index):
+        if measure in best:
+            shown.append(best[measure])
+
     badge = {True: "role", False: ""}
     return table(
         "Best head against baseline",
@@ -308,10 +333,10 @@ def best_untrained(found: RolesFolder) -> Mapping[tuple[str, str], tuple[float, 
         .max()
     )
     groups = best.groupby(level=["kind", "measure"]).agg(["mean", "min", "max"])
-    return {
-        (str(kind), str(m)): (row[0], row[1], row[2])
-        for (kind, m), row in zip(groups.index, groups.to_numpy(), strict=True)
-    }
+    ranges: dict[tuple[str, str], tuple[float, float, float]] = {}
+    for (kind, m), row in zip(groups.index, groups.to_numpy(), strict=True):
+        ranges[(str(kind), str(m))] = (row[0], row[1], row[2])
+    return ranges
 
 
 def effect(value: float, baseline: float) -> float:

@@ -67,7 +67,10 @@ def read_grid(folder: Path) -> Grid:
     refuse_damaged(folder)
     facts = read_json(folder / "grid.json", dict)
     try:
-        runs = [(str(run["folder"]), str(run["data"]), int(run["seed"])) for run in facts["runs"]]
+        runs = []
+        for run in facts["runs"]:
+            runs.append((str(run["folder"]), str(run["data"]), int(run["seed"])))
+
         name = str(facts["name"])
     except (KeyError, TypeError, ValueError) as error:
         raise HeadwiseError(
@@ -77,8 +80,13 @@ def read_grid(folder: Path) -> Grid:
     for place, _, _ in runs:
         for part in place.split("/"):
             checked_name(part, folder / "grid.json")
+
     members = tuple(_member(folder, *run) for run in runs)
-    found = [m.models.assign(data=m.data, seed=m.seed) for m in members if len(m.models)]
+    found = []
+    for m in members:
+        if len(m.models):
+            found.append(m.models.assign(data=m.data, seed=m.seed))
+
     empty = models.wide(pd.DataFrame(columns=models.COLUMNS), {}).assign(data="", seed=0)
     means = read_optional_table(folder / "across.csv", ACROSS)
     means = pd.DataFrame(columns=ACROSS) if means is None else means.fillna({"data": ""})
@@ -115,8 +123,17 @@ def grid_summary_section(grid: Grid) -> dict[str, Any]:
         groups.append(
             (data or "What was chosen", [_choice(grid, m) for m in grid.members if m.data == data])
         )
-    absent = [f"{name(member)} ({state(member)})" for member in grid.members if member.models.empty]
-    failed = [name(member) for member in grid.members if member.facts.get("failed")]
+
+    absent = []
+    for member in grid.members:
+        if member.models.empty:
+            absent.append(f"{name(member)} ({state(member)})")
+
+    failed = []
+    for member in grid.members:
+        if member.facts.get("failed"):
+            failed.append(name(member))
+
     groups += [("Still missing", [("Runs", listed(absent), "")])] if absent else []
     groups += (
         [("Failed", [("Some steps of", f"{listed(failed)}: reasons under Runs", "")])]
@@ -187,6 +204,7 @@ def _choice(grid: Grid, member: Member) -> tuple[str, str, str]:
     changes = {}
     for to, measure in compared.items():
         changes[to] = models.difference_text(model, measure, unit=quality.unit)
+
     known = ", ".join(f"{change} {to}" for to, change in changes.items() if change)
     text = f"{heads} ({model['label']}, of {tried} models){f'; {quality.name} ' if known else ''}{known}"
     return f"seed {member.seed}", text, models.verdict(model, change + TUNED, part + P_TUNED)
@@ -203,7 +221,11 @@ def _choice(grid: Grid, member: Member) -> tuple[str, str, str]:
 )
 def build_pairs(grid: Grid) -> dict[str, Any] | None:
     """The figure and the table of language pairs; None for one pair."""
-    means = {data: found for data in data_of(grid) if (found := means_of(grid, data)) is not None}
+    means = {}
+    for data in data_of(grid):
+        if (found := means_of(grid, data)) is not None:
+            means[data] = found
+
     if len(means) < 2:
         return None
     part = models.text_prefix(grid.models)
@@ -229,6 +251,7 @@ def pairs_figure(
                 if line["learned"].all() or not (gates or models.is_random(line)):
                     method = f"{capital(models.group_name(kinds))} · {line_name}"
                     panels.setdefault(method, []).extend(pair_points(data, line, quality, part))
+
     drawn = {method: pd.DataFrame(points) for method, points in panels.items() if len(points) > 1}
     if not drawn:
         return None
@@ -247,19 +270,23 @@ def pairs_figure(
 
 def language_pairs_table(means: Means, part: str) -> Table | None:
     """A model a row, a language pair a column: difference to the full model, and heads kept."""
-    by_name = {
-        data: {
+    by_name = {}
+    for data, frame in means.items():
+        by_name[data] = {
             m["setting"]: m for m in models.ordered(frame) if m["learned"] or m["method"] == "none"
         }
-        for data, frame in means.items()
-    }
+
     labels = {}
     for known in by_name.values():
         for m in known.values():
             labels[m["setting"]] = m["label"]
-    full = {
-        m["setting"] for known in by_name.values() for m in known.values() if m["method"] == "none"
-    }
+
+    full = set()
+    for known in by_name.values():
+        for m in known.values():
+            if m["method"] == "none":
+                full.add(m["setting"])
+
     quality = models.quality(next(iter(means.values())))
 
     def cell(data: str, setting: str) -> str:
@@ -344,6 +371,7 @@ def means_of(grid: Grid, data: str) -> pd.DataFrame | None:
                 means[measure + end] = over.reindex(means.index).combine_first(
                     own.reindex(means.index)
                 )
+
         measure = part + quality.measure
         base = full[measure].mean() if measure in full else float("nan")
         means[measure] = [quality.moved(base, change) for change in means[part + quality.change]]
@@ -360,12 +388,14 @@ def seed_figures(grid: Grid, data: str, means: pd.DataFrame) -> list[Figure]:
     )
     slug = re.sub(r"[^\w-]+", "-", data).strip("-")
     found = quality_figures(means, {"max_drop": limit}, grid.models[grid.models["data"] == data])
-    return [
-        replace(figure, name=f"{figure.name}-{slug}", title=f"{data}: {figure.title}")
-        if data
-        else figure
-        for figure in found
-    ]
+    figures: list[Figure] = []
+    for figure in found:
+        figures.append(
+            replace(figure, name=f"{figure.name}-{slug}", title=f"{data}: {figure.title}")
+            if data
+            else figure
+        )
+    return figures
 
 
 def means_table(grid: Grid, data: str, means: pd.DataFrame, trained: bool = True) -> Table | None:
@@ -446,7 +476,11 @@ def build_runs(grid: Grid) -> dict[str, Any]:
     for m in grid.members:
         for step, why in (m.facts.get("failed") or {}).items():
             failed.append((name(m), step, _last(why)))
-    pages = {name(m): quote(f"{m.place}/report.html") for m in grid.members if m.has_page}
+
+    pages = {}
+    for m in grid.members:
+        if m.has_page:
+            pages[name(m)] = quote(f"{m.place}/report.html")
     return {
         "runs": table("Runs of the grid", grid.members, columns),
         "pages": pages,

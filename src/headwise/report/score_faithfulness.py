@@ -135,14 +135,18 @@ def faithfulness_table(run: FinishedRun) -> Table | None:
     found = faithfulness_statistics(run)
     if found is None:
         return None
-    measures = {measure for measure, name in found.index if name in STATISTICS}
+    measures = set()
+    for measure, name in found.index:
+        if name in STATISTICS:
+            measures.add(measure)
+
     area, rank = (of(found, name)["value"].to_dict() for name in ("area", "spearman"))
     best = most_faithful(found)
     near = _near(found, best)
-    rows: list[Judged] = [
-        (measure, {})
-        for measure in sorted(measures, key=lambda m: (area.get(m, math.inf), -rank.get(m, -1), m))
-    ]
+    rows: list[Judged] = []
+    for measure in sorted(measures, key=lambda m: (area.get(m, math.inf), -rank.get(m, -1), m)):
+        rows.append((measure, {}))
+
     truth = of(found, "ceiling")["against"]
     rows += [(str(truth.iloc[0]), CEILINGS)] if len(truth) else []
     return table(
@@ -231,6 +235,7 @@ def removal_curves_figure(run: FinishedRun) -> Figure | None:
     for measure, ranking in sorted(areas, key=lambda key: areas[key]):
         if ranking == "once":
             ordered.append(measure)
+
     shown = ordered[:MOST_CURVES]
     known = table[(table["ranking"] == "random") | table["measure"].isin(shown)]
     low, high = (
@@ -305,7 +310,11 @@ def _curve_panel(
         *charts.curve(others, x, y, ink, width=1, opacity=0.5, detail=charts.field("measure:N")),
         *charts.curve(own, x, y, ink, band=0.2, dots=34, width=2.2, tip=tip),
     ]
-    own_areas = [areas[measure, ranking] for ranking in RANKINGS if (measure, ranking) in areas]
+    own_areas = []
+    for ranking in RANKINGS:
+        if (measure, ranking) in areas:
+            own_areas.append(areas[measure, ranking])
+
     text = ", scored again ".join(number(area, min(0.5, abs(area))) for area in own_areas)
     chart = charts.layered(marks, 190, f"Loss while heads are removed by {measure}")
     return Panel(chart, f"{capital(measure_name(measure))} · area {text}", width=270, narrowest=150)

@@ -83,10 +83,10 @@ def control_ranges(run: FinishedRun) -> Mapping[Layer, ControlRange]:
         return {}
     groups = run.untrained.dropna(subset=["value"]).groupby(["kind", "layer", "measure"])["value"]
     found: pd.DataFrame = groups.agg(["mean", "min", "max", "std"])
-    return {
-        key: ControlRange(*map(float, row))
-        for key, row in zip(found.index, found.to_numpy(), strict=True)
-    }
+    ranges: dict[Layer, ControlRange] = {}
+    for key, row in zip(found.index, found.to_numpy(), strict=True):
+        ranges[key] = ControlRange(*map(float, row))
+    return ranges
 
 
 def untrained_models(run: FinishedRun) -> int:
@@ -103,13 +103,18 @@ def untrained_table(run: FinishedRun) -> Table | None:
     for (measure, kind), part in run.heads.dropna(subset=["value"]).groupby(
         ["measure", "kind"], sort=False
     ):
-        pairs = [
-            (row["value"], known.get((str(kind), row["layer"], str(measure))))
-            for row in part.to_dict("records")
-        ]
-        both = [(value, control) for value, control in pairs if control is not None]
+        pairs = []
+        for row in part.to_dict("records"):
+            pairs.append((row["value"], known.get((str(kind), row["layer"], str(measure)))))
+
+        both = []
+        for value, control in pairs:
+            if control is not None:
+                both.append((value, control))
+
         if both:
             rows.append((str(measure), str(kind), both))
+
     columns: Columns = {
         "score": lambda row: measure_name(row[0]),
         "heads": lambda row: KIND_NAMES[row[1]],
@@ -175,6 +180,7 @@ def drawn_measures(names: Iterable[str]) -> list[str]:
     families: dict[str, list[str]] = {}
     for name in sorted(set(names)):
         families.setdefault(name.split(".")[0], []).append(name)
+
     drawn = []
     for family in FAMILIES:
         members = families.pop(family, [])
@@ -199,11 +205,11 @@ def score_maps(run: FinishedRun) -> list[Figure]:
         subset=["value"]
     )
     known = control_ranges(run)
-    return [
-        _figure(found[found["kind"] == kind], kind, known)
-        for kind in KIND_NAMES
-        if kind in set(found["kind"])
-    ]
+    figures: list[Figure] = []
+    for kind in KIND_NAMES:
+        if kind in set(found["kind"]):
+            figures.append(_figure(found[found["kind"] == kind], kind, known))
+    return figures
 
 
 def ranks(table: pd.DataFrame) -> pd.Series[int]:
@@ -306,6 +312,7 @@ def _score_grid(
             facts[head]["untrained"] = control.text(top)
             if control.holds(row["value"]):
                 like.add(head)
+
     heads = HeadMap.smallest(values)
     scale = Scale(0, top)
     framed = frozenset(like)
@@ -388,6 +395,7 @@ def apart_table(run: FinishedRun) -> Table | None:
     rows = []
     for kind, part in both.groupby("kind", sort=False):
         rows.append((KIND_NAMES[str(kind)], *_apart(part)))
+
     columns: Columns = {
         "kind": lambda row: row[0],
         "rank correlation within layers": lambda row: number(row[1], 0.5),
@@ -403,7 +411,10 @@ def _apart(part: pd.DataFrame) -> tuple[float, str]:
     layers = part.groupby("layer")
     order = layers[["value_one", "value_other"]].rank(ascending=False)
     size = layers["head"].transform("size")
-    inside = [one["value_one"].corr(one["value_other"]) for _, one in order.groupby(part["layer"])]
+    inside = []
+    for _, one in order.groupby(part["layer"]):
+        inside.append(one["value_one"].corr(one["value_other"]))
+
     gap = (order["value_one"] - order["value_other"]).abs() / (size - 1).clip(lower=1)
     far = part.assign(one=order["value_one"], other=order["value_other"], size=size)
     far = far.loc[gap[gap >= FAR].sort_values(ascending=False, kind="stable").index[:3]]
@@ -421,10 +432,12 @@ def pooled_table(run: FinishedRun) -> Table | None:
         found = []
         for name in (measure, f"{measure}.pooled"):
             found.append(of_measure(run, name).set_index(["kind", "layer", "head"]))
+
         steps, pooled = (part["value"] for part in found)
         steps = steps.reindex(pooled.index).dropna()
         if len(steps) > 1:
             rows.append((measure, steps, pooled, (pooled - steps).abs().dropna().idxmax()))
+
     columns: Columns = {
         "rule": lambda row: measure_name(row[0]),
         "rank correlation": lambda row: number(row[2].rank().corr(row[1].rank()), 0.5),
@@ -440,7 +453,10 @@ def conservation_table(run: FinishedRun) -> Table | None:
     if run.lrp is None:
         return None
     parts = run.lrp.dropna(subset=["value"]).groupby(["measure", "mode"], sort=False)
-    rows = [(measure, mode, part.set_index("what")["value"]) for (measure, mode), part in parts]
+    rows = []
+    for (measure, mode), part in parts:
+        rows.append((measure, mode, part.set_index("what")["value"]))
+
     columns: Columns = {"rule": lambda row: f"{measure_name(str(row[0]))}, {row[1]}"}
     columns |= {title: partial(_went, what) for what, title in RELEVANCE.items()}
     return table("Where relevance went", rows, columns, code=lambda row: str(row[0]))
@@ -477,6 +493,7 @@ def _effects(
             "sure": row["sure"],
             "gain": row["gain"],
         }
+
     low, high = (signed(end, digits) for end in (found["change"].min(), found["change"].max()))
     return {
         "kind": (kind := str(found["kind"].iloc[0])),
@@ -506,6 +523,7 @@ def alone_table(run: FinishedRun) -> Table | None:
     best: dict[int, dict[str, Any]] = {}
     for row in found.to_dict("records"):
         best.setdefault(row["layer"], {}).setdefault(row["kind"], row)
+
     columns: Columns = {
         "layer": str,
         **{KIND_NAMES[kind]: partial(_alone, best, kind) for kind in KINDS},

@@ -101,8 +101,16 @@ def _why(run: FinishedRun) -> str:
     if run.full is None:
         return "no full model"
     limit = _limit(run)
-    losses = [_lost(run, model) for model in run.pruned if model["method"] != RANDOM]
-    known = [loss for loss in losses if loss is not None]
+    losses = []
+    for model in run.pruned:
+        if model["method"] != RANDOM:
+            losses.append(_lost(run, model))
+
+    known = []
+    for loss in losses:
+        if loss is not None:
+            known.append(loss)
+
     if limit is not None and known and min(known) > limit:
         return "over the limit"
     if run.facts.get("unsettled"):
@@ -130,6 +138,7 @@ def _tiles(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
                     " → ".join(map(write, both)),
                 )
             )
+
     quality = run.quality
     both = _both(full, chosen, run.part + run.quality.measure)
     measure = run.part + quality.change
@@ -178,7 +187,10 @@ def cost(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
     quality = run.quality
     facts = list[Fact]()
     tuned = models.model_rows(run.models[run.models.index == models.against(chosen, "fine-tuned")])
-    others = [("to equal further training without pruning", one, TUNED, P_TUNED) for one in tuned]
+    others = []
+    for one in tuned:
+        others.append(("to equal further training without pruning", one, TUNED, P_TUNED))
+
     for label, other, end, p in [*others, ("to the untouched full model", full, "", P)]:
         measure = part + quality.change + end
         if both := _both(other, chosen, part + quality.measure):
@@ -199,12 +211,17 @@ def choice(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
     for model in run.pruned:
         if model["method"] != RANDOM or chosen["method"] == RANDOM:
             tried.append(model)
+
     losses = {}
     for model in tried:
         lost = _lost(run, model)
         if lost is not None:
             losses[model["setting"]] = lost
-    measured = [model for model in tried if model["setting"] in losses]
+
+    measured = []
+    for model in tried:
+        if model["setting"] in losses:
+            measured.append(model)
 
     # Is it the model of the fewest heads among those within the limit?
     own = losses.get(chosen["setting"])
@@ -213,6 +230,7 @@ def choice(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
     for model in measured:
         if limit is None or losses[model["setting"]] <= limit + 1e-5:
             fits.append(_heads(run, model))
+
     fewest = own is not None and left == min(fits, default=None)
     why = f", the fewest{'' if limit is None else ' within the limit'}" if fewest else ""
 
@@ -236,6 +254,7 @@ def choice(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
         if alike and model["kept"] < chosen["kept"]:
             moved = signed(-quality.better * losses[model["setting"]])
             smaller.append(f"{moved}{quality.unit} with {model['kept']}")
+
     if fewest and smaller:
         facts.append(("Fewer heads, on dev", " · ".join(smaller), ""))
 
@@ -257,6 +276,7 @@ def _left(run: FinishedRun, chosen: Model) -> list[Fact]:
         parts = []
         for kept, total in zip(left, counts, strict=True):
             parts.append(str(kept) if alike else f"{kept} of {total}")
+
         text = f"{sum(left)} of {sum(counts)} heads; layer by layer {' · '.join(parts)}"
         facts.append((capital(KIND_NAMES[kind]), text + (f" of {counts[0]}" if alike else ""), ""))
     return facts
@@ -301,6 +321,7 @@ def provenance(run: FinishedRun) -> dict[str, Any]:
     for name, fact in run.facts.items():
         if name not in ("settings", "notes", "doubts"):
             facts[name] = fact
+
     groups = [
         ("Signature", _written_settings(facts.pop("signature", None))),
         ("Versions", _written_settings(facts.pop("versions", None))),
@@ -317,10 +338,11 @@ def _summed(seconds: Mapping[str, float] | None) -> Mapping[str, float] | None:
     tasks: dict[str, list[float]] = {}
     for name, taken in seconds.items():
         tasks.setdefault(name.partition("/")[0], []).append(taken)
-    return {
-        f"{task} ({len(part)})" if len(part) > 1 else task: sum(part)
-        for task, part in tasks.items()
-    }
+
+    sums: dict[str, float] = {}
+    for task, part in tasks.items():
+        sums[f"{task} ({len(part)})" if len(part) > 1 else task] = sum(part)
+    return sums
 
 
 def _written_settings(
@@ -330,8 +352,15 @@ def _written_settings(
     if value is None:
         return []
     if isinstance(value, Mapping):
-        inner = [(f"{name}.{key}" if name else str(key), below) for key, below in value.items()]
-        return [pair for key, below in inner for pair in _written_settings(below, key, number)]
+        inner = []
+        for key, below in value.items():
+            inner.append((f"{name}.{key}" if name else str(key), below))
+
+        pairs: list[tuple[str, str]] = []
+        for key, below in inner:
+            for pair in _written_settings(below, key, number):
+                pairs.append(pair)
+        return pairs
     if isinstance(value, str):
         return [(name, value)]
     return [
@@ -368,6 +397,7 @@ def kept_table(mask: HeadMask) -> str:
             site = Site(kind, layer)
             is_there = site in mask.heads.sites
             line.append(f"{len(mask.of(site))} of {mask.heads.count(site)}" if is_there else "")
+
         lines.append(line)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -383,7 +413,10 @@ def sections(run: FinishedRun, model: Model) -> list[tuple[str, str]]:
             groups += [("How it was chosen", fact_rows(choice(run, full, model)))]
     groups.append(("How it was made", made(run, model)))
     doubts = (run.facts.get("doubts") or {}).get(model["setting"]) or []
-    found = [(title, card_table(rows)) for title, rows in groups if rows]
+    found = []
+    for title, rows in groups:
+        if rows:
+            found.append((title, card_table(rows)))
     return [*found, ("Doubts", "\n".join(f"- {line}" for line in doubts))] if doubts else found
 
 
@@ -400,11 +433,11 @@ def made(run: FinishedRun, model: Model) -> Rows:
     """Method, texts by name, seed, signature and versions."""
     settings = (run.facts.get("settings") or {}).get(model["setting"]) or {}
     signature: Mapping[str, Any] = run.facts.get("signature") or {}
-    rows = [
-        (name, words(settings[name]))
-        for name in MADE
-        if settings.get(name) not in (None, False, [])
-    ]
+    rows = []
+    for name in MADE:
+        if settings.get(name) not in (None, False, []):
+            rows.append((name, words(settings[name])))
+
     rows += [(f"{split} text", name) for split, name in texts(run).items()]
     rows += [
         (f"signature: {name}", words(known))
@@ -417,6 +450,7 @@ def made(run: FinishedRun, model: Model) -> Rows:
             if run.facts.get(name)
             else []
         )
+
     versions: Mapping[str, Any] = run.facts.get("versions") or {}
     return [
         *rows,

@@ -139,6 +139,8 @@ class Evaluate(Step, stage="evaluate", name_format="evaluate/{0.split}/{0.varian
     value, low, high), `signatures`, and `against`: (value, low, high, p) by name.
     """
 
+    VERSION = 2  # p of few sentences
+
     split: Split
     variant: Variant
     answer: Answer

@@ -192,6 +192,8 @@ class MeasureInteractions(
 ):
     """interactions.csv: what pairs of heads cost together, beyond what they cost alone."""
 
+    VERSION = 2  # p of few sentences
+
     def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
 
@@ -261,7 +263,7 @@ class Judge(Step, stage="score", name_format="judge", distributed=True, late_in_
 class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=True):
     """The tables of roles/, where the plan names a treebank or takes the embedded corpus, with their controls."""
 
-    VERSION = 2  # more roles of language models
+    VERSION = 3  # p of few sentences
 
     def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
@@ -354,7 +356,7 @@ class Rescore(Step, stage="evaluate", name_format="rescored/{0.variant.name}", d
     numbers of the full model."""
 
     variant: Variant
-    VERSION = 2
+    VERSION = 3  # p of few sentences
 
     def dependencies(self, run: Run) -> list[Step]:
         return [prune_step(self.variant)]

@@ -363,8 +363,10 @@ SWEEPS: dict[str, type[Sweep]] = {"gates": GateSweep, "top-k": TopKSweep, "greed
 
 def method_of(data: Any) -> str:
     """The method of a section: its class."""
-    method: str = data.get("method", "gates") if isinstance(data, dict) else data.method
-    return method
+    if isinstance(data, dict):
+        return str(data.get("method", "gates"))
+    # What is no section at all is refused as one of gates.
+    return str(getattr(data, "method", "gates"))
 
 
 AnySweep = Annotated[

@@ -11,7 +11,7 @@ import torch
 from accelerate import PartialState
 
 from headwise.progress import Report, silent
-from headwise.tasks.objective import IGNORED
+from headwise.training.token_batches import IGNORED
 
 if TYPE_CHECKING:
     from headwise.tasks.task import Task

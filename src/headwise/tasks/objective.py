@@ -4,12 +4,15 @@ A batch has the inputs of the model's forward (`input_ids` B S, `attention_mask`
 `decoder_input_ids` B T; images and sound have other inputs, and `places` B S, where the encoder has a position),
 `labels` (B T: the token that the logits at each position predict, or IGNORED; B 1 for a classifier: the class) and
 perhaps `rows` (the row of each sentence in the text). Labels are at the positions of their logits, not shifted.
+
+Training has a loss of its own, which `training/loss.py` compares with this one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +22,11 @@ from headwise.attention import classifies, device_of
 from headwise.attention.discover import output_of
 from headwise.attention.output import few_logits, projection
 from headwise.errors import HeadwiseError
+from headwise.training.token_batches import IGNORED
 
-IGNORED = -100
 CHUNK = 1 << 26  # logits that are copied together
+
+OURS = ("rows", "labels", "places")  # of a batch, which the model does not get
 
 Places = tuple[Tensor, Tensor]  # of predicted tokens: their sentences and positions
 
@@ -48,17 +53,17 @@ def on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor
                 f"Sentence {int(blank.nonzero()[0, 0])} of a batch has no token: leave blank lines out of the text."
             )
     device = device_of(model)
-    tensors = {
-        name: tensor.clone() if tensor.is_inference() else tensor for name, tensor in batch.items()
-    }
-    return {name: tensor.to(device) for name, tensor in tensors.items()}
+    tensors = {}
+    for name, tensor in batch.items():
+        if tensor.is_inference():
+            tensor = tensor.clone()
+        tensors[name] = tensor.to(device)
+    return tensors
 
 
 def inputs_of(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What the model's forward gets of a batch."""
-    return {
-        name: tensor for name, tensor in batch.items() if name not in ("rows", "labels", "places")
-    }
+    return {name: tensor for name, tensor in batch.items() if name not in OURS}
 
 
 def source_places(batch: Mapping[str, Tensor]) -> Tensor:
@@ -73,9 +78,9 @@ def predicts(model: nn.Module) -> bool:
 
 def predict(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     """The logits B T V of one forward; those of classes are B 1 V. Raises HeadwiseError for a model without."""
-    logits: Tensor | None = (
-        getattr(output_of(model, inputs_of(batch)), "logits", None) if predicts(model) else None
-    )
+    logits: Tensor | None = None
+    if predicts(model):
+        logits = getattr(output_of(model, inputs_of(batch)), "logits", None)
     if logits is None:
         raise HeadwiseError(
             f"{type(model).__name__} predicts no words, so its heads cannot be scored by what it predicts: "
@@ -99,22 +104,19 @@ def losses_of(
     A model that does more with its logits than headwise knows computes them all: in each batch a few of its own logits
     are compared with ours.
     """
-    labels, head = batch["labels"], model.get_output_embeddings() if predicts(model) else None  # type: ignore[operator]
-    words: int = getattr(head, "out_features", 0)
+    labels = batch["labels"]
+    words = vocabulary_of(model)
     if labels.numel() * words <= CHUNK:
         return sentence_losses(predict(model, batch), labels, places)
     with few_logits(model) as seen:
         own = predict(model, batch)
     states = seen[0]
     project = projection(model, states.device)
-    if (
-        project is None
-        or len(seen) > 1
-        or not same_logits(project(states[:1, : own.shape[1]]), own)
-    ):
+    if project is None or len(seen) > 1:
         return sentence_losses(predict(model, batch), labels, places)
-    asked = asked_places(labels) if places is None else places
-    sentences, positions = asked
+    if not same_logits(project(states[:1, : own.shape[1]]), own):
+        return sentence_losses(predict(model, batch), labels, places)
+    sentences, positions = asked_places(labels) if places is None else places
     # several chunks are in memory at once: logits, their exponentials, gradients
     size = max(1, CHUNK // 4 // words)
 
@@ -123,15 +125,20 @@ def losses_of(
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return nn.functional.cross_entropy(wide, gold, reduction="none")
 
-    keep = states.requires_grad and torch.is_grad_enabled()
-    parts = [
-        checkpoint(lost, states[part], labels[part], use_reentrant=False, preserve_rng_state=False)
-        if keep
-        else lost(states[part], labels[part])
-        for part in zip(*(each.split(size) for each in (sentences, positions)), strict=True)
-    ]
+    if states.requires_grad and torch.is_grad_enabled():
+        lost = partial(checkpoint, lost, use_reentrant=False, preserve_rng_state=False)
+    parts = []
+    for chunk in zip(sentences.split(size), positions.split(size), strict=True):
+        parts.append(lost(states[chunk], labels[chunk]))
     summed = torch.cat(parts)
     return summed.new_zeros(len(labels)).index_add(0, sentences, summed)
+
+
+def vocabulary_of(model: nn.Module) -> int:
+    """How many words a model predicts from one output layer; 0 for another sort of model."""
+    head = model.get_output_embeddings() if predicts(model) else None  # type: ignore[operator]
+    words: int = getattr(head, "out_features", 0)
+    return words
 
 
 def same_logits(ours: Tensor, theirs: Tensor) -> bool:
@@ -148,15 +155,14 @@ def sentence_losses(logits: Tensor, labels: Tensor, places: Places | None = None
     places: `asked_places(labels)`, where they are known. Without gradients the logits are copied CHUNK at a time.
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
-    asked = asked_places(labels) if places is None else places
-    size = max(1, len(asked[0]) if logits.requires_grad else CHUNK // logits.shape[-1])
-    lost = torch.cat(
-        [
-            nn.functional.cross_entropy(logits[part].to(wide), labels[part], reduction="none")
-            for part in zip(*(each.split(size) for each in asked), strict=True)
-        ]
-    )
-    return lost.new_zeros(len(labels)).index_add(0, asked[0], lost)
+    sentences, positions = asked_places(labels) if places is None else places
+    size = max(1, len(sentences) if logits.requires_grad else CHUNK // logits.shape[-1])
+    parts = []
+    for chunk in zip(sentences.split(size), positions.split(size), strict=True):
+        gold = labels[chunk]
+        parts.append(nn.functional.cross_entropy(logits[chunk].to(wide), gold, reduction="none"))
+    lost = torch.cat(parts)
+    return lost.new_zeros(len(labels)).index_add(0, sentences, lost)
 
 
 def asked_tokens(labels: Tensor) -> Tensor:

@@ -15,14 +15,8 @@ from torch import Tensor
 from headwise.attention import AttentionCall, capture, evaluating, start_token
 from headwise.attention.discover import output_of
 from headwise.errors import HeadwiseError
-from headwise.tasks.objective import (
-    IGNORED,
-    asked_tokens,
-    inputs_of,
-    on_device,
-    predict,
-    sentence_losses,
-)
+from headwise.tasks.objective import asked_tokens, inputs_of, on_device, predict, sentence_losses
+from headwise.training.token_batches import IGNORED
 
 if TYPE_CHECKING:
     from headwise.tasks.task import Task
@@ -63,12 +57,14 @@ class OwnBatches:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all tensors and their names."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for batch in self.given:
             for name, tensor in sorted(batch.items()):
-                found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-                found.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        return found.hexdigest()
+                digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+                digest.update(
+                    tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+                )
+        return digest.hexdigest()
 
     def batches(self, hide: bool = True) -> Iterator[dict[str, Any]]:
         start = 0

@@ -72,13 +72,11 @@ class Labelled:
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Rows by index; −1 is the first row without its label."""
         places = self.rows[np.maximum(indices, 0)]
-        ids, labels = (
-            self.dataset[places]["ids"],
-            np.where(np.less(indices, 0), IGNORED, self.classes[places]),
-        )
-        return [
-            {"ids": row, "label": label} for row, label in zip(ids, labels.tolist(), strict=True)
-        ]
+        labels = np.where(np.less(indices, 0), IGNORED, self.classes[places])
+        rows = []
+        for ids, label in zip(self.dataset[places]["ids"], labels.tolist(), strict=True):
+            rows.append({"ids": ids, "label": label})
+        return rows
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return self.__getitems__([index])[0]
@@ -112,7 +110,8 @@ class LabelledCollator:
     """Makes tensors of rows of `Labelled`, padded to the shape for their number."""
 
     def __init__(self, fill: int, shapes: Sequence[tuple[int, int]] = ()) -> None:
-        self.fill, self.length = fill, {rows: length for length, rows in shapes}
+        self.fill = fill
+        self.length = {rows: length for length, rows in shapes}
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> Batch:
         length = self.length.get(len(rows))
@@ -125,8 +124,8 @@ class LabelledCollator:
 
 def padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """The token of positions that are padding: causal classifiers find the end of a text by the model's own."""
-    found: Any = getattr(model.config.get_text_config(), "pad_token_id", None)
-    return filler(tokenizer) if found is None else int(found)
+    own: Any = getattr(model.config.get_text_config(), "pad_token_id", None)
+    return filler(tokenizer) if own is None else int(own)
 
 
 def classes_of(text: LabelledText, model: PreTrainedModel) -> np.ndarray:
@@ -159,7 +158,8 @@ def summed_class_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) ->
 
 def refuse_other_class_loss(model: PreTrainedModel) -> None:
     """Raise HeadwiseError for a model whose own loss of two short texts is another than that of its classes."""
-    kind, config = type(model).__name__, model.config
+    kind = type(model).__name__
+    config = model.config
     before = config.problem_type
     words = (
         torch.arange(12, device=device_of(model)).view(2, 6)
@@ -175,8 +175,8 @@ def refuse_other_class_loss(model: PreTrainedModel) -> None:
     labels = torch.arange(2, device=device_of(model)) % config.num_labels
     try:
         with evaluating(model), torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            found = output_of(model, {**inputs, "labels": labels})
-            ours = summed_class_loss(found.logits, labels[:, None]) / 2
+            output = output_of(model, {**inputs, "labels": labels})
+            ours = summed_class_loss(output.logits, labels[:, None]) / 2
     except (ValueError, RuntimeError, IndexError) as error:
         raise HeadwiseError(
             f"This {kind} gives no loss for two texts with classes ({' '.join(str(error).split())[:200]}). A causal "
@@ -184,13 +184,12 @@ def refuse_other_class_loss(model: PreTrainedModel) -> None:
         ) from None
     finally:
         config.problem_type = before
-    within = 1e-4 if found.logits.dtype in (torch.float32, torch.float64) else 2e-2
-    if (
-        config.num_labels < 2
-        or not abs(float(ours - found.loss)) <= within * abs(float(found.loss)) + within
-    ):
+    within = 1e-4 if output.logits.dtype in (torch.float32, torch.float64) else 2e-2
+    theirs = float(output.loss)
+    near = abs(float(ours - output.loss)) <= within * abs(theirs) + within
+    if config.num_labels < 2 or not near:
         raise HeadwiseError(
             f"This {kind} does not predict one class of several (it has {config.num_labels} labels): its own loss is "
-            f"{float(found.loss):.4g} where that of classes is {float(ours):.4g}, so its heads cannot be scored or "
+            f"{theirs:.4g} where that of classes is {float(ours):.4g}, so its heads cannot be scored or "
             "gated by labels."
         )

@@ -48,14 +48,15 @@ class Lines:
         causal: bool,
         stride: int | None = None,
     ) -> None:
-        self.tokenizer, self.causal = tokenizer, causal
+        self.tokenizer = tokenizer
+        self.causal = causal
         self.special = set(tokenizer.all_special_ids)
         self.length = max_length
         self.stride = max_length if stride is None else stride
 
         def ids(rows: dict[str, list[str]]) -> dict[str, list[Any]]:
-            found = tokenizer(rows["text"])["input_ids"]
-            return {"ids": found, "askable": [self.askable(row) for row in found]}
+            tokens = tokenizer(rows["text"])["input_ids"]
+            return {"ids": tokens, "askable": [self.askable(row) for row in tokens]}
 
         self.dataset: Dataset = text.dataset.map(
             ids,
@@ -92,7 +93,9 @@ class Lines:
         return len(self.rows)
 
     def askable(self, row: Sequence[int]) -> bool:
-        return len(row) > 1 if self.causal else any(token not in self.special for token in row)
+        if self.causal:
+            return len(row) > 1
+        return not self.special.issuperset(row)
 
     def batches(
         self, tokens: int = 4096, seed: int = 0, hide: bool = True
@@ -170,7 +173,8 @@ class Packed:
         causal: bool,
         cache: Path | None = None,
     ) -> None:
-        self.causal, self.special = causal, set(tokenizer.all_special_ids)
+        self.causal = causal
+        self.special = set(tokenizer.all_special_ids)
         if not causal:
             refuse_maskless(tokenizer)
         end: Any = tokenizer.eos_token_id
@@ -199,11 +203,14 @@ class Packed:
     def __getitem__(self, index: int) -> dict[str, Any]:
         epoch, place = divmod(max(index, 0), len(self))
         tokens = self.stream.slice(place * self.length, self.length + 1).to_numpy()
-        row, follow = tokens[: self.length], tokens[1:]
-        hidden: Any = (
-            [] if self.causal or index < 0 else to_hide(row.tolist(), self.special, (epoch, place))
-        )
-        return {"ids": row, "next": follow[:0] if index < 0 else follow, "hidden": hidden}
+        row = tokens[: self.length]
+        follow = tokens[1:]
+        hidden: Any = []
+        if index < 0:
+            follow = follow[:0]
+        elif not self.causal:
+            hidden = to_hide(row.tolist(), self.special, (epoch, place))
+        return {"ids": row, "next": follow, "hidden": hidden}
 
     def sampler(self, tokens: int, seed: int, multiple: int) -> TokenBatches:
         return (TokenBatches if self.causal else EpochBatches)(self, tokens, seed, multiple)
@@ -216,10 +223,8 @@ class Packed:
     def once(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
     ) -> Iterator[Batch]:
-        rows, collate = (
-            max(1, tokens // self.length),
-            PackedCollator(tokenizer, self.length, self.causal),
-        )
+        rows = max(1, tokens // self.length)
+        collate = PackedCollator(tokenizer, self.length, self.causal)
         for start in range(0, len(self), rows):
             yield collate(self.__getitems__(range(start, min(start + rows, len(self)))))
 
@@ -229,14 +234,17 @@ class EpochBatches(TokenBatches):
 
     def __iter__(self) -> Iterator[list[int]]:
         for rows in super().__iter__():
-            yield [row if row < 0 else row + self.epoch * len(self.lengths) for row in rows]
+            first = self.epoch * len(self.lengths)
+            yield [row if row < 0 else first + row for row in rows]
 
 
 class PackedCollator:
     """Makes tensors B S of rows of `Packed`; labels are at the positions of their logits."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, length: int, causal: bool) -> None:
-        self.fill, self.length, self.causal = filler(tokenizer), length, causal
+        self.fill = filler(tokenizer)
+        self.length = length
+        self.causal = causal
         self.mask: Any = tokenizer.mask_token_id
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> Batch:

@@ -5,12 +5,17 @@ The model's own forward runs up to its output layer; the loss is label-smoothed 
 Positions × vocabulary is the largest tensor of a small translation model. Here the states are projected in chunks, and
 the forward pass also computes each chunk's gradient, while its softmax is in the cache. On CPU only target positions
 are projected; finding them would make the processor wait for a GPU, which projects padding as well.
+
+Scores have a loss of their own, by sentence (`tasks/objective.py`). Both read the output layer by `attention/output.py`.
+One loss for both would change numbers: this one computes its gradient, also of the weights, with the sum; that one is
+the cross-entropy of the model's own logits wherever they fit into memory. They differ in the last bits: in float32 by
+up to 1.4e-7 of the largest gradient.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,14 +26,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headwise.attention import classifies, device_of, evaluating
 from headwise.attention.discover import output_of, without_cache
 from headwise.attention.offload import loaded
-from headwise.attention.output import constants
+from headwise.attention.output import constants, states_before
 from headwise.errors import HeadwiseError
 from headwise.training.labelled import refuse_other_class_loss, summed_class_loss
 from headwise.training.token_batches import IGNORED, TrainingData
 
-CHUNK = (
-    256  # positions projected at once on CPU; the last chunk is padded, so that there is one shape
-)
+# positions projected at once on CPU; the last chunk is padded, so that there is one shape
+CHUNK = 256
 LOGITS = 2**26  # logits at once elsewhere: 256 MB in float32
 
 
@@ -58,7 +62,8 @@ class FusedCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=wide) if ctx.needs_input_grad[1] else None
         grad_bias = weight.new_zeros(words, dtype=wide) if ctx.needs_input_grad[2] else None
         for start in range(0, len(labels), size):
-            chunk, gold = states[start : start + size], labels[start : start + size, None]
+            chunk = states[start : start + size]
+            gold = labels[start : start + size, None]
             real = (gold != IGNORED).to(wide)
             gold = gold.clamp_min(0)
             logits = (chunk @ weight.t()).to(wide)
@@ -70,7 +75,8 @@ class FusedCrossEntropy(torch.autograd.Function):
                 1 - (logits / cap).square() if cap is not None and grad_states is not None else None
             )
             norm = torch.logsumexp(logits, -1, keepdim=True)
-            hit, mean = norm - logits.gather(1, gold), norm - logits.mean(1, keepdim=True)
+            hit = norm - logits.gather(1, gold)
+            mean = norm - logits.mean(1, keepdim=True)
             total += ((1 - smoothing) * hit + smoothing * mean).mul_(real).sum()
             if grad_states is None:
                 continue
@@ -120,16 +126,21 @@ def summed_loss(
     With autocast the projection has autocast's dtype. Gradients are computed only with autograd on.
     """
     device = states.device.type
-    chosen, gold = (target_positions if device == "cpu" else all_positions)(
-        states.flatten(0, 1), labels.flatten()
-    )
-    size = CHUNK if device == "cpu" else max(CHUNK, LOGITS // len(weight))
+    chosen = states.flatten(0, 1)
+    gold = labels.flatten()
+    size = max(CHUNK, LOGITS // len(weight))
+    if device == "cpu":
+        chosen, gold = target_positions(chosen, gold)
+        size = CHUNK
+    if bias is not None:
+        bias = bias.flatten()
     if not torch.is_grad_enabled():
-        weight, bias = weight.detach(), None if bias is None else bias.detach()
-    bias = None if bias is None else bias.flatten()
+        weight = weight.detach()
+        bias = None if bias is None else bias.detach()
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-        chosen, weight = chosen.to(dtype), weight.to(dtype)
+        chosen = chosen.to(dtype)
+        weight = weight.to(dtype)
     with torch.autocast(device, enabled=False):
         loss: Tensor = FusedCrossEntropy.apply(  # type: ignore[no-untyped-call]
             chosen, weight, bias, gold, smoothing, cap, size
@@ -145,11 +156,6 @@ def target_positions(states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return states.index_select(0, torch.cat([where, where.new_zeros(fill)])), gold
 
 
-def all_positions(states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """States N M and labels N as they are."""
-    return states, labels
-
-
 @contextlib.contextmanager
 def loss_forward(
     model: PreTrainedModel,
@@ -163,8 +169,11 @@ def loss_forward(
     that of the model's logits on a small batch: when the model does more after that layer than to add a bias or to cap
     the logits, or when a classifier's own loss is another.
     """
-    stock, own, head = model.forward, vars(model).get("forward"), model.get_output_embeddings()
-    uncached, classes = without_cache(model), classifies(model)
+    stock = model.forward
+    own = vars(model).get("forward")
+    head = model.get_output_embeddings()
+    uncached = without_cache(model)
+    classes = classifies(model)
 
     def summed(labels: Tensor, smoothing: float, **inputs: Tensor) -> Tensor:
         if classes:
@@ -177,7 +186,9 @@ def loss_forward(
         if before:
             before()
         loss = summed(labels, smoothing, **inputs)
-        return loss + extra() * (labels != IGNORED).sum() if extra and model.training else loss
+        if extra and model.training:
+            loss = loss + extra() * (labels != IGNORED).sum()
+        return loss
 
     if classes:
         refuse_other_class_loss(model)
@@ -193,29 +204,6 @@ def loss_forward(
             model.forward = own  # a hook that was there before
 
 
-class AtHead(Exception):
-    """Ends a forward where the output layer would begin."""
-
-
-def states_before(
-    head: nn.Module, forward: Callable[..., Any], inputs: Mapping[str, Any]
-) -> Tensor:
-    """What a forward gives to the output layer: B T M."""
-    states: list[Tensor] = []
-
-    def stop(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-        states.append(given[0])
-        raise AtHead
-
-    hook = head.register_forward_pre_hook(stop)
-    try:
-        with contextlib.suppress(AtHead):
-            forward(**inputs)
-    finally:
-        hook.remove()
-    return states[0]
-
-
 def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., Tensor]) -> None:
     """Compare the loss without logits with that of the model's logits, on two short sentences of any words."""
     kind = type(model).__name__
@@ -224,10 +212,8 @@ def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., T
             f"headwise trains models that predict words by one output layer: {kind} is none."
         )
     words = torch.arange(12, device=device_of(model)).view(2, 6)
-    sources, targets = (
-        words % model.get_input_embeddings().num_embeddings,
-        words.flip(1) % head.out_features,
-    )
+    sources = words % model.get_input_embeddings().num_embeddings
+    targets = words.flip(1) % head.out_features
     inputs = {"input_ids": sources, "attention_mask": (words != 5).long()}
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = targets
@@ -237,12 +223,12 @@ def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., T
         expected = nn.functional.cross_entropy(
             logits.flatten(0, 1).float(), labels.flatten(), reduction="sum"
         )
-        found = summed(labels, 0.0, **inputs)
+        ours = float(summed(labels, 0.0, **inputs))
     within = 1e-3 if logits.dtype in (torch.float32, torch.float64) else 2e-2
-    if not abs(float(found) - float(expected)) <= within * float(expected):
+    if not abs(ours - float(expected)) <= within * float(expected):
         raise HeadwiseError(
             f"{kind} cannot be trained: its loss is {float(expected):.6g} on a small batch, headwise computes "
-            f"{float(found):.6g}. It changes its logits in a way that headwise does not know, or they are not numbers."
+            f"{ours:.6g}. It changes its logits in a way that headwise does not know, or they are not numbers."
         )
 
 
@@ -250,15 +236,15 @@ def dev_loss(
     model: PreTrainedModel, data: TrainingData, tokenizer: PreTrainedTokenizerBase, tokens: int
 ) -> float:
     """Cross-entropy per target token in nats, without smoothing. Inside `loss_forward`."""
-    losses, count = list[Tensor](), 0
+    losses: list[Tensor] = []
+    count = 0
     with evaluating(model), torch.no_grad():
         for tensors in data.once(model, tokenizer, tokens):
             count += int((tensors["labels"] != IGNORED).sum())
-            batch = {
-                name: tensor.to(device_of(model))
-                for name, tensor in tensors.items()
-                if name != "rows"
-            }
+            batch = {}
+            for name, tensor in tensors.items():
+                if name != "rows":
+                    batch[name] = tensor.to(device_of(model))
             losses.append(model(**batch, smoothing=0.0))
     total: float = sum(torch.stack(losses).tolist())
     return total / count

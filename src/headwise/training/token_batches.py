@@ -77,14 +77,13 @@ class Encoded:
         cache: Path | None = None,
     ) -> None:
         def ids(rows: dict[str, list[str]]) -> dict[str, list[list[int]]]:
-            source, target = tokenizer(rows["source"]), tokenizer(text_target=rows["target"])
+            source = tokenizer(rows["source"])
+            target = tokenizer(text_target=rows["target"])
             return {"source": source["input_ids"], "target": target["input_ids"]}
 
         dataset = mapped(text, tokenizer, ids, cache)
-        self.source_lengths, self.target_lengths = (
-            lengths(dataset, "source"),
-            lengths(dataset, "target"),
-        )
+        self.source_lengths = lengths(dataset, "source")
+        self.target_lengths = lengths(dataset, "target")
         longest = np.maximum(self.source_lengths, self.target_lengths)
         self.rows = np.flatnonzero(longest <= max_length)
         self.longest = longest[self.rows]
@@ -103,12 +102,15 @@ class Encoded:
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, list[int]]]:
         """Rows by index; −1 is an empty row."""
         rows = self.dataset[[int(self.rows[i]) for i in indices if i >= 0]]
-        pairs = iter(zip(rows["source"], rows["target"], strict=True))
-        empty: tuple[list[int], list[int]] = ([], [])
-        return [
-            dict(zip(("source", "target"), next(pairs) if i >= 0 else empty, strict=True))
-            for i in indices
-        ]
+        sources = iter(rows["source"])
+        targets = iter(rows["target"])
+        pairs: list[dict[str, list[int]]] = []
+        for index in indices:
+            if index < 0:
+                pairs.append({"source": [], "target": []})
+            else:
+                pairs.append({"source": next(sources), "target": next(targets)})
+        return pairs
 
     def __getitem__(self, index: int) -> dict[str, list[int]]:
         return self.__getitems__([index])[0]
@@ -153,10 +155,8 @@ def key(text: StoredText, tokenizer: PreTrainedTokenizerBase) -> str:
     """A name for the ids of a text: a hash of the text and of the tokenizer."""
     model: Any = tokenizer
     if model.is_fast:
-        rules = json.loads(model.backend_tokenizer.to_str()) | {
-            "truncation": None,
-            "padding": None,
-        }  # of its last call
+        rules = json.loads(model.backend_tokenizer.to_str())
+        rules |= {"truncation": None, "padding": None}  # those of its last call do not matter
     else:
         rules = model.get_vocab()
     languages = [
@@ -183,8 +183,11 @@ class TokenBatches(Sampler[list[int]]):
     def __init__(
         self, data: TrainingData, tokens: int, seed: int, multiple: int = 1, shuffle: bool = True
     ) -> None:
-        self.seed, self.epoch, self.shuffle = seed, 0, shuffle
-        self.lengths, self.multiple = data.longest, multiple
+        self.seed = seed
+        self.epoch = 0
+        self.shuffle = shuffle
+        self.lengths = data.longest
+        self.multiple = multiple
         if data.longest.max() > tokens:
             raise HeadwiseError(
                 f"A batch of {tokens} tokens cannot hold the longest row ({data.longest.max()} tokens): "
@@ -201,27 +204,37 @@ class TokenBatches(Sampler[list[int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        count, left, below = 0, 0, 0
+        count = 0
+        left = 0  # rows that move up to the next bucket
+        below = 0
         for length, rows in self.shapes:
             left += int(((self.lengths > below) & (self.lengths <= length)).sum())
-            count, left, below = count + left // rows, left % rows, length
+            count += left // rows
+            left %= rows
+            below = length
         count += left > 0
         return count // self.multiple * self.multiple if self.shuffle else count
 
     def __iter__(self) -> Iterator[list[int]]:
         random = np.random.default_rng((self.seed, self.epoch))
         batches: list[list[int]] = []
-        left, below = np.empty(0, dtype=np.int64), 0
+        left = np.empty(0, dtype=np.int64)  # rows that move up to the next bucket
+        below = 0
         for length, rows in self.shapes:
-            here = np.flatnonzero((self.lengths > below) & (self.lengths <= length))
-            here = np.concatenate([left, random.permutation(here) if self.shuffle else here])
-            whole = len(here) // rows * rows
-            batches += [here[i : i + rows].tolist() for i in range(0, whole, rows)]
-            left, below = here[whole:], length
+            bucket = np.flatnonzero((self.lengths > below) & (self.lengths <= length))
+            if self.shuffle:
+                bucket = random.permutation(bucket)
+            bucket = np.concatenate([left, bucket])
+            whole = len(bucket) // rows * rows
+            for start in range(0, whole, rows):
+                batches.append(bucket[start : start + rows].tolist())
+            left = bucket[whole:]
+            below = length
         if len(left):
-            batches.append(left.tolist() + [-1] * (self.shapes[-1][1] - len(left)))
+            _, rows = self.shapes[-1]
+            batches.append(left.tolist() + [-1] * (rows - len(left)))
         if self.shuffle:
-            batches = [batches[i] for i in random.permutation(len(batches))]
+            batches = [batches[number] for number in random.permutation(len(batches))]
         yield from batches[: len(self)]
 
 
@@ -231,15 +244,17 @@ def batch_shapes(longest: np.ndarray, tokens: int) -> list[tuple[int, int]]:
     Lengths divide `tokens`, and each has at least one full batch; the last is that of the longest pair.
     """
     top = int(longest.max())
-    found: list[tuple[int, int]] = []
-    waiting, below = 0, 0
-    for length in [*(length for length in range(1, top) if tokens % length == 0), top]:
+    shapes: list[tuple[int, int]] = []
+    waiting = 0
+    below = 0
+    divisors = [length for length in range(1, top) if tokens % length == 0]
+    for length in [*divisors, top]:
         waiting += int(((longest > below) & (longest <= length)).sum())
         below = length
         if waiting >= tokens // length or length == top:
-            found.append((length, tokens // length))
+            shapes.append((length, tokens // length))
             waiting = 0
-    return found
+    return shapes
 
 
 class Collator:
@@ -249,7 +264,8 @@ class Collator:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, start: int, shapes: Sequence[tuple[int, int]] = ()
     ) -> None:
-        self.pad, self.start = int(tokenizer.pad_token_id), start
+        self.pad = int(tokenizer.pad_token_id)
+        self.start = start
         self.length = {rows: length for length, rows in shapes}
 
     def __call__(self, pairs: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
@@ -284,11 +300,9 @@ def batches(
     sampler = TokenBatches(data, max(tokens, int(data.longest.max())), seed=0, shuffle=False)
     collate = Collator(tokenizer, start, sampler.shapes)
     for indices in sampler:
-        rows, full = (
-            torch.tensor([int(data.rows[i]) for i in indices if i >= 0]),
-            torch.tensor(indices) >= 0,
-        )
-        yield {
-            **{name: tensor[full] for name, tensor in collate(data.__getitems__(indices)).items()},
-            "rows": rows,
-        }
+        full = torch.tensor(indices) >= 0
+        batch = {}
+        for name, tensor in collate(data.__getitems__(indices)).items():
+            batch[name] = tensor[full]
+        batch["rows"] = torch.tensor([int(data.rows[index]) for index in indices if index >= 0])
+        yield batch

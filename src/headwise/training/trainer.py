@@ -35,7 +35,7 @@ from transformers import (
 from transformers.trainer_callback import PrinterCallback, TrainerCallback, TrainerState
 
 from headwise.attention import Discovery, capture, device_of, evaluating, is_offloaded
-from headwise.attention.offload import own_weights, reloading
+from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError, WriteError
 from headwise.heads import Site, write_text
 from headwise.options import Training
@@ -267,7 +267,6 @@ def train_model(
     seconds it took (of interrupted runs, up to their last checkpoint, too) and the number of updates. Raises
     HeadwiseError as soon as a training or dev loss is not a number; what was trained since is not kept.
     """
-    own_weights(model)
     recipe, work = training.recipe, training.work
     arguments = training_arguments(training, keep, device_of(model))
     arguments.ddp_find_unused_parameters = (
@@ -363,8 +362,8 @@ def training_arguments(
 
 def checkpoints(work: Path) -> list[Path]:
     """The complete checkpoints, oldest first."""
-    found = (marker.parent for marker in work.glob(f"checkpoint-*/{MARKER}"))
-    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
+    folders = (marker.parent for marker in work.glob(f"checkpoint-*/{MARKER}"))
+    return sorted(folders, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
 def resume_point(work: Path) -> Path | None:
@@ -397,18 +396,18 @@ def tidy(state: TrainerState) -> str:
 def average(model: PreTrainedModel, work: Path, count: int) -> int:
     """Load the mean of the last `count` checkpoints into the model (Vaswani et al. 2017, section 6.1); returns their
     number."""
-    found = checkpoints(work)[-count:]
+    last = checkpoints(work)[-count:]
     total: dict[str, Tensor] = {}
     with in_float32(model):
-        for path in found:
+        for path in last:
             load_model(model, path / WEIGHTS, strict=False)
             for name, tensor in now(model).items():
                 wide = tensor.to("cpu", torch.float64, copy=True)  # not every device has float64
                 total[name] = total[name] + wide if name in total else wide
         dtypes = {name: tensor.dtype for name, tensor in now(model).items()}
-        mean = {name: (tensor / len(found)).to(dtypes[name]) for name, tensor in total.items()}
+        mean = {name: (tensor / len(last)).to(dtypes[name]) for name, tensor in total.items()}
         model.load_state_dict(mean, strict=not is_offloaded(model))
-    return len(found)
+    return len(last)
 
 
 def now(model: nn.Module) -> dict[str, Tensor]:

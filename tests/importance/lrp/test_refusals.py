@@ -13,7 +13,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
-from headwise.tasks.objective import IGNORED
+from headwise.training.token_batches import IGNORED
 from importance.asking import asking, broken, state, where, worded
 from importance.lrp.test_relevance import main, same, scored
 

@@ -19,7 +19,7 @@ from headwise.importance.lrp import relevance as module
 from headwise.importance.lrp.relevance import Mode, Relevance, Target, record_tape, relevance
 from headwise.importance.lrp.rules import RULES, Epsilon, Rule
 from headwise.importance.lrp.tape import Walk
-from headwise.tasks.objective import IGNORED
+from headwise.training.token_batches import IGNORED
 from importance.asking import asking, sentence, where, worded
 
 FAMILIES = (

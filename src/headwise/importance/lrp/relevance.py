@@ -25,7 +25,8 @@ from headwise.importance.measures import measure
 from headwise.importance.passes import Measurement
 from headwise.importance.processes import gather_values
 from headwise.importance.sums import SentenceSums, add_all, to_numpy
-from headwise.tasks.objective import IGNORED, differentiable, on_device, predict
+from headwise.tasks.objective import differentiable, on_device, predict
+from headwise.training.token_batches import IGNORED
 
 if TYPE_CHECKING:
     from headwise.model import Model
