@@ -10,7 +10,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -960,6 +962,11 @@ class TestStart:
                 "pruning.kinds=['decoder']",
                 "'pruning.kinds.0' is 'decoder', which does not fit: input should be",
             ),
+            ("model.decoder_layers=99999999", "less than or equal to 1000"),
+            ("model.vocabulary=10000000", "less than or equal to 1000000"),
+            ("model={encoder_layers=1000, width=65536}", "is the most that is trained here"),
+            ("pruning=['a']", "'pruning.0' is 'a', which does not fit"),
+            ("pruning=[3]", "'pruning.0' is 3, which does not fit"),
             ("model=$NOWHERE_AT_ALL/x", "$NOWHERE_AT_ALL"),
             ("epochs", "it should read key=value"),
         ],
@@ -967,7 +974,22 @@ class TestStart:
     def test_changes_of_a_plan(
         self, refused: Refused, tmp_path: Path, change: str, expected: str
     ) -> None:
-        assert expected in refused("demo", "--out", tmp_path / "out", "--set", change)
+        with quick_and_small():
+            assert expected in refused("demo", "--out", tmp_path / "out", "--set", change)
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize("content", [None, "no marks", b"\xff"])
+    def test_a_page_of_truth_is_checked_before_the_work(
+        self, refused: Refused, tmp_path: Path, content: str | bytes | None
+    ) -> None:
+        page = tmp_path / "page.md"
+        if isinstance(content, str):
+            page.write_text(content)
+        elif content is not None:
+            page.write_bytes(content)
+        expected = "has no '<!-- heads" if content == "no marks" else "cannot be read"
+        with quick_and_small():
+            assert expected in refused("truth", "--page", page, "--out", tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
     def test_other_options(
@@ -1056,6 +1078,26 @@ class TestText:
         assert not (tmp_path / "out" / "heads.csv").exists()
 
 
+@contextmanager
+def quick_and_small() -> Iterator[None]:
+    """Fails where what is done in the block takes 5 seconds, or 500 MB."""
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.process_time()
+    yield
+    assert time.process_time() - start < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 500_000
+
+
+def unsealed(model: str, folder: Path) -> Path:
+    """A copy of a model that another program saved, so that no sums say what its files were."""
+    shutil.copytree(model, folder)
+    (folder / "SHA256SUMS").unlink()
+    content = json.loads((folder / "config.json").read_text())
+    content.pop("headwise_sums", None)
+    (folder / "config.json").write_text(json.dumps(content))
+    return folder
+
+
 class TestModels:
     def test_nothing_there(self, refused: Refused, pairs: list[str], tmp_path: Path) -> None:
         assert "no config.json" in refused("score", tmp_path, *pairs, "--out", tmp_path / "out")
@@ -1117,6 +1159,104 @@ class TestModels:
         (bare / "config.json").write_text(json.dumps(config))
         assert "has no tokenizer" in refused("score", bare, *pairs, "--out", tmp_path / "out")
         assert "has no tokenizer" in refused("translate", bare, "--text", place / "dev.en")
+
+    @pytest.mark.parametrize(
+        ("file", "key", "value", "expected"),
+        [
+            (
+                "generation_config.json",
+                "decoder_start_token_id",
+                "x",
+                "is 'x', which names none of",
+            ),
+            (
+                "generation_config.json",
+                "decoder_start_token_id",
+                10**30,
+                "names none of the model's",
+            ),
+            ("generation_config.json", "decoder_start_token_id", [], "names none of the model's"),
+            (
+                "generation_config.json",
+                "eos_token_id",
+                -1,
+                "eos_token_id in generation_config.json",
+            ),
+            ("generation_config.json", "forced_bos_token_id", 1.5, "names none of the model's"),
+            ("generation_config.json", "forced_eos_token_id", True, "names none of the model's"),
+            ("generation_config.json", "bos_token_id", {}, "names none of the model's"),
+            ("generation_config.json", "suppress_tokens", ["a"], "names none of the model's"),
+            ("generation_config.json", "begin_suppress_tokens", 0, "which is no list of words"),
+            ("generation_config.json", "max_length", "x", "which is no number of tokens"),
+            ("generation_config.json", "sequence_bias", "x", "mend that file"),
+            ("tokenizer_config.json", "model_input_names", ["a"], "without input_ids"),
+            ("tokenizer_config.json", "model_input_names", [], "without input_ids"),
+            ("tokenizer_config.json", "pad_token", None, "has no padding token"),
+            ("tokenizer_config.json", "unk_token", "", "tokenizer"),
+            ("tokenizer_config.json", "model_max_length", "x", "which is no number of tokens"),
+        ],
+    )
+    def test_a_damaged_setting(
+        self,
+        refused: Refused,
+        place: Path,
+        model: str,
+        tmp_path: Path,
+        file: str,
+        key: str,
+        value: Any,
+        expected: str,
+    ) -> None:
+        """Of how a model reads and writes."""
+        bad = unsealed(model, tmp_path / "bad")
+        content = json.loads((bad / file).read_text())
+        (bad / file).write_text(json.dumps({**content, key: value}))
+        assert expected in refused("translate", bad, "--text", place / "dev.en", "--beam", 2)
+
+    @pytest.mark.parametrize(
+        ("change", "expected"),
+        [
+            ({"decoder_layers": 500}, "decoder_layers = 500, but its weights are of 1 layers"),
+            ({"encoder_layers": 99_999_999}, "num_hidden_layers = 99999999"),
+            ({"vocab_size": 10_000_000}, "10,000,000 words of 32 numbers, but its file has"),
+        ],
+    )
+    @pytest.mark.parametrize("command", ["translate", "prune"])
+    def test_a_configuration_of_another_size_is_refused_by_the_headers(
+        self,
+        refused: Refused,
+        place: Path,
+        texts: list[str],
+        model: str,
+        tmp_path: Path,
+        change: dict[str, int],
+        expected: str,
+        command: str,
+    ) -> None:
+        bad = unsealed(model, tmp_path / "bad")
+        content = json.loads((bad / "config.json").read_text())
+        (bad / "config.json").write_text(json.dumps(content | change))
+        words = ["translate", bad, "--text", place / "dev.en"]
+        if command == "prune":
+            words = ["prune", bad, *texts, "--keep", 2, "--out", tmp_path / "out"]
+        with quick_and_small():
+            assert expected in refused(*words)
+
+    def test_a_tokenizer_of_millions_of_words_is_not_read(
+        self, refused: Refused, place: Path, model: str, tmp_path: Path
+    ) -> None:
+        bad = unsealed(model, tmp_path / "bad")
+        with (bad / "tokenizer.json").open("r+b") as file:
+            file.truncate(200_000_000)  # without taking room on the disk
+        with quick_and_small():
+            assert "tokenizer.json has 200,000,000 bytes" in refused(
+                "translate", bad, "--text", place / "dev.en"
+            )
+
+    def test_a_name_that_none_can_have(self, refused: Refused, pairs: list[str]) -> None:
+        assert "cannot be the name of a model (File name too long)" in refused(
+            "score", "x" * 300, *pairs
+        )
 
     @pytest.mark.parametrize(
         "damage", ["{", "[]", '{"format": "headwise-layout", "version": 2}', "kept"]

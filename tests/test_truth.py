@@ -36,29 +36,31 @@ MOVES, STAYS = (
 
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_said_of_heads_is_true(name: str, tmp_path: Path) -> None:
-    """By exact ablation beside the heads that are said to be gone, distractors included; and every role is found."""
-    known = MODELS[name](1, tmp_path)
-    full, places = (
-        HeadMask.full(known.model.heads),
-        {one.name: head for head, one in known.heads.items()},
-    )
-    heads, masks = list(known.model.heads), list[HeadMask]()
+    """By exact ablation after removal of the heads that it depends on, distractors included; and every role is found."""
+    planted = MODELS[name](1, tmp_path)
+    full = HeadMask.full(planted.model.heads)
+    heads = list(planted.model.heads)
+    address = {planted.name(head): head for head in planted.heads}
+    masks: list[HeadMask] = []
     for head in heads:
-        gone = [places[other] for other in known.heads[head].without] if head in known.heads else []
-        masks += [full.without(gone), full.without([*gone, head])]
-    lost = Losses.measure(known.model.task.batches(known.text), masks)
-    loss = lost.summed.sum(0) / lost.tokens.sum()
-    change = loss[2::2] - loss[1::2]
-    for head, moved in zip(heads, change, strict=True):
-        least, most = {
-            "matters": (MOVES, np.inf),
-            "idle": (-STAYS, STAYS),
-            "harms": (-np.inf, -0.005),
-        }[known.truth(head)]
-        assert least <= moved <= most, f"{known.heads.get(head)}, {head}: {moved:.4f}"
-    roles = suite.tested(known)
+        removed = []
+        if head in planted.heads:
+            removed = [address[other] for other in planted.heads[head].without]
+        masks += [full.without(removed), full.without([*removed, head])]
+    losses = Losses.measure(planted.model.task.batches(planted.text), masks)
+    loss = losses.summed.sum(0) / losses.tokens.sum()
+    changes = loss[2::2] - loss[1::2]
+    bounds = {
+        "matters": (MOVES, np.inf),
+        "idle": (-STAYS, STAYS),
+        "harms": (-np.inf, -0.005),
+    }
+    for head, change in zip(heads, changes, strict=True):
+        least, most = bounds[planted.truth(head)]
+        assert least <= change <= most, f"{planted.heads.get(head)}, {head}: {change:.4f}"
+    roles = suite.tested(planted)
     assert (roles["found"] == roles["true"]).mean() >= 0.9
-    assert len(known.heads) >= (7 if name == "templates" else 15)
+    assert len(planted.heads) >= (7 if name == "templates" else 15)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -66,7 +68,7 @@ def test_the_seed_alone_decides(name: str, tmp_path: Path) -> None:
     one, same, other = (MODELS[name](seed, tmp_path) for seed in (0, 0, 1))
     assert list(one.heads) == list(same.heads)
     assert list(one.heads) != list(other.heads)
-    weights = [known.model.hf.state_dict() for known in (one, same, other)]
+    weights = [planted.model.hf.state_dict() for planted in (one, same, other)]
     assert all(torch.equal(weights[0][at], weights[1][at]) for at in weights[0])
     assert not all(torch.allclose(weights[0][at], weights[2][at]) for at in weights[0])
 
@@ -136,9 +138,10 @@ def test_areas_and_hits_by_hand() -> None:
         ("sink", False, True),
         ("induction", True, True),
     ]
-    table = hits(pd.DataFrame(rows, columns=["role", "found", "true"])).set_index(
-        ["role", "statistic"]
+    made = pd.DataFrame(rows, columns=["role", "found", "true"]).assign(
+        model="m", seed=[1, 2, 1, 1]
     )
+    table = hits(made).set_index(["role", "statistic"])
     shares, low, n = (table[name].to_dict() for name in ("value", "low", "n"))
     assert shares["sink", "precision"] == shares["sink", "recall"] == 0.5
     assert n["all", "precision"] == 3

@@ -15,7 +15,7 @@ from headwise.importance import gating
 from headwise.importance.gating import gate_heads
 from headwise.importance.measures import passes
 from headwise.importance.passes import run_pass
-from headwise.roles.passes import Reading
+from headwise.roles.passes import RoleOptions
 from headwise.roles.rare import count_tokens
 from headwise.roles.role_tests import RoleTexts, find_roles
 from syncs import syncs
@@ -73,8 +73,8 @@ def test_roles(tmp_path: Path) -> None:
     for layers, heads in ((1, 2), (2, 4)):
         model = asker("bert", num_hidden_layers=layers, num_attention_heads=heads)
         counts = count_tokens((sentence.text for sentence in trees), model.tokenizer)
-        reading = Reading(max_length=60)
+        options = RoleOptions(max_length=60)
         with syncs() as seen:
-            find_roles(model, RoleTexts(trees, frequencies=counts), reading=reading)
+            find_roles(model, RoleTexts(trees, frequencies=counts), options=options)
         found[layers] = [each for each in seen if KERNEL not in each]
     assert abs(len(found[1]) - len(found[2])) <= 2, "of some 180, for 12 batches"

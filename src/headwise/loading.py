@@ -41,6 +41,7 @@ from headwise.generators import unchanged_generators
 from headwise.heads import HeadMap, HeadMask, Kind
 from headwise.model import Model
 from headwise.model_files import MARK, folder_of, refuse_damage, weight_files
+from headwise.options import DEEPEST
 from headwise.placement import (
     DeviceMap,
     fallback_device_map,
@@ -66,7 +67,9 @@ LAYERS = (
     "n_layer",
     "n_layers",
 )
-DEEPEST = 1000  # layers
+MANY_LAYERS = 100
+TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "source.spm")
+LARGEST_TOKENIZER = 150_000_000  # bytes; 262,000 words take 33 million
 TYPES = ("float32", "bfloat16", "float16")
 OWN_ATTENTION = (None, "eager", "sdpa")  # of torch
 
@@ -106,6 +109,8 @@ def load(
             refuse_damage(path)
         model_class = class_of_config(source, config)
         refuse_too_deep(source, config)
+        if local:
+            refuse_other_weights(path, config)
         if device_map is None and local:
             device_map = fallback_device_map(path, device, number_type)
         if layout is None:
@@ -116,6 +121,7 @@ def load(
             hf = load_pruned(path, config, model_class, layout, number_type, offloaded)
         if (path / "generation_config.json").exists():
             settings = GenerationConfig.from_pretrained(path)  # raises for a damaged one
+            refuse_length(source, settings)
             if hf.can_generate():
                 hf.generation_config = settings
         reads_text = any(path.glob("*token*")) if local else hf.main_input_name != "pixel_values"
@@ -148,15 +154,19 @@ def task_class(spec: str | Path) -> type[Task]:
     """
     path = folder_of(spec)
     source = str(path if path.exists() else spec)
-    refuse_code(source)
     try:
+        refuse_code(source)
         config = config_of(source)
+    except HeadwiseError:
+        raise
     except Exception as error:
         raise HeadwiseError(
             f"{spec} has no configuration that transformers can load: {one_line(error)}"
         ) from error
     model_class = class_of_config(source, config)
     refuse_too_deep(source, config)
+    if path.exists():
+        refuse_other_weights(path, config)
     make = getattr(model_class, "from_config", None) or model_class._from_config
     with torch.device("meta"):
         hf = make(config)
@@ -254,6 +264,57 @@ def refuse_too_deep(source: str, config: Any) -> None:
                     f"{source} cannot be loaded: its configuration declares {name} = {count}, and headwise expects at "
                     f"most {DEEPEST}."
                 )
+
+
+def refuse_other_weights(path: Path, config: Any) -> None:
+    """Raise HeadwiseError for a configuration that declares far more layers or words than the weights have, and for a
+    tokenizer of a size that none has: by headers and sizes of files, before anything is built."""
+    for name in TOKENIZERS:
+        size = (path / name).stat().st_size if (path / name).is_file() else 0
+        if size > LARGEST_TOKENIZER:
+            raise HeadwiseError(
+                f"{path / name} has {size:,} bytes, and a tokenizer has at most {LARGEST_TOKENIZER:,}: copy it again."
+            )
+
+    files = [file for file in weight_files(path) if file.is_file()]
+    if not files and any(path.glob("*.bin*")):
+        return  # these have no headers
+    shapes: dict[str, Any] = {}
+    try:
+        for weights_file in files:
+            with safe_open(weights_file, "pt") as file:
+                shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    except SafetensorError:
+        return  # whoever loads the weights says so
+    stored = sum(torch.Size(shape).numel() for shape in shapes.values())
+    numbers = [int(number) for name in shapes for number in re.findall(r"\.(\d{1,9})\.", name)]
+    layers = max(numbers, default=-1) + 1
+
+    text = config.get_text_config()
+    for name in LAYERS:
+        count = getattr(text, name, None)
+        # Some models run one layer many times, but none more than so often.
+        if isinstance(count, int) and count > max(MANY_LAYERS, layers):
+            raise HeadwiseError(
+                f"{path} is said to have {name} = {count}, but its weights are of {layers} layers: correct config.json."
+            )
+    words = getattr(text, "vocab_size", 0)
+    width = getattr(text, "hidden_size", 1)
+    if isinstance(words, int) and isinstance(width, int) and words * width > 10**8 + 20 * stored:
+        raise HeadwiseError(
+            f"{path} is said to have {words:,} words of {width:,} numbers, but its file has {stored:,} numbers: correct "
+            "config.json."
+        )
+
+
+def refuse_length(source: str, settings: Any) -> None:
+    """Raise HeadwiseError where the longest translation is no number of tokens."""
+    longest = getattr(settings, "max_length", None)
+    if longest is not None and (type(longest) is not int or longest < 1):
+        raise HeadwiseError(
+            f"max_length in {source}/generation_config.json is {longest!r:.60}, which is no number of tokens: mend that "
+            "file."
+        )
 
 
 def number_type_of(dtype: str | None) -> torch.dtype | None:
@@ -401,12 +462,44 @@ def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
         raise HeadwiseError(
             f"The tokenizer in {source} has {len(tokenizer):,} words, the model {words:,}: it is another model's."
         )
+    if tokenizer is not None:
+        refuse_tokenizer(source, tokenizer, hf.config.is_encoder_decoder)
     templates = getattr(tokenizer, "chat_template", None)
     for name in templates if isinstance(templates, dict) else ():
         if Path(name).name != name:
             raise HeadwiseError(
                 f"The tokenizer in {source} has a chat template named {name[:50]!r}: a name cannot be a path."
             )
+
+
+def refuse_tokenizer(source: str, tokenizer: Any, translates: bool) -> None:
+    """Raise HeadwiseError for settings of a tokenizer that reading a text, or translating it, would fail with."""
+    settings = "tokenizer_config.json"
+    if "input_ids" not in tokenizer.model_input_names:
+        raise HeadwiseError(
+            f"The tokenizer in {source} gives {tokenizer.model_input_names!r:.60}, without input_ids: correct "
+            f"model_input_names in its {settings}."
+        )
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise HeadwiseError(
+            f"The tokenizer in {source} gives {tokenizer.model_max_length!r:.60} as model_max_length, which is no number "
+            f"of tokens: correct its {settings}."
+        )
+    if translates and tokenizer.pad_token_id is None:
+        raise HeadwiseError(
+            f"The tokenizer in {source} has no padding token, which sentences of several lengths need: name it as "
+            f"pad_token in its {settings}."
+        )
+    try:
+        _ = tokenizer.all_special_ids, tokenizer.unk_token_id
+        if translates:
+            read = tokenizer(["a", "b c"])["input_ids"]
+            tokenizer.pad({"input_ids": read})
+            tokenizer.batch_decode(read, skip_special_tokens=True)
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise HeadwiseError(
+            f"The tokenizer in {source} cannot read a sentence ({one_line(error)}): mend its {settings}."
+        ) from error
 
 
 def few_names(names: Sequence[str]) -> str:

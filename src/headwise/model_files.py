@@ -190,6 +190,12 @@ def folder_of(spec: str | Path) -> Path:
     """
     path = Path(spec)
     name = str(spec)
+    try:
+        path.exists()
+    except OSError as error:  # a name that is too long, or a folder that may not be read
+        raise HeadwiseError(
+            f"{name[:100]!r} cannot be the name of a model ({error.strerror}): give a folder or a hub id."
+        ) from None
     is_path = name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1
     if is_path and not path.exists():
         raise HeadwiseError(

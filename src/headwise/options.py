@@ -18,6 +18,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, HeadMap, Kind
 
 WITHOUT_TEXT = ("random", "weight-norm")  # orders of removal that look at no text
+DEEPEST = 1000  # layers
+MOST_WEIGHTS = 100_000_000_000
 FULL_LENGTH = ("epochs", "learning_rate", "warmup", "schedule", "average", "patience")
 
 Scale = Literal["paper", "code"]
@@ -64,21 +66,39 @@ class Architecture(Options):
         "post",
         "where activations are normalised: after each sublayer (post: Marian) or before it (pre: M2M100)",
     )
-    encoder_layers: int = option(3, "encoder layers", ge=1)
-    decoder_layers: int = option(3, "decoder layers", ge=1)
-    heads: int = option(8, "heads of every attention layer; must divide width", ge=1)
-    width: int = option(256, "numbers per token between layers", ge=4)
-    feedforward: int = option(1024, "width inside the feed-forward sublayers", ge=1)
+    encoder_layers: int = option(3, "encoder layers", ge=1, le=DEEPEST)
+    decoder_layers: int = option(3, "decoder layers", ge=1, le=DEEPEST)
+    heads: int = option(8, "heads of every attention layer; must divide width", ge=1, le=1024)
+    width: int = option(256, "numbers per token between layers", ge=4, le=65_536)
+    feedforward: int = option(1024, "width inside the feed-forward sublayers", ge=1, le=1_000_000)
     dropout: float = option(0.1, "dropout between sublayers", ge=0, lt=1)
     attention_dropout: float = option(0.0, "dropout on attention weights", ge=0, lt=1)
     vocabulary: int = option(
-        8000, "subwords of the joint vocabulary, at most, special tokens included", ge=10
+        8000,
+        "subwords of the joint vocabulary, at most, special tokens included",
+        ge=10,
+        le=1_000_000,
     )
     max_length: int = option(
         128,
         "longest sentence in tokens, end of sentence included; longer training pairs are left out and counted",
         ge=4,
+        le=1_000_000,
     )
+
+    @model_validator(mode="after")
+    def refuse_too_large(self) -> Self:
+        """A shape that no machine trains is a slip of the keyboard."""
+        attention = 4 * self.width**2
+        sublayers = 2 * self.width * self.feedforward
+        encoder = self.encoder_layers * (attention + sublayers)
+        decoder = self.decoder_layers * (2 * attention + sublayers)
+        weights = encoder + decoder + self.width * (self.vocabulary + self.max_length)
+        if weights > MOST_WEIGHTS:
+            raise ValueError(
+                f"a model of this shape has {weights:,} weights, and {MOST_WEIGHTS:,} is the most that is trained here"
+            )
+        return self
 
     @property
     def head_map(self) -> HeadMap:

@@ -33,7 +33,7 @@ class Server:
         default_factory=list
     )  # for each answer in turn, bytes sent before it hangs up
     length: bool = True  # says how long the body is
-    asked: list[str] = field(default_factory=list)  # the Range header of every request
+    requested: list[str] = field(default_factory=list)  # the Range header of every request
     url: str = ""
 
     def entry(self, **changes: object) -> Entry:
@@ -50,7 +50,7 @@ def handler(server: Server) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             wanted = self.headers.get("Range", "")
-            server.asked.append(wanted)
+            server.requested.append(wanted)
             start = (
                 int(wanted.removeprefix("bytes=").removesuffix("-"))
                 if wanted and server.ranges
@@ -118,7 +118,7 @@ def test_a_whole_file_arrives_and_is_not_asked_for_again(server: Server, tmp_pat
         "progress only grows"
     )
     get("set", tmp_path, entries=[server.entry()])
-    assert server.asked == [""]
+    assert server.requested == [""]
     assert left_in(tmp_path) == {"data.bin"}
 
 
@@ -140,7 +140,7 @@ def test_a_part_is_continued_from_where_it_stopped(server: Server, tmp_path: Pat
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "data.bin.part").write_bytes(CONTENT[:100_001])
     get("set", tmp_path, entries=[server.entry()])
-    assert server.asked == ["bytes=100001-"]
+    assert server.requested == ["bytes=100001-"]
     assert (tmp_path / "set" / "data.bin").read_bytes() == CONTENT
     assert left_in(tmp_path) == {"data.bin"}
 
@@ -149,7 +149,7 @@ def test_a_finished_part_is_only_checked(server: Server, tmp_path: Path) -> None
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "data.bin.part").write_bytes(CONTENT)
     get("set", tmp_path, entries=[server.entry()])
-    assert server.asked == []
+    assert server.requested == []
     assert left_in(tmp_path) == {"data.bin"}
 
 
@@ -159,7 +159,7 @@ def test_a_broken_connection_is_resumed(server: Server, tmp_path: Path, length: 
     server.break_after = [2 * module.CHUNK, module.CHUNK]
     get("set", tmp_path, entries=[server.entry()])
     assert (tmp_path / "set" / "data.bin").read_bytes() == CONTENT
-    assert server.asked == ["", f"bytes={2 * module.CHUNK}-", f"bytes={3 * module.CHUNK}-"]
+    assert server.requested == ["", f"bytes={2 * module.CHUNK}-", f"bytes={3 * module.CHUNK}-"]
 
 
 def test_a_connection_that_keeps_breaking_leaves_the_part_for_the_next_run(
@@ -171,7 +171,7 @@ def test_a_connection_that_keeps_breaking_leaves_the_part_for_the_next_run(
     assert "data.bin stopped at 196,608 of 300,000 bytes" in one_sentence(error)
     assert left_in(tmp_path) == {"data.bin.part"}
     get("set", tmp_path, entries=[server.entry()])
-    assert server.asked[-1] == "bytes=196608-"
+    assert server.requested[-1] == "bytes=196608-"
     assert (tmp_path / "set" / "data.bin").read_bytes() == CONTENT
 
 
@@ -179,7 +179,7 @@ def test_a_server_without_ranges_starts_from_the_beginning(server: Server, tmp_p
     server.ranges = False
     server.break_after = [module.CHUNK]
     get("set", tmp_path, entries=[server.entry()])
-    assert server.asked == ["", f"bytes={module.CHUNK}-"]
+    assert server.requested == ["", f"bytes={module.CHUNK}-"]
     assert (tmp_path / "set" / "data.bin").read_bytes() == CONTENT
 
 
@@ -194,15 +194,17 @@ def test_a_corrupted_file_is_refused_and_removed(server: Server, tmp_path: Path)
     assert left_in(tmp_path) == set()
 
 
-@pytest.mark.parametrize(("size", "asked"), [(1000, ["bytes=1000-", ""]), (400_000, [""])])
+@pytest.mark.parametrize(("size", "requested"), [(1000, ["bytes=1000-", ""]), (400_000, [""])])
 def test_a_part_of_another_file_heals_itself(
-    server: Server, tmp_path: Path, size: int, asked: list[str]
+    server: Server, tmp_path: Path, size: int, requested: list[str]
 ) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "data.bin.part").write_bytes(b"x" * size)
     get("set", tmp_path, entries=[server.entry()])
     assert (tmp_path / "set" / "data.bin").read_bytes() == CONTENT
-    assert server.asked == asked, "the joined file is wrong, so the second try starts from zero"
+    assert server.requested == requested, (
+        "the joined file is wrong, so the second try starts from zero"
+    )
 
 
 @pytest.mark.parametrize("length", [True, False])
@@ -217,7 +219,7 @@ def test_a_truncated_file_is_refused_and_removed(
         "data.bin is truncated and was removed: expected 300,000 bytes, found 200,000"
         in one_sentence(error)
     )
-    assert server.asked == ([""] if length else ["", "bytes=200000-"]), (
+    assert server.requested == ([""] if length else ["", "bytes=200000-"]), (
         "a complete answer is not requested again"
     )
     assert left_in(tmp_path) == set()
@@ -226,7 +228,7 @@ def test_a_truncated_file_is_refused_and_removed(
 def test_a_file_the_server_does_not_have(server: Server, tmp_path: Path) -> None:
     with pytest.raises(HeadwiseError, match=r"data\.bin: it answered 404"):
         get("set", tmp_path, entries=[server.entry(url=f"{server.url}/moved.bin")])
-    assert server.asked == [""], "asking again would not help"
+    assert server.requested == [""], "asking again would not help"
     assert left_in(tmp_path) == set()
 
 
@@ -259,7 +261,7 @@ def test_a_file_without_checksum_is_named_in_a_warning(
     with caplog.at_level(logging.WARNING):
         get("set", tmp_path, entries=[entry])
     assert "set: no checksum is known for data.bin" in caplog.text
-    assert server.asked == [""], "a continuation could not be checked"
+    assert server.requested == [""], "a continuation could not be checked"
     assert (tmp_path / "set" / "data.bin").read_bytes() == CONTENT
     assert entry.unchecked == ("data.bin",)
 
@@ -290,7 +292,7 @@ def test_no_more_arrives_than_was_promised(server: Server, tmp_path: Path, known
     with pytest.raises(HeadwiseError) as error:
         get("set", tmp_path, entries=[server.entry() if known else server.entry(sha256=None)])
     assert "data.bin is too long and was removed: expected 300,000 bytes" in one_sentence(error)
-    assert server.asked == [""] and left_in(tmp_path) == set()
+    assert server.requested == [""] and left_in(tmp_path) == set()
 
 
 @pytest.mark.parametrize(
@@ -344,7 +346,7 @@ def test_several_at_once_do_not_disturb_each_other(server: Server, tmp_path: Pat
     for thread in threads:
         thread.join()
     assert (tmp_path / "set" / "data.bin").read_bytes() == CONTENT
-    assert server.asked == [""], "the others waited and found the file"
+    assert server.requested == [""], "the others waited and found the file"
 
 
 def test_a_name_that_is_not_there() -> None:

@@ -122,7 +122,7 @@ class TestDifference:
             - sacrebleu.corpus_bleu(BAD, [REFERENCES]).score
         )
         assert found.value == pytest.approx(expected) and 0 < found.low < found.value < found.high
-        assert found.p == pytest.approx(1 / 1001)
+        assert 1 / 1001 < found.p < 1.5 / 1001  # the least that 1,000 resamples can say
         assert (
             back.value == -found.value
             and back.p == found.p

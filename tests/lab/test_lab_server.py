@@ -6,6 +6,7 @@ import json
 import queue
 import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -18,8 +19,9 @@ import torch
 
 from headwise.errors import HeadwiseError
 from headwise.files import sha256
-from headwise.lab import server
-from headwise.lab.server import BODY, application, host_names, listening, serve
+from headwise.lab import connection, server
+from headwise.lab.guard import host_names
+from headwise.lab.server import BODY, application, listening, serve
 from headwise.lab.session import CancelToken, Question, Session
 from own_process import Running, headwise
 from tasks.askers import asker
@@ -48,8 +50,19 @@ def client(session: Session) -> Iterator[Any]:
     )
 
 
+@pytest.fixture
+def address(session: Session) -> str:
+    """Of a server in a thread."""
+    said: queue.Queue[str] = queue.Queue()
+    words = (session, "127.0.0.1", 0, False, said.put)
+    threading.Thread(target=serve, args=words, daemon=True).start()
+    return said.get(timeout=30)
+
+
 def ask(client: Any, name: str, **question: Any) -> list[dict[str, Any]]:
-    reply = client.post(f"/{TOKEN}/ask/{name}", json=question)
+    # Not by `json=`, which cannot send half of a character.
+    kind = {"content-type": "application/json"}
+    reply = client.post(f"/{TOKEN}/ask/{name}", content=json.dumps(question), headers=kind)
     assert reply.status_code == 200, reply.text
     return [json.loads(line) for line in reply.text.splitlines()]
 
@@ -91,6 +104,9 @@ def test_hostile_text_is_text(client: Any, text: str) -> None:
         {"text": "a", "more": 1},
         {"text": "a", "model": "pruned"},
         {"text": ""},
+        {"text": "\ud800"},
+        {"text": "a", "gates": {"\ud800": 0}},
+        {"text": "a", "\ud800": 0},
     ],
 )
 def test_a_wrong_question_gets_a_sentence(client: Any, question: dict[str, Any]) -> None:
@@ -219,12 +235,10 @@ def test_the_page_names_no_other_place_and_has_no_inline_script() -> None:
             )
 
 
-def test_one_who_leaves_stops_the_work(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: queue.Queue[str] = queue.Queue()
-    threading.Thread(
-        target=serve, args=(session, "127.0.0.1", 0, False, said.put), daemon=True
-    ).start()
-    address, ended = said.get(timeout=30), threading.Event()
+def test_one_who_leaves_stops_the_work(
+    session: Session, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
 
     def endless(question: Question, cancel: CancelToken, progress: Any) -> None:
         try:
@@ -244,6 +258,33 @@ def test_one_who_leaves_stops_the_work(session: Session, monkeypatch: pytest.Mon
     assert (
         b"answer" in requests.post(f"{address}ask/inspect", json={"text": "a"}, timeout=10).content
     )
+
+
+def test_idle_connections_shut_nobody_out(address: str) -> None:
+    """420 of them, without a token, are more than all that the server has."""
+    port = int(address.split(":")[2].split("/")[0])
+    idle = []
+    for _ in range(420):
+        idle.append(socket.create_connection(("127.0.0.1", port), timeout=10))
+    try:
+        for _ in range(3):
+            assert requests.get(address, timeout=10).status_code == 200
+    finally:
+        for one in idle:
+            one.close()
+
+
+def test_headers_must_arrive_in_time(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of a second request on a connection."""
+    monkeypatch.setattr(connection, "HEADERS", 0.3)
+    port = int(address.split(":")[2].split("/")[0])
+    get = b"GET /wrong/ HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % port
+    for sent in (b"", b"GET / HTTP/1.1\r\nHos", get, get + b"GET /"):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as one:
+            one.sendall(sent)
+            while one.recv(4096):
+                pass  # an answer, and then the end
+    assert requests.get(address, timeout=10).status_code == 200
 
 
 def test_the_vendored_library_is_as_it_was_published() -> None:

@@ -140,6 +140,19 @@ def test_a_language_model_beside_a_translation_model(
     assert "one run is measured in BLEU, the other in perplexity" in text
 
 
+def test_a_kind_that_some_measures_lack(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    """Its figure has the measures that are there."""
+    folders = make_run(tmp_path / "one"), make_other(tmp_path / "other")
+    for folder in folders:
+        table = pd.read_csv(folder / "heads.csv")
+        rows = table[table["measure"] == "gradient"].assign(kind="cross")
+        rows.loc[rows.index[::2], "value"] = math.nan
+        pd.concat([table, rows]).to_csv(folder / "heads.csv", index=False)
+    found = collect(read_comparison(*folders))["comparison_scores"]
+    assert [len(figure.panels) for figure in found["maps"]] == [4, 1]
+    assert hw.compare(*folders, tmp_path / "page").is_file()
+
+
 def test_bad_input_is_refused_and_nothing_is_written(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from headwise.errors import HeadwiseError
@@ -66,6 +67,42 @@ def more(text: str) -> Callable[[Path], object]:
     return lambda path: path.write_text(path.read_text() + text)
 
 
+def again(path: Path) -> None:
+    """The last row once more, with another value."""
+    table = pd.read_csv(path)
+    row = table.iloc[[0]].assign(value=table["value"].iloc[0] + 1)
+    pd.concat([table, row]).to_csv(path, index=False)
+
+
+def spoil_kind(path: Path) -> None:
+    table = pd.read_csv(path)
+    table.loc[0, "other_kind"] = "x"
+    table.to_csv(path, index=False)
+
+
+def long(path: Path) -> None:
+    path.write_text(
+        path.read_text().split("\n")[0] + "\n" + "encoder-self,0,0,x,1,1,1,1,\n" * 400_005
+    )
+
+
+def test_a_row_that_is_there_twice_counts_once(run_folder: Path) -> None:
+    before = read_run(run_folder)
+    for name in (
+        "heads.csv",
+        "untrained.csv",
+        "interactions.csv",
+        "train/log.csv",
+        "roles/table.csv",
+    ):
+        lines = (run_folder / name).read_text().splitlines()
+        (run_folder / name).write_text("\n".join([*lines, *lines[1:]]) + "\n")
+    after = read_run(run_folder)
+    for name in ("heads", "untrained", "interactions", "training"):
+        pd.testing.assert_frame_equal(getattr(before, name), getattr(after, name))
+    assert report(run_folder).is_file()
+
+
 @pytest.mark.parametrize(
     ("file", "spoil", "says"),
     [
@@ -115,6 +152,44 @@ def more(text: str) -> Callable[[Path], object]:
             more("encoder-self,0,1e400,x,1,,,1,,r,t,1\n"),
             "should have whole numbers in head",
         ),
+        (
+            "heads.csv",
+            again,
+            "has two different rows for kind encoder-self, layer 0, head 0, measure",
+        ),
+        (
+            "heads.csv",
+            more("encoder-self,99,0,x,1,1,1,1,\n"),
+            "names the head encoder-self/99/0, which",
+        ),
+        (
+            "heads.csv",
+            more("cross,99999,0,x,1,1,1,1,\n"),
+            "has 99999 in layer, but nothing there is",
+        ),
+        (
+            "heads.csv",
+            more("encoder-self,0,0,x,1e308,1,1,1,\n"),
+            r"has 1e\+308 in value, but nothing",
+        ),
+        (
+            "heads.csv",
+            more("encoder-self,1e308,0,x,1,1,1,1,\n"),
+            r"has 1e\+308 in layer, but nothing",
+        ),
+        ("interactions.csv", spoil_kind, "kinds of heads .* in other_kind, but has 'x'"),
+        (
+            "run.json",
+            write('{"seconds": {"train": "long"}}'),
+            "numbers as the seconds .* has 'long'",
+        ),
+        (
+            "run.json",
+            write('{"seconds": "long"}'),
+            "numbers as the seconds of each step, but has 'long'",
+        ),
+        ("run.json", write('{"seconds": {"train": 1e308}}'), "numbers as the seconds"),
+        ("heads.csv", long, "has 400,005 rows, and a report shows at most 400,000"),
         ("run.json", write('{"chosen": ' + "[" * 100_000), "run.json cannot be read as JSON"),
         ("run.json", write('{"max_drop": ' + "9" * 5000 + "}"), "run.json cannot be read as JSON"),
         ("layouts/lambda-0.05.json", write("[" * 100_000), "cannot be read as a layout"),

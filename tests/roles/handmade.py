@@ -15,7 +15,7 @@ from headwise.data.subwords import Aligned
 from headwise.heads import Kind
 from headwise.model import Model
 from headwise.roles.passage import Passage, View
-from headwise.roles.passes import Reading
+from headwise.roles.passes import RoleOptions
 from headwise.roles.probe import AnswerSums, Probe
 from headwise.roles.role_tests import Roles, RoleTexts, find_roles
 
@@ -107,9 +107,9 @@ def found_in(
     hf: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     treebank: Iterable[Annotated],
-    reading: Reading | None = None,
+    options: RoleOptions | None = None,
     **texts: Any,
 ) -> Roles:
     """The roles of a model."""
     model = Model(hf, tokenizer, "tiny")
-    return find_roles(model, RoleTexts(treebank, **texts), reading=reading or Reading())
+    return find_roles(model, RoleTexts(treebank, **texts), options=options or RoleOptions())

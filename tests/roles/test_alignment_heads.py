@@ -72,14 +72,14 @@ def test_the_error_against_a_slow_version(tmp_path: Path, tiny_marian) -> None:
 
 
 def test_growth_takes_what_helps_most_and_then_stops() -> None:
-    asked: list[np.ndarray] = []
+    mixings: list[np.ndarray] = []
 
     def errors(mixing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        asked.append(mixing)
+        mixings.append(mixing)
         good = mixing[:, 1] + mixing[:, 3] - mixing[:, [0, 2]].sum(1)
         return 6 - good[None], np.ones((1, 4))
 
-    assert grow([[0, 1, 2, 3]], np.array([9, 5, 7, 6.0]), errors) == [1, 3] and len(asked) == 2
+    assert grow([[0, 1, 2, 3]], np.array([9, 5, 7, 6.0]), errors) == [1, 3] and len(mixings) == 2
     assert grow([[0, 2], [1, 3]], np.array([9, 5, 7, 6.0]), errors) == [1, 3]
     assert grow([[0, 3], [1, 2]], np.array([9, 5, 7, 6.0]), errors) == [1]
 

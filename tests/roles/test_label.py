@@ -141,12 +141,12 @@ def test_random_attention_has_no_role(treebank: Treebank) -> None:
     """200 models of 4 random heads: at most one in twenty may be given any role; the bars make it none at all."""
     sentences = list(islice(treebank, 120))
     halves = [Passage.of(in_subwords(part, most=1), 0) for part in (sentences[:60], sentences[60:])]
-    asked = [probes(half) for half in halves]
+    prepared = [probes(half) for half in halves]
     named = sum(
         not found(
             *(
                 answered(half, each, random_weights(half, 4, 2 * run + number))
-                for number, (half, each) in enumerate(zip(halves, asked, strict=True))
+                for number, (half, each) in enumerate(zip(halves, prepared, strict=True))
             )
         )[0].empty
         for run in range(200)
@@ -157,9 +157,9 @@ def test_random_attention_has_no_role(treebank: Treebank) -> None:
 def test_p_values_of_random_attention_are_calibrated(treebank: Treebank) -> None:
     """Against chance, which is exactly what random attention reaches, one test in twenty is below 0.05."""
     passage = Passage.of(in_subwords(islice(treebank, 150), most=1), 0)
-    asked = [matching_words(passage), rare(passage, frequency(passage, torch.zeros(2000)), 400)]
+    prepared = [matching_words(passage), rare(passage, frequency(passage, torch.zeros(2000)), 400)]
     p = pd.concat(
-        [answered(passage, asked, random_weights(passage, 8, run)).table() for run in range(60)]
+        [answered(passage, prepared, random_weights(passage, 8, run)).table() for run in range(60)]
     )
     p = p[~p["measure"].str.endswith(("own", "vote"))]
     for measure, rows in p.groupby("measure"):

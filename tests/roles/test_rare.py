@@ -76,12 +76,12 @@ def test_against_a_slow_version(passage: Passage, counts: Tensor) -> None:
         votes = [Counter[int](), Counter[int]()]
         for q in words:
             chosen = attended[row, :, q].tolist()
-            for name, right, asked in (
+            for name, right, counted in (
                 ("rare.rarest", one, q not in one),
                 ("rare.two-rarest", two, q not in two),
                 ("rare.rarest.own", one, True),
             ):
-                if asked:
+                if counted:
                     hits[name].append([k in right for k in chosen])
                     chance[name].append(len(right) / (len(words) - (name != "rare.rarest.own")))
             if q not in one:

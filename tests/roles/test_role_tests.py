@@ -19,7 +19,7 @@ from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS
 from headwise.roles import alignment
-from headwise.roles.passes import Reading
+from headwise.roles.passes import RoleOptions
 from headwise.roles.rare import count_tokens
 from headwise.roles.role import NO_ROLE, role_of
 from headwise.roles.role_tests import (
@@ -53,7 +53,7 @@ def test_a_random_model_has_no_role(
     model = tiny_marian(vocab_size=len(tokenizer))
     counts = count_tokens((sentence.text for sentence in treebank), tokenizer)
     before = model.config._attn_implementation
-    out = found_in(model, tokenizer, treebank, frequencies=counts, reading=Reading(top=50))
+    out = found_in(model, tokenizer, treebank, frequencies=counts, options=RoleOptions(top=50))
     assert model.config._attn_implementation == before
     assert list(out.table.columns) == list(COLUMNS)
     assert set(out.labels["kind"]) == {"encoder-self"} and set(out.labels["label"]) == {NO_ROLE}
@@ -83,7 +83,7 @@ def test_against_a_slow_script_on_the_stock_model(
 ) -> None:
     """Sentence by sentence, attention from transformers' own eager code, words by hand. Near-ties may flip a count."""
     model = tiny_marian(vocab_size=len(tokenizer))
-    out = found_in(model, tokenizer, treebank, reading=Reading(max_length=20))
+    out = found_in(model, tokenizer, treebank, options=RoleOptions(max_length=20))
     model.set_attn_implementation("eager")
     positional, subject, governor, count = [], [], [], 0
     for sentence in treebank:
@@ -134,7 +134,7 @@ def test_other_readers(treebank: Treebank, tokenizer: PreTrainedTokenizerFast, f
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_language_models_are_asked_on_probes_too(
+def test_language_models_are_tested_on_probes_too(
     treebank: Treebank, tokenizer: PreTrainedTokenizerFast, family: str
 ) -> None:
     model = tiny(family, vocab_size=len(tokenizer))
@@ -194,23 +194,23 @@ def test_text_that_does_not_fit_is_reported(
         HeadwiseError,
         match="None of the first 256 sentences can be used: they have more than 2 subwords",
     ):
-        found_in(model, tokenizer, treebank, reading=Reading(max_length=2))
+        found_in(model, tokenizer, treebank, options=RoleOptions(max_length=2))
     foreign = [Annotated.plain("das ist ein Satz fremder Sprache", str(n)) for n in range(100)]
     out = found_in(model, tokenizer, foreign)
     assert out.warnings == ["100% of the subwords of the treebank are unknown: another language?"]
-    short = found_in(model, tokenizer, treebank, reading=Reading(max_length=20))
+    short = found_in(model, tokenizer, treebank, options=RoleOptions(max_length=20))
     left = short.coverage["treebank"].too_long
     assert left > 0 and short.warnings == [
         f"{left} of 400 sentences of the treebank are too long and were left out."
     ]
 
 
-def test_first_subword_and_context_are_readings(
+def test_first_subword_and_context_are_options(
     treebank: Treebank, tokenizer: PreTrainedTokenizerFast, tiny_marian: Marian
 ) -> None:
     model = tiny_marian(vocab_size=len(tokenizer), max_position_embeddings=128)
     whole, first = (
-        found_in(model, tokenizer, treebank, reading=Reading(first_subword=each))
+        found_in(model, tokenizer, treebank, options=RoleOptions(first_subword=each))
         for each in (False, True)
     )
     relation = "syntactic.nsubj.to-governor"
@@ -219,7 +219,7 @@ def test_first_subword_and_context_are_readings(
     documents = [
         Annotated(s.words, s.id, f"d{n // 20}", s.mentions) for n, s in enumerate(treebank)
     ]
-    joined = found_in(model, tokenizer, documents, reading=Reading(context=2))
+    joined = found_in(model, tokenizer, documents, options=RoleOptions(context=2))
     assert joined.coverage["treebank"].used == 200
 
 
@@ -272,20 +272,20 @@ def test_a_long_text_is_thinned_evenly() -> None:
     assert sample_sentences(text, 4) == text  # neighbours are read together
 
 
-def test_the_controls_are_the_tests_of_twins_and_of_changed_text(
+def test_controls_are_tests_of_untrained_models_and_of_changed_text(
     treebank: Treebank, tokenizer: PreTrainedTokenizerFast, tiny_marian: Marian
 ) -> None:
-    """The slow way: `hw.roles` of every twin, and of the model on the changed text."""
+    """The slow way: `hw.roles` of every untrained model, and of the model on the changed text."""
     model = hw.Model(tiny_marian(vocab_size=len(tokenizer)), tokenizer, "tiny")
     found = hw.roles(model, treebank, seed=4, untrained=2).controls
     assert tuple(found.columns) == CONTROL_COLUMNS and found["measure"].map(role_of).notna().all()
     assert set(found["control"]) == {"untrained.5", "untrained.6", "random-words", "shuffled"}
-    twins = {
+    controls = {
         name: hw.untrained(model, int(name.partition(".")[2]))
         for name in ("untrained.5", "untrained.6")
     }
     text = list(treebank)
-    slow = {name: hw.roles(twin, treebank, seed=4) for name, twin in twins.items()}
+    slow = {name: hw.roles(control, treebank, seed=4) for name, control in controls.items()}
     slow["shuffled"] = find_roles(model, RoleTexts(shuffled(text, 4)), seed=4)
     slow["random-words"] = find_roles(model, RoleTexts(random_words(text, 4)), seed=4)
     for name, one in slow.items():

@@ -51,12 +51,12 @@ def test_shares_against_a_slow_version(treebank: Treebank, causal: bool) -> None
 def variability_of(passage: Passage, weights: torch.Tensor) -> torch.Tensor:
     answers, question = AnswerSums("encoder-self"), opening(passage)
     answers.add([question], {0: [question.answer(View(weights, passage, passage))]})
-    asked = variability(passage, means(answers))
+    probe = variability(passage, means(answers))
     none = torch.zeros(0)
     view = View(
         weights, passage, passage, AttentionCall(SITE, none, none, none, None, weights, none)
     )
-    answers = asked.answer(view).sum(0)
+    answers = probe.answer(view).sum(0)
     return answers[:, 1] / answers[:, 0]
 
 

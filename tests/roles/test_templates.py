@@ -133,7 +133,7 @@ def test_name_movers_look_at_the_other_name_and_copy_it(known: Sequence[str]) ->
         assert all(max(back[name]) <= baselines(question)[name] + 1e-6 for name in back)
 
 
-def test_without_a_way_to_logits_only_attention_is_asked() -> None:
+def test_without_a_way_to_logits_only_attention_is_tested() -> None:
     cut = cutting()
     task = names_texts(cut, None, 0)
     where = passage(task, cut)
@@ -306,13 +306,13 @@ def test_the_whole_way_of_a_language_model(treebank: Treebank) -> None:
     cut = cutting(EVERY)
     model = tiny("gpt2", vocab_size=len(cut), n_positions=512)
     out = found_in(model, cut, list(treebank)[:80])
-    asked = {"delimiter", "successor", "name-mover", "s-inhibition", "retrieval"}
-    rows = out.table[out.table["measure"].isin(asked)]
-    assert set(rows["measure"]) == asked and len(rows) == len(asked) * len(out.labels)
+    tested = {"delimiter", "successor", "name-mover", "s-inhibition", "retrieval"}
+    rows = out.table[out.table["measure"].isin(tested)]
+    assert set(rows["measure"]) == tested and len(rows) == len(tested) * len(out.labels)
     assert (
         (rows["low"] <= rows["value"]).all()
         and (rows["baseline"] > 0).all()
         and (rows["n"] >= 60).all()
     )
-    assert not set(out.roles["measure"]) & asked
+    assert not set(out.roles["measure"]) & tested
     assert any("no head for S-inhibition" in line for line in out.absent)

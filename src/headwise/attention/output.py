@@ -6,8 +6,8 @@ few positions at once are made from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -18,11 +18,11 @@ from headwise.attention.offload import loaded
 FEW = 4  # positions whose logits the model itself computes, for comparison
 
 
-def constants(model: nn.Module, head: nn.Module) -> tuple[Tensor | None, float | None]:
+def constants(model: nn.Module, layer: nn.Module) -> tuple[Tensor | None, float | None]:
     """What models add to their logits, V or 1 V, and the cap c of those that make x into c · tanh(x/c)."""
     biases = [
         bias
-        for bias in (loaded(head, "bias"), getattr(model, "final_logits_bias", None))
+        for bias in (loaded(layer, "bias"), getattr(model, "final_logits_bias", None))
         if bias is not None
     ]
     config: Any = model.config
@@ -33,11 +33,11 @@ def constants(model: nn.Module, head: nn.Module) -> tuple[Tensor | None, float |
 def projection(model: nn.Module, device: torch.device) -> Callable[[Tensor], Tensor] | None:
     """The logits N V of states N M, as most models compute them: one linear layer, constants, a cap. None for a model
     with another sort of output layer."""
-    head: Any = model.get_output_embeddings()  # type: ignore[operator]
-    if not isinstance(head, nn.Linear):
+    layer: Any = model.get_output_embeddings()  # type: ignore[operator]
+    if not isinstance(layer, nn.Linear):
         return None
-    weight = loaded(head).to(device)
-    bias, cap = constants(model, head)
+    weight = loaded(layer).to(device)
+    bias, cap = constants(model, layer)
     bias = None if bias is None else bias.to(weight)
 
     def project(states: Tensor) -> Tensor:
@@ -62,3 +62,26 @@ def few_logits(model: nn.Module) -> Iterator[list[Tensor]]:
         yield seen
     finally:
         hook.remove()
+
+
+class AtOutputLayer(Exception):
+    """Ends a forward where the output layer would begin."""
+
+
+def states_before(
+    layer: nn.Module, forward: Callable[..., Any], inputs: Mapping[str, Any]
+) -> Tensor:
+    """What a forward gives to the output layer: B T M."""
+    states: list[Tensor] = []
+
+    def stop(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+        states.append(given[0])
+        raise AtOutputLayer
+
+    hook = layer.register_forward_pre_hook(stop)
+    try:
+        with suppress(AtOutputLayer):
+            forward(**inputs)
+    finally:
+        hook.remove()
+    return states[0]

@@ -372,6 +372,7 @@ def truth(
     from headwise.truth.suite import (
         areas,
         auroc_table,
+        check_page,
         fill_tables,
         hits,
         page_tables,
@@ -380,6 +381,8 @@ def truth(
         run_suite,
     )
 
+    if page is not None:
+        check_page(page)
     progress, place = Progress(quiet), folder(out)
     with progress.bar("truth"):
         found = run_suite(range(seeds), measures or ["all"], progress=progress)

@@ -93,13 +93,13 @@ class FieldOption:
         if parsed is str and default is not None:
             default = str(default)
         if "array" in self.kinds and len(self.kinds) > 1:
-            parsed = list[parsed]
+            parsed = list[parsed]  # type: ignore[valid-type]
         option = typer.Option(self.flag, help=self.help_text, rich_help_panel=self.heading)
         return inspect.Parameter(
             self.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=default,
-            annotation=Annotated[parsed | None if default is None else parsed, option],  # type: ignore[valid-type]
+            annotation=Annotated[parsed | None if default is None else parsed, option],
         )
 
     def read(self, given: Any) -> Any:

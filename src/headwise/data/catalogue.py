@@ -110,7 +110,7 @@ def listing(folder: str | Path | None = None) -> list[dict[str, str | int | floa
     root = default_folder() if folder is None else Path(folder).expanduser()
     rows: list[dict[str, str | int | float]] = []
     for entry in catalogue():
-        row = {
+        row: dict[str, str | int | float] = {
             "name": entry.name,
             "content": entry.content,
             "files": len(entry.files),

@@ -11,8 +11,9 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from headwise.errors import HeadwiseError
-from headwise.statistics import interval, paired_bootstrap_p, resamples
+from headwise.statistics import effective_units, interval, paired_bootstrap_p, resampled_sums
 
+REFERENCE_LENGTH = 1  # column of BLEU's sufficient statistics
 FEW = 10  # up to this number of differing lines the test is exact
 
 
@@ -45,7 +46,7 @@ def corpus_scores(
     out = []
     for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
         stats = sentence_statistics(metric, hypotheses, references)
-        scores = scores_from_sums(metric, resamples(len(stats)) @ stats)
+        scores = scores_from_sums(metric, resampled_sums(stats))
         low, high = interval(scores)
         value = metric.corpus_score(list(hypotheses), [list(references)]).score
         out.append(CorpusScore(name, value, float(low), float(high), str(metric.get_signature())))
@@ -63,30 +64,30 @@ def paired_difference(
     check_equal_count(system, references)
     check_equal_count(baseline, references)
     metric = BLEU()
-    ours, theirs = (
-        sentence_statistics(metric, system, references),
-        sentence_statistics(metric, baseline, references),
-    )
-    value = float(
-        scores_from_sums(metric, ours.sum(0)[None])[0]
-        - scores_from_sums(metric, theirs.sum(0)[None])[0]
-    )
-    differ = [i for i, (a, b) in enumerate(zip(system, baseline, strict=True)) if a != b]
+    ours = sentence_statistics(metric, system, references)
+    theirs = sentence_statistics(metric, baseline, references)
+    our_score = scores_from_sums(metric, ours.sum(0)[None])[0]
+    their_score = scores_from_sums(metric, theirs.sum(0)[None])[0]
+    value = float(our_score - their_score)
+    lines = enumerate(zip(system, baseline, strict=True))
+    differ = [number for number, (line, other) in lines if line != other]
     if not differ:
         return PairedDifference(0.0, 0.0, 0.0, 1.0)
-    weights = resamples(len(ours))
-    deltas = scores_from_sums(metric, weights @ ours) - scores_from_sums(metric, weights @ theirs)
+
+    deltas = scores_from_sums(metric, resampled_sums(ours))
+    deltas -= scores_from_sums(metric, resampled_sums(theirs))
     low, high = interval(deltas)
     if len(differ) <= FEW:
-        signs = np.array(list(product((0, 1), repeat=len(differ))))
-        change = (theirs - ours)[differ]
-        swapped = scores_from_sums(metric, ours.sum(0) + signs @ change) - scores_from_sums(
-            metric, theirs.sum(0) - signs @ change
-        )
-        return PairedDifference(
-            value, float(low), float(high), float((np.abs(swapped) >= abs(value) - 1e-12).mean())
-        )
-    return PairedDifference(value, float(low), float(high), paired_bootstrap_p(value, deltas))
+        swaps = np.array(list(product((0, 1), repeat=len(differ))))
+        change = swaps @ (theirs - ours)[differ]
+        swapped_ours = scores_from_sums(metric, ours.sum(0) + change)
+        swapped_theirs = scores_from_sums(metric, theirs.sum(0) - change)
+        differences = np.abs(swapped_ours - swapped_theirs)
+        p = float((differences >= abs(value) - 1e-12).mean())
+    else:
+        units = float(effective_units(ours[:, REFERENCE_LENGTH]))
+        p = paired_bootstrap_p(value, deltas, units)
+    return PairedDifference(value, float(low), float(high), p)
 
 
 def check_equal_count(hypotheses: Sequence[str], references: Sequence[str]) -> None:

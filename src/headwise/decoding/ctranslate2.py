@@ -28,7 +28,7 @@ from headwise.attention import Discovery, device_of, start_token
 from headwise.attention.capture import refuse_captured
 from headwise.attention.discover import configured_alignment_heads
 from headwise.attention.offload import refuse_offloaded
-from headwise.decoding.translator import Generate, Translator, ending, sentence_limit
+from headwise.decoding.translator import Generate, Translator, ending, refuse_tokens, sentence_limit
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.options import Engine, Search
@@ -73,6 +73,7 @@ def translator_of(
 ) -> Translator:
     """What translates with a model in an engine. Raises HeadwiseError where the engine is not installed or cannot run
     the model."""
+    refuse_tokens(hf)
     if engine == "ct2":
         return CTranslate2(hf, tokenizer, discovery)
     return Generate(hf, tokenizer)

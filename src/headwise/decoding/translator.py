@@ -13,8 +13,20 @@ from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.attention import device_of, evaluating
+from headwise.errors import HeadwiseError
 from headwise.options import Search
 from headwise.progress import Report, silent
+
+# Settings of a generation configuration that name tokens.
+TOKENS = (
+    "decoder_start_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+)
+TOKEN_LISTS = ("suppress_tokens", "begin_suppress_tokens")
 
 
 class Translator(Protocol):
@@ -46,10 +58,36 @@ class Generate:
     ) -> list[list[int]]:
         batch = self.tokenizer.pad({"input_ids": sources}, return_tensors="pt")
         batch = batch.to(device_of(self.model))
-        with evaluating(self.model), torch.no_grad():
-            rows = decode(self.model, self.tokenizer, batch, search, length, exactly)
+        try:
+            with evaluating(self.model), torch.no_grad():
+                rows = decode(self.model, self.tokenizer, batch, search, length, exactly)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:150]
+            raise HeadwiseError(
+                f"transformers does not translate with the settings of generation_config.json ({reason}): mend that file."
+            ) from error
         ends = ending(self.model)
         return [until_end(row, ends) for row in rows[:, 1:].tolist()]
+
+
+def refuse_tokens(model: PreTrainedModel) -> None:
+    """Raise HeadwiseError where the generation configuration names tokens that are none of the model's words."""
+    words: int = model.get_output_embeddings().weight.shape[0]
+    for name in (*TOKENS, *TOKEN_LISTS):
+        given = getattr(model.generation_config, name, None)
+        if given is None or (name == "pad_token_id" and given == -1):  # there is no padding
+            continue
+        tokens = given if isinstance(given, list) else [given]
+        wrong = [token for token in tokens if type(token) is not int or not 0 <= token < words]
+        if wrong or not isinstance(given, list | int) or (name in TOKENS and not tokens):
+            raise HeadwiseError(
+                f"{name} in generation_config.json is {given!r:.60}, which names none of the model's {words:,} words: mend "
+                "that file."
+            )
+        if name in TOKEN_LISTS and not isinstance(given, list):
+            raise HeadwiseError(
+                f"{name} in generation_config.json is {given!r:.60}, which is no list of words: mend that file."
+            )
 
 
 def translate(

@@ -7,7 +7,6 @@ under several masks at once. Perplexity is exp of the loss for each predicted to
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,18 +21,25 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask
 from headwise.importance.ablation import removal_losses
 from headwise.importance.processes import failing_together, gather_batches
-from headwise.importance.sums import Sums, to_numpy
+from headwise.importance.sums import Sums, joined, to_numpy
 from headwise.model import Model
 from headwise.progress import part
-from headwise.statistics import bootstrap, interval, paired_bootstrap_p, proportion_interval
+from headwise.statistics import (
+    bootstrap,
+    effective_units,
+    interval,
+    paired_bootstrap_p,
+    proportion_interval,
+)
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import on_device, predict, sentence_losses
 from headwise.training.language import Lines
 
-Rows = list[tuple[str, float, float | None, float | None]]  # measure, value, low, high
-Change = tuple[
-    float, float | None, float | None, float | None
-]  # in %, its 95 % interval, p; the last three or none
+QualityRow = tuple[str, float, float | None, float | None]  # measure, value, low, high
+Rows = list[QualityRow]
+
+# in %, its 95 % interval, p; the last three or none
+Change = tuple[float, float | None, float | None, float | None]
 
 
 @dataclass(frozen=True)
@@ -74,10 +80,7 @@ class Losses:
             lost, _ = removal_losses(smaller.hf, smaller.discovery, text.reporting(share), [whole])
             columns.append(lost)
         summed = np.concatenate(columns, axis=1)
-        if not np.isfinite(summed).all():
-            raise HeadwiseError(
-                "The loss with heads removed is not a number (NaN or infinite): the model is broken."
-            )
+        refuse_broken(summed)
         if isinstance(text.data, Lines):  # the windows of a sentence count together
             first = np.flatnonzero(np.diff(text.data.rows, prepend=-1))
             summed = np.add.reduceat(summed, first)
@@ -90,20 +93,22 @@ class Losses:
     ) -> Losses:
         """Losses and right answers of a classifier, a pass over the text for each mask."""
         model = text.task
-        found: list[tuple[np.ndarray, np.ndarray]] = []
-        for place, mask in enumerate(masks):
-            share = part(text.progress, place / len(masks), (place + 1) / len(masks))
-            own = cut is not None and place > 0  # the first mask is the whole model's
-            smaller = cut(mask).task if cut is not None and own else model
-            with nullcontext() if own else masked(model.hf, model.discovery, mask):
-                found.append(answers(smaller.hf, text.reporting(share)))
-        lost, right = (np.stack(columns, 1) for columns in zip(*found, strict=True))
-        if not np.isfinite(lost).all():
-            raise HeadwiseError(
-                "The loss with heads removed is not a number (NaN or infinite): the model is broken."
-            )
-        tokens = np.ones(len(lost))
-        return cls(lost, tokens, right, made_on(text, tokens))
+        losses = []
+        right = []
+        for number, mask in enumerate(masks):
+            share = part(text.progress, number / len(masks), (number + 1) / len(masks))
+            batches = text.reporting(share)
+            if cut is not None and number > 0:  # the first mask is the whole model's
+                of_mask = class_losses(cut(mask).hf, batches)
+            else:
+                with masked(model.hf, model.discovery, mask):
+                    of_mask = class_losses(model.hf, batches)
+            losses.append(of_mask[0])
+            right.append(of_mask[1])
+        summed = np.stack(losses, axis=1)
+        refuse_broken(summed)
+        tokens = np.ones(len(summed))
+        return cls(summed, tokens, np.stack(right, axis=1), made_on(text, tokens))
 
     def save(self, file: Path) -> None:
         """Write the arrays to an .npz file."""
@@ -141,40 +146,35 @@ class Losses:
         loss = (self.summed.sum(0) / self.tokens.sum())[None]
         drawn = bootstrap(self.summed, self.tokens, seed) if len(self.tokens) > 1 else None
 
-        def row(
-            name: str, change: Callable[[np.ndarray], np.ndarray]
-        ) -> tuple[str, float, float | None, float | None]:
-            low, high = interval(change(drawn)) if drawn is not None else (None, None)
-            return (
-                name,
-                float(change(loss)[0]),
-                None if low is None else float(low),
-                None if high is None else float(high),
-            )
+        def row(name: str, change: Callable[[np.ndarray], np.ndarray]) -> QualityRow:
+            value = float(change(loss)[0])
+            if drawn is None:
+                return name, value, None, None
+            low, high = interval(change(drawn))
+            return name, value, float(low), float(high)
 
+        rows = [row("loss", lambda x: x[:, column])]
         if self.right is not None:
-            count, right = len(self.right), int(self.right[:, column].sum())
-            low, high = proportion_interval(right, count)
-            found: Rows = [row("loss", lambda x: x[:, column])]
-            found.append(("accuracy", 100 * right / count, 100 * low, 100 * high))
-            if column:
-                drawn = 100 * bootstrap(self.right, self.tokens, seed)
-                low, high = map(float, interval(drawn[:, column] - drawn[:, 0]))
-                found.append(
-                    (
-                        "accuracy_change",
-                        self.gain(column),
-                        *((low, high) if count > 1 else (None, None)),
-                    )
-                )
-            return found
-        rows = [
-            row("loss", lambda x: x[:, column]),
-            row("perplexity", lambda x: np.exp(x[:, column])),
-        ]
+            return rows + self.accuracy_rows(self.right, column, seed)
+        rows.append(row("perplexity", lambda x: np.exp(x[:, column])))
         if column:
             rows.append(row("perplexity_change", lambda x: 100 * np.expm1(x[:, column] - x[:, 0])))
         return rows
+
+    def accuracy_rows(self, right: np.ndarray, column: int, seed: int) -> Rows:
+        """Accuracy in % and its change in points. right: texts x masks, whether the class is right."""
+        count = len(right)
+        number = int(right[:, column].sum())
+        low, high = proportion_interval(number, count)
+        rows: Rows = [("accuracy", 100 * number / count, 100 * low, 100 * high)]
+        if not column:
+            return rows
+        if count < 2:
+            return [*rows, ("accuracy_change", self.gain(column), None, None)]
+        drawn = 100 * bootstrap(right, self.tokens, seed)
+        bounds = interval(drawn[:, column] - drawn[:, 0])
+        change = (self.gain(column), float(bounds[0]), float(bounds[1]))
+        return [*rows, ("accuracy_change", *change)]
 
     def change(self, column: int, other: Losses, its_column: int, seed: int) -> Change:
         """The change against another model on the same sentences, by a paired bootstrap: of perplexity in %, of a
@@ -192,13 +192,10 @@ class Losses:
             return value, None, None, None
         drawn = bootstrap(both, self.tokens, seed)
         differences = drawn[:, 0] - drawn[:, 1]
+        units = float(effective_units(self.tokens))
         low, high = interval(100 * np.expm1(differences))
-        return (
-            value,
-            float(low),
-            float(high),
-            paired_bootstrap_p(float(loss[0] - loss[1]), differences),
-        )
+        p = paired_bootstrap_p(float(loss[0] - loss[1]), differences, units)
+        return value, float(low), float(high), p
 
     def change_of_accuracy(self, right: np.ndarray, other: np.ndarray, seed: int) -> Change:
         """Points of accuracy between two models. right, other: whether each text's class is found."""
@@ -208,7 +205,7 @@ class Losses:
         drawn = bootstrap(np.stack([right, other], axis=1), self.tokens, seed)
         differences = 100 * (drawn[:, 0] - drawn[:, 1])
         low, high = interval(differences)
-        return value, float(low), float(high), paired_bootstrap_p(value, differences)
+        return value, float(low), float(high), paired_bootstrap_p(value, differences, len(right))
 
 
 def made_on(text: Batches, tokens: np.ndarray) -> str:
@@ -223,22 +220,28 @@ def made_on(text: Batches, tokens: np.ndarray) -> str:
     return f"{made}; left out: {text.left_out}" if text.left_out else made
 
 
-def answers(model: PreTrainedModel, text: Batches) -> tuple[np.ndarray, np.ndarray]:
+def refuse_broken(losses: np.ndarray) -> None:
+    """Raise HeadwiseError for losses that are not finite."""
+    if not np.isfinite(losses).all():
+        raise HeadwiseError(
+            "The loss with heads removed is not a number (NaN or infinite): the model is broken."
+        )
+
+
+def class_losses(model: PreTrainedModel, text: Batches) -> Sums:
     """The loss of every text in nats, and whether a classifier finds its class. From all processes, in the order of a
     single one."""
     parts: list[Sums] = []
     with failing_together(), evaluating(model), torch.no_grad():
         for batch in text:
             tensors = on_device(model, batch)
-            logits, labels = predict(model, tensors), tensors["labels"]
-            lost, right = to_numpy(
-                [sentence_losses(logits, labels), logits[:, 0].argmax(-1) == labels[:, 0]]
-            )
-            parts.append((lost.astype(np.float64), right.astype(np.float64)))
+            labels = tensors["labels"]
+            logits = predict(model, tensors)
+            is_right = logits[:, 0].argmax(-1) == labels[:, 0]
+            losses, right = to_numpy([sentence_losses(logits, labels), is_right])
+            parts.append((losses.astype(np.float64), right.astype(np.float64)))
         parts = gather_batches(parts)
-    return np.concatenate([lost for lost, _ in parts]), np.concatenate(
-        [right for _, right in parts]
-    )
+    return joined(parts)
 
 
 class Answers(Protocol):

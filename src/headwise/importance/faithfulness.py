@@ -228,14 +228,14 @@ def _scopes(heads: Sequence[Head]) -> dict[str, _Scope]:
 
 def _statistics(scope: _Scope, score: np.ndarray, truth: np.ndarray) -> dict[str, np.ndarray]:
     """Every statistic of each row: score and truth are rows x heads."""
-    found = {}
+    statistics = {}
     for name, correlate in (("spearman", spearman), ("kendall", kendall)):
-        found[name] = correlate(score[:, scope.heads], truth[:, scope.heads])
-        found[f"{name}.within"] = _within(scope, score, truth, correlate)
+        statistics[name] = correlate(score[:, scope.heads], truth[:, scope.heads])
+        statistics[f"{name}.within"] = _within(scope, score, truth, correlate)
     for name, share in TOP.items():
         count = max(1, round(share * len(scope.heads)))
-        found[name] = precision(score[:, scope.heads], truth[:, scope.heads], count)
-    return found
+        statistics[name] = precision(score[:, scope.heads], truth[:, scope.heads], count)
+    return statistics
 
 
 def _within(scope: _Scope, one: np.ndarray, other: np.ndarray, correlate: Correlate) -> np.ndarray:

@@ -31,7 +31,7 @@ from headwise.importance.passes import importance_values
 from headwise.importance.untrained import sample_text
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent
-from headwise.statistics import bootstrap, corrected, interval, paired_bootstrap_p
+from headwise.statistics import bootstrap, interval, largest_t_p
 from headwise.tasks import AnyText
 
 PAIRS = 20  # that are measured
@@ -83,7 +83,7 @@ def interactions(
 
     text: as for `score`; SCREEN sentences of it screen all pairs (`screening_value`, nats per token), SENTENCES others
     measure the `pairs` of the largest |screening_value|: `value` with its 95 % interval by a paired bootstrap over
-    sentences, its two-sided `p` corrected over the pairs (Benjamini-Hochberg), the costs `alone`, `other_alone` and
+    sentences, its two-sided `p` corrected over the pairs (`largest_t_p`), the costs `alone`, `other_alone` and
     `both`, on `n` predicted tokens. Pairs that are not measured have empty cells there. A model of more than MOST heads
     is screened by those that add most to the output of their layer (`dormancy`). progress: gets the share that is done,
     and of what; by default a bar.
@@ -181,10 +181,7 @@ class Effects:
         values = sums.sum(0) / count
         draws = bootstrap(sums, self.tokens, seed)
         low, high = interval(draws)
-        uncorrected = []
-        for number, value in enumerate(values):
-            uncorrected.append(paired_bootstrap_p(value, draws[:, number]))
-        p = corrected(np.array(uncorrected))
+        p = largest_t_p(sums, self.tokens, seed)
         alone = self.one.sum(0) / count
         other_alone = self.other.sum(0) / count
         both = self.both.sum(0) / count

@@ -163,11 +163,11 @@ def run_passes(
         start = time.perf_counter()
         report = labelled(part(progress, done / len(todo), (done + 1) / len(todo)), label)
         with failing_together():
-            found = run_pass(model, text.reporting(report), names, seed, report)
-            for name, sums in found.sums.items():
+            measurement = run_pass(model, text.reporting(report), names, seed, report)
+            for name, sums in measurement.sums.items():
                 whole.sums[name] = sums.gather()
-        whole.rows += found.rows
-        whole.balances |= found.balances
+        whole.rows += measurement.rows
+        whole.balances |= measurement.balances
         whole.seconds[label] = time.perf_counter() - start
     return whole
 
@@ -226,14 +226,15 @@ def importance_values(
     refuse_unscorable(model, [name], text if isinstance(text, Batches) else text.batches)
     silenced = nullcontext() if mask is None else masked(model.hf, model.discovery, mask)
     with failing_together(), silenced:
-        found = run_pass(model, text, [name], seed)
-        if name in found.sums:
-            found.sums[name].gather()
-    if name in found.sums:
-        values = head_values(found.sums[name])
+        measurement = run_pass(model, text, [name], seed)
+        if name in measurement.sums:
+            measurement.sums[name].gather()
+    if name in measurement.sums:
+        values = head_values(measurement.sums[name])
     else:
         values = {
-            Head(row["kind"], row["layer"], row["head"]): float(row["value"]) for row in found.rows
+            Head(row["kind"], row["layer"], row["head"]): float(row["value"])
+            for row in measurement.rows
         }
     if mask is None:
         return values

@@ -148,6 +148,8 @@ def serve(
     """Serve a session until it is interrupted. show: open the browser. say: gets the address."""
     import uvicorn
 
+    from headwise.lab.connection import connection_class
+
     opened = listening(host, port)
     number = opened.getsockname()[1]
     token = secrets.token_urlsafe(16)
@@ -168,6 +170,7 @@ def serve(
 
     config = uvicorn.Config(
         application(session, token, host_names(host, number)),
+        http=connection_class(),
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import difflib
+import json
 import math
 import re
 import threading
@@ -55,6 +56,24 @@ class Question(BaseModel):
     model: Literal["full", "pruned"] = "full"
     continue_from: list[str] = Field(default_factory=list)
     max_steps: int | None = Field(default=None, ge=1)
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Self:
+        """A question as it arrived. Raises HeadwiseError for what is none."""
+        try:
+            json.dumps(fields, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise HeadwiseError(
+                "The question has half of a character in it (a surrogate without its other half): type the text again."
+            ) from None
+        try:
+            return cls(**fields)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            field = ".".join(map(str, wrong["loc"]))
+            raise HeadwiseError(
+                f"The question is not understood ({field}: {wrong['msg']})."
+            ) from None
 
 
 class CancelToken:
@@ -145,14 +164,7 @@ class Session:
         HeadwiseError for a question that cannot be answered."""
         if name == "about":
             return self.about
-        try:
-            question = Question(**fields)
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            field = ".".join(map(str, wrong["loc"]))
-            raise HeadwiseError(
-                f"The question is not understood ({field}: {wrong['msg']})."
-            ) from None
+        question = Question.read(fields)
 
         if self.lock.locked():
             progress(0.0, "Another question is answered first.")

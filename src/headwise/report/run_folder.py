@@ -57,6 +57,25 @@ TEXT = (  # all other columns hold numbers
     "other_kind",
 )
 
+# What tells the rows of a table with heads apart.
+ROW = (
+    "seed",
+    "control",
+    "step",
+    "kind",
+    "layer",
+    "head",
+    "other_kind",
+    "other_layer",
+    "other_head",
+    "measure",
+    "role",
+    "text",
+    "label",
+)
+MOST_ROWS = 400_000  # of one table: 100 layers of 128 heads by 30 measures
+LARGEST = 1e100  # a number that was measured is smaller; a chart of larger ones overflows
+LARGEST_WHOLE = {"layer": 1000, "other_layer": 1000, "head": 10_000, "other_head": 10_000}
 WHOLE = ("layer", "head", "other_layer", "other_head", "step", "kept", "total")
 
 T = TypeVar("T")
@@ -153,37 +172,58 @@ def read_run(folder: Path) -> FinishedRun:
     facts, known = read_models(folder)
     names = list(known.index[known["method"] != "none"])
     layouts = {}
-    for name in names:
-        layouts[name] = below(folder / "layouts", f"{name}.json")
-
     gates = {}
-    for name in names:
-        gates[name] = read_optional_table(below(folder / "gates", f"{name}.csv"), GATES)
-
     rescored = {}
     for name in names:
-        rescored[name] = below(folder / "rescored", name)
-    return FinishedRun(
+        layout = below(folder / "layouts", f"{name}.json")
+        if layout.is_file():
+            layouts[name] = HeadMask.read(layout)
+
+        log = read_optional_table(below(folder / "gates", f"{name}.csv"), GATES)
+        if log is not None:
+            gates[name] = log
+
+        again = below(folder / "rescored", name)
+        if again.is_dir():
+            heads = read_optional_table(again / "heads.csv", COLUMNS)
+            rescored[name] = Rescored(heads, _read_roles(again / "roles"))
+
+    tables = {}
+    for name, (place, columns) in FILES.items():
+        tables[name] = read_optional_table(below(folder, place), columns)
+    run = FinishedRun(
         folder=folder,
         facts=facts,
         models=known,
         plan=_read_text(folder / "plan.toml"),
         roles=_read_roles(folder / "roles"),
-        layouts={name: HeadMask.read(path) for name, path in layouts.items() if path.is_file()},
-        gates={name: table for name, table in gates.items() if table is not None},
+        layouts=layouts,
+        gates=gates,
         translations=_translations(folder / "translations" / "test", names),
-        rescored={
-            name: Rescored(
-                read_optional_table(path / "heads.csv", COLUMNS), _read_roles(path / "roles")
-            )
-            for name, path in rescored.items()
-            if path.is_dir()
-        },
-        **{
-            name: read_optional_table(below(folder, place), columns)
-            for name, (place, columns) in FILES.items()
-        },
+        rescored=rescored,
+        **tables,
     )
+    refuse_other_heads(run)
+    return run
+
+
+def refuse_other_heads(run: FinishedRun) -> None:
+    """Raise HeadwiseError where a table names a head that the models of the run, by their layouts, do not have."""
+    if not run.layouts:
+        return
+    heads = {tuple(head) for mask in run.layouts.values() for head in mask.heads}
+    kinds = {kind for kind, _, _ in heads}
+    roles = [] if run.roles is None else [run.roles.table, run.roles.roles, run.roles.labels]
+    for table in (run.heads, run.untrained, *run.gates.values(), *roles):
+        if table is None:
+            continue
+        named = table[["kind", "layer", "head"]].drop_duplicates()
+        for kind, layer, head in named.itertuples(index=False, name=None):
+            if kind in kinds and (kind, layer, head) not in heads:
+                raise HeadwiseError(
+                    f"A table in {run.folder} names the head {kind}/{layer}/{head}, which the models of the run do not "
+                    "have: the table is another run's."
+                )
 
 
 NOT_READ = (
@@ -217,6 +257,7 @@ def refuse_damaged(folder: Path) -> None:
 def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
     """run.json, and the models of pruning.csv; none without that file."""
     facts: Mapping[str, Any] = read_json(folder / "run.json", dict)
+    refuse_other_seconds(folder / "run.json", facts.get("seconds"))
     table = read_optional_table(folder / "pruning.csv", models.COLUMNS)
     if table is not None:
         for setting in table["setting"].unique():
@@ -232,23 +273,19 @@ def _read_roles(folder: Path) -> RolesFolder | None:
     """The files of a folder roles/, which must all be there; None without the folder."""
     if not folder.is_dir():
         return None
-    tables = {}
-    for name, columns in ROLES.items():
-        tables[name] = read_optional_table(below(folder, f"{name}.csv"), columns)
-
     found = {}
-    for name, table in tables.items():
-        if table is not None:
+    missing = []
+    for name, columns in ROLES.items():
+        table = read_optional_table(below(folder, f"{name}.csv"), columns)
+        if table is None:
+            missing.append(f"{name}.csv")
+        else:
             found[name] = table
 
-    missing = []
-    for name in tables:
-        if name not in found:
-            missing.append(f"{name}.csv")
+    for name in ("facts.json", "examples.json"):
+        if not below(folder, name).is_file():
+            missing.append(name)
 
-    missing += [
-        name for name in ("facts.json", "examples.json") if not below(folder, name).is_file()
-    ]
     if missing:
         raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
     facts = read_json(folder / "facts.json", dict)
@@ -282,6 +319,7 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
     if not path.is_file():
         return None
     try:
+        refuse_too_long(path)
         table = pd.read_csv(path, encoding="utf-8", dtype=dict.fromkeys(TEXT, str))
     except (OSError, ValueError) as error:
         raise HeadwiseError(
@@ -308,17 +346,48 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
             raise HeadwiseError(
                 f"{path} should have whole numbers in {column}, but has {wrong.iloc[0]!r}."
             )
+        most = LARGEST_WHOLE.get(column, 1e15) if column in WHOLE else LARGEST
+        large = table.loc[numbers.abs().gt(most) & numbers.abs().lt(math.inf), column]
+        if len(large):
+            raise HeadwiseError(
+                f"{path} has {large.iloc[0]} in {column}, but nothing there is above {most:g}: run its task again."
+            )
         table[column] = numbers.astype(int) if column in WHOLE else numbers
+    for column in ("kind", "other_kind"):
+        kinds = table[column].unique() if column in columns else ()
+        other = [kind for kind in kinds if kind not in KINDS]
+        if other:
+            raise HeadwiseError(
+                f"{path} should have kinds of heads ({', '.join(KINDS)}) in {column}, but has {other[0]!r}."
+            )
+    # A chart cannot show a loss that is no number.
+    table = table.replace([math.inf, -math.inf], math.nan).drop_duplicates(ignore_index=True)
+    refuse_twice(path, table)
+    return table
 
-    if "kind" in columns and (
-        other := [kind for kind in table["kind"].unique() if kind not in KINDS]
-    ):
+
+def refuse_too_long(path: Path) -> None:
+    """Raise HeadwiseError for a table of so many rows that a page of them would take all memory."""
+    rows = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            rows += block.count(b"\n")
+    if rows > MOST_ROWS + 1:
         raise HeadwiseError(
-            f"{path} should have kinds of heads ({', '.join(KINDS)}), but has {other[0]!r}."
+            f"{path} has {rows - 1:,} rows, and a report shows at most {MOST_ROWS:,}: score fewer measures."
         )
-    return table.replace(
-        [math.inf, -math.inf], math.nan
-    )  # a chart cannot show a loss that is no number
+
+
+def refuse_twice(path: Path, table: pd.DataFrame) -> None:
+    """Raise HeadwiseError for a table that says two things about one head."""
+    if "head" not in table:
+        return
+    row = [column for column in ROW if column in table]
+    twice = table[table.duplicated(row)]
+    if len(twice):
+        first = twice.iloc[0]
+        named = ", ".join(f"{column} {first[column]}" for column in row)
+        raise HeadwiseError(f"{path} has two different rows for {named}: run its task again.")
 
 
 def _read_text(path: Path) -> str | None:
@@ -354,3 +423,24 @@ def _translations(folder: Path, names: list[str]) -> dict[str, list[str]]:
             f"The files in {folder} should have equally many lines, but have: {found}. Evaluate again."
         )
     return lines
+
+
+def refuse_other_seconds(path: Path, seconds: Any) -> None:
+    """Raise HeadwiseError where what the steps took is no table of numbers."""
+    if seconds is None:
+        return
+    wrong = [seconds]
+    if isinstance(seconds, dict):
+        wrong = [taken for taken in seconds.values() if not is_duration(taken)]
+    if wrong:
+        raise HeadwiseError(
+            f"{path} should have numbers as the seconds of each step, but has {str(wrong[0])[:60]!r}: run the study "
+            "again."
+        )
+
+
+def is_duration(taken: Any) -> bool:
+    """Whether something is a number of seconds, or a step without one."""
+    if taken is None:
+        return True
+    return isinstance(taken, int | float) and 0 <= taken < LARGEST

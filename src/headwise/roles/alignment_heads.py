@@ -42,7 +42,7 @@ from headwise.roles.head_sets import (
     choose_heads,
 )
 from headwise.roles.passage import Passage, View
-from headwise.roles.passes import Half, Reading, Subject, half_of, pair_batches
+from headwise.roles.passes import Half, RoleOptions, Subject, half_of, pair_batches
 from headwise.roles.probe import REACH, same_way
 
 FRAME = 0.02  # seconds between the states of Whisper's encoder
@@ -116,8 +116,8 @@ def align(
             f"{model.name} is a {type(model.hf).__name__}: alignment heads are found on {needed}."
         )
     model.task.check_tokenizer()
-    reading = Reading(max_length=model.task.longest)
-    subject = Subject(model.hf, model.tokenizer, model.discovery, reading)
+    options = RoleOptions(max_length=model.task.longest)
+    subject = Subject(model.hf, model.tokenizer, model.discovery, options)
     links = None
     if isinstance(text, Speech):
         coverage = subject.coverage.setdefault("speech", Coverage())

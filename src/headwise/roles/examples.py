@@ -76,7 +76,7 @@ def examples(
     `cells` ([from, to], the right words); `right` of `asked` words attend most to a right one; `sentences`, the number
     of candidates.
     """
-    subject = replace(subject, reading=replace(subject.reading, context=1))
+    subject = replace(subject, options=replace(subject.options, context=1))
     if frequencies is None:
         roles = roles[~roles["measure"].str.startswith("rare.")]
     shown = [Shown(role) for role in best_heads(roles[roles["kind"] == subject.kind])]
@@ -105,7 +105,7 @@ def search(
         view = View(call.weights, current[-1], current[-1], call)
         for example in shown:
             if example.head[:2] == call.site:
-                keep_best_sentence(example, view, frequencies, subject.reading.top)
+                keep_best_sentence(example, view, frequencies, subject.options.top)
 
     model = subject.model
     with (

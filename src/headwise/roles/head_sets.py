@@ -1,8 +1,8 @@
 """Which cross heads align: every head is ranked by its error, and a set of heads is chosen whose mean errs least.
 
 What is averaged is the heads' attention maps, as the programs do that read alignments from a model. A set is grown
-greedily on one half of the text and confirmed on the other. `alignment_heads.py` says what is asked of heads, in text that
-is translated and in text that is spoken.
+greedily on one half of the text and confirmed on the other. `alignment_heads.py` says how alignments
+are read from maps, for text that is translated and for text that is spoken.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ ENOUGH = 30, 10  # the least tokens and sentences on a half for a test
 def find(whole: pd.DataFrame, first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     """The roles found on the first half and confirmed on the second.
 
-    The three tables (`Answers.table`) are of the whole text and of its halves. Returns the rows of the whole text that
+    The three tables (`AnswerSums.table`) are of the whole text and of its halves. Returns the rows of the whole text that
     are roles, with the columns `role` (its name), `text` (name and evidence), `p` (on the first half, corrected) and
     `effect` (Cohen's h of value and baseline), the highest value of each head first.
     """
@@ -41,9 +41,10 @@ def find(whole: pd.DataFrame, first: pd.DataFrame, second: pd.DataFrame) -> pd.D
     roles = whole.drop(columns="p").merge(rows[[*KEY, "p"]], on=KEY)
     roles["effect"] = effect_sizes(roles["value"], roles["baseline"])
     roles["role"] = roles["measure"].map(display_name)
-    roles["text"] = [
-        evidence(row["measure"], row["value"], row["baseline"]) for row in roles.to_dict("records")
-    ]
+    texts = []
+    for row in roles.to_dict("records"):
+        texts.append(evidence(row["measure"], row["value"], row["baseline"]))
+    roles["text"] = texts
     return roles.sort_values(
         [*KEY[:3], "value"], ascending=[True, True, True, False], ignore_index=True
     )
@@ -54,10 +55,9 @@ def passed(rows: pd.DataFrame, end: str) -> pd.DataFrame:
     if rows.empty:
         return rows
     p = corrected(rows[f"p{end}"].to_numpy())
-    thresholds = [
-        threshold(measure, baseline)
-        for measure, baseline in zip(rows["measure"], rows[f"baseline{end}"], strict=True)
-    ]
+    thresholds = []
+    for measure, baseline in zip(rows["measure"], rows[f"baseline{end}"], strict=True):
+        thresholds.append(threshold(measure, baseline))
     kept = (p <= RATE) & (rows[f"value{end}"] >= np.array(thresholds))
     out: pd.DataFrame = rows.assign(**{f"p{end}": p})[kept]
     return out

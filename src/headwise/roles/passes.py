@@ -57,7 +57,7 @@ def uncounted(sentences: int) -> None:
 
 
 @dataclass(frozen=True)
-class Reading:
+class RoleOptions:
     """Options of the tests on which the papers differ or say nothing.
 
     max_length: sentences of more subwords are left out and counted. first_subword: a word is its first subword, not the
@@ -84,7 +84,7 @@ class Subject:
     model: PreTrainedModel
     tokenizer: Any
     discovery: Discovery
-    reading: Reading = field(default_factory=Reading)
+    options: RoleOptions = field(default_factory=RoleOptions)
     coverage: dict[str, Coverage] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
 
@@ -101,7 +101,7 @@ class Subject:
     def limit(self) -> int:
         """The most tokens of a sentence: the least limit of model, tokenizer and options."""
         positions = getattr(self.model.config, "max_position_embeddings", None) or MAX_LENGTH
-        return min(int(positions), int(self.tokenizer.model_max_length), self.reading.max_length)
+        return min(int(positions), int(self.tokenizer.model_max_length), self.options.max_length)
 
     @property
     def readout(self) -> Readout | None:
@@ -276,9 +276,9 @@ def on_treebank(
             "that the tokenizer drops. Give other text, or raise max_length."
         )
     arguments = {
-        "edges": subject.reading.edges,
-        "per_arc": subject.reading.per_arc,
-        "top": subject.reading.top,
+        "edges": subject.options.edges,
+        "per_arc": subject.options.per_arc,
+        "top": subject.options.top,
         "counts": None if frequencies is None else histogram(frequencies),
         "mean": means(first[kind, 0]),
     }
@@ -301,13 +301,13 @@ def treebank_batches(
     coverage: Coverage,
 ) -> Iterator[PassageBatch]:
     """Sentences, or windows of several, as batches for self-attention."""
-    reading = subject.reading
+    options = subject.options
     kind = subject.kind
     device = device_of(subject.model)
-    text = windows(treebank, reading.context)
+    text = windows(treebank, options.context)
     for which, aligned in aligned_batches(text, subject.tokenizer, subject.limit, coverage, half):
         passage = Passage.of(
-            aligned, subject.pad, device, kind == "decoder-self", reading.first_subword
+            aligned, subject.pad, device, kind == "decoder-self", options.first_subword
         )
         yield PassageBatch(which, passage_inputs(passage), {kind: (passage,)})
 
@@ -330,7 +330,7 @@ def on_pairs(
     sources = subject.coverage.setdefault("source", Coverage())
     targets = subject.coverage.setdefault("target", Coverage())
     pairs, links = possible_links(text, gold, subject.tokenizer, subject.limit, sources, targets)
-    arguments = {"edges": subject.reading.edges, "links": links}
+    arguments = {"edges": subject.options.edges, "links": links}
     kinds: tuple[Kind, ...] = ("cross", "decoder-self")
     tests = {kind: tests_on("pairs", kind, arguments) for kind in kinds}
     batches = pair_batches(subject, pairs)

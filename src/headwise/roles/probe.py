@@ -59,12 +59,12 @@ def pointing(
     queries: Passage,
     keys: Passage,
     baseline: Literal["offset", "chance"],
-    reading: Literal["attended_words", "attending_words"] = "attended_words",
+    which: Literal["attended_words", "attending_words"] = "attended_words",
     per_arc: bool = False,
 ) -> Probe:
     """How often words attend most to a correct answer, any of several correct answers accepted.
 
-    share(h) = mean over query words q with a correct answer of 1[argmax_k≠q A_h[q, k] is correct]; with the reading
+    share(h) = mean over query words q with a correct answer of 1[argmax_k≠q A_h[q, k] is correct]; with which =
     `attending_words`, the argmax is over the words that attend to q. The baseline is `chance` (another random visible
     word) or, for `offset`, the best of three rules: a fixed offset k − q (between two texts, from the same relative
     position), chance, and uniform weights on all subwords, by which the longest visible word gets most. Answers that
@@ -77,7 +77,7 @@ def pointing(
         number = names.setdefault(arc.measure, len(names))
         rows.append((arc.sentence, arc.query, arc.key, number))
     table = torch.tensor(rows, dtype=torch.long, device=queries.ids.device).view(-1, 4)
-    table = table[visible(table, queries, keys, forward=reading == "attending_words")]
+    table = table[visible(table, queries, keys, forward=which == "attending_words")]
     sentence, query, key, measure = table.T
 
     size = len(queries.ids)
@@ -92,7 +92,7 @@ def pointing(
     if baseline == "offset":
         diagonal = query if queries is keys else same_way(sentence, query, queries, keys)
         rules.append(fixed_offsets(sentence, key - diagonal, measure, (size, count)))
-    itself_hidden = queries is keys and reading == "attended_words"
+    itself_hidden = queries is keys and which == "attended_words"
     if itself_hidden or baseline == "chance":
         chance = 1 / queries.visible[sentence, query].clamp_min(1)
         rules.append(sum_by_index(cell, chance, size * count).view(size, 1, count))
@@ -101,7 +101,7 @@ def pointing(
         rules.append(sum_by_index(cell, uniform, size * count).view(size, 1, count))
 
     def answer(view: View) -> Tensor:
-        chosen: Tensor = getattr(view, reading)
+        chosen: Tensor = getattr(view, which)
         hits = (chosen[sentence, :, query] == key[:, None]).float()  # arcs x H
         sums: Tensor = hits.new_zeros(size * count, chosen.shape[1]).index_add_(0, cell, hits)
         return sums.view(size, count, chosen.shape[1]).transpose(1, 2)

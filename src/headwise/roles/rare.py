@@ -102,43 +102,45 @@ def rare(passage: Passage, counts: Tensor, top: int = TOP) -> Probe:
     rare.rarest.vote = share of sentences in which the token that most queries point at is a rarest one. Baseline:
     another random token of the sentence. Raises HeadwiseError for frequencies of another tokenizer.
     """
-    often = torch.full(passage.ids.shape, torch.inf, device=passage.ids.device)
+    words = passage.words
+    frequency = torch.full(passage.ids.shape, torch.inf, device=passage.ids.device)
     listed = passage.ids < len(counts)
-    often[listed] = counts.to(often)[passage.ids[listed]]
-    often[~listed] = 0
-    refuse_other_list(often, passage.words)
-    often[~passage.words] = torch.inf
-    least = often.sort(1).values[:, :2]
+    frequency[listed] = counts.to(frequency)[passage.ids[listed]]
+    frequency[~listed] = 0
+    refuse_other_list(frequency, words)
+    frequency[~words] = torch.inf
+    least = frequency.sort(1).values[:, :2]
+    rarest = words & (frequency <= least[:, [0]])
+    two_rarest = words & (frequency <= least[:, [-1]])
+
+    # The sentences that count, and their queries: for each measure other ones.
     limit = counts.sort(descending=True).values[top - 1] if len(counts) >= top else 0
-    rarest, two = (passage.words & (often <= least[:, [each]]) for each in (0, -1))
-    counted = (passage.words.sum(1, keepdim=True) > 1) & (least[:, :1] < limit)
-    queries = [
-        passage.words & counted & ~rarest,
-        passage.words & counted & ~two,
-        passage.words & counted,
-    ]
-    voters = queries[0].any(1)[:, None].float()  # whether a sentence has any
-    numbers = torch.stack([*(each.sum(1) for each in queries), voters[:, 0]], -1).float()
-    others = (passage.words.sum(1) - 1).clamp_min(1)
-    by_chance = rarest.sum(1) / (others + 1)
-    shares = [rarest.sum(1) / others, two.sum(1) / others, by_chance, by_chance]
-    baseline = (numbers * torch.stack(shares, -1))[:, None]
+    counted = (words.sum(1, keepdim=True) > 1) & (least[:, :1] < limit)
+    with_rarest = words & counted
+    without_rarest = with_rarest & ~rarest
+    without_two = with_rarest & ~two_rarest
+    voters = without_rarest.any(1)[:, None].float()  # whether a sentence has any
+    numbers = [without_rarest.sum(1), without_two.sum(1), with_rarest.sum(1), voters[:, 0]]
+
+    others = (words.sum(1) - 1).clamp_min(1)
+    a_random_token = rarest.sum(1) / (others + 1)
+    chance = [rarest.sum(1) / others, two_rarest.sum(1) / others, a_random_token, a_random_token]
+    count = torch.stack(numbers, -1).float()
+    baseline = (count * torch.stack(chance, -1))[:, None]
 
     def answer(view: View) -> Tensor:
         at_rarest = lookup(rarest, view.attended)
-        at_two = lookup(two, view.attended)
-        elected = lookup(rarest, votes(view.attended, queries[0])[..., None])[..., 0]
-        return torch.stack(
-            [
-                sum_over_queries(queries[0], at_rarest),
-                sum_over_queries(queries[1], at_two),
-                sum_over_queries(queries[2], at_rarest),
-                elected * voters,
-            ],
-            -1,
-        )
+        at_two_rarest = lookup(two_rarest, view.attended)
+        elected = lookup(rarest, votes(view.attended, without_rarest)[..., None])[..., 0]
+        sums = [
+            sum_over_queries(without_rarest, at_rarest),
+            sum_over_queries(without_two, at_two_rarest),
+            sum_over_queries(with_rarest, at_rarest),
+            elected * voters,
+        ]
+        return torch.stack(sums, -1)
 
-    return Probe(MEASURES, numbers, baseline, answer)
+    return Probe(MEASURES, count, baseline, answer)
 
 
 def votes(attended: Tensor, queries: Tensor) -> Tensor:
@@ -147,14 +149,14 @@ def votes(attended: Tensor, queries: Tensor) -> Tensor:
     return ballots.new_zeros(attended.shape).scatter_add(2, attended, ballots).argmax(-1)
 
 
-def lookup(marks: Tensor, places: Tensor) -> Tensor:
-    """marks B K at places B H Q, as numbers."""
-    return marks[:, None].expand(-1, places.shape[1], -1).gather(2, places).float()
+def lookup(marks: Tensor, keys: Tensor) -> Tensor:
+    """marks B K of the keys B H Q, as numbers."""
+    return marks[:, None].expand(-1, keys.shape[1], -1).gather(2, keys).float()
 
 
-def refuse_other_list(often: Tensor, words: Tensor) -> None:
+def refuse_other_list(frequency: Tensor, words: Tensor) -> None:
     """Raise HeadwiseError where most tokens have no frequency: the list is of another tokenizer or language."""
-    unknown = float((often[words] == 0).float().mean()) if bool(words.any()) else 0.0
+    unknown = float((frequency[words] == 0).float().mean()) if bool(words.any()) else 0.0
     if unknown > 0.5 and int(words.sum()) >= 100:
         raise HeadwiseError(
             f"The list of frequencies has no count for {unknown:.0%} of the tokens of the text: "

@@ -48,7 +48,7 @@ class RoleTest(Declaration):
       of random tokens that are repeated. It returns a `Probe`.
     * `texts`: a tokenizer. It returns texts of its own with their probe (`Generated`).
 
-    kinds: the kinds of attention that it tests. takes: further arguments by name, such as `top` of `Reading`; needs:
+    kinds: the kinds of attention that it tests. takes: further arguments by name, such as `top` of `RoleOptions`; needs:
     those of them without which the test is left out (`counts`: of the training text; `readout`, `outputs`: the direct
     path from heads to logits).
 

@@ -33,7 +33,7 @@ from headwise.roles.label import ENOUGH, KEY, find, labels, missing_roles, patte
 from headwise.roles.passes import (
     ByHalf,
     Count,
-    Reading,
+    RoleOptions,
     Subject,
     on_generated,
     on_pairs,
@@ -196,10 +196,10 @@ def roles(
     return result
 
 
-def subject_of(model: Model, reading: Reading | None = None) -> Subject:
+def subject_of(model: Model, options: RoleOptions | None = None) -> Subject:
     """A model, as it is tested."""
-    reading = reading or Reading(max_length=model.task.longest)
-    return Subject(model.hf, model.tokenizer, model.discovery, reading)
+    options = options or RoleOptions(max_length=model.task.longest)
+    return Subject(model.hf, model.tokenizer, model.discovery, options)
 
 
 def find_roles(
@@ -207,14 +207,14 @@ def find_roles(
     texts: RoleTexts,
     seed: int = 0,
     count: Count = uncounted,
-    reading: Reading | None = None,
+    options: RoleOptions | None = None,
     intervals: bool = True,
 ) -> Roles:
     """All role tests on some texts, and the roles that are confirmed: without controls, examples and signature.
 
     intervals: whether the table has them.
     """
-    subject = subject_of(model, reading)
+    subject = subject_of(model, options)
     passes = [on_treebank(subject, texts.treebank, texts.confirm, texts.frequencies, count)]
     if texts.pairs is not None:
         passes.append(on_pairs(subject, texts.pairs, count, texts.gold))
@@ -290,7 +290,7 @@ def run_control_tests(
     sentences does not need their order. seeds: of the untrained models.
     """
     subject = subject_of(model)
-    sample = texts.sampled(subject.reading.context)
+    sample = texts.sampled(subject.options.context)
     tables = []
     for name, change in CHANGES.items():
         confirm = None if sample.confirm is None else change(list(sample.confirm), seed + 1)
@@ -300,7 +300,7 @@ def run_control_tests(
         tables.append(control_rows(name, conclude(model.heads, [answers], None, {})))
     for control_seed in seeds:
         control = untrained_model(model, control_seed)
-        result = find_roles(control, sample, seed, count, subject.reading, intervals=False)
+        result = find_roles(control, sample, seed, count, subject.options, intervals=False)
         tables.append(control_rows(f"{UNTRAINED}.{control_seed}", result))
     return pd.concat(tables, ignore_index=True)
 

@@ -139,6 +139,8 @@ class Evaluate(Step, stage="evaluate", name_format="evaluate/{0.split}/{0.varian
     value, low, high), `signatures`, and `against`: (value, low, high, p) by name.
     """
 
+    VERSION = 2  # p of few sentences
+
     split: Split
     variant: Variant
     answer: Answer
@@ -220,7 +222,8 @@ class MeasureSpeed(Step, stage="evaluate", name_format="speed", exclusive=True):
         }
 
     def make(self, run: Run, work: Path) -> Result:
-        search, speed = run.plan.search, run.plan.speed
+        search = run.plan.search
+        speed = run.plan.speed
         sentences = list(run.pairs("dev").sources)[: speed.sentences]
         translators = {}
         for variant in self.variants:
@@ -260,7 +263,8 @@ class Choose(Step, stage="evaluate", name_format="choose"):
         kept: dict[str, int] = {}
         unsettled: list[str] = []
         for step in self.candidates:
-            variant, result = step.variant, run.result(step)
+            variant = step.variant
+            result = run.result(step)
             if not result:
                 continue
             facts = run.result(model_step(variant)) or {}

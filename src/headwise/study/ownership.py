@@ -19,7 +19,8 @@ from headwise.progress import Progress
 from headwise.study.plan import Plan, read_toml
 from headwise.study.records import Store
 
-FREE = (  # what may be changed or added to a plan between two runs: how many models, and what is asked of them
+# What may be changed or added to a plan between two runs: how many models, and what is asked of them.
+FREE = (
     "name",
     "seeds",
     "pairs",
@@ -70,9 +71,10 @@ def refuse_others(plan: Plan, out: Path) -> None:
             refuse(below(out, folder), [*plan_changes(before, as_toml(own))])
     if existing:
         before = plan_of_folder(out)
-        refuse(
-            out, [*lost(plan, existing), *(plan_changes(before, as_toml(plan)) if before else ())]
-        )
+        changes = [*missing_runs(plan, existing)]
+        if before:
+            changes += plan_changes(before, as_toml(plan))
+        refuse(out, changes)
 
 
 def refuse_foreign_files(folder: Path) -> None:
@@ -93,13 +95,14 @@ def refuse_foreign_files(folder: Path) -> None:
 
 
 def refuse(folder: Path, changes: list[str]) -> None:
+    """Raise HeadwiseError for a folder whose plan has changes that are not allowed."""
     if changes:
-        found = "; ".join(changes[:4]) + (" …" if len(changes) > 4 else "")
-        raise HeadwiseError(f"{folder} holds the results of another plan: {found}. {ADVICE}")
+        first = "; ".join(changes[:4]) + (" …" if len(changes) > 4 else "")
+        raise HeadwiseError(f"{folder} holds the results of another plan: {first}. {ADVICE}")
 
 
 def has_results(folder: Path) -> bool:
-    """Whether a task was finished there."""
+    """Whether a step was finished there."""
     return bool(Store(folder, Progress(quiet=True)).records())
 
 
@@ -119,20 +122,22 @@ def runs_with_results(out: Path) -> dict[str, set[str]]:
     if not (before.get("seeds") or before.get("pairs")):
         return {}
     runs = validated(Plan, before, f"The plan {out / 'plan.toml'}").runs
-    found = {folder: {sweep.name for sweep in own.pruning} for folder, own in runs.items()}
-    return {folder: sweeps for folder, sweeps in found.items() if has_results(below(out, folder))}
+    sweeps: dict[str, set[str]] = {}
+    for folder, own in runs.items():
+        if has_results(below(out, folder)):
+            sweeps[folder] = {sweep.name for sweep in own.pruning}
+    return sweeps
 
 
-def lost(plan: Plan, existing: dict[str, set[str]]) -> Iterator[str]:
-    """What would go out of the tables: runs, and sweeps of runs, that a plan has no more."""
+def missing_runs(plan: Plan, existing: dict[str, set[str]]) -> Iterator[str]:
+    """What the tables would lose: runs with results, and sweeps of runs, that the plan does not have any more."""
     for folder, sweeps in existing.items():
         if folder not in plan.runs:
             yield f"{folder} was one of its runs and is not any more"
-        else:
-            gone = sweeps - {sweep.name for sweep in plan.runs[folder].pruning}
-            yield from (
-                f"the sweep '{name}' of {folder} is not in it any more" for name in sorted(gone)
-            )
+            continue
+        kept = {sweep.name for sweep in plan.runs[folder].pruning}
+        for name in sorted(sweeps - kept):
+            yield f"the sweep '{name}' of {folder} is not in it any more"
 
 
 def name_some_runs(names: list[str], most: int = 3) -> str:
@@ -142,10 +147,13 @@ def name_some_runs(names: list[str], most: int = 3) -> str:
 def plan_changes(before: dict[str, Any], now: dict[str, Any], path: str = "") -> Iterator[str]:
     """Changes of a plan that results were made from: `training.epochs was 20 and is 30`."""
     for key in sorted({*before, *now}):
-        name, old, new = f"{path}{key}", before.get(key), now.get(key)
+        name = f"{path}{key}"
+        old = before.get(key)
+        new = now.get(key)
+        moved = path == "data." and file_names(old) == file_names(new)
         if name == "pruning":
             yield from sweep_differences(by_name(old), by_name(new))
-        elif name in FREE or old == new or (path == "data." and file_names(old) == file_names(new)):
+        elif name in FREE or old == new or moved:
             continue
         elif isinstance(old, dict) and isinstance(new, dict):
             yield from plan_changes(old, new, f"{name}.")
@@ -159,20 +167,16 @@ def file_names(files: Any) -> Any:
 
 
 def by_name(sweeps: Any) -> dict[str, dict[str, Any]]:
-    """Sweeps by their names."""
-    return {
-        sweep.get("name", ""): sweep
-        for sweep in ([sweeps] if isinstance(sweeps, dict) else sweeps or [])
-    }
+    """The sweeps of a plan's file, one table or a list of them or none, by their names."""
+    listed = [sweeps] if isinstance(sweeps, dict) else sweeps or []
+    return {sweep.get("name", ""): sweep for sweep in listed}
 
 
 def sweep_differences(
     before: dict[str, dict[str, Any]], now: dict[str, dict[str, Any]]
 ) -> Iterator[str]:
-    """Of the sweeps that are in both plans; sweeps may come and go."""
+    """Changes of the sweeps that are in both plans; sweeps may come and go."""
     for name in before.keys() & now.keys():
         where = f"in the sweep '{name}' " if name else ""
-        yield from (
-            f"{where}{difference}"
-            for difference in plan_changes(before[name], now[name], "pruning.")
-        )
+        for change in plan_changes(before[name], now[name], "pruning."):
+            yield f"{where}{change}"

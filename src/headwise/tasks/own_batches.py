@@ -57,12 +57,14 @@ class OwnBatches:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all tensors and their names."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for batch in self.given:
             for name, tensor in sorted(batch.items()):
-                found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-                found.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        return found.hexdigest()
+                digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+                digest.update(
+                    tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+                )
+        return digest.hexdigest()
 
     def batches(self, hide: bool = True) -> Iterator[dict[str, Any]]:
         start = 0

@@ -5,12 +5,17 @@ The model's own forward runs up to its output layer; the loss is label-smoothed 
 Positions × vocabulary is the largest tensor of a small translation model. Here the states are projected in chunks, and
 the forward pass also computes each chunk's gradient, while its softmax is in the cache. On CPU only target positions
 are projected; finding them would make the processor wait for a GPU, which projects padding as well.
+
+Scores have a loss of their own, by sentence (`tasks/objective.py`). Both read the output layer by `attention/output.py`.
+One loss for both would change numbers: this one computes its gradient, also of the weights, with the sum; that one is
+the cross-entropy of the model's own logits wherever they fit into memory. They differ in the last bits: in float32 by
+up to 1.4e-7 of the largest gradient.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,7 +26,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headwise.attention import classifies, device_of, evaluating
 from headwise.attention.discover import output_of, without_cache
 from headwise.attention.offload import loaded
-from headwise.attention.output import constants
+from headwise.attention.output import constants, states_before
 from headwise.errors import HeadwiseError
 from headwise.training.labelled import refuse_other_class_loss, summed_class_loss
 from headwise.training.token_batches import IGNORED, TrainingData
@@ -197,29 +202,6 @@ def loss_forward(
             del model.forward
         else:
             model.forward = own  # a hook that was there before
-
-
-class AtHead(Exception):
-    """Ends a forward where the output layer would begin."""
-
-
-def states_before(
-    head: nn.Module, forward: Callable[..., Any], inputs: Mapping[str, Any]
-) -> Tensor:
-    """What a forward gives to the output layer: B T M."""
-    states: list[Tensor] = []
-
-    def stop(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-        states.append(given[0])
-        raise AtHead
-
-    hook = head.register_forward_pre_hook(stop)
-    try:
-        with contextlib.suppress(AtHead):
-            forward(**inputs)
-    finally:
-        hook.remove()
-    return states[0]
 
 
 def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., Tensor]) -> None:

@@ -364,8 +364,8 @@ def training_arguments(
 
 def checkpoints(work: Path) -> list[Path]:
     """The complete checkpoints, oldest first."""
-    found = (marker.parent for marker in work.glob(f"checkpoint-*/{MARKER}"))
-    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
+    folders = (marker.parent for marker in work.glob(f"checkpoint-*/{MARKER}"))
+    return sorted(folders, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
 def resume_point(work: Path) -> Path | None:
@@ -398,18 +398,18 @@ def tidy(state: TrainerState) -> str:
 def average(model: PreTrainedModel, work: Path, count: int) -> int:
     """Load the mean of the last `count` checkpoints into the model (Vaswani et al. 2017, section 6.1); returns their
     number."""
-    found = checkpoints(work)[-count:]
+    last = checkpoints(work)[-count:]
     total: dict[str, Tensor] = {}
     with in_float32(model):
-        for path in found:
+        for path in last:
             load_model(model, path / WEIGHTS, strict=False)
             for name, tensor in now(model).items():
                 wide = tensor.to("cpu", torch.float64, copy=True)  # not every device has float64
                 total[name] = total[name] + wide if name in total else wide
         dtypes = {name: tensor.dtype for name, tensor in now(model).items()}
-        mean = {name: (tensor / len(found)).to(dtypes[name]) for name, tensor in total.items()}
+        mean = {name: (tensor / len(last)).to(dtypes[name]) for name, tensor in total.items()}
         model.load_state_dict(mean, strict=not is_offloaded(model))
-    return len(found)
+    return len(last)
 
 
 def now(model: nn.Module) -> dict[str, Tensor]:

@@ -308,7 +308,7 @@ def spread_vectors(count: int, size: int, generator: torch.Generator) -> Tensor:
 
 
 def causal_meaning(stream: Stream, word: ToyWord) -> Tensor:
-    """What the embedding of a word says, beside its identity."""
+    """What the embedding of a word says, apart from its identity."""
     rows = stream[f"type {word.type}"][0] + code(word.class_number) @ stream["class"]
     if word.mark in MARKS:
         rows = rows + stream[word.mark][0]

@@ -21,10 +21,10 @@ from headwise.progress import Report, part, silent
 from headwise.pruning.greedy import RemovalScore, greedy_masks
 from headwise.pruning.prune import prune
 from headwise.roles.alignment import read_links
-from headwise.roles.passes import Reading
+from headwise.roles.passes import RoleOptions
 from headwise.roles.role import role, role_of
 from headwise.roles.role_tests import RoleTexts, find_roles, token_counts
-from headwise.statistics import proportion_interval, t_margin
+from headwise.statistics import clustered_proportion_interval, t_margin
 from headwise.truth import planted_causal, planted_templates, planted_translation
 from headwise.truth.planted_heads import DISTRACTOR, PlantedModel
 
@@ -94,16 +94,16 @@ def score_planted(
     every question, too. With RESCORED comes what is no score but a way to prune: greedy removal and gates."""
     slow = [name for name in measures if facts(name).expensive or facts(name).family == "lrp"]
     fast = [name for name in measures if name not in slow]
-    texts = [
-        (planted.text, fast, part(progress, 0.0, 0.3)),
-        (planted.text.head(FEW), slow, part(progress, 0.4, 1.0)),
+    passes = [
+        (fast, planted.text, part(progress, 0.0, 0.3)),
+        (slow, planted.text.head(FEW), part(progress, 0.4, 1.0)),
     ]
     columns = ["kind", "layer", "head", "measure", "value"]
-    tables = [
-        score(planted.model, text, some, seed=seed, progress=report).table[columns]
-        for text, some, report in texts
-        if some
-    ]
+    tables = []
+    for names, text, report in passes:
+        if names:
+            scores = score(planted.model, text, names, seed=seed, progress=report)
+            tables.append(scores.table[columns])
     table = pd.concat(tables, ignore_index=True)
     table["value"] *= [facts(name).sign for name in table["measure"]]
     if RESCORED in fast:
@@ -116,32 +116,30 @@ def removed(planted: PlantedModel, seed: int) -> pd.DataFrame:
     number of the step before which it is still there."""
     model = planted.model
     sweep = Greedy(kinds=model.heads.kinds, score=RESCORED, rescore=True)
-    masks = greedy_masks(
-        RemovalScore(model, model.task.batches(planted.text), RESCORED, True, seed), sweep
-    ).values()
-    rows = [
-        {**head._asdict(), "value": float(sum(head in mask.kept for mask in masks))}
-        for head in model.heads
-    ]
+    removal_score = RemovalScore(model, model.task.batches(planted.text), RESCORED, True, seed)
+    masks = greedy_masks(removal_score, sweep).values()
+    rows = []
+    for head in model.heads:
+        steps = sum(head in mask.kept for mask in masks)
+        rows.append({**head._asdict(), "value": float(steps)})
     return pd.DataFrame(rows).assign(measure=f"greedy.{RESCORED}")
 
 
 def gated(planted: PlantedModel, seed: int) -> pd.DataFrame:
     """How long the gate of each head stays open under λ = PENALTY with all weights frozen: the mean of P(open)."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        warnings.catch_warnings(action="ignore"),
-    ):  # that it has not settled
+    gates = Gates(
+        penalty=PENALTY,
+        kinds=planted.model.heads.kinds,
+        train="gates",
+        epochs=GATED // len(planted.text),
+        gate_learning_rate=0.1,
+    )
+    # Ignored: the warning that gates are not decided yet.
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
         prune(
             planted.model,
             planted.text,
-            Gates(
-                penalty=PENALTY,
-                kinds=planted.model.heads.kinds,
-                train="gates",
-                epochs=GATED // len(planted.text),
-                gate_learning_rate=0.1,
-            ),
+            gates,
             dev=planted.text,
             training=Training(batch_tokens=170, dtype="fp32"),
             seed=seed,
@@ -149,19 +147,19 @@ def gated(planted: PlantedModel, seed: int) -> pd.DataFrame:
             progress=silent,
         )
         log = pd.read_csv(Path(folder) / "gates.csv")
-    return (
-        log.groupby(["kind", "layer", "head"])["p_open"]
-        .mean()
-        .reset_index(name="value")
-        .assign(measure="gates")
-    )
+    means = log.groupby(["kind", "layer", "head"])["p_open"].mean()
+    return means.reset_index(name="value").assign(measure="gates")
 
 
 def with_planted_truth(planted: PlantedModel, table: pd.DataFrame) -> pd.DataFrame:
     """Rows of heads with the columns planted (a name) and truth."""
-    heads = [Head(*row) for row in table[["kind", "layer", "head"]].itertuples(index=False)]
-    names = [planted.name(head) for head in heads]
-    return table.assign(planted=names, truth=[planted.truth(head) for head in heads])
+    names = []
+    truths = []
+    for address in table[["kind", "layer", "head"]].itertuples(index=False):
+        head = Head(*address)
+        names.append(planted.name(head))
+        truths.append(planted.truth(head))
+    return table.assign(planted=names, truth=truths)
 
 
 def tested(planted: PlantedModel) -> pd.DataFrame:
@@ -176,7 +174,7 @@ def tested(planted: PlantedModel) -> pd.DataFrame:
         gold=None if planted.links is None else read_links(planted.links),
         frequencies=token_counts(planted.model, planted.training),
     )
-    result = find_roles(planted.model, texts, reading=Reading(top=planted.top))
+    result = find_roles(planted.model, texts, options=RoleOptions(top=planted.top))
     judged = {measure for measure in result.table["measure"] if is_judged(measure)}
     found = set()
     columns = ["kind", "layer", "head", "measure"]
@@ -211,29 +209,29 @@ def areas(heads: pd.DataFrame) -> pd.DataFrame:
 
     Columns model (`all`: the mean over models), measure, value, low, high, seeds; 95 % t-intervals over seeds.
     """
-    by_seed = heads.groupby(["measure", "model", "seed"], sort=False)[["truth", "value"]].apply(
-        auroc
-    )
+    groups = heads.groupby(["measure", "model", "seed"], sort=False)
+    by_seed = groups[["truth", "value"]].apply(auroc)
     rows = []
     for measure, values in by_seed.groupby("measure", sort=False):
-        models = {model: some.to_numpy() for model, some in values.groupby("model", sort=False)}
-        for model, some in {**models, "all": np.mean([*models.values()], 0)}.items():
-            rows.append((model, measure, *with_interval(some), len(some)))
+        by_model: dict[str, np.ndarray] = {}
+        for model, of_model in values.groupby("model", sort=False):
+            by_model[str(model)] = of_model.to_numpy()
+        by_model["all"] = np.mean([*by_model.values()], 0)
+        for name, shares in by_model.items():
+            rows.append((name, measure, *with_interval(shares), len(shares)))
     return pd.DataFrame(rows, columns=["model", "measure", "value", "low", "high", "seeds"])
 
 
-def auroc(some: pd.DataFrame) -> float:
-    return float(
-        above(
-            some["value"][some["truth"] == "matters"], some["value"][some["truth"] != "matters"]
-        ).mean()
-    )
+def auroc(heads: pd.DataFrame) -> float:
+    """The share of pairs, of a head that matters and one that does not, in which the first has more of a score."""
+    matters = heads["truth"] == "matters"
+    return float(above(heads["value"][matters], heads["value"][~matters]).mean())
 
 
-def above(values: pd.Series, others: pd.Series) -> np.ndarray:
-    """The share of the others that each value is above; half of those that equal it."""
+def above(values: pd.Series, compared: pd.Series) -> np.ndarray:
+    """The share of the compared values that each value is above; half of those that equal it."""
     left = values.to_numpy()[:, None]
-    right = others.to_numpy()[None]
+    right = compared.to_numpy()[None]
     shares: np.ndarray = ((left > right) + 0.5 * (left == right)).mean(1)
     return shares
 
@@ -251,31 +249,32 @@ def right_side_shares(heads: pd.DataFrame) -> pd.DataFrame:
     """By score and planted head, the share of heads on its right side, mean over seeds: of those that do not matter,
     below a head that does; of those that matter, above one that does not. Half is chance."""
     rows = []
-    for _, some in heads.groupby(["measure", "model", "seed"], sort=False):
-        matters = some["truth"] == "matters"
-        shares = pd.Series(index=some.index, dtype=float)
-        shares[matters] = above(some["value"][matters], some["value"][~matters])
-        shares[~matters] = 1 - above(some["value"][~matters], some["value"][matters])
-        rows.append(some[["model", "planted", "truth", "measure"]].assign(value=shares))
-    mean = (
-        pd.concat(rows)
-        .groupby(["model", "planted", "truth", "measure"], sort=False)["value"]
-        .mean()
-    )
-    return mean.reset_index()
+    columns = ["model", "planted", "truth", "measure"]
+    for _, group in heads.groupby(["measure", "model", "seed"], sort=False):
+        values = group["value"]
+        matters = group["truth"] == "matters"
+        shares = pd.Series(index=group.index, dtype=float)
+        shares[matters] = above(values[matters], values[~matters])
+        shares[~matters] = 1 - above(values[~matters], values[matters])
+        rows.append(group[columns].assign(value=shares))
+    means = pd.concat(rows).groupby(columns, sort=False)["value"].mean()
+    return means.reset_index()
 
 
 def hits(roles: pd.DataFrame) -> pd.DataFrame:
-    """Precision and recall of every role: role, statistic, value, low, high, n; Wilson's 95 % intervals over the heads
-    of all models and seeds."""
+    """Precision and recall of every role: role, statistic, value, low, high, n; 95 % intervals over all heads, of
+    which those of one model and seed are alike (`clustered_proportion_interval`)."""
     rows = []
-    for name, some in [("all", roles), *roles.groupby("role")]:
-        right = int((some["found"] & some["true"]).sum())
-        counts = {"precision": int(some["found"].sum()), "recall": int(some["true"].sum())}
-        for statistic, count in counts.items():
+    for name, group in [("all", roles), *roles.groupby("role")]:
+        with_right = group.assign(right=group["found"] & group["true"])
+        by_model = with_right.groupby(["model", "seed"])[["right", "found", "true"]].sum()
+        right = by_model["right"].to_numpy()
+        for statistic, divisor in (("precision", "found"), ("recall", "true")):
+            counts = by_model[divisor].to_numpy()
+            count = int(counts.sum())
             if count:
-                bounds = proportion_interval(right, count)
-                rows.append((name, statistic, right / count, *bounds, count))
+                bounds = clustered_proportion_interval(right, counts)
+                rows.append((name, statistic, right.sum() / count, *bounds, count))
     return pd.DataFrame(rows, columns=["role", "statistic", "value", "low", "high", "n"])
 
 
@@ -297,24 +296,23 @@ def with_bounds(row: pd.Series) -> str:
 def auroc_table(areas: pd.DataFrame) -> pd.DataFrame:
     """AUROC by score, the best first: all models, and each."""
     shown = areas.assign(text=areas.apply(with_bounds, axis=1))
-    best = areas[areas["model"] == "all"].sort_values("value", ascending=False, kind="stable")[
-        "measure"
-    ]
+    of_all = areas[areas["model"] == "all"]
+    best = of_all.sort_values("value", ascending=False, kind="stable")["measure"]
     wide = shown.pivot_table(
         index="measure", columns="model", values="text", aggfunc="first", sort=False
     )
     models = ["all", *(name for name in wide.columns if name != "all")]
-    found: pd.DataFrame = wide.loc[best, models].reset_index()
-    return found.fillna("").assign(measure="`" + found["measure"] + "`")
+    table: pd.DataFrame = wide.loc[best, models].reset_index()
+    return table.fillna("").assign(measure="`" + table["measure"] + "`")
 
 
 def trap_table(sides: pd.DataFrame) -> pd.DataFrame:
     """By score, the share of heads on the right side of some planted heads, mean over models; 1 is right, 0 is wrong."""
-    some = sides[sides["planted"].isin(SHOWN)]
-    mean = some.pivot_table(index="measure", columns="planted", values="value", sort=False)
+    shown = sides[sides["planted"].isin(SHOWN)]
+    mean = shown.pivot_table(index="measure", columns="planted", values="value", sort=False)
     columns = [name for name in SHOWN if name in mean]
-    text = mean[columns].map(lambda value: f"{value:.2f}").reset_index()
-    return text.assign(measure="`" + text["measure"] + "`")
+    table = mean[columns].map(lambda value: f"{value:.2f}").reset_index()
+    return table.assign(measure="`" + table["measure"] + "`")
 
 
 def role_table(hits: pd.DataFrame) -> pd.DataFrame:
@@ -324,38 +322,52 @@ def role_table(hits: pd.DataFrame) -> pd.DataFrame:
         index="role", columns="statistic", values="text", aggfunc="first", sort=False
     )
     heads = hits[hits["statistic"] == "recall"].set_index("role")["n"]
-    found: pd.DataFrame = (
-        wide.assign(heads=heads.reindex(wide.index).fillna(0).astype(int)).reset_index().fillna("–")
-    )
-    return found
+    counts = heads.reindex(wide.index).fillna(0).astype(int)
+    table: pd.DataFrame = wide.assign(heads=counts).reset_index().fillna("–")
+    return table
 
 
 def head_table(sides: pd.DataFrame) -> pd.DataFrame:
     """The planted heads of all models, with what is true of them."""
     heads = sides.drop_duplicates(["model", "planted"])
-    named = (
-        heads[heads["planted"] != DISTRACTOR]
-        .groupby(["planted", "truth"], sort=False)["model"]
-        .agg(", ".join)
-    )
-    return named.reset_index()[["planted", "truth", "model"]]
+    planted = heads[heads["planted"] != DISTRACTOR]
+    models = planted.groupby(["planted", "truth"], sort=False)["model"].agg(", ".join)
+    return models.reset_index()[["planted", "truth", "model"]]
 
 
 def page_tables(areas: pd.DataFrame, sides: pd.DataFrame, hits: pd.DataFrame) -> dict[str, str]:
     """The tables by the name of their mark."""
-    made = {
-        "heads": head_table(sides),
-        "scores": auroc_table(areas),
-        "traps": trap_table(sides),
-        "roles": role_table(hits),
+    return {
+        "heads": markdown(head_table(sides)),
+        "scores": markdown(auroc_table(areas)),
+        "traps": markdown(trap_table(sides)),
+        "roles": markdown(role_table(hits)),
     }
-    return {name: markdown(table) for name, table in made.items()}
 
 
-def fill_tables(page: Path, made: dict[str, str]) -> None:
+MARKS = ("heads", "scores", "traps", "roles")  # of `page_tables`
+
+
+def check_page(page: Path) -> None:
+    """Raise HeadwiseError for a page that `fill_tables` would refuse after all the work."""
+    with_tables(page, dict.fromkeys(MARKS, ""))
+
+
+def fill_tables(page: Path, tables: Mapping[str, str]) -> None:
     """Put every table between its mark and the next end. Raises HeadwiseError for a page without the marks."""
-    text = page.read_text(encoding="utf-8")
-    for name, table in made.items():
+    write_text(page, with_tables(page, tables))
+
+
+def with_tables(page: Path, tables: Mapping[str, str]) -> str:
+    """The text of a page with every table between its mark and the next end."""
+    try:
+        text = page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise HeadwiseError(
+            f"The page {page} cannot be read ({reason}): give a Markdown file with marks for the tables."
+        ) from None
+    for name, table in tables.items():
         before, mark, rest = text.partition(MARK.format(name))
         _, end, after = rest.partition(ENDS)
         if not mark or not end:
@@ -363,4 +375,4 @@ def fill_tables(page: Path, made: dict[str, str]) -> None:
                 f"{page} has no '{MARK.format(name)}' with '{ENDS}' below it: write both there."
             )
         text = f"{before}{mark}\n\n{table}\n{end}{after}"
-    write_text(page, text)
+    return text

@@ -28,7 +28,7 @@ from headwise.roles.examples import (
     query_words,
 )
 from headwise.roles.passage import Passage, View
-from headwise.roles.passes import Reading, Subject
+from headwise.roles.passes import RoleOptions, Subject
 from headwise.roles.rare import count_tokens
 from roles.handmade import first_subword, in_subwords, looking, random_weights
 
@@ -117,11 +117,11 @@ def test_which_words_a_role_asks(treebank: Treebank) -> None:
     ids = passage.ids[0].tolist()
     often = {ids[0]: 900, ids[1]: 40, ids[2]: 3}
     measures = ["positional.1", "syntactic.nsubj.to-dependent", "rare.two-rarest", "coreference"]
-    asked = {measure: query_words(measure, passage, 0, often, 1) for measure in measures}
-    assert asked["positional.1"] == {0: ({0, 1, 2}, {1}), 1: ({0, 1, 2}, {2})}
-    assert asked["syntactic.nsubj.to-dependent"] == {1: ({0, 2}, {0})}
-    assert asked["rare.two-rarest"] == {0: ({1, 2}, {1, 2})}
-    assert asked["coreference"] == {}
+    queries = {measure: query_words(measure, passage, 0, often, 1) for measure in measures}
+    assert queries["positional.1"] == {0: ({0, 1, 2}, {1}), 1: ({0, 1, 2}, {2})}
+    assert queries["syntactic.nsubj.to-dependent"] == {1: ({0, 2}, {0})}
+    assert queries["rare.two-rarest"] == {0: ({1, 2}, {1, 2})}
+    assert queries["coreference"] == {}
     # even its rarest token is among the three most frequent
     assert query_words("rare.two-rarest", passage, 0, often, 3) == {}
     with_chains = next(
@@ -176,15 +176,15 @@ def test_against_a_slow_script_on_the_stock_model(
     worth = {}
     for sentence in short:
         weights = slow(model, tokenizer, sentence, 1, 2)[:, :-1].fill_diagonal_(-1)
-        asked = [
+        queries = [
             (i, word.governor) for i, word in enumerate(sentence.words) if word.relation == "nsubj"
         ]
-        hits = sum(int(weights[i].argmax()) == up for i, up in asked)
+        hits = sum(int(weights[i].argmax()) == up for i, up in queries)
         if hits:
             worth[sentence.id] = (
-                hits / len(asked),
+                hits / len(queries),
                 min(hits, 2),
-                sum(float(weights[i, up]) for i, up in asked),
+                sum(float(weights[i, up]) for i, up in queries),
             )
     best = max(value[:2] for value in worth.values())
     assert worth[shown[1]["id"]][:2] == best
@@ -212,9 +212,9 @@ def test_rare_tokens_need_frequencies_and_nothing_found_shows_nothing(
         )
         == []
     )
-    reading = Reading(top=50)
+    options = RoleOptions(top=50)
     (shown,) = examples(
-        Subject(model, tokenizer, discovery, reading), some, table, frequencies=counts
+        Subject(model, tokenizer, discovery, options), some, table, frequencies=counts
     )
     keys = {key for _, key in shown["cells"]}
     counted = [counts[tokenizer.convert_tokens_to_ids(word)] for word in shown["words"]]

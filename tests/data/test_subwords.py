@@ -131,14 +131,14 @@ def test_subwords_of_a_word_spell_it(
     tokenizers: dict[str, PreTrainedTokenizerBase], kind: str, tmp_path: Path
 ) -> None:
     tokenizer, coverage = tokenizers[kind], Coverage()
-    asked = list(Treebank.read(write_treebank(tmp_path / "dev.conllu", 60)))
-    rows = align_subwords(tokenizer, asked, 512, coverage)
+    originals = list(Treebank.read(write_treebank(tmp_path / "dev.conllu", 60)))
+    rows = align_subwords(tokenizer, originals, 512, coverage)
     assert len(rows) == coverage.used == coverage.sentences == 60
-    for row, original in zip(rows, asked, strict=True):
+    for row, original in zip(rows, originals, strict=True):
         assert row.ids == tokenizer(original.text)["input_ids"]
         assert row.sentence.text == original.text
         assert spelled(tokenizer, row) == [letters(word.form) for word in row.sentence.words]
-    assert coverage.words + coverage.merged_words == sum(len(one.words) for one in asked)
+    assert coverage.words + coverage.merged_words == sum(len(one.words) for one in originals)
     assert coverage.unknown_subwords == 0 and coverage.split_words > 60
 
 
@@ -189,10 +189,10 @@ def test_words_under_one_subword_become_one() -> None:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     whole = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
-    asked = sentence("the", "red", "table", ".", governors=(2, 2, -1, 2), glued="table")
-    asked = replace(asked, mentions=(Mention("e1", 0, 0, 3, 2, "nominal"),))
+    mentioned = sentence("the", "red", "table", ".", governors=(2, 2, -1, 2), glued="table")
+    mentioned = replace(mentioned, mentions=(Mention("e1", 0, 0, 3, 2, "nominal"),))
     coverage = Coverage()
-    (row,) = align_subwords(whole, [asked], 9, coverage)
+    (row,) = align_subwords(whole, [mentioned], 9, coverage)
     assert (row.ids, row.word_of) == ([1, 2, 3], [0, 1, 2])
     assert [(word.form, word.governor) for word in row.sentence.words] == [
         ("the", 2),
