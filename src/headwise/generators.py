@@ -14,7 +14,7 @@ import torch
 def unchanged_generators() -> Iterator[None]:
     """After the block every generator continues as if the block had drawn and seeded nothing."""
     python = random.getstate()
-    numpy = np.random.get_state()
+    numpy = np.random.get_state()  # noqa: NPY002 - the one that all code shares
     # To ask for the state of a GPU would start CUDA, after which a process cannot fork.
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     try:
@@ -22,7 +22,7 @@ def unchanged_generators() -> Iterator[None]:
             yield
     finally:
         random.setstate(python)
-        np.random.set_state(numpy)
+        np.random.set_state(numpy)  # noqa: NPY002
 
 
 @contextmanager

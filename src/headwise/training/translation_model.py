@@ -55,7 +55,9 @@ def build_model(
     )
     with drawing_from(seed):
         if shape.norm == "post":
-            common |= dict(share_encoder_decoder_embeddings=False, decoder_vocab_size=len(tokenizer))
+            common |= dict(
+                share_encoder_decoder_embeddings=False, decoder_vocab_size=len(tokenizer)
+            )
             model = MarianMTModel(MarianConfig(**common))
         else:
             model = drop_unused(
