@@ -11,6 +11,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,7 +67,7 @@ def state() -> dict[str, Any]:
         "garbage": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()),
         "logging": (logging.root.level, len(logging.root.handlers), logging.root.manager.disable),
         "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
-        "folder": os.getcwd(),
+        "folder": str(Path.cwd()),
         "path": list(sys.path),
     }
 
