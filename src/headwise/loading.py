@@ -152,9 +152,11 @@ def task_class(spec: str | Path) -> type[Task]:
     """
     path = folder_of(spec)
     source = str(path if path.exists() else spec)
-    refuse_code(source)
     try:
+        refuse_code(source)
         config = config_of(source)
+    except HeadwiseError:
+        raise
     except Exception as error:
         raise HeadwiseError(
             f"{spec} has no configuration that transformers can load: {one_line(error)}"

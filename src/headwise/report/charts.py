@@ -119,12 +119,10 @@ def _legend(names: Sequence[str]) -> Spec:
 
 def legend_columns(names: Sequence[str]) -> int:
     """Two columns of a legend where its names fit a phone, else one."""
-    return (
-        2
-        if sum(max((len(name) for name in names[start::2]), default=0) for start in (0, 1))
-        <= LETTERS
-        else 1
-    )
+    longest = 0
+    for start in (0, 1):
+        longest += max(map(len, names[start::2]), default=0)
+    return 2 if longest <= LETTERS else 1
 
 
 def when(test: str, one: Any, other: Any) -> Spec:

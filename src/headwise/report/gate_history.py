@@ -176,26 +176,26 @@ def thinned(steps: Any, most: int) -> list[int]:
 def animation(shown: list[GateHistory]) -> dict[str, Any]:
     """What the page plays. frames: for each step one text of P(open) in per cent, head by head, with blanks between."""
     steps = frame_steps(shown)
-    return {
-        "rate": RATE,
-        "steps": steps,
-        "models": [
+    drawn = []
+    for history in shown:
+        grids = []
+        for kind, rows in history.grids:
+            grids.append({"kind": kind, "name": KIND_NAMES[kind], "layers": rows})
+
+        frames = []
+        for row in np.rint(100 * history.at(steps)).astype(int).tolist():
+            frames.append(" ".join(map(str, row)))
+
+        drawn.append(
             {
                 "label": history.model["label"],
                 "total": len(history.heads),
-                "grids": [
-                    {"kind": kind, "name": KIND_NAMES[kind], "layers": rows}
-                    for kind, rows in history.grids
-                ],
+                "grids": grids,
                 "kept": [int(head in history.kept) for head in history.heads],
-                "frames": [
-                    " ".join(map(str, row))
-                    for row in np.rint(100 * history.at(steps)).astype(int).tolist()
-                ],
+                "frames": frames,
             }
-            for history in shown
-        ],
-    }
+        )
+    return {"rate": RATE, "steps": steps, "models": drawn}
 
 
 def closing_table(shown: list[GateHistory]) -> Table | None:
@@ -229,10 +229,10 @@ def gate_curves(run: FinishedRun) -> list[Figure]:
         if model["setting"] in run.gates:
             known.append(model)
 
-    lines = sum(
-        len(run.gates[model["setting"]].drop_duplicates(["kind", "layer", "head"]))
-        for model in known
-    )
+    lines = 0
+    for model in known:
+        lines += len(run.gates[model["setting"]].drop_duplicates(["kind", "layer", "head"]))
+
     points = max(20, min(120, POINTS // max(lines, 1)))
     return [_gate_figure(run, model, points) for model in known]
 
@@ -302,10 +302,9 @@ def health_table(run: FinishedRun) -> Table | None:
         "model": lambda model: model["label"],
         "heads kept": lambda model: f"{model['kept']} of {model['total']}",
     }
-    columns |= {
-        title: partial(models.cell_text, measure, write)
-        for measure, (title, write) in HEALTH.items()
-    }
+    for measure, (title, write) in HEALTH.items():
+        columns[title] = partial(models.cell_text, measure, write)
+
     return table("How far they had settled", shown, columns)
 
 

@@ -172,36 +172,36 @@ def read_run(folder: Path) -> FinishedRun:
     facts, known = read_models(folder)
     names = list(known.index[known["method"] != "none"])
     layouts = {}
-    for name in names:
-        layouts[name] = below(folder / "layouts", f"{name}.json")
-
     gates = {}
-    for name in names:
-        gates[name] = read_optional_table(below(folder / "gates", f"{name}.csv"), GATES)
-
     rescored = {}
     for name in names:
-        rescored[name] = below(folder / "rescored", name)
+        layout = below(folder / "layouts", f"{name}.json")
+        if layout.is_file():
+            layouts[name] = HeadMask.read(layout)
+
+        log = read_optional_table(below(folder / "gates", f"{name}.csv"), GATES)
+        if log is not None:
+            gates[name] = log
+
+        again = below(folder / "rescored", name)
+        if again.is_dir():
+            heads = read_optional_table(again / "heads.csv", COLUMNS)
+            rescored[name] = Rescored(heads, _read_roles(again / "roles"))
+
+    tables = {}
+    for name, (place, columns) in FILES.items():
+        tables[name] = read_optional_table(below(folder, place), columns)
     run = FinishedRun(
         folder=folder,
         facts=facts,
         models=known,
         plan=_read_text(folder / "plan.toml"),
         roles=_read_roles(folder / "roles"),
-        layouts={name: HeadMask.read(path) for name, path in layouts.items() if path.is_file()},
-        gates={name: table for name, table in gates.items() if table is not None},
+        layouts=layouts,
+        gates=gates,
         translations=_translations(folder / "translations" / "test", names),
-        rescored={
-            name: Rescored(
-                read_optional_table(path / "heads.csv", COLUMNS), _read_roles(path / "roles")
-            )
-            for name, path in rescored.items()
-            if path.is_dir()
-        },
-        **{
-            name: read_optional_table(below(folder, place), columns)
-            for name, (place, columns) in FILES.items()
-        },
+        rescored=rescored,
+        **tables,
     )
     refuse_other_heads(run)
     return run
@@ -273,23 +273,19 @@ def _read_roles(folder: Path) -> RolesFolder | None:
     """The files of a folder roles/, which must all be there; None without the folder."""
     if not folder.is_dir():
         return None
-    tables = {}
-    for name, columns in ROLES.items():
-        tables[name] = read_optional_table(below(folder, f"{name}.csv"), columns)
-
     found = {}
-    for name, table in tables.items():
-        if table is not None:
+    missing = []
+    for name, columns in ROLES.items():
+        table = read_optional_table(below(folder, f"{name}.csv"), columns)
+        if table is None:
+            missing.append(f"{name}.csv")
+        else:
             found[name] = table
 
-    missing = []
-    for name in tables:
-        if name not in found:
-            missing.append(f"{name}.csv")
+    for name in ("facts.json", "examples.json"):
+        if not below(folder, name).is_file():
+            missing.append(name)
 
-    missing += [
-        name for name in ("facts.json", "examples.json") if not below(folder, name).is_file()
-    ]
     if missing:
         raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
     facts = read_json(folder / "facts.json", dict)
