@@ -37,6 +37,7 @@ from headwise.attention.removal import make_biases
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.folders import SUMS, sums
+from headwise.generators import unchanged_generators
 from headwise.heads import HeadMap, HeadMask, Kind
 from headwise.model import Model
 from headwise.model_files import MARK, folder_of, refuse_damage, weight_files
@@ -73,6 +74,7 @@ TYPES = ("float32", "bfloat16", "float16")
 OWN_ATTENTION = (None, "eager", "sdpa")  # of torch
 
 
+@unchanged_generators()
 def load(
     spec: str | Path,
     device: str = "cpu",

@@ -19,7 +19,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from headwise.declarations import Declaration, Declarations
-from headwise.heads import write_text
 from headwise.report.charts import VEGA_LITE, Figure, vega_config
 from headwise.report.format import NONE
 from headwise.theme import COLOURS, DARK, FONT, LIGHT, Palette
@@ -131,22 +130,24 @@ class Subject(Protocol):
     def name(self) -> str: ...
 
 
-def write_page(subject: Subject, out: Path) -> Path:
-    """Write `report.html` and `figures/*.png|svg` into a folder; returns the path of the page.
+PAGE_FILES = ("report.html", "figures/")
 
-    A section without data (pruning, translations) says so or is left out. Raises HeadwiseError when the page cannot be
-    written.
+
+def page_files(subject: Subject) -> dict[str, str | bytes]:
+    """What `figures/*.png|svg` and `report.html` hold, by name; the page comes last.
+
+    A section without data (pruning, translations) says so or is left out.
     """
     content = collect(subject)
-    page = out / "report.html"
+    files: dict[str, str | bytes] = {}
     with ThreadPoolExecutor() as threads:  # drawing leaves Python to the other threads
-        drawn = threads.map(
-            lambda figure: figure.save(out / "figures"), figures_in(list(content.values()))
-        )
+        drawn = threads.map(Figure.files, figures_in(list(content.values())))
         text = render(subject, content)
-        list(drawn)  # raises what drawing raised
-    write_text(page, text)
-    return page
+        for pictures in drawn:  # raises what drawing raised
+            for name, picture in pictures.items():
+                files[f"figures/{name}"] = picture
+    files["report.html"] = text
+    return files
 
 
 def collect(subject: Subject) -> dict[str, dict[str, Any]]:

@@ -25,13 +25,14 @@ from headwise.decoding.bleu import check_equal_count, scores_from_sums, sentence
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.files import below
-from headwise.heads import Kind, write_text
+from headwise.heads import Kind
+from headwise.progress import Progress
 from headwise.pruning.target_count import settle_share
 from headwise.statistics import over_seeds, resamples
 from headwise.study.evaluation_steps import Choose, MeasureSavings
 from headwise.study.model_steps import FULL_MODEL, keeps_all, model_step
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep, TopKSweep
-from headwise.study.records import Result
+from headwise.study.records import Result, Store
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
 from headwise.study.variants import (
@@ -95,15 +96,11 @@ class Tables:
 
     def write(self) -> None:
         """Write pruning.csv, once the full model is evaluated, and run.json."""
-        names = ["run.json"]
-        path = self.run.folder / "pruning.csv"
+        contents = {}
         if self.result(f"evaluate/dev/{FULL.name}"):
-            write_text(path, self.pruning().to_csv(index=False, float_format="%.8g"))
-            names = ["pruning.csv", "run.json"]
-        else:
-            path.unlink(missing_ok=True)
-        write_text(self.run.folder / "run.json", json.dumps(self.facts(), indent=1) + "\n")
-        self.run.store.record_tables(names)
+            contents["pruning.csv"] = self.pruning().to_csv(index=False, float_format="%.8g")
+        contents["run.json"] = json.dumps(self.facts(), indent=1) + "\n"
+        self.run.store.write_tables(contents)
 
     @property
     def every_kind(self) -> list[Kind]:
@@ -310,18 +307,16 @@ def write_grid(plan: Plan, out: Path) -> None:
         if (path / "pruning.csv").exists():
             measured.append((data, own.seed, path))
     grid = {"name": plan.name, "runs": listed}
-    write_text(out / "grid.json", json.dumps(grid, indent=1) + "\n")
+    contents = {"grid.json": json.dumps(grid, indent=1) + "\n"}
 
-    if not measured:
-        for name in ("grid.csv", "across.csv"):
-            below(out, name).unlink(missing_ok=True)
-        return
-    tables = []
-    for data, _, path in measured:
-        tables.append(pd.read_csv(path / "pruning.csv").assign(data=data))
-    table = pd.concat(tables, ignore_index=True)[["data", *COLUMNS]]
-    write_text(out / "grid.csv", table.to_csv(index=False, float_format="%.8g"))
-    write_text(out / "across.csv", seed_means(measured).to_csv(index=False, float_format="%.8g"))
+    if measured:
+        tables = []
+        for data, _, path in measured:
+            tables.append(pd.read_csv(path / "pruning.csv").assign(data=data))
+        table = pd.concat(tables, ignore_index=True)[["data", *COLUMNS]]
+        contents["grid.csv"] = table.to_csv(index=False, float_format="%.8g")
+        contents["across.csv"] = seed_means(measured).to_csv(index=False, float_format="%.8g")
+    Store(out, Progress(quiet=True)).write_tables(contents)
 
 
 @dataclass(frozen=True)

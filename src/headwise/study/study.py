@@ -25,7 +25,7 @@ from headwise.study.executor import (
     error_sentence,
     run_builds,
 )
-from headwise.study.model_steps import FULL_MODEL, model_of
+from headwise.study.model_steps import FULL_MODEL, model_of, model_step
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
 from headwise.study.preflight import preflight
@@ -289,7 +289,7 @@ def keep_only_chosen(run: Run, schedule: Schedule) -> None:
     for variant in variants:
         if variant.name == chosen and not below(run.folder / "pruned", chosen).exists():
             model_of(run, variant)
-        elif variant.name != chosen:
+        elif variant.name != chosen and run.store.record(model_step(variant).name):
             delete_path(below(run.folder / "pruned", variant.name))
 
 
