@@ -4,7 +4,7 @@
 #   make bench   the measurements in benchmarks/
 #   make tables  the tables of options and controls in docs/, from the classes
 #   make truth   every score and role on models whose heads are known, and the tables of docs/methods/truth.md
-#   make attack  files damaged, runs killed, readers fuzzed: an hour
+#   make attack  files and settings mutated, command lines mistyped, runs damaged and killed: MINUTES=60, SEED=0
 #   make families  what headwise makes of every class in transformers, in runs/families.csv, and the table of families
 #                  that `headwise families` prints: an hour
 #   make docs    the Python reference and the site, in site/
@@ -40,8 +40,11 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
+MINUTES ?= 60
+SEED ?= 0
+
 attack: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m attack -n auto -s
+	PYTHONPATH=tests OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/attack.py --minutes $(MINUTES) --seed $(SEED)
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
@@ -74,7 +77,7 @@ newest: RESOLUTION := highest
 oldest newest: $(INSTALLED)
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-$@
 	$(BIN)/uv pip install --quiet --python .venv-$@ --resolution $(RESOLUTION) -e '.[dev]'
-	OMP_NUM_THREADS=1 .venv-$@/bin/python -m pytest -n auto --dist loadfile -m 'not slow and not attack' $(ONLY)
+	OMP_NUM_THREADS=1 .venv-$@/bin/python -m pytest -n auto --dist loadfile -m 'not slow' $(ONLY)
 
 # In .gpu: headwise and what a GPU machine with torch lacks, some 15 MB, for one without a network; see CONTRIBUTING.md.
 GPU_PYTHON ?= $(BIN)/python

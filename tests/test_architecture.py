@@ -24,6 +24,7 @@ ORDER = [
     "environment",
     "declarations",
     "devices",
+    "generators",
     "families",
     "theme",
     "grid",

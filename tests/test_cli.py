@@ -210,7 +210,8 @@ class TestCommands:
         measures = json.loads((tmp_path / "heads.json").read_text())["measures"]
         assert set(measures) == set(table.measure) == {*usual(), "lrp.ding.signed"}
         assert call(*words, "--quiet", "--measure", "confidence") == (0, out, "")
-        assert {path.name for path in tmp_path.iterdir()} == {"heads.csv", "heads.json"}
+        left = {path.name for path in tmp_path.iterdir()}
+        assert left == {"heads.csv", "heads.json", "SHA256SUMS"}, "lrp.csv was of the first scores"
 
     def test_score_and_judge(
         self, call: Call, pairs: list[str], model: str, tmp_path: Path
@@ -306,9 +307,17 @@ class TestCommands:
         self, call: Call, place: Path, language_model: Any, tmp_path: Path
     ) -> None:
         given = language_model(GPT2LMHeadModel(GPT2))
-        words = ["evaluate", given, "--text", place / "dev.fr", "--out", tmp_path, "--quiet"]
-        assert call(*words) == (0, f"{tmp_path}/quality.csv\n", "")
-        assert "perplexity" in set(pd.read_csv(tmp_path / "quality.csv").measure)
+        words = [
+            "evaluate",
+            given,
+            "--text",
+            place / "dev.fr",
+            "--out",
+            tmp_path / "out",
+            "--quiet",
+        ]
+        assert call(*words) == (0, f"{tmp_path}/out/quality.csv\n", "")
+        assert "perplexity" in set(pd.read_csv(tmp_path / "out/quality.csv").measure)
 
     def test_translate_from_standard_input_and_to_a_file(
         self,
@@ -1145,7 +1154,8 @@ class TestModels:
         for command in ("evaluate", "prune"):
             words = [command, given, *([*texts, "--keep", "1"] if command == "prune" else pairs)]
             assert "One-sided text is one file, but 2 were given" in refused(*words, *out), command
-        assert "One-sided text is one file" in refused("score", given, *pairs, *out)
+        score = ["score", given, *pairs, "--out", tmp_path / "scores"]
+        assert "One-sided text is one file" in refused(*score)
         assert f"is a {kind}" in refused("translate", given, "--text", place / "dev.en")
 
     def test_a_model_without_a_tokenizer(

@@ -37,6 +37,7 @@ from headwise.attention.removal import make_biases
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.folders import SUMS, sums
+from headwise.generators import unchanged_generators
 from headwise.heads import HeadMap, HeadMask, Kind
 from headwise.model import Model
 from headwise.model_files import MARK, folder_of, refuse_damage, weight_files
@@ -73,6 +74,7 @@ TYPES = ("float32", "bfloat16", "float16")
 OWN_ATTENTION = (None, "eager", "sdpa")  # of torch
 
 
+@unchanged_generators()
 def load(
     spec: str | Path,
     device: str = "cpu",
@@ -152,9 +154,11 @@ def task_class(spec: str | Path) -> type[Task]:
     """
     path = folder_of(spec)
     source = str(path if path.exists() else spec)
-    refuse_code(source)
     try:
+        refuse_code(source)
         config = config_of(source)
+    except HeadwiseError:
+        raise
     except Exception as error:
         raise HeadwiseError(
             f"{spec} has no configuration that transformers can load: {one_line(error)}"

@@ -119,7 +119,7 @@ def test_roles_beside_their_controls(run: FinishedRun) -> None:
     assert columns is not None and not {"best untrained", "shuffled"} & {*columns.columns}
 
 
-def test_the_map_of_pairs_is_symmetric_and_frames_the_sure_ones(run: FinishedRun) -> None:
+def test_the_map_of_pairs_is_symmetric_and_frames_the_significant_ones(run: FinishedRun) -> None:
     content = head_details.head_pairs_section(run)
     assert content is not None
     assert (
@@ -136,7 +136,7 @@ def test_the_map_of_pairs_is_symmetric_and_frames_the_sure_ones(run: FinishedRun
     cells = {(cell["address"], cell["other"]): cell for cell in data_of(content["map"])}
     assert len(cells) == 2 * 276
     assert all(cells[other, one]["value"] == cell["value"] for (one, other), cell in cells.items())
-    framed = {pair for pair, cell in cells.items() if cell["sure"]}
+    framed = {pair for pair, cell in cells.items() if cell["significant"]}
     assert {tuple(sorted(pair)) for pair in framed} == {
         ("encoder-self/0/3", "encoder-self/0/6"),
         ("encoder-self/1/2", "encoder-self/2/0"),

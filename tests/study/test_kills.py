@@ -1,12 +1,10 @@
-"""kill -9 at every step of a study, one after the other: in the end the numbers of an uninterrupted run."""
+"""kill -9 within a study: in the end the numbers of an uninterrupted run. `make attack` (attack.py) kills at 25 steps."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from headwise.study import make_plan, run_study
 from own_process import Running
@@ -40,14 +38,6 @@ def order_of(values: dict[str, Any], folder: Path) -> list[str]:
     notes = Notes()
     run_study(make_plan(values), folder / "unbroken", notes)
     return list(dict.fromkeys(notes.made))
-
-
-@pytest.mark.attack
-def test_killed_at_every_task(tiny: dict[str, Any], tmp_path: Path) -> None:
-    steps = order_of(tiny, tmp_path)
-    victims = [(step, POINTS[place % 3]) for place, step in enumerate(steps)]
-    assert len(victims) > 25
-    kill_at_all(tiny, tmp_path, [*victims, ("tables", ""), ("report", "")])
 
 
 def test_killed_between_outputs_and_record(tiny: dict[str, Any], tmp_path: Path) -> None:

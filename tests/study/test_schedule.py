@@ -358,7 +358,7 @@ def test_a_random_order_is_never_chosen(made: Made) -> None:
 def test_the_choice_waits_for_dev_and_test_text_for_the_choice(made: Made) -> None:
     found = made.schedule({"penalty": [0.1, 1.0]})
     steps = found.steps()
-    waits = {step.name: found.waits_of(step, steps) for step in steps}
+    waits = {step.name: found.steps_before(step, steps) for step in steps}
     assert waits["choose"] == [
         f"evaluate/dev/{name}" for name in ("full", "lambda-0.1", "lambda-1")
     ]
@@ -370,7 +370,7 @@ def test_the_choice_waits_for_dev_and_test_text_for_the_choice(made: Made) -> No
     ]
     failed = made.schedule({"penalty": [0.1, 1.0]}, failed={"prune/lambda-1": "It failed."})
     (choose,) = [step for step in failed.steps() if step.name == "choose"]
-    assert failed.waits_of(choose, steps) == waits["choose"][:2], (
+    assert failed.steps_before(choose, steps) == waits["choose"][:2], (
         "it does not wait for what will never be there"
     )
 

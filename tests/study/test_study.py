@@ -21,7 +21,7 @@ from headwise.data.embedded import write_parallel
 from headwise.heads import HeadMask
 from headwise.study import evaluation_steps, make_plan, model_steps, run_study
 from headwise.study.head_steps import ScorePass
-from headwise.study.study import Study, dry_run, estimated, thread_count
+from headwise.study.study import Study, dry_run, estimates_if_useful, thread_count
 from own_process import Running, headwise
 from study.studies import BARELY, QUIET, Notes, again, different, facts, numbers, plan_of
 
@@ -500,7 +500,7 @@ class TestTimeLeft:
         progress.console.quiet = quiet
         stages = ("train", "prune")
         assert (
-            estimated(Study(make_plan(values), out, "cpu", progress), stages) == {}
+            estimates_if_useful(Study(make_plan(values), out, "cpu", progress), stages) == {}
             and not progress.lines
         )
         return bool(called)
@@ -527,7 +527,7 @@ class TestTimeLeft:
         progress = Notes()
         progress.console.quiet = False
         assert (
-            estimated(
+            estimates_if_useful(
                 Study(plan_of(tiny, seeds=[1, 2]), tmp_path, "cpu", progress), ("train", "prune")
             )
             == {}

@@ -15,13 +15,14 @@ from headwise.decoding.translator import speeds, translate
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.evaluation.answers import Losses
-from headwise.heads import write_text
+from headwise.folders import write_results
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, part, shown
 from headwise.tasks import AnyText
 
 COLUMNS = ("model", "measure", "value", "low", "high", "made")
+QUALITY_FILE = "quality.csv"
 SENTENCES = 100  # that decoding speed is measured on
 TOKENS = 16  # that every model writes for each of them
 ROUNDS = 3
@@ -57,10 +58,11 @@ class Quality:
         return float(rows.value.iloc[0])
 
     def save(self, folder: str | Path) -> Path:
-        """Write quality.csv into a folder. Returns its path."""
-        place = Path(folder) / "quality.csv"
-        write_text(place, self.table.to_csv(index=False, float_format="%.6g"))
-        return place
+        """Write quality.csv into a folder. Returns its path. Raises HeadwiseError for a folder with files that headwise
+        did not write there."""
+        table = self.table.to_csv(index=False, float_format="%.6g")
+        (path,) = write_results(Path(folder), {QUALITY_FILE: table}, [QUALITY_FILE])
+        return path
 
 
 def evaluate(

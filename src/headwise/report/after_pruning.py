@@ -65,12 +65,8 @@ class Change:
     def moved(self) -> str:
         """The roles that the full model's heads lost and that another head has now."""
         left_heads = {measure for _, measure in [*self.lost, *self.removed]}
-        return listed(
-            [
-                display_name(measure)
-                for measure in sorted(left_heads & {measure for _, measure in self.new})
-            ]
-        )
+        gained = {measure for _, measure in self.new}
+        return listed([display_name(measure) for measure in sorted(left_heads & gained)])
 
     def missing(self) -> str:
         """The categories that the full model's heads had and that no head has now."""
@@ -147,13 +143,20 @@ def changes(run: FinishedRun, kind: str) -> list[Change]:
         )
         now = set(head_roles(again.roles, kind))
         left = set(heads)
-        parts = {
-            "kept": [role for role in before if role in now],
-            "lost": [role for role in before if role not in now and role[0] in left],
-            "new": sorted(now - set(before)),
-            "removed": [role for role in before if role[0] not in left],
-        }
-        found.append(Change(model, again.roles, heads, **parts))
+
+        kept = []
+        lost = []
+        removed = []
+        for role in before:
+            if role in now:
+                kept.append(role)
+            elif role[0] in left:
+                lost.append(role)
+            if role[0] not in left:
+                removed.append(role)
+
+        new = sorted(now - set(before))
+        found.append(Change(model, again.roles, heads, kept, lost, new, removed))
     return sorted(found, key=lambda change: -len(change.heads))
 
 
@@ -243,10 +246,9 @@ def best_table(run: FinishedRun, kind: str) -> Table | None:
     """The best head for each function that the papers name, model by model, whether or not it makes a role."""
     assert run.roles is not None
     known = {"full model": run.roles}
-    known |= {
-        f"{change.model['label']}\u00a0({len(change.heads)})": change.found
-        for change in changes(run, kind)
-    }
+    for change in changes(run, kind):
+        known[f"{change.model['label']}\u00a0({len(change.heads)})"] = change.found
+
     columns: Columns = {
         "function": display_name,
         **{name: partial(_best, found, kind) for name, found in known.items()},
@@ -349,7 +351,11 @@ def _squares(model: str, heads: list[Head], now: list[Role]) -> list[dict[str, A
 def role_by_role(full: RolesFolder, kind: str, found: list[Change]) -> Figure:
     """A row a head and role, a column a model: the score, full colour where it is a role, faint where it is none."""
     before = head_roles(full, kind)
-    known = sorted({*before, *(role for change in found for role in change.now)})
+    every = set(before)
+    for each in found:
+        every.update(each.now)
+
+    known = sorted(every)
     steady = set()
     for role in known:
         if all(role in change.kept for change in found):
@@ -357,8 +363,11 @@ def role_by_role(full: RolesFolder, kind: str, found: list[Change]) -> Figure:
 
     drawn = sorted(sorted(known, key=lambda role: (role in steady, role))[:MOST])
     columns = [f"full model|{count(len(of_kind(full.labels, kind)), 'head')}"]
-    columns += [f"{change.model['label']}|{count(len(change.heads), 'head')}" for change in found]
-    tables = [tested_rows(full), *(tested_rows(change.found) for change in found)]
+    tables = [tested_rows(full)]
+    for each in found:
+        columns.append(f"{each.model['label']}|{count(len(each.heads), 'head')}")
+        tables.append(tested_rows(each.found))
+
     cells = list[dict[str, Any]]()
     for role in drawn:
         row: dict[str, Any] = {
@@ -419,9 +428,9 @@ def role_by_role(full: RolesFolder, kind: str, found: list[Change]) -> Figure:
     chart = charts.layered(
         marks, LINE * len(drawn), f"Roles of {HEADS_OF_KIND[kind]} through pruning"
     )
-    narrow, width, wide = (
-        start + each * len(columns) for start, each in ((160, 64), (200, 84), (240, 130))
-    )
+    narrow = 160 + 64 * len(columns)
+    width = 200 + 84 * len(columns)
+    wide = 240 + 130 * len(columns)
     return Figure(
         name=f"role-by-role-{kind}",
         title="Role by role: kept, lost and new",

@@ -11,16 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import vl_convert
 
-from headwise.files import below
 from headwise.grid import HeadGrid
-from headwise.heads import write_bytes, write_text
 from headwise.theme import FONT, LIGHT, STATUS, Palette, ranges
 
 VEGA_LITE = "v6.4"
@@ -119,12 +116,10 @@ def _legend(names: Sequence[str]) -> Spec:
 
 def legend_columns(names: Sequence[str]) -> int:
     """Two columns of a legend where its names fit a phone, else one."""
-    return (
-        2
-        if sum(max((len(name) for name in names[start::2]), default=0) for start in (0, 1))
-        <= LETTERS
-        else 1
-    )
+    longest = 0
+    for start in (0, 1):
+        longest += max(map(len, names[start::2]), default=0)
+    return 2 if longest <= LETTERS else 1
 
 
 def when(test: str, one: Any, other: Any) -> Spec:
@@ -444,12 +439,12 @@ class Figure:
         }
         return specification(SCHEMA | together)
 
-    def save(self, folder: Path) -> None:
-        """Write `NAME.png` and `NAME.svg`, each either whole or not at all."""
+    def files(self) -> dict[str, str | bytes]:
+        """What `NAME.svg` and `NAME.png` hold, by these names."""
         config = vega_config(LIGHT)
         svg = vl_convert.vegalite_to_svg(self.specification(), vl_version=VEGA_LITE, config=config)
-        write_text(below(folder, f"{self.name}.svg"), svg)
-        write_bytes(below(folder, f"{self.name}.png"), vl_convert.svg_to_png(svg, scale=SHARPNESS))
+        png = vl_convert.svg_to_png(svg, scale=SHARPNESS)
+        return {f"{self.name}.svg": svg, f"{self.name}.png": png}
 
 
 class HeadChart:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -95,21 +96,19 @@ class Comparison:
     @property
     def _shared(self) -> list[Head]:
         """The heads of every kind that has the same heads in both."""
-        one, other = (
-            {k: [h for h in heads_of_run(run) if h.kind == k] for k in KINDS} for run in self.both
-        )
+        one, other = (heads_of_run(run) for run in self.both)
         shared: list[Head] = []
         for kind in KINDS:
-            if one[kind] == other[kind]:
-                shared += one[kind]
+            heads = [head for head in one if head.kind == kind]
+            if heads == [head for head in other if head.kind == kind]:
+                shared += heads
         return shared
 
 
 def _counted(heads: set[Head]) -> str:
     kinds = kinds_among(head.kind for head in heads)
-    return listed(
-        [f"{sum(head.kind == kind for head in heads)} of {KIND_NAMES[kind]}" for kind in kinds]
-    )
+    counts = Counter(head.kind for head in heads)
+    return listed([f"{counts[kind]} of {KIND_NAMES[kind]}" for kind in kinds])
 
 
 def read_comparison(one: Path, other: Path) -> Comparison:
@@ -175,19 +174,24 @@ def comparison_summary_section(found: Comparison) -> dict[str, Any]:
     for name, run in found.runs.items():
         built[name] = summary.summary_section(run)
 
-    known = {}
+    known: dict[str, dict[tuple[str, str], str]] = {}
+    rows: list[tuple[str, str]] = []
     for name, one in built.items():
-        known[name] = {
-            (lead, label): text for lead, group in one["groups"] for label, text, _ in group
-        }
-
-    rows = []
-    for key in dict.fromkeys(key for one in known.values() for key in one):
-        if key[0] in LEADS:
-            rows.append(key)
+        known[name] = {}
+        for lead, group in one["groups"]:
+            for label, text, _ in group:
+                known[name][lead, label] = text
+                if lead in LEADS and (lead, label) not in rows:
+                    rows.append((lead, label))
 
     columns: Columns = {"number": lambda key: key[1]}
-    columns |= {name: partial(lambda name, key: known[name].get(key, ""), name) for name in known}
+    for name in known:
+        columns[name] = partial(lambda name, key: known[name].get(key, ""), name)
+
+    other_texts = []
+    for split in ("train", "dev", "test"):
+        if len({_text_name(run, split) for run in found.both}) > 1:
+            other_texts.append(split)
     return {
         "headline": "What differs between two runs",
         "runs": {name: one["headline"] for name, one in built.items()},
@@ -195,11 +199,7 @@ def comparison_summary_section(found: Comparison) -> dict[str, Any]:
         "reason": found.reason,
         "same_model": found.same_model,
         "heads": len(found.heads),
-        "texts": [
-            split
-            for split in ("train", "dev", "test")
-            if len({_text_name(run, split) for run in found.both}) > 1
-        ],
+        "texts": other_texts,
     }
 
 
@@ -229,10 +229,9 @@ def build_settings(found: Comparison) -> dict[str, Any]:
             rows.append(key)
 
     columns: Columns = {"setting": str}
-    columns |= {
-        name: partial(lambda at, key: known[at].get(key, ""), at)
-        for at, name in enumerate(found.runs)
-    }
+    for at, name in enumerate(found.runs):
+        columns[name] = partial(lambda at, key: known[at].get(key, ""), at)
+
     same = len(set(known[0]) | set(known[1])) - len(rows)
     return {"settings": table("Settings that differ", rows, columns), "same": same}
 
@@ -254,13 +253,9 @@ def _flat_settings(value: Any, name: str) -> dict[str, str]:
     if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
         value = {f"{one.get('name', at)}": one for at, one in enumerate(value)}
     if isinstance(value, Mapping):
-        parts = (
-            _flat_settings(below, f"{name}.{key}" if name else str(key))
-            for key, below in value.items()
-        )
         flat: dict[str, str] = {}
-        for part in parts:
-            flat |= part
+        for key, below in value.items():
+            flat |= _flat_settings(below, f"{name}.{key}" if name else str(key))
         return flat
     return (
         {}
@@ -324,14 +319,10 @@ def build_scores(found: Comparison) -> dict[str, Any] | None:
 
 def _measures(found: Comparison) -> list[str]:
     """The measures of heads that both runs have."""
-    one, other = (
-        [] if run.heads is None else list(run.heads["measure"].unique()) for run in found.both
-    )
-    shared: list[str] = []
-    for measure in one:
-        if measure in other:
-            shared.append(measure)
-    return shared
+    measures: list[list[str]] = []
+    for run in found.both:
+        measures.append([] if run.heads is None else list(run.heads["measure"].unique()))
+    return [measure for measure in measures[0] if measure in measures[1]]
 
 
 def paired_scores(found: Comparison, measure: str) -> pd.DataFrame:
@@ -436,7 +427,10 @@ def build_roles(found: Comparison) -> dict[str, Any] | None:
     paired = set(found.heads)
     held = []
     for roles in (one, other):
-        held.append({role for kind in KINDS for role in head_roles(roles, kind)})
+        of_run: set[tuple[Head, str]] = set()
+        for kind in KINDS:
+            of_run.update(head_roles(roles, kind))
+        held.append(of_run)
 
     known = sorted(role for role in held[0] | held[1] if role[0] in paired)
     columns: Columns = {
@@ -556,12 +550,10 @@ def build_layouts(found: Comparison) -> dict[str, Any] | None:
             ),
         }
     else:
-        columns |= {
-            f"layer by layer, {name}": partial(
+        for at, name in enumerate(found.runs):
+            columns[f"layer by layer, {name}"] = partial(
                 lambda at, pair: _by_layer(found.both[at], pair[at]), at
             )
-            for at, name in enumerate(found.runs)
-        }
     drawn = next(
         (pair for pair in pairs if pair[0]["chosen"] or pair[1]["chosen"]),
         pairs[0] if pairs else None,
@@ -575,10 +567,15 @@ def build_layouts(found: Comparison) -> dict[str, Any] | None:
 
 def equal_counts(found: Comparison) -> list[Kept]:
     """For every number of heads that both runs keep, a model of each: of the same setting, else gates first."""
-    one, other = (
-        [m for m in run.pruned if m["setting"] in run.layouts and m["method"] != models.RANDOM]
-        for run in found.both
-    )
+    candidates = []
+    for run in found.both:
+        own = []
+        for model in run.pruned:
+            if model["setting"] in run.layouts and model["method"] != models.RANDOM:
+                own.append(model)
+        candidates.append(own)
+
+    one, other = candidates
     pairs: dict[Any, list[Kept]] = {}
     for model in one:
         for second in other:
@@ -602,7 +599,10 @@ def _kept_heads(run: FinishedRun, model: models.Model) -> frozenset[Head]:
 def _by_layer(run: FinishedRun, model: models.Model) -> str:
     mask = run.layouts[model["setting"]]
     kinds = run.pruned_kinds(model)
-    return "; ".join(" · ".join(str(left) for left, _ in by_layer(mask, kind)) for kind in kinds)
+    texts = []
+    for kind in kinds:
+        texts.append(" · ".join(str(left) for left, _ in by_layer(mask, kind)))
+    return "; ".join(texts)
 
 
 def kept_map(found: Comparison, pair: Kept) -> Figure:

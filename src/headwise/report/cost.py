@@ -248,9 +248,9 @@ def verdict_counts_table(run: FinishedRun, pairs: list[Comparison]) -> Table | N
         return "; ".join(text for text, word in said if text and word in found[what])
 
     columns: Columns = {"compared with": lambda what: capital(compared_name(what))}
-    columns |= {
-        word: partial(lambda word, what: str(found[what].count(word)), word) for word in VERDICTS
-    }
+    for word in VERDICTS:
+        columns[word] = partial(lambda word, what: str(found[what].count(word)), word)
+
     columns["so"] = meaning
     return table(
         "How often a comparison says something", [what for what in found if found[what]], columns

@@ -18,6 +18,7 @@ import vl_convert
 from PIL import Image
 
 from headwise.errors import HeadwiseError
+from headwise.folders import refuse_other_pages, write_pages
 from headwise.grid import GAP, HeadGrid, Scale, svg_text
 from headwise.heads import KINDS, Head, HeadMap, write_bytes
 from headwise.report import charts, models
@@ -176,26 +177,26 @@ def thinned(steps: Any, most: int) -> list[int]:
 def animation(shown: list[GateHistory]) -> dict[str, Any]:
     """What the page plays. frames: for each step one text of P(open) in per cent, head by head, with blanks between."""
     steps = frame_steps(shown)
-    return {
-        "rate": RATE,
-        "steps": steps,
-        "models": [
+    drawn = []
+    for history in shown:
+        grids = []
+        for kind, rows in history.grids:
+            grids.append({"kind": kind, "name": KIND_NAMES[kind], "layers": rows})
+
+        frames = []
+        for row in np.rint(100 * history.at(steps)).astype(int).tolist():
+            frames.append(" ".join(map(str, row)))
+
+        drawn.append(
             {
                 "label": history.model["label"],
                 "total": len(history.heads),
-                "grids": [
-                    {"kind": kind, "name": KIND_NAMES[kind], "layers": rows}
-                    for kind, rows in history.grids
-                ],
+                "grids": grids,
                 "kept": [int(head in history.kept) for head in history.heads],
-                "frames": [
-                    " ".join(map(str, row))
-                    for row in np.rint(100 * history.at(steps)).astype(int).tolist()
-                ],
+                "frames": frames,
             }
-            for history in shown
-        ],
-    }
+        )
+    return {"rate": RATE, "steps": steps, "models": drawn}
 
 
 def closing_table(shown: list[GateHistory]) -> Table | None:
@@ -229,10 +230,10 @@ def gate_curves(run: FinishedRun) -> list[Figure]:
         if model["setting"] in run.gates:
             known.append(model)
 
-    lines = sum(
-        len(run.gates[model["setting"]].drop_duplicates(["kind", "layer", "head"]))
-        for model in known
-    )
+    lines = 0
+    for model in known:
+        lines += len(run.gates[model["setting"]].drop_duplicates(["kind", "layer", "head"]))
+
     points = max(20, min(120, POINTS // max(lines, 1)))
     return [_gate_figure(run, model, points) for model in known]
 
@@ -302,10 +303,9 @@ def health_table(run: FinishedRun) -> Table | None:
         "model": lambda model: model["label"],
         "heads kept": lambda model: f"{model['kept']} of {model['total']}",
     }
-    columns |= {
-        title: partial(models.cell_text, measure, write)
-        for measure, (title, write) in HEALTH.items()
-    }
+    for measure, (title, write) in HEALTH.items():
+        columns[title] = partial(models.cell_text, measure, write)
+
     return table("How far they had settled", shown, columns)
 
 
@@ -382,13 +382,22 @@ def write_animation(run: Path, path: Path) -> Path:
         raise HeadwiseError(
             f"The animation cannot be written to {path}: name a file that ends in .gif or .mp4."
         )
+    in_run = path.absolute().parent == run.absolute()
+    if in_run:
+        refuse_other_pages(run, [path.name])
+    elif path.exists():
+        raise HeadwiseError(f"{path} is there already: name a new file with --out.")
     found = read_run(run)
     shown = gate_histories(found)
     if not shown:
         raise HeadwiseError(
             f"There is no animation of {run}: no gates were trained there (gates/*.csv). Prune with gates first."
         )
-    write_bytes(path, writers[path.suffix.lower()](_pictures(shown, frame_steps(shown))))
+    content = writers[path.suffix.lower()](_pictures(shown, frame_steps(shown)))
+    if in_run:
+        write_pages(run, {path.name: content}, [path.name])
+    else:
+        write_bytes(path, content)
     return path
 
 

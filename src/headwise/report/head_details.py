@@ -117,13 +117,16 @@ def content(runs: Mapping[str, FinishedRun], heads: list[Head]) -> dict[str, Any
     # In the table of one run, the step at which the gates of its chosen model shut.
     chosen = None
     if len(facts) == 1:
-        with_gates = [model for model in first.pruned if model["setting"] in first.closed]
-        chosen = next((model for model in with_gates if model["chosen"]), None)
+        for model in first.pruned:
+            if model["chosen"] and model["setting"] in first.closed:
+                chosen = model
     rows = []
     for head in heads:
-        labels = [
-            _with_run_name(name, of.labels[head]) for name, of in facts.items() if head in of.labels
-        ]
+        labels = []
+        for name, of in facts.items():
+            if head in of.labels:
+                labels.append(_with_run_name(name, of.labels[head]))
+
         rows.append(
             {
                 "kind": head.kind,
@@ -204,20 +207,19 @@ def scores_as_text(
     )
     for measure, rows in known.groupby("measure", sort=False):
         top = float(rows["value"].abs().max())
-        found[str(measure)] = {
-            Head(row["kind"], row["layer"], row["head"]): (
+        texts = found[str(measure)] = {}
+        for row in rows.to_dict("records"):
+            interval = ""
+            if not pd.isna(row["low"]):
+                interval = f"[{number(row['low'], top, 1)}, {number(row['high'], top, 1)}]"
+            control = untrained.get((row["kind"], row["layer"], str(measure)))
+            texts[Head(row["kind"], row["layer"], row["head"])] = (
                 float(f"{row['value']:.6g}"),
                 number(row["value"], top, 1),
-                ""
-                if pd.isna(row["low"])
-                else f"[{number(row['low'], top, 1)}, {number(row['high'], top, 1)}]",
-                ""
-                if (control := untrained.get((row["kind"], row["layer"], str(measure)))) is None
-                else control.text(top),
+                interval,
+                "" if control is None else control.text(top),
                 control is not None and control.holds(row["value"]),
             )
-            for row in rows.to_dict("records")
-        }
     return found
 
 
@@ -295,7 +297,8 @@ def effects_of(run: FinishedRun) -> Mapping[Head, str]:
 def _effect(
     row: Mapping[Any, Any], scale: int, digits: int, ends: tuple[str, str], what: str
 ) -> str:
-    low, high = (scale * row[end] for end in ends)
+    low = scale * row[ends[0]]
+    high = scale * row[ends[1]]
     between = "" if pd.isna(low) else f" [{signed(low, digits)}, {signed(high, digits)}]"
     return f"{signed(scale * row['value'], digits)}{between} {what}"
 
@@ -317,59 +320,64 @@ def head_pairs_section(run: FinishedRun) -> dict[str, Any] | None:
     """The map of all pairs and the table of the strongest; the section is left out where no pairs were tried."""
     if run.interactions is None or run.interactions.empty:
         return None
-    found = named(run.interactions)
-    sure = found[(found["low"] > 0) | (found["high"] < 0)]
+    pairs = with_addresses(run.interactions)
     return {
-        "map": interaction_map(found),
-        "table": head_pairs_table(found),
-        "redundant": int((sure["value"] > 0).sum()),
-        "synergistic": int((sure["value"] < 0).sum()),
-        "measured": int(found["value"].notna().sum()),
-        "pairs": len(found),
-        "backups": backup_table(found),
+        "map": interaction_map(pairs),
+        "table": head_pairs_table(pairs),
+        "redundant": int((pairs["low"] > 0).sum()),
+        "synergistic": int((pairs["high"] < 0).sum()),
+        "measured": int(pairs["value"].notna().sum()),
+        "pairs": len(pairs),
+        "backups": backup_table(pairs),
     }
 
 
-def named(found: pd.DataFrame) -> pd.DataFrame:
-    """The pairs with the addresses of both heads."""
-    names = []
-    for part in (HEAD, OTHER):
-        names.append(found[part].astype(str).agg("/".join, axis=1))
-    return found.assign(address=names[0], other=names[1])
+def with_addresses(pairs: pd.DataFrame) -> pd.DataFrame:
+    """The pairs with the addresses of both heads, in `address` and `other`."""
+    first = pairs[HEAD].astype(str).agg("/".join, axis=1)
+    second = pairs[OTHER].astype(str).agg("/".join, axis=1)
+    return pairs.assign(address=first, other=second)
 
 
-def interaction_map(found: pd.DataFrame) -> Figure:
-    """Heads × heads: the interaction of every pair on the screen's sentences; frames mark the pairs that were measured
+def _model_order(address: str) -> tuple[int, int, int]:
+    """Where a head comes in the model: by kind, layer and number."""
+    kind, layer, head = address.split("/")
+    return list(KIND_CODES).index(kind), int(layer), int(head)
+
+
+def interaction_map(pairs: pd.DataFrame) -> Figure:
+    """Heads × heads: the interaction of every pair on the screening sentences; frames mark the pairs that were measured
     and whose interval excludes 0."""
-    order = list(dict.fromkeys([*found["address"], *found["other"]]))
-    kinds = {kind: place for place, kind in enumerate(KIND_CODES)}
-    order.sort(key=lambda name: (kinds[name.split("/")[0]], *map(int, name.split("/")[1:])))
-    place = {name: number for number, name in enumerate(order)}
-    both = pd.concat([found, found.rename(columns={"address": "other", "other": "address"})])
-    top = float(found["screening_value"].abs().quantile(0.99)) or 1.0
-    sure = (both["low"] > 0) | (both["high"] < 0)
+    heads = sorted({*pairs["address"], *pairs["other"]}, key=_model_order)
+    size = len(heads)
+    column = dict(zip(heads, range(size), strict=True))
+    # Every pair is drawn twice, on both sides of the diagonal.
+    both = pd.concat([pairs, pairs.rename(columns={"address": "other", "other": "address"})])
+    significant = (both["low"] > 0) | (both["high"] < 0)
     cells = pd.DataFrame(
         {
             "address": both["address"],
             "other": both["other"],
-            "row": both["address"].map(place),
-            "column": both["other"].map(place),
+            "row": both["address"].map(column),
+            "column": both["other"].map(column),
             "value": (THOUSAND * both["screening_value"]).round(2),
-            "sure": sure.astype(int),
+            "significant": significant.astype(int),
             "measured": [_interval(row) for row in both.to_dict("records")],
         }
     )
-    size = len(order)
-    ends = round(THOUSAND * top, 3)
-    starts = []
-    for at, name in enumerate(order):
-        if name.endswith("/0"):
-            starts.append(at)
+    # The strongest hundredth of the pairs would leave all others pale.
+    limit = round(THOUSAND * (float(pairs["screening_value"].abs().quantile(0.99)) or 1.0), 3)
 
-    names = "".join(f"datum.value == {at} ? '{_layer_code(order[at])}' : " for at in starts)
+    first_of_layers = []
+    label = ""
+    for at, address in enumerate(heads):
+        if address.endswith("/0"):
+            first_of_layers.append(at)
+            label += f"datum.value == {at} ? '{_layer_code(address)}' : "
+
     ticks: charts.Spec = {
-        "values": starts,
-        "labelExpr": f"{names}''",
+        "values": first_of_layers,
+        "labelExpr": f"{label}''",
         "labelAngle": 0,
         "labelFontSize": 10,
     }
@@ -377,20 +385,27 @@ def interaction_map(found: pd.DataFrame) -> Figure:
     y = axis("row:O", None, domain=[*range(size)], **ticks)
     ink = charts.field(
         "value:Q",
-        scale={"range": "diverging", "domain": [-ends, ends], "clamp": True, "interpolate": "rgb"},
+        scale={
+            "range": "diverging",
+            "domain": [-limit, limit],
+            "clamp": True,
+            "interpolate": "rgb",
+        },
         legend={
             "orient": "bottom",
             "title": None,
             "gradientLength": 220,
-            "values": [-ends, 0, ends],
+            "values": [-limit, 0, limit],
         },
     )
     tip = tips(
-        "address:N|head", "other:N|with", "value:Q|on the screen's sentences|+.1f", "measured:N"
+        "address:N|head", "other:N|with", "value:Q|on the screening sentences|+.1f", "measured:N"
     )
     marks = [
         charts.mark("rect", cells, x=x, y=y, color=ink, tooltip=tip),
-        charts.mark("rect", cells, {"style": "framed"}, "datum.sure == 1", x=x, y=y, tooltip=tip),
+        charts.mark(
+            "rect", cells, {"style": "framed"}, "datum.significant == 1", x=x, y=y, tooltip=tip
+        ),
     ]
     cell = max(6, min(18, 760 // size))
     chart = charts.layered(marks, cell * size, "Interaction of pairs of heads")
@@ -417,11 +432,13 @@ def _interval(row: dict[Any, Any]) -> str:
     """A measured interaction with its interval, in thousandths."""
     if pd.isna(row["value"]):
         return "not measured"
-    value, low, high = (signed(THOUSAND * row[name], 1) for name in ("value", "low", "high"))
+    value = signed(THOUSAND * row["value"], 1)
+    low = signed(THOUSAND * row["low"], 1)
+    high = signed(THOUSAND * row["high"], 1)
     return f"{value} [{low}, {high}]"
 
 
-def head_pairs_table(found: pd.DataFrame) -> Table | None:
+def head_pairs_table(pairs: pd.DataFrame) -> Table | None:
     """The pairs that were measured, the strongest first."""
     columns: Columns = {
         "head": lambda row: row["address"],
@@ -435,18 +452,18 @@ def head_pairs_table(found: pd.DataFrame) -> Table | None:
             percent(row["value"] / row["both"]) if row["both"] > 0 < row["value"] else ""
         ),
     }
-    rows = found[found["value"].notna()].to_dict("records")
-    return table("The strongest pairs", rows, columns, lambda row: _verdict(row))
+    rows = pairs[pairs["value"].notna()].to_dict("records")
+    return table("The strongest pairs", rows, columns, _verdict)
 
 
 def _verdict(row: dict[Any, Any]) -> str:
     return "same work" if row["low"] > 0 else "need each other" if row["high"] < 0 else ""
 
 
-def backup_table(found: pd.DataFrame) -> Table | None:
+def backup_table(pairs: pd.DataFrame) -> Table | None:
     """Backup heads: their ablation score rises when another head is removed, for the pairs whose interval is above 0."""
     rows = []
-    for row in found[found["low"] > 0].to_dict("records"):
+    for row in pairs[pairs["low"] > 0].to_dict("records"):
         for removed, head, alone in (
             (row["address"], row["other"], row["other_alone"]),
             (row["other"], row["address"], row["alone"]),

@@ -165,14 +165,16 @@ def heads_by_layer(run: FinishedRun) -> Figure | None:
             empty.append(
                 f"{listed([f'{KIND_NAMES[site.kind]} {site.layer}' for site in sites])} ({model['label']})"
             )
+
+    panels = []
+    for kind in kinds:
+        with_kind = [model for model in known if kind in pruned[model["setting"]]]
+        panels.append(_bars(run, with_kind, kind))
     return Figure(
         name="heads-by-layer",
         title="Heads kept by layer",
         note="the number in a bar is the number of heads that the layer keeps",
-        panels=[
-            _bars(run, [model for model in known if kind in pruned[model["setting"]]], kind)
-            for kind in kinds
-        ],
+        panels=panels,
         facts=f"Layers without a head: {'; '.join(empty)}." if empty else "",
     )
 
@@ -269,9 +271,11 @@ def heads_by_kind(run: FinishedRun, joint: Lines) -> Figure | None:
 
 def _mean(found: list[Left]) -> str:
     """The mean share that is left of each kind, the least first."""
-    shares = pd.DataFrame(
-        [{kind: left / total for kind, (left, total) in one.items()} for one in found]
-    ).mean()
+    rows = []
+    for one in found:
+        rows.append({kind: left / total for kind, (left, total) in one.items()})
+
+    shares = pd.DataFrame(rows).mean()
     return ", ".join(
         f"{KIND_NAMES[str(kind)]} {percent(share)}" for kind, share in shares.sort_values().items()
     )
@@ -323,7 +327,12 @@ def _layers_left(run: FinishedRun, name: str, kind: Kind) -> Left:
     parts = [layers[i * size : (i + 1) * size] for i in range(3)]
     left = {}
     for third, part in zip(THIRDS, parts, strict=True):
-        left[third] = (sum(p[0] for p in part), sum(p[1] for p in part))
+        in_third = 0
+        before = 0
+        for count, whole in part:
+            in_third += count
+            before += whole
+        left[third] = (in_third, before)
     return left
 
 
@@ -332,9 +341,13 @@ def _shares(found: list[Left], title: str, what: str) -> Panel:
     names = list(found[0])
     cells = []
     for one in ({name: (total, total) for name, (_, total) in found[0].items()}, *found):
-        removed = 1 - sum(left for left, _ in one.values()) / sum(
-            total for _, total in one.values()
-        )
+        there = 0
+        before = 0
+        for left, total in one.values():
+            there += left
+            before += total
+
+        removed = 1 - there / before
         for name, (left, total) in one.items():
             cells.append(
                 {

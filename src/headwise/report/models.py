@@ -116,9 +116,8 @@ def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
             "give every run a setting of its own."
         )
     known = facts.get("settings") or {}
-    if not isinstance(known, Mapping) or not all(
-        isinstance(one, Mapping) for one in known.values()
-    ):
+    unreadable = not isinstance(known, Mapping)
+    if unreadable or not all(isinstance(one, Mapping) for one in known.values()):
         raise HeadwiseError(
             "run.json should hold facts of each setting under settings, but does not: run the study again."
         )
@@ -138,18 +137,19 @@ def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
     is_pruned = (frame["method"] != "none") & ~frame["method"].str.startswith("control.")
     frame["chosen"] = (frame.index == facts.get("chosen")) & is_pruned
     several = len({sweep for sweep in frame["sweep"] if sweep}) > 1
+
+    rows = model_rows(frame)
     labels = {}
-    for model in model_rows(frame):
+    for model in rows:
         labels[model["setting"]] = _own_label(model)
 
-    frame["label"] = [_label(model, labels, several) for model in model_rows(frame)]
-    frame["line"] = [_line(model) for model in model_rows(frame)]
-    values = [
-        measured.pivot(index="setting", columns="measure", values=what).add_suffix(end)  # noqa: PD010
-        for what, end in (("value", ""), ("low", ".low"), ("high", ".high"))
-    ]
-    frame = pd.concat([frame, *values], axis=1)
-    return sorted_by_heads(frame)
+    frame["label"] = [_label(model, labels, several) for model in rows]
+    frame["line"] = [_line(model) for model in rows]
+    tables = [frame]
+    for what, end in (("value", ""), ("low", ".low"), ("high", ".high")):
+        values = measured.pivot(index="setting", columns="measure", values=what)  # noqa: PD010
+        tables.append(values.add_suffix(end))
+    return sorted_by_heads(pd.concat(tables, axis=1))
 
 
 def sorted_by_heads(frame: pd.DataFrame) -> pd.DataFrame:

@@ -19,10 +19,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from headwise.declarations import Declaration, Declarations
-from headwise.heads import write_text
 from headwise.report.charts import VEGA_LITE, Figure, vega_config
 from headwise.report.format import NONE
-from headwise.theme import COLOURS, DARK, FONT, LIGHT
+from headwise.theme import COLOURS, DARK, FONT, LIGHT, Palette
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,22 +130,24 @@ class Subject(Protocol):
     def name(self) -> str: ...
 
 
-def write_page(subject: Subject, out: Path) -> Path:
-    """Write `report.html` and `figures/*.png|svg` into a folder; returns the path of the page.
+PAGE_FILES = ("report.html", "figures/")
 
-    A section without data (pruning, translations) says so or is left out. Raises HeadwiseError when the page cannot be
-    written.
+
+def page_files(subject: Subject) -> dict[str, str | bytes]:
+    """What `figures/*.png|svg` and `report.html` hold, by name; the page comes last.
+
+    A section without data (pruning, translations) says so or is left out.
     """
     content = collect(subject)
-    page = out / "report.html"
+    files: dict[str, str | bytes] = {}
     with ThreadPoolExecutor() as threads:  # drawing leaves Python to the other threads
-        drawn = threads.map(
-            lambda figure: figure.save(out / "figures"), figures_in(list(content.values()))
-        )
+        drawn = threads.map(Figure.files, figures_in(list(content.values())))
         text = render(subject, content)
-        list(drawn)  # raises what drawing raised
-    write_text(page, text)
-    return page
+        for pictures in drawn:  # raises what drawing raised
+            for name, picture in pictures.items():
+                files[f"figures/{name}"] = picture
+    files["report.html"] = text
+    return files
 
 
 def collect(subject: Subject) -> dict[str, dict[str, Any]]:
@@ -171,26 +172,28 @@ def render(subject: Subject, content: dict[str, dict[str, Any]]) -> str:
     for declared in shown:
         bodies[declared.name] = Markup(body_of(declared, content[declared.name], subject.name))
 
-    figures: list[Figure] = figures_in(list(content.values()))
+    charts = {}
+    for figure in figures_in(list(content.values())):
+        for at, panel in enumerate(figure.panels):
+            charts[f"{figure.name}-{at}"] = packed(panel.specification())
+
     return environment.get_template("frame.html.j2").render(
         name=subject.name,
         title=content[shown[0].name]["headline"],
         first=bodies[shown[0].name],
         sections=shown[1:],
         bodies=bodies,
-        colours={
-            name: " ".join(f"--{colour}: {palette[colour]};" for colour in COLOURS)
-            for name, palette in (("light", LIGHT), ("dark", DARK))
-        },
+        colours={"light": _css_colours(LIGHT), "dark": _css_colours(DARK)},
         font=FONT,
-        charts={
-            f"{f.name}-{i}": packed(panel.specification())
-            for f in figures
-            for i, panel in enumerate(f.panels)
-        },
+        charts=charts,
         configurations={"light": vega_config(LIGHT), "dark": vega_config(DARK)},
         library=_library(),
     )
+
+
+def _css_colours(palette: Palette) -> str:
+    """The colours of a palette as CSS variables."""
+    return " ".join(f"--{colour}: {palette[colour]};" for colour in COLOURS)
 
 
 def body_of(declared: Section, content: dict[str, Any], name: str) -> str:
@@ -230,9 +233,8 @@ def _templates() -> Environment:
     )
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
     macros: Any = environment.get_template("components.html.j2").module
-    environment.globals |= {
-        name: getattr(macros, name) for name in ("drawing", "table", "titled", "fact_list")
-    }
+    for name in ("drawing", "table", "titled", "fact_list"):
+        environment.globals[name] = getattr(macros, name)
     return environment
 
 

@@ -402,11 +402,11 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
     for kinds, lines in groups.items():
         by_score[capital(models.group_name(kinds))] = _removal_points(full, lines, quality, part)
 
-    panels = [
-        _greedy_panel(points, title, quality, part)
-        for title, points in by_score.items()
-        if len(points) > 1
-    ]
+    panels = []
+    for heading, points in by_score.items():
+        if len(points) > 1:
+            panels.append(_greedy_panel(points, heading, quality, part))
+
     note = f"on {TEXTS[part]} · bands: 95 % interval of the difference to the full model, range of random orders"
     title = f"{capital(quality.name)} on {TEXTS[part]} while heads are removed"
     first = Figure(

@@ -178,10 +178,11 @@ def _role_cells(
     parts = []
     for row in roles[:PARTS]:
         parts.append((category(row["measure"]), in_cell(row["measure"]), f"{row['value']:.2f}"))
-    return [
-        base | {"part": part, "sort": sort, "role": role, "score": score}
-        for part, (sort, role, score) in enumerate(parts or [(NO_ROLE, "", "")])
-    ]
+
+    cells = []
+    for part, (sort, short, score) in enumerate(parts or [(NO_ROLE, "", "")]):
+        cells.append(base | {"part": part, "sort": sort, "role": short, "score": score})
+    return cells
 
 
 def _lay_out(cells: list[dict[str, Any]], room: bool) -> dict[int, tuple[int, int]]:

@@ -138,7 +138,9 @@ def _groups(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]]]]:
             )
         )
 
-    text += [("Note", warning, "") for warning in found.facts["warnings"]]
+    for warning in found.facts["warnings"]:
+        text.append(("Note", warning, ""))
+
     low_support = list(dict.fromkeys(_topic(measure) for measure in found.facts["low_support"]))
     text += [("Too rare to be scored", listed(low_support), "")] if low_support else []
     return [*groups, ("The text", text)]
@@ -351,11 +353,9 @@ def controls_table(found: RolesFolder) -> Table | None:
         return None
     heads = len(found.labels)
     sorts = list(dict.fromkeys(category(measure) for measure in found.roles["measure"]))
-    sorts += [
-        s
-        for s in dict.fromkeys(map(category, of_role(found.controls)["measure"]))
-        if s not in sorts
-    ]
+    for measure in of_role(found.controls)["measure"]:
+        if category(measure) not in sorts:
+            sorts.append(category(measure))
 
     def have(rows: pd.DataFrame, sort: str = "") -> str:
         held = rows[rows["measure"].map(category) == sort] if sort else rows

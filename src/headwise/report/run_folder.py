@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.files import below, checked_name, damaged, is_inside
+from headwise.files import below, checked_name, damaged, is_inside, read_with_checksum
 from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
 from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS
 from headwise.report import models
@@ -172,36 +172,36 @@ def read_run(folder: Path) -> FinishedRun:
     facts, known = read_models(folder)
     names = list(known.index[known["method"] != "none"])
     layouts = {}
-    for name in names:
-        layouts[name] = below(folder / "layouts", f"{name}.json")
-
     gates = {}
-    for name in names:
-        gates[name] = read_optional_table(below(folder / "gates", f"{name}.csv"), GATES)
-
     rescored = {}
     for name in names:
-        rescored[name] = below(folder / "rescored", name)
+        layout = below(folder / "layouts", f"{name}.json")
+        if layout.is_file():
+            layouts[name] = HeadMask.read(layout)
+
+        log = read_optional_table(below(folder / "gates", f"{name}.csv"), GATES)
+        if log is not None:
+            gates[name] = log
+
+        again = below(folder / "rescored", name)
+        if again.is_dir():
+            heads = read_optional_table(again / "heads.csv", COLUMNS)
+            rescored[name] = Rescored(heads, _read_roles(again / "roles"))
+
+    tables = {}
+    for name, (place, columns) in FILES.items():
+        tables[name] = read_optional_table(below(folder, place), columns)
     run = FinishedRun(
         folder=folder,
         facts=facts,
         models=known,
         plan=_read_text(folder / "plan.toml"),
         roles=_read_roles(folder / "roles"),
-        layouts={name: HeadMask.read(path) for name, path in layouts.items() if path.is_file()},
-        gates={name: table for name, table in gates.items() if table is not None},
+        layouts=layouts,
+        gates=gates,
         translations=_translations(folder / "translations" / "test", names),
-        rescored={
-            name: Rescored(
-                read_optional_table(path / "heads.csv", COLUMNS), _read_roles(path / "roles")
-            )
-            for name, path in rescored.items()
-            if path.is_dir()
-        },
-        **{
-            name: read_optional_table(below(folder, place), columns)
-            for name, (place, columns) in FILES.items()
-        },
+        rescored=rescored,
+        **tables,
     )
     refuse_other_heads(run)
     return run
@@ -239,16 +239,19 @@ NOT_READ = (
 
 def refuse_damaged(folder: Path) -> None:
     """Raise HeadwiseError where a table that is read is missing or not as the study wrote it, as its records say."""
-    for record in sorted((folder / ".steps").glob("*.json")):
-        files = read_json(record, dict).get("files")
-        if not isinstance(files, dict) or not all(map(is_inside, files)):
-            continue
-        read = {}
-        for name, facts in files.items():
-            if not name.startswith(NOT_READ):
-                read[name] = facts
-
-        if wrong := damaged(folder, read):
+    for path in sorted((folder / ".steps").glob("*.json")):
+        record = read_with_checksum(path)
+        files = record.get("files", {})
+        wrong = []
+        if not record or not isinstance(files, dict) or not all(map(is_inside, files)):
+            wrong.append(f".steps/{path.name} has changed")
+        else:
+            read = {}
+            for name, facts in files.items():
+                if not name.startswith(NOT_READ):
+                    read[name] = facts
+            wrong += damaged(folder, read)
+        if wrong:
             raise HeadwiseError(
                 f"{folder} is damaged: {'; '.join(wrong[:3])}. Run the same study again to heal it."
             )
@@ -273,23 +276,19 @@ def _read_roles(folder: Path) -> RolesFolder | None:
     """The files of a folder roles/, which must all be there; None without the folder."""
     if not folder.is_dir():
         return None
-    tables = {}
-    for name, columns in ROLES.items():
-        tables[name] = read_optional_table(below(folder, f"{name}.csv"), columns)
-
     found = {}
-    for name, table in tables.items():
-        if table is not None:
+    missing = []
+    for name, columns in ROLES.items():
+        table = read_optional_table(below(folder, f"{name}.csv"), columns)
+        if table is None:
+            missing.append(f"{name}.csv")
+        else:
             found[name] = table
 
-    missing = []
-    for name in tables:
-        if name not in found:
-            missing.append(f"{name}.csv")
+    for name in ("facts.json", "examples.json"):
+        if not below(folder, name).is_file():
+            missing.append(name)
 
-    missing += [
-        name for name in ("facts.json", "examples.json") if not below(folder, name).is_file()
-    ]
     if missing:
         raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
     facts = read_json(folder / "facts.json", dict)

@@ -23,7 +23,7 @@ from headwise.report.format import NONE, capital, listed
 from headwise.report.models import P_TUNED, RANDOM, TUNED, Model
 from headwise.report.page import Columns, Table, section, table
 from headwise.report.quality_curves import pair_points, pairs_panel, quality_figures
-from headwise.report.run_folder import read_json, read_models, read_optional_table
+from headwise.report.run_folder import read_json, read_models, read_optional_table, refuse_damaged
 
 ACROSS = ("data", "setting", "measure", "value", "low", "high")
 ENDINGS = {
@@ -64,6 +64,7 @@ class Grid:
 
 def read_grid(folder: Path) -> Grid:
     """Read a grid folder. A run that cannot be read, or is not there yet, is kept with the reason."""
+    refuse_damaged(folder)
     facts = read_json(folder / "grid.json", dict)
     try:
         runs = []
@@ -255,25 +256,26 @@ def pairs_figure(
     if not drawn:
         return None
     text = "dev" if part else "test"
+    drawn_panels = []
+    for heading, points in drawn.items():
+        drawn_panels.append(pairs_panel(points, list(means), heading, quality, text))
     return Figure(
         name="pairs",
         title=title,
         note="zero: the full model of the same line · bars: 95 % interval, over seeds where there are several",
-        panels=[
-            pairs_panel(points, list(means), method, quality, text)
-            for method, points in drawn.items()
-        ],
+        panels=drawn_panels,
         columns=min(2, len(drawn)),
     )
 
 
 def language_pairs_table(means: Means, part: str) -> Table | None:
     """A model a row, a language pair a column: difference to the full model, and heads kept."""
-    by_name = {}
+    by_name: dict[str, dict[str, Model]] = {}
     for data, frame in means.items():
-        by_name[data] = {
-            m["setting"]: m for m in models.ordered(frame) if m["learned"] or m["method"] == "none"
-        }
+        by_name[data] = {}
+        for model in models.ordered(frame):
+            if model["learned"] or model["method"] == "none":
+                by_name[data][model["setting"]] = model
 
     labels = {}
     for known in by_name.values():
@@ -363,10 +365,9 @@ def means_of(grid: Grid, data: str) -> pd.DataFrame | None:
             alone = every[every[measure].notna()] if measure in every else every[:0]
             alone = alone[~alone.index.duplicated(keep=False)]
             for end, column in (("", "value"), (".low", "low"), (".high", "high")):
-                known = [across.get((column, measure)), alone.get(measure + end)]
-                over, own = (
-                    pd.Series(dtype=float) if one is None else one.astype(float) for one in known
-                )
+                nothing = pd.Series(dtype=float)
+                over = across.get((column, measure), nothing).astype(float)
+                own = alone.get(measure + end, nothing).astype(float)
                 means[measure + end] = over.reindex(means.index).combine_first(
                     own.reindex(means.index)
                 )

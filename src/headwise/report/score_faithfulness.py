@@ -238,10 +238,9 @@ def removal_curves_figure(run: FinishedRun) -> Figure | None:
 
     shown = ordered[:MOST_CURVES]
     known = table[(table["ranking"] == "random") | table["measure"].isin(shown)]
-    low, high = (
-        float(getattr(getattr(known[["loss", "low", "high"]], end)(), end)())
-        for end in ("min", "max")
-    )
+    losses = known[["loss", "low", "high"]]
+    low = float(losses.min().min())
+    high = float(losses.max().max())
     span = [round(low - 0.03 * (high - low), 4), round(high + 0.03 * (high - low), 4)]
     seeds = table.loc[table["ranking"] == "random", "seed"].nunique()
     return Figure(
@@ -284,11 +283,11 @@ def _curve_panel(
     scored = scored.assign(colour=scored["ranking"], ranking=scored["ranking"].map(RANKINGS))
     own = scored[scored["measure"] == measure]
     ends = zip(own["low"], own["high"], strict=True)
-    own = own.assign(
-        interval=[
-            f"{low:.3f} to {high:.3f}" if high >= low else "not measured" for low, high in ends
-        ]
-    )
+    intervals = []
+    for low, high in ends:
+        intervals.append(f"{low:.3f} to {high:.3f}" if high >= low else "not measured")
+
+    own = own.assign(interval=intervals)
     others = scored[(scored["measure"] != measure) & (scored["colour"] == "once")].assign(
         colour="random"
     )

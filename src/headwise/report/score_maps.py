@@ -20,6 +20,7 @@ from headwise.report.format import (
     KIND_NAMES,
     NONE,
     capital,
+    kinds_among,
     listed,
     measure_name,
     number,
@@ -103,14 +104,11 @@ def untrained_table(run: FinishedRun) -> Table | None:
     for (measure, kind), part in run.heads.dropna(subset=["value"]).groupby(
         ["measure", "kind"], sort=False
     ):
-        pairs = []
-        for row in part.to_dict("records"):
-            pairs.append((row["value"], known.get((str(kind), row["layer"], str(measure)))))
-
         both = []
-        for value, control in pairs:
+        for row in part.to_dict("records"):
+            control = known.get((str(kind), row["layer"], str(measure)))
             if control is not None:
-                both.append((value, control))
+                both.append((row["value"], control))
 
         if both:
             rows.append((str(measure), str(kind), both))
@@ -156,9 +154,8 @@ def score_maps_section(run: FinishedRun) -> dict[str, Any]:
         "pooled": pooled_table(run),
         "apart": apart_table(run),
         "effects": [
-            _effects(effects[effects["kind"] == k], measure, control_ranges(run))
-            for k in KINDS
-            if k in set(effects["kind"])
+            _effects(effects[effects["kind"] == kind], measure, control_ranges(run))
+            for kind in kinds_among(effects["kind"])
         ],
         "in_bleu": measure == BLEU,
         "translates": run.quality == models.BLEU,
@@ -494,17 +491,21 @@ def _effects(
             "gain": row["gain"],
         }
 
-    low, high = (signed(end, digits) for end in (found["change"].min(), found["change"].max()))
+    kind = str(found["kind"].iloc[0])
+    low = signed(found["change"].min(), digits)
+    high = signed(found["change"].max(), digits)
+    untrained = {}
+    for layer in layers:
+        control = known.get((kind, layer, measure))
+        if control is not None:
+            lowest = signed(scale * control.low, digits)
+            untrained[layer] = f"{lowest} to {signed(scale * control.high, digits)}"
     return {
-        "kind": (kind := str(found["kind"].iloc[0])),
+        "kind": kind,
         "title": capital(KIND_NAMES[kind]),
         "heads": sorted(set(found["head"])),
         "layers": list(layers.items()),
-        "untrained": {
-            layer: f"{signed(scale * control.low, digits)} to {signed(scale * control.high, digits)}"
-            for layer in layers
-            if (control := known.get((str(found["kind"].iloc[0]), layer, measure))) is not None
-        },
+        "untrained": untrained,
         "facts": f"{found['sure'].sum()} of {len(found)} intervals exclude 0, "
         f"{(found['sure'] & found['gain']).sum()} of them for the better; "
         f"about {FALSE_RATE * len(found):.0f} would if no head mattered. From {low} to {high}.",

@@ -304,7 +304,7 @@ def _limit(run: FinishedRun) -> float | None:
     return float(found) if isinstance(found, int | float) else None
 
 
-MANY = 25  # tasks whose times are listed one by one
+MANY = 25  # steps whose times are listed one by one
 
 
 @section(
@@ -332,16 +332,16 @@ def provenance(run: FinishedRun) -> dict[str, Any]:
 
 
 def _summed(seconds: Mapping[str, float] | None) -> Mapping[str, float] | None:
-    """The time of all tasks; with many models, the sum of the tasks of one name: `prune (9)`."""
+    """The time of all steps; with many models, the sum of the steps of one name: `prune (9)`."""
     if seconds is None or len(seconds) <= MANY:
         return seconds
-    tasks: dict[str, list[float]] = {}
+    by_kind: dict[str, list[float]] = {}
     for name, taken in seconds.items():
-        tasks.setdefault(name.partition("/")[0], []).append(taken)
+        by_kind.setdefault(name.partition("/")[0], []).append(taken)
 
     sums: dict[str, float] = {}
-    for task, part in tasks.items():
-        sums[f"{task} ({len(part)})" if len(part) > 1 else task] = sum(part)
+    for step, part in by_kind.items():
+        sums[f"{step} ({len(part)})" if len(part) > 1 else step] = sum(part)
     return sums
 
 
@@ -439,11 +439,10 @@ def made(run: FinishedRun, model: Model) -> Rows:
             rows.append((name, words(settings[name])))
 
     rows += [(f"{split} text", name) for split, name in texts(run).items()]
-    rows += [
-        (f"signature: {name}", words(known))
-        for name, known in signature.items()
-        if known not in (None, [])
-    ]
+    for name, known in signature.items():
+        if known not in (None, []):
+            rows.append((f"signature: {name}", words(known)))
+
     for name in ("bleu_signature", "chrf_signature"):
         rows += (
             [(name.replace("_signature", " (sacreBLEU)"), str(run.facts[name]))]
@@ -511,7 +510,8 @@ def results(run: FinishedRun, model: Model) -> list[dict[str, Any]]:
 
 def card_table(rows: Rows) -> str:
     """Two columns without a heading."""
-    cells = []
+    lines = ["| | |", "|---|---|"]
     for row in rows:
-        cells.append(tuple(" ".join(text.split()).replace("|", "\\|") for text in row))
-    return "\n".join(["| | |", "|---|---|", *(f"| {label} | {text} |" for label, text in cells)])
+        label, text = (" ".join(cell.split()).replace("|", "\\|") for cell in row)
+        lines.append(f"| {label} | {text} |")
+    return "\n".join(lines)

@@ -31,7 +31,8 @@ from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, write_text
+from headwise.folders import write_results
+from headwise.heads import Head
 from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.roles.alignment import Gold, LinkedText, linked_pairs
@@ -45,6 +46,7 @@ from headwise.roles.passage import Passage, View
 from headwise.roles.passes import Half, RoleOptions, Subject, half_of, pair_batches
 from headwise.roles.probe import REACH, same_way
 
+ALIGNMENT_FILES = ("alignment.csv", "alignment-sets.csv", "alignment.json")
 FRAME = 0.02  # seconds between the states of Whisper's encoder
 
 
@@ -71,8 +73,8 @@ class AlignmentHeads:
         return bool(row["high"] < row["baseline"])
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write alignment.csv, a row per head and measure, alignment-sets.csv and alignment.json."""
-        out = Path(folder)
+        """Write alignment.csv, a row per head and measure, alignment-sets.csv and alignment.json. Raises HeadwiseError
+        for a folder with files that headwise did not write there."""
         table = self.table.to_csv(index=False, float_format="%.6g")
         sets = self.sets.to_csv(index=False, float_format="%.6g")
         facts = {
@@ -80,9 +82,10 @@ class AlignmentHeads:
             "confirmed": self.confirmed,
             "signature": self.signature,
         }
-        write_text(out / "alignment.csv", table)
-        write_text(out / "alignment-sets.csv", sets)
-        write_text(out / "alignment.json", json.dumps(facts, indent=1) + "\n")
+        contents = (table, sets, json.dumps(facts, indent=1) + "\n")
+        write_results(
+            Path(folder), dict(zip(ALIGNMENT_FILES, contents, strict=True)), ALIGNMENT_FILES
+        )
 
     def _repr_html_(self) -> str:
         """The error of the sets."""

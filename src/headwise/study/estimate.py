@@ -92,11 +92,14 @@ class Estimate:
 
     def training(self, epochs: int | None = None, kinds: Iterable[Kind] = ()) -> float:
         """A training, or a pruning run with gates on `kinds`: updates, and after every epoch the dev loss."""
-        rates, recipe = self.rates, self.recipe
-        updates = math.ceil(self.train.positions / (recipe.batch_tokens * recipe.accumulate))
-        each = rates.encoder_update if set(kinds) == {"encoder-self"} else rates.update
+        recipe = self.recipe
+        positions = recipe.batch_tokens * recipe.accumulate
+        updates = math.ceil(self.train.positions / positions)
+        # With heads of the encoder alone the decoder is frozen, and gradients stop before it.
+        decoder_frozen = set(kinds) == {"encoder-self"}
+        position = self.rates.encoder_update if decoder_frozen else self.rates.update
         epoch = updates * (
-            each * recipe.batch_tokens * recipe.accumulate + rates.step
+            position * recipe.batch_tokens * recipe.accumulate + self.rates.step
         ) + self.reading(self.dev)
         return LOADING + ENCODING * self.train.pairs + (epochs or recipe.epochs) * epoch
 
@@ -168,16 +171,22 @@ def estimate(
         assert isinstance(train, ParallelText)
         hf = blank(shape).to(device)
         pieces = sampled_subwords(train, shape)
-        longest, heads, generates = shape.max_length, shape.head_map, True
+        longest = shape.max_length
+        heads = shape.head_map
+        generates = True
     else:
         given = load(shape, device)
-        for text in (train, dev):
-            given.task.check(text)
-        hf, pieces = given.hf, given.tokenizer
-        longest, heads, generates = given.task.longest, given.heads, given.task.generates
+        given.task.check(train)
+        given.task.check(dev)
+        hf = given.hf
+        pieces = given.tokenizer
+        longest = given.task.longest
+        heads = given.heads
+        generates = given.task.generates
 
-    sizes = [text_amount(text, pieces, longest) for text in (train, dev)]
-    length = max(2, round(sizes[0].length))
+    train_size = text_amount(train, pieces, longest)
+    dev_size = text_amount(dev, pieces, longest)
+    length = max(2, round(train_size.length))
     room = math.inf if hf.device.type == "cuda" else OPERATIONS
     parameters = sum(parameter.numel() for parameter in hf.parameters())
     positions = int(min(recipe.batch_tokens, max(SHORTEST, room / (6 * parameters))))
@@ -190,7 +199,7 @@ def estimate(
         (batch, *_) = given.task.batches(train.head(rows)).whole()
         batch.pop("rows")
         rates = measured(hf, recipe, {name: each.to(hf.device) for name, each in batch.items()})
-    return Estimate(rates, recipe, search, sizes[0], sizes[1], heads)
+    return Estimate(rates, recipe, search, train_size, dev_size, heads)
 
 
 def sampled_subwords(text: ParallelText, shape: Architecture) -> PreTrainedTokenizerBase:
@@ -230,7 +239,9 @@ def blank(shape: Architecture) -> PreTrainedModel:
     """A model of the shape with random weights and no tokenizer."""
 
     class Pieces:
-        pad_token_id, eos_token_id, bos_token_id = 0, 1, 2
+        pad_token_id = 0
+        eos_token_id = 1
+        bos_token_id = 2
 
         def __len__(self) -> int:
             return shape.vocabulary
@@ -379,27 +390,36 @@ def longest_path(builds: Sequence[Build], cost: Mapping[str, float]) -> list[str
 
 
 def plan_lines(builds: Sequence[Build]) -> list[str]:
-    """Every build with its estimated cost and what it waits for, the sum by stage, and the longest path."""
-    left = {build.name: build.seconds for build in builds if not build.done}
-    cost = {build.name: "done" if build.done else cost_in_words(build.seconds) for build in builds}
-    names, costs = max(map(len, cost), default=0), max(map(len, cost.values()), default=0)
+    """Every build with its estimated cost and what it waits for, the sum of all, and the longest path."""
+    to_do = [build for build in builds if not build.done]
+    left = {build.name: build.seconds for build in to_do}
+    cost: dict[str, str] = {}
+    for build in builds:
+        cost[build.name] = "done" if build.done else cost_in_words(build.seconds)
+    name_width = max(map(len, cost), default=0)
+    cost_width = max(map(len, cost.values()), default=0)
+
     lines = []
     for build in builds:
-        waits = [name for name in build.waits_for if name in left and not build.done]
-        after = f"  after {name_some_steps(waits)}" if waits else ""
-        lines.append(
-            f"{build.name:<{names}}  {cost[build.name]:>{costs}}{after}{'  (exclusive)' if build.exclusive else ''}"
-        )
-    done = len(builds) - len(left)
+        line = f"{build.name:<{name_width}}  {cost[build.name]:>{cost_width}}"
+        waits_for = [name for name in build.waits_for if name in left]
+        if waits_for and not build.done:
+            line += f"  after {name_some_steps(waits_for)}"
+        if build.exclusive:
+            line += "  (exclusive)"
+        lines.append(line)
+
+    done = len(builds) - len(to_do)
     count = f"{len(builds)} steps, {done} of them done" if done else f"{len(builds)} steps"
-    if not any(left.values()):
+    total = sum(left.values())
+    if not total:
         return [*lines, count]
-    path = longest_path([build for build in builds if not build.done], left)
-    return [
-        *lines,
-        f"{count}, {'the rest ' if done else ''}one after another: about {about(sum(left.values()))}",
-        f"the longest path: about {about(sum(left[name] for name in path))} ({' → '.join(path)})",
-    ]
+    path = longest_path(to_do, left)
+    path_total = sum(left[name] for name in path)
+    rest = "the rest " if done else ""
+    lines.append(f"{count}, {rest}one after another: about {about(total)}")
+    lines.append(f"the longest path: about {about(path_total)} ({' → '.join(path)})")
+    return lines
 
 
 def about(seconds: float) -> str:

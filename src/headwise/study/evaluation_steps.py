@@ -222,7 +222,8 @@ class MeasureSpeed(Step, stage="evaluate", name_format="speed", exclusive=True):
         }
 
     def make(self, run: Run, work: Path) -> Result:
-        search, speed = run.plan.search, run.plan.speed
+        search = run.plan.search
+        speed = run.plan.speed
         sentences = list(run.pairs("dev").sources)[: speed.sentences]
         translators = {}
         for variant in self.variants:
@@ -262,7 +263,8 @@ class Choose(Step, stage="evaluate", name_format="choose"):
         kept: dict[str, int] = {}
         unsettled: list[str] = []
         for step in self.candidates:
-            variant, result = step.variant, run.result(step)
+            variant = step.variant
+            result = run.result(step)
             if not result:
                 continue
             facts = run.result(model_step(variant)) or {}

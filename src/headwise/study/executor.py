@@ -7,6 +7,7 @@ on where it was. The executor of this file does one build at a time, in this pro
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
@@ -20,8 +21,8 @@ from headwise.progress import Progress
 from headwise.study.estimate import TimeLeft
 from headwise.study.step import Build
 
-# Asked again after every build: what is finished may reveal more of them.
-Builds = Callable[[], Sequence[Build]]
+# Lists the builds of a study; called again after every build, because what is finished may reveal more of them.
+ListBuilds = Callable[[], Sequence[Build]]
 Work = Callable[[Build], None]  # does a build
 
 
@@ -38,7 +39,7 @@ class StudyOutcome:
     def check(self) -> None:
         """Raise what failed: a single failure as it was, with its build's name; several as one HeadwiseError."""
         if len(self.failed) == 1 and self.error:
-            raise with_place(self.error, *self.failed)
+            raise with_step_name(self.error, *self.failed)
         if self.failed:
             every = len(self.done) + len(self.failed) + len(self.skipped)
             reasons = " ".join(f"{name}: {sentence}" for name, sentence in self.failed.items())
@@ -105,22 +106,22 @@ class LocalExecutor:
 
 
 def run_builds(
-    builds: Builds,
+    list_builds: ListBuilds,
     executor: Executor,
     progress: Progress,
-    ended: Callable[[Build, StudyOutcome], None] = lambda build, outcome: None,
+    after_build: Callable[[Build, StudyOutcome], None] = lambda build, outcome: None,
 ) -> StudyOutcome:
     """Do every build once all it waits for is done; the first ready one of the list first.
 
-    A build that raises fails: its sentence is kept, what waits for it is skipped, all else goes on. ended: called after
-    every build, before the builds are asked for again. Raises HeadwiseError when the builds form no graph.
+    A build that raises fails: its sentence is kept, what waits for it is skipped, all else goes on. after_build: called
+    after every build, before the builds are asked for again. Raises HeadwiseError when the builds form no graph.
     """
     outcome = StudyOutcome()
     time_left = TimeLeft()
     running: dict[str, Build] = {}
     unreported: list[BuildResult] = []
-    as_before = 0
-    graph = checked_builds(builds())
+    unchanged = 0  # builds that the store held
+    graph = checked_builds(list_builds())
     while True:
         build = next_ready(graph, outcome, running, executor.slots)
         if unreported and (build or running):
@@ -139,20 +140,21 @@ def run_builds(
             time_left.end(build, end.made and end.error is None)
             if end.error is None:
                 outcome.done.append(build.name)
-                as_before += not end.made
+                if not end.made:
+                    unchanged += 1
             else:
                 outcome.failed[build.name] = error_sentence(end.error)
                 outcome.error = end.error
                 unreported.append(end)
-            ended(build, outcome)
-            graph = checked_builds(builds())
+            after_build(build, outcome)
+            graph = checked_builds(list_builds())
             skip(graph, outcome)
         else:
             # A single failure at the very end is left to the caller, who raises it.
             if len(outcome.failed) > 1:
                 report_failures(unreported, outcome, progress)
-            if as_before:
-                progress.say(f"  {as_before} of {len(outcome.ended)} steps: as before")
+            if unchanged:
+                progress.say(f"  {unchanged} of {len(outcome.ended)} steps: as before")
             return outcome
 
 
@@ -169,15 +171,15 @@ def report_failures(
 
 def checked_builds(builds: Sequence[Build]) -> Sequence[Build]:
     """The builds as they are; raises HeadwiseError where two have one name, one waits for none of them, or in a ring."""
-    names = [build.name for build in builds]
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
+    counts = Counter(build.name for build in builds)
+    twice = sorted(name for name, count in counts.items() if count > 1)
+    if twice:
         raise HeadwiseError(
             f"The study has several steps of the name {', '.join(twice)}: every name must be unique."
         )
-    known = set(names)
     for build in builds:
-        if missing := sorted(set(build.waits_for) - known):
+        missing = sorted(set(build.waits_for) - counts.keys())
+        if missing:
             raise HeadwiseError(
                 f"The step {build.name} needs {', '.join(missing)}, but the study has no such step."
             )
@@ -202,9 +204,10 @@ def next_ready(
     """The first build of the list that may start now. An exclusive one starts when nothing runs."""
     if len(running) >= slots or any(build.exclusive for build in running.values()):
         return None
-    begun, done = outcome.ended | running.keys(), set(outcome.done)
+    started = outcome.ended | running.keys()
+    done = set(outcome.done)
     for build in graph:
-        ready = build.name not in begun and done.issuperset(build.waits_for)
+        ready = build.name not in started and done.issuperset(build.waits_for)
         if ready and not (build.exclusive and running):
             return build
     return None
@@ -212,11 +215,11 @@ def next_ready(
 
 def skip(graph: Sequence[Build], outcome: StudyOutcome) -> None:
     """Leave out every build that waits, however far away, for a failed one."""
-    after = {build.name: build.waits_for for build in graph}
+    waits_for = {build.name: build.waits_for for build in graph}
     for name in build_order(graph):
         if name in outcome.ended:
             continue
-        for parent in after[name]:
+        for parent in waits_for[name]:
             if parent in outcome.failed:
                 outcome.skipped[name] = f"{parent} failed"
                 break
@@ -235,7 +238,7 @@ def error_sentence(error: Exception) -> str:
     return str(error) if expected(error) else f"{type(error).__name__}: {error}"
 
 
-def with_place(error: Exception, name: str) -> Exception:
+def with_step_name(error: Exception, name: str) -> Exception:
     """The error itself, whose sentence says in which step it was; an unexpected one gets a note."""
     if isinstance(error, OSError) and error.strerror:
         error.strerror = f"{error.strerror}, in {name}"

@@ -14,6 +14,7 @@ from headwise.attention import is_offloaded
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.files import below
+from headwise.folders import write_files
 from headwise.heads import HeadMask, Site, save_table, write_text
 from headwise.importance.faithfulness import faithfulness
 from headwise.importance.interactions import LEAST, Interactions, interactions
@@ -78,10 +79,9 @@ class ScorePass(
             for sums in scores.sums.values():
                 sums.gather()
         folder.mkdir(parents=True, exist_ok=True)
+        # Processes with different measures would wait for each other for ever, or mix measures.
         every = gather_object([[*scores.sums]])
-        if any(
-            names != every[0] for names in every
-        ):  # else they would wait for each other for ever, or mix measures
+        if any(names != every[0] for names in every):
             raise HeadwiseError(
                 f"{self.name}: the processes left out different measures: run it in one process."
             )
@@ -97,12 +97,17 @@ class ScorePass(
 
 
 def score_passes(run: Run) -> list[ScorePass]:
-    return [ScorePass(label, tuple(names)) for label, names in passes(run.scoring.measures).items()]
+    """A step for every pass over the dev text that the measures need."""
+    steps = []
+    for label, names in passes(run.scoring.measures).items():
+        steps.append(ScorePass(label, tuple(names)))
+    return steps
 
 
 def read_scores(run: Run) -> Measurement:
     """All passes from their files."""
-    scores, heads = Measurement(), run.heads
+    scores = Measurement()
+    heads = run.heads
     assert heads is not None
     for step in score_passes(run):
         result = run.get_or_make(step)
@@ -138,7 +143,8 @@ class ScoreUntrained(
         return ["untrained.csv"]
 
     def make(self, run: Run, work: Path) -> Result:
-        scoring, model = run.scoring, full_model(run)
+        scoring = run.scoring
+        model = full_model(run)
         offloaded = is_offloaded(model.hf)
         if offloaded:
             run.progress.say(
@@ -207,14 +213,16 @@ class MeasureInteractions(
         return ["interactions.csv", "interactions.json"]
 
     def make(self, run: Run, work: Path) -> Result:
-        pairs, model, text = run.scoring.pairs, full_model(run), run.text("dev")
+        pairs = run.scoring.pairs
+        model = full_model(run)
+        text = run.text("dev")
         if len(text) < LEAST:
             run.progress.say(f"  No pairs of heads: the dev text has fewer than {LEAST} sentences.")
             found = Interactions(pd.DataFrame(columns=list(INTERACTIONS)), {"sentences": 0})
         else:
             found = interactions(model, text, pairs, seed=run.plan.seed, progress=run.progress)
         if run.main:
-            found.save(work / STAGING)
+            write_files(work / STAGING, found.files())
         return {
             "screened": len(found.table),
             "measured": len(found.measured),
@@ -287,20 +295,14 @@ class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=Tru
             seed=run.plan.seed,
             progress=run.progress,
         )
-        found.save(work / STAGING / "roles")
+        write_files(work / STAGING / "roles", found.files())
         for warning in found.warnings:
             run.progress.say(f"  {warning}")
-        held = (
-            found.controls[found.controls["found"] == 1] if len(found.controls) else found.controls
-        )
-        untrained = [name for name in held.get("control", []) if name.startswith(UNTRAINED)]
         return {
             "roles": len(found.roles),
             "heads": heads_in(found.roles),
             "tested": len(found.labels),
-            "untrained": {
-                name: heads_in(held[held["control"] == name]) for name in dict.fromkeys(untrained)
-            },
+            "untrained": heads_in_untrained(found.controls),
             "untrained_models": run.scoring.untrained if len(found.controls) else 0,
         }
 
@@ -308,6 +310,18 @@ class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=Tru
 def heads_in(table: pd.DataFrame) -> int:
     """How many heads a table is about."""
     return len(table[["kind", "layer", "head"]].drop_duplicates())
+
+
+def heads_in_untrained(controls: pd.DataFrame) -> dict[str, int]:
+    """In how many heads of each randomly initialised model a role was found, by its name."""
+    heads: dict[str, int] = {}
+    if not len(controls):
+        return heads
+    found = controls[controls["found"] == 1]
+    for name, table in found.groupby("control", sort=False):
+        if str(name).startswith(UNTRAINED):
+            heads[str(name)] = heads_in(table)
+    return heads
 
 
 def role_inputs(run: Run) -> dict[str, Any]:
@@ -372,7 +386,8 @@ class Rescore(Step, stage="evaluate", name_format="rescored/{0.variant.name}", d
         return [self.name]
 
     def make(self, run: Run, work: Path) -> Result:
-        measures, seed = run.scoring.pruned, run.plan.seed
+        measures = run.scoring.pruned
+        seed = run.plan.seed
         model = model_of(run, self.variant)
         mask = run.mask(self.variant)
         folder = below(work / STAGING, self.name)
@@ -385,7 +400,7 @@ class Rescore(Step, stage="evaluate", name_format="rescored/{0.variant.name}", d
             if run.main:
                 save_table(numbered(scores.table, mask), signature, folder / "heads.csv")
         if run.main and run.treebanks and mask.count("encoder-self"):
-            tested_again(run, model, mask).save(folder / "roles")
+            write_files(folder / "roles", tested_again(run, model, mask).files())
         return {"heads": len(mask)}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:

@@ -98,9 +98,14 @@ def full_model(run: Run) -> Model:
 
 def files_of(given: str) -> list[tuple[str, int, int]]:
     """Names, sizes and times of a local model's files, so that a changed model is taken again."""
-    folder = Path(given) / "model" if (Path(given) / "model").is_dir() else Path(given)
-    facts = [(file.name, file.stat()) for file in sorted(folder.glob("*"))]
-    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in facts]
+    folder = Path(given)
+    if (folder / "model").is_dir():  # of a finished study
+        folder = folder / "model"
+    facts = []
+    for file in sorted(folder.glob("*")):
+        stat = file.stat()
+        facts.append((file.name, stat.st_size, stat.st_mtime_ns))
+    return facts
 
 
 def training(run: Run, model: Model, work: Path, limit: int | None = None) -> TrainingRun:
@@ -113,7 +118,8 @@ def training(run: Run, model: Model, work: Path, limit: int | None = None) -> Tr
 
 def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
     """Learn subwords, train, average the last checkpoints if that lowers the dev loss, save."""
-    recipe, text = run.training, run.pairs("train")
+    recipe = run.training
+    text = run.pairs("train")
     tokenizer = learn_subwords((side for pair in text for side in pair), shape.vocabulary)
     model = Model(
         build_model(shape, tokenizer, run.plan.seed).to(run.device), tokenizer, run.plan.name
@@ -249,7 +255,8 @@ class Prune(
 
     def tuned(self, run: Run, mask: HeadMask, work: Path) -> Result:
         """A layout cut out of the full model and fine-tuned for as long as gates are."""
-        model, sweep = fresh_model(run), run.sweep(self.variant)
+        model = fresh_model(run)
+        sweep = run.sweep(self.variant)
         made = tune(model, training(run, model, work), sweep, tuple(sweep.kinds), mask)
         self.save(run, made.mask, made.model, work)
         return {
@@ -285,7 +292,9 @@ class PruneByGates(Prune):
         return [*super().outputs(run), f"gates/{self.variant.name}.csv"]
 
     def make(self, run: Run, work: Path) -> Result:
-        model, sweep, variant = fresh_model(run), run.sweep(self.variant), self.variant
+        model = fresh_model(run)
+        variant = self.variant
+        sweep = run.sweep(variant)
         assert isinstance(sweep, GateSweep | TopKSweep)
         goal: dict[str, Any] = {"keep": variant.keep}
         if isinstance(sweep, GateSweep):
@@ -415,7 +424,9 @@ class MakeControl(Prune):
 
     def case(self, run: Run, full: Model, work: Path) -> Case:
         """What the function of the control is given."""
-        variant, sweep, shape = self.variant, run.sweep(self.variant), run.plan.model
+        variant = self.variant
+        sweep = run.sweep(variant)
+        shape = run.plan.model
         reference = variant.reference
 
         def importance() -> Mapping[Head, float]:

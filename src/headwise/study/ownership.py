@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.files import below
+from headwise.files import below, damaged, manifest_of, read_with_checksum, with_checksum
+from headwise.folders import refuse_other_pages
 from headwise.heads import write_text
 from headwise.options import validated
 from headwise.progress import Progress
-from headwise.study.plan import Plan, read_toml
+from headwise.study.plan import Plan, read_plan, read_toml
 from headwise.study.records import Store
 
-FREE = (  # what may be changed or added to a plan between two runs: how many models, and what is asked of them
+# What may be changed or added to a plan between two runs: how many models, and what is asked of them.
+FREE = (
     "name",
     "seeds",
     "pairs",
@@ -36,13 +38,17 @@ FREE = (  # what may be changed or added to a plan between two runs: how many mo
     "pruning.controls",
     "pruning.seeds",
 )
+PLAN_RECORD = Path(".steps/plan.json")
 ADVICE = "Choose another --out, or change the plan back."
 
 
 def claim(plan: Plan, out: Path) -> None:
-    """Write down, in its folders, which plan they belong to."""
+    """Record, in its folders, which plan they belong to, and write it there for readers."""
     for folder, own in {".": plan, **plan.runs}.items():
-        write_text(below(out, folder) / "plan.toml", own.to_toml())
+        text = own.to_toml()
+        record = {"plan": text, "files": manifest_of({"plan.toml": text})}
+        write_text(below(out, folder) / PLAN_RECORD, with_checksum(record))
+        write_text(below(out, folder) / "plan.toml", text)
 
 
 def refuse_others(plan: Plan, out: Path) -> None:
@@ -70,19 +76,23 @@ def refuse_others(plan: Plan, out: Path) -> None:
             refuse(below(out, folder), [*plan_changes(before, as_toml(own))])
     if existing:
         before = plan_of_folder(out)
-        refuse(
-            out, [*lost(plan, existing), *(plan_changes(before, as_toml(plan)) if before else ())]
-        )
+        changes = [*missing_runs(plan, existing)]
+        if before:
+            changes += plan_changes(before, as_toml(plan))
+        refuse(out, changes)
 
 
 def refuse_foreign_files(folder: Path) -> None:
-    """A folder that is neither new, nor empty, nor a run's keeps what is in it."""
+    """A folder that is neither new, nor empty, nor a run's by its records keeps what is in it; so do pages of the user's
+    in one that is a run's."""
     if (folder / ".stages").exists():
         raise HeadwiseError(
             f"{folder} holds a run of an earlier version of headwise: choose another --out."
         )
-    own = folder / "plan.toml"
-    if not folder.is_dir() or (own.exists() and (folder / ".lock").exists()):
+    if not folder.is_dir():
+        return
+    if "plan" in read_with_checksum(folder / PLAN_RECORD) or has_results(folder):
+        refuse_other_pages(folder, ["report.html"])
         return
     files = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
     if files:
@@ -93,20 +103,38 @@ def refuse_foreign_files(folder: Path) -> None:
 
 
 def refuse(folder: Path, changes: list[str]) -> None:
+    """Raise HeadwiseError for a folder whose plan has changes that are not allowed."""
     if changes:
-        found = "; ".join(changes[:4]) + (" …" if len(changes) > 4 else "")
-        raise HeadwiseError(f"{folder} holds the results of another plan: {found}. {ADVICE}")
+        first = "; ".join(changes[:4]) + (" …" if len(changes) > 4 else "")
+        raise HeadwiseError(f"{folder} holds the results of another plan: {first}. {ADVICE}")
 
 
 def has_results(folder: Path) -> bool:
-    """Whether a task was finished there."""
+    """Whether a step was finished there."""
     return bool(Store(folder, Progress(quiet=True)).records())
 
 
 def plan_of_folder(folder: Path) -> dict[str, Any]:
-    """The plan that a folder was last run with, as TOML has it; nothing where there is none."""
+    """The plan that a folder was last run with, as TOML has it; nothing where there is none. plan.toml only tells it
+    where the record is damaged: anybody may have changed it."""
+    recorded = read_with_checksum(folder / PLAN_RECORD).get("plan")
+    if isinstance(recorded, str):
+        return tomllib.loads(recorded)
     place = folder / "plan.toml"
     return read_toml(place) if place.exists() else {}
+
+
+def plan_of_study(folder: Path) -> Plan:
+    """The plan in the folder of a study. Raises HeadwiseError where plan.toml is not as the study wrote it."""
+    record = folder / PLAN_RECORD
+    if record.exists():
+        files = read_with_checksum(record).get("files", {PLAN_RECORD.name: [0, ""]})
+        wrong = damaged(folder, files)
+        if wrong:
+            raise HeadwiseError(
+                f"{folder} is damaged: {'; '.join(wrong)}. Run the same study again to heal it."
+            )
+    return read_plan(folder / "plan.toml")
 
 
 def as_toml(plan: Plan) -> dict[str, Any]:
@@ -119,20 +147,22 @@ def runs_with_results(out: Path) -> dict[str, set[str]]:
     if not (before.get("seeds") or before.get("pairs")):
         return {}
     runs = validated(Plan, before, f"The plan {out / 'plan.toml'}").runs
-    found = {folder: {sweep.name for sweep in own.pruning} for folder, own in runs.items()}
-    return {folder: sweeps for folder, sweeps in found.items() if has_results(below(out, folder))}
+    sweeps: dict[str, set[str]] = {}
+    for folder, own in runs.items():
+        if has_results(below(out, folder)):
+            sweeps[folder] = {sweep.name for sweep in own.pruning}
+    return sweeps
 
 
-def lost(plan: Plan, existing: dict[str, set[str]]) -> Iterator[str]:
-    """What would go out of the tables: runs, and sweeps of runs, that a plan has no more."""
+def missing_runs(plan: Plan, existing: dict[str, set[str]]) -> Iterator[str]:
+    """What the tables would lose: runs with results, and sweeps of runs, that the plan does not have any more."""
     for folder, sweeps in existing.items():
         if folder not in plan.runs:
             yield f"{folder} was one of its runs and is not any more"
-        else:
-            gone = sweeps - {sweep.name for sweep in plan.runs[folder].pruning}
-            yield from (
-                f"the sweep '{name}' of {folder} is not in it any more" for name in sorted(gone)
-            )
+            continue
+        kept = {sweep.name for sweep in plan.runs[folder].pruning}
+        for name in sorted(sweeps - kept):
+            yield f"the sweep '{name}' of {folder} is not in it any more"
 
 
 def name_some_runs(names: list[str], most: int = 3) -> str:
@@ -142,10 +172,13 @@ def name_some_runs(names: list[str], most: int = 3) -> str:
 def plan_changes(before: dict[str, Any], now: dict[str, Any], path: str = "") -> Iterator[str]:
     """Changes of a plan that results were made from: `training.epochs was 20 and is 30`."""
     for key in sorted({*before, *now}):
-        name, old, new = f"{path}{key}", before.get(key), now.get(key)
+        name = f"{path}{key}"
+        old = before.get(key)
+        new = now.get(key)
+        moved = path == "data." and file_names(old) == file_names(new)
         if name == "pruning":
             yield from sweep_differences(by_name(old), by_name(new))
-        elif name in FREE or old == new or (path == "data." and file_names(old) == file_names(new)):
+        elif name in FREE or old == new or moved:
             continue
         elif isinstance(old, dict) and isinstance(new, dict):
             yield from plan_changes(old, new, f"{name}.")
@@ -159,20 +192,16 @@ def file_names(files: Any) -> Any:
 
 
 def by_name(sweeps: Any) -> dict[str, dict[str, Any]]:
-    """Sweeps by their names."""
-    return {
-        sweep.get("name", ""): sweep
-        for sweep in ([sweeps] if isinstance(sweeps, dict) else sweeps or [])
-    }
+    """The sweeps of a plan's file, one table or a list of them or none, by their names."""
+    listed = [sweeps] if isinstance(sweeps, dict) else sweeps or []
+    return {sweep.get("name", ""): sweep for sweep in listed}
 
 
 def sweep_differences(
     before: dict[str, dict[str, Any]], now: dict[str, dict[str, Any]]
 ) -> Iterator[str]:
-    """Of the sweeps that are in both plans; sweeps may come and go."""
+    """Changes of the sweeps that are in both plans; sweeps may come and go."""
     for name in before.keys() & now.keys():
         where = f"in the sweep '{name}' " if name else ""
-        yield from (
-            f"{where}{difference}"
-            for difference in plan_changes(before[name], now[name], "pruning.")
-        )
+        for change in plan_changes(before[name], now[name], "pruning."):
+            yield f"{where}{change}"

@@ -430,12 +430,13 @@ class Plan(Strict):
     @field_validator("pruning", mode="before")
     @classmethod
     def one_or_several(cls, sweeps: Any) -> Any:
-        for sweep in (
-            [sweeps] if isinstance(sweeps, dict) else sweeps if isinstance(sweeps, list) else ()
-        ):
+        """One table is a list of one; a method that does not exist is named, rather than all classes that do not fit."""
+        if isinstance(sweeps, dict):
+            sweeps = [sweeps]
+        for sweep in sweeps if isinstance(sweeps, list) else ():
             if isinstance(sweep, dict) and sweep.get("method", "gates") not in SWEEPS:
                 raise ValueError(f"the method '{sweep['method']}' is none of {', '.join(SWEEPS)}")
-        return [sweeps] if isinstance(sweeps, dict) else sweeps
+        return sweeps
 
     @model_validator(mode="after")
     def consistent(self) -> Plan:
@@ -444,9 +445,9 @@ class Plan(Strict):
             raise ValueError("every [[pruning]] of several needs a name of its own")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("no seed may be there twice")
-        if unknown := {seed for sweep in self.pruning for seed in sweep.seeds} - {
-            *(self.seeds or [self.seed])
-        }:
+        wanted = {seed for sweep in self.pruning for seed in sweep.seeds}
+        unknown = wanted - {*(self.seeds or [self.seed])}
+        if unknown:
             raise ValueError(
                 f"a sweep is for the seeds {sorted(unknown)}, which are not among the plan's seeds"
             )
@@ -469,24 +470,29 @@ class Plan(Strict):
     @property
     def runs(self) -> dict[str, Plan]:
         """The plans of one seed and one language pair each, by folder; a plan of only one is its own, at `.`."""
-        pairs, seeds = self.pairs or {"": self.data}, self.seeds or [self.seed]
-        found = {}
+        pairs = self.pairs or {"": self.data}
+        seeds = self.seeds or [self.seed]
+        plans: dict[str, Plan] = {}
         for pair, seed in product(pairs, seeds):
-            sweeps = [
-                s.model_copy(update={"seeds": []})
-                for s in self.pruning
-                if not s.seeds or seed in s.seeds
-            ]
-            changes = {
-                "seed": seed,
-                "seeds": [],
-                "data": pairs[pair],
-                "pairs": {},
-                "pruning": sweeps,
-            }
-            parts = [pair] * bool(self.pairs) + [f"seed-{seed}"] * bool(self.seeds)
-            found["/".join(parts) or "."] = self.model_copy(update=changes)
-        return found
+            sweeps = []
+            for sweep in self.pruning:
+                if not sweep.seeds or seed in sweep.seeds:
+                    sweeps.append(sweep.model_copy(update={"seeds": []}))
+            folders = []
+            if self.pairs:
+                folders.append(pair)
+            if self.seeds:
+                folders.append(f"seed-{seed}")
+            plans["/".join(folders) or "."] = self.model_copy(
+                update={
+                    "seed": seed,
+                    "seeds": [],
+                    "data": pairs[pair],
+                    "pairs": {},
+                    "pruning": sweeps,
+                }
+            )
+        return plans
 
     def to_toml(self) -> str:
         """The plan with all defaults filled in. What it leaves to the task of a given model stays open."""
@@ -504,23 +510,20 @@ class Plan(Strict):
 
 def one_sided(spec: Spec) -> bool:
     """Whether a text is one file with a sentence a line: neither pairs nor labelled."""
-    columns = isinstance(spec, str) and spec.lower().removesuffix(".gz").endswith(
-        (".tsv", ".csv", ".jsonl")
-    )
-    return isinstance(spec, str) and not columns and not spec.startswith("datasets:")
+    if not isinstance(spec, str) or spec.startswith("datasets:"):
+        return False
+    return not spec.lower().removesuffix(".gz").endswith((".tsv", ".csv", ".jsonl"))
 
 
 def read_plan(path: str | Path, settings: Sequence[str] = ()) -> Plan:
     """Read a plan from TOML; `settings` are `key=value` changes on top, such as `training.epochs=3`."""
     path = Path(path)
     if not path.is_file():
-        found = "is a folder" if path.is_dir() else "does not exist"
-        own = (
-            f", such as {path / 'plan.toml'}"
-            if (path / "plan.toml").is_file()
-            else " (examples/ has some)"
-        )
-        raise HeadwiseError(f"The plan {path} {found}: give the path of a TOML file{own}.")
+        trouble = "is a folder" if path.is_dir() else "does not exist"
+        hint = " (examples/ has some)"
+        if (path / "plan.toml").is_file():
+            hint = f", such as {path / 'plan.toml'}"
+        raise HeadwiseError(f"The plan {path} {trouble}: give the path of a TOML file{hint}.")
     return make_plan(read_toml(path), settings, f"The plan {path}")
 
 

@@ -43,25 +43,25 @@ def preflight(
     if given and any(sweep.keep or sweep.unit for sweep in plan.pruning):
         refuse_heads(plan, given())
     to_do = [build for build in builds if not build.done]
-    trains = any(isinstance(build.step, Train) for build in to_do) and isinstance(
-        plan.model, Architecture
-    )
-    prunes = [build.step.variant.sweep_index for build in to_do if isinstance(build.step, Prune)]
+    first = next(iter(runs))  # the others have texts of about the same size
     lines = [*missing_texts(plan)]
-    run = next(iter(runs))
-    gated = any(
-        isinstance(run.plan.pruning[index], GateSweep)
-        for index in prunes
-        if index < len(run.plan.pruning)
-    )
-    if trains or gated:
-        positions = positions_of(run, given() if given else None)
+
+    trains = False
+    sweeps: dict[int, Sweep] = {}  # of the first run, whose models are to be made
+    for build in to_do:
+        if isinstance(build.step, Train):
+            trains = isinstance(plan.model, Architecture)
+        elif isinstance(build.step, Prune):
+            index = build.step.variant.sweep_index
+            if index < len(first.plan.pruning):
+                sweeps[index] = first.plan.pruning[index]
+    if trains or any(isinstance(sweep, GateSweep) for sweep in sweeps.values()):
+        positions = positions_of(first, given() if given else None)
         if trains:
             lines += warmup_lines(plan.training, positions)
-        for index in dict.fromkeys(prunes):
-            sweep = run.plan.pruning[index] if index < len(run.plan.pruning) else None
-            lines += gate_lines(sweep, plan.training, positions) if sweep else []
-    refuse_full_disk(plan, run.folder, to_do)
+        for sweep in sweeps.values():
+            lines += gate_lines(sweep, plan.training, positions)
+    refuse_full_disk(plan, first.folder, to_do)
     return lines
 
 
@@ -110,7 +110,8 @@ def missing_texts(plan: Plan) -> Iterator[str]:
 
 def positions_of(run: Run, given: Model | None) -> float:
     """About how many positions of batches the training text fills."""
-    text, shape = run.text("train"), run.plan.model
+    text = run.text("train")
+    shape = run.plan.model
     if given is not None:
         given.task.check(text)
         return text_amount(text, given.tokenizer, given.task.longest).positions
@@ -151,8 +152,11 @@ def refuse_full_disk(plan: Plan, folder: Path, to_do: Collection[Build]) -> None
         return
     stay = len(trained) if plan.weights == "all" else 2
     need = weights * (stay + CHECKPOINT * (max(2, plan.training.average) + 1))
-    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    if need > (free := shutil.disk_usage(place).free):
+    disk = folder.absolute()
+    while not disk.exists():
+        disk = disk.parent
+    free = shutil.disk_usage(disk).free
+    if need > free:
         raise HeadwiseError(
             f"The study would write about {need / MB:,.1f} MB to {folder}, where {free / MB:,.1f} MB are free: free "
             "some, choose another --out, or set weights = 'chosen'."
@@ -162,13 +166,12 @@ def refuse_full_disk(plan: Plan, folder: Path, to_do: Collection[Build]) -> None
 def weights_of(plan: Plan) -> int:
     """About how many bytes the full model's weights take; 0 where that is not known before a download."""
     if isinstance(plan.model, str):
-        place = (
-            Path(plan.model) / "model"
-            if (Path(plan.model) / "model").is_dir()
-            else Path(plan.model)
-        )
-        return sum(file.stat().st_size for file in place.glob("*.safetensors"))
-    shape, width = plan.model, plan.model.width
+        folder = Path(plan.model)
+        if (folder / "model").is_dir():  # of a finished study
+            folder = folder / "model"
+        return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    shape = plan.model
+    width = shape.width
     layers = shape.encoder_layers * 4 * width**2 + shape.decoder_layers * 8 * width**2
     forward = (shape.encoder_layers + shape.decoder_layers) * 2 * width * shape.feedforward
     return 4 * (layers + forward + shape.vocabulary * width)

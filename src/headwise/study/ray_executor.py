@@ -64,14 +64,14 @@ def ray_executor(
         gpus = int(device.startswith("cuda"))
         needs = {"CPU": threads, "GPU": gpus} if gpus else {"CPU": threads}
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        slots = sum(
-            min(int(node.get(what, 0) // count) for what, count in needs.items())
-            for node in machines
-        )
+        slots = 0
+        for machine in machines:
+            slots += min(int(machine.get(what, 0) // count) for what, count in needs.items())
         if not slots:
+            offers = "; ".join(in_words(machine) for machine in machines)
             raise HeadwiseError(
                 f"Every step of the study needs {in_words(needs)}, but no machine of Ray has so much "
-                f"({'; '.join(in_words(node) for node in machines)}): ask for fewer threads, or for device cpu."
+                f"({offers}): ask for fewer threads, or for device cpu."
             )
         task = ray.remote(do_build).options(
             num_cpus=threads,
@@ -95,18 +95,17 @@ def signals_held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came = list[int]()
-    stops = (signal.SIGINT, signal.SIGTERM)
-    before = {
-        stop: signal.signal(stop, lambda number, frame: came.append(number)) for stop in stops
-    }
+    held: list[int] = []
+    handlers: dict[signal.Signals, Any] = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handlers[number] = signal.signal(number, lambda came, frame: held.append(came))
     try:
         yield
     finally:
-        for stop, handler in before.items():
-            signal.signal(stop, handler)
-        for number in came:
-            signal.raise_signal(number)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for came in held:
+            signal.raise_signal(came)
 
 
 def import_ray() -> Any:
@@ -114,9 +113,8 @@ def import_ray() -> Any:
     is set before: a cluster of our own listens on the loopback address, and wants a token."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not os.environ.get("RAY_ADDRESS"):
-        os.environ.setdefault(
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"
-        )  # a node's address is then 127.0.0.1 everywhere
+        # A node's address is then 127.0.0.1 everywhere.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
@@ -136,9 +134,8 @@ def import_ray() -> Any:
 @contextmanager
 def cluster(ray: Any) -> Iterator[None]:
     """A cluster for the time of the block. The session folder of one on this machine is removed at the end."""
-    folder = Path(
-        tempfile.mkdtemp(prefix="hw-ray-")
-    )  # short: Ray puts sockets in it, whose paths are limited
+    # A short path: Ray puts sockets in it, whose paths are limited.
+    folder = Path(tempfile.mkdtemp(prefix="hw-ray-"))
     try:
         connect(ray, folder)
         yield
@@ -163,17 +160,14 @@ def connect(ray: Any, folder: Path) -> None:
     handler = signal.getsignal(signal.SIGTERM)  # Ray installs its own
     try:
         if port.isdigit():
-            socket.create_connection(
-                (host, int(port)), timeout=10
-            ).close()  # Ray itself tries for minutes
+            # Is anybody there? Ray itself tries for minutes.
+            socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address=address or "local", **options)
     except (OSError, RuntimeError, ValueError) as error:
-        place = (
-            f"The Ray cluster {address} (RAY_ADDRESS)"
-            if address
-            else "A Ray cluster on this machine"
-        )
-        raise HeadwiseError(f"{place} cannot be used: {error}") from None
+        name = "A Ray cluster on this machine"
+        if address:
+            name = f"The Ray cluster {address} (RAY_ADDRESS)"
+        raise HeadwiseError(f"{name} cannot be used: {error}") from None
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
@@ -185,10 +179,13 @@ def cores() -> int:
 
 
 def in_words(resources: Mapping[str, float]) -> str:
-    words = {"CPU": "cores", "GPU": "GPUs"}
-    return " and ".join(
-        f"{resources.get(what, 0):g} {word}" for what, word in words.items() if what in resources
-    )
+    """Resources as Ray counts them, such as `2 cores and 1 GPUs`."""
+    words = []
+    if "CPU" in resources:
+        words.append(f"{resources['CPU']:g} cores")
+    if "GPU" in resources:
+        words.append(f"{resources['GPU']:g} GPUs")
+    return " and ".join(words)
 
 
 def worker_env(threads: int) -> dict[str, str]:
@@ -243,7 +240,9 @@ class FileProgress(Progress):
 
     def __init__(self, path: Path, every: float = 0.5) -> None:
         super().__init__(quiet=True)
-        self.path, self.every, self.due = path, every, 0.0
+        self.path = path
+        self.every = every
+        self.due = 0.0  # when the next share may be written
 
     def write(self, event: str, value: Any) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -285,11 +284,12 @@ class RayExecutor:
         self.slots = slots
         self.progress = progress
         self.bars = bars
-        self.builds: dict[Any, Build] = {}
-        self.headings: dict[str, str] = {}
-        self.rows: dict[str, TaskID] = {}
-        self.begun: dict[str, float] = {}
-        self.read: dict[str, int] = {}
+        self.builds: dict[Any, Build] = {}  # those that run, by Ray's reference
+        # Of each build that runs, by its name:
+        self.headings: dict[str, str] = {}  # empty once it is shown
+        self.rows: dict[str, TaskID] = {}  # its bar
+        self.started: dict[str, float] = {}
+        self.bytes_read: dict[str, int] = {}  # of its worker's report
 
     def report(self, name: str) -> Path:
         return below(self.reports, f"{label_of(name)}.jsonl")
@@ -297,8 +297,8 @@ class RayExecutor:
     def start(self, build: Build, heading: str) -> None:
         self.report(build.name).unlink(missing_ok=True)
         self.headings[build.name] = heading
-        self.begun[build.name] = time.monotonic()
-        self.read[build.name] = 0
+        self.started[build.name] = time.monotonic()
+        self.bytes_read[build.name] = 0
         self.builds[self.task.remote(self.setup, build)] = build
 
     def wait(self) -> BuildResult:
@@ -314,14 +314,17 @@ class RayExecutor:
         try:
             error, trace = self.ray.get(ready[0])
         except self.ray.exceptions.WorkerCrashedError:
-            error, trace = HeadwiseError(f"Its process was killed {RETRIES + 1} times."), ""
+            error = HeadwiseError(f"Its process was killed {RETRIES + 1} times.")
+            trace = ""
         except self.ray.exceptions.RayError as reason:
-            error, trace = HeadwiseError(f"Ray could not run it: {first_line(reason)}"), str(reason)
-        return self.ended(build.name, error, trace)
+            error = HeadwiseError(f"Ray could not run it: {first_line(reason)}")
+            trace = str(reason)
+        return self.result(build.name, error, trace)
 
-    def ended(self, name: str, error: Exception | None, trace: str) -> BuildResult:
-        """Clear the bar of a build away; what was made gets a line."""
-        made, seconds = not self.headings.pop(name), time.monotonic() - self.begun.pop(name)
+    def result(self, name: str, error: Exception | None, trace: str) -> BuildResult:
+        """How a build ended. Its bar is cleared away; what was made gets a line."""
+        made = not self.headings.pop(name)
+        seconds = time.monotonic() - self.started.pop(name)
         if name in self.rows:
             self.bars.remove_task(self.rows.pop(name))
         if made and error is None:
@@ -333,11 +336,11 @@ class RayExecutor:
         if not self.report(name).exists():
             return
         with self.report(name).open(encoding="utf-8") as file:
-            file.seek(self.read[name])
+            file.seek(self.bytes_read[name])
             text = file.read()
-        whole = text[: text.rfind("\n") + 1]
-        self.read[name] += len(whole.encode())
-        for event, value in map(json.loads, whole.splitlines()):
+        lines = text[: text.rfind("\n") + 1]  # the last one may still be written
+        self.bytes_read[name] += len(lines.encode())
+        for event, value in map(json.loads, lines.splitlines()):
             if self.headings[name]:
                 self.progress.say(self.headings[name])
                 self.headings[name] = ""

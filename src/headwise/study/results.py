@@ -25,13 +25,14 @@ from headwise.decoding.bleu import check_equal_count, scores_from_sums, sentence
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.files import below
-from headwise.heads import write_text
+from headwise.heads import Kind
+from headwise.progress import Progress
 from headwise.pruning.target_count import settle_share
 from headwise.statistics import over_seeds, resamples
 from headwise.study.evaluation_steps import Choose, MeasureSavings
 from headwise.study.model_steps import FULL_MODEL, keeps_all, model_step
-from headwise.study.plan import GateSweep, GreedySweep, Plan, TopKSweep
-from headwise.study.records import Result
+from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep, TopKSweep
+from headwise.study.records import Result, Store
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
 from headwise.study.variants import (
@@ -78,7 +79,9 @@ class Tables:
     """The tables of one run, by its schedule."""
 
     def __init__(self, run: Run, schedule: Schedule) -> None:
-        self.run, self.schedule, self.plan = run, schedule, run.plan
+        self.run = run
+        self.schedule = schedule
+        self.plan = run.plan
         self.variants = schedule.variants()
         self.steps = {step.name: step for step in schedule.steps()}
 
@@ -87,121 +90,134 @@ class Tables:
         step = self.steps.get(name)
         return (self.run.result(step) or {}) if step else {}
 
+    def build_result(self, variant: Variant) -> Result:
+        """What the step that made a model recorded; empty where it is not done."""
+        return self.run.result(model_step(variant)) or {}
+
     def write(self) -> None:
         """Write pruning.csv, once the full model is evaluated, and run.json."""
-        place = self.run.folder / "pruning.csv"
+        contents = {}
         if self.result(f"evaluate/dev/{FULL.name}"):
-            write_text(place, self.pruning().to_csv(index=False, float_format="%.8g"))
-        else:
-            place.unlink(missing_ok=True)
-        write_text(self.run.folder / "run.json", json.dumps(self.facts(), indent=1) + "\n")
-        self.run.store.record_tables(
-            ["pruning.csv", "run.json"] if place.exists() else ["run.json"]
-        )
+            contents["pruning.csv"] = self.pruning().to_csv(index=False, float_format="%.8g")
+        contents["run.json"] = json.dumps(self.facts(), indent=1) + "\n"
+        self.run.store.write_tables(contents)
+
+    @property
+    def every_kind(self) -> list[Kind]:
+        """The kinds of heads that any sweep may remove."""
+        kinds: list[Kind] = []
+        for sweep in self.plan.pruning:
+            kinds += sweep.kinds
+        return list(dict.fromkeys(kinds))
 
     def pruning(self) -> pd.DataFrame:
         """One row a variant and measure; only variants that were evaluated."""
-        plan, rows = self.plan, []
-        every = list(dict.fromkeys(kind for sweep in plan.pruning for kind in sweep.kinds))
+        rows = []
         for variant in (FULL, *self.variants):
             if not self.result(f"evaluate/dev/{variant.name}"):
                 continue
             mask = self.run.mask(variant)
-            kinds = every if variant == FULL else self.run.sweep(variant).kinds
-            start = {
+            kinds = self.every_kind if variant == FULL else self.run.sweep(variant).kinds
+            setting = {
                 "method": variant.method,
                 "kinds": "+".join(kinds),
                 "setting": variant.name,
                 "penalty": variant.penalty,
-                "seed": plan.seed,
+                "seed": self.plan.seed,
                 "kept": sum(mask.count(kind) for kind in kinds),
                 "total": mask.heads.only(kinds).total,
             }
-            rows += [
-                {**start, **dict(zip(MEASURED, row, strict=True))} for row in self.values(variant)
-            ]
+            for row in self.measured(variant):
+                rows.append(setting | dict(zip(MEASURED, row, strict=True)))
         return pd.DataFrame(rows, columns=list(COLUMNS))
 
-    def values(self, variant: Variant) -> Iterator[Row]:
+    def measured(self, variant: Variant) -> Iterator[Row]:
         """Everything that was measured of one variant."""
-        name, run = variant.name, self.run
-        compared = compared_variants(self.plan.pruning, variant) if variant != FULL else {}
-        for split, start in (("dev", "dev_"), ("test", "")):
-            if found := self.result(f"evaluate/{split}/{name}"):
-                yield from (
-                    (start + measure, value, low, high)
-                    for measure, value, low, high in found["rows"]
-                )
-                what = run.quality.change
-                yield from difference_rows(found["against"], compared, start, what)
-        for measure, value in (run.result(MeasureSavings(variant)) or {}).items():
+        run = self.run
+        compared = {} if variant == FULL else compared_variants(self.plan.pruning, variant)
+        for split, prefix in (("dev", "dev_"), ("test", "")):
+            evaluation = self.result(f"evaluate/{split}/{variant.name}")
+            if not evaluation:
+                continue
+            for measure, value, low, high in evaluation["rows"]:
+                yield prefix + measure, value, low, high
+            change = run.quality.change
+            yield from difference_rows(evaluation["against"], compared, prefix, change)
+
+        savings = run.result(MeasureSavings(variant)) or {}
+        for measure, value in savings.items():
             yield measure, value, None, None
-        made = (run.result(model_step(variant)) or {}) if variant != FULL else {}
+
+        build = {} if variant == FULL else self.build_result(variant)
         for fact, measure in GATE_FACTS.items():
-            if fact in made:
-                yield measure, float(made[fact]), None, None
-        if "updates" in made:
-            yield "updates", made["updates"], None, None
-            yield "seconds", run.store.record(model_step(variant).name)["seconds"], None, None
-        if name in (speed := self.result("speed")):
-            yield ("tokens_per_second", *speed[name])
+            if fact in build:
+                yield measure, float(build[fact]), None, None
+        if "updates" in build:
+            seconds = run.store.record(model_step(variant).name)["seconds"]
+            yield "updates", build["updates"], None, None
+            yield "seconds", seconds, None, None
+
+        speed = self.result("speed")
+        if variant.name in speed:
+            yield ("tokens_per_second", *speed[variant.name])
 
     def facts(self) -> dict[str, Any]:
         """What run.json says: how every number of the run was made."""
-        plan, run, info = self.plan, self.run, environment_info()
-        trained, record = run.result(FULL_MODEL) or {}, run.store.record("train")
-        models = {v.name: v for v in self.variants if run.result(model_step(v)) is not None}
-        made = {name: run.result(model_step(variant)) or {} for name, variant in models.items()}
-        signature = {
-            "plan": plan.name,
-            "seed": plan.seed,
-            "model": record.get("key"),
-            "train": trained.get("train"),
-            "dev": trained.get("dev"),
-            "kinds": list(dict.fromkeys(k for sweep in plan.pruning for k in sweep.kinds)),
-            "device": record.get("device", run.device),
-            "dtype": trained.get("dtype"),
+        info = environment_info()
+        records = self.run.store.records()
+        training = records.get("train", {})
+        facts: dict[str, Any] = {
+            "signature": self.signature(info, training),
+            "versions": info["versions"],
+            "threads": training.get("threads", info["threads"]),
+            "seconds": {name: record["seconds"] for name, record in records.items()},
+            "devices": sorted({r["device"] for r in records.values() if "device" in r}),
+            **self.chosen(),
+            "notes": {},
+            "doubts": {},
+            "settings": {},
+            "failed": dict(self.schedule.failed),
+        }
+        for variant in self.variants:
+            if self.run.result(model_step(variant)) is None:
+                continue
+            build = self.build_result(variant)
+            if "notes" in build:
+                facts["notes"][variant.name] = [*build["notes"], *self.without_controls(variant)]
+            if build.get("doubts"):
+                facts["doubts"][variant.name] = build["doubts"]
+            facts["settings"][variant.name] = self.settings(variant)
+        for name in ("score", "roles", "interactions"):
+            if result := self.result(name):
+                facts[name] = result
+        return {**facts, **self.bleu_signatures()}
+
+    def signature(self, info: Mapping[str, Any], training: Mapping[str, Any]) -> dict[str, Any]:
+        """What all numbers of the run were made from. info: of this machine; training: the record of the full model."""
+        full = self.run.result(FULL_MODEL) or {}
+        return {
+            "plan": self.plan.name,
+            "seed": self.plan.seed,
+            "model": training.get("key"),
+            "train": full.get("train"),
+            "dev": full.get("dev"),
+            "kinds": self.every_kind,
+            "device": training.get("device", self.run.device),
+            "dtype": full.get("dtype"),
             "machine": info["machine"],
             "engine": self.result(f"translate/dev/{FULL.name}").get("engine"),
         }
-        return {
-            "signature": signature,
-            "versions": info["versions"],
-            "threads": record.get("threads", info["threads"]),
-            "seconds": {name: record["seconds"] for name, record in run.store.records().items()},
-            "devices": sorted(
-                {record["device"] for record in run.store.records().values() if "device" in record}
-            ),
-            **self.chosen(),
-            "notes": {
-                name: [*made[name]["notes"], *self.without_controls(variant)]
-                for name, variant in models.items()
-                if "notes" in made[name]
-            },
-            "doubts": {
-                name: result["doubts"] for name, result in made.items() if result.get("doubts")
-            },
-            "settings": {name: self.described(variant) for name, variant in models.items()},
-            "failed": dict(self.schedule.failed),
-            **{
-                name: found
-                for name in ("score", "roles", "interactions")
-                if (found := self.result(name))
-            },
-            **self.signatures(),
-        }
 
-    def signatures(self) -> dict[str, str]:
-        """How scores were computed; those on dev are named so where they differ from those on test."""
-        dev, test = (
-            self.result(f"evaluate/{split}/{FULL.name}").get("signatures", {})
-            for split in ("dev", "test")
-        )
-        found = {**dev, **test}
-        for name, made in dev.items():
-            if made != found[name]:
-                found[f"dev_{name}"] = made
-        return found
+    def bleu_signatures(self) -> dict[str, str]:
+        """How translations were scored (sacreBLEU's signatures), by name; those of dev under a name of their own where
+        they differ from those of test."""
+        dev = self.result(f"evaluate/dev/{FULL.name}").get("signatures", {})
+        test = self.result(f"evaluate/test/{FULL.name}").get("signatures", {})
+        signatures = {**dev, **test}
+        for name, signature in dev.items():
+            if signature != signatures[name]:
+                signatures[f"dev_{name}"] = signature
+        return signatures
 
     def chosen(self) -> dict[str, Any]:
         """The choice, or what it would be by now."""
@@ -211,21 +227,17 @@ class Tables:
 
     def without_controls(self, variant: Variant) -> list[str]:
         """A note on the controls that a variant does not have."""
-        names = [str(other.control) for other in model_controls(self.run.sweep(variant), variant)]
-        if variant.control or not names or not keeps_all(self.run, variant):
+        controls = model_controls(self.run.sweep(variant), variant)
+        if variant.control or not controls or not keeps_all(self.run, variant):
             return []
-        return [
-            f"No head is gone, so controls of it ({', '.join(names)}) would show nothing: none was made."
-        ]
+        names = ", ".join(str(other.control) for other in controls)
+        return [f"No head is gone, so controls of it ({names}) would show nothing: none was made."]
 
-    def described(self, variant: Variant) -> dict[str, Any]:
+    def settings(self, variant: Variant) -> dict[str, Any]:
         """What a variant is: facts that nobody has to read out of its name."""
         sweep = self.run.sweep(variant)
         ranking = variant.ranking
         greedy = sweep if isinstance(sweep, GreedySweep) else None
-        gates = (
-            sweep if isinstance(sweep, GateSweep | TopKSweep) and variant.control is None else None
-        )
         heads = self.run.mask(variant).heads
         return {
             "sweep": sweep.name,
@@ -241,57 +253,70 @@ class Tables:
             "reference": variant.reference.name if variant.reference else None,
             "tune": bool(greedy and greedy.tune),
             "compensate": bool(greedy and greedy.compensate),
-            "settle": None
-            if gates is None
-            else (gates.settle or 0.0)
-            if variant.keep is None
-            else settle_share(gates),
+            "settle": share_after_decision(sweep, variant),
             "against": compared_variants(self.plan.pruning, variant),
         }
 
 
+def share_after_decision(sweep: Sweep, variant: Variant) -> float | None:
+    """The share of the run, at its end, in which gates are decided; None of models without gates."""
+    if variant.control is not None or not isinstance(sweep, GateSweep | TopKSweep):
+        return None
+    if variant.keep is None:
+        return sweep.settle or 0.0
+    return settle_share(sweep)
+
+
 def difference_rows(
-    against: Mapping[str, Sequence[float]], compared: Mapping[str, str], start: str, what: str
+    against: Mapping[str, Sequence[float]], compared: Mapping[str, str], prefix: str, change: str
 ) -> Iterator[Row]:
-    """To the full model, and to the others a variant is compared with; of a control, how much its reference is above
-    it. what: the measure, such as `bleu_difference`, or `perplexity_change` in %."""
+    """The differences of a model to the full one, and to the others that it is compared with; of a control, how much
+    its reference is above it.
 
-    def turned(change: float) -> float:
-        relative = what == "perplexity_change"
-        return 100 * (1 / (1 + change / 100) - 1) if relative else -change
+    against: (value, low, high, p) by the name of the other model. compared: those names by the endings of measures.
+    prefix: `dev_` or nothing. change: the measure, such as `bleu_difference`, or `perplexity_change` in %.
+    """
 
-    for word, other in {"": FULL.name, **compared}.items():
-        if other in against:
-            value, low, high, p = against[other]
-            if word == "pruned":
-                value = turned(value)
-                low, high = (low, high) if low is None else (turned(high), turned(low))
-            ending = f"_to_{word}" if word else ""
-            yield f"{start}{what}{ending}", value, low, high
-            yield f"{start}p_value{ending}", p, None, None
+    def reversed_change(value: float) -> float:
+        """The change from the other model to this one, as that from this one to the other."""
+        if change == "perplexity_change":
+            return 100 * (1 / (1 + value / 100) - 1)
+        return -value
+
+    for ending, name in {"": FULL.name, **compared}.items():
+        if name not in against:
+            continue
+        value, low, high, p = against[name]
+        if ending == "pruned":
+            value = reversed_change(value)
+            if low is not None:
+                low, high = reversed_change(high), reversed_change(low)
+        suffix = f"_to_{ending}" if ending else ""
+        yield f"{prefix}{change}{suffix}", value, low, high
+        yield f"{prefix}p_value{suffix}", p, None, None
 
 
 def write_grid(plan: Plan, out: Path) -> None:
     """grid.json: the runs of a plan of several seeds or pairs; grid.csv: their tables; across.csv: means over seeds."""
-    runs = [
-        (folder.partition("/")[0] if plan.pairs else "", own.seed, folder)
-        for folder, own in plan.runs.items()
-    ]
-    listed = [{"folder": folder, "data": data, "seed": seed} for data, seed, folder in runs]
-    write_text(out / "grid.json", json.dumps({"name": plan.name, "runs": listed}, indent=1) + "\n")
-    known = [
-        (data, seed, below(out, folder))
-        for data, seed, folder in runs
-        if (below(out, folder) / "pruning.csv").exists()
-    ]
-    if not known:
-        for table in ("grid.csv", "across.csv"):
-            below(out, table).unlink(missing_ok=True)
-        return
-    parts = [pd.read_csv(folder / "pruning.csv").assign(data=data) for data, _, folder in known]
-    whole = pd.concat(parts, ignore_index=True)[["data", *COLUMNS]]
-    write_text(out / "grid.csv", whole.to_csv(index=False, float_format="%.8g"))
-    write_text(out / "across.csv", seed_means(known).to_csv(index=False, float_format="%.8g"))
+    listed = []
+    measured = []
+    for folder, own in plan.runs.items():
+        data = folder.partition("/")[0] if plan.pairs else ""
+        listed.append({"folder": folder, "data": data, "seed": own.seed})
+        path = below(out, folder)
+        if (path / "pruning.csv").exists():
+            measured.append((data, own.seed, path))
+    grid = {"name": plan.name, "runs": listed}
+    contents = {"grid.json": json.dumps(grid, indent=1) + "\n"}
+
+    if measured:
+        tables = []
+        for data, _, path in measured:
+            tables.append(pd.read_csv(path / "pruning.csv").assign(data=data))
+        table = pd.concat(tables, ignore_index=True)[["data", *COLUMNS]]
+        contents["grid.csv"] = table.to_csv(index=False, float_format="%.8g")
+        contents["across.csv"] = seed_means(measured).to_csv(index=False, float_format="%.8g")
+    Store(out, Progress(quiet=True)).write_tables(contents)
 
 
 @dataclass(frozen=True)
@@ -329,10 +354,13 @@ def seed_means(runs: Sequence[tuple[str, int, Path]]) -> pd.DataFrame:
     """
     by_data: dict[str, list[SeedTable]] = {}
     for data, _, folder in runs:
-        found = read_seed_table(folder)
-        if found is not None:
-            by_data.setdefault(data, []).append(found)
-    rows = [{"data": data, **row} for data, same in by_data.items() for row in setting_rows(same)]
+        table = read_seed_table(folder)
+        if table is not None:
+            by_data.setdefault(data, []).append(table)
+    rows = []
+    for data, tables in by_data.items():
+        for row in setting_rows(tables):
+            rows.append({"data": data, **row})
     return pd.DataFrame(rows, columns=list(SEED_COLUMNS))
 
 
@@ -341,17 +369,14 @@ def read_seed_table(folder: Path) -> SeedTable | None:
     try:
         table = pd.read_csv(folder / "pruning.csv", dtype={"setting": str, "kinds": str})
         facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        first = table.drop_duplicates("setting").set_index("setting")[
-            ["method", "kinds", "penalty", "kept", "total"]
-        ]
-        table = table.dropna(subset=["value"])
-        values = {
-            (str(setting), str(measure)): float(value)
-            for setting, measure, value in table[["setting", "measure", "value"]].itertuples(
-                index=False, name=None
-            )
-        }
-        against = {name: asked["against"] for name, asked in facts.get("settings", {}).items()}
+        columns = ["method", "kinds", "penalty", "kept", "total"]
+        first_rows = table.drop_duplicates("setting").set_index("setting")[columns]
+        settings = {str(name): dict(row) for name, row in first_rows.iterrows()}
+        values: dict[tuple[str, str], float] = {}
+        measured = table.dropna(subset=["value"])
+        for row in measured.to_dict("records"):
+            values[str(row["setting"]), str(row["measure"])] = float(row["value"])
+        against = {name: model["against"] for name, model in facts.get("settings", {}).items()}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
@@ -359,36 +384,41 @@ def read_seed_table(folder: Path) -> SeedTable | None:
             f"{folder} was to be averaged with other seeds, but its pruning.csv and run.json cannot be read "
             f"({type(error).__name__}: {error}): run this seed again."
         ) from None
-    return SeedTable(
-        folder, {str(name): dict(row) for name, row in first.iterrows()}, values, against
-    )
+    return SeedTable(folder, settings, values, against)
 
 
 def setting_rows(runs: Sequence[SeedTable]) -> Iterator[dict[str, Any]]:
     """The rows of one data set, setting by setting in the order of the runs."""
-    texts = {start: ResampledBleu(split) for start, split in SPLITS.items()}
-    for name in dict.fromkeys(name for run in runs for name in run.settings):
-        for start, measure in product(SPLITS, MEASURES):
-            same = [run for run in runs if (name, start + measure) in run.measured]
-            if len(same) >= 2:
-                yield seed_mean_row(
-                    same,
-                    name,
-                    start + measure,
-                    [texts[start].draws(run, name, measure) for run in same],
-                )
+    texts = {prefix: ResampledBleu(split) for prefix, split in SPLITS.items()}
+    settings = dict.fromkeys(name for run in runs for name in run.settings)
+    for name in settings:
+        for prefix, measure in product(SPLITS, MEASURES):
+            measured = [run for run in runs if (name, prefix + measure) in run.measured]
+            if len(measured) < 2:
+                continue
+            draws = [texts[prefix].draws(run, name, measure) for run in measured]
+            yield seed_mean_row(measured, name, prefix + measure, draws)
 
 
 def seed_mean_row(
     runs: Sequence[SeedTable], name: str, measure: str, draws: Sequence[np.ndarray | None]
 ) -> dict[str, Any]:
-    """One setting and measure over the runs that have it. draws: of each the measure in every resample."""
-    whole = [draw for draw in draws if draw is not None]
-    low, high = over_seeds(np.stack(whole)) if len(whole) == len(runs) else (None, None)
-    counted = runs[:1] if name == FULL.name else runs  # whose kinds are those of each seed's sweeps
+    """One setting and measure over the runs that have it. draws: of each the measure in every resample; None where a
+    run lacks a translation, and then there is no interval."""
+    low: float | None = None
+    high: float | None = None
+    complete = [draw for draw in draws if draw is not None]
+    if len(complete) == len(runs):
+        low, high = over_seeds(np.stack(complete))
+    # The full model's kinds of heads are those of each seed's sweeps, so its counts do not compare between seeds.
+    counted = runs[:1] if name == FULL.name else runs
     kept = [int(run.settings[name]["kept"]) for run in counted]
+    setting = runs[0].settings[name]
     return {
-        **{key: runs[0].settings[name][key] for key in ("method", "kinds", "penalty", "total")},
+        "method": setting["method"],
+        "kinds": setting["kinds"],
+        "penalty": setting["penalty"],
+        "total": setting["total"],
         "setting": name,
         "seeds": len(runs),
         "kept": fmean(kept),
@@ -405,9 +435,12 @@ class ResampledBleu:
     """BLEU of resampled sentences, by run and setting, of one split."""
 
     def __init__(self, split: str) -> None:
-        self.split, self.metric = split, BLEU()
-        self.weights = dict[int, np.ndarray]()
-        self.known = dict[tuple[Path, str], np.ndarray | None]()
+        self.split = split
+        self.metric = BLEU()
+        self.weights: dict[
+            int, np.ndarray
+        ] = {}  # how often each sentence is drawn, by their number
+        self.by_model: dict[tuple[Path, str], np.ndarray | None] = {}
 
     def draws(self, run: SeedTable, setting: str, measure: str) -> np.ndarray | None:
         """A measure in every resample (1000); None where a translation is missing."""
@@ -422,21 +455,23 @@ class ResampledBleu:
         return change
 
     def bleu(self, run: SeedTable, setting: str) -> np.ndarray | None:
-        """BLEU of one model in every resample."""
+        """BLEU of one model in every resample, computed once."""
         key = (run.folder, setting)
-        if key not in self.known:
-            self.known[key] = self._bleu(below(run.folder / "translations", self.split), setting)
-        return self.known[key]
+        if key not in self.by_model:
+            folder = below(run.folder / "translations", self.split)
+            self.by_model[key] = self.resampled(folder, setting)
+        return self.by_model[key]
 
-    def _bleu(self, folder: Path, setting: str) -> np.ndarray | None:
-        paths = [below(folder, f"{setting}.txt"), folder / "reference.txt"]
-        if not all(path.is_file() for path in paths):
+    def resampled(self, folder: Path, setting: str) -> np.ndarray | None:
+        """BLEU of the translation in a folder in every resample; None where there is none."""
+        translation = below(folder, f"{setting}.txt")
+        reference = folder / "reference.txt"
+        if not (translation.is_file() and reference.is_file()):
             return None
-        lines, references = (
-            path.read_text(encoding="utf-8").removesuffix("\n").split("\n") for path in paths
-        )
+        lines = translation.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        references = reference.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         check_equal_count(lines, references)
-        weights = self.weights.setdefault(len(lines), resamples(len(lines)))
-        return scores_from_sums(
-            self.metric, weights @ sentence_statistics(self.metric, lines, references)
-        )
+        if len(lines) not in self.weights:
+            self.weights[len(lines)] = resamples(len(lines))
+        statistics = sentence_statistics(self.metric, lines, references)
+        return scores_from_sums(self.metric, self.weights[len(lines)] @ statistics)

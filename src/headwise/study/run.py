@@ -158,14 +158,15 @@ class Run:
     @cached_property
     def treebanks(self) -> tuple[Treebank, Treebank | None] | None:
         """The trees that roles are found on, and those that confirm them; None where the plan has none."""
-        roles, corpus = self.plan.roles, self.plan.data.embedded
-        if not roles.treebank and corpus is None:
-            return None
-        own = (
-            [str(embedded.write_treebank(self.cache / "dev.conllu", corpus.dev))] if corpus else []
-        )
+        roles = self.plan.roles
+        corpus = self.plan.data.embedded
+        files = roles.treebank
+        if not files:
+            if corpus is None:
+                return None
+            files = [str(embedded.write_treebank(self.cache / "dev.conllu", corpus.dev))]
         confirm = Treebank.read(*roles.confirm) if roles.confirm else None
-        return Treebank.read(*(roles.treebank or own)), confirm
+        return Treebank.read(*files), confirm
 
     # What the models are for
 

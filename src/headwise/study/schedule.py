@@ -54,9 +54,10 @@ class Schedule:
     def __init__(self, run: Run, failed: Mapping[str, str] | None = None) -> None:
         self.run = run
         self.failed = failed or {}
-        self.filled = {
-            index: filled_before(run, sweep) for index, sweep in enumerate(run.plan.pruning)
-        }
+        # λ that `refine` added, by the index of the sweep.
+        self.filled: dict[int, list[float]] = {}
+        for index, sweep in enumerate(run.plan.pruning):
+            self.filled[index] = filled_before(run, sweep)
 
     # Variants
 
@@ -119,23 +120,30 @@ class Schedule:
 
     def has_failed(self, variant: Variant) -> bool:
         """Whether a variant, its evaluation, or what it is made from failed."""
-        names = [
+        steps = [
             f"prune/{variant.name}",
             f"translate/dev/{variant.name}",
             f"evaluate/dev/{variant.name}",
         ]
-        names += [f"losses/dev/{variant.ranking.name if variant.ranking else variant.name}"]
-        names += [f"ranking/{variant.ranking.name}"] if variant.ranking else []
-        failed = any(name in self.failed for name in names)
-        return failed or bool(variant.reference and self.has_failed(variant.reference))
+        if variant.ranking:
+            steps += [f"ranking/{variant.ranking.name}", f"losses/dev/{variant.ranking.name}"]
+        else:
+            steps.append(f"losses/dev/{variant.name}")
+        if not self.failed.keys().isdisjoint(steps):
+            return True
+        return variant.reference is not None and self.has_failed(variant.reference)
 
     # Steps
 
     def steps(self, stages: Collection[str] = STAGES) -> list[Step]:
         """The steps of some STAGES that are known by now."""
-        return list(dict.fromkeys(step for step in self.every_step() if step.stage in stages))
+        steps = [step for step in self.every_step() if step.stage in stages]
+        return list(
+            dict.fromkeys(steps)
+        )  # models of one greedy order share the step of their losses
 
     def every_step(self) -> Iterator[Step]:
+        """The steps of all stages in their order; some more than once."""
         run = self.run
         scoring = run.scoring
         yield FULL_MODEL
@@ -154,7 +162,8 @@ class Schedule:
         yield from self.evaluations(FULL, variants)
         for index, sweep in enumerate(run.plan.pruning):
             if isinstance(sweep, GreedySweep):
-                yield from (RankHeads(index, ranking) for ranking in rankings_of(sweep))
+                for ranking in rankings_of(sweep):
+                    yield RankHeads(index, ranking)
         for variant in variants:
             yield prune_step(variant)
             yield from self.evaluations(variant, variants)
@@ -178,6 +187,7 @@ class Schedule:
         return MeasureLosses(split, self.same_ranking(variant, variants))
 
     def evaluation(self, variant: Variant, variants: Sequence[Variant], split: Split) -> Evaluate:
+        """The step that says how good a variant's answers are, and compares them with those of others."""
         names: Collection[str] = ()
         if variant != FULL:
             names = compared_variants(self.run.plan.pruning, variant).values()
@@ -192,11 +202,15 @@ class Schedule:
         return Evaluate(split, variant, self.answer(variant, variants, split), tuple(answers))
 
     def same_ranking(self, variant: Variant, variants: Sequence[Variant]) -> tuple[Variant, ...]:
-        """All sound models of a variant's greedy order, which are measured together; a variant without one, alone."""
+        """All models of a variant's greedy order that did not fail: they are measured together. A variant without an
+        order is measured alone, the full model with none."""
         if variant.ranking is None:
             return () if variant == FULL else (variant,)
-        same = (v for v in variants if variant.ranking is not None and v.ranking == variant.ranking)
-        return tuple(v for v in same if f"prune/{v.name}" not in self.failed)
+        same = []
+        for other in variants:
+            if other.ranking == variant.ranking and f"prune/{other.name}" not in self.failed:
+                same.append(other)
+        return tuple(same)
 
     def is_rescored(self, variant: Variant) -> bool:
         """Whether heads are scored and tested for roles again: those that gates chose, where anything asks for it."""
@@ -204,29 +218,37 @@ class Schedule:
         return wanted and variant.control is None and variant.ranking is None
 
     def last_steps(self, variants: Sequence[Variant]) -> Iterator[Step]:
-        """The choice on dev, then speed and the test text."""
+        """The choice on dev, then the test text and speed."""
         run = self.run
-        sound = [FULL, *(variant for variant in variants if not self.has_failed(variant))]
-        candidates = [v for v in sound if v.control is None and v.method != "greedy.random"]
-        choose = Choose(tuple(self.evaluation(v, variants, "dev") for v in candidates))
+        finished = [FULL]
+        for variant in variants:
+            if not self.has_failed(variant):
+                finished.append(variant)
+
+        candidates = []
+        for variant in finished:
+            if variant.control is None and variant.method != "greedy.random":
+                candidates.append(self.evaluation(variant, variants, "dev"))
+        choose = Choose(tuple(candidates))
         yield choose
+
         chosen = (run.result(choose) or {}).get("chosen")
         for variant in variants:
             if variant.name == chosen and not prune_step(variant).has_weights(run):
                 yield SaveChosen(variant)
         if run.plan.data.has_test:
-            for variant in sound:
+            for variant in finished:
                 yield from self.evaluations(variant, variants, "test")
         if run.generates:
-            yield MeasureSpeed(self.timed(sound, chosen))
+            yield MeasureSpeed(self.timed(finished, chosen))
 
-    def waits_of(self, step: Step, steps: Sequence[Step]) -> list[str]:
-        """The steps that a step only comes after: the choice waits for all dev evaluations that are still possible,
-        test text for the choice."""
+    def steps_before(self, step: Step, steps: Sequence[Step]) -> list[str]:
+        """The names of the steps that a step only comes after: the choice waits for all dev evaluations that are still
+        possible, test text for the choice."""
         names: list[str] = []
         for other in steps:
             possible = other.model is None or not self.has_failed(other.model)
-            if other.name.startswith(step.comes_after) and possible:
+            if possible and other.name.startswith(step.comes_after):
                 names.append(other.name)
         return names
 
@@ -236,23 +258,28 @@ class Schedule:
         Where the plan keeps only the chosen weights, none is trained again to be timed.
         """
         run = self.run
-        some = [
-            v
-            for v in variants
-            if v.name == chosen
-            or (not v.ranking and (v.control is None or control[v.control].timed))
-        ]
+        wanted = []
+        for variant in variants:
+            if variant.control is not None:
+                own = control[variant.control].timed and variant.ranking is None
+            else:
+                own = variant.ranking is None
+            if own or variant.name == chosen:
+                wanted.append(variant)
         if run.plan.weights == "all":
-            return tuple(some)
+            return tuple(wanted)
+
+        # What was measured stays, though the weights are gone by now.
         before = run.store.record("speed").get("result", {})
-        recorded = tuple(v for v in some if v.name in before)
-        if len(recorded) == len(before) and before and run.done(MeasureSpeed(recorded)):
+        recorded = tuple(variant for variant in wanted if variant.name in before)
+        if before and len(recorded) == len(before) and run.done(MeasureSpeed(recorded)):
             return recorded
-        return tuple(
-            v
-            for v in some
-            if v == FULL or not prune_step(v).has_weights(run) or run.done(prune_step(v), True)
-        )
+        available = []
+        for variant in wanted:
+            trained = variant != FULL and prune_step(variant).has_weights(run)
+            if not trained or run.done(prune_step(variant), with_weights=True):
+                available.append(variant)
+        return tuple(available)
 
 
 def filled_before(run: Run, sweep: object) -> list[float]:
@@ -260,28 +287,37 @@ def filled_before(run: Run, sweep: object) -> list[float]:
     if not isinstance(sweep, GateSweep) or not sweep.refine:
         return []
     named = {f"{penalty:g}" for penalty in sweep.penalty}
-    made = [
-        r["result"] for r in run.store.records().values() if r["result"].get("sweep") == sweep.name
-    ]
-    penalties = {result["penalty"] for result in made if result.get("penalty") is not None}
-    return sorted(penalty for penalty in penalties if f"{penalty:g}" not in named)
+    penalties = set()
+    for record in run.store.records().values():
+        result = record["result"]
+        penalty = result.get("penalty")
+        if (
+            result.get("sweep") == sweep.name
+            and penalty is not None
+            and f"{penalty:g}" not in named
+        ):
+            penalties.add(penalty)
+    return sorted(penalties)
 
 
 def steepest(
     points: Mapping[float, tuple[int, float]], taken: Sequence[float] = ()
 ) -> float | None:
-    """The λ in the middle (of the logarithms) of the two neighbours between which BLEU changes most.
+    """The λ in the middle (of the logarithms) of the two neighbours between which quality changes most.
 
-    points: heads kept and BLEU by λ. taken: λ that were tried. Neighbours with no number of heads between them are left
-    alone.
+    points: heads kept and quality by λ. taken: λ that were tried. Neighbours with no number of heads between them are
+    left alone.
     """
-    gaps = {
-        (low, high): abs(points[high][1] - points[low][1])
-        for low, high in pairwise(sorted(points))
-        if abs(points[high][0] - points[low][0]) > 1
-    }
-    for low, high in sorted(gaps, key=lambda gap: -gaps[gap]):
-        middle = float(f"{math.sqrt(low * high) if low > 0 else high / 2:.3g}")
-        if f"{middle:g}" not in {f"{penalty:g}" for penalty in taken}:
-            return middle
+    changes: dict[tuple[float, float], float] = {}
+    for low, high in pairwise(sorted(points)):
+        if abs(points[high][0] - points[low][0]) > 1:
+            changes[low, high] = abs(points[high][1] - points[low][1])
+
+    tried = {f"{penalty:g}" for penalty in taken}
+    for low, high in sorted(changes, key=lambda pair: -changes[pair]):
+        # The logarithm of 0 has no middle: below the first λ above 0, half of it.
+        middle = math.sqrt(low * high) if low > 0 else high / 2
+        rounded = float(f"{middle:.3g}")
+        if f"{rounded:g}" not in tried:
+            return rounded
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -22,11 +22,10 @@ from headwise.study.executor import (
     Executor,
     LocalExecutor,
     StudyOutcome,
-    Work,
     error_sentence,
     run_builds,
 )
-from headwise.study.model_steps import FULL_MODEL, model_of
+from headwise.study.model_steps import FULL_MODEL, model_of, model_step
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
 from headwise.study.preflight import preflight
@@ -36,8 +35,8 @@ from headwise.study.run import Run
 from headwise.study.schedule import STAGES, Schedule
 from headwise.study.step import Build
 
-FEW = 5  # models: of so many and a short text the bars say enough
-LONG = 10000  # pairs
+FEW = 5  # models: for so many, and a short text, progress bars say enough without an estimate
+LONG = 10000  # pairs of a training text that is not short
 WORKERS = ("ray",)  # the names of executors that do builds elsewhere than in this process
 Report = Callable[[Path], Path]
 
@@ -79,8 +78,10 @@ class Study:
         late: list[Build] = []
         for number, name in enumerate(self.runs):
             for build in self.builds_of(name, stages):
-                waits = build.step.last or (build.step.late_in_other_runs and number > 0)
-                (late if waits else early).append(build)
+                if build.step.last or (build.step.late_in_other_runs and number > 0):
+                    late.append(build)
+                else:
+                    early.append(build)
         return [*early, *late]
 
     def builds_of(self, name: str, stages: Collection[str]) -> Iterator[Build]:
@@ -91,22 +92,23 @@ class Study:
         steps = schedule.steps(stages)
         names = {step.name for step in steps}
         for step in steps:
-            needed = [other.name for other in step.dependencies(run)]
-            before = dict.fromkeys([*needed, *schedule.waits_of(step, steps)])
-            after = tuple(f"{run.prefix}{other}" for other in before if other in names)
+            before = [other.name for other in step.dependencies(run)]
+            before += schedule.steps_before(step, steps)
+            # Steps of stages that were not asked for are not waited for: where they are needed, they are made.
+            waits_for = [f"{run.prefix}{name}" for name in dict.fromkeys(before) if name in names]
             done = run.done(step)
             seconds = step.seconds(run, estimate) if estimate and not done else 0.0
-            yield Build(step, run, after, seconds, done)
+            yield Build(step, run, tuple(waits_for), seconds, done)
 
-    def ended(self, build: Build, outcome: StudyOutcome) -> None:
-        """After a build: note its failure; write the tables of its run where they have grown."""
+    def after_build(self, build: Build, outcome: StudyOutcome) -> None:
+        """Note a failure of the build, or write the tables of its run where they have grown."""
         run = self.runs[build.run.name]
         if build.name in outcome.failed:
             self.failed[run.name][build.step.name] = outcome.failed[build.name]
         elif isinstance(build.step, Evaluate) and not build.done and run.main:
-            self.write(run.name)
+            self.write_tables(run.name)
 
-    def write(self, name: str) -> None:
+    def write_tables(self, name: str) -> None:
         """The tables of one run, from what is known by now."""
         run = self.runs[name]
         if run.result(FULL_MODEL) is not None:
@@ -134,10 +136,14 @@ def run_study(
         raise HeadwiseError(f"--only {only} was asked for, but the stages are {', '.join(STAGES)}.")
     if workers not in (None, *WORKERS):
         raise HeadwiseError(f"--workers {workers} was asked for; there is {', '.join(WORKERS)}.")
-    device, threads = usable(device), threads or (1 if workers else None)
+    device = usable(device)
+    if workers and not threads:
+        threads = 1  # as many workers as cores
     stages = STAGES if only is None else STAGES[: STAGES.index(only) + 1]
-    out, main = Path(out), PartialState(cpu=device == "cpu").is_main_process
-    progress = progress if main else Progress(quiet=True)
+    out = Path(out)
+    main = PartialState(cpu=device == "cpu").is_main_process
+    if not main:
+        progress = Progress(quiet=True)
     progress.say(f"headwise: {plan.name} in {out}")
     with thread_count(threads), ExitStack() as stack:
         refuse_others(plan, out)
@@ -150,47 +156,41 @@ def run_study(
             claim(plan, out)
             write_corpora(study)
         PartialState().wait_for_everyone()
-        study.estimates = estimated(study, stages)
-        outcome = at_work(study, stages, workers, threads, device)
+        study.estimates = estimates_if_useful(study, stages)
+        outcome = do_builds(study, stages, workers, threads, device)
         if main:
             finish(study, stages, outcome, report if only in (None, "score", "roles") else None)
         outcome.check()
     return out
 
 
-def at_work(
+def do_builds(
     study: Study, stages: Collection[str], workers: str | None, threads: int | None, device: str
 ) -> StudyOutcome:
     """Do all builds, here or by workers."""
-    make_work, progress = partial(Study, study.plan, study.out, device), study.progress
-    with open_executor(
-        workers, study, make_work, study.out, progress, threads or 1, device
-    ) as executor:
-        seconds = TimeLeft().left(study.builds(stages), executor.slots)
+    progress = study.progress
+    list_builds = partial(study.builds, stages)
+    with open_executor(workers, study, threads or 1, device) as executor:
+        seconds = TimeLeft().left(list_builds(), executor.slots)
         if seconds:
             progress.say(f"  This takes about {about(seconds)} on this machine.")
-        return run_builds(partial(study.builds, stages), executor, progress, study.ended)
+        return run_builds(list_builds, executor, progress, study.after_build)
 
 
 @contextmanager
 def open_executor(
-    workers: str | None,
-    work: Work,
-    make_work: Callable[[Progress], Work],
-    folder: Path,
-    progress: Progress,
-    threads: int,
-    device: str,
+    workers: str | None, study: Study, threads: int, device: str
 ) -> Iterator[Executor]:
-    """The executor that `--workers` names; without a name, this process. make_work: how a worker's own process does
-    builds; folder: shared with the workers."""
+    """The executor that `--workers` names; without a name, this process."""
     if workers is None:
-        yield LocalExecutor(work, progress)
-    else:
-        from headwise.study.ray_executor import ray_executor
+        yield LocalExecutor(study, study.progress)
+        return
+    from headwise.study.ray_executor import ray_executor  # Ray is an extra
 
-        with ray_executor(make_work, folder, progress, threads, device) as executor:
-            yield executor
+    # A worker's process opens the study again, from its plan and its folder.
+    make_work = partial(Study, study.plan, study.out, device)
+    with ray_executor(make_work, study.out, study.progress, threads, device) as executor:
+        yield executor
 
 
 def write_corpora(study: Study) -> None:
@@ -217,7 +217,7 @@ def estimates_of(study: Study) -> dict[str, Estimate]:
     return estimates
 
 
-def estimated(study: Study, stages: Collection[str]) -> dict[str, Estimate]:
+def estimates_if_useful(study: Study, stages: Collection[str]) -> dict[str, Estimate]:
     """The estimates, where they are worth the seconds that measuring takes: several models are to be made, and they are
     many, or of several runs, or their text is long."""
     models = [build for build in study.builds(stages) if build.step.costly and not build.done]
@@ -250,9 +250,9 @@ def finish(
     study: Study, stages: Collection[str], outcome: StudyOutcome, report: Report | None
 ) -> None:
     """The tables of and over all runs, whatever failed; weights that the plan does not keep; the pages."""
-    plan, out = study.plan, study.out
+    plan = study.plan
     for folder, run in study.runs.items():
-        study.write(folder)
+        study.write_tables(folder)
         schedule = study.schedule(folder)
         if "evaluate" in stages and not outcome.failed:
             for line in schedule.unfilled():
@@ -261,15 +261,25 @@ def finish(
                 with run.store.alone():  # the other processes are through
                     keep_only_chosen(run, schedule)
     if list(plan.runs) != ["."]:
-        write_grid(plan, out)
-    folders = [
-        below(out, folder) for folder in plan.runs if (below(out, folder) / "run.json").exists()
-    ]
-    folders += [out] if (out / "grid.csv").exists() and list(plan.runs) != ["."] else []
-    with study.progress.bar("report") if report and folders else nullcontext():
-        for place in folders if report else ():
-            assert report is not None
-            report(place)
+        write_grid(plan, study.out)
+    if report:
+        write_reports(study, report)
+
+
+def write_reports(study: Study, report: Report) -> None:
+    """The page of every run that has results, and that over all of them."""
+    folders = []
+    for name in study.runs:
+        folder = below(study.out, name)
+        if (folder / "run.json").exists():
+            folders.append(folder)
+    if list(study.runs) != ["."] and (study.out / "grid.csv").exists():
+        folders.append(study.out)
+    if not folders:
+        return
+    with study.progress.bar("report"):
+        for folder in folders:
+            report(folder)
 
 
 def keep_only_chosen(run: Run, schedule: Schedule) -> None:
@@ -279,7 +289,7 @@ def keep_only_chosen(run: Run, schedule: Schedule) -> None:
     for variant in variants:
         if variant.name == chosen and not below(run.folder / "pruned", chosen).exists():
             model_of(run, variant)
-        elif variant.name != chosen:
+        elif variant.name != chosen and run.store.record(model_step(variant).name):
             delete_path(below(run.folder / "pruned", variant.name))
 
 
@@ -296,19 +306,25 @@ def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:
 
 
 def left_by_stage(study: Study, builds: Sequence[Build]) -> list[str]:
-    """What is left to do in one line: `left: prune 12 (about 40 min), evaluate 12 (…)`."""
+    """What is left to do, in one line: `left: prune 12 (about 40 min), evaluate 12 (…)`; and what is not known yet."""
     left: dict[str, list[float]] = {}
     for build in builds:
         if not build.done:
-            left.setdefault(build.step.name.partition("/")[0], []).append(build.seconds)
-    parts = [f"{name} {len(costs)} ({cost_in_words(sum(costs))})" for name, costs in left.items()]
-    hidden = 0
-    for folder in study.runs:
-        schedule = study.schedule(folder)
-        for index, sweep in enumerate(study.runs[folder].plan.pruning):
+            stage = build.step.name.partition("/")[0]
+            left.setdefault(stage, []).append(build.seconds)
+    lines = []
+    if left:
+        parts = []
+        for stage, costs in left.items():
+            parts.append(f"{stage} {len(costs)} ({cost_in_words(sum(costs))})")
+        lines.append(f"left: {', '.join(parts)}")
+
+    unknown = 0
+    for name, run in study.runs.items():
+        schedule = study.schedule(name)
+        for index, sweep in enumerate(run.plan.pruning):
             if isinstance(sweep, GateSweep):
-                hidden += max(0, sweep.refine - len(schedule.filled_in(index)))
-    lines = [f"left: {', '.join(parts)}"] if parts else []
-    return (
-        [*lines, f"not in it: {hidden} λ of refine, which only results reveal"] if hidden else lines
-    )
+                unknown += max(0, sweep.refine - len(schedule.filled_in(index)))
+    if unknown:
+        lines.append(f"not in it: {unknown} λ of refine, which only results reveal")
+    return lines

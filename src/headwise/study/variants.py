@@ -61,20 +61,18 @@ FULL = Variant("full", -1, "none")
 
 
 def rankings_of(sweep: Sweep) -> list[Ranking]:
-    """The orders of a sweep of greedy removal."""
-    found: list[Ranking] = []
+    """The orders of a sweep of greedy removal; none of another sweep."""
+    rankings: list[Ranking] = []
     if not isinstance(sweep, GreedySweep):
-        return found
+        return rankings
     for score in sweep.score:
-        if score == "random":
-            replicates = range(1, sweep.orders + 1)
-            found += [
-                Ranking(sweep.titled(f"greedy-random.{replicate}"), score, replicate)
-                for replicate in replicates
-            ]
-        else:
-            found.append(Ranking(sweep.titled(f"greedy-{score}"), score))
-    return found
+        if score != "random":
+            rankings.append(Ranking(sweep.titled(f"greedy-{score}"), score))
+            continue
+        for replicate in range(1, sweep.orders + 1):
+            name = sweep.titled(f"greedy-random.{replicate}")
+            rankings.append(Ranking(name, score, replicate))
+    return rankings
 
 
 def own_models(
@@ -82,63 +80,64 @@ def own_models(
 ) -> list[Variant]:
     """The models of a sweep that are no controls. heads: of the full model; without them no step of a greedy order is
     known. filled: λ that `refine` filled in."""
+    models: list[Variant] = []
     if isinstance(sweep, GateSweep):
-        penalties = [*sweep.penalty, *filled]
-        gated = [
-            Variant(sweep.titled(f"lambda-{value:g}"), index, "gates", penalty=value)
-            for value in penalties
-        ]
-        kept = [
-            Variant(sweep.titled(f"keep-{keep_name(keep)}"), index, "gates", keep=keep)
-            for keep in sweep.keep
-        ]
-        return gated + kept
+        for penalty in [*sweep.penalty, *filled]:
+            name = sweep.titled(f"lambda-{penalty:g}")
+            models.append(Variant(name, index, "gates", penalty=penalty))
+        for keep in sweep.keep:
+            name = sweep.titled(f"keep-{keep_name(keep)}")
+            models.append(Variant(name, index, "gates", keep=keep))
+        return models
+
     if isinstance(sweep, TopKSweep):
-        return [
-            Variant(sweep.titled(f"top-{keep_name(keep)}"), index, "top-k", keep=keep)
-            for keep in sweep.keep
-        ]
+        for keep in sweep.keep:
+            name = sweep.titled(f"top-{keep_name(keep)}")
+            models.append(Variant(name, index, "top-k", keep=keep))
+        return models
+
     assert isinstance(sweep, GreedySweep)
     counts = left_by_step(heads, sweep) if heads else []
-    return [
-        Variant(
-            f"{ranking.name}-{kept}",
-            index,
-            greedy_method(sweep, ranking),
-            ranking=ranking,
-            kept=kept,
-        )
-        for ranking in rankings_of(sweep)
-        for kept in (counts[-1:] if sweep.keep else counts)
-    ]
+    if sweep.keep:
+        counts = counts[-1:]  # the last step is the one that was asked for
+    for ranking in rankings_of(sweep):
+        method = greedy_method(sweep, ranking)
+        for kept in counts:
+            name = f"{ranking.name}-{kept}"
+            models.append(Variant(name, index, method, ranking=ranking, kept=kept))
+    return models
 
 
 def greedy_method(sweep: GreedySweep, ranking: Ranking) -> str:
-    return f"greedy.{ranking.score}{'.rescored' if sweep.rescore and ranking.score not in WITHOUT_TEXT else ''}"
+    """The method of a greedy order, as pruning.csv has it."""
+    rescored = sweep.rescore and ranking.score not in WITHOUT_TEXT
+    return f"greedy.{ranking.score}{'.rescored' if rescored else ''}"
 
 
 def sweep_controls(sweep: Sweep, index: int) -> list[Variant]:
     """The controls that a whole sweep has once."""
-    return [
-        Variant(sweep.titled(name), index, f"control.{name}", control=name)
-        for name, facts in control.items()
-        if name in sweep.controls and facts.of == "sweep"
-    ]
+    variants = []
+    for name, facts in control.items():
+        if name in sweep.controls and facts.of == "sweep":
+            variants.append(Variant(sweep.titled(name), index, f"control.{name}", control=name))
+    return variants
 
 
 def model_controls(sweep: Sweep, variant: Variant) -> list[Variant]:
     """The controls of one model: as many heads, or as many parameters, obtained another way."""
-    return [
-        Variant(
-            f"{variant.name}.{name}",
-            variant.sweep_index,
-            f"control.{name}",
-            control=name,
-            reference=variant,
-        )
-        for name, facts in control.items()
-        if name in sweep.controls and facts.of == "model"
-    ]
+    variants = []
+    for name, facts in control.items():
+        if name in sweep.controls and facts.of == "model":
+            variants.append(
+                Variant(
+                    f"{variant.name}.{name}",
+                    variant.sweep_index,
+                    f"control.{name}",
+                    control=name,
+                    reference=variant,
+                )
+            )
+    return variants
 
 
 def comparison_endings() -> tuple[str, ...]:
@@ -155,39 +154,41 @@ def compared_variants(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, st
     """
     own = sweeps[variant.sweep_index]
 
-    def of_sweep(name: str) -> str | None:
+    def name_in_sweeps(name: str) -> str | None:
         """The control of the sweep, or of one that trains alike."""
         for sweep in (own, *sweeps):
             if name in sweep.controls and sweep.weight_training == own.weight_training:
                 return sweep.titled(name)
         return None
 
-    found: dict[str, str | None] = {}
+    compared: dict[str, str | None] = {}
     if variant.reference:
-        found["pruned"] = variant.reference.name
+        compared["pruned"] = variant.reference.name
+    # Models that were trained as long as the control, on from the full model, compare with it.
     untuned = isinstance(own, GreedySweep) and variant.ranking is not None and not own.tune
     if not (untuned or variant.from_random_weights or variant.compared_by_all):
         for facts in compared_by_all():
-            found[facts.ending] = of_sweep(facts.name)
+            compared[facts.ending] = name_in_sweeps(facts.name)
     if variant.control and control[variant.control].against:
         against = control[variant.control].against
-        found[control[against].ending] = of_sweep(against)
-    found["uncompensated"] = uncompensated(sweeps, variant)
-    return {ending: name for ending, name in found.items() if name}
+        compared[control[against].ending] = name_in_sweeps(against)
+    compared["uncompensated"] = uncompensated(sweeps, variant)
+    return {ending: name for ending, name in compared.items() if name}
 
 
 def uncompensated(sweeps: Sequence[Sweep], variant: Variant) -> str | None:
     """The same heads removed in the same order, without mean outputs, where a sweep has it."""
     own = sweeps[variant.sweep_index]
-    if not (variant.ranking and isinstance(own, GreedySweep) and own.compensate):
+    ranking = variant.ranking
+    if not (ranking and isinstance(own, GreedySweep) and own.compensate):
         return None
-    for sweep in (sweep for sweep in sweeps if isinstance(sweep, GreedySweep) and not sweep.tune):
-        same = all(
-            getattr(sweep, name) == getattr(own, name) for name in ("step", "rescore", "unit")
-        )
-        same = same and {*sweep.kinds} == {*own.kinds}
-        wanted = (variant.ranking.score, variant.ranking.replicate)
-        alike = [each for each in rankings_of(sweep) if (each.score, each.replicate) == wanted]
-        if same and alike and not sweep.compensate:
-            return f"{alike[0].name}-{variant.kept}"
+    for sweep in sweeps:
+        if not isinstance(sweep, GreedySweep) or sweep.tune or sweep.compensate:
+            continue
+        ours = (own.step, own.rescore, own.unit, {*own.kinds})
+        if (sweep.step, sweep.rescore, sweep.unit, {*sweep.kinds}) != ours:
+            continue
+        for other in rankings_of(sweep):
+            if (other.score, other.replicate) == (ranking.score, ranking.replicate):
+                return f"{other.name}-{variant.kept}"
     return None

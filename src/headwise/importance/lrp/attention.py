@@ -50,22 +50,28 @@ class Attention(RecordedOperation):
                 "use ding or cp, with constant attention weights."
             )
         shape = self.query.shape[:2]
-        pair = (repeat(t, shape[1]) for t in (self.key, self.value))
-        query, key, value = (t.to(relevance.dtype).flatten(0, 1) for t in (self.query, *pair))
-        heads = Heads(query, key, value, self.weights.to(relevance.dtype).flatten(0, 1))
+
+        def as_heads(tensor: Tensor) -> Tensor:
+            return tensor.to(relevance.dtype).flatten(0, 1)
+
+        heads = Heads(
+            query=as_heads(self.query),
+            key=as_heads(repeat(self.key, shape[1])),
+            value=as_heads(repeat(self.value, shape[1])),
+            weights=as_heads(self.weights),
+        )
         arrived = relevance.transpose(2, 3).flatten(1, 2)
         if rule.attention == "jacobian":
-            found = self.by_jacobian(rule, heads, arrived)
+            of_inputs = self.by_jacobian(rule, heads, arrived)
         elif rule.attention == "products":
-            found = self.by_products(rule, heads, arrived)
-        else:
-            found = (
-                *(torch.zeros_like(t).expand(len(arrived), -1, -1, -1) for t in heads[:2]),
-                self.by_values(rule, heads, arrived),
-            )
+            of_inputs = self.by_products(rule, heads, arrived)
+        else:  # constant weights: none arrives at query and key
+            no_query = torch.zeros_like(heads.query).expand(len(arrived), -1, -1, -1)
+            no_key = torch.zeros_like(heads.key).expand(len(arrived), -1, -1, -1)
+            of_inputs = (no_query, no_key, self.by_values(rule, heads, arrived))
         if rule.rescale:
-            found = rescaled(rule, arrived, *found)
-        parts = [part.unflatten(1, shape) for part in found]
+            of_inputs = rescaled(rule, arrived, *of_inputs)
+        parts = [part.unflatten(1, shape) for part in of_inputs]
         if rule.rescale:
             parts = list(rescaled(rule, relevance, *parts))
         groups = self.key.shape[1]
@@ -74,13 +80,16 @@ class Attention(RecordedOperation):
 
     def by_values(self, rule: Rule, heads: Heads, arrived: Tensor) -> Tensor:
         """Weights are constants. Raw: R_v = Aᵀ R; shared: R_v = v ⊙ Aᵀ (R / A v), Ali et al. 2022, section 4.1."""
-        back, value = heads.weights.transpose(-1, -2), heads.value
+        back = heads.weights.transpose(-1, -2)
+        value = heads.value
         if rule.attention == "weights":
             return back @ arrived
         absolutes = heads.weights @ value.abs() if rule.share.absolute else None
         c1, c2 = rule.share(arrived, heads.weights @ value, absolutes)
-        found = value * (back @ c1)
-        return found if c2 is None else found + value.abs() * (back @ c2)
+        of_value = value * (back @ c1)
+        if c2 is not None:
+            of_value = of_value + value.abs() * (back @ c2)
+        return of_value
 
     def by_products(self, rule: Rule, heads: Heads, arrived: Tensor) -> tuple[Tensor, ...]:
         """Achtibat et al. 2024, Prop. 3.1 and 3.3: each matrix product gives half to either side.
@@ -92,8 +101,10 @@ class Attention(RecordedOperation):
         halved = arrived / stable(2 * (weights @ value), rule.share.epsilon)
         inner = weights * (halved @ value.transpose(-1, -2))
         slope = (self.scale / 2) * (inner - weights * inner.sum(-1, keepdim=True))
-        found_value = value * (weights.transpose(-1, -2) @ halved)
-        return query * (slope @ key), key * (slope.transpose(-1, -2) @ query), found_value
+        of_query = query * (slope @ key)
+        of_key = key * (slope.transpose(-1, -2) @ query)
+        of_value = value * (weights.transpose(-1, -2) @ halved)
+        return of_query, of_key, of_value
 
     def by_jacobian(self, rule: Rule, heads: Heads, arrived: Tensor) -> tuple[Tensor, ...]:
         """Every output [q, d] divided over its query, all keys and all values by impact = derivative · input.
@@ -102,41 +113,39 @@ class Attention(RecordedOperation):
         G · scale · q[f] k[f] (key) and scale · q[f] Σ_k G k[f] (query): products, so that |impact| factors as well.
         """
         count, queries, size = heads.query.shape
-        parts = [
-            self.some(rule, Heads(*(t[rows] for t in heads)), arrived[:, rows])
-            for rows in spans(
-                count, queries * size * max(size, heads.key.shape[1]), heads.query.device
-            )
-        ]
-        return tuple(torch.cat(part, 1) for part in zip(*parts, strict=True))
+        numbers_each = queries * size * max(size, heads.key.shape[1])
+        parts = []
+        for rows in spans(count, numbers_each, heads.query.device):
+            of_rows = Heads(*(tensor[rows] for tensor in heads))
+            parts.append(self.some(rule, of_rows, arrived[:, rows]))
+        return tuple(torch.cat(of_input, 1) for of_input in zip(*parts, strict=True))
 
     def some(self, rule: Rule, heads: Heads, arrived: Tensor) -> tuple[Tensor, ...]:
         """`by_jacobian` for some sentences x heads, so that G has at most CHUNK elements."""
         query, key, value, weights = heads
-        out, scaled = weights @ value, self.scale * query
+        out = weights @ value
+        scaled = self.scale * query
         slope = weights[:, :, None] * (value.transpose(-1, -2)[:, None] - out[..., None])  # N Q D K
         scores = scaled @ key.transpose(-1, -2)
         sums = out + 2 * (slope @ scores[..., None])[..., 0]
         back = weights.transpose(-1, -2)
         absolutes = None
         if rule.share.absolute:
-            turned = (slope @ key[:, None]).abs_() * scaled.abs()[
-                :, :, None
-            ]  # |impact| of query f on output d: N Q D D
+            # |impact| of query f on output d: N Q D D
+            turned = (slope @ key[:, None]).abs_() * scaled.abs()[:, :, None]
             slope = slope.abs_()
             sizes = scaled.abs() @ key.abs().transpose(-1, -2)
             absolutes = weights @ value.abs() + (slope @ sizes[..., None])[..., 0] + turned.sum(-1)
         c1, c2 = rule.share(arrived, sums, absolutes)
-        inner = weights * (
-            c1 @ value.transpose(-1, -2) - (c1 * out).sum(-1, keepdim=True)
-        )  # Σ_d c1 G
-        found_query = scaled * (inner @ key)
-        found_key = key * (inner.transpose(-1, -2) @ scaled)
-        found_value = value * (back @ c1)
+        # Σ_d c1 G
+        inner = weights * (c1 @ value.transpose(-1, -2) - (c1 * out).sum(-1, keepdim=True))
+        of_query = scaled * (inner @ key)
+        of_key = key * (inner.transpose(-1, -2) @ scaled)
+        of_value = value * (back @ c1)
         if c2 is not None:
             many = c2.movedim(0, 2)  # N Q P D
-            found_query = found_query + (many @ turned).movedim(2, 0)
+            of_query = of_query + (many @ turned).movedim(2, 0)
             outer = (many @ slope).movedim(2, 0)
-            found_key = found_key + key.abs() * (outer.transpose(-1, -2) @ scaled.abs())
-            found_value = found_value + value.abs() * (back @ c2)
-        return found_query, found_key, found_value
+            of_key = of_key + key.abs() * (outer.transpose(-1, -2) @ scaled.abs())
+            of_value = of_value + value.abs() * (back @ c2)
+        return of_query, of_key, of_value

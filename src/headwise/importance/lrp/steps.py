@@ -99,7 +99,9 @@ class Linear(Rows):
     bias: Tensor | None = None
 
     def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
-        weight, x, out = (t.detach().to(relevance.dtype) for t in (self.weight, self.x, self.out))
+        weight = self.weight.detach().to(relevance.dtype)
+        x = self.x.detach().to(relevance.dtype)
+        out = self.out.detach().to(relevance.dtype)
         bias = None if self.bias is None else self.bias.detach().to(relevance.dtype)
         if bias is not None and rule.bias == "spread":
             return self.settle(rule, relevance, self.spread(rule, relevance, x, out, weight, bias))
@@ -184,7 +186,10 @@ class LayerNorm(Rows):
         curve = (variance + self.epsilon).pow(-1.5) / size
         sums = bias + scale * centred * (root - curve * centred.square().sum(-1, keepdim=True))
         if rule.share.absolute:
-            c, inputs, roots, curves = (t.flatten(0, -2) for t in (centred, x, root, curve))
+            c = centred.flatten(0, -2)
+            inputs = x.flatten(0, -2)
+            roots = root.flatten(0, -2)
+            curves = curve.flatten(0, -2)
 
             def absolute(rows: slice) -> Tensor:
                 impact = torch.einsum("no,ni->noi", -curves[rows] * c[rows], c[rows])
@@ -246,27 +251,28 @@ class Addition(RecordedOperation):
     absorber: ClassVar[Absorber] = "bias"
 
     def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
-        a, b = (operand.to(relevance.dtype) for operand in self.operands)
+        a = self.operands[0].to(relevance.dtype)
+        b = self.operands[1].to(relevance.dtype)
         if isinstance(rule.share, AlphaBeta):
-            up, down = (
-                [each.clamp(**side) for each in (a, b)] for side in ({"min": 0}, {"max": 0})
-            )
-            positive, negative = rule.share.parts(relevance, up[0] + up[1], down[0] + down[1])
-            parts = [
-                positive * above + negative * below for above, below in zip(up, down, strict=True)
-            ][: self.carried]
+            a_above, a_below = a.clamp(min=0), a.clamp(max=0)
+            b_above, b_below = b.clamp(min=0), b.clamp(max=0)
+            positive, negative = rule.share.parts(relevance, a_above + b_above, a_below + b_below)
+            of_a = positive * a_above + negative * a_below
+            of_b = positive * b_above + negative * b_below
         else:
             c1, _ = rule.share(relevance, a + b, None)
-            parts = [c1 * a, c1 * b][: self.carried]
+            of_a = c1 * a
+            of_b = c1 * b
+        parts = [of_a, of_b][: self.carried]
         if rule.rescale:
-            parts = list(rescaled(rule, relevance, *parts, axes=relevance.dim() - 1))
-            sizes = [absolute_relevance(part) for part in parts]
-            parts = [
-                part * (size / (size + rule.share.epsilon))
-                for part, size in zip(parts, sizes, strict=True)
-            ]
+            scaled = rescaled(rule, relevance, *parts, axes=relevance.dim() - 1)
+            parts = []
+            for part in scaled:
+                size = absolute_relevance(part)
+                parts.append(part * (size / (size + rule.share.epsilon)))
+        operands = self.operands[: self.carried]
         return tuple(
-            unbroadcast(part, o.shape) for part, o in zip(parts, self.operands, strict=False)
+            unbroadcast(part, operand.shape) for part, operand in zip(parts, operands, strict=True)
         )
 
 
