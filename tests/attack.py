@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import importlib
 import json
 import os
+import pkgutil
 import random
 import resource
 import shlex
@@ -29,6 +31,7 @@ from typing import Any, NoReturn
 import torch
 from typer.main import get_command
 
+import headwise
 import test_fuzz as fuzz
 from headwise import cli
 from headwise.errors import HeadwiseError
@@ -465,6 +468,19 @@ def make_shop(shop: Path) -> list[str]:
     return steps
 
 
+def preload(shop: Path, room: Path) -> None:
+    """Import everything and use it once, so that no forked process spends its seconds on that."""
+    for module in pkgutil.walk_packages(headwise.__path__, "headwise."):
+        if not module.name.endswith("__main__"):
+            with contextlib.suppress(ImportError):  # an extra that is not installed
+                importlib.import_module(module.name)
+    for samples, read in fuzz.READERS.values():
+        if read is not fuzz.read_words:
+            read(samples[0], room)
+    for name in ("lm", "mt", "bert"):
+        headwise.load(shop / name)
+
+
 def table(outcomes: Sequence[Outcome]) -> str:
     """A row for each campaign."""
     rows = [("campaign", "tried", "of", *SORTS, "seconds")]
@@ -491,6 +507,7 @@ def attack(
         room = Path(folder)
         shop = room / "shop" if given is None else given.resolve()
         order = make_shop(shop)
+        preload(shop, room)
         begun = time.monotonic()
         jobs: dict[str, Callable[[], Iterator[Job]]] = {
             "settings": lambda: setting_jobs(seed),
