@@ -480,6 +480,8 @@ def test_threads_are_set_for_a_study_and_back(copied: Path, tiny: dict[str, Any]
         run_study(make_plan(tiny), copied, QUIET, "score", threads=1)
         assert torch.get_num_threads() == 3
     assert json.loads((copied / ".steps/scores.gradients.json").read_text())["threads"] == 1
+    for record in (copied / ".steps").glob("*.json"):
+        assert json.loads(record.read_text())["dtype"] in ("fp32", "bf16"), record.name
 
 
 class TestTimeLeft:

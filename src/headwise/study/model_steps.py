@@ -27,7 +27,7 @@ from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Ranking, Variant
 from headwise.training.tokenizer import learn_subwords
-from headwise.training.trainer import TrainingRun, bfloat16, converge
+from headwise.training.trainer import TrainingRun, converge
 from headwise.training.translation_model import build_model
 from headwise.units import left_by_step
 
@@ -136,7 +136,7 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
         "dropped": how.data.dropped,
         "pairs": len(how.data),
         "blank": text.blank,
-        "dtype": "bf16" if bfloat16(recipe.dtype, run.device.partition(":")[0]) else "fp32",
+        "dtype": run.number_type,
     }
 
 

@@ -187,6 +187,7 @@ class Store:
             "seconds": seconds,
             "threads": torch.get_num_threads(),
             "device": build.run.device_name,
+            "dtype": build.run.number_type,
             "content": content,
             "dependencies": dependencies,
             "texts": build.run.fingerprints,
