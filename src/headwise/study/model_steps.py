@@ -118,7 +118,6 @@ def training(run: Run, model: Model, work: Path, limit: int | None = None) -> Tr
 
 def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
     """Learn subwords, train, average the last checkpoints if that lowers the dev loss, save."""
-    recipe = run.training
     text = run.pairs("train")
     tokenizer = learn_subwords((side for pair in text for side in pair), shape.vocabulary)
     model = Model(
