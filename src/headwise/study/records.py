@@ -187,6 +187,7 @@ class Store:
             "seconds": seconds,
             "environment": environment_info(),
             "device": build.run.device_name,
+            "dtype": build.run.number_type,
             "content": content,
             "dependencies": dependencies,
             "texts": build.run.fingerprints,
