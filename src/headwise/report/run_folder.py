@@ -18,6 +18,7 @@ from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS
 from headwise.report import models
 from headwise.report.models import ComparedQuality, Model
 
+HEAD_COLUMNS = ["kind", "layer", "head"]  # those that say which head a row is about
 LOG = ("step", "epoch", "measure", "value")
 GATES = ("step", "kind", "layer", "head", "p_open")
 LRP = ("measure", "mode", "what", "value")
