@@ -1223,6 +1223,18 @@ class TestModels:
         (bad / file).write_text(json.dumps({**content, key: value}))
         assert expected in refused("translate", bad, "--text", place / "dev.en", "--beam", 2)
 
+    def test_the_length_is_ours_whatever_a_generation_configuration_says(
+        self, call: Call, place: Path, model: str, tmp_path: Path
+    ) -> None:
+        """max_new_tokens of a billion was a translation without end."""
+        other = unsealed(model, tmp_path / "other")
+        file = other / "generation_config.json"
+        settings = {"max_new_tokens": 10**9, "min_new_tokens": 10**9}
+        settings["return_dict_in_generate"] = True
+        file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+        words = ["--text", place / "dev.en", "--beam", 2]
+        assert call("translate", other, *words) == call("translate", model, *words)
+
     @pytest.mark.parametrize(
         ("change", "expected"),
         [
