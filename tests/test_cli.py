@@ -975,6 +975,8 @@ class TestStart:
             ("model.vocabulary=10000000", "less than or equal to 1000000"),
             ("model={encoder_layers=1000, width=65536}", "is the most that is trained here"),
             ("pruning=['a']", "'pruning.0' is 'a', which does not fit"),
+            ("pruning.method=['gates']", "the method '['gates']' is none of gates, top-k, greedy"),
+            ("pruning.method={a=1}", "is none of gates, top-k, greedy"),
             ("pruning=[3]", "'pruning.0' is 3, which does not fit"),
             ("model=$NOWHERE_AT_ALL/x", "$NOWHERE_AT_ALL"),
             ("epochs", "it should read key=value"),

@@ -170,9 +170,17 @@ def loss_rows(
 ) -> list[Row]:
     """Rows for models that predict words of one-sided text, or the class of a text."""
     measured: list[Losses] = []
+    read: list[Any] = []
     for done, model in enumerate(models):
         share = part(progress, done / len(models), (done + 1) / len(models))
-        measured.append(Losses.measure(model.task.quality_batches(text, share), []))
+        batches = model.task.quality_batches(text, share)
+        read.append(batches.data.rows)
+        measured.append(Losses.measure(batches, []))
+        if not np.array_equal(np.unique(read[-1]), np.unique(read[0])):
+            raise HeadwiseError(
+                f"{names[done]} reads other sentences of the text than {names[0]}, because texts that are too long for "
+                "one of them are left out: shorten the text, or evaluate them apart."
+            )
         if not np.array_equal(measured[-1].tokens, measured[0].tokens):
             raise HeadwiseError(
                 f"{names[done]} reads the text as other tokens than {names[0]}, so their perplexities do not compare: "

@@ -27,7 +27,7 @@ from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Ranking, Variant
 from headwise.training.tokenizer import learn_subwords
-from headwise.training.trainer import TrainingRun, bfloat16, converge
+from headwise.training.trainer import TrainingRun, converge
 from headwise.training.translation_model import build_model
 from headwise.units import left_by_step
 
@@ -118,7 +118,6 @@ def training(run: Run, model: Model, work: Path, limit: int | None = None) -> Tr
 
 def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
     """Learn subwords, train, average the last checkpoints if that lowers the dev loss, save."""
-    recipe = run.training
     text = run.pairs("train")
     tokenizer = learn_subwords((side for pair in text for side in pair), shape.vocabulary)
     model = Model(
@@ -136,7 +135,7 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
         "dropped": how.data.dropped,
         "pairs": len(how.data),
         "blank": text.blank,
-        "dtype": "bf16" if bfloat16(recipe.dtype, run.device.partition(":")[0]) else "fp32",
+        "dtype": run.number_type,
     }
 
 

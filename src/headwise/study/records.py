@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headwise.study.step import Build
 
 Result = dict[str, Any]
-FIELDS: dict[str, Any] = {  # what every record must have; `content` and `threads` may be absent
+FIELDS: dict[str, Any] = {  # what every record must have; `content` and `environment` may be absent
     "name": str,
     "key": str,
     "seconds": (int, float),
@@ -159,7 +159,7 @@ class Store:
 
     def make(self, build: Build, work: Path, required: Sequence[str]) -> dict[str, Any]:
         """Make a step and publish its outputs. Returns the new record."""
-        import torch
+        from headwise.environment import environment_info  # loads torch
 
         name = build.step.name
         before = self.record(name)
@@ -185,8 +185,9 @@ class Store:
             "name": name,
             "key": build.key,
             "seconds": seconds,
-            "threads": torch.get_num_threads(),
+            "environment": environment_info(),
             "device": build.run.device_name,
+            "dtype": build.run.number_type,
             "content": content,
             "dependencies": dependencies,
             "texts": build.run.fingerprints,

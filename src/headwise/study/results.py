@@ -22,7 +22,7 @@ import pandas as pd
 from sacrebleu.metrics.bleu import BLEU
 
 from headwise.decoding.bleu import check_equal_count, scores_from_sums, sentence_statistics
-from headwise.environment import environment_info
+from headwise.environment import combined, environment_info
 from headwise.errors import HeadwiseError
 from headwise.files import below
 from headwise.heads import Kind
@@ -163,13 +163,15 @@ class Tables:
 
     def facts(self) -> dict[str, Any]:
         """What run.json says: how every number of the run was made."""
-        info = environment_info()
         records = self.run.store.records()
+        environments = [r["environment"] for r in records.values() if "environment" in r]
+        # Where the steps were done, which may be elsewhere than where this table is written.
+        info = combined(environments or [environment_info()])
         training = records.get("train", {})
         facts: dict[str, Any] = {
             "signature": self.signature(info, training),
             "versions": info["versions"],
-            "threads": training.get("threads", info["threads"]),
+            "threads": info["threads"],
             "seconds": {name: record["seconds"] for name, record in records.items()},
             "devices": sorted({r["device"] for r in records.values() if "device" in r}),
             **self.chosen(),
@@ -193,7 +195,7 @@ class Tables:
         return {**facts, **self.bleu_signatures()}
 
     def signature(self, info: Mapping[str, Any], training: Mapping[str, Any]) -> dict[str, Any]:
-        """What all numbers of the run were made from. info: of this machine; training: the record of the full model."""
+        """What all numbers of the run were made from. info: where it was made; training: the record of the full model."""
         full = self.run.result(FULL_MODEL) or {}
         return {
             "plan": self.plan.name,
@@ -205,6 +207,8 @@ class Tables:
             "device": training.get("device", self.run.device),
             "dtype": full.get("dtype"),
             "machine": info["machine"],
+            "kernel": info["kernel"],
+            "threads": info["threads"],
             "engine": self.result(f"translate/dev/{FULL.name}").get("engine"),
         }
 

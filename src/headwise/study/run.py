@@ -25,6 +25,7 @@ from headwise.study.records import Result, Store
 from headwise.study.step import Build, Step
 from headwise.study.variants import Variant
 from headwise.tasks import AnyText, QualityMeasure, Task, Translation, held_out
+from headwise.training.trainer import bfloat16
 
 Split = embedded.Split
 
@@ -102,6 +103,12 @@ class Run:
         """The device in words that say what it is: `cpu`, `NVIDIA H200`."""
         cuda = self.device.startswith("cuda")
         return torch.cuda.get_device_name(self.device) if cuda else self.device
+
+    @property
+    def number_type(self) -> str:
+        """In which numbers models train on this device: `fp32` or `bf16`, also where the plan says `auto`."""
+        half = bfloat16(self.plan.training.dtype, self.device.partition(":")[0])
+        return "bf16" if half else "fp32"
 
     @property
     def exact(self) -> bool:
