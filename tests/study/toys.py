@@ -39,4 +39,9 @@ class ToyMaking:
 
     @property
     def run(self) -> Any:
-        return SimpleNamespace(exact=self.exact, device_name="cpu", fingerprints=dict(self.texts))
+        return SimpleNamespace(
+            exact=self.exact,
+            device_name="cpu",
+            number_type="fp32",
+            fingerprints=dict(self.texts),
+        )
