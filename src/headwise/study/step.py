@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headwise.study.records import Result, digest
+from headwise.files import digest
+from headwise.study.records import Result
 from headwise.study.variants import Variant
 
 if TYPE_CHECKING:
