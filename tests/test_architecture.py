@@ -21,6 +21,7 @@ ORDER = [
     "files",
     "progress",
     "statistics",
+    "qualities",
     "environment",
     "declarations",
     "devices",

@@ -670,7 +670,7 @@ class TestPruning:
         assert status == 0 and out == f"{tmp_path}/out/pruned/greedy-confidence-1\n"
         assert (
             "every tenth sentence" in err
-            and "% perplexity on dev" in err
+            and "% of perplexity on dev" in err
             and "headwise score" in err
         )
         assert hw.load(tmp_path / "out/pruned/greedy-confidence-1").heads.total == 1

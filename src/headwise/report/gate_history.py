@@ -154,6 +154,15 @@ def gate_histories(run: FinishedRun) -> list[GateHistory]:
     return found
 
 
+def closing_steps(run: FinishedRun) -> Mapping[str, Mapping[Head, int | None]]:
+    """By the setting of each model with gates and by head: the step from which its gate is shut for
+    good; None for a gate that stayed open."""
+    steps: dict[str, Mapping[Head, int | None]] = {}
+    for history in gate_histories(run):
+        steps[history.model["setting"]] = dict(zip(history.heads, history.closed_at, strict=True))
+    return steps
+
+
 def frame_steps(shown: list[GateHistory]) -> list[int]:
     """The steps of the frames, the same for all models: at most FRAMES, fewer where there are very many heads."""
     known: set[int] = set()

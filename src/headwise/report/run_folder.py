@@ -15,9 +15,11 @@ from headwise.errors import HeadwiseError
 from headwise.files import below, checked_name, damaged, is_inside, read_with_checksum
 from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
 from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS
+from headwise.qualities import QualityMeasure
 from headwise.report import models
-from headwise.report.models import ComparedQuality, Model
+from headwise.report.models import Model
 
+HEAD_COLUMNS = ["kind", "layer", "head"]  # those that say which head a row is about
 LOG = ("step", "epoch", "measure", "value")
 GATES = ("step", "kind", "layer", "head", "p_open")
 LRP = ("measure", "mode", "what", "value")
@@ -151,7 +153,7 @@ class FinishedRun:
         return models.text_prefix(self.models)
 
     @property
-    def quality(self) -> ComparedQuality:
+    def quality(self) -> QualityMeasure:
         """What its models are compared by."""
         return models.quality(self.models)
 

@@ -20,11 +20,12 @@ from headwise.loading import load, task_class
 from headwise.model import Model
 from headwise.options import Architecture, Training
 from headwise.progress import Progress
+from headwise.qualities import QualityMeasure
 from headwise.study.plan import LEFT_TO_TASK, Plan, Scoring, Sweep
 from headwise.study.records import Result, Store
 from headwise.study.step import Build, Step
 from headwise.study.variants import Variant
-from headwise.tasks import AnyText, QualityMeasure, Task, Translation, held_out
+from headwise.tasks import AnyText, Task, Translation, held_out
 from headwise.training.trainer import bfloat16
 
 Split = embedded.Split
