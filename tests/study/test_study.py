@@ -225,7 +225,7 @@ class TestDryRun:
         )
         assert "steps, one after another: about" in lines[-4] and "the longest path" in lines[-3]
         assert lines[-2].startswith("left: train 2 (about ") and ", prune 4 (about" in lines[-2]
-        assert lines[-1] == "not in it: 2 λ of refine, which only results reveal"
+        assert lines[-1] == "without 2 λ of refine: results of this study decide them"
         assert not (tmp_path / "out").exists()
 
 

@@ -92,7 +92,7 @@ class ScorePass(
             run.progress.say(relevance_line(label, balance))
         return {"measures": list(scores.sums), "rows": scores.rows, "balances": scores.balances}
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.scoring(self.measures)
 
 
@@ -160,7 +160,7 @@ class ScoreUntrained(
             )
         return {"untrained_models": count}
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         names = [name for name in run.scoring.measures if not facts(name).expensive]
         share = min(1.0, SENTENCES / max(1, estimate.dev.pairs))
         return run.scoring.untrained * share * estimate.scoring(names)
@@ -230,7 +230,7 @@ class MeasureInteractions(
             "synergistic": int((found.measured["high"] < 0).sum()),
         }
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.pairing(run.scoring.pairs)
 
 
@@ -262,7 +262,7 @@ class Judge(Step, stage="score", name_format="judge", distributed=True, late_in_
                 )
         return {}
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.judging(run.scoring.measures, run.scoring.random_orders)
 
 
@@ -403,7 +403,7 @@ class Rescore(Step, stage="evaluate", name_format="rescored/{0.variant.name}", d
             write_files(folder / "roles", tested_again(run, model, mask).files())
         return {"heads": len(mask)}
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.scoring(run.scoring.pruned)
 
 

@@ -83,7 +83,7 @@ class Train(
             **texts,
         }
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return 0.0 if isinstance(run.plan.model, str) else estimate.training()
 
 
@@ -182,7 +182,7 @@ class RankHeads(
                 mask.save(below(work / STAGING / "rankings", f"{self.ranking.name}/{kept}.json"))
         return {}
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         sweep = self.sweep(run)
         times = len(left_by_step(run.heads, sweep)) if sweep.rescore and run.heads else 1
         return (
@@ -265,7 +265,7 @@ class Prune(
             "notes": made.notes,
         }
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         sweep = run.sweep(self.variant)
         return estimate.training(sweep.epochs, sweep.kinds)
 
@@ -361,8 +361,8 @@ class PruneGreedily(Prune):
             mask.save(below(work / STAGING, self.layout))
         return {}
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
-        return super().seconds(run, estimate) if self.sweep(run).tune else 0.0
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
+        return super().estimated_seconds(run, estimate) if self.sweep(run).tune else 0.0
 
 
 class MakeControl(Prune):
@@ -462,8 +462,12 @@ class MakeControl(Prune):
             train=train,
         )
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.training() if self.facts.random_weights else super().seconds(run, estimate)
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
+        return (
+            estimate.training()
+            if self.facts.random_weights
+            else super().estimated_seconds(run, estimate)
+        )
 
 
 def prune_step(variant: Variant) -> Prune:

@@ -179,7 +179,7 @@ class Store:
         if self.main and content and self.contents(build, before) - {content}:
             self.refuse_difference(build)
         dependencies: dict[str, str | None] = {}
-        for key, parent in build.dependencies.items():
+        for key, parent in build.dependency_names.items():
             dependencies[key] = self.record(parent).get("content")
         record = {
             "name": name,

@@ -78,8 +78,8 @@ class Run:
         return Build(step, self)
 
     def done(self, step: Step, with_weights: bool = False) -> bool:
-        """Whether the store holds a step's outputs; weights that the plan does not keep need not be there, but for
-        `with_weights`."""
+        """Whether the store holds a step's outputs. with_weights: also the weights that the plan does
+        not keep."""
         if not self.store.record(step.name):
             return False  # no key is needed, and no text for it
         build = self.build(step)
