@@ -210,7 +210,8 @@ class TestCommands:
         measures = json.loads((tmp_path / "heads.json").read_text())["measures"]
         assert set(measures) == set(table.measure) == {*usual(), "lrp.ding.signed"}
         assert call(*words, "--quiet", "--measure", "confidence") == (0, out, "")
-        assert {path.name for path in tmp_path.iterdir()} == {"heads.csv", "heads.json"}
+        left = {path.name for path in tmp_path.iterdir()}
+        assert left == {"heads.csv", "heads.json", "SHA256SUMS"}, "lrp.csv was of the first scores"
 
     def test_score_and_judge(
         self, call: Call, pairs: list[str], model: str, tmp_path: Path
@@ -306,9 +307,17 @@ class TestCommands:
         self, call: Call, place: Path, language_model: Any, tmp_path: Path
     ) -> None:
         given = language_model(GPT2LMHeadModel(GPT2))
-        words = ["evaluate", given, "--text", place / "dev.fr", "--out", tmp_path, "--quiet"]
-        assert call(*words) == (0, f"{tmp_path}/quality.csv\n", "")
-        assert "perplexity" in set(pd.read_csv(tmp_path / "quality.csv").measure)
+        words = [
+            "evaluate",
+            given,
+            "--text",
+            place / "dev.fr",
+            "--out",
+            tmp_path / "out",
+            "--quiet",
+        ]
+        assert call(*words) == (0, f"{tmp_path}/out/quality.csv\n", "")
+        assert "perplexity" in set(pd.read_csv(tmp_path / "out/quality.csv").measure)
 
     def test_translate_from_standard_input_and_to_a_file(
         self,
@@ -661,7 +670,7 @@ class TestPruning:
         assert status == 0 and out == f"{tmp_path}/out/pruned/greedy-confidence-1\n"
         assert (
             "every tenth sentence" in err
-            and "% perplexity on dev" in err
+            and "% of perplexity on dev" in err
             and "headwise score" in err
         )
         assert hw.load(tmp_path / "out/pruned/greedy-confidence-1").heads.total == 1
@@ -966,6 +975,8 @@ class TestStart:
             ("model.vocabulary=10000000", "less than or equal to 1000000"),
             ("model={encoder_layers=1000, width=65536}", "is the most that is trained here"),
             ("pruning=['a']", "'pruning.0' is 'a', which does not fit"),
+            ("pruning.method=['gates']", "the method '['gates']' is none of gates, top-k, greedy"),
+            ("pruning.method={a=1}", "is none of gates, top-k, greedy"),
             ("pruning=[3]", "'pruning.0' is 3, which does not fit"),
             ("model=$NOWHERE_AT_ALL/x", "$NOWHERE_AT_ALL"),
             ("epochs", "it should read key=value"),
@@ -1145,7 +1156,8 @@ class TestModels:
         for command in ("evaluate", "prune"):
             words = [command, given, *([*texts, "--keep", "1"] if command == "prune" else pairs)]
             assert "One-sided text is one file, but 2 were given" in refused(*words, *out), command
-        assert "One-sided text is one file" in refused("score", given, *pairs, *out)
+        score = ["score", given, *pairs, "--out", tmp_path / "scores"]
+        assert "One-sided text is one file" in refused(*score)
         assert f"is a {kind}" in refused("translate", given, "--text", place / "dev.en")
 
     def test_a_model_without_a_tokenizer(
@@ -1212,6 +1224,18 @@ class TestModels:
         content = json.loads((bad / file).read_text())
         (bad / file).write_text(json.dumps({**content, key: value}))
         assert expected in refused("translate", bad, "--text", place / "dev.en", "--beam", 2)
+
+    def test_the_length_is_ours_whatever_a_generation_configuration_says(
+        self, call: Call, place: Path, model: str, tmp_path: Path
+    ) -> None:
+        """max_new_tokens of a billion was a translation without end."""
+        other = unsealed(model, tmp_path / "other")
+        file = other / "generation_config.json"
+        settings = {"max_new_tokens": 10**9, "min_new_tokens": 10**9}
+        settings["return_dict_in_generate"] = True
+        file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+        words = ["--text", place / "dev.en", "--beam", 2]
+        assert call("translate", other, *words) == call("translate", model, *words)
 
     @pytest.mark.parametrize(
         ("change", "expected"),

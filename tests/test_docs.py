@@ -294,11 +294,10 @@ def test_lines_are_wrapped(page: Path) -> None:
 
 
 def test_the_whole_is_short() -> None:
-    written = [
-        page for page in WRITTEN if page.name != "families.md"
-    ]  # which `make families` makes
+    grown = {"families.md", "CHANGELOG.md"}  # made by `make families`; grows with every change
+    written = [page for page in WRITTEN if page.name not in grown]
     words = sum(len(re.findall(r"\S*[^\W\d_]\S*", prose(page))) for page in written)
-    assert words <= 30_100, f"{words} words: what can go?"
+    assert words <= 29_500, f"{words} words: what can go?"
 
 
 def test_every_option_named_exists() -> None:

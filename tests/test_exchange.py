@@ -291,6 +291,12 @@ class TestDuoAttention:
     def test_a_model_s_folder_is_left_alone(self, llama: hw.Model, tmp_path: Path) -> None:
         llama.save(tmp_path / "model")
         before = (tmp_path / "model/config.json").read_bytes()
-        with pytest.raises(hw.HeadwiseError, match="has other files"):
+        with pytest.raises(hw.HeadwiseError, match="there is something else"):
             write_duo_pattern(tmp_path / "model", llama.heads, table(llama.heads))
         assert (tmp_path / "model/config.json").read_bytes() == before
+        mine = tmp_path / "mine" / "config.json"
+        mine.parent.mkdir()
+        mine.write_text("{}")
+        with pytest.raises(hw.HeadwiseError, match="there is something else"):
+            write_duo_pattern(mine.parent, llama.heads, table(llama.heads))
+        assert mine.read_text() == "{}"

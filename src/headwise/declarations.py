@@ -2,7 +2,7 @@
 
 Each entry is declared once, by a decorator on the function that makes it:
 
-    @measure("gradient", larger="more important", cost="one backward pass", source="Michel et al. 2019")
+    @measure("gradient", larger="more important", cost={"forwards": 2.5}, source="Michel et al. 2019")
     def gradients(...): ...
 
 The command line, a study's estimate, the judge, captions and the tables of the documentation all read the declaration.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -28,4 +29,26 @@ def environment_info() -> dict[str, Any]:
         },
         "threads": torch.get_num_threads(),
         "machine": f"{platform.system()} {platform.machine()}",
+        "kernel": torch.backends.cpu.get_cpu_capability(),  # ATEN_CPU_CAPABILITY chooses it
     }
+
+
+def combined(environments: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Where numbers of several environments were made: what differs between them is named, such as `2.12 and 2.13`."""
+    versions: dict[str, list[Any]] = {}
+    others: dict[str, list[Any]] = {}
+    for environment in environments:
+        for name, value in environment.items():
+            if name == "versions":
+                for package, number in value.items():
+                    versions.setdefault(package, []).append(number)
+            else:
+                others.setdefault(name, []).append(value)
+    facts = {name: one_or_all(values) for name, values in others.items()}
+    return {**facts, "versions": {name: one_or_all(values) for name, values in versions.items()}}
+
+
+def one_or_all(values: Sequence[Any]) -> Any:
+    """The value that all are; else all that differ, in words."""
+    distinct = sorted(set(values))
+    return distinct[0] if len(distinct) == 1 else " and ".join(map(str, distinct))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
+from headwise.folders import refuse_other_files, write_results
 from headwise.heads import NODE, Head, HeadMap, HeadMask, Kind, score_table, write_text
 from headwise.importance.measures import facts
 
@@ -149,7 +150,7 @@ def write_duo_pattern(
 
     A key/value head is worth the sum of its query heads, as for pruning by `group`; values are scaled so that the
     smallest is 0 and the largest 1, and turned round for measures whose low values are important. Raises HeadwiseError
-    for layers with different numbers of key/value heads, and for a folder with other files.
+    for layers with different numbers of key/value heads, and for a folder with files that headwise did not write.
     """
     kind, counts = one_stack(heads)
     groups, place = heads.key_value[kind], Path(folder)
@@ -162,10 +163,7 @@ def write_duo_pattern(
         raise HeadwiseError(
             f"sink={sink} and recent={recent} were given: give at least 0 and at least 1 tokens."
         )
-    if place.exists() and (
-        not place.is_dir() or {file.name for file in place.iterdir()} - {PATTERN, SIZES}
-    ):
-        raise HeadwiseError(f"{place} has other files: choose a new folder for the pattern.")
+    refuse_other_files(place, [PATTERN, SIZES])
     values, _, high = values_of(scores, heads, measure)
     sign = 1 if high else -1
     rows = [
@@ -183,11 +181,11 @@ def write_duo_pattern(
     scaled = [
         [(value - least) / (most - least) if most > least else 1.0 for value in row] for row in rows
     ]
-    write_text(
-        place / PATTERN,
-        "".join("\t".join(f"{value:.6f}" for value in row) + "\n" for row in scaled),
-    )
-    write_text(place / SIZES, json.dumps({"sink_size": sink, "recent_size": recent}) + "\n")
+    contents = {
+        PATTERN: "".join("\t".join(f"{value:.6f}" for value in row) + "\n" for row in scaled),
+        SIZES: json.dumps({"sink_size": sink, "recent_size": recent}) + "\n",
+    }
+    write_results(place, contents, [PATTERN, SIZES])
 
 
 def one_stack(heads: HeadMap) -> tuple[Kind, tuple[int, ...]]:

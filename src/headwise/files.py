@@ -4,6 +4,7 @@ file is used."""
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -83,6 +84,15 @@ def manifest(folder: Path, outputs: Iterable[str]) -> dict[str, list[Any]]:
     return found
 
 
+def manifest_of(contents: Mapping[str, str]) -> dict[str, list[Any]]:
+    """The manifest of texts that will be files under these names."""
+    files: dict[str, list[Any]] = {}
+    for name, text in contents.items():
+        data = text.encode()
+        files[name] = [len(data), hashlib.sha256(data).hexdigest()]
+    return files
+
+
 def damaged(folder: Path, files: Mapping[str, Sequence[Any]]) -> list[str]:
     """What is wrong with the files of a manifest: `heads.csv is missing`, `model/config.json has changed`."""
     wrong = []
@@ -97,3 +107,25 @@ def damaged(folder: Path, files: Mapping[str, Sequence[Any]]) -> list[str]:
             if not same:
                 wrong.append(f"{name} has changed")
     return wrong
+
+
+def digest(value: Any) -> str:
+    """A short hash of anything JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def with_checksum(record: Mapping[str, Any]) -> str:
+    """A record as its file has it, with a checksum (`sum`) over all it says."""
+    facts = json.loads(json.dumps(record))
+    return json.dumps({**facts, "sum": digest(facts)}, indent=1)
+
+
+def read_with_checksum(path: Path) -> dict[str, Any]:
+    """A record without its checksum; empty where there is none, or it is not as it was written."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(record, dict) or record.pop("sum", None) != digest(record):
+        return {}
+    return record

@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,9 +20,15 @@ from headwise.files import below, is_inside, sha256
 from headwise.heads import write_bytes, write_text
 
 SUMS = "SHA256SUMS"
-HEADER = re.compile(r"# headwise (model|export|results): ([0-9a-f]{64})")
+HEADER = re.compile(r"# headwise (model|export|results|pages): ([0-9a-f]{64})")
 LINE = re.compile(r"([0-9a-f]{64})  (.*)")
-MODEL, EXPORT, RESULTS = "model", "export", "results"  # what a folder holds
+MODEL = "model"  # what a folder holds
+EXPORT = "export"
+RESULTS = "results"
+PAGES = "pages"
+PAGES_RECORD = (
+    ".steps"  # where a run keeps the record of its pages: files in a run are not all of one command
+)
 
 
 def record(holds: str, lines: Iterable[tuple[str, str]]) -> str:
@@ -125,7 +131,7 @@ def refuse_used(folder: Path) -> Path:
 def refuse_other_files(folder: Path, names: Sequence[str]) -> None:
     """Raise HeadwiseError for a folder in which results would stand among other files, or take their place.
 
-    names: what may be written or removed; `figures/` stands for all files in that folder.
+    names: of the files that may be written.
     """
     try:
         found = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
@@ -140,25 +146,22 @@ def refuse_other_files(folder: Path, names: Sequence[str]) -> None:
             f"Results were to be written to {folder}, where there is something else ({', '.join(found[:3])}): choose a "
             "new or empty folder with --out."
         )
-    ours = unchanged(folder)
-    for name in files_of(folder, names):
-        if name not in ours:
-            raise HeadwiseError(
-                f"{below(folder, name)} would be replaced, but headwise did not write it, or it was changed since: move "
-                "it away, or choose another --out."
-            )
+    refuse_to_replace(folder, names, unchanged(folder))
 
 
-def files_of(folder: Path, names: Sequence[str]) -> Iterator[str]:
-    """Those of some names that are there, and the files of the folders among them."""
+def refuse_other_pages(run: Path, names: Sequence[str]) -> None:
+    """Raise HeadwiseError where the folder of a run has a page or a figure that headwise did not write there."""
+    refuse_to_replace(run, names, {name for name, _ in sums(run / PAGES_RECORD)})
+
+
+def refuse_to_replace(folder: Path, names: Sequence[str], ours: Collection[str]) -> None:
     for name in names:
-        path = below(folder, name.removesuffix("/"))
-        if path.is_dir() and name.endswith("/"):
-            for file in sorted(path.rglob("*")):
-                if not file.is_dir():
-                    yield file.relative_to(folder).as_posix()
-        elif path.exists() or path.is_symlink():
-            yield name.removesuffix("/")
+        path = below(folder, name)
+        if name not in ours and (path.exists() or path.is_symlink()):
+            raise HeadwiseError(
+                f"{path} would be replaced, but headwise did not write it, or it was changed since: move it away, or "
+                "choose another folder."
+            )
 
 
 def write_files(folder: Path, contents: Mapping[str, str | bytes]) -> list[Path]:
@@ -177,23 +180,49 @@ def write_files(folder: Path, contents: Mapping[str, str | bytes]) -> list[Path]
 def write_results(
     folder: Path, contents: Mapping[str, str | bytes], names: Sequence[str]
 ) -> list[Path]:
-    """Write results into a folder, instead of those of an earlier command, which are removed once all is written.
+    """Write results into a folder, instead of those of an earlier command. Returns the paths of what was written.
 
-    names: of all files that such results may have (`refuse_other_files`). Of a killed command the record names old and
-    new files, so that the next one may replace them. Returns the paths of what was written.
+    names: of all files that such results may have; `figures/` stands for all in that folder. Raises HeadwiseError for a
+    folder with other files (`refuse_other_files`).
     """
-    refuse_other_files(folder, [*names, *contents])
-    before = dict(sums(folder))
-    old = {*files_of(folder, names)} - contents.keys()
+    refuse_other_files(folder, list(contents))
+    return replace_files(folder, folder, RESULTS, contents, names)
+
+
+def write_pages(run: Path, contents: Mapping[str, str | bytes], names: Sequence[str]) -> list[Path]:
+    """Write pages and figures into the folder of a run; else as `write_results`."""
+    refuse_other_pages(run, list(contents))
+    return replace_files(run, run / PAGES_RECORD, PAGES, contents, names)
+
+
+def replace_files(
+    folder: Path,
+    record_folder: Path,
+    holds: str,
+    contents: Mapping[str, str | bytes],
+    names: Sequence[str],
+) -> list[Path]:
+    """Write files, and then remove those of an earlier time that are not among them. Of a killed command the record
+    names old and new files, so that the next one may replace both."""
+    before = sums(record_folder)
     new = {}
     for name, content in contents.items():
         data = content if isinstance(content, bytes) else content.encode()
         new[name] = hashlib.sha256(data).hexdigest()
-    both = dict.fromkeys([*before.items(), *new.items()])
-    write_text(folder / SUMS, record(RESULTS, both))
+    old = {}
+    others = {}
+    for name, digest in before:
+        covered = name in names or name.startswith(tuple(n for n in names if n.endswith("/")))
+        if covered and name not in new:
+            old[name] = digest
+        elif name not in new:
+            others[name] = digest
+
+    write_text(record_folder / SUMS, record(holds, dict.fromkeys([*before, *new.items()])))
     paths = write_files(folder, contents)
-    for name in old:
-        below(folder, name).unlink()
-    others = {name: digest for name, digest in before.items() if name not in old}
-    write_text(folder / SUMS, record(RESULTS, {**others, **new}.items()))
+    for name, digest in old.items():
+        path = below(folder, name)
+        if path.is_file() and sha256(path) == digest:
+            path.unlink()
+    write_text(record_folder / SUMS, record(holds, {**others, **new}.items()))
     return paths

@@ -330,8 +330,16 @@ def score_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def save_table(table: pd.DataFrame, signature: Mapping[str, Any], path: Path) -> None:
     """Write a table of heads as CSV, and beside it, as JSON, its signature: how it was made."""
-    write_text(path, table.to_csv(index=False, float_format="%.6g"))
-    write_text(path.with_suffix(".json"), json.dumps(dict(signature), indent=1) + "\n")
+    for name, content in table_files(table, signature, path.stem).items():
+        write_text(path.with_name(name), content)
+
+
+def table_files(table: pd.DataFrame, signature: Mapping[str, Any], name: str) -> dict[str, str]:
+    """A table of heads as NAME.csv, and its signature as NAME.json."""
+    return {
+        f"{name}.csv": table.to_csv(index=False, float_format="%.6g"),
+        f"{name}.json": json.dumps(dict(signature), indent=1) + "\n",
+    }
 
 
 def read_table(path: Path, heads: HeadMap | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -407,6 +415,8 @@ def write_once(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file completely or not at all: to a temporary file, which is then renamed."""
+    if not path.name:
+        raise WriteError(f"'{path}' could not be written (it names no file): choose another --out.")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -37,6 +37,7 @@ from headwise.attention.removal import make_biases
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.folders import SUMS, sums
+from headwise.generators import unchanged_generators
 from headwise.heads import HeadMap, HeadMask, Kind
 from headwise.model import Model
 from headwise.model_files import MARK, folder_of, refuse_damage, weight_files
@@ -73,6 +74,7 @@ TYPES = ("float32", "bfloat16", "float16")
 OWN_ATTENTION = (None, "eager", "sdpa")  # of torch
 
 
+@unchanged_generators()
 def load(
     spec: str | Path,
     device: str = "cpu",
@@ -288,21 +290,23 @@ def refuse_other_weights(path: Path, config: Any) -> None:
     numbers = [int(number) for name in shapes for number in re.findall(r"\.(\d{1,9})\.", name)]
     layers = max(numbers, default=-1) + 1
 
-    text = config.get_text_config()
-    for name in LAYERS:
-        count = getattr(text, name, None)
-        # Some models run one layer many times, but none more than so often.
-        if isinstance(count, int) and count > max(MANY_LAYERS, layers):
+    for each in (config, *sub_configs(config)):
+        for name in LAYERS:
+            count = getattr(each, name, None)
+            # Some models run one layer many times, but none more than so often.
+            if isinstance(count, int) and count > max(MANY_LAYERS, layers):
+                raise HeadwiseError(
+                    f"{path} is said to have {name} = {count}, but its weights are of {layers} layers: correct config.json."
+                )
+        words = getattr(each, "vocab_size", None)
+        width = getattr(each, "hidden_size", None)
+        if not files or not isinstance(words, int) or not isinstance(width, int):
+            continue
+        if words * width > 10**8 + 20 * stored:
             raise HeadwiseError(
-                f"{path} is said to have {name} = {count}, but its weights are of {layers} layers: correct config.json."
+                f"{path} is said to have {words:,} words of {width:,} numbers, but its file has {stored:,} numbers: "
+                "correct config.json."
             )
-    words = getattr(text, "vocab_size", 0)
-    width = getattr(text, "hidden_size", 1)
-    if isinstance(words, int) and isinstance(width, int) and words * width > 10**8 + 20 * stored:
-        raise HeadwiseError(
-            f"{path} is said to have {words:,} words of {width:,} numbers, but its file has {stored:,} numbers: correct "
-            "config.json."
-        )
 
 
 def refuse_length(source: str, settings: Any) -> None:

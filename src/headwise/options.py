@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, HeadMap, Kind
+from headwise.qualities import LOSSES
 
 WITHOUT_TEXT = ("random", "weight-norm")  # orders of removal that look at no text
 DEEPEST = 1000  # layers
@@ -309,7 +310,7 @@ class Greedy(Pruning):
     )
     max_drop: float | None = option(
         None,
-        "the smallest model that loses at most so much on dev: BLEU, % of perplexity, or points of accuracy",
+        f"the smallest model that loses at most so much on dev: {LOSSES}",
         ge=0,
     )
     rescore: bool = option(False, "score again after every step")
@@ -337,8 +338,7 @@ class Choice(Options):
 
     max_drop: float | Literal["any"] = option(
         0.5,
-        "the smallest model is chosen that loses at most so much on dev: BLEU, % of perplexity, or points of accuracy; "
-        "any: whatever it loses",
+        f"the smallest model is chosen that loses at most so much on dev: {LOSSES}; any: whatever it loses",
     )
 
     @field_validator("max_drop", mode="before")

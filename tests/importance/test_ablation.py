@@ -197,7 +197,7 @@ def test_a_sentence_alone_in_its_batch_has_no_example() -> None:
         "ablation.example": 3,
         "ablation.zero": 4,
     }
-    with pytest.raises(HeadwiseError, match="too short"):
+    with pytest.raises(HeadwiseError, match="each is alone in its batch"):
         ablate(model, found, [sentence(inputs, 0)], ["ablation.example"])["ablation.example"].rows(
             "ablation.example"
         )

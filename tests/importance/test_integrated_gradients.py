@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -127,6 +129,23 @@ def test_the_model_is_as_before_and_a_broken_one_is_reported() -> None:
     broken(model, discovery.modules[site])
     with pytest.raises(HeadwiseError, match=where(site)):
         integrated_gradients(model, discovery, [inputs], 2)
+
+
+def test_a_layer_that_does_not_reach_the_loss_has_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that throws the output of its last layer away."""
+    model = worded("llama")
+    last = model.model.layers[-1]
+    usual = last.forward
+
+    def useless(states: Any, *args: Any, **kwargs: Any) -> Any:
+        usual(states, *args, **kwargs)
+        return states
+
+    monkeypatch.setattr(last, "forward", useless)
+    measured = integrated_gradients(model, discover(model), [asking(model, "llama")], 2)
+    rows = measured["attribution.steps"].rows("attribution.steps")
+    values = {layer: [row["value"] for row in rows if row["layer"] == layer] for layer in (0, 1)}
+    assert all(values[0]) and not any(values[1])
 
 
 def test_a_layer_without_heads_has_no_row() -> None:

@@ -355,6 +355,7 @@ def test_roles_by_their_function(tmp_path: Path) -> None:
         "patterns.csv",
         "examples.json",
         "facts.json",
+        "SHA256SUMS",
     }
     model.tokenizer = None
     with pytest.raises(hw.HeadwiseError, match="has no tokenizer"):

@@ -170,7 +170,7 @@ def test_bad_input_is_refused_and_nothing_is_written(
     ):
         with pytest.raises(HeadwiseError, match=says):
             hw.compare(first, second, tmp_path / "out")
-    with pytest.raises(HeadwiseError, match="folder of a run"):
+    with pytest.raises(HeadwiseError, match="there is something else"):
         hw.compare(one, other, one)
     assert not (tmp_path / "out").exists() and not (one / "report.html").exists()
 

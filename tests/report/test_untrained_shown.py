@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.report import head_details, role_charts, role_tables, score_maps
+from headwise.report import every_head, head_pairs, role_charts, role_tables, score_maps
 from headwise.report.run_folder import FinishedRun, read_run
 from report.conftest import data_of
 from report.made_controls import MEASURED
@@ -63,10 +63,10 @@ def test_tables_have_a_column_of_untrained_heads(run: FinishedRun) -> None:
     assert row.cells[4:7] == [f"{above} of 24", str(24 - above - below), str(below)]
     (effects,) = score_maps.score_maps_section(run)["effects"]
     assert sorted(effects["untrained"]) == [0, 1, 2]
-    shown = head_details.every_head_section(run)
+    shown = every_head.every_head_section(run)
     assert shown is not None and shown["details"]["untrained"]
     first = shown["rows"][0]["scores"][0]
-    assert first[3] == "0.200 to 0.300" and first[4] is False
+    assert first.untrained == "0.200 to 0.300" and first.like_untrained is False
     assert score_maps.untrained_table(without(run)) is None
 
 
@@ -120,13 +120,13 @@ def test_roles_beside_their_controls(run: FinishedRun) -> None:
 
 
 def test_the_map_of_pairs_is_symmetric_and_frames_the_significant_ones(run: FinishedRun) -> None:
-    content = head_details.head_pairs_section(run)
+    content = head_pairs.head_pairs_section(run)
     assert content is not None
     assert (
         content["redundant"],
         content["synergistic"],
-        content["measured"],
-        content["pairs"],
+        content["measured_count"],
+        content["pair_count"],
     ) == (
         1,
         1,
@@ -142,11 +142,11 @@ def test_the_map_of_pairs_is_symmetric_and_frames_the_significant_ones(run: Fini
         ("encoder-self/1/2", "encoder-self/2/0"),
     }
     assert cells["encoder-self/0/3", "encoder-self/0/6"]["measured"] == "+31.0 [+24.0, +39.0]"
-    assert head_details.head_pairs_section(without(run)) is None
+    assert head_pairs.head_pairs_section(without(run)) is None
 
 
 def test_the_tables_of_pairs(run: FinishedRun) -> None:
-    content = head_details.head_pairs_section(run)
+    content = head_pairs.head_pairs_section(run)
     assert content is not None
     badges = [row.badge for row in content["table"].rows]
     assert badges == ["same work", "need each other", ""] and len(MEASURED) == 3

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from attention.families import tiny
-from headwise.attention import AttentionCall, discover
+from headwise.attention import AttentionCall, capture, discover
+from headwise.attention.projection import PostNorm
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.roles.induction import (
@@ -148,6 +151,40 @@ def test_the_output_projection_is_cut_into_heads() -> None:
         torch.nn.LayerNorm(32), torch.nn.Linear(32, 32)
     )
     assert direct_output_weights(model, discover(model)) is None
+
+
+@pytest.mark.parametrize("family", ["gemma2", "olmo2", "llama"])
+def test_the_direct_path_goes_through_the_norm_before_the_stream(family: str) -> None:
+    """At every token the heads' parts sum to what the layer adds to the stream, but for one positive factor."""
+    model = tiny(family)
+    discovery = discover(model)
+    weights = direct_output_weights(model, discovery)
+    assert weights is not None
+    layer = model.model.layers[1]
+    adds = layer.self_attn if family == "llama" else layer.post_attention_layernorm
+    added, calls = list[Any](), list[AttentionCall]()
+    handle = adds.register_forward_hook(lambda _, __, output: added.append(output))
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    with torch.no_grad(), capture(model, discovery, hook=calls.append):
+        model(ids)
+    handle.remove()
+    stream = added[0][0] if isinstance(added[0], tuple) else added[0]
+    site = Site("decoder-self", 1)
+    output = next(call.output for call in calls if call.site == site)
+    parts = torch.einsum("bqhd,hdm->bqm", output, weights[site])
+    cosine = torch.nn.functional.cosine_similarity(parts, stream, dim=-1)
+    assert (cosine > 1 - 1e-5).all()
+
+
+def test_a_norm_that_centres_is_part_of_the_path() -> None:
+    norm = torch.nn.LayerNorm(8)
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    states = torch.randn(3, 8)
+    path = PostNorm.of(norm, states)
+    factor = (norm(states) - norm.bias) / path(states)
+    assert path.centres and (factor > 0).all()
+    torch.testing.assert_close(factor, factor[:, :1].expand_as(factor))
 
 
 @pytest.mark.slow

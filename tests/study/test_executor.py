@@ -245,10 +245,12 @@ def test_the_longest_path_costs_most_of_all(builds: list[Toy]) -> None:
     by_name = {build.name: build for build in builds}
 
     def most(build: Toy) -> float:
-        return build.seconds + max((most(by_name[parent]) for parent in build.waits_for), default=0)
+        return build.estimated_seconds + max(
+            (most(by_name[parent]) for parent in build.waits_for), default=0
+        )
 
-    path = longest_path(builds, {build.name: build.seconds for build in builds})
-    assert sum(by_name[name].seconds for name in path) == max(map(most, builds))
+    path = longest_path(builds, {build.name: build.estimated_seconds for build in builds})
+    assert sum(by_name[name].estimated_seconds for name in path) == max(map(most, builds))
     assert all(before in by_name[after].waits_for for before, after in pairwise(path))
 
 
@@ -345,7 +347,7 @@ def test_a_plan_in_lines() -> None:
         "the longest path: about 3 min (train → prune/a → speed)",
     ]
     assert plan_lines([Toy("a"), Toy("b", ("a",))]) == ["a  –", "b  –  after a", "2 steps"]
-    half = [replace(build, done=build.name in ("train", "prune/a")) for build in BUILDS]
+    half = [replace(build, was_done=build.name in ("train", "prune/a")) for build in BUILDS]
     assert plan_lines(half) == [
         "train          done",
         "prune/a        done",
@@ -355,7 +357,8 @@ def test_a_plan_in_lines() -> None:
         "the longest path: about 60 s (prune/b → speed)",
     ]
     assert (
-        plan_lines([replace(build, done=True) for build in BUILDS])[-1] == "4 steps, 4 of them done"
+        plan_lines([replace(build, was_done=True) for build in BUILDS])[-1]
+        == "4 steps, 4 of them done"
     )
     assert (
         plan_lines([*map(Toy, "abcd"), Toy("e", tuple("abcd"))])[-2]

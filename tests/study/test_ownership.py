@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from headwise.errors import HeadwiseError
+from headwise.files import with_checksum
+from headwise.report.run_folder import read_run
 from headwise.study import run_study
-from headwise.study.ownership import claim, plan_changes, refuse_others
-from headwise.study.records import locked_folder, with_checksum
+from headwise.study.ownership import claim, plan_changes, plan_of_study, refuse_others
+from headwise.study.records import locked_folder
 from headwise.study.study import dry_run
 from study.studies import QUIET, TINY, plan_of
 
@@ -26,7 +28,7 @@ def done(values: dict[str, Any], out: Path, results: bool = True) -> Path:
     for folder in dict.fromkeys([".", *plan.runs]):
         (out / folder / ".lock").touch()
     for folder in plan.runs if results else ():
-        (out / folder / ".steps").mkdir()
+        (out / folder / ".steps").mkdir(exist_ok=True)
         record = {
             "name": "train",
             "key": "x",
@@ -173,3 +175,41 @@ def test_one_process_at_a_time_works_in_the_whole(tmp_path: Path) -> None:
     ):
         run_study(plan_of(GRID, seeds=[3]), tmp_path, QUIET)
     assert not (tmp_path / "seed-3").exists()
+
+
+@pytest.mark.parametrize("mine", ["model", "train", "roles"])
+@pytest.mark.parametrize("extra", [[], [".steps/plan.json"]])
+def test_a_plan_and_a_lock_make_no_folder_ours(tmp_path: Path, mine: str, extra: list[str]) -> None:
+    """Only a record does, and a damaged one does not."""
+    (tmp_path / mine).mkdir()
+    (tmp_path / mine / "work.txt").write_text("years")
+    for name in ("plan.toml", ".lock", *extra):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    refused(TINY, tmp_path, "where there is something else")
+    assert (tmp_path / mine / "work.txt").read_text() == "years"
+
+
+def test_a_page_of_the_user_in_the_folder_of_a_run_stays(tmp_path: Path) -> None:
+    out = done(TINY, tmp_path / "run")
+    (out / "report.html").write_text("mine")
+    with pytest.raises(HeadwiseError, match=r"report\.html would be replaced"):
+        run_study(plan_of(TINY), out, QUIET)
+    assert (out / "report.html").read_text() == "mine"
+
+
+@pytest.mark.parametrize("damage", ["halved", "emptied", "changed", "removed"])
+def test_a_damaged_plan_is_noticed_and_healed(tmp_path: Path, damage: str) -> None:
+    out = done(TINY, tmp_path / "run")
+    plan = out / "plan.toml"
+    text = plan.read_text()
+    damaged = {"halved": text[: len(text) // 2], "emptied": "", "changed": f"{text}\n"}
+    plan.unlink() if damage == "removed" else plan.write_text(damaged[damage])
+    (out / "run.json").write_text("{}")
+    for read in (read_run, plan_of_study):
+        with pytest.raises(HeadwiseError, match=r"plan\.toml (has changed|is missing)"):
+            read(out)
+    with pytest.raises(HeadwiseError, match=r"another plan: search\.beam was 2 and is 3"):
+        refuse_others(plan_of(TINY, search={"beam": 3}), out)
+    claim(plan_of(TINY), out)
+    assert plan.read_text() == text and plan_of_study(out).name == "tiny"

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from headwise.errors import HeadwiseError
+from headwise.files import digest, with_checksum
 from headwise.progress import Progress
-from headwise.study.records import STAGING, Store, digest, locked_folder, with_checksum
+from headwise.study.records import STAGING, Store, locked_folder
 from study.studies import QUIET, Notes
 from study.toys import ToyMaking
 
@@ -63,6 +64,13 @@ def files(store: Store) -> set[str]:
     return {path.name for path in (store.folder / "out").iterdir()}
 
 
+def write_but_no_record(path: Path, text: str) -> None:
+    """A process that is killed when it would record a step that is done."""
+    if "result" in text:
+        raise KeyboardInterrupt
+    path.write_text(text)
+
+
 def kill(*_: Any) -> None:
     raise KeyboardInterrupt
 
@@ -78,16 +86,35 @@ def test_made_once_and_then_read(store: Store) -> None:
     assert (store.folder / "out/a.txt").read_text() == "two"
 
 
-@pytest.mark.parametrize("damage", ["output", "record", "half a record"])
+@pytest.mark.parametrize("damage", ["output", "half a record"])
 def test_what_is_gone_is_made_again(store: Store, damage: str) -> None:
     make, record = Maker(), store.path("a")
     make_in(store, "a", 1, make)
     if damage == "half a record":
         record.write_text(record.read_text()[:-20])
     else:
-        (record if damage == "record" else store.folder / "out/a.txt").unlink()
+        (store.folder / "out/a.txt").unlink()
     make_in(store, "a", 1, make)
     assert make.calls == 2 and (store.folder / "out/a.txt").read_text() == "one"
+
+
+@pytest.mark.parametrize("output", ["out", "out/a.txt"])
+def test_outputs_without_a_record_are_never_replaced(store: Store, output: str) -> None:
+    """They are the user's, put there after the study began: refused before the step is made."""
+    (store.folder / "out").mkdir()
+    (store.folder / "out/a.txt").write_text("mine")
+    make = Maker("one", "out/a.txt")
+    with pytest.raises(
+        HeadwiseError, match=r"^a would write .*out.* which no record of this study"
+    ):
+        make_in(store, "a", 1, make, outputs=[output])
+    assert make.calls == 0 and (store.folder / "out/a.txt").read_text() == "mine"
+    (store.folder / "out/a.txt").unlink()
+    (store.folder / "out").rmdir()
+    make_in(store, "a", 1, make, outputs=[output])
+    store.path("a").unlink()
+    with pytest.raises(HeadwiseError, match="which no record of this study"):
+        make_in(store, "a", 1, make, outputs=[output])
 
 
 class TestKilled:
@@ -114,7 +141,7 @@ class TestKilled:
         """Or a plan changed there and back would find the outputs of the change under the old record."""
         make_in(store, "a", 1, Maker("one"))
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("headwise.study.records.write_text", kill)
+            patch.setattr("headwise.study.records.write_text", write_but_no_record)
             make_in(store, "a", 2, Maker("two"))
         assert (store.folder / "out/a.txt").read_text() == "two"
         again = Maker("one")

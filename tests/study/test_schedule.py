@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
+from headwise.files import with_checksum
 from headwise.heads import KINDS, HeadMap, HeadMask, write_text
 from headwise.options import Search, Training
 from headwise.study.estimate import Amount, Estimate, Rates
 from headwise.study.evaluation_steps import choose_smallest
 from headwise.study.model_steps import MakeControl, prune_step
-from headwise.study.records import with_checksum
 from headwise.study.results import Tables
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule, filled_before, steepest
+from headwise.study.step import Step
 from headwise.study.study import Study
 from headwise.study.variants import Variant, compared_variants
 from study.studies import QUIET, TINY, plan_of
@@ -184,7 +185,7 @@ class TestGreedySteps:
         """Of 8 heads 2 go at a time, and one stays."""
         found = made.schedule({**GREEDY, "rescore": True})
         assert names(found) == STEPS
-        seconds = {step.name: step.seconds(found.run, COST) for step in found.steps()}
+        seconds = {step.name: step.estimated_seconds(found.run, COST) for step in found.steps()}
         assert seconds["translate/dev/greedy-random.2-1"] == COST.translating(COST.dev) > 0
         assert seconds["ranking/greedy-gradient"] == 4 * COST.scoring(["gradient"]) > 0
         assert seconds["ranking/greedy-random.1"] == seconds["prune/greedy-random.1-1"] == 0
@@ -401,3 +402,10 @@ def test_a_build_is_sent_to_a_worker_as_its_step_and_its_run(made: Made) -> None
         sent = pickle.loads(pickle.dumps(build))
         assert (sent.name, sent.step, sent.waits_for) == (build.name, build.step, build.waits_for)
         assert (sent.run.plan, sent.run.folder) == (build.run.plan, build.run.folder)
+
+
+def test_a_misspelt_keyword_of_a_step_is_refused() -> None:
+    with pytest.raises(
+        TypeError, match="Wrong: a step has no keyword 'costy', only VERSION, stage"
+    ):
+        type("Wrong", (Step,), {}, stage="train", costy=True)

@@ -18,12 +18,16 @@ import torch
 import headwise as hw
 from headwise.cli.outcome import summary
 from headwise.data.embedded import write_parallel
+from headwise.files import with_checksum
 from headwise.heads import HeadMask
+from headwise.report import report
+from headwise.report.run_folder import read_run
+from headwise.report.summary import made
 from headwise.study import evaluation_steps, make_plan, model_steps, run_study
 from headwise.study.head_steps import ScorePass
 from headwise.study.study import Study, dry_run, estimates_if_useful, thread_count
 from own_process import Running, headwise
-from study.studies import BARELY, QUIET, Notes, again, different, facts, numbers, plan_of
+from study.studies import BARELY, QUIET, TINY, Notes, again, different, facts, numbers, plan_of
 
 
 def of_weights(found: dict[str, Any], there: bool = False) -> dict[str, Any]:
@@ -221,7 +225,7 @@ class TestDryRun:
         )
         assert "steps, one after another: about" in lines[-4] and "the longest path" in lines[-3]
         assert lines[-2].startswith("left: train 2 (about ") and ", prune 4 (about" in lines[-2]
-        assert lines[-1] == "not in it: 2 λ of refine, which only results reveal"
+        assert lines[-1] == "without 2 λ of refine: results of this study decide them"
         assert not (tmp_path / "out").exists()
 
 
@@ -479,7 +483,13 @@ def test_threads_are_set_for_a_study_and_back(copied: Path, tiny: dict[str, Any]
         shutil.rmtree(copied / "scores/gradients")
         run_study(make_plan(tiny), copied, QUIET, "score", threads=1)
         assert torch.get_num_threads() == 3
-    assert json.loads((copied / ".steps/scores.gradients.json").read_text())["threads"] == 1
+    assert (
+        json.loads((copied / ".steps/scores.gradients.json").read_text())["environment"]["threads"]
+        == 1
+    )
+    for file in (copied / ".steps").glob("*.json"):
+        record = json.loads(file.read_text())
+        assert "key" not in record or record["dtype"] in ("fp32", "bf16"), file.name
 
 
 class TestTimeLeft:
@@ -595,3 +605,31 @@ def test_killed_again_and_again_ends_with_the_same_numbers(
     )
     assert different(numbers(broken), numbers(unbroken)) == []
     assert list((broken / ".work").iterdir()) == [broken / ".work/text"]
+
+
+def test_tables_say_where_the_work_was_done(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where they are written: a finished study that is looked at under another torch, and one done in two places."""
+    before = facts(copied)
+    there = before["versions"]["torch"]
+    elsewhere = {"versions": {"torch": "99"}, "threads": 64, "machine": "Other", "kernel": "NONE"}
+    monkeypatch.setattr("headwise.environment.version", lambda name: "99")
+    monkeypatch.setattr("headwise.study.results.environment_info", lambda: elsewhere)
+    again(plan_of(TINY), copied)
+    assert facts(copied) == before
+
+    path = copied / ".steps/score.json"
+    record = json.loads(path.read_text())
+    del record["sum"]
+    assert record["environment"]["kernel"] == torch.backends.cpu.get_cpu_capability()
+    path.write_text(with_checksum({**record, "environment": elsewhere}))
+    again(plan_of(TINY), copied)
+    after = facts(copied)
+    assert after["versions"]["torch"] == f"{there} and 99" and after["threads"] == "1 and 64"
+    assert after["versions"]["python"] == before["versions"]["python"]
+    assert after["signature"]["kernel"] == " and ".join(
+        sorted(["NONE", before["signature"]["kernel"]])
+    )
+    report(copied)
+    run = read_run(copied)
+    assert f"torch {there} and 99" in str(made(run, run.pruned[0])), "the model card"
+    assert f"{there} and 99" in (copied / "report.html").read_text()

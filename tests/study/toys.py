@@ -15,9 +15,9 @@ class Toy:
 
     name: str
     waits_for: tuple[str, ...] = ()
-    seconds: float = 0.0
+    estimated_seconds: float = 0.0
     exclusive: bool = False
-    done: bool = False
+    was_done: bool = False
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class ToyMaking:
 
     name: str
     key: str
-    dependencies: Mapping[str, str]
+    dependency_names: Mapping[str, str]
     outputs: Sequence[str]
     make: Callable[[Path], dict[str, Any]]
     reproducible_outputs: Sequence[str] = ()
@@ -39,4 +39,9 @@ class ToyMaking:
 
     @property
     def run(self) -> Any:
-        return SimpleNamespace(exact=self.exact, device_name="cpu", fingerprints=dict(self.texts))
+        return SimpleNamespace(
+            exact=self.exact,
+            device_name="cpu",
+            number_type="fp32",
+            fingerprints=dict(self.texts),
+        )

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from tokenizers import normalizers
 from typer.testing import CliRunner
 
 import headwise as hw
@@ -68,6 +69,18 @@ def accuracy(model: hw.Model, text: hw.LabelledText) -> float:
     table = hw.evaluate(model, text).table.set_index("measure")
     assert table.low["accuracy"] < table.value["accuracy"] <= 100 and table.high["accuracy"] <= 100
     return float(table.value["accuracy"])
+
+
+def test_models_that_leave_out_other_texts_are_not_compared() -> None:
+    """Each leaves out one of three texts, but not the same."""
+    models = [classifier(max_position_embeddings=12) for _ in range(2)]
+    models[1].tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Replace("a ", ""), normalizers.Replace("b", "b b b b")]
+    )
+    text = hw.LabelledText.from_rows([("a " * 12 + "c", 0), ("b b b", 1), ("c d", 2)])
+    assert [len(Labelled(text, model.tokenizer, model.hf, 12)) for model in models] == [2, 2]
+    with pytest.raises(hw.HeadwiseError, match="reads other sentences of the text"):
+        hw.evaluate(models, text)
 
 
 @pytest.fixture(scope="module")

@@ -113,6 +113,20 @@ def test_heads_of_encoders_are_removed_saved_and_loaded(make: Any, tmp_path: Pat
     assert again.heads.query["encoder-self"] == (3, 0)
 
 
+def test_which_tokens_of_a_prompt_are_queries() -> None:
+    """As docs/methods/confidence.md says: in one stack all that are shown, in a decoder those with a label."""
+    for make, fewer in ((language_model, 0), (speech, 2 * 3)):
+        model = make()
+        (batch_of_three,) = batches(model, 1)
+        labels = batch_of_three["labels"].clone()
+        labels[:, 1:3] = -100
+        counts = []
+        for given in (batch_of_three, {**batch_of_three, "labels": labels}):
+            table = hw.score(model, [given], ["confidence"]).table
+            counts.append(int(table[table.kind == "decoder-self"].n.iloc[0]))
+        assert counts[0] - counts[1] == fewer
+
+
 def test_what_is_no_batch_is_refused() -> None:
     model = images()
     (good,) = batches(model, 1)

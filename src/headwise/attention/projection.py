@@ -7,8 +7,11 @@ it is found by its input: it is the linear layer that receives the heads' output
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
@@ -17,6 +20,69 @@ from headwise.attention.discover import Discovery, attention_interface, probe
 from headwise.attention.offload import loaded
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
+
+
+@dataclass(frozen=True)
+class PostNorm:
+    """The linear part of a norm between the output projection and the residual stream: x → gain ⊙ x, where x is less its
+    mean if the norm centres. What a norm divides by at a token is one number for all heads, and is left out."""
+
+    gain: Tensor  # M
+    centres: bool
+
+    @classmethod
+    def of(cls, norm: nn.Module, like: Tensor) -> PostNorm:
+        """Measured on numbers of mean 0 and size 1, and on ones. like: what a forward gave the norm, … M."""
+        signs = torch.ones(like.shape[-1], dtype=like.dtype, device=like.device)
+        ones = signs.clone()
+        signs[1::2] = -1
+        with torch.no_grad():
+            raised, lowered = norm(signs), norm(-signs)
+            bias = (raised + lowered) / 2
+            centres = bool(((norm(ones) - bias).abs() < 1e-3 * raised.abs().max()).all())
+        return cls((raised - lowered) / 2 * signs, centres)
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        """The output projection H D M, followed by the norm."""
+        if self.centres:
+            weights = weights - weights.mean(-1, keepdim=True)
+        return weights * self.gain.to(weights)
+
+
+def direct_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]:
+    """`output_weights`, followed by the norm that some families have before the residual stream (Gemma 2 and 3, OLMo 2):
+    at a token, head h adds c_h W_h to the stream but for a positive factor that all heads of the layer share."""
+    weights = output_weights(model, discovery)
+    modules = dict(model.named_modules())
+    # The norms by their inputs: those that get what an attention layer returned.
+    projected: dict[int, Site] = {}
+    alive: list[Tensor] = []
+    norms: dict[Site, PostNorm] = {}
+
+    def note_output(site: Site, _: nn.Module, __: Any, output: Any) -> None:
+        states = output[0] if isinstance(output, tuple) else output
+        projected[states.data_ptr()] = site
+        alive.append(states)  # so that no other tensor is at its place
+
+    def note_norm(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
+        site = projected.get(inputs[0].data_ptr()) if inputs else None
+        if (
+            site is not None
+            and site not in norms
+            and inputs[0].shape[-1] == weights[site].shape[-1]
+        ):
+            norms[site] = PostNorm.of(norm, inputs[0])
+
+    with ExitStack() as block:
+        for site, name in discovery.names.items():
+            attention = modules[name]
+            hook = partial(note_output, site)
+            block.callback(attention.register_forward_hook(hook).remove)
+        for module in model.modules():
+            if type(module).__name__.endswith("Norm"):
+                block.callback(module.register_forward_pre_hook(note_norm).remove)
+        probe(model)
+    return {site: norms[site](w) if site in norms else w for site, w in weights.items()}
 
 
 def output_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]:

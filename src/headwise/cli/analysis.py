@@ -17,14 +17,15 @@ from headwise.cli.arguments import (
     Seed,
     Texts,
     check_text,
-    folder,
     read_text,
+    results_folder,
     study_in,
     text_spec,
     text_words,
 )
 from headwise.devices import memory_line, usable
 from headwise.errors import HeadwiseError
+from headwise.folders import write_results
 from headwise.model_files import written_before
 
 if TYPE_CHECKING:
@@ -72,12 +73,14 @@ def score(
 
     import headwise as hw
     from headwise.cli.terminal import SCORED, score_grids, show_heads
+    from headwise.importance.interactions import PAIR_FILES
+    from headwise.importance.scores import SCORE_FILES
     from headwise.progress import Progress
 
     device = usable(device)
     main = PartialState(cpu=device == "cpu").is_main_process
     progress = Progress(quiet or not main)
-    place = folder(out) / "heads.csv"
+    place = results_folder(out, [*SCORE_FILES, *PAIR_FILES])
     with progress.bar("score"):
         loaded = hw.load(model, device, dtype=dtype)
         given = read_text(loaded, model, text)
@@ -85,24 +88,24 @@ def score(
             loaded, given, names, judge=judged, untrained=untrained, seed=seed, progress=progress
         )
         table = scores.table
-    for end in ("csv", "json"):
-        place.with_name(f"interactions.{end}").unlink(missing_ok=True)
+    contents = scores.files()
     if pairs:
         with progress.bar("pairs of heads"):
             together = hw.interactions(loaded, given, pairs, seed=seed, progress=progress)
+        contents |= together.files()
     if main:
-        for line in [
-            *save_tables(scores, place),
-            *extremes(table),
-            *(save_pairs(together, place) if pairs else ()),
-        ]:
+        first, *others = write_results(place, contents, [*SCORE_FILES, *PAIR_FILES])
+        lines = [*score_lines(scores), *extremes(table)]
+        if pairs:
+            lines += pair_lines(together)
+        for line in [*lines, f"Wrote {first}, {', '.join(path.name for path in others)}."]:
             progress.say(line)
         show_heads(progress.console, score_grids(loaded.heads, table), SCORED)
         progress.say(memory_line())
         progress.say(
             f"Next: {shlex.join(['headwise', *next_command(loaded, model, text, scores)])}"
         )
-        typer.echo(str(place))
+        typer.echo(str(first))
 
 
 def next_command(loaded: Model, name: str, text: list[str] | None, scores: Scores) -> list[str]:
@@ -136,24 +139,21 @@ def extremes(table: pd.DataFrame) -> list[str]:
     return lines
 
 
-def save_pairs(pairs: Interactions, place: Path) -> list[str]:
-    """Write interactions.csv beside a table of scores. Returns lines about the strongest pairs."""
-    pairs.save(place.parent)
+def pair_lines(pairs: Interactions) -> list[str]:
+    """Lines about the strongest pairs."""
     lines = [
         "  Pairs of heads, what both cost together beyond what they cost alone (nats a token):"
     ]
     for row in pairs.measured.head(5).itertuples():
         heads = f"{row.kind}/{row.layer}/{row.head} and {row.other_kind}/{row.other_layer}/{row.other_head}"
         lines.append(f"    {heads}: {row.value:+.4f} [{row.low:+.4f}, {row.high:+.4f}]")
-    return [*lines, f"Wrote {place.with_name('interactions.csv')}, interactions.json."]
+    return lines
 
 
-def save_tables(scores: Scores, place: Path) -> list[str]:
-    """Write scores into the folder of `place`, instead of those of an earlier command. Returns lines about what was
-    found, left out and written."""
+def score_lines(scores: Scores) -> list[str]:
+    """Lines about what was found and left out."""
     from headwise.importance.scores import relevance_line
 
-    paths = scores.save(place.parent)
     signature = scores.signature
     lines = [relevance_line(name, shares) for name, shares in scores.relevance.items()]
     if scores.faithfulness is not None:
@@ -170,7 +170,7 @@ def save_tables(scores: Scores, place: Path) -> list[str]:
             f"  Read {signature['sentences']} sentences; left out: {signature['left_out']}."
         )
     lines += [f"  {reason}" for reason in signature["absent"]]
-    return [*lines, f"Wrote {place}, {', '.join(path.name for path in paths[1:])}."]
+    return lines
 
 
 def roles(
@@ -235,9 +235,10 @@ def roles(
             pairs = hw.LinkedText.read(pairs, links)
     from headwise.cli.terminal import HEADS, show_heads
     from headwise.progress import Progress
+    from headwise.roles.role_tests import ROLE_FILES
 
     progress = Progress(quiet)
-    place = folder(out)
+    place = results_folder(out, ROLE_FILES)
     loaded = hw.load(model, device, dtype=dtype)
     with progress.bar("roles"):
         found = hw.roles(
@@ -307,6 +308,7 @@ def align(
     MODEL may be the folder of a study: its dev pairs are taken where no text is named."""
     import headwise as hw
     from headwise.progress import Progress
+    from headwise.roles.alignment_heads import ALIGNMENT_FILES
 
     if audio is not None and (text or links):
         raise HeadwiseError("--audio was given, and text as well: give one of them.")
@@ -317,7 +319,7 @@ def align(
     if save is not None:
         written_before(save)  # refuses a folder of another model before the work begins
     progress = Progress(quiet)
-    place = folder(out)
+    place = results_folder(out, ALIGNMENT_FILES)
     loaded = hw.load(model, device, dtype=dtype)
     with progress.bar("alignment heads"):
         found = hw.align(loaded, given, one_layer=one_layer, seed=seed, progress=progress)
@@ -377,6 +379,9 @@ def pairs_of(model: str, text: list[str] | None) -> ParallelText:
     return pairs
 
 
+TRUTH_FILES = ("truth-scores.csv", "truth-heads.csv", "truth-roles.csv", "truth.md")
+
+
 def truth(
     measures: Annotated[
         list[str] | None,
@@ -397,7 +402,6 @@ def truth(
     Builds models whose heads are known, and writes
     truth-scores.csv, truth-heads.csv (the share of heads on the right side of each planted one), truth-roles.csv, and
     the tables as truth.md."""
-    from headwise.heads import write_text
     from headwise.progress import Progress
     from headwise.truth.suite import (
         areas,
@@ -413,7 +417,8 @@ def truth(
 
     if page is not None:
         check_page(page)
-    progress, place = Progress(quiet), folder(out)
+    progress = Progress(quiet)
+    place = results_folder(out, TRUTH_FILES)
     with progress.bar("truth"):
         found = run_suite(range(seeds), measures or ["all"], progress=progress)
     tables = {
@@ -422,14 +427,12 @@ def truth(
         "roles": hits(found.roles),
     }
     made = page_tables(*tables.values())
-    for name, table in tables.items():
-        write_text(place / f"truth-{name}.csv", table.to_csv(index=False, float_format="%.3f"))
-    write_text(place / "truth.md", "\n".join(made.values()))
+    texts = [table.to_csv(index=False, float_format="%.3f") for table in tables.values()]
+    texts.append("\n".join(made.values()))
+    write_results(place, dict(zip(TRUTH_FILES, texts, strict=True)), TRUTH_FILES)
     if page is not None:
         fill_tables(page, made)
     for table in (auroc_table(tables["scores"]), role_table(tables["roles"])):
         progress.say(table.to_string(index=False))
-    progress.say(
-        f"Wrote {', '.join([*(f'truth-{name}.csv' for name in tables), 'truth.md'])} to {place}."
-    )
+    progress.say(f"Wrote {', '.join(TRUTH_FILES)} to {place}.")
     typer.echo(str(place / "truth-scores.csv"))

@@ -5,6 +5,7 @@ The help of an option that is a field of an options class (`headwise.options`) i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 from headwise.data.lines import existing_file, side_files
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
+from headwise.folders import refuse_other_files
 from headwise.model_files import folder_of
 from headwise.options import Search
 
@@ -137,10 +139,17 @@ def study_in(model: str) -> Run | None:
     if not (place / "plan.toml").is_file() or not (place / "model").is_dir():
         return None
     from headwise.progress import Progress
-    from headwise.study import read_plan
+    from headwise.study.ownership import plan_of_study
     from headwise.study.run import Run
 
-    return Run(read_plan(place / "plan.toml"), place, Progress(quiet=True))
+    return Run(plan_of_study(place), place, Progress(quiet=True))
+
+
+def results_folder(out: Path, names: Sequence[str]) -> Path:
+    """The folder for results with these names. Refuses one with files that headwise did not write as results there,
+    before the work begins."""
+    refuse_other_files(out, names)
+    return folder(out)
 
 
 def folder(out: Path) -> Path:

@@ -85,17 +85,20 @@ def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) 
 
 def dev_change(model: Model) -> tuple[float, str] | None:
     """What a model loses on dev, and its difference to the full model in words."""
+    from headwise.qualities import QUALITIES
     from headwise.report.format import interval_text, signed
     from headwise.report.models import bounds, value
 
-    for measure, unit, sign in (
-        ("dev_bleu_difference", "BLEU", -1),
-        ("dev_perplexity_change", "% perplexity", 1),
-        ("dev_accuracy_change", "points of accuracy", -1),
-    ):
-        if (found := value(model, measure)) is not None:
-            words = (signed(found), interval_text(*bounds(model, measure)), f"{unit} on dev")
-            return sign * found, " ".join(word for word in words if word)
+    for quality in QUALITIES:
+        measure = f"dev_{quality.change}"
+        change = value(model, measure)
+        if change is not None:
+            words = (
+                signed(change),
+                interval_text(*bounds(model, measure)),
+                f"{quality.loss} on dev",
+            )
+            return -quality.better * change, " ".join(word for word in words if word)
     return None
 
 

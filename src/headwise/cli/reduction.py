@@ -25,6 +25,7 @@ from headwise.cli.arguments import (
     folder,
     known,
     read_text,
+    results_folder,
     study_in,
     text_spec,
 )
@@ -33,6 +34,7 @@ from headwise.cli.studies import run_plan, say_cost, where_it_runs
 from headwise.devices import memory_line
 from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
+from headwise.folders import refuse_used
 from headwise.options import (
     FULL_LENGTH,
     METHODS,
@@ -219,6 +221,7 @@ def prune_without_loss(
     from headwise.cli.terminal import show_kept
     from headwise.progress import Progress
 
+    refuse_used(out)
     progress = Progress(quiet)
     model = hw.load(name, device, dtype=dtype)
     text = model.task.read(texts["train"])
@@ -264,13 +267,14 @@ def evaluate(
     of a study: without a text, its test text is taken, or else its dev text."""
     import headwise as hw
     from headwise.cli.terminal import show_quality
+    from headwise.evaluation.quality import QUALITY_FILE
     from headwise.progress import Progress
 
     search = given_fields(context, EVALUATE_OPTIONS, fields).get("search", {})
     options = validated(Search, search, "evaluate")
     check_text(models[0], text)
     progress = Progress(quiet)
-    place = folder(out)
+    place = results_folder(out, [QUALITY_FILE])
     with progress.bar("evaluate"):
         loaded = [hw.load(name, device, dtype=dtype) for name in models]
         given = read_text(loaded[0], models[0], text, "test")
@@ -310,6 +314,8 @@ def export(
         raise HeadwiseError(f"No engine was named: give --to with {NAMES}, or ask with --list.")
     if to is not None and to not in engine:
         raise HeadwiseError(engine.unknown(to))
+    if out is not None:
+        refuse_used(out)
     loaded = hw.load(model)
     if list_ or to is None:
         for line in engine_lines(loaded):
@@ -368,6 +374,8 @@ def push(
         raise HeadwiseError(
             f"--out {out} was given without --dry-run: nothing is written where files are sent."
         )
+    if out is not None:
+        refuse_used(out)
     upload = prepare(model, repo, export or (), base_model, public)
     if not quiet or not yes or dry_run:
         typer.echo(str(upload))

@@ -178,6 +178,11 @@ def decode(
         do_sample=False,
         bad_words_ids=unknown,
         early_stopping=False,
+        # What a generation configuration may say otherwise: it would go before the length, or give other rows.
+        max_new_tokens=None,
+        min_new_tokens=None,
+        num_return_sequences=1,
+        return_dict_in_generate=False,
     )
     return written
 

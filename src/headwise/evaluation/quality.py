@@ -15,13 +15,14 @@ from headwise.decoding.translator import speeds, translate
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.evaluation.answers import Losses
-from headwise.heads import write_text
+from headwise.folders import write_results
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, part, shown
 from headwise.tasks import AnyText
 
 COLUMNS = ("model", "measure", "value", "low", "high", "made")
+QUALITY_FILE = "quality.csv"
 SENTENCES = 100  # that decoding speed is measured on
 TOKENS = 16  # that every model writes for each of them
 ROUNDS = 3
@@ -57,10 +58,11 @@ class Quality:
         return float(rows.value.iloc[0])
 
     def save(self, folder: str | Path) -> Path:
-        """Write quality.csv into a folder. Returns its path."""
-        place = Path(folder) / "quality.csv"
-        write_text(place, self.table.to_csv(index=False, float_format="%.6g"))
-        return place
+        """Write quality.csv into a folder. Returns its path. Raises HeadwiseError for a folder with files that headwise
+        did not write there."""
+        table = self.table.to_csv(index=False, float_format="%.6g")
+        (path,) = write_results(Path(folder), {QUALITY_FILE: table}, [QUALITY_FILE])
+        return path
 
 
 def evaluate(
@@ -168,9 +170,17 @@ def loss_rows(
 ) -> list[Row]:
     """Rows for models that predict words of one-sided text, or the class of a text."""
     measured: list[Losses] = []
+    read: list[Any] = []
     for done, model in enumerate(models):
         share = part(progress, done / len(models), (done + 1) / len(models))
-        measured.append(Losses.measure(model.task.quality_batches(text, share), []))
+        batches = model.task.quality_batches(text, share)
+        read.append(batches.data.rows)
+        measured.append(Losses.measure(batches, []))
+        if not np.array_equal(np.unique(read[-1]), np.unique(read[0])):
+            raise HeadwiseError(
+                f"{names[done]} reads other sentences of the text than {names[0]}, because texts that are too long for "
+                "one of them are left out: shorten the text, or evaluate them apart."
+            )
         if not np.array_equal(measured[-1].tokens, measured[0].tokens):
             raise HeadwiseError(
                 f"{names[done]} reads the text as other tokens than {names[0]}, so their perplexities do not compare: "

@@ -166,6 +166,11 @@ def ablate(
     with evaluating(model), torch.no_grad():
         means = mean_outputs(model, discovery, batches) if "ablation.mean" in measures else {}
         collected = {name: SentenceSums(discovery.heads) for name in measures}
+        if "ablation.example" in collected:
+            collected["ablation.example"].why_empty = (
+                "it takes the output for another sentence of the batch, but each is alone in its batch; give batches of "
+                "several sentences"
+            )
         for batch in recordings(model, discovery, batches):
             for name, sums in collected.items():
                 counts = batch.asked

@@ -95,7 +95,8 @@ def slopes(
         gates = [torch.full_like(total, number / steps, requires_grad=True) for number in numbers]
         trials = [{site: partial(faded, gate=gate)} for gate in gates]
         lost = losses(model, discovery, batch, trials, tokens)
-        total += torch.stack(torch.autograd.grad(lost.sum(), gates)).sum(0)
+        if lost.requires_grad:  # else no output of the layer reaches the loss
+            total += torch.stack(torch.autograd.grad(lost.sum(), gates)).sum(0)
     return total
 
 

@@ -24,7 +24,8 @@ import pandas as pd
 from headwise.data.text import LabelledText, ParallelText, Text
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask, save_table
+from headwise.folders import write_results
+from headwise.heads import Head, HeadMask, table_files
 from headwise.importance.ablation import removal_losses
 from headwise.importance.measures import INTERACTIONS
 from headwise.importance.passes import importance_values
@@ -34,6 +35,7 @@ from headwise.progress import Report, part, shown, silent
 from headwise.statistics import bootstrap, interval, largest_t_p
 from headwise.tasks import AnyText
 
+PAIR_FILES = ("interactions.csv", "interactions.json")
 PAIRS = 20  # that are measured
 LEAST = 20  # sentences
 SCREEN = 12  # sentences that all pairs are tried on
@@ -65,10 +67,12 @@ class Interactions:
         return html
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write interactions.csv and interactions.json into a folder. Returns their paths."""
-        place = Path(folder) / "interactions.csv"
-        save_table(self.table, self.signature, place)
-        return [place, place.with_suffix(".json")]
+        """Write interactions.csv and interactions.json into a folder, as `Scores.save`. Returns their paths."""
+        return write_results(Path(folder), self.files(), PAIR_FILES)
+
+    def files(self) -> dict[str, str]:
+        """What `save` writes, by name."""
+        return table_files(self.table, self.signature, "interactions")
 
 
 def interactions(

@@ -12,8 +12,9 @@ import torch
 
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
+from headwise.folders import write_results
 from headwise.grid import HeadGrid
-from headwise.heads import Head, HeadMap, read_table, save_table, score_table, write_text
+from headwise.heads import Head, HeadMap, read_table, score_table, table_files
 from headwise.importance.faithfulness import RANDOM_ORDERS, check_faithfulness, faithfulness
 from headwise.importance.measures import measure, resolve_measures
 from headwise.importance.passes import Measurement, run_passes, usual_measures
@@ -77,6 +78,14 @@ def score(
 
 
 LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
+SCORE_FILES = (
+    "heads.csv",
+    "heads.json",
+    "lrp.csv",
+    "untrained.csv",
+    "faithfulness.csv",
+    "curves.csv",
+)
 TABLES = {"controls": "untrained.csv", "faithfulness": "faithfulness.csv", "curves": "curves.csv"}
 MOST_SHOWN = 8  # measures in a notebook's picture
 
@@ -138,19 +147,19 @@ class Scores:
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write heads.csv and heads.json and, where they were asked for, lrp.csv, untrained.csv, faithfulness.csv and
-        curves.csv, instead of those that were there. Returns the paths."""
-        place = Path(folder)
-        save_table(self.table, self.signature, place / "heads.csv")
-        paths = [place / "heads.csv", place / "heads.json"]
+        curves.csv, instead of those of earlier scores. Returns the paths. Raises HeadwiseError for a folder with files
+        that headwise did not write there."""
+        return write_results(Path(folder), self.files(), SCORE_FILES)
+
+    def files(self) -> dict[str, str]:
+        """What `save` writes, by name."""
+        contents = table_files(self.table, self.signature, "heads")
         tables = {file: getattr(self, name) for name, file in TABLES.items()}
         tables["lrp.csv"] = relevance_table(self.relevance) if self.relevance else None
         for file, table in tables.items():
-            if table is None:
-                (place / file).unlink(missing_ok=True)
-            else:
-                write_text(place / file, table.to_csv(index=False, float_format="%.6g"))
-                paths.append(place / file)
-        return paths
+            if table is not None:
+                contents[file] = table.to_csv(index=False, float_format="%.6g")
+        return contents
 
     @classmethod
     def read(cls, folder: str | Path, heads: HeadMap | None = None) -> Scores:

@@ -47,9 +47,15 @@ class SentenceSums:
     scale: converts the values of a layer (… x heads in and out), those of every resample too.
     """
 
-    def __init__(self, heads: HeadMap, scale: Scale | None = None) -> None:
+    def __init__(
+        self,
+        heads: HeadMap,
+        scale: Scale | None = None,
+        why_empty: str = "the text is too short",
+    ) -> None:
         self.heads = heads
         self.scale = scale
+        self.why_empty = why_empty
         self.parts: dict[Site, list[Sums]] = {site: [] for site in heads.sites}
 
     def add(self, site: Site, sums: Tensor, counts: Tensor) -> None:
@@ -83,7 +89,7 @@ class SentenceSums:
         sums, counts = self.whole(site)
         if not counts.any():
             raise HeadwiseError(
-                f"No token of the text counts for '{measure}' in {site}: the text is too short."
+                f"No token of the text counts for '{measure}' in {site}: {self.why_empty}."
             )
         return sums[counts > 0], counts[counts > 0]
 
@@ -92,7 +98,7 @@ class SentenceSums:
 
     def fold(self, which: int) -> SentenceSums:
         """Every second sentence of the text: the even ones (0) or the odd ones (1)."""
-        other = SentenceSums(self.heads, self.scale)
+        other = SentenceSums(self.heads, self.scale, self.why_empty)
         for site in self.heads.sites:
             sums, counts = self.whole(site)
             other.parts[site] = [(sums[which::2], counts[which::2])]

@@ -15,6 +15,7 @@ from headwise.attention import device_of
 from headwise.attention.offload import refuse_offloaded
 from headwise.data.text import LabelledText, ParallelText, Text
 from headwise.errors import HeadwiseError
+from headwise.generators import drawing_from
 from headwise.heads import describe
 from headwise.importance.measures import measure, resolve_measures
 from headwise.importance.passes import run_passes
@@ -40,8 +41,7 @@ def untrained(model: Model, seed: int = 0) -> Model:
     refuse_offloaded(model.hf, "An untrained control")
     config: Any = copy.deepcopy(model.hf.config)
     config.headwise_layout = None
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with drawing_from(seed):
         hf = drop_unused(type(model.hf)._from_config(config, dtype=torch.float32))
     # of heads that are not seen, and caches that grow: as in the model
     with warnings.catch_warnings(action="ignore"):

@@ -13,7 +13,7 @@ from headwise.heads import Head
 from headwise.lab.sentence import LONGEST, SHORTEST
 from headwise.model_files import folder_of
 from headwise.report.format import measure_name
-from headwise.report.head_details import closed_of
+from headwise.report.gate_history import closing_steps
 from headwise.report.models import value
 from headwise.report.run_folder import FinishedRun, read_run
 
@@ -83,7 +83,7 @@ def roles_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
 def pruned_models(run: FinishedRun) -> list[dict[str, Any]]:
     """The pruned models of the run, with the heads that each kept."""
     rows = {model["setting"]: model for model in run.pruned}
-    closed = closed_of(run)
+    closed = closing_steps(run)
     models = []
     for setting, mask in run.layouts.items():
         if setting not in rows:

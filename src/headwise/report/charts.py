@@ -11,16 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import vl_convert
 
-from headwise.files import below
 from headwise.grid import HeadGrid
-from headwise.heads import write_bytes, write_text
 from headwise.theme import FONT, LIGHT, STATUS, Palette, ranges
 
 VEGA_LITE = "v6.4"
@@ -442,12 +439,12 @@ class Figure:
         }
         return specification(SCHEMA | together)
 
-    def save(self, folder: Path) -> None:
-        """Write `NAME.png` and `NAME.svg`, each either whole or not at all."""
+    def files(self) -> dict[str, str | bytes]:
+        """What `NAME.svg` and `NAME.png` hold, by these names."""
         config = vega_config(LIGHT)
         svg = vl_convert.vegalite_to_svg(self.specification(), vl_version=VEGA_LITE, config=config)
-        write_text(below(folder, f"{self.name}.svg"), svg)
-        write_bytes(below(folder, f"{self.name}.png"), vl_convert.svg_to_png(svg, scale=SHARPNESS))
+        png = vl_convert.svg_to_png(svg, scale=SHARPNESS)
+        return {f"{self.name}.svg": svg, f"{self.name}.png": png}
 
 
 class HeadChart:

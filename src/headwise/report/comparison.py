@@ -16,9 +16,10 @@ import pandas as pd
 from headwise.errors import HeadwiseError
 from headwise.grid import HeadGrid, Scale
 from headwise.heads import KINDS, Head, HeadMap
-from headwise.report import charts, head_details, models, summary
+from headwise.report import charts, models, summary
 from headwise.report.after_pruning import head_roles, rank, scatter, score_text, tested_rows
 from headwise.report.charts import Figure, HeadChart, Panel, tips
+from headwise.report.every_head import every_head_content, heads_of_run
 from headwise.report.format import (
     HEADS_OF_KIND,
     KIND_NAMES,
@@ -30,10 +31,9 @@ from headwise.report.format import (
     number,
     signed,
 )
-from headwise.report.head_details import heads_of_run
 from headwise.report.kept_heads import by_layer
 from headwise.report.page import Columns, section, table
-from headwise.report.run_folder import FinishedRun, read_run
+from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, read_run
 from headwise.report.run_grid import pairs_figure
 from headwise.report.score_maps import drawn_measures, scaled
 from headwise.report.summary import plan_of_run
@@ -332,13 +332,13 @@ def paired_scores(found: Comparison, measure: str) -> pd.DataFrame:
         if run.heads is not None:
             parts.append(run.heads[run.heads["measure"] == measure])
 
-    one, other = (part.dropna(subset=["value"])[[*head_details.HEAD, "value"]] for part in parts)
-    both = one.merge(other, on=head_details.HEAD).rename(
+    one, other = (part.dropna(subset=["value"])[[*HEAD_COLUMNS, "value"]] for part in parts)
+    both = one.merge(other, on=HEAD_COLUMNS).rename(
         columns={"value_x": "before", "value_y": "after"}
     )
     paired = set(found.heads)
     return both[
-        [Head(*row) in paired for row in both[head_details.HEAD].itertuples(index=False, name=None)]
+        [Head(*row) in paired for row in both[HEAD_COLUMNS].itertuples(index=False, name=None)]
     ]
 
 
@@ -502,7 +502,7 @@ def build_cost(found: Comparison) -> dict[str, Any] | None:
 )
 def build_heads(found: Comparison) -> dict[str, Any] | None:
     """Every head that can be paired, with what both runs say of it."""
-    return head_details.content(found.runs, found.heads) if found.heads else None
+    return every_head_content(found.runs, found.heads) if found.heads else None
 
 
 WHICH = ("both", "neither", "only A", "only B")

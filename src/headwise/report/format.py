@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from headwise.heads import KINDS, Kind
 from headwise.importance.measures import facts
+from headwise.qualities import NO_BREAK
 
 KIND_NAMES = {
     "encoder-self": "encoder self-attention",
@@ -18,7 +19,6 @@ HEADS_OF_KIND = {
     "decoder-self": "decoder heads",
     "cross": "cross-attention heads",
 }
-NO_BREAK = "\u202f"
 NONE = "–"
 
 

@@ -18,6 +18,7 @@ import vl_convert
 from PIL import Image
 
 from headwise.errors import HeadwiseError
+from headwise.folders import refuse_other_pages, write_pages
 from headwise.grid import GAP, HeadGrid, Scale, svg_text
 from headwise.heads import KINDS, Head, HeadMap, write_bytes
 from headwise.report import charts, models
@@ -151,6 +152,15 @@ def gate_histories(run: FinishedRun) -> list[GateHistory]:
             )
         )
     return found
+
+
+def closing_steps(run: FinishedRun) -> Mapping[str, Mapping[Head, int | None]]:
+    """By the setting of each model with gates and by head: the step from which its gate is shut for
+    good; None for a gate that stayed open."""
+    steps: dict[str, Mapping[Head, int | None]] = {}
+    for history in gate_histories(run):
+        steps[history.model["setting"]] = dict(zip(history.heads, history.closed_at, strict=True))
+    return steps
 
 
 def frame_steps(shown: list[GateHistory]) -> list[int]:
@@ -381,13 +391,22 @@ def write_animation(run: Path, path: Path) -> Path:
         raise HeadwiseError(
             f"The animation cannot be written to {path}: name a file that ends in .gif or .mp4."
         )
+    in_run = path.absolute().parent == run.absolute()
+    if in_run:
+        refuse_other_pages(run, [path.name])
+    elif path.exists():
+        raise HeadwiseError(f"{path} is there already: name a new file with --out.")
     found = read_run(run)
     shown = gate_histories(found)
     if not shown:
         raise HeadwiseError(
             f"There is no animation of {run}: no gates were trained there (gates/*.csv). Prune with gates first."
         )
-    write_bytes(path, writers[path.suffix.lower()](_pictures(shown, frame_steps(shown))))
+    content = writers[path.suffix.lower()](_pictures(shown, frame_steps(shown)))
+    if in_run:
+        write_pages(run, {path.name: content}, [path.name])
+    else:
+        write_bytes(path, content)
     return path
 
 

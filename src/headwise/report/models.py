@@ -7,18 +7,16 @@ for each measure three columns: `bleu`, `bleu.low`, `bleu.high`. A grid has the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from headwise.errors import HeadwiseError
 from headwise.pruning.controls import control_facts
+from headwise.qualities import ACCURACY, BLEU, PERPLEXITY, QualityMeasure
 from headwise.report.format import (
     HEADS_OF_KIND,
-    NO_BREAK,
     interval_text,
     kinds_among,
     measure_name,
@@ -59,51 +57,6 @@ RANDOM_LINE = "random orders"
 TUNED = "_to_fine-tuned"  # the ending of a measure that compares with equal further training
 P = "p_value"
 P_TUNED = f"p_value{TUNED}"
-
-
-@dataclass(frozen=True)
-class ComparedQuality:
-    """What models are compared by. change: the measure of a difference to the full model; with an ending, to another.
-
-    unit: that of a change, which is in % of a perplexity; better: the sign of a change for the better; loss: what a
-    model may lose, in words.
-    """
-
-    measure: str
-    name: str
-    change: str
-    unit: str
-    better: int
-    loss: str
-
-    @property
-    def relative(self) -> bool:
-        """Whether a change is in % of the quality itself."""
-        return self.unit.endswith("%")
-
-    def moved(self, base: float, change: float) -> float:
-        """The quality that is a change away from `base`."""
-        return base * (1 + change / 100) if self.relative else base + change
-
-    def change_of(self, before: float, after: float) -> float:
-        """The change from one quality to another; no number where a perplexity starts at 0."""
-        if not self.relative:
-            return after - before
-        return 100 * (after / before - 1) if before else math.nan
-
-    @property
-    def in_unit(self) -> str:
-        """What the title of a column of changes ends with."""
-        return f", in {self.unit.strip(NO_BREAK)}" if self.unit else ""
-
-
-BLEU = ComparedQuality("bleu", "BLEU", "bleu_difference", "", 1, "BLEU")
-PERPLEXITY = ComparedQuality(
-    "perplexity", "perplexity", "perplexity_change", f"{NO_BREAK}%", -1, "% of perplexity"
-)
-ACCURACY = ComparedQuality(
-    "accuracy", "accuracy", "accuracy_change", f"{NO_BREAK}points", 1, "points of accuracy"
-)
 
 
 def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
@@ -282,7 +235,7 @@ def verdict(model: Model | None, measure: str, p: str = "") -> str:
     return "better" if (low > 0) != (PERPLEXITY.change in measure) else "worse"
 
 
-def quality(frame: pd.DataFrame) -> ComparedQuality:
+def quality(frame: pd.DataFrame) -> QualityMeasure:
     """What models are compared by: that of their task."""
     for quality in (PERPLEXITY, ACCURACY):
         if f"dev_{quality.measure}" in frame and "dev_bleu" not in frame:

@@ -19,7 +19,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from headwise.declarations import Declaration, Declarations
-from headwise.heads import write_text
 from headwise.report.charts import VEGA_LITE, Figure, vega_config
 from headwise.report.format import NONE
 from headwise.theme import COLOURS, DARK, FONT, LIGHT, Palette
@@ -29,9 +28,9 @@ from headwise.theme import COLOURS, DARK, FONT, LIGHT, Palette
 class Section(Declaration):
     """A section of a page, declared by `@section(NAME, …)` on the function that collects its content.
 
-    The function takes a Run (a Grid, a Comparison) and returns what the template `templates/NAME.html.j2` needs; None
-    leaves the section out. A section of another package or of a script has no template: its figures, tables and
-    sentences are shown in their order.
+    The function takes a FinishedRun (a Grid, a Comparison) and returns what the template
+    `templates/NAME.html.j2` needs; None leaves the section out. A section of another package or of a
+    script has no template: its figures, tables and sentences are shown in their order.
 
     menu: its name in the page's menu. heading: without one, the template has its own. question: what it answers, for
     the documentation. page: the page it is on: `run`, `grid` or `comparison`. order: its place there. files: what it is
@@ -84,13 +83,15 @@ def table(
     badge: Callable[[Any], str] = lambda _: "",
     code: Callable[[Any], str] = lambda _: "",
 ) -> Table | None:
-    """A row an item, a column a function of it: an empty text is an empty cell. Columns of empty cells are
-    left out, but for the first; None without rows.
+    """A table with one row for each item. columns: the title of each, and the function that writes
+    its cell for an item; an empty text is an empty cell.
+
+    A column of empty cells is left out, except the first. None where there are no items.
     """
-    known = list(items)
+    row_items = list(items)
     cells = {}
     for title, write in columns.items():
-        cells[title] = [write(item) or NONE for item in known]
+        cells[title] = [write(item) or NONE for item in row_items]
 
     used = []
     for i, title in enumerate(cells):
@@ -98,7 +99,7 @@ def table(
             used.append(title)
 
     rows = []
-    for i, item in enumerate(known):
+    for i, item in enumerate(row_items):
         rows.append(Row([cells[title][i] for title in used], badge(item), code(item)))
     return Table(label, used, rows) if rows else None
 
@@ -131,22 +132,24 @@ class Subject(Protocol):
     def name(self) -> str: ...
 
 
-def write_page(subject: Subject, out: Path) -> Path:
-    """Write `report.html` and `figures/*.png|svg` into a folder; returns the path of the page.
+PAGE_FILES = ("report.html", "figures/")
 
-    A section without data (pruning, translations) says so or is left out. Raises HeadwiseError when the page cannot be
-    written.
+
+def page_files(subject: Subject) -> dict[str, str | bytes]:
+    """What `figures/*.png|svg` and `report.html` hold, by name; the page comes last.
+
+    A section without data (pruning, translations) says so or is left out.
     """
     content = collect(subject)
-    page = out / "report.html"
+    files: dict[str, str | bytes] = {}
     with ThreadPoolExecutor() as threads:  # drawing leaves Python to the other threads
-        drawn = threads.map(
-            lambda figure: figure.save(out / "figures"), figures_in(list(content.values()))
-        )
+        drawn = threads.map(Figure.files, figures_in(list(content.values())))
         text = render(subject, content)
-        list(drawn)  # raises what drawing raised
-    write_text(page, text)
-    return page
+        for pictures in drawn:  # raises what drawing raised
+            for name, picture in pictures.items():
+                files[f"figures/{name}"] = picture
+    files["report.html"] = text
+    return files
 
 
 def collect(subject: Subject) -> dict[str, dict[str, Any]]:

@@ -12,10 +12,11 @@ from typing import Any
 import pandas as pd
 
 from headwise.pruning.controls import control_facts
+from headwise.qualities import QualityMeasure
 from headwise.report import charts, models
 from headwise.report.charts import PHONE, Figure, Panel, Spec, axis, tips
 from headwise.report.format import NONE, capital
-from headwise.report.models import RANDOM_LINE, ComparedQuality, Model, P, value
+from headwise.report.models import RANDOM_LINE, Model, P, value
 
 PARTS = {"": "test", "dev_": "dev (where the model is chosen)"}
 TEXTS = {"": "test", "dev_": "dev"}
@@ -106,7 +107,7 @@ def _quality_figure(
 
 
 def _points(
-    own: pd.DataFrame, full: Model | None, quality: ComparedQuality, part: str
+    own: pd.DataFrame, full: Model | None, quality: QualityMeasure, part: str
 ) -> pd.DataFrame:
     """A point for every model: its quality, the interval of its difference around it, and where it is drawn."""
     total = int(own["total"].iloc[0])
@@ -131,7 +132,7 @@ def _points(
     return table if table.empty else table.assign(total=total, x=_mark_places(table, total))
 
 
-def _point(model: Model, full: Model | None, quality: ComparedQuality, part: str) -> dict[str, Any]:
+def _point(model: Model, full: Model | None, quality: QualityMeasure, part: str) -> dict[str, Any]:
     """One model; low and high are the interval of its difference, drawn from the full model's quality."""
     base = value(full, part + quality.measure)
     (low, high) = models.bounds(model, part + quality.change)
@@ -150,7 +151,7 @@ def _point(model: Model, full: Model | None, quality: ComparedQuality, part: str
 
 
 def _line_points(
-    line: pd.DataFrame, full: Model | None, quality: ComparedQuality, part: str
+    line: pd.DataFrame, full: Model | None, quality: QualityMeasure, part: str
 ) -> list[dict[str, Any]]:
     """The points of a line; for random orders the mean and the range for every number of heads left."""
     points: list[dict[str, Any]] = []
@@ -191,7 +192,7 @@ def _mark_places(table: pd.DataFrame, total: int) -> list[float]:
 
 
 def _levels(
-    own: pd.DataFrame, full: Model | None, quality: ComparedQuality, limit: Any, part: str
+    own: pd.DataFrame, full: Model | None, quality: QualityMeasure, limit: Any, part: str
 ) -> pd.DataFrame:
     """The lines across a panel: the full model, the fine-tuned one, and on dev the loss that is allowed."""
     base = value(full, part + quality.measure)
@@ -206,7 +207,7 @@ def _levels(
 
 
 def _span(
-    points: pd.DataFrame, levels: pd.DataFrame, quality: ComparedQuality
+    points: pd.DataFrame, levels: pd.DataFrame, quality: QualityMeasure
 ) -> tuple[float, float]:
     """The lowest and the highest number that a panel must show: gates and controls whole, other curves cut."""
     shown = points
@@ -239,7 +240,7 @@ def _quality_panel(
     points: pd.DataFrame,
     levels: pd.DataFrame,
     domain: list[float],
-    quality: ComparedQuality,
+    quality: QualityMeasure,
     part: str,
     seeds: pd.DataFrame,
 ) -> Spec:
@@ -296,7 +297,7 @@ def _quality_panel(
     )
 
 
-def _tip(quality: ComparedQuality) -> list[Spec]:
+def _tip(quality: QualityMeasure) -> list[Spec]:
     return tips(
         "model:N", "kept:Q|heads", f"value:Q|{quality.name}|.2f", "text:N|to the full model"
     )
@@ -325,7 +326,7 @@ def _level_marks(levels: pd.DataFrame, y: Spec) -> list[Spec]:
 def _seed_points(
     seeds: pd.DataFrame,
     full: Model | None,
-    quality: ComparedQuality,
+    quality: QualityMeasure,
     kinds: tuple[str, ...],
     part: str,
 ) -> pd.DataFrame:
@@ -431,7 +432,7 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
 
 
 def _removal_points(
-    full: Model | None, lines: list[tuple[str, pd.DataFrame]], quality: ComparedQuality, part: str
+    full: Model | None, lines: list[tuple[str, pd.DataFrame]], quality: QualityMeasure, part: str
 ) -> pd.DataFrame:
     """The points of a panel: every line starts at the full model; `removed` is the share removed in per cent."""
     base = value(full, part + quality.measure)
@@ -458,7 +459,7 @@ def _removal_points(
     return pd.DataFrame([one for one in found if one["value"] is not None])
 
 
-def _greedy_panel(points: pd.DataFrame, title: str, quality: ComparedQuality, part: str) -> Panel:
+def _greedy_panel(points: pd.DataFrame, title: str, quality: QualityMeasure, part: str) -> Panel:
     x = axis("removed:Q", "heads removed (%)", domain=[0, 100], grid=False)
     scale: dict[str, Any] = {"type": "log", "nice": False} if quality.relative else {"zero": False}
     y = axis("value:Q", f"{quality.name} on {TEXTS[part]}", **scale)
@@ -472,7 +473,7 @@ def _greedy_panel(points: pd.DataFrame, title: str, quality: ComparedQuality, pa
 
 
 def pairs_panel(
-    points: pd.DataFrame, data: list[str], title: str, quality: ComparedQuality, text: str
+    points: pd.DataFrame, data: list[str], title: str, quality: QualityMeasure, text: str
 ) -> Panel:
     """The difference to the full model against the share of heads kept, a line and shape a language pair (or run)."""
     ink = charts.categories("data:N", data, orient="bottom")
@@ -494,7 +495,7 @@ def pairs_panel(
 
 
 def pair_points(
-    data: str, line: pd.DataFrame, quality: ComparedQuality, part: str
+    data: str, line: pd.DataFrame, quality: QualityMeasure, part: str
 ) -> list[dict[str, Any]]:
     """The points of one language pair (the mean over its seeds) or run: a model each."""
     change = part + quality.change

@@ -21,7 +21,7 @@ from headwise.report.role_charts import (
     offsets,
     rare_tokens,
 )
-from headwise.report.run_folder import FinishedRun, RolesFolder
+from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
 from headwise.roles.label import RATE, effect_sizes
 from headwise.roles.role import (
     NO_ROLE,
@@ -36,7 +36,6 @@ from headwise.roles.role import (
 )
 
 PAPER = Path(__file__).parent / "papers" / "voita2019_roles.csv"  # figures 1c, 2b and 2d
-HEAD = ["kind", "layer", "head"]
 
 
 def paper_syntax() -> list[str]:
@@ -88,7 +87,7 @@ def _by_sort(roles: pd.DataFrame) -> pd.DataFrame:
     """The roles with the sort of each, the best of each head and sort first."""
     sorts = roles.assign(sort=[category(measure) for measure in roles["measure"]])
     return sorts.sort_values("value", ascending=False, kind="stable").drop_duplicates(
-        [*HEAD, "sort"]
+        [*HEAD_COLUMNS, "sort"]
     )
 
 
@@ -101,7 +100,7 @@ def role_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
         total = len(of_kind(run.roles.labels, kind))
         counts = _by_sort(roles)["sort"].value_counts()
         sorts = " · ".join(f"{sort} {count}" for sort, count in counts.items())
-        text = f"{len(roles[HEAD].drop_duplicates())} of {total} have a role that two halves of the text confirm"
+        text = f"{len(roles[HEAD_COLUMNS].drop_duplicates())} of {total} have a role that two halves of the text confirm"
         facts.append((capital(HEADS_OF_KIND[kind]), f"{text}{f': {sorts}' if sorts else ''}", ""))
     return facts
 
@@ -112,7 +111,7 @@ def _groups(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]]]]:
     for kind in kinds_of(found):
         roles = of_kind(found.roles, kind)
         total = len(of_kind(found.labels, kind))
-        count = len(roles[HEAD].drop_duplicates())
+        count = len(roles[HEAD_COLUMNS].drop_duplicates())
         facts = [("With a role", f"{count} of {total} ({percent(count / total)})", "")]
         by_sort = _by_sort(roles)
         for sort in by_sort["sort"].value_counts().index:
@@ -170,7 +169,7 @@ def claims(found: RolesFolder) -> Table | None:
         ("a head for the token after", "positional.1" in have),
         *((f"a head along {rel}", bool(there)) for rel, there in along.items()),
         ("a head for rare tokens in the first layer", bool(rare)),
-        ("no known role in most heads", 2 * len(roles[HEAD].drop_duplicates()) < total),
+        ("no known role in most heads", 2 * len(roles[HEAD_COLUMNS].drop_duplicates()) < total),
     ]
     columns: Columns = {
         "Voita et al. (2019), encoder": lambda row: row[0],
@@ -219,7 +218,7 @@ def syntax_table(found: RolesFolder) -> Table | None:
     for measure, part in scores:
         best[measure] = part.sort_values("value").iloc[-1]
 
-    held = set(found.roles[[*HEAD, "measure"]].itertuples(index=False, name=None))
+    held = set(found.roles[[*HEAD_COLUMNS, "measure"]].itertuples(index=False, name=None))
     others = found.roles[found.roles["measure"].isin(set(best) - set(paper_syntax()))]
     gain = (
         (others["value"] - others["baseline"])
@@ -229,7 +228,7 @@ def syntax_table(found: RolesFolder) -> Table | None:
     )
 
     def is_role(row: Any) -> bool:
-        return (*(row[name] for name in HEAD), row["measure"]) in held
+        return (*(row[name] for name in HEAD_COLUMNS), row["measure"]) in held
 
     untrained, words, order = (
         best_untrained(found),
@@ -241,12 +240,12 @@ def syntax_table(found: RolesFolder) -> Table | None:
         return "" if best is None else f"{best[0]:.2f}\n{best[1]:.2f} to {best[2]:.2f}"
 
     def changed(scores: Mapping[tuple[Any, ...], float], row: Any) -> str:
-        value = scores.get((*(row[name] for name in HEAD), row["measure"]))
+        value = scores.get((*(row[name] for name in HEAD_COLUMNS), row["measure"]))
         return "" if value is None else f"{value:.2f}"
 
     columns: Columns = {
         "relation": lambda row: display_name(row["measure"]),
-        "best head": lambda row: "/".join(str(row[name]) for name in HEAD),
+        "best head": lambda row: "/".join(str(row[name]) for name in HEAD_COLUMNS),
         "score": lambda row: (
             f"{row['value']:.2f}"
             + ("" if pd.isna(row["low"]) else f"\n[{row['low']:.2f}, {row['high']:.2f}]")
@@ -304,7 +303,7 @@ def share_table(found: RolesFolder) -> Table | None:
         total = count * len(of_kind(found.labels, kind))
         have = of_kind(held, kind)
         names = have if sort == NO_ROLE else have[have["sort"] == sort]
-        heads = len(names[["control", *HEAD]].drop_duplicates())
+        heads = len(names[["control", *HEAD_COLUMNS]].drop_duplicates())
         return percent((total - heads if sort == NO_ROLE else heads) / total)
 
     columns: Columns = {
@@ -359,7 +358,7 @@ def controls_table(found: RolesFolder) -> Table | None:
 
     def have(rows: pd.DataFrame, sort: str = "") -> str:
         held = rows[rows["measure"].map(category) == sort] if sort else rows
-        return str(len(held[HEAD].drop_duplicates()))
+        return str(len(held[HEAD_COLUMNS].drop_duplicates()))
 
     text: Columns = {
         "tested": lambda row: row[0],

@@ -12,12 +12,14 @@ from typing import Any, ClassVar, TypeVar
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.files import below, checked_name, damaged, is_inside
+from headwise.files import below, checked_name, damaged, is_inside, read_with_checksum
 from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
 from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS
+from headwise.qualities import QualityMeasure
 from headwise.report import models
-from headwise.report.models import ComparedQuality, Model
+from headwise.report.models import Model
 
+HEAD_COLUMNS = ["kind", "layer", "head"]  # those that say which head a row is about
 LOG = ("step", "epoch", "measure", "value")
 GATES = ("step", "kind", "layer", "head", "p_open")
 LRP = ("measure", "mode", "what", "value")
@@ -151,7 +153,7 @@ class FinishedRun:
         return models.text_prefix(self.models)
 
     @property
-    def quality(self) -> ComparedQuality:
+    def quality(self) -> QualityMeasure:
         """What its models are compared by."""
         return models.quality(self.models)
 
@@ -239,16 +241,19 @@ NOT_READ = (
 
 def refuse_damaged(folder: Path) -> None:
     """Raise HeadwiseError where a table that is read is missing or not as the study wrote it, as its records say."""
-    for record in sorted((folder / ".steps").glob("*.json")):
-        files = read_json(record, dict).get("files")
-        if not isinstance(files, dict) or not all(map(is_inside, files)):
-            continue
-        read = {}
-        for name, facts in files.items():
-            if not name.startswith(NOT_READ):
-                read[name] = facts
-
-        if wrong := damaged(folder, read):
+    for path in sorted((folder / ".steps").glob("*.json")):
+        record = read_with_checksum(path)
+        files = record.get("files", {})
+        wrong = []
+        if not record or not isinstance(files, dict) or not all(map(is_inside, files)):
+            wrong.append(f".steps/{path.name} has changed")
+        else:
+            read = {}
+            for name, facts in files.items():
+                if not name.startswith(NOT_READ):
+                    read[name] = facts
+            wrong += damaged(folder, read)
+        if wrong:
             raise HeadwiseError(
                 f"{folder} is damaged: {'; '.join(wrong[:3])}. Run the same study again to heal it."
             )

@@ -23,7 +23,7 @@ from headwise.report.format import NONE, capital, listed
 from headwise.report.models import P_TUNED, RANDOM, TUNED, Model
 from headwise.report.page import Columns, Table, section, table
 from headwise.report.quality_curves import pair_points, pairs_panel, quality_figures
-from headwise.report.run_folder import read_json, read_models, read_optional_table
+from headwise.report.run_folder import read_json, read_models, read_optional_table, refuse_damaged
 
 ACROSS = ("data", "setting", "measure", "value", "low", "high")
 ENDINGS = {
@@ -64,6 +64,7 @@ class Grid:
 
 def read_grid(folder: Path) -> Grid:
     """Read a grid folder. A run that cannot be read, or is not there yet, is kept with the reason."""
+    refuse_damaged(folder)
     facts = read_json(folder / "grid.json", dict)
     try:
         runs = []

@@ -44,14 +44,12 @@ RELEVANCE = {
     "other": "other",
 }
 FAR = 0.5  # of a layer's ranks: from here on two scores disagree about a head
-BLEU = "ablation.bleu"
-LOSS = "ablation.zero"
+BLEU_MEASURE = "ablation.bleu"
+LOSS_MEASURE = "ablation.zero"
 ALONE = "ablation.all-but-one"
 FALSE_RATE = 0.05  # how often a 95 % interval excludes 0 when nothing differs
 
-
 Layer = tuple[str, int, str]  # kind, layer, measure
-HEAD = ["kind", "layer", "head"]
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,8 @@ def score_maps_section(run: FinishedRun) -> dict[str, Any]:
     BLEU or else in loss.
     """
     drawn = [] if run.heads is None else drawn_measures(run.heads["measure"])
-    measure = next((name for name in (BLEU, LOSS) if len(of_measure(run, name))), BLEU)
+    measures = [name for name in (BLEU_MEASURE, LOSS_MEASURE) if len(of_measure(run, name))]
+    measure = measures[0] if measures else BLEU_MEASURE
     effects = of_measure(run, measure)
     return {
         "maps": score_maps(run),
@@ -157,7 +156,7 @@ def score_maps_section(run: FinishedRun) -> dict[str, Any]:
             _effects(effects[effects["kind"] == kind], measure, control_ranges(run))
             for kind in kinds_among(effects["kind"])
         ],
-        "in_bleu": measure == BLEU,
+        "in_bleu": measure == BLEU_MEASURE,
         "translates": run.quality == models.BLEU,
         "alone": alone_table(run),
     }
@@ -470,7 +469,7 @@ def _effects(
     lost: its change is negative.
     """
     scale, digits, ends = (
-        (-1, 2, ["high", "low"]) if measure == BLEU else (1000, 1, ["low", "high"])
+        (-1, 2, ["high", "low"]) if measure == BLEU_MEASURE else (1000, 1, ["low", "high"])
     )
     found = found.sort_values(["layer", "head"])
     found[["change", "low", "high"]] = scale * found[["value", *ends]]

@@ -33,7 +33,8 @@ from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, write_text
+from headwise.folders import write_results
+from headwise.heads import Head
 from headwise.model import Model
 from headwise.progress import Report, part, silent
 from headwise.roles.alignment import Gold, LinkedText, linked_pairs
@@ -48,6 +49,7 @@ from headwise.roles.passage import Passage, View
 from headwise.roles.passes import Half, RoleOptions, Subject, half_of, pair_batches
 from headwise.roles.probe import REACH, same_way
 
+ALIGNMENT_FILES = ("alignment.csv", "alignment-sets.csv", "alignment.json")
 FRAME = 0.02  # seconds between the states of Whisper's encoder
 ENCODING = (
     0.3  # share of the time in which recordings are encoded, where the set grows to its limit
@@ -89,8 +91,8 @@ class AlignmentHeads:
         return self.own is None or bool(self.sets.iloc[0]["difference_high"] < 0)
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write alignment.csv, a row per head and measure, alignment-sets.csv and alignment.json."""
-        out = Path(folder)
+        """Write alignment.csv, a row per head and measure, alignment-sets.csv and alignment.json. Raises HeadwiseError
+        for a folder with files that headwise did not write there."""
         table = self.table.to_csv(index=False, float_format="%.6g")
         sets = self.sets.to_csv(index=False, float_format="%.6g")
         facts = {
@@ -99,9 +101,10 @@ class AlignmentHeads:
             "better_than_own": self.better_than_own,
             "signature": self.signature,
         }
-        write_text(out / "alignment.csv", table)
-        write_text(out / "alignment-sets.csv", sets)
-        write_text(out / "alignment.json", json.dumps(facts, indent=1) + "\n")
+        contents = (table, sets, json.dumps(facts, indent=1) + "\n")
+        write_results(
+            Path(folder), dict(zip(ALIGNMENT_FILES, contents, strict=True)), ALIGNMENT_FILES
+        )
 
     def _repr_html_(self) -> str:
         """The error of the sets."""

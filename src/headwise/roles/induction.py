@@ -177,8 +177,8 @@ def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor
 
 
 def direct_output_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor] | None:
-    """`projection.output_weights`, or None where heads go through something else first."""
+    """`projection.direct_weights`, or None where heads go through something else first."""
     try:
-        return projection.output_weights(model, discovery)
+        return projection.direct_weights(model, discovery)
     except HeadwiseError:
         return None

@@ -21,8 +21,9 @@ from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
+from headwise.folders import write_results
 from headwise.grid import HeadGrid
-from headwise.heads import COLUMNS, Head, HeadMap, write_text
+from headwise.heads import COLUMNS, Head, HeadMap
 from headwise.importance.untrained import control_seeds
 from headwise.importance.untrained import untrained as untrained_model
 from headwise.model import Model
@@ -49,6 +50,7 @@ from headwise.tasks.task import AnyText, sentences
 FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
 COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
 TABLES = ("table", "roles", "labels", "patterns", "controls")
+ROLE_FILES = (*(f"{name}.csv" for name in TABLES), "facts.json", "examples.json")
 CONTROL_COLUMNS = ("control", *KEY, "value", "n", "baseline", "found")
 SENTENCES = 1000  # of a text, that controls are tested on, at most
 
@@ -81,13 +83,16 @@ class Roles:
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write table.csv, roles.csv, labels.csv, patterns.csv, controls.csv (where there are any), examples.json and
-        facts.json."""
-        out = Path(folder)
+        facts.json. Raises HeadwiseError for a folder with files that headwise did not write there."""
+        write_results(Path(folder), self.files(), ROLE_FILES)
+
+    def files(self) -> dict[str, str]:
+        """What `save` writes, by name."""
+        contents = {}
         for name in TABLES:
             table: pd.DataFrame = getattr(self, name)
-            (out / f"{name}.csv").unlink(missing_ok=True)
             if name != "controls" or len(table):
-                write_text(out / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
+                contents[f"{name}.csv"] = table.to_csv(index=False, float_format="%.6g")
         coverage = {}
         for name, text in self.coverage.items():
             coverage[name] = {**asdict(text), "unknown_share": text.unknown_share}
@@ -98,8 +103,9 @@ class Roles:
             "coverage": coverage,
             "signature": self.signature,
         }
-        write_text(out / "facts.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-        write_text(out / "examples.json", json.dumps(self.examples, ensure_ascii=False) + "\n")
+        contents["facts.json"] = json.dumps(facts, indent=1, ensure_ascii=False) + "\n"
+        contents["examples.json"] = json.dumps(self.examples, ensure_ascii=False) + "\n"
+        return contents
 
     def plot(self) -> HeadGrid:
         """The category of the best role of each head, as a picture."""

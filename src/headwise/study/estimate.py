@@ -348,9 +348,9 @@ class TimeLeft:
     def end(self, build: Build, made: bool) -> None:
         """made: whether it was really done, so that it says something about the pace."""
         seconds = self.clock() - self.begun.pop(build.name)
-        if made and seconds >= SHORT and build.seconds:
+        if made and seconds >= SHORT and build.estimated_seconds:
             self.took += seconds
-            self.estimated += build.seconds
+            self.estimated += build.estimated_seconds
 
     def left(self, builds: Sequence[Build], slots: int) -> float:
         """Seconds until these builds are done: the work shared out to the slots, or the longest path through them."""
@@ -359,7 +359,7 @@ class TimeLeft:
         cost: dict[str, float] = {}
         for build in builds:
             spent = now - self.begun.get(build.name, now)
-            cost[build.name] = max(0.0, build.seconds * pace - spent)
+            cost[build.name] = max(0.0, build.estimated_seconds * pace - spent)
         exclusive = sum(cost[build.name] for build in builds if build.exclusive)
         longest = sum(cost[name] for name in longest_path(builds, cost))
         return max((sum(cost.values()) - exclusive) / slots + exclusive, longest)
@@ -391,11 +391,11 @@ def longest_path(builds: Sequence[Build], cost: Mapping[str, float]) -> list[str
 
 def plan_lines(builds: Sequence[Build]) -> list[str]:
     """Every build with its estimated cost and what it waits for, the sum of all, and the longest path."""
-    to_do = [build for build in builds if not build.done]
-    left = {build.name: build.seconds for build in to_do}
+    to_do = [build for build in builds if not build.was_done]
+    left = {build.name: build.estimated_seconds for build in to_do}
     cost: dict[str, str] = {}
     for build in builds:
-        cost[build.name] = "done" if build.done else cost_in_words(build.seconds)
+        cost[build.name] = "done" if build.was_done else cost_in_words(build.estimated_seconds)
     name_width = max(map(len, cost), default=0)
     cost_width = max(map(len, cost.values()), default=0)
 
@@ -403,7 +403,7 @@ def plan_lines(builds: Sequence[Build]) -> list[str]:
     for build in builds:
         line = f"{build.name:<{name_width}}  {cost[build.name]:>{cost_width}}"
         waits_for = [name for name in build.waits_for if name in left]
-        if waits_for and not build.done:
+        if waits_for and not build.was_done:
             line += f"  after {name_some_steps(waits_for)}"
         if build.exclusive:
             line += "  (exclusive)"

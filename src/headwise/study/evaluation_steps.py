@@ -36,12 +36,12 @@ class Answer(Step, ABC, stage="evaluate", name_format=""):
     split: Split
 
     @property
-    def comes_after(self) -> tuple[str, ...]:
+    def after_prefixes(self) -> tuple[str, ...]:
         return ("choose",) if self.split == "test" else ()
 
     @property
-    def last(self) -> bool:
-        return self.split == "test" or super().last
+    def after_everything_else(self) -> bool:
+        return self.split == "test" or super().after_everything_else
 
     @abstractmethod
     def read(self, run: Run, variant: Variant) -> Answers:
@@ -84,7 +84,7 @@ class Translate(Answer, name_format="translate/{0.split}/{0.variant.name}"):
         references = list(read_lines(below(run.folder, self.file("reference"))))
         return Translations(lines, references)
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.translating(estimate.dev)
 
 
@@ -127,7 +127,7 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
         losses = Losses.read(below(run.folder, f"{self.name}.npz"))
         return LossesOfOne(losses, (FULL, *self.variants).index(variant))
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return (1 + len(self.variants)) * estimate.reading(estimate.dev)
 
 
@@ -147,8 +147,8 @@ class Evaluate(Step, stage="evaluate", name_format="evaluate/{0.split}/{0.varian
     others: tuple[tuple[Variant, Answer], ...] = ()
 
     @property
-    def last(self) -> bool:
-        return self.split == "test" or super().last
+    def after_everything_else(self) -> bool:
+        return self.split == "test" or super().after_everything_else
 
     def dependencies(self, run: Run) -> list[Step]:
         return [self.answer, *(answer for _, answer in self.others)]
@@ -164,7 +164,7 @@ class Evaluate(Step, stage="evaluate", name_format="evaluate/{0.split}/{0.varian
             against[other.name] = own.difference(answer.read(run, other), seed)
         return {"rows": own.rows(seed), "signatures": own.signatures(), "against": against}
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return BOOTSTRAP if run.generates else 0.0
 
 
@@ -197,7 +197,7 @@ class MeasureSavings(Step, stage="evaluate", name_format="measure/{0.variant.nam
             facts["bytes"] = weights.stat().st_size
         return {**facts, "memory": model.weight_bytes, "cache_bytes": model.cache_bytes}
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.reading(estimate.dev)
 
 
@@ -207,8 +207,8 @@ class MeasureSpeed(Step, stage="evaluate", name_format="speed", exclusive=True):
 
     variants: tuple[Variant, ...]
 
-    last = True
-    comes_after = ("choose", "save")
+    after_everything_else = True
+    after_prefixes = ("choose", "save")
 
     def dependencies(self, run: Run) -> list[Step]:
         return [model_step(variant) for variant in self.variants]
@@ -244,8 +244,8 @@ class Choose(Step, stage="evaluate", name_format="choose"):
 
     candidates: tuple[Evaluate, ...]  # the full model's first
 
-    last = True
-    comes_after = ("evaluate/dev/",)
+    after_everything_else = True
+    after_prefixes = ("evaluate/dev/",)
 
     def dependencies(self, run: Run) -> list[Step]:
         return [*self.candidates]

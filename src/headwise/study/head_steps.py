@@ -14,6 +14,7 @@ from headwise.attention import is_offloaded
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.files import below
+from headwise.folders import write_files
 from headwise.heads import HeadMask, Site, save_table, write_text
 from headwise.importance.faithfulness import faithfulness
 from headwise.importance.interactions import LEAST, Interactions, interactions
@@ -91,7 +92,7 @@ class ScorePass(
             run.progress.say(relevance_line(label, balance))
         return {"measures": list(scores.sums), "rows": scores.rows, "balances": scores.balances}
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.scoring(self.measures)
 
 
@@ -159,7 +160,7 @@ class ScoreUntrained(
             )
         return {"untrained_models": count}
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         names = [name for name in run.scoring.measures if not facts(name).expensive]
         share = min(1.0, SENTENCES / max(1, estimate.dev.pairs))
         return run.scoring.untrained * share * estimate.scoring(names)
@@ -221,7 +222,7 @@ class MeasureInteractions(
         else:
             found = interactions(model, text, pairs, seed=run.plan.seed, progress=run.progress)
         if run.main:
-            found.save(work / STAGING)
+            write_files(work / STAGING, found.files())
         return {
             "screened": len(found.table),
             "measured": len(found.measured),
@@ -229,7 +230,7 @@ class MeasureInteractions(
             "synergistic": int((found.measured["high"] < 0).sum()),
         }
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.pairing(run.scoring.pairs)
 
 
@@ -261,7 +262,7 @@ class Judge(Step, stage="score", name_format="judge", distributed=True, late_in_
                 )
         return {}
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.judging(run.scoring.measures, run.scoring.random_orders)
 
 
@@ -294,7 +295,7 @@ class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=Tru
             seed=run.plan.seed,
             progress=run.progress,
         )
-        found.save(work / STAGING / "roles")
+        write_files(work / STAGING / "roles", found.files())
         for warning in found.warnings:
             run.progress.say(f"  {warning}")
         return {
@@ -399,10 +400,10 @@ class Rescore(Step, stage="evaluate", name_format="rescored/{0.variant.name}", d
             if run.main:
                 save_table(numbered(scores.table, mask), signature, folder / "heads.csv")
         if run.main and run.treebanks and mask.count("encoder-self"):
-            tested_again(run, model, mask).save(folder / "roles")
+            write_files(folder / "roles", tested_again(run, model, mask).files())
         return {"heads": len(mask)}
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.scoring(run.scoring.pruned)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.files import below
+from headwise.files import below, digest
 from headwise.heads import Head, HeadMask, write_text
 from headwise.importance.ablation import mean_outputs
 from headwise.loading import load
@@ -22,12 +22,12 @@ from headwise.pruning.greedy import RemovalScore, greedy_masks
 from headwise.pruning.prune import prune_by_training
 from headwise.study.estimate import Estimate
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
-from headwise.study.records import STAGING, Result, digest
+from headwise.study.records import STAGING, Result
 from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Ranking, Variant
 from headwise.training.tokenizer import learn_subwords
-from headwise.training.trainer import TrainingRun, bfloat16, converge
+from headwise.training.trainer import TrainingRun, converge
 from headwise.training.translation_model import build_model
 from headwise.units import left_by_step
 
@@ -83,7 +83,7 @@ class Train(
             **texts,
         }
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return 0.0 if isinstance(run.plan.model, str) else estimate.training()
 
 
@@ -118,7 +118,6 @@ def training(run: Run, model: Model, work: Path, limit: int | None = None) -> Tr
 
 def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
     """Learn subwords, train, average the last checkpoints if that lowers the dev loss, save."""
-    recipe = run.training
     text = run.pairs("train")
     tokenizer = learn_subwords((side for pair in text for side in pair), shape.vocabulary)
     model = Model(
@@ -136,7 +135,7 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
         "dropped": how.data.dropped,
         "pairs": len(how.data),
         "blank": text.blank,
-        "dtype": "bf16" if bfloat16(recipe.dtype, run.device.partition(":")[0]) else "fp32",
+        "dtype": run.number_type,
     }
 
 
@@ -183,7 +182,7 @@ class RankHeads(
                 mask.save(below(work / STAGING / "rankings", f"{self.ranking.name}/{kept}.json"))
         return {}
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         sweep = self.sweep(run)
         times = len(left_by_step(run.heads, sweep)) if sweep.rescore and run.heads else 1
         return (
@@ -266,7 +265,7 @@ class Prune(
             "notes": made.notes,
         }
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         sweep = run.sweep(self.variant)
         return estimate.training(sweep.epochs, sweep.kinds)
 
@@ -362,8 +361,8 @@ class PruneGreedily(Prune):
             mask.save(below(work / STAGING, self.layout))
         return {}
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
-        return super().seconds(run, estimate) if self.sweep(run).tune else 0.0
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
+        return super().estimated_seconds(run, estimate) if self.sweep(run).tune else 0.0
 
 
 class MakeControl(Prune):
@@ -463,8 +462,12 @@ class MakeControl(Prune):
             train=train,
         )
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.training() if self.facts.random_weights else super().seconds(run, estimate)
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
+        return (
+            estimate.training()
+            if self.facts.random_weights
+            else super().estimated_seconds(run, estimate)
+        )
 
 
 def prune_step(variant: Variant) -> Prune:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.files import below
+from headwise.files import below, damaged, manifest_of, read_with_checksum, with_checksum
+from headwise.folders import refuse_other_pages
 from headwise.heads import write_text
 from headwise.options import validated
 from headwise.progress import Progress
-from headwise.study.plan import Plan, read_toml
+from headwise.study.plan import Plan, read_plan, read_toml
 from headwise.study.records import Store
 
 # What may be changed or added to a plan between two runs: how many models, and what is asked of them.
@@ -37,13 +38,17 @@ FREE = (
     "pruning.controls",
     "pruning.seeds",
 )
+PLAN_RECORD = Path(".steps/plan.json")
 ADVICE = "Choose another --out, or change the plan back."
 
 
 def claim(plan: Plan, out: Path) -> None:
-    """Write down, in its folders, which plan they belong to."""
+    """Record, in its folders, which plan they belong to, and write it there for readers."""
     for folder, own in {".": plan, **plan.runs}.items():
-        write_text(below(out, folder) / "plan.toml", own.to_toml())
+        text = own.to_toml()
+        record = {"plan": text, "files": manifest_of({"plan.toml": text})}
+        write_text(below(out, folder) / PLAN_RECORD, with_checksum(record))
+        write_text(below(out, folder) / "plan.toml", text)
 
 
 def refuse_others(plan: Plan, out: Path) -> None:
@@ -78,13 +83,16 @@ def refuse_others(plan: Plan, out: Path) -> None:
 
 
 def refuse_foreign_files(folder: Path) -> None:
-    """A folder that is neither new, nor empty, nor a run's keeps what is in it."""
+    """A folder that is neither new, nor empty, nor a run's by its records keeps what is in it; so do pages of the user's
+    in one that is a run's."""
     if (folder / ".stages").exists():
         raise HeadwiseError(
             f"{folder} holds a run of an earlier version of headwise: choose another --out."
         )
-    own = folder / "plan.toml"
-    if not folder.is_dir() or (own.exists() and (folder / ".lock").exists()):
+    if not folder.is_dir():
+        return
+    if "plan" in read_with_checksum(folder / PLAN_RECORD) or has_results(folder):
+        refuse_other_pages(folder, ["report.html"])
         return
     files = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
     if files:
@@ -107,9 +115,26 @@ def has_results(folder: Path) -> bool:
 
 
 def plan_of_folder(folder: Path) -> dict[str, Any]:
-    """The plan that a folder was last run with, as TOML has it; nothing where there is none."""
+    """The plan that a folder was last run with, as TOML has it; nothing where there is none. plan.toml only tells it
+    where the record is damaged: anybody may have changed it."""
+    recorded = read_with_checksum(folder / PLAN_RECORD).get("plan")
+    if isinstance(recorded, str):
+        return tomllib.loads(recorded)
     place = folder / "plan.toml"
     return read_toml(place) if place.exists() else {}
+
+
+def plan_of_study(folder: Path) -> Plan:
+    """The plan in the folder of a study. Raises HeadwiseError where plan.toml is not as the study wrote it."""
+    record = folder / PLAN_RECORD
+    if record.exists():
+        files = read_with_checksum(record).get("files", {PLAN_RECORD.name: [0, ""]})
+        wrong = damaged(folder, files)
+        if wrong:
+            raise HeadwiseError(
+                f"{folder} is damaged: {'; '.join(wrong)}. Run the same study again to heal it."
+            )
+    return read_plan(folder / "plan.toml")
 
 
 def as_toml(plan: Plan) -> dict[str, Any]:

@@ -434,7 +434,7 @@ class Plan(Strict):
         if isinstance(sweeps, dict):
             sweeps = [sweeps]
         for sweep in sweeps if isinstance(sweeps, list) else ():
-            if isinstance(sweep, dict) and sweep.get("method", "gates") not in SWEEPS:
+            if isinstance(sweep, dict) and sweep.get("method", "gates") not in list(SWEEPS):
                 raise ValueError(f"the method '{sweep['method']}' is none of {', '.join(SWEEPS)}")
         return sweeps
 

@@ -42,7 +42,7 @@ def preflight(
         refuse_model(engine, given().hf, given().tokenizer, given().discovery)
     if given and any(sweep.keep or sweep.unit for sweep in plan.pruning):
         refuse_heads(plan, given())
-    to_do = [build for build in builds if not build.done]
+    to_do = [build for build in builds if not build.was_done]
     first = next(iter(runs))  # the others have texts of about the same size
     lines = [*missing_texts(plan)]
 

@@ -8,8 +8,6 @@ killed step continues there. Of several processes all do a step; only the main o
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +19,16 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from headwise.errors import HeadwiseError
-from headwise.files import below, damaged, is_inside, manifest
+from headwise.files import (
+    below,
+    damaged,
+    digest,
+    is_inside,
+    manifest,
+    manifest_of,
+    read_with_checksum,
+    with_checksum,
+)
 from headwise.heads import write_text
 from headwise.progress import Progress
 
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
     from headwise.study.step import Build
 
 Result = dict[str, Any]
-FIELDS: dict[str, Any] = {  # what every record must have; `content` and `threads` may be absent
+FIELDS: dict[str, Any] = {  # what every record must have; `content` and `environment` may be absent
     "name": str,
     "key": str,
     "seconds": (int, float),
@@ -40,11 +47,6 @@ FIELDS: dict[str, Any] = {  # what every record must have; `content` and `thread
     "result": dict,
 }
 STAGING = "staging"  # the folder inside a work folder where outputs wait, under their own names, until all are complete
-
-
-def digest(value: Any) -> str:
-    """A short hash of anything JSON can hold."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class Store:
@@ -85,9 +87,17 @@ class Store:
         """The record of a finished step, whatever it was made from; empty without one."""
         return read_record(self.path(name))
 
-    def record_tables(self, tables: Sequence[str]) -> None:
-        """Record size and hash of tables that are written from what steps recorded, without a step of their own."""
-        write_text(self.path("tables"), with_checksum({"files": manifest(self.folder, tables)}))
+    def write_tables(self, contents: Mapping[str, str]) -> None:
+        """Write tables that come from what steps recorded, and have no step of their own, instead of the earlier ones.
+
+        The record is written first: it says whose the tables are, also when a killed process wrote only some of them.
+        """
+        before = read_with_checksum(self.path("tables")).get("files", {})
+        write_text(self.path("tables"), with_checksum({"files": manifest_of(contents)}))
+        for name, text in contents.items():
+            write_text(below(self.folder, name), text)
+        for name in before.keys() - contents.keys():
+            below(self.folder, name).unlink(missing_ok=True)
 
     def path(self, name: str) -> Path:
         return below(self.folder / ".steps", f"{label_of(name)}.json")
@@ -149,11 +159,12 @@ class Store:
 
     def make(self, build: Build, work: Path, required: Sequence[str]) -> dict[str, Any]:
         """Make a step and publish its outputs. Returns the new record."""
-        import torch
+        from headwise.environment import environment_info  # loads torch
 
         name = build.step.name
         before = self.record(name)
         if self.main:
+            self.refuse_unrecorded(build)
             self.say_why(build, before, required)
         start = time.perf_counter()
         with self.progress.bar(name):
@@ -168,14 +179,15 @@ class Store:
         if self.main and content and self.contents(build, before) - {content}:
             self.refuse_difference(build)
         dependencies: dict[str, str | None] = {}
-        for key, parent in build.dependencies.items():
+        for key, parent in build.dependency_names.items():
             dependencies[key] = self.record(parent).get("content")
         record = {
             "name": name,
             "key": build.key,
             "seconds": seconds,
-            "threads": torch.get_num_threads(),
+            "environment": environment_info(),
             "device": build.run.device_name,
+            "dtype": build.run.number_type,
             "content": content,
             "dependencies": dependencies,
             "texts": build.run.fingerprints,
@@ -187,10 +199,33 @@ class Store:
         if self.main:
             if before.get("key") not in (None, build.key):
                 self.forget_derived(before["key"], build)
-            self.path(name).unlink(missing_ok=True)
-            self.publish(work / STAGING, outputs, before.get("outputs", []))
+            # From now on the step is not done, and what lies at the places of its outputs is its own.
+            left = [*before.get("outputs", self.half_published(name)), *outputs]
+            write_text(self.path(name), with_checksum({"unfinished": left}))
+            self.publish(work / STAGING, outputs, left)
             write_text(self.path(name), with_checksum(record))
         return record
+
+    def refuse_unrecorded(self, build: Build) -> None:
+        """Raise HeadwiseError where an output of a step is there, and no record of this run is about it: it is the
+        user's. A damaged record also says that the step was here."""
+        if self.path(build.step.name).exists():
+            return
+        recorded: set[str] = set()
+        for record in self.records().values():
+            recorded.update(record["outputs"])
+        for output in build.outputs:
+            path = below(self.folder, output)
+            if output not in recorded and (path.exists() or path.is_symlink()):
+                raise HeadwiseError(
+                    f"{build.step.name} would write {path}, which is there already and which no record of this study "
+                    "names: move it away, or choose another --out."
+                )
+
+    def half_published(self, name: str) -> list[str]:
+        """The outputs of a step, old and new, that a killed process was replacing."""
+        outputs = read_with_checksum(self.path(name)).get("unfinished", [])
+        return [output for output in outputs if is_inside(output)]
 
     def say_why(self, build: Build, before: Mapping[str, Any], required: Sequence[str]) -> None:
         """Say why a step that was finished once is made again."""
@@ -202,7 +237,7 @@ class Store:
             self.progress.say(
                 f"  {name} is made again, with all that was derived from it: what it is made from changed."
             )
-        elif not before and self.path(name).exists():
+        elif not before and self.path(name).exists() and not self.half_published(name):
             self.progress.say(f"  {name} is made again: its record is damaged.")
 
     def contents(self, build: Build, before: Mapping[str, Any]) -> set[str]:
@@ -301,18 +336,12 @@ def files_of_outputs(files: Mapping[str, Any], outputs: Sequence[str]) -> dict[s
     return {file: facts for file, facts in files.items() if f"{file}/".startswith(folders)}
 
 
-def with_checksum(record: Mapping[str, Any]) -> str:
-    """A record as its file has it, with a checksum (`sum`) over all it says."""
-    facts = json.loads(json.dumps(record))
-    return json.dumps({**facts, "sum": digest(facts)}, indent=1)
-
-
 def read_record(path: Path) -> dict[str, Any]:
     """A record; empty where there is none, it is damaged, or an output would lie outside the folder."""
     try:
         stat = path.stat()
         return parse_record(path, stat.st_mtime_ns, stat.st_size)
-    except (OSError, ValueError, RecursionError):
+    except OSError:
         return {}
 
 
@@ -320,9 +349,7 @@ def read_record(path: Path) -> dict[str, Any]:
 def parse_record(path: Path, changed: int, size: int) -> dict[str, Any]:
     """A record, read once as long as the time and the size of its file stay: a study of many steps reads all records
     after every step."""
-    record = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(record, dict) or record.pop("sum", None) != digest(record):
-        return {}
+    record = read_with_checksum(path)
     for name, kind in FIELDS.items():
         if not isinstance(record.get(name), kind):
             return {}

@@ -22,16 +22,17 @@ import pandas as pd
 from sacrebleu.metrics.bleu import BLEU
 
 from headwise.decoding.bleu import check_equal_count, scores_from_sums, sentence_statistics
-from headwise.environment import environment_info
+from headwise.environment import combined, environment_info
 from headwise.errors import HeadwiseError
 from headwise.files import below
-from headwise.heads import Kind, write_text
+from headwise.heads import Kind
+from headwise.progress import Progress
 from headwise.pruning.target_count import settle_share
 from headwise.statistics import over_seeds, resamples
 from headwise.study.evaluation_steps import Choose, MeasureSavings
 from headwise.study.model_steps import FULL_MODEL, keeps_all, model_step
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep, TopKSweep
-from headwise.study.records import Result
+from headwise.study.records import Result, Store
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
 from headwise.study.variants import (
@@ -95,15 +96,11 @@ class Tables:
 
     def write(self) -> None:
         """Write pruning.csv, once the full model is evaluated, and run.json."""
-        names = ["run.json"]
-        path = self.run.folder / "pruning.csv"
+        contents = {}
         if self.result(f"evaluate/dev/{FULL.name}"):
-            write_text(path, self.pruning().to_csv(index=False, float_format="%.8g"))
-            names = ["pruning.csv", "run.json"]
-        else:
-            path.unlink(missing_ok=True)
-        write_text(self.run.folder / "run.json", json.dumps(self.facts(), indent=1) + "\n")
-        self.run.store.record_tables(names)
+            contents["pruning.csv"] = self.pruning().to_csv(index=False, float_format="%.8g")
+        contents["run.json"] = json.dumps(self.facts(), indent=1) + "\n"
+        self.run.store.write_tables(contents)
 
     @property
     def every_kind(self) -> list[Kind]:
@@ -166,13 +163,15 @@ class Tables:
 
     def facts(self) -> dict[str, Any]:
         """What run.json says: how every number of the run was made."""
-        info = environment_info()
         records = self.run.store.records()
+        environments = [r["environment"] for r in records.values() if "environment" in r]
+        # Where the steps were done, which may be elsewhere than where this table is written.
+        info = combined(environments or [environment_info()])
         training = records.get("train", {})
         facts: dict[str, Any] = {
             "signature": self.signature(info, training),
             "versions": info["versions"],
-            "threads": training.get("threads", info["threads"]),
+            "threads": info["threads"],
             "seconds": {name: record["seconds"] for name, record in records.items()},
             "devices": sorted({r["device"] for r in records.values() if "device" in r}),
             **self.chosen(),
@@ -196,7 +195,7 @@ class Tables:
         return {**facts, **self.bleu_signatures()}
 
     def signature(self, info: Mapping[str, Any], training: Mapping[str, Any]) -> dict[str, Any]:
-        """What all numbers of the run were made from. info: of this machine; training: the record of the full model."""
+        """What all numbers of the run were made from. info: where it was made; training: the record of the full model."""
         full = self.run.result(FULL_MODEL) or {}
         return {
             "plan": self.plan.name,
@@ -208,6 +207,8 @@ class Tables:
             "device": training.get("device", self.run.device),
             "dtype": full.get("dtype"),
             "machine": info["machine"],
+            "kernel": info["kernel"],
+            "threads": info["threads"],
             "engine": self.result(f"translate/dev/{FULL.name}").get("engine"),
         }
 
@@ -310,18 +311,16 @@ def write_grid(plan: Plan, out: Path) -> None:
         if (path / "pruning.csv").exists():
             measured.append((data, own.seed, path))
     grid = {"name": plan.name, "runs": listed}
-    write_text(out / "grid.json", json.dumps(grid, indent=1) + "\n")
+    contents = {"grid.json": json.dumps(grid, indent=1) + "\n"}
 
-    if not measured:
-        for name in ("grid.csv", "across.csv"):
-            below(out, name).unlink(missing_ok=True)
-        return
-    tables = []
-    for data, _, path in measured:
-        tables.append(pd.read_csv(path / "pruning.csv").assign(data=data))
-    table = pd.concat(tables, ignore_index=True)[["data", *COLUMNS]]
-    write_text(out / "grid.csv", table.to_csv(index=False, float_format="%.8g"))
-    write_text(out / "across.csv", seed_means(measured).to_csv(index=False, float_format="%.8g"))
+    if measured:
+        tables = []
+        for data, _, path in measured:
+            tables.append(pd.read_csv(path / "pruning.csv").assign(data=data))
+        table = pd.concat(tables, ignore_index=True)[["data", *COLUMNS]]
+        contents["grid.csv"] = table.to_csv(index=False, float_format="%.8g")
+        contents["across.csv"] = seed_means(measured).to_csv(index=False, float_format="%.8g")
+    Store(out, Progress(quiet=True)).write_tables(contents)
 
 
 @dataclass(frozen=True)

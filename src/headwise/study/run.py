@@ -20,11 +20,13 @@ from headwise.loading import load, task_class
 from headwise.model import Model
 from headwise.options import Architecture, Training
 from headwise.progress import Progress
+from headwise.qualities import QualityMeasure
 from headwise.study.plan import LEFT_TO_TASK, Plan, Scoring, Sweep
 from headwise.study.records import Result, Store
 from headwise.study.step import Build, Step
 from headwise.study.variants import Variant
-from headwise.tasks import AnyText, QualityMeasure, Task, Translation, held_out
+from headwise.tasks import AnyText, Task, Translation, held_out
+from headwise.training.trainer import bfloat16
 
 Split = embedded.Split
 
@@ -76,8 +78,8 @@ class Run:
         return Build(step, self)
 
     def done(self, step: Step, with_weights: bool = False) -> bool:
-        """Whether the store holds a step's outputs; weights that the plan does not keep need not be there, but for
-        `with_weights`."""
+        """Whether the store holds a step's outputs. with_weights: also the weights that the plan does
+        not keep."""
         if not self.store.record(step.name):
             return False  # no key is needed, and no text for it
         build = self.build(step)
@@ -102,6 +104,12 @@ class Run:
         """The device in words that say what it is: `cpu`, `NVIDIA H200`."""
         cuda = self.device.startswith("cuda")
         return torch.cuda.get_device_name(self.device) if cuda else self.device
+
+    @property
+    def number_type(self) -> str:
+        """In which numbers models train on this device: `fp32` or `bf16`, also where the plan says `auto`."""
+        half = bfloat16(self.plan.training.dtype, self.device.partition(":")[0])
+        return "bf16" if half else "fp32"
 
     @property
     def exact(self) -> bool:

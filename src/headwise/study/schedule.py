@@ -247,8 +247,9 @@ class Schedule:
         possible, test text for the choice."""
         names: list[str] = []
         for other in steps:
-            possible = other.model is None or not self.has_failed(other.model)
-            if possible and other.name.startswith(step.comes_after):
+            variant = other.variant_or_none
+            possible = variant is None or not self.has_failed(variant)
+            if possible and other.name.startswith(step.after_prefixes):
                 names.append(other.name)
         return names
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headwise.study.records import Result, digest
+from headwise.files import digest
+from headwise.study.records import Result
 from headwise.study.variants import Variant
 
 if TYPE_CHECKING:
@@ -27,14 +28,16 @@ if TYPE_CHECKING:
 class Step(ABC):
     """One step of a study. Its class says, as keywords of its definition:
 
-    stage: the word that `--only` knows. name_format: its name, from its fields; unique in a run. distributed: of several
-    processes all do it together; else the main one does it alone. exclusive: nothing else may run at the same time
-    (timings). reproducible: made again from the same inputs, its model (or, without one, its outputs) must be the same.
-    costly: it takes so long that a study of several such steps wants an estimate.
+    stage: the word that `--only` takes. name_format: the step's name, made from its fields; unique
+    in a run. distributed: all processes of a run make it together; any other step is made by the
+    main process alone. exclusive: nothing else may run at the same time (timings). reproducible:
+    when it is made again from the same inputs, its model must be the same, or its outputs where it
+    has no model. costly: it takes so long that a study of several such steps wants an estimate.
 
-    And where it stands in the order of a study. last: every run makes it after everything else. late_in_other_runs: the
-    first run makes it in its place, the others after everything else, since the heads of one seed are enough to read at
-    first. comes_after: the steps that it comes after without using their results, as beginnings of their names.
+    Three attributes say when a study makes the step. after_everything_else: every run makes it at
+    the end. late_in_other_runs: the first run makes it in the usual order, the others at the end,
+    since the heads of one seed are enough to read at first. after_prefixes: it waits for the steps
+    whose names begin with one of these, although it does not use their results.
 
     VERSION is part of the key: raise it when a change of the code changes results.
     """
@@ -49,8 +52,12 @@ class Step(ABC):
     late_in_other_runs: ClassVar[bool] = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        # `class Train(Step, stage="train")` sets Train.stage: no field, because all steps of a class have the same.
+        # `class Train(Step, stage="train")` sets Train.stage: no field, because all steps of a class
+        # have the same. A misspelt keyword would otherwise be ignored.
         for name, value in keywords.items():
+            if name not in Step.__annotations__:
+                known = ", ".join(Step.__annotations__)
+                raise TypeError(f"{cls.__name__}: a step has no keyword '{name}', only {known}.")
             setattr(cls, name, value)
 
     @property
@@ -58,17 +65,21 @@ class Step(ABC):
         return self.name_format.format(self)
 
     @property
-    def model(self) -> Variant | None:
-        """The model that the step makes or measures; None where it is about several, or about none."""
+    def variant_or_none(self) -> Variant | None:
+        """The model that the step makes or measures; None for a step of several models or of none."""
         return getattr(self, "variant", None)
 
+    # A class whose steps all have the same answer sets these two as plain attributes, such as
+    # `after_everything_else = True`. They replace the properties.
+
     @property
-    def comes_after(self) -> tuple[str, ...]:
+    def after_prefixes(self) -> tuple[str, ...]:
         return ()
 
     @property
-    def last(self) -> bool:
-        return self.model is not None and self.model.from_random_weights
+    def after_everything_else(self) -> bool:
+        variant = self.variant_or_none
+        return variant is not None and variant.from_random_weights
 
     @abstractmethod
     def dependencies(self, run: Run) -> Sequence[Step]:
@@ -91,10 +102,13 @@ class Step(ABC):
 
     @abstractmethod
     def make(self, run: Run, work: Path) -> Result:
-        """Do the step: write the outputs below `work / STAGING`, and return what is worth recording."""
+        """Do the step: write the outputs below `work / STAGING`, and return what is worth recording.
 
-    def seconds(self, run: Run, estimate: Estimate) -> float:
-        """About how long the step takes."""
+        `work / STAGING` is an empty copy of the run folder: the output `roles/table.csv` is written
+        to `work / STAGING / "roles/table.csv"`. The store moves it when all outputs are complete.
+        """
+
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return 0.0
 
 
@@ -102,15 +116,16 @@ class Step(ABC):
 class Build:
     """A step in its run.
 
-    Known where a study lists its builds: waits_for, the names of the builds that must be done before; seconds, about how
-    long it takes; done, whether the store held its outputs by then.
+    The builds that a study lists also have: waits_for, the names of the builds that must be done
+    before; estimated_seconds; was_done, whether the store held its outputs when the list was made
+    (`Run.done` says whether it does now).
     """
 
     step: Step
     run: Run
     waits_for: tuple[str, ...] = ()
-    seconds: float = 0.0
-    done: bool = False
+    estimated_seconds: float = 0.0
+    was_done: bool = False
 
     @property
     def name(self) -> str:
@@ -126,16 +141,19 @@ class Build:
         """The hash of everything that goes in. The run remembers it: texts and options stay the same for a run."""
         keys = self.run.keys
         if self.step not in keys:
-            parents = []
+            parent_keys = []
             for step in self.step.dependencies(self.run):
-                parents.append(self.run.build(step).key)
+                parent_keys.append(self.run.build(step).key)
+
+            # The name, not the class, goes in: it says which step of the class this is, and a class
+            # that gets another name keeps its results. `digest` hashes JSON, so inputs must be JSON.
             inputs = dict(self.step.inputs(self.run))
-            keys[self.step] = digest([self.step.name, self.step.VERSION, inputs, parents])
+            keys[self.step] = digest([self.step.name, self.step.VERSION, inputs, parent_keys])
         return keys[self.step]
 
     @property
-    def dependencies(self) -> dict[str, str]:
-        """The names of the steps that it uses, by their keys."""
+    def dependency_names(self) -> dict[str, str]:
+        """The names of the steps whose results go in, by their keys."""
         names: dict[str, str] = {}
         for step in self.step.dependencies(self.run):
             names[self.run.build(step).key] = step.name

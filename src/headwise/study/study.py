@@ -25,7 +25,7 @@ from headwise.study.executor import (
     error_sentence,
     run_builds,
 )
-from headwise.study.model_steps import FULL_MODEL, model_of
+from headwise.study.model_steps import FULL_MODEL, model_of, model_step
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
 from headwise.study.preflight import preflight
@@ -78,7 +78,9 @@ class Study:
         late: list[Build] = []
         for number, name in enumerate(self.runs):
             for build in self.builds_of(name, stages):
-                if build.step.last or (build.step.late_in_other_runs and number > 0):
+                if build.step.after_everything_else or (
+                    build.step.late_in_other_runs and number > 0
+                ):
                     late.append(build)
                 else:
                     early.append(build)
@@ -96,16 +98,16 @@ class Study:
             before += schedule.steps_before(step, steps)
             # Steps of stages that were not asked for are not waited for: where they are needed, they are made.
             waits_for = [f"{run.prefix}{name}" for name in dict.fromkeys(before) if name in names]
-            done = run.done(step)
-            seconds = step.seconds(run, estimate) if estimate and not done else 0.0
-            yield Build(step, run, tuple(waits_for), seconds, done)
+            was_done = run.done(step)
+            seconds = step.estimated_seconds(run, estimate) if estimate and not was_done else 0.0
+            yield Build(step, run, tuple(waits_for), seconds, was_done)
 
     def after_build(self, build: Build, outcome: StudyOutcome) -> None:
         """Note a failure of the build, or write the tables of its run where they have grown."""
         run = self.runs[build.run.name]
         if build.name in outcome.failed:
             self.failed[run.name][build.step.name] = outcome.failed[build.name]
-        elif isinstance(build.step, Evaluate) and not build.done and run.main:
+        elif isinstance(build.step, Evaluate) and not build.was_done and run.main:
             self.write_tables(run.name)
 
     def write_tables(self, name: str) -> None:
@@ -220,7 +222,7 @@ def estimates_of(study: Study) -> dict[str, Estimate]:
 def estimates_if_useful(study: Study, stages: Collection[str]) -> dict[str, Estimate]:
     """The estimates, where they are worth the seconds that measuring takes: several models are to be made, and they are
     many, or of several runs, or their text is long."""
-    models = [build for build in study.builds(stages) if build.step.costly and not build.done]
+    models = [build for build in study.builds(stages) if build.step.costly and not build.was_done]
     if study.progress.console.quiet or len(models) < 2:
         return {}
     try:
@@ -289,7 +291,7 @@ def keep_only_chosen(run: Run, schedule: Schedule) -> None:
     for variant in variants:
         if variant.name == chosen and not below(run.folder / "pruned", chosen).exists():
             model_of(run, variant)
-        elif variant.name != chosen:
+        elif variant.name != chosen and run.store.record(model_step(variant).name):
             delete_path(below(run.folder / "pruned", variant.name))
 
 
@@ -309,9 +311,9 @@ def left_by_stage(study: Study, builds: Sequence[Build]) -> list[str]:
     """What is left to do, in one line: `left: prune 12 (about 40 min), evaluate 12 (…)`; and what is not known yet."""
     left: dict[str, list[float]] = {}
     for build in builds:
-        if not build.done:
+        if not build.was_done:
             stage = build.step.name.partition("/")[0]
-            left.setdefault(stage, []).append(build.seconds)
+            left.setdefault(stage, []).append(build.estimated_seconds)
     lines = []
     if left:
         parts = []
@@ -326,5 +328,5 @@ def left_by_stage(study: Study, builds: Sequence[Build]) -> list[str]:
             if isinstance(sweep, GateSweep):
                 unknown += max(0, sweep.refine - len(schedule.filled_in(index)))
     if unknown:
-        lines.append(f"not in it: {unknown} λ of refine, which only results reveal")
+        lines.append(f"without {unknown} λ of refine: results of this study decide them")
     return lines

@@ -11,13 +11,12 @@ from headwise.heads import HeadMap
 from headwise.tasks.classification import Classification
 from headwise.tasks.embedding import Embedding
 from headwise.tasks.language_model import LanguageModel, MaskedLanguageModel
-from headwise.tasks.task import AnyText, OwnInputs, QualityMeasure, Task, held_out
+from headwise.tasks.task import AnyText, OwnInputs, Task, held_out
 from headwise.tasks.translation import Translation
 
 __all__ = [
     "AnyText",
     "OwnInputs",
-    "QualityMeasure",
     "Task",
     "Translation",
     "class_of_task",

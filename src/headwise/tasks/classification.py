@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from headwise.data.text import LabelledText
-from headwise.tasks.task import Need, QualityMeasure, Task
+from headwise.qualities import ACCURACY
+from headwise.tasks.task import Need, Task
 from headwise.training.labelled import Labelled
 from headwise.training.token_batches import TrainingData
 
@@ -20,9 +21,7 @@ class Classification(Task):
     text_class = LabelledText
     predicts_classes = True
     provides: ClassVar[frozenset[Need]] = frozenset({"loss", "text"})
-    quality = QualityMeasure(
-        "accuracy", "accuracy_change", "accuracy", "points of accuracy", True, "accuracy_change"
-    )
+    quality = ACCURACY
 
     def encoded(self, text: LabelledText) -> Labelled:
         return Labelled(text, self.tokenizer, self.hf, self.longest)

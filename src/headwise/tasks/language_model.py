@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 from headwise.data.text import Text
 from headwise.progress import Report, silent
+from headwise.qualities import PERPLEXITY
 from headwise.tasks.batches import Batches
-from headwise.tasks.task import Need, QualityMeasure, Task
+from headwise.tasks.task import Need, Task
 from headwise.training.language import Lines, Packed
 from headwise.training.token_batches import TrainingData
 
@@ -21,14 +22,7 @@ class LanguageModel(Task):
     needs = "one-sided text (--text)"
     text_class = Text
     provides: ClassVar[frozenset[Need]] = frozenset({"loss", "words", "text"})
-    quality = QualityMeasure(
-        "perplexity",
-        "perplexity_change",
-        "perplexity",
-        "% of perplexity",
-        False,
-        "perplexity_change",
-    )
+    quality = PERPLEXITY
     causal = True
 
     def encoded(self, text: Text) -> Lines:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -22,6 +21,7 @@ from headwise.data.text import LabelledText, ParallelText, Text
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind
 from headwise.progress import Report, silent
+from headwise.qualities import QualityMeasure
 from headwise.tasks.batches import Batches
 from headwise.tasks.own_batches import OwnBatches
 from headwise.training.token_batches import TrainingData
@@ -32,30 +32,6 @@ OwnInputs = Sequence[
     Mapping[str, Tensor]
 ]  # batches of the model's own keyword tensors, with labels
 LONGEST = 512  # tokens of a sentence, where the model does not say less
-
-
-@dataclass(frozen=True)
-class QualityMeasure:
-    """The number that says what models of a task are worth.
-
-    name: of the measure in tables. change: of its difference to another model. title: in figures and sentences. unit:
-    of what a model may lose, in sentences. higher_is_better: which way is up. compared: the measure that choices
-    compare, its own value or its change.
-    """
-
-    name: str
-    change: str
-    title: str
-    unit: str
-    higher_is_better: bool
-    compared: str
-
-    def worth(self, rows: Sequence[Sequence[Any]]) -> float:
-        """What choices compare, the higher the better: of rows (measure, value, …) of one model. The whole model has no
-        change: 0."""
-        values = {row[0]: float(row[1]) for row in rows}
-        value = values.get(self.compared, 0.0)
-        return value if self.higher_is_better else -value
 
 
 class Task(ABC):

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from headwise.attention import start_token
 from headwise.data.text import ParallelText
 from headwise.heads import Kind
-from headwise.tasks.task import LONGEST, Need, QualityMeasure, Task
+from headwise.qualities import BLEU
+from headwise.tasks.task import LONGEST, Need, Task
 from headwise.training.token_batches import Encoded, TrainingData, batches
 
 
@@ -21,7 +22,7 @@ class Translation(Task):
     needs = "parallel text (source and target)"
     text_class = ParallelText
     provides: ClassVar[frozenset[Need]] = frozenset({"loss", "words", "text", "translations"})
-    quality = QualityMeasure("bleu", "bleu_difference", "BLEU", "BLEU", True, "bleu")
+    quality = BLEU
     label_smoothing = 0.1
     trains_gates_by_default = True
 

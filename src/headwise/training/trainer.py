@@ -37,6 +37,7 @@ from transformers.trainer_callback import PrinterCallback, TrainerCallback, Trai
 from headwise.attention import Discovery, capture, device_of, evaluating, is_offloaded
 from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError, WriteError
+from headwise.generators import unchanged_generators
 from headwise.heads import Site, write_text
 from headwise.options import Training
 from headwise.progress import Report, silent
@@ -250,6 +251,7 @@ def dev_losses(state: TrainerState) -> list[float]:
     return [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry]
 
 
+@unchanged_generators()
 def train_model(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,

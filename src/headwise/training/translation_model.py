@@ -13,6 +13,7 @@ from transformers import (
 )
 
 from headwise.errors import HeadwiseError
+from headwise.generators import drawing_from
 from headwise.options import Architecture
 
 
@@ -52,17 +53,19 @@ def build_model(
         decoder_start_token_id=tokenizer.bos_token_id,
         forced_eos_token_id=None,
     )
-    torch.manual_seed(seed)
-    if shape.norm == "post":
-        common |= dict(share_encoder_decoder_embeddings=False, decoder_vocab_size=len(tokenizer))
-        model = MarianMTModel(MarianConfig(**common))
-    else:
-        model = drop_unused(
-            M2M100ForConditionalGeneration(M2M100Config(**common, tie_word_embeddings=False))
-        )
-    for name, parameter in model.named_parameters():
-        if parameter.dim() == 2 and "embed" not in name and "lm_head" not in name:
-            torch.nn.init.xavier_uniform_(parameter)
+    with drawing_from(seed):
+        if shape.norm == "post":
+            common |= dict(
+                share_encoder_decoder_embeddings=False, decoder_vocab_size=len(tokenizer)
+            )
+            model = MarianMTModel(MarianConfig(**common))
+        else:
+            model = drop_unused(
+                M2M100ForConditionalGeneration(M2M100Config(**common, tie_word_embeddings=False))
+            )
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 2 and "embed" not in name and "lm_head" not in name:
+                torch.nn.init.xavier_uniform_(parameter)
     model.generation_config.update(max_length=shape.max_length, forced_eos_token_id=None)
     return model.eval()
 

@@ -1,0 +1,95 @@
+"""What models are compared by: BLEU, perplexity, accuracy.
+
+A task names one (`task.quality`); evaluation, pruning, studies, the report and the command line read it here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+NO_BREAK = "\u202f"
+
+
+@dataclass(frozen=True)
+class QualityMeasure:
+    """The number that says what models of a task are worth.
+
+    measure: its name in tables. change: the measure of a difference to another model. name: in figures and sentences.
+    unit: of a change, behind its number. loss: what a model may lose, in words. higher_is_better: which way is up.
+    compared: the measure that choices compare, the quality itself or its change.
+    """
+
+    measure: str
+    name: str
+    change: str
+    unit: str
+    loss: str
+    higher_is_better: bool
+    compared: str
+
+    @property
+    def better(self) -> int:
+        """The sign of a change for the better."""
+        return 1 if self.higher_is_better else -1
+
+    @property
+    def relative(self) -> bool:
+        """Whether a change is in % of the quality itself."""
+        return self.unit.endswith("%")
+
+    @property
+    def in_unit(self) -> str:
+        """What the title of a column of changes ends with."""
+        return f", in {self.unit.strip(NO_BREAK)}" if self.unit else ""
+
+    def worth(self, rows: Sequence[Sequence[Any]]) -> float:
+        """What choices compare, the higher the better.
+
+        rows: (measure, value, …) of one model. The whole model has no change: 0.
+        """
+        values = {row[0]: float(row[1]) for row in rows}
+        return self.better * values.get(self.compared, 0.0)
+
+    def moved(self, base: float, change: float) -> float:
+        """The quality that is a change away from `base`."""
+        return base * (1 + change / 100) if self.relative else base + change
+
+    def change_of(self, before: float, after: float) -> float:
+        """The change from one quality to another; no number where a perplexity starts at 0."""
+        if not self.relative:
+            return after - before
+        return 100 * (after / before - 1) if before else math.nan
+
+
+BLEU = QualityMeasure(
+    measure="bleu",
+    name="BLEU",
+    change="bleu_difference",
+    unit="",
+    loss="BLEU",
+    higher_is_better=True,
+    compared="bleu",
+)
+PERPLEXITY = QualityMeasure(
+    measure="perplexity",
+    name="perplexity",
+    change="perplexity_change",
+    unit=f"{NO_BREAK}%",
+    loss="% of perplexity",
+    higher_is_better=False,
+    compared="perplexity_change",
+)
+ACCURACY = QualityMeasure(
+    measure="accuracy",
+    name="accuracy",
+    change="accuracy_change",
+    unit=f"{NO_BREAK}points",
+    loss="points of accuracy",
+    higher_is_better=True,
+    compared="accuracy_change",
+)
+QUALITIES = (BLEU, PERPLEXITY, ACCURACY)
+LOSSES = f"{BLEU.loss}, {PERPLEXITY.loss}, or {ACCURACY.loss}"  # what `max_drop` counts

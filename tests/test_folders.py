@@ -1,0 +1,198 @@
+"""Folders that commands write in: new, empty, or headwise's own by the record in them. Others keep all their files."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import headwise as hw
+from headwise.errors import HeadwiseError
+from headwise.folders import (
+    RESULTS,
+    SUMS,
+    holds,
+    record,
+    refuse_other_files,
+    sums,
+    unchanged,
+    write_pages,
+    write_results,
+)
+
+NAMES = ("heads.csv", "curves.csv", "figures/")
+# Every command that writes results into --out, and a file that it would replace or remove.
+COMMANDS = {
+    "score": (["score", "MODEL", "--text", "FILE"], "curves.csv"),
+    "roles": (["roles", "MODEL", "--treebank", "TREES"], "controls.csv"),
+    "align": (["align", "MODEL", "--text", "FILE", "--text", "FILE"], "alignment.csv"),
+    "evaluate": (["evaluate", "MODEL", "--text", "FILE"], "quality.csv"),
+    "truth": (["truth"], "truth.md"),
+    "prune": (["prune", "MODEL", "--text", "FILE", "--penalty", "1"], "model"),
+    "train": (["train", "--text", "FILE", "--text", "FILE"], "train"),
+    "demo": (["demo"], "roles"),
+    "study": (["study", "PLAN"], "plan.toml"),
+    "export": (["export", "MODEL", "--to", "gguf"], "model.gguf"),
+    "push": (["push", "MODEL", "me/it", "--dry-run"], "config.json"),
+    "compare": (["compare", "RUN", "OTHER"], "report.html"),
+}
+TREES = "1\ta\ta\tNOUN\t_\t_\t0\troot\t_\t_\n\n"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """The words of a command; whatever it would do with a model or a text comes too late."""
+
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("work began")
+
+    for name in ("load", "score", "roles", "align", "evaluate", "export"):
+        monkeypatch.setattr(hw, name, work)
+    for module, name in (("truth.suite", "run_suite"), ("hub", "push")):
+        monkeypatch.setattr(importlib.import_module(f"headwise.{module}"), name, work)
+    comparison = importlib.import_module("headwise.report.comparison")
+    monkeypatch.setattr(comparison, "read_comparison", work)
+    model = tmp_path / "given"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (tmp_path / "text").write_text("a b\n" * 50)
+    (tmp_path / "trees").write_text(TREES * 50)
+    (tmp_path / "plan").write_text("[data.embedded]\ntrain = 20\ndev = 5\ntest = 5\n")
+    places = {
+        "MODEL": model,
+        "FILE": tmp_path / "text",
+        "TREES": tmp_path / "trees",
+        "PLAN": tmp_path / "plan",
+        "RUN": tmp_path,
+        "OTHER": tmp_path,
+    }
+
+    def of(command: str) -> list[str]:
+        return [str(places.get(word, word)) for word in COMMANDS[command][0]]
+
+    return of
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("hold", ["file of the user", "run", "model", "table of the user"])
+def test_a_folder_with_other_files_is_refused_before_any_work(
+    refused: Callable[..., str],
+    words: Callable[[str], list[str]],
+    tmp_path: Path,
+    command: str,
+    hold: str,
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    mine = COMMANDS[command][1]
+    (out / mine).mkdir() if "." not in mine else (out / mine).write_text("mine")
+    if hold == "file of the user":
+        (out / "thesis.txt").write_text("years of work")
+    elif hold == "run":
+        (out / "run.json").write_text("{}")
+        (out / ".lock").touch()
+        (out / "plan.toml").write_text("")
+        (out / "curves.csv").write_text("measure\n")
+    elif hold == "model":
+        (out / "model.safetensors").write_bytes(b"weights")
+        lines = [(name, "0" * 64) for name in files(out)]
+        (out / SUMS).write_text(record("model", lines))
+    before = files(out)
+    sentence = refused(*words(command), "--out", out)
+    assert re.search(r"something else|is not empty|would be replaced", sentence), sentence
+    assert files(out) == before
+
+
+class TestResults:
+    def test_a_folder_is_written_again_and_what_is_left_over_goes(self, tmp_path: Path) -> None:
+        out = tmp_path / "new" / "out"
+        figures = {f"figures/{name}.svg": name for name in "ab"}
+        write_results(out, {"heads.csv": "one", "curves.csv": "one", **figures}, NAMES)
+        assert holds(out) == RESULTS and unchanged(out) == files(out).keys() - {SUMS}
+        write_results(out, {"heads.csv": b"two", "figures/b.svg": "c"}, NAMES)
+        found = files(out)
+        found.pop(SUMS)
+        assert found == {"heads.csv": b"two", "figures/b.svg": b"c"}
+        write_results(out, {"quality.csv": "1"}, ["quality.csv"])
+        assert unchanged(out) == {"heads.csv", "figures/b.svg", "quality.csv"}
+        done = subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=out, check=False)
+        assert done.returncode == 0, "what any program can check"
+
+    def test_what_the_user_put_there_stays(self, tmp_path: Path) -> None:
+        write_results(tmp_path, {"heads.csv": "one", "figures/a.svg": "1"}, NAMES)
+        (tmp_path / "figures" / "mine.svg").write_text("mine")
+        (tmp_path / "notes.txt").write_text("mine")
+        write_results(tmp_path, {"heads.csv": "two"}, NAMES)
+        assert files(tmp_path).keys() == {"heads.csv", "figures/mine.svg", "notes.txt", SUMS}
+
+    @pytest.mark.parametrize("change", ["new", "changed", "link"])
+    def test_a_file_of_the_user_is_not_replaced(self, tmp_path: Path, change: str) -> None:
+        out = tmp_path / "out"
+        write_results(out, {"heads.csv": "one"}, NAMES)
+        name = "curves.csv" if change == "new" else "heads.csv"
+        if change == "link":
+            (tmp_path / "mine").write_text("one")
+            (out / name).unlink()
+            (out / name).symlink_to(tmp_path / "mine")
+        else:
+            (out / name).write_text("mine")
+        before = files(out)
+        with pytest.raises(HeadwiseError, match=f"{name} would be replaced, but headwise did not"):
+            refuse_other_files(out, ["heads.csv", "curves.csv"])
+        with pytest.raises(HeadwiseError, match=f"{name} would be replaced, but headwise did not"):
+            write_results(out, {"heads.csv": "two", "curves.csv": "two"}, NAMES)
+        assert files(out) == before
+
+    def test_a_killed_command_leaves_what_the_next_may_replace(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write_results(tmp_path, {"heads.csv": "one", "curves.csv": "one"}, NAMES)
+
+        def killed(*_: object) -> None:
+            (tmp_path / "heads.csv").write_text("two")
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("headwise.folders.write_files", killed)
+            write_results(tmp_path, {"heads.csv": "two"}, NAMES)
+        assert (tmp_path / "curves.csv").read_text() == "one", "old files go at the end"
+        write_results(tmp_path, {"heads.csv": "two"}, NAMES)
+        assert unchanged(tmp_path) == {"heads.csv"} and not (tmp_path / "curves.csv").exists()
+
+    def test_a_list_of_sums_of_another_program_is_no_record(self, tmp_path: Path) -> None:
+        (tmp_path / "heads.csv").write_text("mine")
+        (tmp_path / SUMS).write_text(f"{'0' * 64}  heads.csv\n")
+        assert sums(tmp_path) == [] and holds(tmp_path) is None
+        with pytest.raises(HeadwiseError, match="something else"):
+            write_results(tmp_path, {"heads.csv": "two"}, NAMES)
+        assert (tmp_path / "heads.csv").read_text() == "mine"
+
+
+class TestPages:
+    def test_a_page_of_headwise_is_written_again(self, tmp_path: Path) -> None:
+        (tmp_path / "run.json").write_text("{}")
+        names = ("report.html", "figures/")
+        write_pages(tmp_path, {"report.html": "1", "figures/a.svg": "1"}, names)
+        (tmp_path / "report.html").write_text("half a pa")
+        (tmp_path / "figures" / "mine.svg").write_text("mine")
+        write_pages(tmp_path, {"report.html": "2"}, names)
+        found = {name for name in files(tmp_path) if not name.startswith(".")}
+        assert found == {"run.json", "report.html", "figures/mine.svg"}
+
+    @pytest.mark.parametrize("name", ["report.html", "figures/a.svg"])
+    def test_a_page_of_the_user_is_not_replaced(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / "figures").mkdir()
+        (tmp_path / name).write_text("mine")
+        before = files(tmp_path)
+        with pytest.raises(HeadwiseError, match=f"{name} would be replaced"):
+            write_pages(tmp_path, {"figures/a.svg": "1", "report.html": "1"}, ["figures/"])
+        assert files(tmp_path) == before
