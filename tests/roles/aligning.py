@@ -121,7 +121,7 @@ SILENCES = ("<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|transcribe|>"
 
 def middle_of(number: int) -> float:
     """The middle of a word in seconds, all in the first half of the audio: later ones faster and faster."""
-    return round(0.1 + 0.9 * (number / 20) ** 0.5, 2)
+    return round(0.1 + 1.9 * (number / 20) ** 0.5, 2)
 
 
 def start_of(number: int) -> float:
@@ -140,11 +140,11 @@ def speech_tokenizer() -> WhisperTokenizer:
 
 
 def listener() -> Model:
-    """A Whisper of 2 seconds with two heads that look at the middle of the word that comes next."""
+    """A Whisper of 4 seconds with two heads that look at the middle of the word that comes next."""
     tokenizer = speech_tokenizer()
     names = ("<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>")
     end, start, no_times = tokenizer.convert_tokens_to_ids(list(names))
-    times = 101
+    times = 201
     shape = WhisperConfig(
         **SHAPE
         | dict(
@@ -155,7 +155,7 @@ def listener() -> Model:
             vocab_size=no_times + 1 + times,
         ),
         num_mel_bins=8,
-        max_source_positions=100,
+        max_source_positions=200,
         max_target_positions=32,
         median_filter_width=3,
     )
@@ -195,7 +195,7 @@ def spoken(folder: Path, count: int = 24) -> Path:
     lines = ["audio,word,start,end,language"]
     for number in range(count):
         rate = 16000 if number % 2 else 8000
-        noise = np.random.default_rng(number).integers(-999, 999, 2 * rate, dtype=np.int16)
+        noise = np.random.default_rng(number).integers(-999, 999, 4 * rate, dtype=np.int16)
         wavfile.write(folder / f"{number}.wav", rate, noise)
         for n in range(number % STEP, 20, STEP):
             lines.append(f"{number}.wav,{SPOKEN[n]},{start_of(n)},{start_of(n) + 0.02},en")
@@ -212,13 +212,13 @@ def starts_in_transformers(model: Model, speech: Speech) -> list[list[float]]:
         "automatic-speech-recognition",
         model=hf,
         tokenizer=model.tokenizer,
-        feature_extractor=WhisperFeatureExtractor(feature_size=8, chunk_length=2),
+        feature_extractor=WhisperFeatureExtractor(feature_size=8, chunk_length=4),
     )
     starts = []
     for utterance in speech:
         text = "".join(f" {word}" for word in utterance.words)
         ids = model.tokenizer(text, add_special_tokens=False).input_ids
-        script = [no_times + 1, *ids, no_times + 101, end]  # from 0.00 to 2.00 seconds
+        script = [no_times + 1, *ids, no_times + 201, end]  # from 0.00 to 4.00 seconds
 
         # The prompt has three tokens: start, language and task.
         def scripted(written: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -101,7 +101,7 @@ def test_the_error_that_transformers_has(tmp_path: Path) -> None:
     assert set(found.heads) == set(PAIR) and found.measure == "alignment.seconds"
     assert found.confirmed and found.own is None and found.better_than_own
     chosen, best = (row for _, row in found.sets.iterrows())
-    assert chosen["high"] < best["low"] and chosen["value"] < 0.15 < chosen["baseline"]
+    assert chosen["high"] < best["low"] and chosen["value"] < 0.2 < chosen["baseline"]
 
     # The error on the half that did not choose, read by those who use the heads.
     held_out = []
