@@ -175,6 +175,7 @@ def listener() -> Model:
             convolution.weight.zero_()
             convolution.bias.zero_()
         decoder.embed_positions.weight.zero_()
+        decoder.embed_tokens.weight.zero_()
         # Before the first word, and behind the last, both heads look at the beginning.
         beginning = encoder.embed_positions.weight[0, place]
         decoder.embed_tokens.weight[no_times:] = torch.cat([beginning, beginning])
