@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import importlib
 import json
 import os
+import pkgutil
 import random
 import resource
 import shlex
@@ -29,6 +31,7 @@ from typing import Any, NoReturn
 import torch
 from typer.main import get_command
 
+import headwise
 import test_fuzz as fuzz
 from headwise import cli
 from headwise.errors import HeadwiseError
@@ -163,7 +166,7 @@ def text_jobs(seed: int) -> Iterator[Job]:
 def mutated(name: str, seed: int, number: int) -> Attempt:
     def attempt(place: Path) -> list[Finding]:
         found: list[Finding] = []
-        study_module.at_work = no_work  # type: ignore[assignment]
+        stop_before_work()
 
         def note(fault: str | None, content: bytes) -> None:
             found.extend(finding(fault, f"{name} {content[:200]!a}"))
@@ -180,6 +183,12 @@ def mutated(name: str, seed: int, number: int) -> Attempt:
 def no_work(*_: Any) -> NoReturn:
     """Instead of a study's builds."""
     raise HeadwiseError("The work would begin here.")
+
+
+def stop_before_work() -> None:
+    """In this process, studies end where their builds would begin."""
+    assert callable(study_module.run_builds)
+    study_module.run_builds = no_work
 
 
 VALUES = (
@@ -222,7 +231,7 @@ def setting_jobs(seed: int) -> Iterator[Job]:
 
 def with_settings(cases: Sequence[list[str]]) -> Attempt:
     def attempt(place: Path) -> list[Finding]:
-        study_module.at_work = no_work  # type: ignore[assignment]
+        stop_before_work()
         file = place / "plan.toml"
         file.write_text(plan_of(TINY).to_toml())
         found: list[Finding] = []
@@ -285,6 +294,9 @@ def options_of(command: str) -> list[str]:
     return [name for option in found.params for name in option.opts if name.startswith("--")]
 
 
+CHANGES = ("value", "value", "option", "option", "model", "model", "model", "word", "lost", "twice")
+
+
 def command_jobs(seed: int, shop: Path) -> Iterator[Job]:
     good = command_lines(shop)
     hostile = hostile_words(shop)
@@ -293,9 +305,13 @@ def command_jobs(seed: int, shop: Path) -> Iterator[Job]:
         words = list(good[number % len(good)])
         damaged = None
         for _ in range(chance.choice((1, 1, 2, 3))):
-            change = chance.choice(("word", "word", "lost", "twice", "option", "model", "model"))
+            change = chance.choice(CHANGES)
             at = chance.randrange(1, len(words))
-            if change == "word":
+            if change == "value":  # of an option, or an argument
+                at = chance.choice(
+                    [i for i in range(1, len(words)) if words[i][:2] != "--"] or [at]
+                )
+            if change in ("value", "word"):
                 words[at] = chance.choice(hostile)
             elif change == "lost" and len(words) > 2:
                 del words[at]
@@ -310,18 +326,15 @@ def command_jobs(seed: int, shop: Path) -> Iterator[Job]:
 
 
 def command(words: list[str], shop: Path, damaged: str | None, chance: str) -> Attempt:
-    """A command line, in a folder of its own; damaged: the model or run that is damaged before."""
+    """A command line, with a copy of the shop; damaged: the model or run that is damaged before."""
 
     def attempt(place: Path) -> list[Finding]:
-        study_module.at_work = no_work  # type: ignore[assignment]
-        own = list(words)
-        said = ""
-        if damaged:
-            shutil.copytree(shop / damaged, place / damaged)
-            said = damage_model(place / damaged, random.Random(chance))
-            own = [str(place / damaged) if word == str(shop / damaged) else word for word in own]
+        stop_before_work()
+        own = Path(shutil.copytree(shop, place / "shop"))
+        texts = {file: file.read_bytes() for file in own.iterdir() if file.is_file()}
+        said = damage_model(own / damaged, random.Random(chance)) if damaged else ""
         what = f"headwise {shlex.join(words)[:500]}{said}"
-        sys.argv = ["headwise", *own]
+        sys.argv = ["headwise", *(word.replace(str(shop), str(own)) for word in words)]
         status: Any = 0
         try:
             cli.main()
@@ -335,7 +348,10 @@ def command(words: list[str], shop: Path, damaged: str | None, chance: str) -> A
             return [("no sentence", f"{what}: status {status}, {last_line(printed)}")]
         if status == 1 and not last_line(printed).startswith("headwise: "):
             return [("no sentence", f"{what}: status 1, {last_line(printed)!a}")]
-        return []
+        lost = [
+            file.name for file in texts if not file.exists() or file.read_bytes() != texts[file]
+        ]
+        return [("unnoticed", f"{what}: {name} is another") for name in lost]
 
     return attempt
 
@@ -439,7 +455,9 @@ def make_shop(shop: Path) -> list[str]:
     print("making models and a study: a minute or two", flush=True)
     shop.mkdir(parents=True)
     for name, family in (("lm", "gpt2"), ("mt", "marian"), ("bert", "bert")):
-        asker(family).save(shop / name)
+        model = asker(family)  # saved as others save theirs: without the sums that show damage
+        model.hf.save_pretrained(shop / name)
+        model.tokenizer.save_pretrained(shop / name)
     (shop / "lines.txt").write_text("\n".join(sentences(24, 0)) + "\n")
     pairs = zip(sentences(24, 0), sentences(24, 1), strict=True)
     (shop / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
@@ -448,6 +466,19 @@ def make_shop(shop: Path) -> list[str]:
     steps = list(dict.fromkeys(again(plan_of(TINY), shop / "run").made))
     order.write_text(json.dumps(steps))
     return steps
+
+
+def preload(shop: Path, room: Path) -> None:
+    """Import everything and use it once, so that no forked process spends its seconds on that."""
+    for module in pkgutil.walk_packages(headwise.__path__, "headwise."):
+        if not module.name.endswith("__main__"):
+            with contextlib.suppress(ImportError):  # an extra that is not installed
+                importlib.import_module(module.name)
+    for samples, read in fuzz.READERS.values():
+        if read is not fuzz.read_words:
+            read(samples[0], room)
+    for name in ("lm", "mt", "bert"):
+        headwise.load(shop / name)
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -476,6 +507,7 @@ def attack(
         room = Path(folder)
         shop = room / "shop" if given is None else given.resolve()
         order = make_shop(shop)
+        preload(shop, room)
         begun = time.monotonic()
         jobs: dict[str, Callable[[], Iterator[Job]]] = {
             "settings": lambda: setting_jobs(seed),

@@ -389,6 +389,8 @@ def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HeadwiseError, match="could not be written"):
         write_text(tmp_path / "file" / "heads.csv", "")
+    with pytest.raises(HeadwiseError, match="it names no file"):  # translate --out ""
+        write_text(Path(), "")
 
 
 def test_a_stop_while_writing_leaves_nothing(

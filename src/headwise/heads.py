@@ -415,6 +415,8 @@ def write_once(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file completely or not at all: to a temporary file, which is then renamed."""
+    if not path.name:
+        raise WriteError(f"'{path}' could not be written (it names no file): choose another --out.")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -226,6 +226,8 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
             ["unknown key 'pruning.temperature'; allowed with method 'top-k'"],
         ),
         ({"pruning": {"method": "magic"}}, ["the method 'magic' is none of gates, top-k, greedy"]),
+        ({"pruning": {"method": ["a"]}}, ["the method '['a']' is none of gates, top-k, greedy"]),
+        ({"pruning": {"method": {"a": 1}}}, ["is none of gates, top-k, greedy"]),
         (
             {"pruning": {"method": "top-k", "penalty": [0.1]}},
             ["'pruning.penalty'; allowed with method 'top-k'"],

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from headwise.errors import HeadwiseError
+from headwise.files import digest, with_checksum
 from headwise.progress import Progress
-from headwise.study.records import STAGING, Store, digest, locked_folder, with_checksum
+from headwise.study.records import STAGING, Store, locked_folder
 from study.studies import QUIET, Notes
 from study.toys import ToyMaking
 

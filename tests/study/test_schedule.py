@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from headwise.files import with_checksum
 from headwise.heads import KINDS, HeadMap, HeadMask, write_text
 from headwise.options import Search, Training
 from headwise.study.estimate import Amount, Estimate, Rates
 from headwise.study.evaluation_steps import choose_smallest
 from headwise.study.model_steps import MakeControl, prune_step
-from headwise.study.records import with_checksum
 from headwise.study.results import Tables
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule, filled_before, steepest
