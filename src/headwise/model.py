@@ -113,7 +113,8 @@ class Model:
     def cached_of(self, kind: Kind, tokens: int) -> int:
         """Bytes that the layers of a kind keep of so many tokens."""
         layers = self.discovery.cached.get(kind, [])
-        return self.hf.dtype.itemsize * sum(layer.size(tokens) for layer in layers)
+        numbers = sum(layer.size(tokens) for layer in layers)
+        return numbers * int(self.hf.dtype.itemsize)
 
     @property
     def alignment_heads(self) -> list[Head]:

@@ -8,19 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel, WhisperConfig, WhisperForConditionalGeneration
-from transformers.modeling_outputs import ModelOutput
 from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 from typer.testing import CliRunner
 
 import headwise as hw
-from headwise.attention import capture
 from headwise.cli import app
+from headwise.data.annotated import Annotated
 from headwise.heads import Head, HeadMask
 from headwise.roles.alignment import read_links
-from headwise.roles.alignment_heads import FRAME, smoothed_maps, token_starts
+from headwise.roles.alignment_heads import token_starts
 from headwise.roles.head_sets import grow
-from roles.aligning import FIRST, LATER, listener, pairs, spoken, translator
+from headwise.roles.passes import half_of
+from roles.aligning import FIRST, LATER, listener, pairs, spoken, starts_in_transformers, translator
 
 PAIR = [Head("cross", *FIRST), Head("cross", *LATER)]
 
@@ -95,76 +94,55 @@ def test_time_warping_as_in_transformers(shape: tuple[int, int, int]) -> None:
         assert got.tolist() == columns[jumps].tolist()
 
 
-def test_the_times_that_transformers_reads() -> None:
-    config = WhisperConfig(
-        vocab_size=60,
-        d_model=32,
-        encoder_layers=1,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        encoder_ffn_dim=16,
-        decoder_attention_heads=4,
-        decoder_ffn_dim=16,
-        num_mel_bins=8,
-        max_source_positions=60,
-        max_target_positions=20,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=1,
-        decoder_start_token_id=1,
-    )
-    torch.manual_seed(0)
-    hf: PreTrainedModel = WhisperForConditionalGeneration(config).eval()
-    with torch.no_grad():
-        for parameter in hf.model.decoder.layers.parameters():
-            parameter.mul_(20 if parameter.dim() > 1 else 1)
-    model = hw.Model(hf, None, "random")
-    ids = torch.randint(5, 60, (1, 12))
-    inputs = {"input_features": torch.randn(1, 8, 120), "decoder_input_ids": ids}
-    heads = [(0, 1), (1, 3), (1, 0)]
-    drawn: dict[int, torch.Tensor] = {}
-
-    def hook(call) -> None:
-        if call.site.kind == "cross":
-            drawn[call.site.layer] = smoothed_maps(3, 40, config.median_filter_width, call)
-
-    with torch.no_grad(), capture(hf, model.discovery, hook=hook, weights=True):
-        hf(**inputs)
-    got = token_starts(-sum(drawn[layer][:, head] for layer, head in heads)) * FRAME
-    hf.set_attn_implementation("eager")
-    with torch.no_grad():
-        attentions = hf(**inputs, output_attentions=True).cross_attentions
-    outputs = ModelOutput(sequences=torch.cat([ids, ids[:, :1]], 1), cross_attentions=[attentions])
-    expected = hf._extract_token_timestamps(outputs, heads, num_frames=80, num_input_ids=3)
-    torch.testing.assert_close(got, expected[:, 3:-1])
-    model.alignment_heads = [Head("cross", 1, 3)]
-    small = model.remove(HeadMask.full(model.heads).without(Head("cross", 0, n) for n in range(4)))
-    small.hf.set_attn_implementation("eager")
-    with torch.no_grad():
-        attentions = small.hf(**inputs, output_attentions=True).cross_attentions
-    outputs = ModelOutput(sequences=outputs.sequences, cross_attentions=[attentions])
-    named = (
-        small.hf.generation_config.alignment_heads
-    )  # of the second layer, though the first has none
-    assert (
-        small.hf._extract_token_timestamps(outputs, named, num_frames=80, num_input_ids=3)
-        .isfinite()
-        .all()
-    )
-
-
-def test_word_times_choose_the_heads_that_hear_them(tmp_path: Path) -> None:
+def test_the_error_that_transformers_has(tmp_path: Path) -> None:
+    speech = hw.Speech.read(spoken(tmp_path))
     model = listener()
-    found = hw.align(model, hw.Speech.read(spoken(tmp_path)))
+    found = hw.align(model, speech)
     assert set(found.heads) == set(PAIR) and found.measure == "alignment.seconds"
-    chosen, best = (
-        row for _, row in found.sets.iterrows()
-    )  # transformers lets the first word begin at 0
-    assert (
-        found.confirmed
-        and chosen["high"] < best["low"]
-        and chosen["value"] < 0.3 < chosen["baseline"]
-    )
+    assert found.confirmed and found.own is None and found.better_than_own
+    chosen, best = (row for _, row in found.sets.iterrows())
+    assert chosen["high"] < best["low"] and chosen["value"] < 0.15 < chosen["baseline"]
+
+    # The error on the half that did not choose, read by those who use the heads.
+    held_out = []
+    for utterance in speech:
+        if half_of(Annotated.plain("", utterance.audio.name)) == 1:
+            held_out.append(utterance)
+    model.alignment_heads = found.heads
+    errors = []
+    for utterance, starts in zip(held_out, starts_in_transformers(model, held_out), strict=True):
+        errors += [abs(a - b) for a, b in zip(starts, utterance.starts, strict=True)]
+    assert np.mean(errors) == pytest.approx(chosen["value"], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("own", "options", "kept"),
+    [
+        (PAIR[::-1], [], True),  # as good as the chosen ones
+        (PAIR[::-1], ["--replace"], False),
+        ([Head("cross", 0, 0)], [], False),
+    ],
+)
+def test_better_heads_of_the_model_are_kept(
+    own: list[Head], options: list[str], kept: bool, tmp_path: Path
+) -> None:
+    model = translator()
+    model.alignment_heads = own
+    model.save(tmp_path / "model")
+    _, links = pairs(tmp_path)
+    sides = ["--text", str(tmp_path / "source"), "--text", str(tmp_path / "target")]
+    out = ["--out", str(tmp_path / "out"), "--save", str(tmp_path / "aligned")]
+    command = ["align", str(tmp_path / "model"), *sides, "--links", str(links), *out, *options]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.exception
+    assert "own: alignment.error" in done.output and "chosen − own" in done.output
+    assert ("which are kept" in done.output) == kept
+
+    facts = json.loads((tmp_path / "out" / "alignment.json").read_text())
+    chosen = [Head("cross", *head) for head in facts["alignment_heads"]]
+    assert set(chosen) == set(PAIR) and facts["better_than_own"] == (len(own) == 1)
+    saved = hw.load(tmp_path / "aligned").alignment_heads
+    assert saved == (own if kept else chosen)
 
 
 def test_the_command_writes_a_model_of_its_own(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headwise.importance.interactions import Interactions
     from headwise.importance.scores import Scores
     from headwise.model import Model
+    from headwise.roles.alignment_heads import AlignmentHeads
 
 
 def score(
@@ -287,6 +288,12 @@ def align(
         Path | None,
         typer.Option("--save", help="folder for a copy of the model with its alignment heads"),
     ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace", help="save the chosen heads even where the model's own err no more"
+        ),
+    ] = False,
     out: Out = Path("runs/align"),
     device: Device = "auto",
     dtype: Dtype = None,
@@ -296,8 +303,9 @@ def align(
     """Which cross heads align?
 
     Ranks them by their alignment error and chooses a set on one half of the text; the other
-    half confirms it. Writes alignment.csv, alignment-sets.csv and alignment.json. MODEL may be the folder of a study:
-    its dev pairs are taken where no text is named."""
+    half confirms it, and compares it with the heads that the model names already: these stay in the saved model unless
+    the chosen ones err less (`--replace`: in any case). Writes alignment.csv, alignment-sets.csv and alignment.json.
+    MODEL may be the folder of a study: its dev pairs are taken where no text is named."""
     import headwise as hw
     from headwise.progress import Progress
     from headwise.roles.alignment_heads import ALIGNMENT_FILES
@@ -322,6 +330,9 @@ def align(
             f"  {row['set']}: {row['measure']} {interval}, without attention {row['baseline']:.3f}"
         )
         progress.say(f"    {row['heads']}")
+    if found.own is not None:
+        for line in comparison_with_own(found, replace):
+            progress.say(line)
     typer.echo(str(place / "alignment.csv"))
     if save is None:
         return
@@ -330,8 +341,27 @@ def align(
             f"No model was written to {save}: on the other half of the text, the chosen heads align no better than a "
             "rule without attention. Give more text, or a model whose heads align."
         )
-    loaded.alignment_heads = found.heads
+    if found.better_than_own or replace:
+        loaded.alignment_heads = found.heads
     typer.echo(str(loaded.save(save)))
+
+
+def comparison_with_own(found: AlignmentHeads, replace: bool) -> list[str]:
+    """What the chosen heads err more or less than the model's own, and which of them the model keeps."""
+    row = found.sets.iloc[0]
+    interval = f"{row['difference_low']:+.3f} to {row['difference_high']:+.3f}"
+    lines = [
+        f"  chosen − own: {row['difference']:+.3f} ({interval}), on the half that did not choose"
+    ]
+    if found.better_than_own:
+        lines.append("  The chosen heads err less than the model's own.")
+    elif replace:
+        lines.append("  Not shown to err less than the model's own; --replace names them anyway.")
+    else:
+        lines.append(
+            "  Not shown to err less than the model's own, which are kept: --replace names the chosen ones."
+        )
+    return lines
 
 
 def pairs_of(model: str, text: list[str] | None) -> ParallelText:

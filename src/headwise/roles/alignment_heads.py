@@ -3,9 +3,10 @@
 Translated text: a target word is aligned with the source word that the positions writing it attend to most.
 
 Spoken text: when words are spoken, read from a Whisper model's cross attention, against reference times. Heads are read
-as transformers reads them for the times of tokens (`_extract_token_timestamps` of Whisper, after OpenAI's code):
-attention of each token that is read, normalised over the tokens, smoothed by a median filter over time, averaged over
-heads, and aligned with time by dynamic time warping.
+as their users read them (OpenAI's whisper/timing.py, transformers' `return_timestamps="word"`, CTranslate2's `align`):
+attention of the position that predicts each token, normalised over the tokens, smoothed by a median filter over time,
+averaged over heads, and aligned with time by dynamic time warping. A word starts where the path reaches the position
+that predicts its first token. That position reads the token before, of which transformers stores the end.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, WhisperFeatureExtractor
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.whisper.generation_whisper import _median_filter
 
-from headwise.attention import AttentionCall, device_of
+from headwise.attention import AttentionCall, device_of, evaluating
 from headwise.data.annotated import Annotated
 from headwise.data.speech import Speech, Utterance, samples
 from headwise.data.subwords import Coverage
@@ -34,9 +36,10 @@ from headwise.errors import HeadwiseError
 from headwise.folders import write_results
 from headwise.heads import Head
 from headwise.model import Model
-from headwise.progress import Report, silent
+from headwise.progress import Report, part, silent
 from headwise.roles.alignment import Gold, LinkedText, linked_pairs
 from headwise.roles.head_sets import (
+    MOST,
     AlignmentBatch,
     AlignmentBatches,
     Counts,
@@ -48,6 +51,9 @@ from headwise.roles.probe import REACH, same_way
 
 ALIGNMENT_FILES = ("alignment.csv", "alignment-sets.csv", "alignment.json")
 FRAME = 0.02  # seconds between the states of Whisper's encoder
+ENCODING = (
+    0.3  # share of the time in which recordings are encoded, where the set grows to its limit
+)
 
 
 @dataclass
@@ -56,8 +62,8 @@ class AlignmentHeads:
 
     heads: the chosen ones, the best first. measure: the error they were chosen by. table: a row per cross head and
     measure on the whole text, columns COLUMNS. sets: the error on the half that did not choose, a row for `chosen`,
-    `best head`, and `now` where the model names alignment heads already; baseline: the best rule without attention.
-    signature: how they were found.
+    `best head`, and `own` where the model names alignment heads already; baseline: the best rule without attention;
+    difference, difference_low, difference_high: from `own`, with its paired interval. signature: how they were found.
     """
 
     heads: list[Head]
@@ -72,6 +78,18 @@ class AlignmentHeads:
         row = self.sets.iloc[0]
         return bool(row["high"] < row["baseline"])
 
+    @property
+    def own(self) -> pd.Series | None:
+        """The row of `sets` of the heads that the model names already; None where it names none."""
+        of_model = self.sets[self.sets["set"] == "own"]
+        return None if of_model.empty else of_model.iloc[0]
+
+    @property
+    def better_than_own(self) -> bool:
+        """Whether the chosen heads err less on the other half than those that the model names already: the interval of
+        the difference is below 0. True where it names none."""
+        return self.own is None or bool(self.sets.iloc[0]["difference_high"] < 0)
+
     def save(self, folder: str | PathLike[str]) -> None:
         """Write alignment.csv, a row per head and measure, alignment-sets.csv and alignment.json. Raises HeadwiseError
         for a folder with files that headwise did not write there."""
@@ -80,6 +98,7 @@ class AlignmentHeads:
         facts = {
             "alignment_heads": [[head.layer, head.head] for head in self.heads],
             "confirmed": self.confirmed,
+            "better_than_own": self.better_than_own,
             "signature": self.signature,
         }
         contents = (table, sets, json.dumps(facts, indent=1) + "\n")
@@ -105,8 +124,10 @@ def align(
 
     text: sentence pairs (a `LinkedText` has their reference links; for others eflomal draws them), or for Whisper
     speech with word times. one_layer: only heads of one layer, as CTranslate2 and Marian average them. Heads are chosen
-    on one half of the text and confirmed on the other. To keep them in a model: `model.alignment_heads = found.heads`,
-    then `model.save(folder)`. Raises HeadwiseError for a model without cross attention, and for other text.
+    on one half of the text and confirmed on the other. To keep them in a model, where `found.confirmed` and
+    `found.better_than_own`: `model.alignment_heads = found.heads`, then `model.save(folder)`. Of speech, the states of
+    the encoder are kept (S × D numbers a recording) until the heads are chosen. Raises HeadwiseError for a model
+    without cross attention, and for other text.
     """
     if "cross" not in model.heads.kinds:
         raise HeadwiseError(
@@ -124,16 +145,20 @@ def align(
     links = None
     if isinstance(text, Speech):
         coverage = subject.coverage.setdefault("speech", Coverage())
-        batches = speech_batches(model.hf, model.tokenizer, list(text), coverage)
+        recordings = fitting_recordings(model.hf, model.tokenizer, list(text), coverage)
+        encode(model.hf, recordings, part(progress, 0, ENCODING))
+        progress = part(progress, ENCODING, 1)
+        batches = speech_batches(model.hf, recordings)
+        halves = [recording_half(recording) for recording in recordings]
     else:
         if isinstance(text, LinkedText):
             links = text
         gold = None if links is None else links.gold
-        batches = pair_batches_of(subject, list(text), gold)
+        batches, halves = pair_batches_of(subject, list(text), gold)
     sets = choose_heads(
         model.hf,
         model.discovery,
-        reported(batches, progress),
+        reported(batches, halves, progress),
         model.alignment_heads,
         one_layer,
         seed,
@@ -151,35 +176,43 @@ def align(
     return AlignmentHeads(sets.heads, sets.measure, sets.table, sets.sets, signature)
 
 
-def reported(batches: AlignmentBatches, progress: Report) -> AlignmentBatches:
-    """Batches that say how many were read: how often the text is read shows only at the end."""
+def reported(
+    batches: AlignmentBatches, halves: Sequence[Half], progress: Report
+) -> AlignmentBatches:
+    """Batches that report the share that was read of the most that can be: the search may stop before.
+
+    halves: that of every sentence or recording. The first is read for single heads and whenever the set grows, the
+    second for single heads and to confirm the set.
+    """
+    most = halves.count(0) * MOST + halves.count(1) * 2
     done = 0
 
     def read(half: Half) -> Iterator[AlignmentBatch]:
         nonlocal done
         for batch in batches(half):
             yield batch
-            done += 1
-            progress(done / (done + 20), f"{done} batches")
+            done += len(batch.rules)
+            progress(done / most, f"{done} of at most {most} read")
 
     return read
 
 
 def pair_batches_of(
     subject: Subject, text: Sequence[tuple[str, str]], gold: Sequence[Gold] | None
-) -> AlignmentBatches:
-    """Batches of sentence pairs, with reference links or, without any, with those of eflomal."""
+) -> tuple[AlignmentBatches, list[Half]]:
+    """Batches of sentence pairs, with reference links or, without any, with those of eflomal; the half of each pair."""
     sources = subject.coverage.setdefault("source", Coverage())
     targets = subject.coverage.setdefault("target", Coverage())
     pairs, reference = linked_pairs(text, gold, subject.tokenizer, subject.limit, sources, targets)
+    halves = [half_of(pair[0].sentence) for pair in pairs]
 
     def batches(half: Half) -> Iterator[AlignmentBatch]:
-        of_half = [pair for pair in pairs if half_of(pair[0].sentence) == half]
+        of_half = [pair for pair, its_half in zip(pairs, halves, strict=True) if its_half == half]
         for batch in pair_batches(subject, of_half):
             target, source = batch.sides["cross"]
             yield pair_batch(batch.inputs, target, source, reference)
 
-    return batches
+    return batches, halves
 
 
 def pair_batch(
@@ -263,15 +296,28 @@ def diagonals(target: Passage, source: Passage) -> Tensor:
     return torch.where((shifted >= 0) & (shifted < outside), shifted, outside)
 
 
-def speech_batches(
+@dataclass
+class Recording:
+    """An utterance in tokens, and what the encoder makes of its audio.
+
+    prompt: the tokens that begin the transcription. words: the tokens of each word. states: those of the encoder,
+    1 S D, kept for all heads and sets. seconds: the length of the audio; frames: its encoder states, the others are of
+    the silence behind it.
+    """
+
+    utterance: Utterance
+    prompt: list[int]
+    words: list[list[int]]
+    states: Tensor | None = None
+    seconds: float = 0.0
+    frames: int = 0
+
+
+def fitting_recordings(
     model: Any, tokenizer: Any, speech: Sequence[Utterance], coverage: Coverage
-) -> AlignmentBatches:
-    """Batches of one utterance each. Those with more tokens than the model writes, or fewer than two words, are left
-    out and counted."""
-    extractor = WhisperFeatureExtractor(
-        feature_size=model.config.num_mel_bins,
-        chunk_length=round(model.config.max_source_positions * FRAME),
-    )
+) -> list[Recording]:
+    """The utterances in tokens. Those with more tokens than the model writes, or fewer than two words, are left out and
+    counted."""
     coverage.sentences += len(speech)
     fitting = []
     for utterance in speech:
@@ -283,14 +329,50 @@ def speech_batches(
             coverage.unalignable += 1
         else:
             coverage.used += 1
-            fitting.append((utterance, prompt, words))
+            fitting.append(Recording(utterance, prompt, words))
+    return fitting
 
-    def batches(half: int) -> Iterator[AlignmentBatch]:
-        for utterance, prompt, words in fitting:
-            if half_of(Annotated.plain("", str(utterance.audio))) == half:
-                yield utterance_batch(model, extractor, utterance, prompt, words)
+
+def encode(model: Any, recordings: Sequence[Recording], progress: Report) -> None:
+    """Run the encoder once on every recording, and keep its states."""
+    extractor = WhisperFeatureExtractor(
+        feature_size=model.config.num_mel_bins,
+        chunk_length=round(model.config.max_source_positions * FRAME),
+    )
+    for number, recording in enumerate(recordings, start=1):
+        utterance = recording.utterance
+        audio = samples(utterance.audio, extractor.sampling_rate)
+        seconds = len(audio) / extractor.sampling_rate
+        if len(audio) > extractor.n_samples or utterance.starts[-1] > seconds:
+            raise HeadwiseError(
+                f"{utterance.audio} has {seconds:.2f} s, but its last word starts at {utterance.starts[-1]:.2f} s, "
+                f"and the model hears {extractor.chunk_length} s: cut the audio, and correct the times."
+            )
+        features = extractor(
+            audio, sampling_rate=extractor.sampling_rate, return_tensors="pt"
+        ).input_features
+        with evaluating(model), torch.no_grad():
+            output = model.get_encoder()(features.to(device_of(model), model.dtype))
+        recording.states = output.last_hidden_state
+        recording.seconds = seconds
+        recording.frames = len(audio) // extractor.hop_length // 2
+        progress(number / len(recordings), f"{number} of {len(recordings)} recordings encoded")
+
+
+def speech_batches(model: Any, recordings: Sequence[Recording]) -> AlignmentBatches:
+    """Batches of one recording each."""
+
+    def batches(half: Half) -> Iterator[AlignmentBatch]:
+        for recording in recordings:
+            if recording_half(recording) == half:
+                yield recording_batch(model, recording)
 
     return batches
+
+
+def recording_half(recording: Recording) -> Half:
+    """The half of a recording, by the name of its file: the same wherever its folder is."""
+    return half_of(Annotated.plain("", recording.utterance.audio.name))
 
 
 def prompt_of(model: Any, tokenizer: Any, utterance: Utterance) -> list[int]:
@@ -316,43 +398,27 @@ def tokens_by_word(tokenizer: Any, utterance: Utterance) -> list[list[int]]:
     return [tokenizer(f" {word}", add_special_tokens=False).input_ids for word in utterance.words]
 
 
-def utterance_batch(
-    model: PreTrainedModel,
-    extractor: Any,
-    utterance: Utterance,
-    prompt: list[int],
-    words: list[list[int]],
-) -> AlignmentBatch:
-    """One utterance.
+def recording_batch(model: PreTrainedModel, recording: Recording) -> AlignmentBatch:
+    """One recording.
 
     alignment.seconds = mean over words of |start that is read − start of the reference|. Rule: tokens follow
     each other evenly from the beginning of the audio to its end.
     """
-    audio = samples(utterance.audio, extractor.sampling_rate)
-    seconds = len(audio) / extractor.sampling_rate
-    if len(audio) > extractor.n_samples or utterance.starts[-1] > seconds:
-        raise HeadwiseError(
-            f"{utterance.audio} has {seconds:.2f} s, but its last word starts at {utterance.starts[-1]:.2f} s, and the "
-            f"model hears {extractor.chunk_length} s: cut the audio, and correct the times."
-        )
     device = device_of(model)
-    features = extractor(
-        audio, sampling_rate=extractor.sampling_rate, return_tensors="pt"
-    ).input_features
     tokens: list[int] = []
     first_tokens = []  # of each word
-    for word in words:
+    for word in recording.words:
         first_tokens.append(len(tokens))
         tokens += word
     first = torch.tensor(first_tokens, device=device)
-    expected = torch.tensor(utterance.starts, device=device)
-    inputs = {
-        "input_features": features.to(device, model.dtype),
-        "decoder_input_ids": torch.tensor([[*prompt, *tokens]], device=device),
+    expected = torch.tensor(recording.utterance.starts, device=device)
+    inputs: dict[str, Any] = {
+        "encoder_outputs": BaseModelOutput(last_hidden_state=recording.states),
+        "decoder_input_ids": torch.tensor([[*recording.prompt, *tokens]], device=device),
     }
-    frames = len(audio) // extractor.hop_length // 2
 
     def answers(mixed: Tensor) -> Tensor:
+        # Row 0 is the last position of the prompt, which predicts token 0.
         return (token_starts(-mixed[0])[:, first] * FRAME)[None]
 
     def counted(starts: Tensor) -> Counts:
@@ -360,15 +426,16 @@ def utterance_batch(
         return {"alignment.seconds": (wrong, torch.full_like(wrong, len(expected)))}
 
     width = int(model.config.median_filter_width)
-    rule = first / len(tokens) * seconds
-    maps = partial(smoothed_maps, len(prompt), frames, width)
+    rule = first / len(tokens) * recording.seconds
+    maps = partial(smoothed_maps, len(recording.prompt), recording.frames, width)
     return AlignmentBatch(inputs, maps, answers, rule[None, None], counted)
 
 
 def smoothed_maps(prompt: int, frames: int, width: int, call: AttentionCall) -> Tensor:
-    """Attention of tokens behind the prompt over time, normalised over tokens and smoothed: 1 H tokens frames."""
+    """Attention over time, normalised over tokens and smoothed: 1 H T+1 frames, of the positions that predict the T
+    tokens behind the prompt, and of the one that predicts the end."""
     assert call.weights is not None
-    weights = call.weights[:, :, prompt:, :frames].float()
+    weights = call.weights[:, :, prompt - 1 :, :frames].float()
     if not weights.shape[1]:
         return weights
     std, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)

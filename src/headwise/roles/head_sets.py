@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,7 @@ from headwise.roles.passes import Half, run_model
 from headwise.statistics import ratio_interval
 
 MOST = 10  # heads of a set
+DIFFERENCES = ("difference", "difference_low", "difference_high")
 Counts = Mapping[str, tuple[Tensor, Tensor]]  # by measure, sums and divisors, each B C
 Units = dict[str, tuple[np.ndarray, np.ndarray]]  # the same, each units x candidates
 
@@ -37,7 +39,7 @@ class AlignmentBatch:
     first is an error, the least of which is best.
     """
 
-    inputs: dict[str, Tensor]
+    inputs: dict[str, Any]
     maps: Callable[[AttentionCall], Tensor]
     answers: Callable[[Tensor], Tensor]
     rules: Tensor
@@ -91,7 +93,7 @@ def choose_heads(
     candidates = {"chosen": chosen, "best head": [heads[int(np.nanargmin(alone))]]}
     named_heads = [head for head in named if head in heads]
     if named_heads:
-        candidates["now"] = named_heads
+        candidates["own"] = named_heads
 
     # … and confirmed on the second.
     mixing = np.zeros((len(candidates), len(heads)))
@@ -100,6 +102,11 @@ def choose_heads(
     counts, rules = counts_of(model, discovery, batches(1), mixing)
     sets = candidate_rows(counts, rules, seed)
     sets = sets[sets["measure"] == measure]
+    if named_heads:
+        own = list(candidates).index("own")
+        sets = sets.assign(**differences(counts[measure], own, seed))
+    else:
+        sets = sets.assign(**dict.fromkeys(DIFFERENCES, np.nan))
     addresses = [" ".join(map(str, members)) for members in candidates.values()]
     sets = sets.assign(set=list(candidates), heads=addresses)
 
@@ -110,7 +117,7 @@ def choose_heads(
         layer=[head.layer for head in heads] * len(whole),
         head=[head.head for head in heads] * len(whole),
     )
-    columns = ["set", "heads", *COLUMNS[3:]]
+    columns = ["set", "heads", *COLUMNS[3:], *DIFFERENCES]
     return HeadSets(chosen, measure, table[list(COLUMNS)], sets[columns].reset_index(drop=True))
 
 
@@ -242,3 +249,17 @@ def candidate_rows(counts: Units, rules: Units, seed: int) -> pd.DataFrame:
         }
         tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
+
+
+def differences(
+    counts: tuple[np.ndarray, np.ndarray], own: int, seed: int
+) -> dict[str, np.ndarray]:
+    """By column, what each candidate errs more than the one numbered `own`, with the interval over paired units.
+
+    All candidates have the same divisors.
+    """
+    sums, divisors = counts
+    more = sums - sums[:, [own]]
+    value = ratio((more, divisors))
+    low, high = ratio_interval(more, divisors, value, seed)
+    return dict(zip(DIFFERENCES, (value, low, high), strict=True))
