@@ -21,8 +21,9 @@ import headwise as hw
 from axe import serious
 from headwise.data.annotated import Annotated, Mention, Word
 from headwise.lab.server import serve
-from headwise.lab.session import Question, Session, floats_of
+from headwise.lab.session import Question, Session
 from headwise.model import Model
+from lab.floats import floats_of
 from tasks.askers import asker, embedder
 from tasks.test_classifiers import classifier
 

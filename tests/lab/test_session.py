@@ -17,8 +17,9 @@ from headwise.heads import Head, Site
 from headwise.importance.ablation import ablate
 from headwise.lab.predictor import Ablation
 from headwise.lab.sentence import example_trees, read_sentence
-from headwise.lab.session import CancelToken, Question, Session, floats_of, word_changes
+from headwise.lab.session import CancelToken, Question, Session, word_changes
 from headwise.tasks.objective import sentence_losses
+from lab.floats import floats_of
 from tasks.askers import asker, embedder
 
 TEXT = "a b c d e f"
@@ -32,7 +33,9 @@ def translator() -> Session:
 
 def batch_of(session: Session, text: str) -> dict[str, torch.Tensor]:
     """The full model's output of a text as the library's methods take it."""
-    prompt, _ = session.predictors["full"].full_prediction(text, 5, None, CancelToken().check)
+    prompt, _ = session.predictors["full"].unchanged_prediction(
+        text, 5, None, CancelToken().raise_if_cancelled
+    )
     labels = torch.full_like(
         prompt.inputs["decoder_input_ids" if prompt.target else "input_ids"], -100
     )
@@ -285,10 +288,10 @@ def test_a_computation_ends_when_it_is_cancelled(translator: Session) -> None:
     calls = []
 
     class Later(CancelToken):
-        def check(self) -> None:
+        def raise_if_cancelled(self) -> None:
             calls.append(1)
             self.cancelled = len(calls) > 3
-            super().check()
+            super().raise_if_cancelled()
 
     with pytest.raises(HeadwiseError, match="Stopped"):
         translator.inspect(Question(text="f e d c"), Later())
@@ -298,10 +301,10 @@ def test_a_computation_ends_when_it_is_cancelled(translator: Session) -> None:
 
 def test_a_computation_ends_after_its_time() -> None:
     cancel = CancelToken(seconds=0.0)
-    cancel.check()  # its time has not begun
+    cancel.raise_if_cancelled()  # its time has not begun
     cancel.start()
     with pytest.raises(HeadwiseError, match="longer than"):
-        cancel.check()
+        cancel.raise_if_cancelled()
 
 
 def test_one_question_is_answered_at_a_time(translator: Session) -> None:

@@ -43,7 +43,7 @@ Check = Callable[[], None]  # called at every layer; raises HeadwiseError to end
 
 MAX_TOKENS = 128  # tokens of a sentence
 LIKELY = 8  # most likely tokens that are shown
-KEPT = 64  # sentences whose full output is kept
+KEPT = 64  # sentences whose output without gates is kept
 MOST_LOGITS = 1 << 26  # logits of a forward with many copies of a sentence
 MOST_POSITIONS = 1 << 13  # and its positions
 
@@ -65,7 +65,7 @@ class Prompt:
     inputs: of its forward, 1 S and for translation 1 T. target: the translation, from the start
     token on. columns: the tokens whose log-probabilities are compared; none for an embedding model.
     position: of the logits that are shown. means: every head's mean output over the tokens of this
-    sentence in the full model, H D by site.
+    sentence without any gate, H D by site.
     """
 
     inputs: dict[str, Tensor]
@@ -115,16 +115,16 @@ class Predictor:
         self.max_tokens = min(max_tokens, sentence_limit(hf))
         self.outputs: OrderedDict[tuple[Any, ...], tuple[Prompt, Prediction]] = OrderedDict()
 
-    def full_prediction(
-        self, text: str, beam: int, position: int | None, check: Check
+    def unchanged_prediction(
+        self, text: str, beam: int, position: int | None, raise_if_cancelled: Check
     ) -> tuple[Prompt, Prediction]:
-        """What the full model is asked about a sentence, and what it says; kept for the next change
-        of a head."""
+        """What the model is asked about a sentence, and what it says, without any gate; kept for
+        the next change of a head."""
         key = (text, beam if self.task == "translation" else 0, position)
         if key not in self.outputs:
             sentence = read_sentence(self.tokenizer, text, self.max_tokens)
             sentence = with_tree(self.tokenizer, sentence, self.trees.get(text.strip()))
-            with self.turned_down({}, no_output, check):
+            with self.turned_down({}, no_output, raise_if_cancelled):
                 prompt = PROMPTS.get(self.task, vector)(self, sentence, beam, position)
 
             means: dict[Site, Tensor] = {}
@@ -132,8 +132,9 @@ class Predictor:
             def note_mean(call: AttentionCall) -> None:
                 means[call.site] = call.output[0].float().mean(0)
 
-            # With weights, as `Session.inspect` asks for: another kernel would give other last digits.
-            with self.turned_down({}, no_output, check, note_mean):
+            # With weights, as `Session.inspect` asks for: another kernel would give other last
+            # digits.
+            with self.turned_down({}, no_output, raise_if_cancelled, note_mean):
                 prediction = self.predict(prompt)
             self.outputs[key] = replace(prompt, means=means), prediction
             if len(self.outputs) > KEPT:
@@ -163,13 +164,18 @@ class Predictor:
         return Prediction(of_columns, text, log_probabilities[prompt.position])
 
     def output(
-        self, prompt: Prompt, gates: HeadGates, replacement: Replacement, beam: int, check: Check
+        self,
+        prompt: Prompt,
+        gates: HeadGates,
+        replacement: Replacement,
+        beam: int,
+        raise_if_cancelled: Check,
     ) -> Prompt:
         """The prompt with the translation that the model writes with its heads turned down; other
         models' prompts stay, because they are asked for the same tokens."""
         if not (prompt.target and gates):
             return prompt
-        with self.turned_down(gates, replacement, check):
+        with self.turned_down(gates, replacement, raise_if_cancelled):
             ids = self.translate(prompt.inputs, beam)
         return prompt if ids == prompt.target.ids else self.with_target(prompt, ids)
 
@@ -194,7 +200,8 @@ class Predictor:
         )
 
     def replacement(self, prompt: Prompt, ablation: Ablation) -> Replacement:
-        """What heads give instead of their outputs, in the full model on this sentence."""
+        """What heads that are off give instead of their outputs. The means are those of the
+        sentence without any gate."""
         if ablation == "zero":
             return no_output
         if ablation == "uniform":
@@ -206,7 +213,7 @@ class Predictor:
         self,
         gates: HeadGates,
         replacement: Replacement,
-        check: Check,
+        raise_if_cancelled: Check,
         hook: Callable[[AttentionCall], None] | None = None,
     ) -> Iterator[None]:
         """A block in which heads are turned down. Layers without a gate compute as usual. hook:
@@ -220,7 +227,7 @@ class Predictor:
         }
 
         def check_and_call_hook(call: AttentionCall) -> None:
-            check()
+            raise_if_cancelled()
             if hook:
                 hook(call)
 
@@ -237,15 +244,15 @@ class Predictor:
     def effects(
         self,
         prompt: Prompt,
-        full: Prediction,
+        unchanged: Prediction,
         gates: HeadGates,
         replacement: Replacement,
-        check: Check,
+        raise_if_cancelled: Check,
         progress: Report,
     ) -> Tensor:
         """The change of the columns' log-probabilities when one more head is off, in addition to
         the gates: heads x columns. Of an embedding model one column, the change of the similarity
-        to the full model.
+        to its vectors without any gate.
 
         Exact: every head is a row of a batch of copies of the sentence.
         """
@@ -261,9 +268,9 @@ class Predictor:
         size = prompt.inputs["input_ids"].shape[1] + (prompt.length if prompt.target else 0)
         # How many copies fit into memory: of the logits, and of the states.
         copies = max(1, min(MOST_POSITIONS // size, MOST_LOGITS // (prompt.length * words)))
-        forward = partial(self.copies_log_probabilities, prompt, full)
+        forward = partial(self.copies_log_probabilities, prompt, unchanged)
 
-        with self.turned_down(gates, replacement, check):
+        with self.turned_down(gates, replacement, raise_if_cancelled):
             with recording(self.hf, discovery, 1, lambda call: None) as record:
                 before = forward(1)
             reusable(self.hf, discovery, record, forward, before)
@@ -277,20 +284,23 @@ class Predictor:
                 progress(done / len(trials), f"{done} of {len(trials)} heads")
         return changes
 
-    def copies_log_probabilities(self, prompt: Prompt, full: Prediction, copies: int) -> Tensor:
+    def copies_log_probabilities(
+        self, prompt: Prompt, unchanged: Prediction, copies: int
+    ) -> Tensor:
         """The columns' log-probabilities in each of some copies of a sentence, B C. Of an embedding
-        model one column, the similarity to the full model."""
+        model one column, the similarity to its vectors without any gate."""
         inputs = {name: tensor.expand(copies, -1) for name, tensor in prompt.inputs.items()}
-        if full.vectors is not None:
+        if unchanged.vectors is not None:
             vectors = output_of(self.hf.base_model, inputs)[0].float().cpu()
-            return mean_cosine(full.vectors, vectors)[:, None]
+            return mean_cosine(unchanged.vectors, vectors)[:, None]
 
         device = self.hf.device
         positions = torch.tensor([column.position for column in prompt.columns], device=device)
         tokens = torch.tensor([column.token for column in prompt.columns], device=device)
         with logits_at(self.hf, positions, (copies, prompt.length)):
             logits = predict(self.hf, inputs)
-        # Still all of them, where the positions are no fewer or the model has another sort of output layer.
+        # Still all of them, where the positions are no fewer or the model has another sort of
+        # output layer.
         if logits.shape[1] == prompt.length:
             logits = logits[:, positions]
         log_probabilities = logits.float().log_softmax(-1)
@@ -406,7 +416,8 @@ def vector(predictor: Predictor, sentence: Sentence, beam: int, position: int | 
     return Prompt(predictor.inputs_of(sentence.ids), sentence)
 
 
-# How a model is asked about a sentence, by the name of its task; of any other the vectors are shown.
+# How a model is asked about a sentence, by the name of its task; of any other the vectors are
+# shown.
 PROMPTS: dict[str, Callable[[Predictor, Sentence, int, int | None], Prompt]] = {
     "translation": own_translation,
     "causal-lm": next_token,

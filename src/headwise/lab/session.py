@@ -41,9 +41,11 @@ class Question(BaseModel):
     """What is asked of a model about a sentence.
 
     gates: by head, from 0 (off) to 1 (on). position: of the token that is hidden (masked language
-    models), or after which the next one is predicted (language models). Of the search for the
-    smallest set: continue_from, the heads that an unfinished search had switched off, and
-    max_steps, how many more it may.
+    models), or after which the next one is predicted (language models). model: the full one, or the
+    pruned one of the same run.
+
+    The search for the smallest set has two fields of its own. continue_from: the heads that an
+    unfinished search had switched off. max_steps: how many more heads it may switch off.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -59,12 +61,14 @@ class Question(BaseModel):
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Self:
-        """A question as it arrived. Raises HeadwiseError for what is none."""
+        """The question in the fields of a message. Raises HeadwiseError for fields or values that
+        a question does not take."""
         try:
             json.dumps(fields, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise HeadwiseError(
-                "The question has half of a character in it (a surrogate without its other half): type the text again."
+                "The question has an incomplete character in it (one half of a surrogate pair): "
+                "type the text again."
             ) from None
         try:
             return cls(**fields)
@@ -72,7 +76,7 @@ class Question(BaseModel):
             wrong = error.errors()[0]
             field = ".".join(map(str, wrong["loc"]))
             raise HeadwiseError(
-                f"The question is not understood ({field}: {wrong['msg']})."
+                f"The field '{field}' of the question is wrong: {wrong['msg']}."
             ) from None
 
 
@@ -89,13 +93,14 @@ class CancelToken:
         """Begin to count the seconds: a question may wait for another one before it is computed."""
         self.deadline = time.monotonic() + self.seconds
 
-    def check(self) -> None:
+    def raise_if_cancelled(self) -> None:
         """Raises HeadwiseError when the computation has to end."""
         if self.cancelled:
             raise HeadwiseError("Stopped.")
         if time.monotonic() > self.deadline:
             raise HeadwiseError(
-                f"This took longer than {self.seconds:.0f} s and was stopped: give a shorter sentence."
+                f"This took longer than {self.seconds:.0f} s and was stopped: "
+                "give a shorter sentence."
             )
 
 
@@ -111,18 +116,24 @@ class Session:
         trees: Trees | None = None,
         examples: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """trees: by the text of a sentence. examples: sentences to pick, by where they are from."""
+        """trees: by the text of a sentence. examples: sentences to pick, by the name of their
+        source, such as "The run's text"."""
         self.predictors = {"full": Predictor(model, trees)}
         if pruned:
             self.predictors["pruned"] = Predictor(pruned, trees)
         self.model = model
         self.lock = threading.Lock()
+
+        # The page's script reads these keys (page/lab.js). heads: by kind, the number of heads in
+        # each layer. compare: by kind and layer, the numbers in the full model of the pruned
+        # model's heads; None without a pruned model. sentences: by their source. `head_details`
+        # adds scores, roles and pruned.
         self.about = {
             "name": model.name,
             "title": run.folder.resolve().name if run else Path(model.name).name,
             "task": self.predictors["full"].task,
             "heads": {kind: list(counts) for kind, counts in model.heads.query.items()},
-            "compare": full_model_numbers(model, pruned) if pruned else None,
+            "compare": indices_in_full_model(model, pruned) if pruned else None,
             "sentences": {name: list(some) for name, some in (examples or {}).items() if some},
             **head_details(run),
         }
@@ -158,11 +169,19 @@ class Session:
         return cls(full, load(pruned, device) if pruned else None, run, trees, examples)
 
     def answer(
-        self, name: str, fields: Mapping[str, Any], cancel: CancelToken, progress: Report = silent
+        self,
+        question_name: str,
+        fields: Mapping[str, Any],
+        cancel: CancelToken,
+        progress: Report = silent,
     ) -> Any:
-        """The answer to a page's question. fields: of the `Question`, as they arrived. Raises
-        HeadwiseError for a question that cannot be answered."""
-        if name == "about":
+        """The answer to a page's question: `about`, or what `inspect`, `ablate` and `smallest`
+        return. The page's script reads their keys, so a change of a key changes both.
+
+        fields: of the `Question`, as they arrived. Raises HeadwiseError for a question that cannot
+        be answered.
+        """
+        if question_name == "about":
             return self.about
         question = Question.read(fields)
 
@@ -170,13 +189,15 @@ class Session:
             progress(0.0, "Another question is answered first.")
         with self.lock:
             cancel.start()
-            if name == "inspect":
+            if question_name == "inspect":
                 return self.inspect(question, cancel)
-            if name == "ablate":
+            if question_name == "ablate":
                 return self.ablate(question, cancel, progress)
-            if name == "smallest":
+            if question_name == "smallest":
                 return self.smallest(question, cancel, progress)
-        raise HeadwiseError(f"There is no question '{name[:40]}'.")
+        raise HeadwiseError(
+            f"Unknown request '{question_name[:40]}': ask for about, inspect, ablate or smallest."
+        )
 
     def predictor(self, question: Question) -> Predictor:
         """The model that is asked. Raises HeadwiseError where there is no pruned one."""
@@ -195,7 +216,7 @@ class Session:
         start = time.perf_counter()
         predictor = self.predictor(question)
         gates = predictor.parse_gates(question.gates)
-        check = (cancel or CancelToken()).check
+        raise_if_cancelled = (cancel or CancelToken()).raise_if_cancelled
         maps: dict[Site, Tensor] = {}
 
         def keep_map(call: AttentionCall) -> None:
@@ -203,22 +224,26 @@ class Session:
             maps[call.site] = call.weights[0].float().cpu()
 
         with evaluating(predictor.hf), torch.no_grad():
-            prompt, full = predictor.full_prediction(
-                question.text, question.beam, question.position, check
+            prompt, unchanged = predictor.unchanged_prediction(
+                question.text, question.beam, question.position, raise_if_cancelled
             )
             replacement = predictor.replacement(prompt, question.ablation)
-            output = predictor.output(prompt, gates, replacement, question.beam, check)
-            with predictor.turned_down(gates, replacement, check, keep_map):
-                # Two questions: how likely is the full model's output now, and what is the new one?
-                same_tokens = predictor.predict(prompt)
-                new = same_tokens if output is prompt else predictor.predict(output)
 
-        columns = []
+            # First the changed model writes freely, in a block of its own: the many passes of a
+            # beam search have no maps to keep. The block below only scores outputs that are
+            # written, and its last pass leaves its maps: how likely is the old output now, and the
+            # new one?
+            output = predictor.output(prompt, gates, replacement, question.beam, raise_if_cancelled)
+            with predictor.turned_down(gates, replacement, raise_if_cancelled, keep_map):
+                old_output_now = predictor.predict(prompt)
+                new_output_now = old_output_now if output is prompt else predictor.predict(output)
+
+        predicted_tokens = []
         tokens = predictor.token_names([column.token for column in prompt.columns])
-        before = full.log_probabilities.tolist()
-        after = same_tokens.log_probabilities.tolist()
+        before = unchanged.log_probabilities.tolist()
+        after = old_output_now.log_probabilities.tolist()
         for index, column in enumerate(prompt.columns):
-            columns.append(
+            predicted_tokens.append(
                 {
                     "token": tokens[index],
                     "position": column.position,
@@ -227,26 +252,27 @@ class Session:
                     "after": after[index],
                 }
             )
-        likely = None
-        if full.next is not None and new.next is not None:
-            likely = predictor.likeliest_next(full.next, new.next)
+
+        next_tokens = None
+        if unchanged.next is not None and new_output_now.next is not None:
+            next_tokens = predictor.likeliest_next(unchanged.next, new_output_now.next)
         cosine = None
-        if full.vectors is not None and new.vectors is not None:
-            cosine = mean_cosine(full.vectors, new.vectors).item()
+        if unchanged.vectors is not None and new_output_now.vectors is not None:
+            cosine = mean_cosine(unchanged.vectors, new_output_now.vectors).item()
         return {
             "task": predictor.task,
             "source": prompt.source.to_json(),
             "target": output.target.to_json() if output.target else None,
-            "before": full.text,
-            "after": new.text,
-            "changes": word_changes(full.text, new.text),
-            "columns": columns,
+            "before": unchanged.text,
+            "after": new_output_now.text,
+            "changes": word_changes(unchanged.text, new_output_now.text),
+            "columns": predicted_tokens,
             "log_probability": {
-                "before": output_log_probability(prompt.columns, full.log_probabilities),
-                "after": output_log_probability(prompt.columns, same_tokens.log_probabilities),
-                "new": output_log_probability(output.columns, new.log_probabilities),
+                "before": output_log_probability(prompt.columns, unchanged.log_probabilities),
+                "after": output_log_probability(prompt.columns, old_output_now.log_probabilities),
+                "new": output_log_probability(output.columns, new_output_now.log_probabilities),
             },
-            "next": likely,
+            "next": next_tokens,
             "position": prompt.position,
             "maps": [
                 {
@@ -269,19 +295,21 @@ class Session:
         start = time.perf_counter()
         predictor = self.predictor(question)
         gates = predictor.parse_gates(question.gates)
-        check = (cancel or CancelToken()).check
+        raise_if_cancelled = (cancel or CancelToken()).raise_if_cancelled
         with evaluating(predictor.hf), torch.no_grad():
-            prompt, full = predictor.full_prediction(
-                question.text, question.beam, question.position, check
+            prompt, unchanged = predictor.unchanged_prediction(
+                question.text, question.beam, question.position, raise_if_cancelled
             )
             replacement = predictor.replacement(prompt, question.ablation)
-            values = predictor.effects(prompt, full, gates, replacement, check, progress)
+            values = predictor.effects(
+                prompt, unchanged, gates, replacement, raise_if_cancelled, progress
+            )
 
         if prompt.columns:
             tokens = predictor.token_names([column.token for column in prompt.columns])
             in_output = [column.in_output for column in prompt.columns]
         else:
-            # An embedding model has one column, its similarity to the full model.
+            # An embedding model has one column, the similarity to its vectors without any gate.
             tokens = ["similarity"]
             in_output = [True]
         return {
@@ -300,28 +328,30 @@ class Session:
         question's gates.
 
         Greedy: each step switches off the head that lowers the output's log-probability most. When
-        the output has changed, each head whose absence it does not need is switched on again. So
-        every head of the set is needed, but another set may be smaller. changed: False where the
-        output stays even without any head.
+        the output has changed, heads are switched on again one by one as long as the output stays
+        changed. So every head of the set is needed, but another set may be smaller. changed: False
+        where the output stays even with all heads off.
 
-        A search that took `max_steps` without a change answers `unfinished` with its heads so far,
-        and another question with `continue_from` goes on with them: so a notebook can stop between
-        two steps.
+        Where `max_steps` heads were switched off and the output has not changed, the answer is
+        `unfinished` and the `heads` that are off. A new question continues with them as its
+        `continue_from`, so that a notebook can stop between two steps.
         """
         start = time.perf_counter()
         predictor = self.predictor(question)
         gates = predictor.parse_gates(question.gates)
-        earlier = list(predictor.parse_gates(dict.fromkeys(question.continue_from, 0.0)))
-        check = (cancel or CancelToken()).check
+        already_off = list(predictor.parse_gates(dict.fromkeys(question.continue_from, 0.0)))
+        raise_if_cancelled = (cancel or CancelToken()).raise_if_cancelled
         with evaluating(predictor.hf), torch.no_grad():
-            prompt, full = predictor.full_prediction(
-                question.text, question.beam, question.position, check
+            prompt, unchanged = predictor.unchanged_prediction(
+                question.text, question.beam, question.position, raise_if_cancelled
             )
             if not prompt.columns:
                 raise HeadwiseError(
                     "This model writes no output that could change: look at the similarity instead."
                 )
-            # Only tokens of the output matter to the search, not those of a language model's text.
+
+            # A language model also predicts the tokens of its text. They are given, so they cannot
+            # change; with them, the search would lower their probability instead of the output's.
             in_output = tuple(column for column in prompt.columns if column.in_output)
             prompt = replace(prompt, columns=in_output)
             replacement = predictor.replacement(prompt, question.ablation)
@@ -330,67 +360,75 @@ class Session:
                 return {**gates, **dict.fromkeys(heads, 0.0)}
 
             def output_without(heads: Sequence[Head]) -> str:
-                lower = gates_without(heads)
-                output = predictor.output(prompt, lower, replacement, question.beam, check)
-                with predictor.turned_down(lower, replacement, check):
+                lowered_gates = gates_without(heads)
+                output = predictor.output(
+                    prompt, lowered_gates, replacement, question.beam, raise_if_cancelled
+                )
+                with predictor.turned_down(lowered_gates, replacement, raise_if_cancelled):
                     return predictor.predict(output).text
 
-            before = output_without([])
-            off = list(earlier)
+            starting_output = output_without([])  # with the question's gates
+            off = list(already_off)
             after = output_without(off)
             is_on = [gates.get(head, 1.0) > 0 and head not in off for head in predictor.heads]
-            while after == before and any(is_on):
-                if len(off) - len(earlier) == question.max_steps:
+            while after == starting_output and any(is_on):
+                if len(off) - len(already_off) == question.max_steps:
                     return {"unfinished": True, "heads": [str(head) for head in off]}
                 note = f"{len(off)} heads off, trying the next"
 
-                def report(share: float, _: str, note: str = note) -> None:
+                def show_progress(share: float, _: str, note: str = note) -> None:
                     progress(share, note)
 
                 changes = predictor.effects(
-                    prompt, full, gates_without(off), replacement, check, report
+                    prompt,
+                    unchanged,
+                    gates_without(off),
+                    replacement,
+                    raise_if_cancelled,
+                    show_progress,
                 )
-                losses = changes.sum(1)
-                losses[~torch.tensor(is_on)] = math.inf  # never chosen
-                index = int(losses.argmin())
+                total_changes = changes.sum(1)
+                total_changes[~torch.tensor(is_on)] = math.inf  # never chosen
+                index = int(total_changes.argmin())
                 off.append(predictor.heads[index])
                 is_on[index] = False
                 after = output_without(off)
 
-            # Switch on again what the change does not need, one head after the other. With every
-            # head that is on again, others may be needed no more: begin again.
-            shrinking = after != before
+            # Switch on again what the change does not need, one head after the other. Once a head
+            # is on again, a head that was needed before it may not be needed now: begin again.
+            shrinking = after != starting_output
             while shrinking and len(off) > 1:
                 shrinking = False
                 for head in off:
                     others = [other for other in off if other != head]
                     output = output_without(others)
-                    if output != before:
+                    if output != starting_output:
                         off = others
                         after = output
                         shrinking = True
                         break
         return {
             "heads": [str(head) for head in off],
-            "changed": after != before,
-            "before": before,
+            "changed": after != starting_output,
+            "before": starting_output,
             "after": after,
             "seconds": time.perf_counter() - start,
         }
 
 
-def full_model_numbers(model: Model, pruned: Model) -> dict[str, list[list[int]]]:
-    """By kind and layer, which heads of the full model those of the pruned one are."""
+def indices_in_full_model(model: Model, pruned: Model) -> dict[str, list[list[int]]]:
+    """By kind and layer: for each head of the pruned model, its number in the full model. Raises
+    HeadwiseError where the pruned model was not made from the full one."""
     kept = pruned.layout
     if kept is None or kept.heads.query != model.heads.query:
         raise HeadwiseError(
             f"{pruned.name} was not pruned from {model.name}, so they cannot be compared. "
             "Open the run's model/ folder instead."
         )
-    numbers: dict[str, list[list[int]]] = {kind: [] for kind in model.heads.kinds}
+    full_indices: dict[str, list[list[int]]] = {kind: [] for kind in model.heads.kinds}
     for site in model.heads.sites:
-        numbers[site.kind].append(kept.of(site))
-    return numbers
+        full_indices[site.kind].append(kept.of(site))
+    return full_indices
 
 
 def output_log_probability(columns: Sequence[PredictedToken], log_probabilities: Tensor) -> float:
@@ -425,11 +463,6 @@ def word_changes(before: str, after: str) -> list[tuple[str, str]]:
 def base64_floats(weights: Tensor) -> str:
     """Numbers as base64 of little-endian float32, in the order of memory."""
     return base64.b64encode(weights.contiguous().numpy().astype("<f4").tobytes()).decode()
-
-
-def floats_of(data: str, shape: Sequence[int]) -> np.ndarray:
-    """The numbers that `base64_floats` wrote."""
-    return np.frombuffer(base64.b64decode(data), "<f4").reshape(shape)
 
 
 def six_decimals(values: Tensor) -> Any:

@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any
 
 from headwise.pruning.controls import Control, compared_by_all, control_facts
+from headwise.qualities import BLEU
 from headwise.report import models
 from headwise.report.format import capital, kinds_among, percent, probability, quantity, size
-from headwise.report.models import BLEU, P_TUNED, TUNED, Model, P, value, verdict
+from headwise.report.models import P_TUNED, TUNED, Model, P, value, verdict
 from headwise.report.page import Columns, Table, chosen_badge, section, table
 from headwise.report.quality_curves import greedy_figures, quality_figures
 from headwise.report.run_folder import FinishedRun

@@ -14,7 +14,8 @@ import pandas as pd
 import headwise.importance.measures as measure_table
 from headwise.grid import HeadGrid, Scale
 from headwise.heads import KINDS, Head, HeadMap
-from headwise.report import charts, models
+from headwise.qualities import BLEU
+from headwise.report import charts
 from headwise.report.charts import ROOM, Figure, HeadChart, Panel, tips
 from headwise.report.format import (
     KIND_NAMES,
@@ -157,7 +158,7 @@ def score_maps_section(run: FinishedRun) -> dict[str, Any]:
             for kind in kinds_among(effects["kind"])
         ],
         "in_bleu": measure == BLEU_MEASURE,
-        "translates": run.quality == models.BLEU,
+        "translates": run.quality == BLEU,
         "alone": alone_table(run),
     }
 

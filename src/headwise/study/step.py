@@ -1,10 +1,10 @@
 """A step of a study, and its build in a run.
 
-A step is a small frozen dataclass. It says which steps it depends on, what else goes into it, what it writes, and how
-it is made. It belongs to no run.
+A step is a small frozen dataclass. It says which steps it depends on, what else goes into it, what
+it writes, and how it is made. It belongs to no run.
 
-A build is a step in one run. The run gives it a key, a hash of all that goes into it, so that nearly every key is known
-before anything is made. The store keeps what was made, under its key.
+A build is a step in one run. The run gives it a key, a hash of all that goes into it, so that
+nearly every key is known before anything is made. The store keeps what was made, under its key.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Step(ABC):
     late_in_other_runs: ClassVar[bool] = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        # `class Train(Step, stage="train")` sets Train.stage: no field, because all steps of a class
-        # have the same. A misspelt keyword would otherwise be ignored.
+        # `class Train(Step, stage="train")` sets Train.stage: no field, because all steps of a
+        # class have the same. A misspelt keyword would otherwise be ignored.
         for name, value in keywords.items():
             if name not in Step.__annotations__:
                 known = ", ".join(Step.__annotations__)
@@ -66,7 +66,8 @@ class Step(ABC):
 
     @property
     def variant_or_none(self) -> Variant | None:
-        """The model that the step makes or measures; None for a step of several models or of none."""
+        """The model that the step makes or measures; None for a step of several models or of
+        none."""
         return getattr(self, "variant", None)
 
     # A class whose steps all have the same answer sets these two as plain attributes, such as
@@ -97,12 +98,14 @@ class Step(ABC):
         return ()
 
     def model_outputs(self, run: Run) -> Sequence[str]:
-        """Those outputs that hold the weights of a model. A plan with `weights = "chosen"` does not keep them."""
+        """Those outputs that hold the weights of a model. A plan with `weights = "chosen"` does not
+        keep them."""
         return ()
 
     @abstractmethod
     def make(self, run: Run, work: Path) -> Result:
-        """Do the step: write the outputs below `work / STAGING`, and return what is worth recording.
+        """Do the step: write the outputs below `work / STAGING`, and return what is worth
+        recording.
 
         `work / STAGING` is an empty copy of the run folder: the output `roles/table.csv` is written
         to `work / STAGING / "roles/table.csv"`. The store moves it when all outputs are complete.
@@ -138,7 +141,8 @@ class Build:
 
     @property
     def key(self) -> str:
-        """The hash of everything that goes in. The run remembers it: texts and options stay the same for a run."""
+        """The hash of everything that goes in. The run remembers it: texts and options stay the
+        same for a run."""
         keys = self.run.keys
         if self.step not in keys:
             parent_keys = []
@@ -146,7 +150,8 @@ class Build:
                 parent_keys.append(self.run.build(step).key)
 
             # The name, not the class, goes in: it says which step of the class this is, and a class
-            # that gets another name keeps its results. `digest` hashes JSON, so inputs must be JSON.
+            # that gets another name keeps its results. `digest` hashes JSON, so inputs must be
+            # JSON.
             inputs = dict(self.step.inputs(self.run))
             keys[self.step] = digest([self.step.name, self.step.VERSION, inputs, parent_keys])
         return keys[self.step]
@@ -164,7 +169,8 @@ class Build:
         return list(self.step.outputs(self.run))
 
     def required_outputs(self, with_weights: bool = False) -> list[str]:
-        """The outputs without which it is not done. with_weights: also the weights that the plan does not keep."""
+        """The outputs without which it is not done. with_weights: also the weights that the plan
+        does not keep."""
         if with_weights or self.run.plan.weights == "all":
             return self.outputs
         weights = self.step.model_outputs(self.run)
@@ -172,8 +178,8 @@ class Build:
 
     @property
     def reproducible_outputs(self) -> list[str]:
-        """The outputs that must be the same when they are made again; otherwise all that was derived from them would
-        be of another model."""
+        """The outputs that must be the same when they are made again; otherwise all that was
+        derived from them would be of another model."""
         if not self.step.reproducible:
             return []
         return list(self.step.model_outputs(self.run)) or self.outputs

@@ -38,7 +38,7 @@ from headwise.study.step import Build
 FEW = 5  # models: for so many, and a short text, progress bars say enough without an estimate
 LONG = 10000  # pairs of a training text that is not short
 WORKERS = ("ray",)  # the names of executors that do builds elsewhere than in this process
-Report = Callable[[Path], Path]
+ReportWriter = Callable[[Path], Path]
 
 
 class Study:
@@ -123,7 +123,7 @@ def run_study(
     progress: Progress,
     only: str | None = None,
     device: str = "cpu",
-    report: Report | None = None,
+    report: ReportWriter | None = None,
     workers: str | None = None,
     threads: int | None = None,
 ) -> Path:
@@ -249,7 +249,7 @@ def thread_count(count: int | None) -> Iterator[None]:
 
 
 def finish(
-    study: Study, stages: Collection[str], outcome: StudyOutcome, report: Report | None
+    study: Study, stages: Collection[str], outcome: StudyOutcome, report: ReportWriter | None
 ) -> None:
     """The tables of and over all runs, whatever failed; weights that the plan does not keep; the pages."""
     plan = study.plan
@@ -268,7 +268,7 @@ def finish(
         write_reports(study, report)
 
 
-def write_reports(study: Study, report: Report) -> None:
+def write_reports(study: Study, report: ReportWriter) -> None:
     """The page of every run that has results, and that over all of them."""
     folders = []
     for name in study.runs:
