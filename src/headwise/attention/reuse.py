@@ -103,7 +103,7 @@ def group_trials(kept: Recording, trials: Sequence[Trial], most: int) -> Iterato
         yield from (waiting[start : start + most] for start in range(0, len(waiting), most))
 
 
-def reusable(
+def clear_unless_reusable(
     model: nn.Module,
     discovery: Discovery,
     kept: Recording,

@@ -24,9 +24,9 @@ from headwise.attention.removal import removed_heads, with_others
 from headwise.attention.reuse import (
     Recording,
     Trial,
+    clear_unless_reusable,
     group_trials,
     recording,
-    reusable,
     trying,
 )
 from headwise.data.text import ParallelText
@@ -227,7 +227,7 @@ def recordings(
         batch = record_batch(model, discovery, tensors)
         if place == 0:
             again = partial(losses_again, model, batch)
-            reuse = reusable(model, discovery, batch.kept, again, batch.losses)
+            reuse = clear_unless_reusable(model, discovery, batch.kept, again, batch.losses)
         if not reuse:
             batch.kept.calls.clear()
         yield batch

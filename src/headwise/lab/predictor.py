@@ -25,7 +25,7 @@ from torch import Tensor
 from headwise.attention import AttentionCall, capture
 from headwise.attention.discover import output_of
 from headwise.attention.removal import with_others
-from headwise.attention.reuse import Trial, group_trials, recording, reusable, trying
+from headwise.attention.reuse import Trial, clear_unless_reusable, group_trials, recording, trying
 from headwise.decoding.translator import decode, most_written, sentence_limit
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Site, describe
@@ -34,16 +34,17 @@ from headwise.lab.sentence import Sentence, Trees, read_sentence, sentence_of, w
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report
-from headwise.tasks.objective import predict
+from headwise.tasks.objective import predict as logits_of
 
 Ablation = Literal["zero", "mean", "uniform"]
 HeadGates = Mapping[Head, float]  # from 0 (off) to 1; heads without one are on
 Replacement = Callable[[AttentionCall, int], Tensor | float]  # a head's other output, B Q D
-Check = Callable[[], None]  # called at every layer; raises HeadwiseError to end the computation
+# Called at every layer; raises HeadwiseError to end the computation.
+RaiseIfCancelled = Callable[[], None]
 
 MAX_TOKENS = 128  # tokens of a sentence
 LIKELY = 8  # most likely tokens that are shown
-KEPT = 64  # sentences whose output without gates is kept
+CACHED_SENTENCES = 64  # sentences whose output without gates is kept
 MOST_LOGITS = 1 << 26  # logits of a forward with many copies of a sentence
 MOST_POSITIONS = 1 << 13  # and its positions
 
@@ -89,7 +90,7 @@ class Prediction:
 
     log_probabilities: Tensor
     text: str = ""
-    next: Tensor | None = None
+    shown_log_probabilities: Tensor | None = None
     vectors: Tensor | None = None
 
 
@@ -109,23 +110,25 @@ class Predictor:
         self.model = model
         self.hf = hf
         self.tokenizer = model.tokenizer
-        self.task = model.task.name
+        self.task_name = model.task.name
         self.heads = list(model.heads)
         self.trees = trees or {}
         self.max_tokens = min(max_tokens, sentence_limit(hf))
-        self.outputs: OrderedDict[tuple[Any, ...], tuple[Prompt, Prediction]] = OrderedDict()
+        self.unchanged_cache: OrderedDict[tuple[Any, ...], tuple[Prompt, Prediction]] = (
+            OrderedDict()
+        )
 
     def unchanged_prediction(
-        self, text: str, beam: int, position: int | None, raise_if_cancelled: Check
+        self, text: str, beam: int, position: int | None, raise_if_cancelled: RaiseIfCancelled
     ) -> tuple[Prompt, Prediction]:
         """What the model is asked about a sentence, and what it says, without any gate; kept for
         the next change of a head."""
-        key = (text, beam if self.task == "translation" else 0, position)
-        if key not in self.outputs:
+        key = (text, beam if self.task_name == "translation" else 0, position)
+        if key not in self.unchanged_cache:
             sentence = read_sentence(self.tokenizer, text, self.max_tokens)
             sentence = with_tree(self.tokenizer, sentence, self.trees.get(text.strip()))
             with self.turned_down({}, no_output, raise_if_cancelled):
-                prompt = PROMPTS.get(self.task, vector)(self, sentence, beam, position)
+                prompt = PROMPTS.get(self.task_name, vector_prompt)(self, sentence, beam, position)
 
             means: dict[Site, Tensor] = {}
 
@@ -136,11 +139,11 @@ class Predictor:
             # digits.
             with self.turned_down({}, no_output, raise_if_cancelled, note_mean):
                 prediction = self.predict(prompt)
-            self.outputs[key] = replace(prompt, means=means), prediction
-            if len(self.outputs) > KEPT:
-                self.outputs.popitem(last=False)
-        self.outputs.move_to_end(key)
-        return self.outputs[key]
+            self.unchanged_cache[key] = replace(prompt, means=means), prediction
+            if len(self.unchanged_cache) > CACHED_SENTENCES:
+                self.unchanged_cache.popitem(last=False)
+        self.unchanged_cache.move_to_end(key)
+        return self.unchanged_cache[key]
 
     def predict(self, prompt: Prompt) -> Prediction:
         """What one forward says."""
@@ -148,7 +151,7 @@ class Predictor:
             vectors = output_of(self.hf.base_model, prompt.inputs)[0][0].float().cpu()
             return Prediction(torch.empty(0), vectors=vectors)
 
-        log_probabilities = predict(self.hf, prompt.inputs)[0].float().log_softmax(-1).cpu()
+        log_probabilities = logits_of(self.hf, prompt.inputs)[0].float().log_softmax(-1).cpu()
         positions = [column.position for column in prompt.columns]
         tokens = [column.token for column in prompt.columns]
         of_columns = log_probabilities[positions, tokens]
@@ -163,13 +166,13 @@ class Predictor:
         text = " ".join(self.token_names(likeliest))
         return Prediction(of_columns, text, log_probabilities[prompt.position])
 
-    def output(
+    def prompt_with_new_translation(
         self,
         prompt: Prompt,
         gates: HeadGates,
         replacement: Replacement,
         beam: int,
-        raise_if_cancelled: Check,
+        raise_if_cancelled: RaiseIfCancelled,
     ) -> Prompt:
         """The prompt with the translation that the model writes with its heads turned down; other
         models' prompts stay, because they are asked for the same tokens."""
@@ -213,7 +216,7 @@ class Predictor:
         self,
         gates: HeadGates,
         replacement: Replacement,
-        raise_if_cancelled: Check,
+        raise_if_cancelled: RaiseIfCancelled,
         hook: Callable[[AttentionCall], None] | None = None,
     ) -> Iterator[None]:
         """A block in which heads are turned down. Layers without a gate compute as usual. hook:
@@ -221,7 +224,7 @@ class Predictor:
         by_site: dict[Site, dict[int, float]] = defaultdict(dict)
         for head, gate in gates.items():
             by_site[Site(head.kind, head.layer)][head.head] = gate
-        changes = {
+        replacements_by_site = {
             site: partial(blended, gates=each, replacement=replacement)
             for site, each in by_site.items()
         }
@@ -237,7 +240,7 @@ class Predictor:
             self.model.discovery,
             hook=check_and_call_hook,
             weights=weights,
-            replace=changes,
+            replace=replacements_by_site,
         ):
             yield
 
@@ -247,7 +250,7 @@ class Predictor:
         unchanged: Prediction,
         gates: HeadGates,
         replacement: Replacement,
-        raise_if_cancelled: Check,
+        raise_if_cancelled: RaiseIfCancelled,
         progress: Report,
     ) -> Tensor:
         """The change of the columns' log-probabilities when one more head is off, in addition to
@@ -264,25 +267,33 @@ class Predictor:
             change = partial(switched_off, head=head.head, replacement=replacement)
             trials.append({Site(head.kind, head.layer): change})
 
-        words = self.hf.config.get_text_config().vocab_size if prompt.columns else 1
-        size = prompt.inputs["input_ids"].shape[1] + (prompt.length if prompt.target else 0)
+        logits_per_position = self.hf.config.get_text_config().vocab_size if prompt.columns else 1
+        positions_per_copy = prompt.inputs["input_ids"].shape[1] + (
+            prompt.length if prompt.target else 0
+        )
         # How many copies fit into memory: of the logits, and of the states.
-        copies = max(1, min(MOST_POSITIONS // size, MOST_LOGITS // (prompt.length * words)))
+        copies = max(
+            1,
+            min(
+                MOST_POSITIONS // positions_per_copy,
+                MOST_LOGITS // (prompt.length * logits_per_position),
+            ),
+        )
         forward = partial(self.copies_log_probabilities, prompt, unchanged)
 
         with self.turned_down(gates, replacement, raise_if_cancelled):
             with recording(self.hf, discovery, 1, lambda call: None) as record:
                 before = forward(1)
-            reusable(self.hf, discovery, record, forward, before)
-            changes = torch.zeros(len(self.heads), before.shape[1])
+            clear_unless_reusable(self.hf, discovery, record, forward, before)
+            effects = torch.zeros(len(self.heads), before.shape[1])
             done = 0
             for group in group_trials(record, trials, copies):
                 with trying(self.hf, discovery, record, [trials[trial] for trial in group]):
                     after = forward(len(group))
-                changes[[indices_on[trial] for trial in group]] = after - before
+                effects[[indices_on[trial] for trial in group]] = after - before
                 done += len(group)
                 progress(done / len(trials), f"{done} of {len(trials)} heads")
-        return changes
+        return effects
 
     def copies_log_probabilities(
         self, prompt: Prompt, unchanged: Prediction, copies: int
@@ -298,7 +309,7 @@ class Predictor:
         positions = torch.tensor([column.position for column in prompt.columns], device=device)
         tokens = torch.tensor([column.token for column in prompt.columns], device=device)
         with logits_at(self.hf, positions, (copies, prompt.length)):
-            logits = predict(self.hf, inputs)
+            logits = logits_of(self.hf, inputs)
         # Still all of them, where the positions are no fewer or the model has another sort of
         # output layer.
         if logits.shape[1] == prompt.length:
@@ -326,7 +337,7 @@ class Predictor:
 
     def token_names(self, tokens: Sequence[int]) -> list[str]:
         """The texts of predicted tokens, or the names of predicted classes."""
-        if self.task == "classification":
+        if self.task_name == "classification":
             return [str(self.hf.config.id2label.get(token, token)) for token in tokens]
         return sentence_of(self.tokenizer, tokens).tokens
 
@@ -348,11 +359,11 @@ class Predictor:
 
     def likeliest(self, inputs: Mapping[str, Tensor]) -> list[int]:
         """The likeliest token at every position, or the likeliest class of a text."""
-        best: list[int] = predict(self.hf, inputs)[0].argmax(-1).tolist()
+        best: list[int] = logits_of(self.hf, inputs)[0].argmax(-1).tolist()
         return best
 
 
-def own_translation(
+def translation_prompt(
     predictor: Predictor, sentence: Sentence, beam: int, position: int | None
 ) -> Prompt:
     """The model's own translation: all its tokens are asked for."""
@@ -367,12 +378,12 @@ def next_token(predictor: Predictor, sentence: Sentence, beam: int, position: in
     if position is None or not 0 <= position <= last:
         position = last
     inputs = predictor.inputs_of(sentence.ids)
-    own = [
-        PredictedToken(before, token, in_output=False)
-        for before, token in enumerate(sentence.ids[1:])
+    text_tokens = [
+        PredictedToken(index, token, in_output=False)
+        for index, token in enumerate(sentence.ids[1:])
     ]
     best = PredictedToken(position, predictor.likeliest(inputs)[position])
-    return Prompt(inputs, sentence, (*own, best), position)
+    return Prompt(inputs, sentence, (*text_tokens, best), position)
 
 
 def hidden_token(
@@ -391,8 +402,9 @@ def hidden_token(
         position = position if position in masked else masked[0]
     else:
         special = set(tokenizer.all_special_ids)
-        free = [index for index, token in enumerate(sentence.ids) if token not in special] or [0]
-        position = position if position in free else free[len(free) // 2]
+        maskable = [index for index, token in enumerate(sentence.ids) if token not in special]
+        maskable = maskable or [0]
+        position = position if position in maskable else maskable[len(maskable) // 2]
         ids = list(sentence.ids)
         ids[position] = mask
         with_mask = sentence_of(tokenizer, ids, sentence.note)
@@ -405,13 +417,17 @@ def hidden_token(
     return Prompt(inputs, sentence, columns, position)
 
 
-def text_class(predictor: Predictor, sentence: Sentence, beam: int, position: int | None) -> Prompt:
+def class_prompt(
+    predictor: Predictor, sentence: Sentence, beam: int, position: int | None
+) -> Prompt:
     """The class of the text: the only position of a classifier's logits."""
     inputs = predictor.inputs_of(sentence.ids)
     return Prompt(inputs, sentence, (PredictedToken(0, predictor.likeliest(inputs)[0]),), 0)
 
 
-def vector(predictor: Predictor, sentence: Sentence, beam: int, position: int | None) -> Prompt:
+def vector_prompt(
+    predictor: Predictor, sentence: Sentence, beam: int, position: int | None
+) -> Prompt:
     """Nothing but the vectors of the tokens."""
     return Prompt(predictor.inputs_of(sentence.ids), sentence)
 
@@ -419,11 +435,11 @@ def vector(predictor: Predictor, sentence: Sentence, beam: int, position: int | 
 # How a model is asked about a sentence, by the name of its task; of any other the vectors are
 # shown.
 PROMPTS: dict[str, Callable[[Predictor, Sentence, int, int | None], Prompt]] = {
-    "translation": own_translation,
+    "translation": translation_prompt,
     "causal-lm": next_token,
     "masked-lm": hidden_token,
-    "classification": text_class,
-    "embedding": vector,
+    "classification": class_prompt,
+    "embedding": vector_prompt,
 }
 
 
@@ -475,8 +491,8 @@ def one_thread() -> Iterator[None]:
 def logits_at(hf: Any, positions: Tensor, shape: tuple[int, int]) -> Iterator[None]:
     """A block in which a forward of B T tokens computes the logits of some positions only, where
     these are fewer."""
-    head = hf.get_output_embeddings()
-    if head is None or len(positions) >= shape[1]:
+    output_layer = hf.get_output_embeddings()
+    if output_layer is None or len(positions) >= shape[1]:
         yield
         return
 
@@ -486,7 +502,7 @@ def logits_at(hf: Any, positions: Tensor, shape: tuple[int, int]) -> Iterator[No
             return states[:, positions], *given[1:]
         return None
 
-    hook = head.register_forward_pre_hook(shorten)
+    hook = output_layer.register_forward_pre_hook(shorten)
     try:
         yield
     finally:

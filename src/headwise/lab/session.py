@@ -131,7 +131,7 @@ class Session:
         self.about = {
             "name": model.name,
             "title": run.folder.resolve().name if run else Path(model.name).name,
-            "task": self.predictors["full"].task,
+            "task": self.predictors["full"].task_name,
             "heads": {kind: list(counts) for kind, counts in model.heads.query.items()},
             "compare": indices_in_full_model(model, pruned) if pruned else None,
             "sentences": {name: list(some) for name, some in (examples or {}).items() if some},
@@ -233,7 +233,9 @@ class Session:
             # beam search have no maps to keep. The block below only scores outputs that are
             # written, and its last pass leaves its maps: how likely is the old output now, and the
             # new one?
-            output = predictor.output(prompt, gates, replacement, question.beam, raise_if_cancelled)
+            output = predictor.prompt_with_new_translation(
+                prompt, gates, replacement, question.beam, raise_if_cancelled
+            )
             with predictor.turned_down(gates, replacement, raise_if_cancelled, keep_map):
                 old_output_now = predictor.predict(prompt)
                 new_output_now = old_output_now if output is prompt else predictor.predict(output)
@@ -254,13 +256,18 @@ class Session:
             )
 
         next_tokens = None
-        if unchanged.next is not None and new_output_now.next is not None:
-            next_tokens = predictor.likeliest_next(unchanged.next, new_output_now.next)
+        if (
+            unchanged.shown_log_probabilities is not None
+            and new_output_now.shown_log_probabilities is not None
+        ):
+            next_tokens = predictor.likeliest_next(
+                unchanged.shown_log_probabilities, new_output_now.shown_log_probabilities
+            )
         cosine = None
         if unchanged.vectors is not None and new_output_now.vectors is not None:
             cosine = mean_cosine(unchanged.vectors, new_output_now.vectors).item()
         return {
-            "task": predictor.task,
+            "task": predictor.task_name,
             "source": prompt.source.to_json(),
             "target": output.target.to_json() if output.target else None,
             "before": unchanged.text,
@@ -361,7 +368,7 @@ class Session:
 
             def output_without(heads: Sequence[Head]) -> str:
                 lowered_gates = gates_without(heads)
-                output = predictor.output(
+                output = predictor.prompt_with_new_translation(
                     prompt, lowered_gates, replacement, question.beam, raise_if_cancelled
                 )
                 with predictor.turned_down(lowered_gates, replacement, raise_if_cancelled):
