@@ -154,7 +154,9 @@ def test_a_folder_that_is_no_run_is_refused_and_left_alone(tmp_path: Path) -> No
 
 def test_what_stands_in_the_place_of_the_page_is_named_and_stays(run_folder: Path) -> None:
     (run_folder / "report.html").mkdir()
-    with pytest.raises(HeadwiseError, match=r"report\.html would be replaced, but headwise did not"):
+    with pytest.raises(
+        HeadwiseError, match=r"report\.html would be replaced, but headwise did not"
+    ):
         report(run_folder)
     assert not list(run_folder.rglob(".*"))
 
