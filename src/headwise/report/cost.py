@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from headwise.pruning.controls import Control, compared_by_all, control_facts
 from headwise.qualities import BLEU
@@ -60,50 +60,54 @@ def cost_section(run: FinishedRun) -> dict[str, Any] | None:
 def compared_tables(run: FinishedRun) -> list[Table]:
     """Table 2 of Voita et al. (2019) for every set of kinds that has several kinds, or models trained from scratch."""
     controls = models.model_rows(models.control_models(run.models))
-    scratch = {}
+    from_scratch_by_setting = {}
     for control in controls:
         if control["control"] == "from-scratch":
-            scratch[control["reference"]] = control
+            from_scratch_by_setting[control["reference"]] = control
 
     found = []
     for kinds in models.groups(run.models):
         pruned = models.model_rows(models.of_kinds(models.pruned(run.models), kinds))
-        shown = [m for m in pruned if m["learned"] or m["setting"] in scratch] or pruned
-        compared = any(m["setting"] in scratch for m in shown)
-        if shown and (len(kinds) > 1 or compared):
-            compared_models = _compared(run, kinds, shown, scratch if compared else {})
-            if compared_models is not None:
-                found.append(compared_models)
+        rows = [
+            m for m in pruned if m["learned"] or m["setting"] in from_scratch_by_setting
+        ] or pruned
+        compared = any(m["setting"] in from_scratch_by_setting for m in rows)
+        if rows and (len(kinds) > 1 or compared):
+            compared_table = layouts_table(
+                run, kinds, rows, from_scratch_by_setting if compared else {}
+            )
+            if compared_table is not None:
+                found.append(compared_table)
     return found
 
 
-def _compared(
+def layouts_table(
     run: FinishedRun,
     kinds: tuple[str, ...],
-    shown: list[dict[str, Any]],
-    scratch: Mapping[Any, Model],
+    rows: list[dict[str, Any]],
+    from_scratch_by_setting: Mapping[Any, Model],
 ) -> Table | None:
     """The full model, then each model: its heads kind by kind, its quality, and that of its layout from scratch."""
     named = kinds_among(kinds)
-    total = shown[0]["total"]
+    total = rows[0]["total"]
     quality = run.quality
-    change = run.part + quality.change
-    p = run.part + P
+    change_measure = run.part + quality.change
+    p_measure = run.part + P
     unit = quality.in_unit
-    whole = next(iter(run.layouts.values()), None)
+    any_layout = next(iter(run.layouts.values()), None)
 
     def counts(model: Model) -> str:
         mask = run.layouts.get(model["setting"])
         if model["method"] == "none":
             return (
-                "/".join(str(sum(whole.heads.query.get(kind, ()))) for kind in named)
-                if whole
+                "/".join(str(sum(any_layout.heads.query.get(kind, ()))) for kind in named)
+                if any_layout
                 else ""
             )
         return "/".join(str(mask.count(kind)) for kind in named) if mask else ""
 
-    def of_scratch(write: Column) -> Column:
-        return lambda model: write(scratch.get(model["setting"]))
+    def from_scratch_column(write: Column) -> Column:
+        return lambda model: write(from_scratch_by_setting.get(model["setting"]))
 
     measured = partial(models.cell_text, run.part + quality.measure, two_digits)
     columns: Columns = {"model": lambda model: model["label"]}
@@ -112,48 +116,61 @@ def _compared(
         f"heads of {total}": lambda model: str(
             total if model["method"] == "none" else model["kept"]
         ),
-        f"{quality.name} from trained" if scratch else quality.name: measured,
-        "from scratch": of_scratch(measured),
-        f"difference{unit}": of_scratch(_moved(f"{change}_to_pruned", f"{p}_to_pruned")),
-        f"to equal further training{unit}": _moved(change + TUNED, p + TUNED),
-        f"to the full model{unit}": _moved(change, p),
+        f"{quality.name} from trained" if from_scratch_by_setting else quality.name: measured,
+        "from scratch": from_scratch_column(measured),
+        f"difference{unit}": from_scratch_column(
+            difference_column(f"{change_measure}_to_pruned", f"{p_measure}_to_pruned")
+        ),
+        f"to equal further training{unit}": difference_column(
+            change_measure + TUNED, p_measure + TUNED
+        ),
+        f"to the full model{unit}": difference_column(change_measure, p_measure),
     }
-    what = "Trained and pruned, or trained from scratch" if scratch else "Heads left of each kind"
-    rows = ([run.full] if run.full else []) + shown
-    return table(f"{what}: {models.group_name(kinds)}", rows, columns, chosen_badge)
+    title = (
+        "Trained and pruned, or trained from scratch"
+        if from_scratch_by_setting
+        else "Heads left of each kind"
+    )
+    full = [run.full] if run.full else []
+    return table(f"{title}: {models.group_name(kinds)}", full + rows, columns, chosen_badge)
 
 
-def _moved(measure: str, p: str = "") -> Column:
+def difference_column(change_measure: str, p_measure: str = "") -> Column:
     """A column of differences to another model; the full model has none."""
     return lambda model: (
-        "" if model and model["method"] == "none" else models.difference_text(model, measure, p)
+        ""
+        if model and model["method"] == "none"
+        else models.difference_text(model, change_measure, p_measure)
     )
 
 
 def models_table(run: FinishedRun) -> Table | None:
     """Every model. Without test text, quality is that of dev. The loss is shown where some models have no BLEU."""
-    part = run.part
+    prefix = run.part
     dev = "dev " if run.part else ""
-    number = partial(partial, models.cell_text)
     quality = run.quality
     lossy = any(value(model, "dev_bleu") is None for model in models.model_rows(run.models))
-    change = part + quality.change
+    change_measure = prefix + quality.change
     unit = quality.in_unit
+
+    def number_column(measure: str, write: Callable[[float], str]) -> Column:
+        return partial(models.cell_text, measure, write)
+
     columns: Columns = {
         "model": lambda model: model["label"],
         "heads kept": lambda model: f"{model['kept']} ({percent(model['kept'] / model['total'])})",
-        f"{dev}{quality.name}": number(part + quality.measure, two_digits),
-        f"to equal further training{unit}": _moved(change + TUNED),
-        f"to the full model{unit}": _moved(change),
-        "p": number(part + P, probability),
-        f"{dev}chrF": number(f"{part}chrf", two_digits),
-        f"dev {quality.name}": number(
+        f"{dev}{quality.name}": number_column(prefix + quality.measure, two_digits),
+        f"to equal further training{unit}": difference_column(change_measure + TUNED),
+        f"to the full model{unit}": difference_column(change_measure),
+        "p": number_column(prefix + P, probability),
+        f"{dev}chrF": number_column(f"{prefix}chrf", two_digits),
+        f"dev {quality.name}": number_column(
             f"dev_{quality.measure}", two_digits
         ),  # without test text, the column above
-        "dev loss": number("dev_loss" if lossy else "", "{:.4f}".format),
-        "parameters": number("parameters", quantity),
-        "size": number("bytes", size),
-        "tokens/s": number("tokens_per_second", quantity),
+        "dev loss": number_column("dev_loss" if lossy else "", "{:.4f}".format),
+        "parameters": number_column("parameters", quantity),
+        "size": number_column("bytes", size),
+        "tokens/s": number_column("tokens_per_second", quantity),
     }
     return table(
         "All models",
@@ -164,8 +181,18 @@ def models_table(run: FinishedRun) -> Table | None:
     )
 
 
-# What is compared, model, control, whose measures they are, and the ending of the measures' names.
-Comparison = tuple[str, Model | None, Model, Model, str]
+class ControlComparison(NamedTuple):
+    """A model and its control, or a control alone.
+
+    kind: the name of the control. measured_row: the row of `pruning.csv` whose measures compare the two. ending: that
+    of the measures' names; empty for a control alone.
+    """
+
+    kind: str
+    model: Model | None
+    control: Model
+    measured_row: Model
+    ending: str
 
 
 @section(
@@ -178,132 +205,152 @@ Comparison = tuple[str, Model | None, Model, Model, str]
 )
 def build_controls(run: FinishedRun) -> dict[str, Any] | None:
     """Every comparison as a row, and for each kind of control how often it says something; None without any."""
-    pairs = model_comparisons(run)
-    tables = {"counts": verdict_counts_table(run, pairs), "compared": comparison_table(run, pairs)}
+    comparisons = model_comparisons(run)
+    tables = {
+        "counts": verdict_counts_table(run, comparisons),
+        "compared": comparison_table(run, comparisons),
+    }
     return (
         {**tables, "text": "dev" if run.part else "test", "measured": run.quality.name}
-        if pairs
+        if comparisons
         else None
     )
 
 
-def model_comparisons(run: FinishedRun) -> list[Comparison]:
-    """Every pruned model (or the best head of each layer) with everything it was compared with. The ending is that of
-    the measure's name; differences are model minus control.
+def model_comparisons(run: FinishedRun) -> list[ControlComparison]:
+    """Every pruned model (or the best head of each layer) with everything it was compared with. Differences are
+    model minus control.
     """
     known = {}
     for model in models.model_rows(run.models):
         known[model["setting"]] = model
 
     controls = models.model_rows(models.control_models(run.models))
-    found: list[Comparison] = []
+    found: list[ControlComparison] = []
     by_all = [facts.ending for facts in compared_by_all()]
-    for what in (*by_all, "", "uncompensated"):
-        for model in run.pruned if what else ():
-            if (control := known.get(models.against(model, what))) is not None:
-                found.append((what, model, control, model, f"_to_{what}"))
+    for control_name in (*by_all, "", "uncompensated"):
+        for model in run.pruned if control_name else ():
+            if (control := known.get(models.against(model, control_name))) is not None:
+                found.append(
+                    ControlComparison(control_name, model, control, model, f"_to_{control_name}")
+                )
 
-        for control in controls if not what else ():
+        for control in controls if not control_name else ():
             if (reference := known.get(control["reference"] or "")) is not None:
-                found.append((control["control"], reference, control, control, "_to_pruned"))
+                kind = control["control"]
+                found.append(ControlComparison(kind, reference, control, control, "_to_pruned"))
                 continue
             ending = control_facts(control_facts(control["control"]).against).ending
             if (other := known.get(models.against(control, ending))) is not None:
-                found.append((control["control"], control, other, control, f"_to_{ending}"))
+                kind = control["control"]
+                found.append(ControlComparison(kind, control, other, control, f"_to_{ending}"))
 
-    shown = set()
+    paired_settings = set()
     for comparison in found:
-        for compared in comparison[1:3]:
+        for compared in (comparison.model, comparison.control):
             if compared is not None:
-                shown.add(compared["setting"])
+                paired_settings.add(compared["setting"])
 
-    rest = [control for control in controls if control["setting"] not in shown]
-    return found + [(control["control"], None, control, control, "") for control in rest]
+    for control in controls:
+        if control["setting"] not in paired_settings:
+            found.append(ControlComparison(control["control"], None, control, control, ""))
+    return found
 
 
-def compared_with(what: str) -> Control:
+def compared_with(control_name: str) -> Control:
     """The facts of a comparison: a control, or removal without mean outputs."""
-    return UNCOMPENSATED if what == UNCOMPENSATED.name else control_facts(what)
+    return UNCOMPENSATED if control_name == UNCOMPENSATED.name else control_facts(control_name)
 
 
-def compared_name(what: str) -> str:
+def compared_name(control_name: str) -> str:
     """What the other model of a comparison is called."""
-    facts = compared_with(what)
+    facts = compared_with(control_name)
     return control_facts(facts.against).title if facts.against else facts.title
 
 
-def verdict_counts_table(run: FinishedRun, pairs: list[Comparison]) -> Table | None:
+def verdict_counts_table(run: FinishedRun, comparisons: list[ControlComparison]) -> Table | None:
     """For each kind of control in how many comparisons the pruned models are better, worse, or not distinguishable."""
     found: dict[str, list[str]] = {}
-    for what, _, _, holder, end in pairs:
+    for comparison in comparisons:
+        ending = comparison.ending
         word = (
-            verdict(holder, f"{run.part}{run.quality.change}{end}", f"{run.part}{P}{end}")
-            if end
+            verdict(
+                comparison.measured_row,
+                f"{run.part}{run.quality.change}{ending}",
+                f"{run.part}{P}{ending}",
+            )
+            if ending
             else ""
         )
-        found.setdefault(what, []).extend([word] if word else [])
+        found.setdefault(comparison.kind, []).extend([word] if word else [])
 
-    def meaning(what: str) -> str:
-        facts = compared_with(what)
+    def meaning(control_name: str) -> str:
+        facts = compared_with(control_name)
         said = zip((facts.better, facts.worse), VERDICTS, strict=False)
-        return "; ".join(text for text, word in said if text and word in found[what])
+        return "; ".join(text for text, word in said if text and word in found[control_name])
 
-    columns: Columns = {"compared with": lambda what: capital(compared_name(what))}
+    columns: Columns = {"compared with": lambda control_name: capital(compared_name(control_name))}
     for word in VERDICTS:
-        columns[word] = partial(lambda word, what: str(found[what].count(word)), word)
+        columns[word] = partial(
+            lambda word, control_name: str(found[control_name].count(word)), word
+        )
 
     columns["so"] = meaning
     return table(
-        "How often a comparison says something", [what for what in found if found[what]], columns
+        "How often a comparison says something",
+        [control_name for control_name in found if found[control_name]],
+        columns,
     )
 
 
-def comparison_table(run: FinishedRun, pairs: list[Comparison]) -> Table | None:
+def comparison_table(run: FinishedRun, comparisons: list[ControlComparison]) -> Table | None:
     """A row a comparison."""
-    part = run.part
+    prefix = run.part
     name = run.quality.name
-    moved = run.quality.change
+    change_measure = prefix + run.quality.change
     tuned = run.models["control"].eq("fine-tuned").any()
-    measured = partial(models.cell_text, part + run.quality.measure, two_digits)
+    measured = partial(models.cell_text, prefix + run.quality.measure, two_digits)
 
-    def change(pair: Comparison) -> str:
-        _, _, _, holder, end = pair
-        return (
-            models.difference_text(holder, f"{part}{moved}{end}", f"{part}{P}{end}") if end else ""
+    def change_text(comparison: ControlComparison) -> str:
+        ending = comparison.ending
+        if not ending:
+            return ""
+        return models.difference_text(
+            comparison.measured_row, f"{change_measure}{ending}", f"{prefix}{P}{ending}"
         )
 
     columns: Columns = {
-        "pruned model": lambda pair: pair[1]["label"] if pair[1] else "",
-        "control": lambda pair: (
-            pair[2]["label"]
-            if pair[1] is None or compared_with(pair[0]).against
-            else compared_name(pair[0])
+        "pruned model": lambda comparison: comparison.model["label"] if comparison.model else "",
+        "control": lambda comparison: (
+            comparison.control["label"]
+            if comparison.model is None or compared_with(comparison.kind).against
+            else compared_name(comparison.kind)
         ),
-        "heads": lambda pair: str(pair[2]["kept"]),
-        f"its {name}": lambda pair: measured(pair[1]),
-        f"{name} of the control": lambda pair: measured(pair[2]),
-        "pruned − control" if run.quality == BLEU else "pruned to control, in %": change,
-        f"control to the full model{run.quality.in_unit}": lambda pair: models.difference_text(
-            pair[2], part + moved, part + P
+        "heads": lambda comparison: str(comparison.control["kept"]),
+        f"its {name}": lambda comparison: measured(comparison.model),
+        f"{name} of the control": lambda comparison: measured(comparison.control),
+        "pruned − control" if run.quality == BLEU else "pruned to control, in %": change_text,
+        f"control to the full model{run.quality.in_unit}": lambda comparison: (
+            models.difference_text(comparison.control, change_measure, prefix + P)
         ),
-        f"control to equal further training{run.quality.in_unit}": lambda pair: (
-            models.difference_text(pair[2], f"{part}{moved}_to_fine-tuned", part + P_TUNED)
+        f"control to equal further training{run.quality.in_unit}": lambda comparison: (
+            models.difference_text(comparison.control, change_measure + TUNED, prefix + P_TUNED)
             if tuned
             else ""
         ),
     }
     return table(
         "Controls",
-        pairs,
+        comparisons,
         columns,
-        lambda pair: chosen_badge(pair[1]),
-        lambda pair: str(pair[2]["setting"]),
+        lambda comparison: chosen_badge(comparison.model),
+        lambda comparison: str(comparison.control["setting"]),
     )
 
 
 SEED = 1
-SAME = 3
-DIFFERENT = 5
+UNCHANGED_EXAMPLES = 3
+CHANGED_EXAMPLES = 5
 LONGEST_SOURCE = 40  # words: a longer source makes a card nobody reads
 
 
@@ -372,8 +419,8 @@ def choose_examples(run: FinishedRun) -> Examples | None:
         else:
             changed.append(i)
 
-    picked = sorted(random.Random(SEED).sample(unchanged, min(SAME, len(unchanged))))
-    picked += sorted(changed, key=lambda i: (alike[i], i))[:DIFFERENT]
+    picked = sorted(random.Random(SEED).sample(unchanged, min(UNCHANGED_EXAMPLES, len(unchanged))))
+    picked += sorted(changed, key=lambda i: (alike[i], i))[:CHANGED_EXAMPLES]
 
     shown = []
     for i in picked:
@@ -401,8 +448,8 @@ def word_differences(one: str, other: str) -> tuple[list[Piece], list[Piece]]:
     left = one.split()
     right = other.split()
     pieces: tuple[list[Piece], list[Piece]] = ([], [])
-    for what, i, j, k, m in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+    for opcode, i, j, k, m in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
         for side, words in zip(pieces, (left[i:j], right[k:m]), strict=True):
             if words:
-                side.append(Piece(" ".join(words), what != "equal"))
+                side.append(Piece(" ".join(words), opcode != "equal"))
     return pieces
