@@ -17,7 +17,7 @@ from headwise.study.evaluation_steps import choose_smallest
 from headwise.study.model_steps import MakeControl, prune_step
 from headwise.study.results import Tables
 from headwise.study.run import Run
-from headwise.study.schedule import Schedule, filled_before, steepest
+from headwise.study.schedule import Schedule, penalties_made_before, penalty_at_steepest_change
 from headwise.study.step import Step
 from headwise.study.study import Study
 from headwise.study.variants import Variant, compared_variants
@@ -117,12 +117,12 @@ def lambdas(*values: float) -> list[str]:
 class TestRefine:
     def test_the_steepest_gap_is_filled(self) -> None:
         points = {0.0: (24, 30.0), 0.01: (20, 29.9), 0.04: (10, 29.0), 0.16: (2, 28.5)}
-        assert steepest(points) == 0.02
-        assert steepest({0.01: (24, 30.0), 0.04: (23, 10.0)}) is None, (
+        assert penalty_at_steepest_change(points) == 0.02
+        assert penalty_at_steepest_change({0.01: (24, 30.0), 0.04: (23, 10.0)}) is None, (
             "no number of heads lies between"
         )
-        assert steepest({0.0: (24, 30.0), 0.04: (3, 10.0)}) == 0.02
-        assert steepest(points, taken=[0.02]) == 0.08, (
+        assert penalty_at_steepest_change({0.0: (24, 30.0), 0.04: (3, 10.0)}) == 0.02
+        assert penalty_at_steepest_change(points, taken=[0.02]) == 0.08, (
             "one that was tried, or failed, is not tried again"
         )
 
@@ -140,7 +140,7 @@ class TestRefine:
         assert before == names(made.schedule(grown)) == lambdas(0.01, 0.04, 0.64, 0.02)
         assert names(made.schedule({**grown, "refine": 2}))[-1] == "lambda-0.16"
         run = made.schedule({**grown, "refine": 0}).run
-        assert filled_before(run, run.plan.pruning[0]) == [], (
+        assert penalties_made_before(run, run.plan.pruning[0]) == [], (
             "where nothing is filled in, one off the list is gone"
         )
 
@@ -173,11 +173,11 @@ class TestRefine:
             made.pruned(value, kept, 30.0 - value, sweep="encoder")
         (line,) = made.schedule(
             {"name": "encoder", "penalty": [0.01, 0.02, 0.04], "refine": 2}
-        ).unfilled()
+        ).refine_shortfall_notes()
         assert line.startswith("refine = 2 was asked for (encoder), and 0 λ filled in")
         for value, kept in ((0.01, 8), (0.04, 7), (0.08, 3)):
             made.pruned(value, kept, 30.0 - value)
-        assert made.schedule({"penalty": [0.01, 0.08], "refine": 1}).unfilled() == []
+        assert made.schedule({"penalty": [0.01, 0.08], "refine": 1}).refine_shortfall_notes() == []
 
 
 class TestGreedySteps:

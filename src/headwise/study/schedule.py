@@ -55,9 +55,9 @@ class Schedule:
         self.run = run
         self.failed = failed or {}
         # λ that `refine` added, by the index of the sweep.
-        self.filled: dict[int, list[float]] = {}
+        self.refined_penalties: dict[int, list[float]] = {}
         for index, sweep in enumerate(run.plan.pruning):
-            self.filled[index] = filled_before(run, sweep)
+            self.refined_penalties[index] = penalties_made_before(run, sweep)
 
     # Variants
 
@@ -66,7 +66,7 @@ class Schedule:
         variants: list[Variant] = []
         for index, sweep in enumerate(self.run.plan.pruning):
             controls = sweep_controls(sweep, index)
-            models = own_models(sweep, index, self.run.heads, self.filled_in(index))
+            models = own_models(sweep, index, self.run.heads, self.refine_penalties(index))
             variants += [variant for variant in controls if variant.compared_by_all]
             variants += models
             variants += [variant for variant in controls if not variant.compared_by_all]
@@ -75,45 +75,47 @@ class Schedule:
                     variants += model_controls(sweep, variant)
         return sorted(variants, key=lambda variant: variant.from_random_weights)
 
-    def filled_in(self, index: int) -> list[float]:
+    def refine_penalties(self, index: int) -> list[float]:
         """λ between those of the plan, each where quality on dev changes most, as far as results are there."""
         sweep = self.run.plan.pruning[index]
-        filled = self.filled[index]
+        refined_penalties = self.refined_penalties[index]
         if not isinstance(sweep, GateSweep):
-            return filled
-        while len(filled) < sweep.refine:
-            points: dict[float, tuple[int, float]] = {}
-            for variant in own_models(sweep, index, None, filled):
+            return refined_penalties
+        while len(refined_penalties) < sweep.refine:
+            heads_and_quality_by_penalty: dict[float, tuple[int, float]] = {}
+            for variant in own_models(sweep, index, None, refined_penalties):
                 if variant.penalty is None or self.has_failed(variant):
                     continue
-                point = self.point(variant)
-                if point is None:
-                    return filled  # the next λ waits for all before it
-                points[variant.penalty] = point
-            between = steepest(points, [*sweep.penalty, *filled])
-            if between is None:
+                heads_and_quality = self.heads_and_quality(variant)
+                if heads_and_quality is None:
+                    return refined_penalties  # the next λ waits for all before it
+                heads_and_quality_by_penalty[variant.penalty] = heads_and_quality
+            next_penalty = penalty_at_steepest_change(
+                heads_and_quality_by_penalty, [*sweep.penalty, *refined_penalties]
+            )
+            if next_penalty is None:
                 break
-            filled.append(between)
-        return filled
+            refined_penalties.append(next_penalty)
+        return refined_penalties
 
-    def point(self, variant: Variant) -> tuple[int, float] | None:
+    def heads_and_quality(self, variant: Variant) -> tuple[int, float] | None:
         """How many heads a variant keeps and its quality on dev, once it is evaluated."""
         record = self.run.store.record(f"evaluate/dev/{variant.name}")
         if not record or self.run.result(prune_step(variant)) is None:
             return None
         return len(self.run.mask(variant)), self.run.quality.worth(record["result"]["rows"])
 
-    def unfilled(self) -> list[str]:
+    def refine_shortfall_notes(self) -> list[str]:
         """Sweeps that have fewer λ than `refine` asks for, though all they have are evaluated."""
         lines = []
         for index, sweep in enumerate(self.run.plan.pruning):
             if not isinstance(sweep, GateSweep):
                 continue
-            count = len(self.filled_in(index))
+            count = len(self.refine_penalties(index))
             if count < sweep.refine:
-                where = f" ({sweep.name})" if sweep.name else ""
+                sweep_suffix = f" ({sweep.name})" if sweep.name else ""
                 lines.append(
-                    f"refine = {sweep.refine} was asked for{where}, and {count} λ filled in: no other two neighbours "
+                    f"refine = {sweep.refine} was asked for{sweep_suffix}, and {count} λ filled in: no other two neighbours "
                     "keep more than one head apart, or their middle was tried."
                 )
         return lines
@@ -159,34 +161,36 @@ class Schedule:
         if run.treebanks:
             yield FindRoles()
         variants = self.variants()
-        yield from self.evaluations(FULL, variants)
+        yield from self.measuring_steps(FULL, variants)
         for index, sweep in enumerate(run.plan.pruning):
             if isinstance(sweep, GreedySweep):
                 for ranking in rankings_of(sweep):
                     yield RankHeads(index, ranking)
         for variant in variants:
             yield prune_step(variant)
-            yield from self.evaluations(variant, variants)
+            yield from self.measuring_steps(variant, variants)
             if self.is_rescored(variant):
                 yield Rescore(variant)
         yield from self.last_steps(variants)
 
-    def evaluations(
+    def measuring_steps(
         self, variant: Variant, variants: Sequence[Variant], split: Split = "dev"
     ) -> Iterator[Step]:
         """What measures one variant on a split."""
-        yield self.answer(variant, variants, split)
-        yield self.evaluation(variant, variants, split)
+        yield self.answer_step(variant, variants, split)
+        yield self.evaluation_step(variant, variants, split)
         if split == "dev":
             yield MeasureSavings(variant)
 
-    def answer(self, variant: Variant, variants: Sequence[Variant], split: Split) -> Answer:
+    def answer_step(self, variant: Variant, variants: Sequence[Variant], split: Split) -> Answer:
         """The step that has a variant's answers on a split."""
         if self.run.generates:
             return Translate(split, variant)
-        return MeasureLosses(split, self.same_ranking(variant, variants))
+        return MeasureLosses(split, self.measured_together(variant, variants))
 
-    def evaluation(self, variant: Variant, variants: Sequence[Variant], split: Split) -> Evaluate:
+    def evaluation_step(
+        self, variant: Variant, variants: Sequence[Variant], split: Split
+    ) -> Evaluate:
         """The step that says how good a variant's answers are, and compares them with those of others."""
         names: Collection[str] = ()
         if variant != FULL:
@@ -198,10 +202,12 @@ class Schedule:
         answers = []
         for other in others:
             if not self.has_failed(other):
-                answers.append((other, self.answer(other, variants, split)))
-        return Evaluate(split, variant, self.answer(variant, variants, split), tuple(answers))
+                answers.append((other, self.answer_step(other, variants, split)))
+        return Evaluate(split, variant, self.answer_step(variant, variants, split), tuple(answers))
 
-    def same_ranking(self, variant: Variant, variants: Sequence[Variant]) -> tuple[Variant, ...]:
+    def measured_together(
+        self, variant: Variant, variants: Sequence[Variant]
+    ) -> tuple[Variant, ...]:
         """All models of a variant's greedy order that did not fail: they are measured together. A variant without an
         order is measured alone, the full model with none."""
         if variant.ranking is None:
@@ -228,19 +234,19 @@ class Schedule:
         candidates = []
         for variant in finished:
             if variant.control is None and variant.method != "greedy.random":
-                candidates.append(self.evaluation(variant, variants, "dev"))
-        choose = Choose(tuple(candidates))
-        yield choose
+                candidates.append(self.evaluation_step(variant, variants, "dev"))
+        choose_step = Choose(tuple(candidates))
+        yield choose_step
 
-        chosen = (run.result(choose) or {}).get("chosen")
+        chosen = (run.result(choose_step) or {}).get("chosen")
         for variant in variants:
             if variant.name == chosen and not prune_step(variant).has_weights(run):
                 yield SaveChosen(variant)
         if run.plan.data.has_test:
             for variant in finished:
-                yield from self.evaluations(variant, variants, "test")
+                yield from self.measuring_steps(variant, variants, "test")
         if run.generates:
-            yield MeasureSpeed(self.timed(finished, chosen))
+            yield MeasureSpeed(self.variants_to_time(finished, chosen))
 
     def steps_before(self, step: Step, steps: Sequence[Step]) -> list[str]:
         """The names of the steps that a step only comes after: the choice waits for all dev evaluations that are still
@@ -253,7 +259,9 @@ class Schedule:
                 names.append(other.name)
         return names
 
-    def timed(self, variants: Sequence[Variant], chosen: str | None) -> tuple[Variant, ...]:
+    def variants_to_time(
+        self, variants: Sequence[Variant], chosen: str | None
+    ) -> tuple[Variant, ...]:
         """The models whose speed is measured: the full one, those with gates, controls that say so, and the chosen one.
 
         Where the plan keeps only the chosen weights, none is trained again to be timed.
@@ -262,28 +270,32 @@ class Schedule:
         wanted = []
         for variant in variants:
             if variant.control is not None:
-                own = control[variant.control].timed and variant.ranking is None
+                timed_anyway = control[variant.control].timed and variant.ranking is None
             else:
-                own = variant.ranking is None
-            if own or variant.name == chosen:
+                timed_anyway = variant.ranking is None
+            if timed_anyway or variant.name == chosen:
                 wanted.append(variant)
         if run.plan.weights == "all":
             return tuple(wanted)
 
         # What was measured stays, though the weights are gone by now.
-        before = run.store.record("speed").get("result", {})
-        recorded = tuple(variant for variant in wanted if variant.name in before)
-        if before and len(recorded) == len(before) and run.done(MeasureSpeed(recorded)):
+        earlier_speeds = run.store.record("speed").get("result", {})
+        recorded = tuple(variant for variant in wanted if variant.name in earlier_speeds)
+        if (
+            earlier_speeds
+            and len(recorded) == len(earlier_speeds)
+            and run.done(MeasureSpeed(recorded))
+        ):
             return recorded
         available = []
         for variant in wanted:
-            trained = variant != FULL and prune_step(variant).has_weights(run)
-            if not trained or run.done(prune_step(variant), with_weights=True):
+            has_own_weights = variant != FULL and prune_step(variant).has_weights(run)
+            if not has_own_weights or run.done(prune_step(variant), with_weights=True):
                 available.append(variant)
         return tuple(available)
 
 
-def filled_before(run: Run, sweep: object) -> list[float]:
+def penalties_made_before(run: Run, sweep: object) -> list[float]:
     """λ that this run has made and the plan does not name, in ascending order: they stay when the plan grows."""
     if not isinstance(sweep, GateSweep) or not sweep.refine:
         return []
@@ -301,23 +313,27 @@ def filled_before(run: Run, sweep: object) -> list[float]:
     return sorted(penalties)
 
 
-def steepest(
-    points: Mapping[float, tuple[int, float]], taken: Sequence[float] = ()
+def penalty_at_steepest_change(
+    heads_and_quality_by_penalty: Mapping[float, tuple[int, float]], taken: Sequence[float] = ()
 ) -> float | None:
     """The λ in the middle (of the logarithms) of the two neighbours between which quality changes most.
 
-    points: heads kept and quality by λ. taken: λ that were tried. Neighbours with no number of heads between them are
-    left alone.
+    heads_and_quality_by_penalty: how many heads each λ keeps, and the quality on dev. taken: λ that were tried.
+    Neighbours with no number of heads between them are left alone.
     """
     changes: dict[tuple[float, float], float] = {}
-    for low, high in pairwise(sorted(points)):
-        if abs(points[high][0] - points[low][0]) > 1:
-            changes[low, high] = abs(points[high][1] - points[low][1])
+    for lower_penalty, higher_penalty in pairwise(sorted(heads_and_quality_by_penalty)):
+        heads, quality = heads_and_quality_by_penalty[lower_penalty]
+        other_heads, other_quality = heads_and_quality_by_penalty[higher_penalty]
+        if abs(other_heads - heads) > 1:
+            changes[lower_penalty, higher_penalty] = abs(other_quality - quality)
 
     tried = {f"{penalty:g}" for penalty in taken}
-    for low, high in sorted(changes, key=lambda pair: -changes[pair]):
+    for lower_penalty, higher_penalty in sorted(changes, key=lambda pair: -changes[pair]):
         # The logarithm of 0 has no middle: below the first λ above 0, half of it.
-        middle = math.sqrt(low * high) if low > 0 else high / 2
+        middle = higher_penalty / 2
+        if lower_penalty > 0:
+            middle = math.sqrt(lower_penalty * higher_penalty)
         rounded = float(f"{middle:.3g}")
         if f"{rounded:g}" not in tried:
             return rounded

@@ -257,7 +257,7 @@ def finish(
         study.write_tables(folder)
         schedule = study.schedule(folder)
         if "evaluate" in stages and not outcome.failed:
-            for line in schedule.unfilled():
+            for line in schedule.refine_shortfall_notes():
                 study.progress.say(f"  {line}")
             if plan.weights == "chosen":
                 with run.store.alone():  # the other processes are through
@@ -326,7 +326,7 @@ def left_by_stage(study: Study, builds: Sequence[Build]) -> list[str]:
         schedule = study.schedule(name)
         for index, sweep in enumerate(run.plan.pruning):
             if isinstance(sweep, GateSweep):
-                unknown += max(0, sweep.refine - len(schedule.filled_in(index)))
+                unknown += max(0, sweep.refine - len(schedule.refine_penalties(index)))
     if unknown:
         lines.append(f"without {unknown} λ of refine: results of this study decide them")
     return lines
