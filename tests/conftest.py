@@ -173,3 +173,9 @@ def golden(request: pytest.FixtureRequest) -> Path:
 def data_dir() -> Path:
     """The folder of real corpora (HEADWISE_DATA), with a folder per corpus, such as multi30k."""
     return folder_named_by("HEADWISE_DATA", "real corpora")
+
+
+@pytest.fixture(scope="session")
+def checkpoints() -> Path:
+    """The folder of real checkpoints (HEADWISE_CHECKPOINTS): gemma-3-270m, whisper-base, all-MiniLM-L6-v2."""
+    return folder_named_by("HEADWISE_CHECKPOINTS", "real checkpoints")

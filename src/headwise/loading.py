@@ -465,7 +465,8 @@ def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
             f"The tokenizer in {source} has {len(tokenizer):,} words, the model {words:,}: it is another model's."
         )
     if tokenizer is not None:
-        refuse_tokenizer(source, tokenizer, hf.config.is_encoder_decoder)
+        reads_text = hf.main_input_name == "input_ids"  # speech is padded by its feature extractor
+        refuse_tokenizer(source, tokenizer, hf.config.is_encoder_decoder and reads_text)
     templates = getattr(tokenizer, "chat_template", None)
     for name in templates if isinstance(templates, dict) else ():
         if Path(name).name != name:
