@@ -257,7 +257,7 @@ def left(run: Run, facts: dict[str, Facts], now: str = "") -> dict[str, float]:
     gates = [
         (index, sweep) for index, sweep in enumerate(plan.pruning) if isinstance(sweep, GateSweep)
     ]
-    unknown = sum(sweep.refine - len(schedule.filled_in(index)) for index, sweep in gates)
+    unknown = sum(sweep.refine - len(schedule.refine_penalties(index)) for index, sweep in gates)
     splits = 2 if plan.data.has_test else 1
     for word, times in (
         {"translate": splits, "evaluate": splits, "measure": 1, "rescored": 1}.items()

@@ -266,13 +266,14 @@ def evaluate(
     BLEU and chrF on parallel text, perplexity on one-sided text, accuracy on labelled text. The first may be the folder
     of a study: without a text, its test text is taken, or else its dev text."""
     import headwise as hw
-    from headwise.cli.terminal import show_quality
-    from headwise.evaluation.quality import QUALITY_FILE
     from headwise.progress import Progress
 
     search = given_fields(context, EVALUATE_OPTIONS, fields).get("search", {})
     options = validated(Search, search, "evaluate")
     check_text(models[0], text)
+    from headwise.cli.terminal import show_quality
+    from headwise.evaluation.quality import QUALITY_FILE
+
     progress = Progress(quiet)
     place = results_folder(out, [QUALITY_FILE])
     with progress.bar("evaluate"):
