@@ -25,7 +25,7 @@ from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
 from headwise.data.treebank import Treebank
 from headwise.options import Architecture
-from headwise.roles.passes import Subject, half_of, on_treebank, run_model, treebank_batches
+from headwise.roles.observation import Subject, half_of, on_treebank, run_model, treebank_batches
 from headwise.roles.rare import count_tokens
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.translation_model import build_model

@@ -29,7 +29,7 @@ from headwise.heads import write_text
 from headwise.model import Model
 from headwise.options import Architecture
 from headwise.progress import Progress
-from headwise.roles.passes import PassageBatch, Subject, observe, treebank_batches
+from headwise.roles.observation import PassageBatch, Subject, observe, treebank_batches
 from headwise.roles.positional import OFFSETS, positional
 from headwise.study.plan import read_plan
 from headwise.training.tokenizer import learn_subwords

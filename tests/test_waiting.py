@@ -15,7 +15,7 @@ from headwise.importance import gating
 from headwise.importance.gating import gate_heads
 from headwise.importance.measures import passes
 from headwise.importance.passes import run_pass
-from headwise.roles.passes import RoleOptions
+from headwise.roles.observation import RoleOptions
 from headwise.roles.rare import count_tokens
 from headwise.roles.role_tests import RoleTexts, find_roles
 from syncs import syncs

@@ -285,7 +285,7 @@ def refuse_other_weights(path: Path, config: Any) -> None:
             with safe_open(weights_file, "pt") as file:
                 shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     except SafetensorError:
-        return  # whoever loads the weights says so
+        return  # loading the weights says what is damaged
     stored = sum(torch.Size(shape).numel() for shape in shapes.values())
     numbers = [int(number) for name in shapes for number in re.findall(r"\.(\d{1,9})\.", name)]
     layers = max(numbers, default=-1) + 1

@@ -14,8 +14,8 @@ from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned
 from headwise.heads import Kind
 from headwise.model import Model
+from headwise.roles.observation import RoleOptions
 from headwise.roles.passage import Passage, View
-from headwise.roles.passes import RoleOptions
 from headwise.roles.probe import AnswerSums, Probe
 from headwise.roles.role_tests import Roles, RoleTexts, find_roles
 

@@ -18,7 +18,7 @@ from headwise.heads import Head, HeadMask
 from headwise.roles.alignment import read_links
 from headwise.roles.alignment_heads import token_starts
 from headwise.roles.head_sets import grow
-from headwise.roles.passes import half_of
+from headwise.roles.observation import half_of
 from roles.aligning import FIRST, LATER, listener, pairs, spoken, starts_in_transformers, translator
 
 PAIR = [Head("cross", *FIRST), Head("cross", *LATER)]

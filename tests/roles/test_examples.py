@@ -27,8 +27,8 @@ from headwise.roles.examples import (
     keep_best_sentence,
     query_words,
 )
+from headwise.roles.observation import RoleOptions, Subject
 from headwise.roles.passage import Passage, View
-from headwise.roles.passes import RoleOptions, Subject
 from headwise.roles.rare import count_tokens
 from roles.handmade import first_subword, in_subwords, looking, random_weights
 

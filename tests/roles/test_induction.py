@@ -22,8 +22,8 @@ from headwise.roles.induction import (
     repeated_sequences,
     repetition,
 )
+from headwise.roles.observation import PassageBatch, observe
 from headwise.roles.passage import Passage, View
-from headwise.roles.passes import PassageBatch, observe
 from headwise.roles.positional import previous_token
 from headwise.roles.shape import sink
 from roles.handmade import baselines, random_weights, values

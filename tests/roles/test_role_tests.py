@@ -19,7 +19,7 @@ from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS
 from headwise.roles import alignment
-from headwise.roles.passes import RoleOptions
+from headwise.roles.observation import RoleOptions
 from headwise.roles.rare import count_tokens
 from headwise.roles.role import NO_ROLE, role_of
 from headwise.roles.role_tests import (

@@ -166,7 +166,7 @@ def given_fields(
     return tables
 
 
-def refuse_twice(
+def refuse_set_twice(
     options: Sequence[FieldOption], tables: Mapping[str, Mapping[str, Any]], settings: list[str]
 ) -> None:
     """Raise HeadwiseError where `--set` says again what an option says."""

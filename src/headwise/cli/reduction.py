@@ -29,7 +29,7 @@ from headwise.cli.arguments import (
     study_in,
     text_spec,
 )
-from headwise.cli.fields import EVERY, field_options, given_fields, refuse_twice, takes_fields
+from headwise.cli.fields import EVERY, field_options, given_fields, refuse_set_twice, takes_fields
 from headwise.cli.studies import run_plan, say_cost, where_it_runs
 from headwise.devices import memory_line
 from headwise.engines.engine import engine
@@ -96,10 +96,10 @@ def prune(
     from headwise.study.ownership import refuse_foreign_files
 
     tables = given_fields(context, PRUNE_OPTIONS, fields)
-    refuse_twice(PRUNE_OPTIONS, tables, set_ or [])
+    refuse_set_twice(PRUNE_OPTIONS, tables, set_ or [])
     tables["data"] = prune_texts(model, text, dev, test)
     goals = tables.setdefault("pruning", {})
-    if "kinds" not in goals and (named := kinds_of(goals.get("keep", []))):
+    if "kinds" not in goals and (named := counted_kinds(goals.get("keep", []))):
         goals["kinds"] = named
     if method or "penalty" in goals:  # wrong words are refused before torch is loaded
         prune_plan(model, seed, method or "gates", tables, set_)
@@ -178,7 +178,7 @@ def prune_plan(
     return make_plan(given, settings or [], "headwise prune")
 
 
-def kinds_of(counts: list[Any]) -> list[str]:
+def counted_kinds(counts: list[Any]) -> list[str]:
     """The kinds that target counts name."""
     return [kind for keep in counts if isinstance(keep, dict) for kind in keep]
 

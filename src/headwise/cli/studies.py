@@ -19,7 +19,7 @@ from headwise.cli.arguments import (
     Texts,
     text_spec,
 )
-from headwise.cli.fields import field_options, given_fields, refuse_twice, takes_fields
+from headwise.cli.fields import field_options, given_fields, refuse_set_twice, takes_fields
 from headwise.cli.outcome import summary, trained_model_lines
 from headwise.cli.signals import resumable
 from headwise.devices import memory_line
@@ -168,7 +168,7 @@ def train(
     if data["train"] is None:
         raise HeadwiseError("No text was given: name it with --text SOURCE --text TARGET.")
     tables = given_fields(context, TRAIN_OPTIONS, fields)
-    refuse_twice(TRAIN_OPTIONS, tables, set_ or [])
+    refuse_set_twice(TRAIN_OPTIONS, tables, set_ or [])
     given: dict[str, Any] = {
         "name": "train",
         "seed": seed,

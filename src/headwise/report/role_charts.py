@@ -50,7 +50,7 @@ def of_kind(found: pd.DataFrame, kind: str) -> pd.DataFrame:
     return found[found["kind"] == kind]
 
 
-def kinds_of(found: RolesFolder) -> list[Kind]:
+def kinds_with_roles(found: RolesFolder) -> list[Kind]:
     """The kinds of heads that were tested."""
     return kinds_among(found.labels["kind"])
 
@@ -88,7 +88,7 @@ def function_grids(run: FinishedRun) -> list[Figure]:
     """For each kind, layers × heads with the roles of every head in its cell (Voita et al. 2019, figure 1c)."""
     assert run.roles is not None
     grids: list[Figure] = []
-    for kind in kinds_of(run.roles):
+    for kind in kinds_with_roles(run.roles):
         grids.append(_role_grid(run, run.roles, kind))
     return grids
 

@@ -14,7 +14,7 @@ from headwise.report.page import Columns, Table, section, table
 from headwise.report.role_charts import (
     attention_maps,
     function_grids,
-    kinds_of,
+    kinds_with_roles,
     layer_patterns,
     of_kind,
     of_untrained,
@@ -94,7 +94,7 @@ def _by_sort(roles: pd.DataFrame) -> pd.DataFrame:
 def role_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
     """How many heads have a role, kind by kind, for the opening."""
     facts = []
-    for kind in kinds_of(run.roles) if run.roles is not None else []:
+    for kind in kinds_with_roles(run.roles) if run.roles is not None else []:
         assert run.roles is not None
         roles = of_kind(run.roles.roles, kind)
         total = len(of_kind(run.roles.labels, kind))
@@ -108,7 +108,7 @@ def role_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
 def _groups(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]]]]:
     """Facts for each kind of heads and for the text."""
     groups = []
-    for kind in kinds_of(found):
+    for kind in kinds_with_roles(found):
         roles = of_kind(found.roles, kind)
         total = len(of_kind(found.labels, kind))
         count = len(roles[HEAD_COLUMNS].drop_duplicates())
@@ -153,7 +153,7 @@ def _topic(measure: str) -> str:
 
 def claims(found: RolesFolder) -> Table | None:
     """What Voita et al. (2019) found in encoders, and whether this model has it; None without encoder heads."""
-    if "encoder-self" not in kinds_of(found):
+    if "encoder-self" not in kinds_with_roles(found):
         return None
     roles = of_kind(found.roles, "encoder-self")
     have = set(roles["measure"])
@@ -280,7 +280,7 @@ def syntax_table(found: RolesFolder) -> Table | None:
 
 def share_table(found: RolesFolder) -> Table | None:
     """Shares of each sort of role, and of the paper's three models where encoder heads were tested."""
-    kinds = kinds_of(found)
+    kinds = kinds_with_roles(found)
     paper = pd.read_csv(PAPER, index_col="role") if "encoder-self" in kinds else pd.DataFrame()
     sorts = [*paper.index[:-1], *_by_sort(found.roles)["sort"].value_counts().index, NO_ROLE]
 

@@ -205,11 +205,11 @@ def read_run(folder: Path) -> FinishedRun:
         rescored=rescored,
         **tables,
     )
-    refuse_other_heads(run)
+    refuse_absent_heads(run)
     return run
 
 
-def refuse_other_heads(run: FinishedRun) -> None:
+def refuse_absent_heads(run: FinishedRun) -> None:
     """Raise HeadwiseError where a table names a head that the models of the run, by their layouts, do not have."""
     if not run.layouts:
         return
@@ -367,7 +367,7 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
             )
     # A chart cannot show a loss that is no number.
     table = table.replace([math.inf, -math.inf], math.nan).drop_duplicates(ignore_index=True)
-    refuse_twice(path, table)
+    refuse_repeated_rows(path, table)
     return table
 
 
@@ -383,7 +383,7 @@ def refuse_too_long(path: Path) -> None:
         )
 
 
-def refuse_twice(path: Path, table: pd.DataFrame) -> None:
+def refuse_repeated_rows(path: Path, table: pd.DataFrame) -> None:
     """Raise HeadwiseError for a table that says two things about one head."""
     if "head" not in table:
         return

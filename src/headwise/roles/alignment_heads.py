@@ -45,8 +45,8 @@ from headwise.roles.head_sets import (
     Counts,
     choose_heads,
 )
+from headwise.roles.observation import Half, RoleOptions, Subject, half_of, pair_batches
 from headwise.roles.passage import Passage, View
-from headwise.roles.passes import Half, RoleOptions, Subject, half_of, pair_batches
 from headwise.roles.probe import REACH, same_way
 
 ALIGNMENT_FILES = ("alignment.csv", "alignment-sets.csv", "alignment.json")
@@ -297,7 +297,7 @@ def diagonals(target: Passage, source: Passage) -> Tensor:
 
 
 @dataclass
-class Recording:
+class SpeechRecording:
     """An utterance in tokens, and what the encoder makes of its audio.
 
     prompt: the tokens that begin the transcription. words: the tokens of each word. states: those of the encoder,
@@ -315,7 +315,7 @@ class Recording:
 
 def fitting_recordings(
     model: Any, tokenizer: Any, speech: Sequence[Utterance], coverage: Coverage
-) -> list[Recording]:
+) -> list[SpeechRecording]:
     """The utterances in tokens. Those with more tokens than the model writes, or fewer than two words, are left out and
     counted."""
     coverage.sentences += len(speech)
@@ -329,11 +329,11 @@ def fitting_recordings(
             coverage.unalignable += 1
         else:
             coverage.used += 1
-            fitting.append(Recording(utterance, prompt, words))
+            fitting.append(SpeechRecording(utterance, prompt, words))
     return fitting
 
 
-def encode(model: Any, recordings: Sequence[Recording], progress: Report) -> None:
+def encode(model: Any, recordings: Sequence[SpeechRecording], progress: Report) -> None:
     """Run the encoder once on every recording, and keep its states."""
     extractor = WhisperFeatureExtractor(
         feature_size=model.config.num_mel_bins,
@@ -359,7 +359,7 @@ def encode(model: Any, recordings: Sequence[Recording], progress: Report) -> Non
         progress(number / len(recordings), f"{number} of {len(recordings)} recordings encoded")
 
 
-def speech_batches(model: Any, recordings: Sequence[Recording]) -> AlignmentBatches:
+def speech_batches(model: Any, recordings: Sequence[SpeechRecording]) -> AlignmentBatches:
     """Batches of one recording each."""
 
     def batches(half: Half) -> Iterator[AlignmentBatch]:
@@ -370,7 +370,7 @@ def speech_batches(model: Any, recordings: Sequence[Recording]) -> AlignmentBatc
     return batches
 
 
-def recording_half(recording: Recording) -> Half:
+def recording_half(recording: SpeechRecording) -> Half:
     """The half of a recording, by the name of its file: the same wherever its folder is."""
     return half_of(Annotated.plain("", recording.utterance.audio.name))
 
@@ -398,7 +398,7 @@ def tokens_by_word(tokenizer: Any, utterance: Utterance) -> list[list[int]]:
     return [tokenizer(f" {word}", add_special_tokens=False).input_ids for word in utterance.words]
 
 
-def recording_batch(model: PreTrainedModel, recording: Recording) -> AlignmentBatch:
+def recording_batch(model: PreTrainedModel, recording: SpeechRecording) -> AlignmentBatch:
     """One recording.
 
     alignment.seconds = mean over words of |start that is read − start of the reference|. Rule: tokens follow

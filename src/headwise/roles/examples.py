@@ -20,8 +20,8 @@ from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
 from headwise.heads import Head
 from headwise.roles.coreference import choices
+from headwise.roles.observation import Subject, run_model, treebank_batches
 from headwise.roles.passage import Passage, View
-from headwise.roles.passes import Subject, run_model, treebank_batches
 from headwise.roles.role import role_of
 
 MOST = 8  # examples

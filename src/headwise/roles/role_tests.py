@@ -31,7 +31,7 @@ from headwise.progress import Report, silent
 from headwise.roles.alignment import Gold, LinkedText
 from headwise.roles.examples import examples
 from headwise.roles.label import ENOUGH, KEY, find, labels, missing_roles, patterns
-from headwise.roles.passes import (
+from headwise.roles.observation import (
     ByHalf,
     Count,
     RoleOptions,

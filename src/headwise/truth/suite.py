@@ -21,7 +21,7 @@ from headwise.progress import Report, part, silent
 from headwise.pruning.greedy import RemovalScore, greedy_masks
 from headwise.pruning.prune import prune
 from headwise.roles.alignment import read_links
-from headwise.roles.passes import RoleOptions
+from headwise.roles.observation import RoleOptions
 from headwise.roles.role import role, role_of
 from headwise.roles.role_tests import RoleTexts, find_roles, token_counts
 from headwise.statistics import clustered_proportion_interval, t_margin
