@@ -195,7 +195,13 @@ def roles(
     model.task.check_tokenizer()
     seeds = control_seeds(untrained, seed)
     texts = RoleTexts.of(model, treebank, confirm, pairs, training)
-    count = counted(words_read(model, texts, untrained, seed), progress)
+    total = words_read(model, texts, seed)
+    total += sum(len(sentence.words) for sentence in candidates_of(treebank))
+    if seeds:
+        sample = texts.sampled(subject_of(model).options.context)
+        of_trees = words_of_treebank(subject_of(model), sample.treebank, sample.confirm)
+        total += len(CHANGES) * of_trees + untrained * words_read(model, sample, seed)
+    count = counted(total, progress)
     result = find_roles(model, texts, seed, count)
     result.signature = signature(model, treebank, confirm, seed)
     result.examples = examples(
@@ -333,21 +339,14 @@ def control_rows(name: str, result: Roles) -> pd.DataFrame:
     return out
 
 
-def words_read(model: Model, texts: RoleTexts, untrained: int, seed: int) -> int:
-    """How many words all tests, examples and controls read."""
+def words_read(model: Model, texts: RoleTexts, seed: int) -> int:
+    """How many words `find_roles` reads."""
     subject = subject_of(model)
-    context = subject.options.context
-    of_probes = 0
+    total = words_of_treebank(subject, texts.treebank, texts.confirm)
     for source, target in texts.pairs or ():
-        of_probes += len(source.split()) + len(target.split())
+        total += len(source.split()) + len(target.split())
     if subject.kind == "decoder-self":
-        of_probes += words_of_probes(subject, texts.frequencies, seed)
-    total = words_of_treebank(subject, texts.treebank, texts.confirm) + of_probes
-    total += sum(len(sentence.words) for sentence in candidates_of(texts.treebank))
-    if untrained:
-        sample = texts.sampled(context)
-        of_trees = words_of_treebank(subject, sample.treebank, sample.confirm)
-        total += len(CHANGES) * of_trees + untrained * (of_trees + of_probes)
+        total += words_of_probes(subject, texts.frequencies, seed)
     return total
 
 
