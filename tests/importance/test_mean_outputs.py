@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from headwise.attention import capture, discover
+from headwise.attention import AttentionCall, capture, discover
 from headwise.heads import Site
 from headwise.importance.mean_outputs import mean_outputs, position_means, positions
 from headwise.tasks.objective import predict
@@ -15,6 +17,10 @@ from importance.asking import asking, sentence, worded
 def test_positions_count_tokens_from_either_side() -> None:
     there = torch.tensor([[1, 1, 1, 0], [0, 0, 1, 1]]).bool()
     assert positions(there).tolist() == [[0, 1, 2, 2], [0, 0, 0, 1]]
+
+
+def keep_output(seen: dict[Site, Tensor], call: AttentionCall) -> None:
+    seen[call.site] = call.output[0]
 
 
 def test_means_over_positions_agree_with_loops() -> None:
@@ -30,7 +36,7 @@ def test_means_over_positions_agree_with_loops() -> None:
         outputs.append(seen)
         with (
             torch.no_grad(),
-            capture(model, discovery, hook=lambda now: seen.update({now.site: now.output[0]})),
+            capture(model, discovery, hook=partial(keep_output, seen)),
         ):
             predict(model, one)
 
