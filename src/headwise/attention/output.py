@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headwise.attention.discover import output_of
 from headwise.attention.offload import loaded
 
 FEW = 4  # positions whose logits the model itself computes, for comparison
@@ -101,6 +103,15 @@ def few_logits(model: nn.Module) -> Iterator[list[Tensor]]:
         yield seen
     finally:
         hook.remove()
+
+
+def run_layers(model: nn.Module, inputs: Mapping[str, Tensor]) -> None:
+    """One forward without a cache for its hooks alone: it ends before the output layer, whose logits nobody reads."""
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    if isinstance(head, nn.Linear):
+        states_before(head, partial(output_of, model), {"inputs": inputs})
+    else:
+        output_of(model, inputs)
 
 
 class AtOutputLayer(Exception):
