@@ -20,6 +20,10 @@ def silent(share: float, what: str) -> None:
     """Report to nobody."""
 
 
+def unreported(share: float) -> None:
+    """Report the share of a batch to nobody."""
+
+
 class Bars(RichProgress):
     """Bars of tasks whose total is 1. Where none can move, such as in a log file, each task has a line now and then:
     the share that is done, the time it took, and the time left."""
@@ -47,6 +51,14 @@ class Bars(RichProgress):
 def clock(seconds: float) -> str:
     """Hours, minutes and seconds: `0:05:12`."""
     return str(timedelta(seconds=round(seconds)))
+
+
+def about(seconds: float) -> str:
+    """A rough duration: `40 s`, `12 min`, `1 h 10 min`."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    whole = round(seconds / 60)
+    return f"{whole} min" if whole < 60 else f"{whole // 60} h {whole % 60} min"
 
 
 @contextmanager

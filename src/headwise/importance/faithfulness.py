@@ -23,10 +23,11 @@ from scipy.stats import kendalltau, rankdata
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, Head, HeadMap, Kind
 from headwise.importance.ablation import removal_losses
-from headwise.importance.curves import area_rows, curve_rows, direction, removal_curves
+from headwise.importance.curves import STEPS, area_rows, curve_rows, direction, removal_curves
 from headwise.importance.measures import CURVES, FAITHFULNESS, Measure, facts, measure
 from headwise.importance.passes import importance_values
 from headwise.importance.sums import UNITS, SentenceSums, head_values
+from headwise.importance.work import Work
 from headwise.model import Model
 from headwise.statistics import bootstrap, centred_interval
 from headwise.tasks.batches import Batches, Fold
@@ -106,6 +107,15 @@ def faithfulness(
         pd.DataFrame(rows, columns=list(FAITHFULNESS)),
         pd.DataFrame(curve_rows(curves, seed), columns=list(CURVES)),
     )
+
+
+def work_of_judge(work: Work, measures: Iterable[str], orders: int) -> float:
+    """What the comparison reads, in forwards over the text: on half of it the curves of all measures and orders, and
+    in each step of some curves the measure again."""
+    names = list(measures)
+    rescored = [name for name in names if measure[name].rescored]
+    curves = len(names) + orders + len(rescored)
+    return STEPS * (curves + work.of_measures(rescored)) / 2
 
 
 def agreement(
