@@ -88,8 +88,8 @@ class TestArithmetic:
         assert PLAN.scoring(["ablation.zero"]) == pytest.approx(6 * 0.16)
         assert PLAN.scoring(["ablation.bleu"]) == 11 * 5  # by default, 25 sentences at once
         assert PLAN.scoring([]) == 0
-        assert PLAN.judging(["ablation.zero"], 3) == pytest.approx(10 * 4 * 0.08)
-        assert PLAN.judging(["gradient"], 0) == pytest.approx(10 * (2 * 0.16 + 0.4) / 2)
+        assert PLAN.judging(["ablation.zero"], 3) == pytest.approx(11 * 4 * 0.08)
+        assert PLAN.judging(["gradient"], 0) == pytest.approx((11 * 2 * 0.16 + 10 * 0.4) / 2)
 
 
 class TestSizes:

@@ -15,13 +15,19 @@ from headwise.errors import HeadwiseError
 from headwise.folders import write_results
 from headwise.grid import HeadGrid
 from headwise.heads import Head, HeadMap, read_table, score_table, table_files
-from headwise.importance.faithfulness import RANDOM_ORDERS, check_faithfulness, faithfulness
+from headwise.importance.faithfulness import (
+    RANDOM_ORDERS,
+    check_faithfulness,
+    faithfulness,
+    work_of_judge,
+)
 from headwise.importance.measures import measure, resolve_measures
-from headwise.importance.passes import Measurement, run_passes, usual_measures
-from headwise.importance.untrained import score_untrained, with_baseline
+from headwise.importance.passes import Measurement, labelled, run_passes, usual_measures
+from headwise.importance.untrained import score_untrained, with_baseline, work_of_controls
+from headwise.importance.work import work_on
 from headwise.model import Model
 from headwise.options import Search
-from headwise.progress import Report, part, shown
+from headwise.progress import Report, parts, shown
 from headwise.tasks import AnyText, OwnInputs
 from headwise.tasks.batches import Batches
 
@@ -58,23 +64,38 @@ def score(
     if judge:
         check_faithfulness(batches, resolve_measures(measures))
 
-    with shown("score", progress) as report:
-        before = 0.2 if untrained else 0.0
-        controls = score_untrained(
-            model, text, measures, untrained, seed, part(report, 0.0, before)
-        )
-        passes = run_passes(
-            model, batches, measures, seed, part(report, before, 0.8 if judge else 1.0)
-        )
+    work = work_of_score(model, batches, measures, judge=judge, untrained=untrained)
+    with shown("score", progress) as shown_report:
+        reports = parts(shown_report, work)
+        controls = score_untrained(model, text, measures, untrained, seed, reports[CONTROLS])
+        passes = run_passes(model, batches, measures, seed, reports[PASSES])
         scores = collect_scores(
             model, batches, measures, passes, seed, controls if untrained else None
         )
         if judge:
-            report(0.8, "judge")
-            judged = faithfulness(model, batches, passes.sums, RANDOM_ORDERS, seed)
+            report = labelled(reports[JUDGE], JUDGE)
+            judged = faithfulness(model, batches, passes.sums, RANDOM_ORDERS, seed, report)
             scores = replace(scores, faithfulness=judged.agreement, curves=judged.curves)
-        report(1.0, "done")
+        shown_report(1.0, "done")
     return scores
+
+
+CONTROLS = "untrained controls"
+PASSES = "passes"
+JUDGE = "judge"
+
+
+def work_of_score(
+    model: Model, text: Batches, measures: Iterable[str], *, judge: bool, untrained: int
+) -> dict[str, float]:
+    """What `score` reads, in forwards over the text: CONTROLS, PASSES, JUDGE."""
+    work = work_on(model, text)
+    names = resolve_measures(measures)
+    return {
+        CONTROLS: work_of_controls(work, names, untrained),
+        PASSES: work.of_measures(names),
+        JUDGE: work_of_judge(work, names, RANDOM_ORDERS) if judge else 0.0,
+    }
 
 
 LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")

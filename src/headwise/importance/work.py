@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headwise.forecast import TOGETHER, Amount
+from headwise.forecast import TOGETHER, Amount, output_share
 from headwise.heads import HeadMap
 from headwise.importance.measures import Cost, measure, passes
+from headwise.model import Model
+from headwise.tasks.batches import Batches
 
 BACKWARD = 2.5  # forwards that one forward and backward takes as long as
 TRANSLATION = 30.0  # forwards that a beam search takes as long as, where that was not measured
@@ -47,3 +49,8 @@ class Work:
     def of_measures(self, measures: Iterable[str]) -> float:
         """The forwards over the text of all passes."""
         return sum(self.of_passes(measures).values())
+
+
+def work_on(model: Model, text: Batches) -> Work:
+    """What measures of a model read of a text."""
+    return Work(model.heads, Amount.of_batches(text), output_share(model))
