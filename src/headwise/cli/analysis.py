@@ -379,7 +379,13 @@ def pairs_of(model: str, text: list[str] | None) -> ParallelText:
     return pairs
 
 
-TRUTH_FILES = ("truth-scores.csv", "truth-heads.csv", "truth-roles.csv", "truth.md")
+TRUTH_FILES = (
+    "truth-scores.csv",
+    "truth-heads.csv",
+    "truth-roles.csv",
+    "truth-palindromes.csv",
+    "truth.md",
+)
 
 
 def truth(
@@ -400,8 +406,8 @@ def truth(
     """How often is each score, and each test of roles, right?
 
     Builds models whose heads are known, and writes
-    truth-scores.csv, truth-heads.csv (the share of heads on the right side of each planted one), truth-roles.csv, and
-    the tables as truth.md."""
+    truth-scores.csv, truth-heads.csv (the share of heads on the right side of each planted one), truth-roles.csv,
+    truth-palindromes.csv (what ablations say of four heads, in nats an answer), and the tables as truth.md."""
     from headwise.progress import Progress
     from headwise.truth.suite import (
         areas,
@@ -410,6 +416,7 @@ def truth(
         fill_tables,
         hits,
         page_tables,
+        palindrome_means,
         right_side_shares,
         role_table,
         run_suite,
@@ -425,6 +432,7 @@ def truth(
         "scores": areas(found.heads),
         "heads": right_side_shares(found.heads),
         "roles": hits(found.roles),
+        "palindromes": palindrome_means(found.palindromes),
     }
     made = page_tables(*tables.values())
     texts = [table.to_csv(index=False, float_format="%.3f") for table in tables.values()]

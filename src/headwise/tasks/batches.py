@@ -63,6 +63,15 @@ def reporter(batches: object) -> Callable[[float], None]:
     return batches.within if isinstance(batches, Reported) else unreported
 
 
+def unreported_batches(batches: Any) -> Any:
+    """The same batches, which report nothing: for a short look at a text before it is read."""
+    if not isinstance(batches, Reported):
+        return batches
+    other = copy.copy(batches)
+    other.progress = silent
+    return other
+
+
 class Batches(Reported):
     """The batches of a text for a model, as often as wanted; of several processes, each gets every n-th batch.
 
