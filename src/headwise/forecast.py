@@ -18,16 +18,19 @@ from torch import Tensor
 from headwise.attention import capture, evaluating
 from headwise.attention.discover import output_of
 from headwise.data.store import StoredText
+from headwise.devices import memory_now, peak_memory
 from headwise.errors import HeadwiseError
+from headwise.heads import describe
 from headwise.model import Model
 from headwise.progress import about
 from headwise.tasks.batches import Batches
-from headwise.tasks.objective import inputs_of, losses_of, on_device, vocabulary_of
+from headwise.tasks.objective import CHUNK, inputs_of, losses_of, on_device, vocabulary_of
 
 SAMPLE = 16  # sentences, of which some are read to measure
 OPERATIONS = 3e10  # of a measured forward, at most, where a model is not too large for it
 FEWEST = 64  # positions of a measured forward
 TOGETHER = 4096  # positions that a measure reads at once
+KEPT = 2.5  # numbers for each weight of a layer and each number of its input, that a backward pass keeps
 PADDING = 1.05  # positions of a batch for each position with a token, where a text is read in the order of length
 
 
@@ -75,10 +78,11 @@ class Part:
 class Forecast:
     """What a command will take.
 
-    parts: in the order in which they are done. memory: the most that the process will have, in bytes. made: how the
-    time was measured, in words.
+    reads: a line about the model and each text. parts: in the order in which they are done. memory: the most that the
+    process will have, in bytes. made: how the time was measured, in words.
     """
 
+    reads: tuple[str, ...]
     parts: tuple[Part, ...]
     memory: float
     made: str
@@ -88,13 +92,14 @@ class Forecast:
         return sum(part.seconds for part in self.parts)
 
     def __str__(self) -> str:
-        return f"This takes about {about(self.seconds)} and {self.memory / 1e9:.1f} GB on this machine ({self.made})."
+        size = f"{self.memory / 1e9:.1f} GB of memory"
+        return f"This takes about {about(self.seconds)} and {size} on this machine: {self.made}."
 
     def lines(self) -> list[str]:
-        """A line for each part, and the sum."""
+        """What is read, a line for each part of the work, and the sum."""
         width = max((len(part.name) for part in self.parts), default=0)
-        lines = [f"  {part.name:<{width}}  about {about(part.seconds)}" for part in self.parts]
-        return [*lines, str(self)]
+        parts = [f"  {part.name:<{width}}  about {about(part.seconds)}" for part in self.parts]
+        return [*self.reads, *parts, str(self), "Nothing was written."]
 
 
 def forward_seconds(model: Model, text: Any) -> tuple[float, str]:
@@ -120,8 +125,39 @@ def forward_seconds(model: Model, text: Any) -> tuple[float, str]:
         seconds = best(forward, device)
     threads = torch.get_num_threads()
     where = f"{threads} thread{'s' if threads > 1 else ''}" if device == "cpu" else device
-    made = f"a forward over {positions} positions of this text took {seconds:.2g} s, {where}"
+    made = f"a forward over {positions} positions took {seconds:.2g} s here, {where}"
     return seconds / positions, made
+
+
+def memory(model: Model, text: Amount, *, backward: bool = False, logits: bool = False) -> float:
+    """The most memory that the process will have, in bytes, by the sizes of what is kept of the positions that a batch
+    has at most. backward: whether there is a backward pass. logits: whether a batch has all its logits at once."""
+    positions = min(TOGETHER, text.positions)
+    words = vocabulary_of(model.hf)
+    numbers = min(CHUNK, positions * words) * 2
+    if logits:
+        numbers = max(numbers, positions * words)
+    if backward:
+        width = model.hf.config.get_text_config().hidden_size
+        numbers += KEPT * positions * (model.parameters - words * width) / width
+    return max(peak_memory(), memory_now() + 4.0 * numbers)
+
+
+def model_line(model: Model) -> str:
+    """The model of a forecast in a line."""
+    dtype = str(model.hf.dtype).removeprefix("torch.")
+    return f"{model.name}: {model.heads.total} heads ({describe(model.heads)}), {dtype} on {model.hf.device}"
+
+
+def text_line(text: Batches) -> str:
+    """How much of a text is read, and what is left out, in a line."""
+    data = text.data
+    longest = getattr(data, "longest", None)
+    tokens = "" if longest is None else f", {int(longest.sum()):,} tokens"
+    if longest is not None and text.task.generates:
+        tokens += " of the longer sides"
+    left_out = text.left_out or "nothing"
+    return f"{text.text.name}: {len(data):,} {data.noun}{tokens}; left out: {left_out}"
 
 
 def few_sentences(model: Model, text: Any) -> dict[str, Any]:

@@ -153,6 +153,11 @@ class Progress:
     def say(self, text: str) -> None:
         self.console.print(text, markup=False, soft_wrap=True)
 
+    def expect(self, forecast: Callable[[], object]) -> None:
+        """Say what a command will take before it starts. forecast: called only where somebody reads it."""
+        if not self.console.quiet:
+            self.say(str(forecast()))
+
     def show_heading(self) -> None:
         """Show the heading that was held back."""
         heading, self.heading = self.heading, ""
