@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, capture
-from headwise.attention.discover import output_of
+from headwise.attention.output import run_layers
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.attention_statistics import sides_of_site
@@ -93,7 +93,7 @@ def summed_outputs(
         for batch in batches:
             tensors = on_device(model, batch)
             there.update(token_masks(tensors))
-            output_of(model, inputs_of(tensors))
+            run_layers(model, inputs_of(tensors))
             refuse_unsound(is_sound)
             arrays = iter(to_numpy([*totals.values(), *numbers.values()]))
             for site in totals:
