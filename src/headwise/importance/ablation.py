@@ -41,7 +41,8 @@ from headwise.importance.passes import Measurement
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.sums import SentenceSums, Sums, add_all, joined, to_numpy
 from headwise.options import Search
-from headwise.progress import Report
+from headwise.progress import Report, unreported
+from headwise.tasks.batches import reporter, unreported_batches
 from headwise.tasks.objective import (
     Places,
     asked_places,
@@ -98,7 +99,7 @@ class RecordedBatch:
     short="ablation",
     usual="with a loss",
     needs=("loss",),
-    cost={"forwards": 1.0, "forwards per head": 0.5},
+    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
     "ablation.mean",
@@ -106,7 +107,7 @@ class RecordedBatch:
     caption="what the loss gains when the head gives its mean output, in nats a token",
     source="Wang et al. 2023, section 2.1",
     needs=("loss",),
-    cost={"forwards": 1.0, "forwards per head": 0.5},
+    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
     "ablation.position-mean",
@@ -114,7 +115,7 @@ class RecordedBatch:
     caption="what the loss gains when the head gives its mean output at each position, in nats a token",
     source="Wang et al. 2023, section 2.1, for texts of one template",
     needs=("loss",),
-    cost={"forwards": 1.0, "forwards per head": 0.5},
+    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
     "ablation.example",
@@ -122,7 +123,7 @@ class RecordedBatch:
     caption="what the loss gains when the head gives its output for another sentence, in nats a token",
     source="Chan et al. 2022",
     needs=("loss",),
-    cost={"forwards": 1.0, "forwards per head": 0.5},
+    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
     "ablation.counterpart",
@@ -131,7 +132,7 @@ class RecordedBatch:
     source="Vig et al. 2020; Wang et al. 2023, section 3.1",
     needs=("loss", "counterparts"),
     in_all=False,
-    cost={"forwards": 2.0, "forwards per head": 0.5},
+    cost={"forwards": 2.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
     "ablation.uniform",
@@ -139,7 +140,7 @@ class RecordedBatch:
     caption="what the loss gains when the head attends to all keys alike, in nats a token",
     source="derived here",
     needs=("loss",),
-    cost={"forwards": 1.0, "forwards per head": 0.5},
+    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
     "ablation.all-but-one",
@@ -148,7 +149,7 @@ class RecordedBatch:
     source="Michel et al. 2019, section 3.3",
     larger="less important",
     needs=("loss",),
-    cost={"forwards": 1.0, "forwards per head": 0.5},
+    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 def ablation_measures(
     model: Model, batches: Batches | Fold, names: Sequence[str]
@@ -187,25 +188,31 @@ def ablate(
     with evaluating(model), torch.no_grad():
         means: dict[str, Means] = {}
         if "ablation.mean" in measures:
-            means["ablation.mean"] = mean_outputs(model, discovery, batches)
+            means["ablation.mean"] = mean_outputs(model, discovery, unreported_batches(batches))
         if "ablation.position-mean" in measures:
-            means["ablation.position-mean"] = position_means(model, discovery, batches)
+            first = unreported_batches(batches)
+            means["ablation.position-mean"] = position_means(model, discovery, first)
         collected = {name: SentenceSums(discovery.heads) for name in measures}
         if "ablation.example" in collected:
             collected["ablation.example"].why_empty = (
                 "it takes the output for another sentence of the batch, but each is alone in its batch; give batches of "
                 "several sentences"
             )
+        within = reporter(batches)
         for batch in recordings(model, discovery, batches):
             if "ablation.counterpart" in collected:
                 corrupted = corrupted_outputs(model, discovery, batch.tensors)
                 batch = replace(batch, corrupted=corrupted)
-            for name, sums in collected.items():
+            for place, (name, sums) in enumerate(collected.items()):
                 counts = batch.asked
                 if name == "ablation.example":  # a sentence alone has no other to take from
                     counts = counts * ((batch.asked > 0).sum() > 1)
                 change = partial(CHANGES[name], batch=batch, means=means.get(name, {}))
-                changes = one_by_one(model, discovery, batch, change, tokens)
+
+                def report(share: float, place: int = place) -> None:
+                    within((place + share) / len(collected))
+
+                changes = one_by_one(model, discovery, batch, change, tokens, report)
                 add_all((sums, site, of_layer, counts) for site, of_layer in changes.items())
     return collected
 
@@ -231,9 +238,10 @@ def removal_losses(
         trials.append(trial)
 
     parts: list[Sums] = []
+    within = reporter(batches)
     with failing_together(), evaluating(model), torch.no_grad():
         for batch in recordings(model, discovery, batches):
-            by_sentence = losses(model, discovery, batch, trials, tokens).T
+            by_sentence = losses(model, discovery, batch, trials, tokens, within).T
             lost, counts = to_numpy([by_sentence, batch.asked])
             asking = counts > 0
             parts.append((lost[asking].astype(np.float64), counts[asking].astype(np.float64)))
@@ -285,8 +293,10 @@ def one_by_one(
     batch: RecordedBatch,
     change: Callable[..., Tensor],
     tokens: int,
+    report: Callable[[float], None],
 ) -> dict[Site, Tensor]:
-    """By site, the change of each sentence's loss when one of its heads is changed: B H."""
+    """By site, the change of each sentence's loss when one of its heads is changed: B H. report: gets the share of the
+    heads that is done."""
     trials: list[Trial] = []
     sizes = []
     for site in discovery.modules:
@@ -294,7 +304,7 @@ def one_by_one(
         sizes.append(count)
         for head in range(count):
             trials.append({site: partial(change, head=head)})
-    changes = losses(model, discovery, batch, trials, tokens) - batch.losses
+    changes = losses(model, discovery, batch, trials, tokens, report) - batch.losses
     return dict(zip(discovery.modules, changes.T.split(sizes, 1), strict=True))
 
 
@@ -304,8 +314,10 @@ def losses(
     batch: RecordedBatch,
     trials: Sequence[Trial],
     tokens: int,
+    report: Callable[[float], None] = unreported,
 ) -> Tensor:
-    """The loss of each sentence in each trial, T B. Trials that start in the same block share a forward."""
+    """The loss of each sentence in each trial, T B. Trials that start in the same block share a forward. report: gets
+    the share of the trials that is done."""
     lengths = [there.shape[1] for there in batch.there.values()]
     longest = max(batch.tensors["labels"].shape[1], *lengths)
     together = max(1, tokens // (len(batch.losses) * longest))
@@ -318,6 +330,7 @@ def losses(
         with trying(model, discovery, batch.kept, [trials[number] for number in group]):
             parts.append(losses_again(model, batch, len(group)))
         order += group
+        report(len(order) / len(trials))
     if order:
         out[torch.tensor(order, device=out.device)] = torch.cat(parts)
     return out

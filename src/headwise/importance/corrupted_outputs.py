@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, capture
-from headwise.attention.discover import output_of
+from headwise.attention.output import run_layers
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.tasks.objective import inputs_of
@@ -32,5 +32,5 @@ def corrupted_outputs(
 
     inputs = {**inputs_of(batch), "input_ids": batch["corrupted_ids"]}
     with torch.no_grad(), capture(model, discovery, hook=keep):
-        output_of(model, inputs)
+        run_layers(model, inputs)
     return outputs
