@@ -47,7 +47,7 @@ def untrained(model: Model, seed: int = 0) -> Model:
     # of heads that are not seen, and caches that grow: as in the model
     with warnings.catch_warnings(action="ignore"):
         control = Model(hf, model.tokenizer, f"{model.name}, untrained", allow_partial=True)
-        if model.layout is not None:
+        if model.layout is not None and not model.is_stock:
             control = control.remove(model.layout, grow=True)
     if control.heads != model.heads:
         raise HeadwiseError(
