@@ -147,7 +147,7 @@ def causal_effects(
     tested = roles[roles["kind"] == "decoder-self"]
     rows = []
     for name, behaviour in BEHAVIOURS.items():
-        of_text = tested[[behaviour_of(measure) == name for measure in tested["measure"]]]
+        of_text = tested[tested["measure"].map(behaviour_of) == name]
         if of_text.empty or not predicts(subject.model):
             continue
         layers = set(of_text["layer"])
@@ -229,7 +229,7 @@ def words_of_effects(subject: Subject, seed: int) -> int:
 
 def effect(
     lost: np.ndarray, counts: np.ndarray, own: int, others: Sequence[int], seed: int
-) -> dict[str, object]:
+) -> dict[str, float]:
     """The effect of a head and of others, as in a row of `causal_effects`. lost: texts x models, the first with all
     heads; own and others: the columns without the head and without each of the others; p is not corrected."""
     with_all = lost[:, 0]
