@@ -18,6 +18,7 @@ from headwise.report import animate, compare, report
 
 if TYPE_CHECKING:
     from headwise.attention import AttentionCall, Discovery, capture, discover, masked
+    from headwise.data.sentence_pairs import SentencePairs
     from headwise.data.speech import Speech
     from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
@@ -78,6 +79,7 @@ else:
     HOME = {
         "attention": ("AttentionCall", "Discovery", "capture", "discover", "masked"),
         "data.speech": ("Speech",),
+        "data.sentence_pairs": ("SentencePairs",),
         "data.text": ("LabelledText", "ParallelText", "Text"),
         "data.treebank": ("Treebank",),
         "heads": ("Head", "HeadMap", "HeadMask"),
@@ -124,6 +126,7 @@ __all__ = [
     "Model",
     "LabelledText",
     "ParallelText",
+    "SentencePairs",
     "Text",
     "Treebank",
     "Speech",

@@ -63,7 +63,7 @@ class Text(StoredText):
         cls, lines: Iterable[str], name: str = "lines", cache: AnyPath | None = None
     ) -> Self:
         """Sentences that are already in Python; a newline inside a sentence becomes a blank."""
-        return cls._write(((_one_line(line),) for line in lines), name, cache)
+        return cls._write(((one_line(line),) for line in lines), name, cache)
 
     @property
     def lines(self) -> Sequence[str]:
@@ -112,16 +112,15 @@ class LabelledText(StoredText):
                 "with the columns text and label, or datasets:NAME."
             )
         file = existing_file(spec)
-        read = _labelled_objects if kind.endswith(".jsonl") else _labelled_table
         key = file_key(f"labelled {text_key} {label_key}", file)
-        return cls._write(read(file, text_key, label_key), file.name, cache, key)
+        return cls._write(_labelled_rows(file, text_key, label_key), file.name, cache, key)
 
     @classmethod
     def from_rows(
         cls, rows: Iterable[tuple[str, str | int]], name: str = "rows", cache: AnyPath | None = None
     ) -> Self:
         """(text, label) that are already in Python."""
-        written = ((_one_line(text), str(label)) for text, label in rows)
+        written = ((one_line(text), str(label)) for text, label in rows)
         return cls._write(written, name, cache)
 
     @property
@@ -251,7 +250,7 @@ class ParallelText(StoredText):
         cls, pairs: Iterable[tuple[str, str]], name: str = "pairs", cache: AnyPath | None = None
     ) -> Self:
         """Pairs that are already in Python; a newline inside a sentence becomes a blank."""
-        rows = ((_one_line(source), _one_line(target)) for source, target in pairs)
+        rows = ((one_line(source), one_line(target)) for source, target in pairs)
         return cls._write(rows, name, cache)
 
     @property
@@ -291,8 +290,14 @@ def _dataset_spec(spec: str, allowed: Sequence[str]) -> tuple[str, dict[str, str
     return name, options
 
 
-def _labelled_table(file: Path, text_key: str, label_key: str) -> Iterator[tuple[str, str]]:
-    tabs = file.name.lower().removesuffix(".gz").endswith(".tsv")
+def records_of(file: Path, keys: Sequence[str]) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """The rows of a .tsv, .csv (its first line names the columns) or .jsonl by the names of their columns, and which
+    line each is. keys: that a blank line of a .jsonl stands for."""
+    kind = file.name.lower().removesuffix(".gz")
+    if kind.endswith(".jsonl"):
+        yield from _json_records(file, *keys)
+        return
+    tabs = kind.endswith(".tsv")
     reader = csv.DictReader(
         whole_lines(file),
         delimiter="\t" if tabs else ",",
@@ -307,15 +312,15 @@ def _labelled_table(file: Path, text_key: str, label_key: str) -> Iterator[tuple
                     f"{where} has another number of columns than the first line, which names "
                     f"{', '.join(reader.fieldnames or ())}."
                 )
-            yield _labelled(record, text_key, label_key, where)
+            yield record, where
     except csv.Error as error:
         raise HeadwiseError(
             f"Line {reader.line_num} of '{file}' is no line of a table ({error})."
         ) from error
 
 
-def _labelled_objects(file: Path, text_key: str, label_key: str) -> Iterator[tuple[str, str]]:
-    for record, where in _json_records(file, text_key, label_key):
+def _labelled_rows(file: Path, text_key: str, label_key: str) -> Iterator[tuple[str, str]]:
+    for record, where in records_of(file, (text_key, label_key)):
         yield _labelled(record, text_key, label_key, where)
 
 
@@ -323,7 +328,7 @@ def _text_dataset(dataset: Dataset, name: str, text_key: str) -> Iterator[tuple[
     used = [text_key] if text_key in dataset.column_names else dataset.column_names
     rows = dataset.with_format(None).select_columns(used)
     for number, record in enumerate(rows, start=1):
-        yield (_side(record, text_key, f"Row {number} of the dataset '{name}'"),)
+        yield (side_of(record, text_key, f"Row {number} of the dataset '{name}'"),)
 
 
 def _labelled_dataset(
@@ -339,11 +344,11 @@ def _labelled(
     record: Mapping[str, Any], text_key: str, label_key: str, where: str
 ) -> tuple[str, str]:
     """Text and label of a record; a whole number is a label, too."""
-    text = _side(record, text_key, where)
+    text = side_of(record, text_key, where)
     label = record.get(label_key)
     if isinstance(label, int) and not isinstance(label, bool):
         return text, str(label)
-    return text, _side(record, label_key, where)
+    return text, side_of(record, label_key, where)
 
 
 def _line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
@@ -373,25 +378,22 @@ def _tsv_rows(file: Path) -> Iterator[tuple[str, str]]:
 
 def _json_rows(file: Path, source_key: str, target_key: str) -> Iterator[tuple[str, str]]:
     for record, where in _json_records(file, source_key, target_key):
-        yield _side(record, source_key, where), _side(record, target_key, where)
+        yield side_of(record, source_key, where), side_of(record, target_key, where)
 
 
-def _json_records(
-    file: Path, source_key: str, target_key: str
-) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """The object of every line, and which line it is."""
+def _json_records(file: Path, *keys: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """The object of every line, and which line it is. keys: of the texts that a blank line stands for."""
     for number, line in enumerate(read_lines(file), start=1):
         where = f"Line {number} of '{file}'"
         try:
-            record = json.loads(line) if line else {source_key: "", target_key: ""}
+            record = json.loads(line) if line else dict.fromkeys(keys, "")
         except (ValueError, RecursionError) as error:  # also: a number of more than 4,300 digits
             raise HeadwiseError(
                 f"{where} is not JSON ({error}): write one object a line."
             ) from error
         if not isinstance(record, dict):
-            raise HeadwiseError(
-                f'{where} is not a JSON object: write {{"{source_key}": ..., "{target_key}": ...}} a line.'
-            )
+            wanted = ", ".join(f'"{key}": ...' for key in keys)
+            raise HeadwiseError(f"{where} is not a JSON object: write {{{wanted}}} a line.")
         yield record, where
 
 
@@ -411,10 +413,10 @@ def _dataset_rows(
             number += 1
             record = dict(zip(used, values, strict=True))
             where = f"Row {number} of the dataset '{name}'"
-            yield _side(record, source_key, where), _side(record, target_key, where)
+            yield side_of(record, source_key, where), side_of(record, target_key, where)
 
 
-def _side(record: Mapping[str, Any], key: str, where: str) -> str:
+def side_of(record: Mapping[str, Any], key: str, where: str) -> str:
     """One side of a pair from a record or from its "translation"; null counts as blank."""
     inner = record.get("translation")
     fields = inner if key not in record and isinstance(inner, dict) else record
@@ -425,10 +427,10 @@ def _side(record: Mapping[str, Any], key: str, where: str) -> str:
         raise HeadwiseError(
             f"{where} has no text under '{key}' but {type(value).__name__}: {str(value)[:40]!r}."
         )
-    return _one_line(value or "")
+    return one_line(value or "")
 
 
-def _one_line(sentence: str) -> str:
+def one_line(sentence: str) -> str:
     """The sentence on one line, without blanks at either end: tables and translations have a sentence a line."""
     lines = [line.strip() for line in sentence.split("\n")]
     return " ".join(line for line in lines if line)
