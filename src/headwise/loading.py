@@ -449,10 +449,17 @@ def fill_weights(model: Any, weights: Mapping[str, Tensor]) -> list[str]:
     return sorted({*absent, *unexpected} - set(model._keys_to_ignore_on_save or ()))
 
 
+def is_finite(tensor: Tensor) -> Tensor:
+    """Whether all numbers are finite, as one truth value on the device; without a copy of an embedding's size."""
+    if tensor.numel() == 0 or tensor.itemsize == 1:  # types of one byte have no order in torch
+        return tensor.isfinite().all()
+    return torch.stack(torch.aminmax(tensor.detach())).isfinite().all()
+
+
 def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
     """Raise HeadwiseError for weights that are not finite numbers, a tokenizer with more words than the model, and chat
     templates whose names, which are those of files, lead elsewhere."""
-    finite = {name: tensor.isfinite().all() for name, tensor in named_weights(hf)}
+    finite = {name: is_finite(tensor) for name, tensor in named_weights(hf)}
     # One stack, so that a GPU is waited for once.
     if not bool(torch.stack([flag.to(device_of(hf)) for flag in finite.values()]).all()):
         name = next(name for name, flag in finite.items() if not flag)

@@ -19,6 +19,7 @@ from headwise.generators import drawing_from
 from headwise.heads import describe
 from headwise.importance.measures import measure, resolve_measures
 from headwise.importance.passes import run_passes
+from headwise.importance.work import Work
 from headwise.model import Model
 from headwise.progress import Report, part, silent
 from headwise.tasks import AnyText, OwnInputs
@@ -89,6 +90,13 @@ def score_untrained(
         for row in scores.all_rows(seed):
             rows.append({"seed": own, **row})
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def work_of_controls(work: Work, measures: Iterable[str], count: int) -> float:
+    """What so many controls read, in forwards over the whole text."""
+    names = [name for name in resolve_measures(measures) if not measure[name].expensive]
+    share = min(1.0, SENTENCES / max(1, work.text.examples))
+    return count * share * work.of_measures(names)
 
 
 def sample_text(text: AnyText | OwnInputs, count: int) -> Any:

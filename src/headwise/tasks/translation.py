@@ -65,6 +65,11 @@ class EncodedPairs:
         return self.pairs.rows
 
     @property
+    def longest(self) -> np.ndarray:
+        """The tokens of the longer side of each pair."""
+        return self.pairs.longest
+
+    @property
     def left_out(self) -> dict[str, int]:
         """Pairs that are too long."""
         return self.pairs.left_out
