@@ -272,7 +272,7 @@ class TestCommands:
         )
         assert (
             status == 0
-            and out == f"{tmp_path}/small/pruned/weight-norm-3\n"
+            and out == f"{tmp_path}/small/pruned/greedy-weight-norm-3\n"
             and "points of similarity on dev" in err
         )
         assert hw.load(out.strip()).heads.total == 3

@@ -160,8 +160,9 @@ def resampled_rank_correlations(
     for table in draws(len(names), seed):
         for row in table:
             weights = row[places].prod(1)
-            ranks = [_ranks_of_groups(group, weights) for group in groups]
-            drawn.append(_correlation(*ranks, weights))
+            one = _ranks_of_groups(groups[0], weights)
+            two = _ranks_of_groups(groups[1], weights)
+            drawn.append(_correlation(one, two, weights))
     return np.array(drawn)
 
 

@@ -78,7 +78,6 @@ def prune(
     out: Out = Path("runs/prune"),
     seed: Seed = 1,
     device: Device = "auto",
-    dtype: Dtype = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     set_: Set = None,
@@ -105,10 +104,6 @@ def prune(
     from headwise.loading import load, task_class
 
     task = task_class(model)
-    if dtype is not None:
-        raise HeadwiseError(
-            f"--dtype {dtype} was given, but {model} is pruned with the type of its weights as saved: leave it out."
-        )
     method = method or ("gates" if task.trains_gates_by_default or "penalty" in goals else "greedy")
     if "kinds" not in goals and not task.trains_gates_by_default:
         prune_plan(model, seed, method, tables, set_, task.usual_score)  # refuses before it loads

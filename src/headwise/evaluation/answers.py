@@ -76,7 +76,7 @@ class Translations:
 class AnswersOfOne:
     """One model's column among those that were measured together; column 0 is the whole model."""
 
-    measured: Any  # Losses or Similarities
+    measured: Measured
     column: int
 
     def rows(self, seed: int) -> Rows:
@@ -86,4 +86,6 @@ class AnswersOfOne:
         return {f"{self.measured.quality.measure}_signature": self.measured.made}
 
     def difference(self, other: AnswersOfOne, seed: int) -> Change:
-        return self.measured.change(self.column, other.measured, other.column, seed)
+        sort: Any = self.measured  # both are of one sort: of one task
+        change: Change = sort.change(self.column, other.measured, other.column, seed)
+        return change

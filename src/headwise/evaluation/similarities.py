@@ -176,8 +176,8 @@ def embeddings(task: Task, text: Batches) -> tuple[np.ndarray, np.ndarray]:
         for batch in text:
             tensors = on_device(hf, batch)
             states = output_of(hf, inputs_of(tensors)).last_hidden_state
-            vectors = normalize(pool(states.float(), task.vector_places(tensors)), dim=1)
-            parts.append(tuple(to_numpy([batch["rows"], vectors])))
+            pooled = normalize(pool(states.float(), task.vector_places(tensors)), dim=1)
+            parts.append(tuple(to_numpy([batch["rows"], pooled])))
         parts = gather_batches(parts)
     rows = np.concatenate([each[0] for each in parts])
     vectors = np.concatenate([each[1] for each in parts]).astype(np.float64)

@@ -199,7 +199,7 @@ class Run:
     def scoring(self) -> Scoring:
         """How heads are scored; of measures that the plan leaves open those that the models' task allows."""
         scoring = self.plan.scoring
-        changes = {}
+        changes: dict[str, Any] = {}
         for field in LEFT_TO_TASK["scoring"] - scoring.model_fields_set:
             changes[field] = [name for name in getattr(scoring, field) if self.allows(name)]
         if "loss" not in self.task.provides and "pairs" not in scoring.model_fields_set:

@@ -62,7 +62,8 @@ class EncodedPairs:
     @property
     def rows(self) -> np.ndarray:
         """The pairs that are read, by their places in the text."""
-        return self.pairs.rows
+        rows: np.ndarray = self.pairs.rows
+        return rows
 
     @property
     def longest(self) -> np.ndarray:
