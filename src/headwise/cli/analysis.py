@@ -331,6 +331,7 @@ def align(
     device: Device = "auto",
     dtype: Dtype = None,
     seed: Seed = 0,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """Which cross heads align?
@@ -341,7 +342,7 @@ def align(
     MODEL may be the folder of a study: its dev pairs are taken where no text is named."""
     import headwise as hw
     from headwise.progress import Progress
-    from headwise.roles.alignment_heads import ALIGNMENT_FILES
+    from headwise.roles.alignment_heads import ALIGNMENT_FILES, align_forecast
 
     if audio is not None and (text or links):
         raise HeadwiseError("--audio was given, and text as well: give one of them.")
@@ -352,8 +353,13 @@ def align(
     if save is not None:
         written_before(save)  # refuses a folder of another model before the work begins
     progress = Progress(quiet)
-    place = results_folder(out, ALIGNMENT_FILES)
+    place = results_folder(out, ALIGNMENT_FILES, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
+    forecast = partial(align_forecast, loaded, given)
+    if dry_run:
+        say_forecast(forecast())
+        return
+    progress.expect(forecast)
     with progress.bar("alignment heads"):
         found = hw.align(loaded, given, one_layer=one_layer, seed=seed, progress=progress)
     found.save(place)
