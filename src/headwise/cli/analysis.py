@@ -189,6 +189,8 @@ def score_lines(scores: Scores) -> list[str]:
 
     signature = scores.signature
     lines = [relevance_line(name, shares) for name, shares in scores.relevance.items()]
+    if "wrong answer" in signature["objective"]:
+        lines.append(f"  Scored by the {signature['objective']}, a prompt.")
     if scores.faithfulness is not None:
         judged = scores.faithfulness
         ranks = judged[(judged.statistic == "spearman") & (judged.against == "ablation.zero")]
