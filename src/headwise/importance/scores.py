@@ -39,6 +39,7 @@ from headwise.options import Search
 from headwise.progress import Report, parts, shown
 from headwise.tasks import AnyText, OwnInputs
 from headwise.tasks.batches import Batches
+from headwise.tasks.own_batches import OwnBatches
 
 
 def score(
@@ -99,9 +100,8 @@ def finish_score(
     work = work_of_score(model, batches, measures, left, judge=judge, untrained=untrained)
     with shown("score", progress) as shown_report:
         reports = parts(shown_report, work)
-        controls = score_untrained(
-            model, batches.text, measures, untrained, seed, reports[CONTROLS]
-        )
+        text = batches.text.given if isinstance(batches.text, OwnBatches) else batches.text
+        controls = score_untrained(model, text, measures, untrained, seed, reports[CONTROLS])
         measurement = run_passes(model, batches, measures, seed, reports[PASSES], finished)
         scores = collect_scores(
             model, batches, measures, measurement, seed, controls if untrained else None
