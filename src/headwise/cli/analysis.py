@@ -270,6 +270,7 @@ def roles(
             pairs = hw.LinkedText.read(pairs, links)
     from headwise.cli.terminal import HEADS, show_heads
     from headwise.progress import Progress
+    from headwise.roles.role import NO_ROLE
     from headwise.roles.role_tests import ROLE_FILES
 
     progress = Progress(quiet)
@@ -289,8 +290,11 @@ def roles(
     found.save(place)
     for line in [*found.warnings, *found.absent]:
         progress.say(f"  {line}")
-    for row in found.labels.to_dict("records"):
+    without = found.labels["label"] == NO_ROLE
+    for row in found.labels[~without].to_dict("records"):
         progress.say(f"  {row['kind']}/{row['layer']}/{row['head']}: {row['label']}")
+    if without.any():
+        progress.say(f"  {without.sum()} of {len(without)} heads: {NO_ROLE}")
     show_heads(progress.console, [found.plot()], HEADS)
     progress.say(memory_line())
     typer.echo(str(place / "labels.csv"))
