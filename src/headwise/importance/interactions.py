@@ -30,6 +30,7 @@ from headwise.importance.ablation import removal_losses
 from headwise.importance.measures import INTERACTIONS
 from headwise.importance.passes import importance_values
 from headwise.importance.untrained import sample_text
+from headwise.importance.work import Work
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent
 from headwise.statistics import bootstrap, interval, largest_t_p
@@ -139,6 +140,15 @@ def interactions(
         **environment_info(),
     }
     return Interactions(table, signature)
+
+
+def work_of_pairs(work: Work, pairs: int) -> float:
+    """What so many pairs read, in forwards over the text: all pairs on a few sentences, the strongest on more, with
+    both of their heads alone and together."""
+    heads = min(MOST, work.heads.total)
+    screened = SCREEN * heads * (heads - 1) / 2
+    measured = min(SENTENCES, work.text.examples) * 3 * pairs
+    return 0.5 * (screened + measured) / max(1, work.text.examples)
 
 
 def halves(text: AnyText) -> tuple[AnyText, AnyText]:

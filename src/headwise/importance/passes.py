@@ -28,8 +28,9 @@ from headwise.importance.measures import (
 )
 from headwise.importance.processes import failing_together
 from headwise.importance.sums import SCALES, SentenceSums, head_values
+from headwise.importance.work import work_on
 from headwise.model import Model
-from headwise.progress import Report, part, silent
+from headwise.progress import Report, parts, silent
 from headwise.tasks.batches import Batches, Fold
 from headwise.tasks.objective import inputs_of, losses_of, on_device
 
@@ -157,13 +158,16 @@ def run_passes(
 ) -> Measurement:
     """Every pass after the other, gathered from all processes."""
     whole = Measurement()
+    measures = list(measures)
     todo = passes(measures)
     refuse_unscorable(model, [name for names in todo.values() for name in names], text)
-    for done, (label, names) in enumerate(todo.items()):
+    reports = parts(progress, work_on(model, text).of_passes(measures))
+    for label, names in todo.items():
         start = time.perf_counter()
-        report = labelled(part(progress, done / len(todo), (done + 1) / len(todo)), label)
+        report = labelled(reports[label], label)
+        by_token = "layers per token" in measure[names[0]].cost
         with failing_together():
-            measurement = run_pass(model, text.reporting(report), names, seed, report)
+            measurement = run_pass(model, text.reporting(report, by_token), names, seed, report)
             for name, sums in measurement.sums.items():
                 whole.sums[name] = sums.gather()
         whole.rows += measurement.rows

@@ -19,6 +19,7 @@ from headwise.generators import drawing_from
 from headwise.heads import describe
 from headwise.importance.measures import measure, resolve_measures
 from headwise.importance.passes import run_passes
+from headwise.importance.work import Work
 from headwise.model import Model
 from headwise.progress import Report, part, silent
 from headwise.tasks import AnyText, OwnInputs
@@ -46,7 +47,7 @@ def untrained(model: Model, seed: int = 0) -> Model:
     # of heads that are not seen, and caches that grow: as in the model
     with warnings.catch_warnings(action="ignore"):
         control = Model(hf, model.tokenizer, f"{model.name}, untrained", allow_partial=True)
-        if model.layout is not None:
+        if model.layout is not None and not model.is_stock:
             control = control.remove(model.layout, grow=True)
     if control.heads != model.heads:
         raise HeadwiseError(
@@ -89,6 +90,13 @@ def score_untrained(
         for row in scores.all_rows(seed):
             rows.append({"seed": own, **row})
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def work_of_controls(work: Work, measures: Iterable[str], count: int) -> float:
+    """What so many controls read, in forwards over the whole text."""
+    names = [name for name in resolve_measures(measures) if not measure[name].expensive]
+    share = min(1.0, SENTENCES / max(1, work.text.examples))
+    return count * share * work.of_measures(names)
 
 
 def sample_text(text: AnyText | OwnInputs, count: int) -> Any:

@@ -28,7 +28,7 @@ from headwise.importance.passes import (
 from headwise.importance.processes import failing_together
 from headwise.importance.scores import collect_scores, relevance_line, relevance_table
 from headwise.importance.sums import SCALES, SentenceSums
-from headwise.importance.untrained import SENTENCES, score_untrained
+from headwise.importance.untrained import score_untrained
 from headwise.model import Model
 from headwise.roles.role import UNTRAINED, fingerprints
 from headwise.roles.role_tests import (
@@ -161,9 +161,7 @@ class ScoreUntrained(
         return {"untrained_models": count}
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        names = [name for name in run.scoring.measures if not facts(name).expensive]
-        share = min(1.0, SENTENCES / max(1, estimate.dev.pairs))
-        return run.scoring.untrained * share * estimate.scoring(names)
+        return estimate.controls(run.scoring.measures, run.scoring.untrained)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from headwise.errors import HeadwiseError
 from headwise.files import below, digest
 from headwise.heads import Head, HeadMask, write_text
-from headwise.importance.ablation import mean_outputs
+from headwise.importance.mean_outputs import mean_outputs
 from headwise.loading import load
 from headwise.model import Model
 from headwise.model_files import link_equal_weights
@@ -192,7 +192,7 @@ class RankHeads(
         if self.ranking.score in WITHOUT_TEXT:
             return 0.0
         times = len(left_by_step(run.heads, sweep)) if sweep.rescore and run.heads else 1
-        text = replace(estimate.train, pairs=min(RANKED, estimate.train.pairs))
+        text = replace(estimate.train, examples=min(RANKED, estimate.train.examples))
         return times * replace(estimate, dev=text).scoring([self.ranking.score])
 
 

@@ -226,6 +226,11 @@ class Sweep(Pruning, FineTuning):
         return values
 
     @property
+    def trains(self) -> bool:
+        """Whether its models are trained."""
+        return True
+
+    @property
     def training_options(self) -> dict[str, Any]:
         """What goes into a fine-tuned model besides the variant itself."""
         return self.model_dump(include={*Gates.model_fields} - {"keep", "penalty"})
@@ -331,6 +336,10 @@ class GreedySweep(Sweep, Greedy):
         page="methods/greedy.md#what-a-result-is-compared-with",
     )
     orders: int = option(3, "random orders", ge=1)
+
+    @property
+    def trains(self) -> bool:
+        return self.train is not None
 
     @field_validator("score", "compare")
     @classmethod

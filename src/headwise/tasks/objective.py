@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from headwise.attention import classifies, device_of
 from headwise.attention.discover import output_of
-from headwise.attention.output import few_logits, projection
+from headwise.attention.output import Projection, few_logits, projection
 from headwise.errors import HeadwiseError
 from headwise.training.token_batches import IGNORED
 
@@ -98,8 +98,10 @@ def asked_places(labels: Tensor) -> Places:
 def losses_of(
     model: nn.Module, batch: Mapping[str, Tensor], places: Places | None = None
 ) -> Tensor:
-    """`sentence_losses` of one forward, B. Large batches times vocabularies never have all their logits in memory: they
-    are made CHUNK at a time, and in the backward pass again.
+    """`sentence_losses` of one forward, B. Large batches times vocabularies never have all their logits in memory.
+
+    Only positions with a label are projected. Without gradients that is a block of the vocabulary at a time; with them
+    CHUNK logits, in the backward pass again.
 
     A model that does more with its logits than headwise knows computes them all: in each batch a few of its own logits
     are compared with ours.
@@ -117,21 +119,26 @@ def losses_of(
     if not same_logits(project(states[:1, : own.shape[1]]), own):
         return sentence_losses(predict(model, batch), labels, places)
     sentences, positions = asked_places(labels) if places is None else places
-    # several chunks are in memory at once: logits, their exponentials, gradients
-    size = max(1, CHUNK // 4 // words)
+    asked = states[sentences, positions]
+    gold = labels[sentences, positions]
+    if torch.is_grad_enabled() and states.requires_grad:
+        # several chunks are in memory at once: logits, their exponentials, gradients
+        size = max(1, CHUNK // 4 // words)
+        recomputed = partial(
+            checkpoint, lost_by_logits, project, use_reentrant=False, preserve_rng_state=False
+        )
+        chunks = zip(asked.split(size), gold.split(size), strict=True)
+        lost = torch.cat([recomputed(*chunk) for chunk in chunks])
+    else:
+        lost = project.losses(asked, gold)
+    return lost.new_zeros(len(labels)).index_add(0, sentences, lost)
 
-    def lost(states: Tensor, gold: Tensor) -> Tensor:
-        logits = project(states)
-        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return nn.functional.cross_entropy(wide, gold, reduction="none")
 
-    if states.requires_grad and torch.is_grad_enabled():
-        lost = partial(checkpoint, lost, use_reentrant=False, preserve_rng_state=False)
-    parts = []
-    for chunk in zip(sentences.split(size), positions.split(size), strict=True):
-        parts.append(lost(states[chunk], labels[chunk]))
-    summed = torch.cat(parts)
-    return summed.new_zeros(len(labels)).index_add(0, sentences, summed)
+def lost_by_logits(project: Projection, states: Tensor, words: Tensor) -> Tensor:
+    """`Projection.losses` with gradients."""
+    logits = project(states)
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return nn.functional.cross_entropy(wide, words, reduction="none")
 
 
 def vocabulary_of(model: nn.Module) -> int:
