@@ -45,6 +45,7 @@ def test_the_plans_that_come_along_are_valid(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADWISE_DATA", str(tmp_path))
+    monkeypatch.setenv("HEADWISE_CHECKPOINTS", str(tmp_path))
     monkeypatch.setenv("HEADWISE_TARGET", "de")
     monkeypatch.chdir(tmp_path)  # some paths are relative
     values = tomllib.loads(path.read_text())
