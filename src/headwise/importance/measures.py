@@ -20,7 +20,7 @@ from typing import Literal
 from headwise.declarations import Declaration, Declarations
 from headwise.errors import HeadwiseError
 
-Need = Literal["text", "loss", "attention", "words", "weights", "translations"]
+Need = Literal["text", "loss", "attention", "words", "weights", "counterparts", "translations"]
 Cost = Literal[
     "forwards",
     "layers per head",
@@ -71,7 +71,8 @@ class Measure(Declaration):
     title: its name for a reader. caption: what a value is, with its unit, in a line. source: paper, section, equation.
     larger: whether heads of larger values are more or less important.
     needs: `text` (not batches of one's own), `loss` (a model that predicts something), `words` (predicted words, not
-        classes), `attention` (queries and keys that headwise sees), `weights` (all of them in memory), `translations`.
+        classes), `attention` (queries and keys that headwise sees), `weights` (all of them in memory),
+        `counterparts` (prompts in pairs), `translations`.
     together: the pass that makes it, with others of the same word; by default a pass of its own.
     short: a word that stands for this measure on the command line, such as `lrp` for `lrp.ding`.
     usual: the models for which it is made when no measure is named.

@@ -192,9 +192,10 @@ def provided(model: Model, text: Batches | None = None) -> set[str]:
 
 
 def usual_measures(model: Model, text: Batches | None = None) -> tuple[str, ...]:
-    """The measures where none is named, of those that the model and its text allow."""
+    """The measures where none is named, of those that the model and its text allow; of prompts in pairs, patching too."""
     given = provided(model, text)
     names = usual(loss="loss" in given)
+    names += [name for name, entry in measure.items() if "counterparts" in entry.needs]
     return tuple(name for name in names if given.issuperset(measure[name].needs))
 
 
@@ -211,6 +212,8 @@ def refuse_unscorable(model: Model, measures: Iterable[str], text: Batches) -> N
         "cannot be computed: score it by gradient, ablation or confidence.",
         "words": f"{model.name} is a {kind}: '{{}}' starts at predicted words, not at classes; ask for gradient or "
         "ablation.",
+        "counterparts": "'{}' takes the head's output for corrupted prompts: give a causal language model a table with the "
+        "columns clean, corrupted, answer and wrong_answer.",
         "weights": "",
         "translations": f"{{}} needs translations, which {model.name}, a {kind}, does not write.",
     }

@@ -263,6 +263,7 @@ def collect_scores(
         "model": model.name,
         "heads": model.heads.to_json(),
         "text": text.text.fingerprint,
+        "objective": text.objective,
         "sentences": len(text.data),
         "dropped": text.dropped,
         "left_out": text.left_out,
