@@ -445,12 +445,30 @@ def truth(
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, help="how many times each model is built")
     ] = 5,
+    published: Annotated[
+        str | None,
+        typer.Option(
+            "--published",
+            metavar="MODEL",
+            help="compare a checkpoint with what others published of its heads: bert-base-uncased, gpt2, whisper-*",
+        ),
+    ] = None,
+    treebank: Annotated[
+        Path | None, typer.Option("--treebank", help="with --published: CoNLL-U file")
+    ] = None,
+    audio: Annotated[
+        Path | None,
+        typer.Option(
+            "--audio", help="with --published, for Whisper: a table of audio, word, start, end"
+        ),
+    ] = None,
     out: Out = Path("runs/truth"),
     quiet: Quiet = False,
 ) -> None:
     """How often is each score, and each test of roles, right?
 
-    Builds models whose heads are known, and writes
+    With --published MODEL, compares a checkpoint of others with their numbers, and writes published.csv and
+    published-agreement.csv. Else builds models whose heads are known, and writes
     truth-scores.csv, truth-heads.csv (the share of heads on the right side of each planted one), truth-roles.csv,
     truth-palindromes.csv (what ablations say of four heads, in nats an answer), and the tables as truth.md."""
     from headwise.progress import Progress
@@ -467,6 +485,9 @@ def truth(
         run_suite,
     )
 
+    if published is not None:
+        compare_with_published(published, treebank, audio, out, quiet)
+        return
     if page is not None:
         check_page(page)
     progress = Progress(quiet)
@@ -489,3 +510,33 @@ def truth(
         progress.say(table.to_string(index=False))
     progress.say(f"Wrote {', '.join(TRUTH_FILES)} to {place}.")
     typer.echo(str(place / "truth-scores.csv"))
+
+
+PUBLISHED_FILES = ("published.csv", "published-agreement.csv")
+
+
+def compare_with_published(
+    name: str, treebank: Path | None, audio: Path | None, out: Path, quiet: bool
+) -> None:
+    """`headwise truth --published`."""
+    import headwise as hw
+    from headwise.progress import Progress
+    from headwise.truth.published import compare_published
+
+    if (treebank is None) == (audio is None):
+        raise HeadwiseError(
+            "--published needs what heads are measured on: --treebank FILE, or --audio FILE for Whisper."
+        )
+    progress = Progress(quiet)
+    place = results_folder(out, PUBLISHED_FILES)
+    model = hw.load(name)
+    text = hw.Speech.read(audio) if audio is not None else hw.Treebank.read(str(treebank))
+    with progress.bar("published heads"):
+        found = compare_published(model, text, progress=progress)
+    tables = (found.table, found.agreement)
+    texts = [table.to_csv(index=False, float_format="%.4g") for table in tables]
+    write_results(place, dict(zip(PUBLISHED_FILES, texts, strict=True)), PUBLISHED_FILES)
+    progress.say(found.table.drop(columns="source").to_string(index=False, float_format="%.3f"))
+    progress.say(found.agreement.to_string(index=False, float_format="%.3f"))
+    progress.say(f"Wrote {', '.join(PUBLISHED_FILES)} to {place}.")
+    typer.echo(str(place / PUBLISHED_FILES[0]))
