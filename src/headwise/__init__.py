@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headwise.attention import AttentionCall, Discovery, capture, discover, masked
     from headwise.data.sentence_pairs import SentencePairs
     from headwise.data.speech import Speech
-    from headwise.data.text import LabelledText, ParallelText, Text
+    from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
     from headwise.data.treebank import Treebank
     from headwise.engines.engine import engine
     from headwise.engines.export import export
@@ -80,7 +80,7 @@ else:
         "attention": ("AttentionCall", "Discovery", "capture", "discover", "masked"),
         "data.speech": ("Speech",),
         "data.sentence_pairs": ("SentencePairs",),
-        "data.text": ("LabelledText", "ParallelText", "Text"),
+        "data.text": ("LabelledText", "ParallelText", "PromptPairs", "Text"),
         "data.treebank": ("Treebank",),
         "heads": ("Head", "HeadMap", "HeadMask"),
         "loading": ("load",),
@@ -126,6 +126,7 @@ __all__ = [
     "Model",
     "LabelledText",
     "ParallelText",
+    "PromptPairs",
     "SentencePairs",
     "Text",
     "Treebank",

@@ -221,7 +221,10 @@ def test_a_study_of_embeddings(embedded: dict[str, Any], tmp_path: Path, ending:
     [
         ({"method": "gates"}, "method = 'gates' trains by a loss"),
         ({"method": "top-k", "keep": [2]}, "method = 'top-k' trains by a loss"),
-        ({"method": "greedy", "tune": True, "score": ["random"]}, "tune = true trains by a loss"),
+        (
+            {"method": "greedy", "train": "all", "score": ["random"]},
+            "train = 'all' trains by a loss",
+        ),
         ({"method": "greedy", "score": ["gradient"]}, "'gradient' needs a loss"),
         ({"method": "greedy", "score": ["random"], "pairs": 3}, "pairs needs a loss"),
     ],

@@ -56,13 +56,8 @@ class SentencePairs(StoredText):
         return ((left, right, float(score)) for left, right, score in self.rows())
 
 
-def is_table(name: AnyPath) -> bool:
-    """Whether a file is a table by its name."""
-    return Path(name).name.lower().removesuffix(".gz").endswith((".tsv", ".csv", ".jsonl"))
-
-
 def _rows(file: Path) -> Iterator[tuple[str, str, str]]:
-    for record, where in records_of(file, KEYS):
+    for record, where in records_of(file, *KEYS):
         left = side_of(record, "sentence1", where)
         right = side_of(record, "sentence2", where)
         if "score" not in record:

@@ -89,10 +89,11 @@ def refuse_loss(run: Run) -> None:
     """Raise HeadwiseError for sweeps that train, or that order heads by what needs a loss."""
     model = f"{run.plan.model} is {run.task.noun}"
     for sweep in run.plan.pruning:
-        if not isinstance(sweep, GreedySweep) or sweep.tune:
-            name = "tune = true" if isinstance(sweep, GreedySweep) else f"method = '{sweep.method}'"
+        if not isinstance(sweep, GreedySweep) or sweep.trains:
+            greedy = isinstance(sweep, GreedySweep)
+            name = f"train = '{sweep.train}'" if greedy else f"method = '{sweep.method}'"
             raise HeadwiseError(
-                f"[[pruning]] {name} trains by a loss, but {model}: take method = 'greedy' without tune."
+                f"[[pruning]] {name} trains by a loss, but {model}: take method = 'greedy' without train."
             )
         for score in sweep.score:
             if score not in WITHOUT_TEXT and not run.allows(score):

@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headwise.attention import Discovery
-from headwise.data.sentence_pairs import SentencePairs, is_table
-from headwise.data.text import ParallelText, Text
+from headwise.data.sentence_pairs import SentencePairs
+from headwise.data.text import ParallelText, Text, is_table
 from headwise.errors import HeadwiseError
 from headwise.files import below, is_inside
 from headwise.heads import Kind
@@ -53,7 +53,7 @@ class Embedding(Task):
     def read(cls, spec: Any, cache: Path | None = None) -> Any:
         """Text, or a table of sentence pairs."""
         names = [spec] if isinstance(spec, str | Path) else list(spec)
-        if len(names) == 1 and is_table(names[0]):
+        if len(names) == 1 and is_table(Path(names[0])):
             return SentencePairs.open(names[0], cache=cache)
         return super().read(spec, cache)
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from headwise.attention import Discovery
 from headwise.data.sentence_pairs import SentencePairs
 from headwise.data.store import StoredText
-from headwise.data.text import LabelledText, ParallelText, Text
+from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind
 from headwise.progress import Report, silent
@@ -27,8 +27,8 @@ from headwise.tasks.batches import Batches
 from headwise.tasks.own_batches import OwnBatches
 from headwise.training.token_batches import TrainingData
 
-Need = Literal["loss", "words", "text", "translations"]
-AnyText = ParallelText | Text | LabelledText | SentencePairs
+Need = Literal["loss", "words", "text", "counterparts", "translations"]
+AnyText = ParallelText | Text | LabelledText | PromptPairs | SentencePairs
 OwnInputs = Sequence[
     Mapping[str, Tensor]
 ]  # batches of the model's own keyword tensors, with labels
@@ -91,6 +91,10 @@ class Task(ABC):
 
     # Text
 
+    def provides_of(self, text: Any) -> frozenset[Need]:
+        """What measures may ask for when the model is scored on a text."""
+        return self.provides
+
     @classmethod
     def read(cls, spec: Any, cache: Path | None = None) -> Any:
         """The text that a user names: one file, two files, or `datasets:NAME`. cache: a folder for its copy."""
@@ -151,11 +155,6 @@ class Task(ABC):
         """
         self.check(text)
         return self.trained_on(text, batch_tokens, cache, limit or self.longest)
-
-    def check_loss(self) -> None:
-        """Raise HeadwiseError for a model without a loss."""
-        if not self.has_loss:
-            raise self.no_loss()
 
     def no_loss(self) -> HeadwiseError:
         """The refusal to train a model without a loss."""
