@@ -39,10 +39,11 @@ from headwise.importance.mean_outputs import mean_outputs, position_means, posit
 from headwise.importance.measures import measure
 from headwise.importance.passes import Measurement
 from headwise.importance.processes import failing_together, gather_batches
+from headwise.importance.sample import Sample
 from headwise.importance.sums import SentenceSums, Sums, add_all, joined, to_numpy
 from headwise.options import Search
 from headwise.progress import Report, unreported
-from headwise.tasks.batches import reporter, unreported_batches
+from headwise.tasks.batches import Batches, Fold, reporter, unreported_batches
 from headwise.tasks.objective import (
     Places,
     asked_places,
@@ -53,7 +54,6 @@ from headwise.tasks.objective import (
 
 if TYPE_CHECKING:
     from headwise.model import Model
-    from headwise.tasks.batches import Batches, Fold
 
 Means = Mapping[Site, Tensor]  # H D, or N H D by position
 TOKENS = 4096  # positions that go through the model together
@@ -152,10 +152,19 @@ class RecordedBatch:
     cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 def ablation_measures(
-    model: Model, batches: Batches | Fold, names: Sequence[str]
-) -> dict[str, SentenceSums]:
-    """Ablations of a model's heads on a text."""
-    return ablate(model.hf, model.discovery, batches, names)
+    model: Model,
+    batches: Batches | Fold,
+    names: Sequence[str],
+    seed: int,
+    seconds: float | None,
+) -> Measurement:
+    """Ablations of a model's heads on a text, or on as much of it as is needed or fits into some seconds."""
+    if seconds is None:
+        return Measurement(ablate(model.hf, model.discovery, batches, names))
+    assert isinstance(batches, Batches)
+    sample = Sample(batches, seconds, seed)
+    sums = ablate(model.hf, model.discovery, sample.batches, names, enough=sample.enough)
+    return Measurement(sums, samples={name: sample.facts(sums[name]) for name in names})
 
 
 def ablate(
@@ -164,6 +173,7 @@ def ablate(
     batches: Iterable[Mapping[str, Tensor]],
     measures: Iterable[str],
     tokens: int = TOKENS,
+    enough: Callable[[Mapping[str, SentenceSums]], bool] = lambda collected: False,
 ) -> dict[str, SentenceSums]:
     """The change of the loss when a head's output is replaced, in nats per predicted token: above 0 for a useful head.
 
@@ -178,7 +188,8 @@ def ablate(
         to clean, "noising").
     ablation.uniform: by its output with uniform weights on all visible keys.
 
-    tokens: positions in one forward; more than one batch's saves time only on a GPU. Evaluation mode, no gradients.
+    tokens: positions in one forward; more than one batch's saves time only on a GPU. enough: is asked after each batch,
+    with the sums so far, whether to stop. Evaluation mode, no gradients.
     Raises HeadwiseError for unknown measures and for values that are not finite.
     """
     measures = tuple(measures)
@@ -214,6 +225,8 @@ def ablate(
 
                 changes = one_by_one(model, discovery, batch, change, tokens, report)
                 add_all((sums, site, of_layer, counts) for site, of_layer in changes.items())
+            if enough(collected):
+                break
     return collected
 
 
