@@ -99,6 +99,7 @@ class RecordedBatch:
     short="ablation",
     usual="with a loss",
     needs=("loss",),
+    sampled=True,
     cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
@@ -107,6 +108,7 @@ class RecordedBatch:
     caption="what the loss gains when the head gives its mean output, in nats a token",
     source="Wang et al. 2023, section 2.1",
     needs=("loss",),
+    sampled=True,
     cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
@@ -115,6 +117,7 @@ class RecordedBatch:
     caption="what the loss gains when the head gives its mean output at each position, in nats a token",
     source="Wang et al. 2023, section 2.1, for texts of one template",
     needs=("loss",),
+    sampled=True,
     cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
@@ -123,6 +126,7 @@ class RecordedBatch:
     caption="what the loss gains when the head gives its output for another sentence, in nats a token",
     source="Chan et al. 2022",
     needs=("loss",),
+    sampled=True,
     cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
@@ -132,6 +136,7 @@ class RecordedBatch:
     source="Vig et al. 2020; Wang et al. 2023, section 3.1",
     needs=("loss", "counterparts"),
     in_all=False,
+    sampled=True,
     cost={"forwards": 2.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
@@ -140,6 +145,7 @@ class RecordedBatch:
     caption="what the loss gains when the head attends to all keys alike, in nats a token",
     source="derived here",
     needs=("loss",),
+    sampled=True,
     cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
@@ -149,6 +155,7 @@ class RecordedBatch:
     source="Michel et al. 2019, section 3.3",
     larger="less important",
     needs=("loss",),
+    sampled=True,
     cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 def ablation_measures(
@@ -156,13 +163,13 @@ def ablation_measures(
     batches: Batches | Fold,
     names: Sequence[str],
     seed: int,
-    seconds: float | None,
+    time_limit: float | None,
 ) -> Measurement:
-    """Ablations of a model's heads on a text, or on as much of it as is needed or fits into some seconds."""
-    if seconds is None:
+    """Ablations of a model's heads on a text, or on a sample of it within some seconds."""
+    if time_limit is None:
         return Measurement(ablate(model.hf, model.discovery, batches, names))
     assert isinstance(batches, Batches)
-    sample = Sample(batches, seconds, seed)
+    sample = Sample(batches, time_limit, seed)
     sums = ablate(model.hf, model.discovery, sample.batches, names, enough=sample.enough)
     return Measurement(sums, samples={name: sample.facts(sums[name]) for name in names})
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import kendalltau
+from scipy.stats import kendalltau, rankdata
 
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind

@@ -104,6 +104,7 @@ COUNTERPART = "attribution.counterpart"
     title="attribution patching",
     caption="zero ablation to first order, in nats a token",
     source="Nanda 2023; Syed et al. 2023",
+    usual="of a language model",
     needs=("loss",),
     together="gradients",
     cost={"forwards": 2.5},

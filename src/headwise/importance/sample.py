@@ -3,10 +3,14 @@ is spent."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from accelerate import PartialState
+
+from headwise.errors import HeadwiseError
 from headwise.importance.ranks import stability
 from headwise.importance.sums import SentenceSums
 from headwise.tasks.batches import Batches, Shuffled
@@ -14,6 +18,22 @@ from headwise.tasks.batches import Batches, Shuffled
 SETTLED = 0.95  # rank correlation of all heads with those of another sample as large
 FEWEST = 32  # sentences before ranks can settle
 TOKENS = 256  # positions in a batch of a sample
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds_of(duration: str) -> float:
+    """The seconds of a time such as `90s`, `10m` or `1.5h`. Raises HeadwiseError for other words, and in a run of several
+    processes, which share a text and must stop together."""
+    written = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", duration)
+    if written is None or not float(written[1]):
+        raise HeadwiseError(
+            f"The time is '{duration[:20]}': give a number and a unit, such as 90s, 10m or 1h."
+        )
+    if PartialState().num_processes > 1:
+        raise HeadwiseError(
+            "Several processes share the text and read all of it: leave the time out, or run one process."
+        )
+    return float(written[1]) * UNITS[written[2]]
 
 
 class Sample:

@@ -78,11 +78,13 @@ class Batches(Reported):
 
     data: the text as token ids. progress: gets the share of the text that was read; a measure that reads the text
     twice starts twice. hide: whether a masked model gets its text with hidden tokens, to predict them. by_token:
-    whether the work on a sentence grows with the square of its length.
+    whether the work on a sentence grows with the square of its length. time_limit: the seconds that measures of a sample
+    may take together; None: they read the whole text, too.
     """
 
     hide = True
     by_token = False
+    time_limit: float | None = None
 
     def __init__(self, task: Task, text: Any, data: Any, progress: Report = silent) -> None:
         self.task = task
