@@ -58,7 +58,7 @@ def test_random_order_reads_every_sentence_once() -> None:
 
     first = rows(0)
     assert len(first) > 5
-    assert sorted(sum(first, [])) == list(range(40))
+    assert sorted(row for rows_of_batch in first for row in rows_of_batch) == list(range(40))
     assert rows(0) == first != rows(1)
 
 

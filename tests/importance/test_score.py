@@ -121,7 +121,10 @@ class TestMeasures:
         """Those of a masked model are those of its stack without a head, which sees no mask token."""
         masked, text = asker("bert"), lines(12)
         stack = hw.Model(masked.hf.bert, masked.tokenizer, "its stack")
-        assert usual_measures(stack) == USUAL_WITHOUT_LOSS and usual_measures(masked) == USUAL_OF_LANGUAGE_MODELS
+        assert (
+            usual_measures(stack) == USUAL_WITHOUT_LOSS
+            and usual_measures(masked) == USUAL_OF_LANGUAGE_MODELS
+        )
         found, expected = (
             hw.score(model, text, list(STATISTICS)).table for model in (masked, stack)
         )
