@@ -13,12 +13,11 @@ from typer.testing import CliRunner
 
 import headwise as hw
 from headwise.cli import app
-from headwise.data.annotated import Annotated
 from headwise.heads import Head, HeadMask
 from headwise.roles.alignment import read_links
-from headwise.roles.alignment_heads import token_starts
-from headwise.roles.head_sets import grow
-from headwise.roles.observation import half_of
+from headwise.roles.alignment_heads import ROUNDS, readings, reported, token_starts
+from headwise.roles.halves import halves_of
+from headwise.roles.head_sets import AlignmentBatch, grow
 from roles.aligning import FIRST, LATER, listener, pairs, spoken, starts_in_transformers, translator
 
 PAIR = [Head("cross", *FIRST), Head("cross", *LATER)]
@@ -35,6 +34,38 @@ def test_two_heads_that_know_half_of_the_words_are_chosen_together(tmp_path: Pat
     table = found.table.set_index(["layer", "head", "measure"])["value"]
     assert table[*FIRST, "alignment"] > 0.5 > table[0, 0, "alignment"]
     assert set(found.table["kind"]) == {"cross"} and len(found.table) == 8
+
+
+@pytest.mark.parametrize("rounds", [1, ROUNDS, ROUNDS + 3])
+def test_progress_ends_with_the_reading_whenever_the_set_stops_growing(rounds: int) -> None:
+    """Three sentences of the first half, two of the second."""
+    halves = [0, 1, 0, 1, 0]
+    seen: list[float] = []
+    batch = AlignmentBatch({}, None, None, torch.zeros(1, 1, 1), None)  # type: ignore[arg-type]
+    read = reported(
+        lambda half: [batch] * halves.count(half), halves, lambda share, what: seen.append(share)
+    )
+    for half in [0, 1, *[0] * rounds, 1]:
+        assert len([*read(half)]) == halves.count(half)
+    total = 3 * (1 + rounds) + 4
+    assert len(seen) == total
+    assert seen[-1] == 1
+    assert max(seen[:-1]) < 1
+    before = seen[: 5 + 3 * min(rounds, ROUNDS)]
+    assert before == pytest.approx([(n + 1) / readings(halves, ROUNDS) for n in range(len(before))])
+
+
+def test_a_dry_run_says_what_is_read_and_writes_nothing(tmp_path: Path) -> None:
+    translator().save(tmp_path / "model")
+    text, _ = pairs(tmp_path)
+    sides = ["--text", str(tmp_path / "source"), "--text", str(tmp_path / "target")]
+    words = ["align", str(tmp_path / "model"), *sides, "--out", str(tmp_path / "out"), "--dry-run"]
+    said = CliRunner().invoke(app, words).stdout
+    assert f"source+target: {len(text)} sentences, " in said
+    assert "left out: nothing" in said
+    assert f"a set is expected to grow {ROUNDS} times" in said
+    assert said.endswith("Nothing was written.\n")
+    assert not (tmp_path / "out").exists()
 
 
 def test_heads_of_one_layer(tmp_path: Path) -> None:
@@ -105,8 +136,9 @@ def test_the_error_that_transformers_has(tmp_path: Path) -> None:
 
     # The error on the half that did not choose, read by those who use the heads.
     held_out = []
-    for utterance in speech:
-        if half_of(Annotated.plain("", utterance.audio.name)) == 1:
+    halves = halves_of([utterance.audio.name for utterance in speech])
+    for utterance, half in zip(speech, halves, strict=True):
+        if half == 1:
             held_out.append(utterance)
     model.alignment_heads = found.heads
     errors = []

@@ -22,6 +22,7 @@ from headwise.attention.discover import same_gradients
 from headwise.attention.kernel import repeat
 from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError
+from headwise.forecast import kept_numbers
 from headwise.heads import Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs
@@ -33,7 +34,6 @@ from headwise.tasks.objective import (
     losses_of,
     on_device,
     source_places,
-    vocabulary_of,
 )
 from headwise.training.token_batches import IGNORED
 
@@ -50,7 +50,6 @@ GRADIENTS = (
     "attribution.zero",
 )
 COUNTERPART = "attribution.counterpart"
-KEPT = 2.5  # numbers for each weight of a layer and each number of its input, that a backward pass keeps
 MOST = {"cpu": 1 << 29, "other": 1 << 32}  # bytes that a backward pass may keep, by device
 
 
@@ -180,15 +179,15 @@ def gradients(
 
 
 def rows_together(model: nn.Module, batch: Mapping[str, Tensor]) -> int:
-    """How many sentences of a batch share a backward pass, so that what it keeps has a size of MOST bytes about."""
-    words = vocabulary_of(model)
-    width = int(getattr(model.config.get_text_config(), "hidden_size", 0)) or 1
-    parameters = sum(parameter.numel() for parameter in model.parameters()) - words * width
-    number = next(model.parameters()).itemsize
-    position = KEPT * max(parameters, width) / width * number
+    """How many sentences of a batch share a backward pass, by what it keeps."""
     longest = max(batch["labels"].shape[1], source_places(batch).shape[1])
-    most = MOST.get(batch["labels"].device.type, MOST["other"])
-    return max(1, int(most / (position * longest)))
+    sentence = kept_numbers(model) * next(model.parameters()).itemsize * longest
+    return max(1, int(most_kept(batch["labels"].device) / sentence))
+
+
+def most_kept(device: torch.device) -> int:
+    """The bytes that a backward pass may keep, about."""
+    return MOST.get(device.type, MOST["other"])
 
 
 def of_rows(

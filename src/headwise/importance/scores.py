@@ -24,6 +24,7 @@ from headwise.importance.faithfulness import (
     work_of_judge,
 )
 from headwise.importance.finished_passes import FinishedPasses, discard
+from headwise.importance.gradient import most_kept
 from headwise.importance.interactions import work_of_pairs
 from headwise.importance.measures import measure, passes, resolve_measures
 from headwise.importance.passes import (
@@ -42,6 +43,7 @@ from headwise.progress import Report, parts, shown
 from headwise.tasks import AnyText, OwnInputs
 from headwise.tasks.batches import Batches
 from headwise.tasks.language_model import LanguageModel
+from headwise.tasks.own_batches import OwnBatches
 
 
 def score(
@@ -128,8 +130,9 @@ def finish_score(
     work = work_of_score(model, batches, measures, left, judge=judge, untrained=untrained)
     with shown("score", progress) as shown_report:
         reports = parts(shown_report, work)
+        text = batches.text.given if isinstance(batches.text, OwnBatches) else batches.text
         controls = score_untrained(
-            model, batches.text, measures, untrained, seed, reports[CONTROLS], batches.time_limit
+            model, text, measures, untrained, seed, reports[CONTROLS], batches.time_limit
         )
         measurement = run_passes(model, batches, measures, seed, reports[PASSES], finished)
         scores = collect_scores(
@@ -207,7 +210,8 @@ def score_forecast(
     counted[JUDGE] = work_of_judge(work, names, RANDOM_ORDERS) if judge else 0.0
     counted["pairs of heads"] = work_of_pairs(work, pairs) if pairs else 0.0
     parts = [Part(name, count * seconds) for name, count in counted.items() if count]
-    used = memory(model, work.text, backward=model.task.has_loss, logits=True)
+    backward = most_kept(model.hf.device) if model.task.has_loss else 0
+    used = memory(model, work.text, backward)
     return Forecast(tuple(reads), tuple(parts), used, made)
 
 

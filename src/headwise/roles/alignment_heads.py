@@ -27,33 +27,44 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.whisper.generation_whisper import _median_filter
 
 from headwise.attention import AttentionCall, device_of, evaluating
-from headwise.data.annotated import Annotated
 from headwise.data.speech import Speech, Utterance, samples
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText
+from headwise.devices import memory_now, peak_memory
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.folders import write_results
+from headwise.forecast import (
+    Amount,
+    Forecast,
+    Part,
+    best,
+    forward_seconds,
+    memory,
+    model_line,
+    output_share,
+    text_line,
+)
 from headwise.heads import Head
 from headwise.model import Model
-from headwise.progress import Report, part, silent
+from headwise.progress import Report, parts, silent
 from headwise.roles.alignment import Gold, LinkedText, linked_pairs
+from headwise.roles.halves import Half, halves_of
 from headwise.roles.head_sets import (
-    MOST,
     AlignmentBatch,
     AlignmentBatches,
     Counts,
     choose_heads,
 )
-from headwise.roles.observation import Half, RoleOptions, Subject, half_of, pair_batches
+from headwise.roles.observation import RoleOptions, Subject, halves_of_pairs, pair_batches
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import REACH, same_way
 
 ALIGNMENT_FILES = ("alignment.csv", "alignment-sets.csv", "alignment.json")
 FRAME = 0.02  # seconds between the states of Whisper's encoder
-ENCODING = (
-    0.3  # share of the time in which recordings are encoded, where the set grows to its limit
-)
+WEIGHTS = 1.2  # forwards that one with all attention weights takes as long as
+ROUNDS = 4  # times that a set grows, as is expected before it is known
+ENCODING = 2.5  # readings of a recording that encoding it takes as long as
 
 
 @dataclass
@@ -129,27 +140,20 @@ def align(
     the encoder are kept (S × D numbers a recording) until the heads are chosen. Raises HeadwiseError for a model
     without cross attention, and for other text.
     """
-    if "cross" not in model.heads.kinds:
-        raise HeadwiseError(
-            f"{model.name} has no cross attention, which alignment is read from: give another model."
-        )
-    hears = getattr(model.hf, "main_input_name", "") == "input_features"
-    if hears != isinstance(text, Speech):
-        needed = "speech with word times (--audio)" if hears else "sentence pairs (two files)"
-        raise HeadwiseError(
-            f"{model.name} is a {type(model.hf).__name__}: alignment heads are found on {needed}."
-        )
-    model.task.check_tokenizer()
+    refuse_unalignable(model, text)
     options = RoleOptions(max_length=model.task.longest)
     subject = Subject(model.hf, model.tokenizer, model.discovery, options)
     links = None
     if isinstance(text, Speech):
         coverage = subject.coverage.setdefault("speech", Coverage())
         recordings = fitting_recordings(model.hf, model.tokenizer, list(text), coverage)
-        encode(model.hf, recordings, part(progress, 0, ENCODING))
-        progress = part(progress, ENCODING, 1)
-        batches = speech_batches(model.hf, recordings)
-        halves = [recording_half(recording) for recording in recordings]
+        # By the names of files: the same wherever their folder is.
+        halves = halves_of([recording.utterance.audio.name for recording in recordings])
+        batches = speech_batches(model.hf, recordings, halves)
+        weights = {"encoding": ENCODING * len(halves), "reading": readings(halves, ROUNDS)}
+        reports = parts(progress, weights)
+        encode(model.hf, recordings, reports["encoding"])
+        progress = reports["reading"]
     else:
         if isinstance(text, LinkedText):
             links = text
@@ -176,25 +180,81 @@ def align(
     return AlignmentHeads(sets.heads, sets.measure, sets.table, sets.sets, signature)
 
 
+def refuse_unalignable(model: Model, text: ParallelText | LinkedText | Speech) -> None:
+    """Raise HeadwiseError for a model without cross attention, and for other text than it reads."""
+    if "cross" not in model.heads.kinds:
+        raise HeadwiseError(
+            f"{model.name} has no cross attention, which alignment is read from: give another model."
+        )
+    hears = getattr(model.hf, "main_input_name", "") == "input_features"
+    if hears != isinstance(text, Speech):
+        needed = "speech with word times (--audio)" if hears else "sentence pairs (two files)"
+        raise HeadwiseError(
+            f"{model.name} is a {type(model.hf).__name__}: alignment heads are found on {needed}."
+        )
+    model.task.check_tokenizer()
+
+
+def align_forecast(model: Model, text: ParallelText | LinkedText | Speech) -> Forecast:
+    """What `align` will take, where the set grows in ROUNDS rounds. Takes a few seconds itself. Raises HeadwiseError for
+    what `align` refuses."""
+    refuse_unalignable(model, text)
+    each = readings([0, 1], ROUNDS) / 2  # times that a sentence is read, on average
+    if isinstance(text, Speech):
+        coverage = Coverage()
+        recordings = fitting_recordings(model.hf, model.tokenizer, list(text), coverage)
+        first = recordings[:1]
+        seconds = best(lambda: encode(model.hf, first, silent), model.hf.device.type, most=1)
+        made = f"encoding {first[0].utterance.audio.name} took {seconds:.2g} s here"
+        kept = len(recordings) * first[0].states.numel() * model.hf.dtype.itemsize
+        work = {
+            "encoding": len(recordings) * seconds,
+            "reading": len(recordings) * each * seconds / ENCODING,
+        }
+        line = f"{text.name}: {coverage.used} of {coverage.sentences} recordings"
+        memory_used = max(peak_memory(), memory_now() + kept)
+    else:
+        pairs = text.text if isinstance(text, LinkedText) else text
+        batches = model.task.batches(pairs)
+        amount = Amount.of_batches(batches)
+        forward, made = forward_seconds(model, pairs)
+        layers = amount.positions * forward * (1 - output_share(model))
+        work = {"reading": WEIGHTS * each * layers}
+        line = text_line(batches)
+        memory_used = memory(model, amount)
+    made += f"; a set is expected to grow {ROUNDS} times"
+    done = tuple(Part(name, seconds) for name, seconds in work.items())
+    return Forecast((model_line(model), line), done, memory_used, made)
+
+
 def reported(
     batches: AlignmentBatches, halves: Sequence[Half], progress: Report
 ) -> AlignmentBatches:
-    """Batches that report the share that was read of the most that can be: the search may stop before.
+    """Batches that report the share that was read of what is expected: the set may stop growing before, or go on.
 
-    halves: that of every sentence or recording. The first is read for single heads and whenever the set grows, the
-    second for single heads and to confirm the set.
+    halves: that of every sentence or recording.
     """
-    most = halves.count(0) * MOST + halves.count(1) * 2
     done = 0
+    times = {0: 0, 1: 0}  # that each half was read, this one included
 
     def read(half: Half) -> Iterator[AlignmentBatch]:
         nonlocal done
+        times[half] += 1
+        total = readings(halves, max(ROUNDS, times[0] - 1))
+        if times[1] == 2:  # the set is chosen
+            total = done + halves.count(1)
         for batch in batches(half):
             yield batch
             done += len(batch.rules)
-            progress(done / most, f"{done} of at most {most} read")
+            progress(min(1.0, done / total), f"{done} of about {total} read")
 
     return read
+
+
+def readings(halves: Sequence[Half], rounds: int) -> int:
+    """How many sentences or recordings are read where a set grows in so many rounds: the first half for single heads and
+    in every round, the second for single heads and to confirm the set."""
+    return halves.count(0) * (1 + rounds) + halves.count(1) * 2
 
 
 def pair_batches_of(
@@ -204,11 +264,11 @@ def pair_batches_of(
     sources = subject.coverage.setdefault("source", Coverage())
     targets = subject.coverage.setdefault("target", Coverage())
     pairs, reference = linked_pairs(text, gold, subject.tokenizer, subject.limit, sources, targets)
-    halves = [half_of(pair[0].sentence) for pair in pairs]
+    halves = halves_of_pairs(pairs)
 
     def batches(half: Half) -> Iterator[AlignmentBatch]:
         of_half = [pair for pair, its_half in zip(pairs, halves, strict=True) if its_half == half]
-        for batch in pair_batches(subject, of_half):
+        for batch in pair_batches(subject, of_half, [half] * len(of_half)):
             target, source = batch.sides["cross"]
             yield pair_batch(batch.inputs, target, source, reference)
 
@@ -359,20 +419,17 @@ def encode(model: Any, recordings: Sequence[SpeechRecording], progress: Report) 
         progress(number / len(recordings), f"{number} of {len(recordings)} recordings encoded")
 
 
-def speech_batches(model: Any, recordings: Sequence[SpeechRecording]) -> AlignmentBatches:
-    """Batches of one recording each."""
+def speech_batches(
+    model: Any, recordings: Sequence[SpeechRecording], halves: Sequence[Half]
+) -> AlignmentBatches:
+    """Batches of one recording each. halves: that of every recording."""
 
     def batches(half: Half) -> Iterator[AlignmentBatch]:
-        for recording in recordings:
-            if recording_half(recording) == half:
+        for recording, its_half in zip(recordings, halves, strict=True):
+            if its_half == half:
                 yield recording_batch(model, recording)
 
     return batches
-
-
-def recording_half(recording: SpeechRecording) -> Half:
-    """The half of a recording, by the name of its file: the same wherever its folder is."""
-    return half_of(Annotated.plain("", recording.utterance.audio.name))
 
 
 def prompt_of(model: Any, tokenizer: Any, utterance: Utterance) -> list[int]:

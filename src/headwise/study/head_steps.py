@@ -37,9 +37,9 @@ from headwise.roles.role_tests import (
     counted,
     find_roles,
     roles,
-    sentences_read,
     signature,
     token_counts,
+    words_read,
 )
 from headwise.study.estimate import Estimate
 from headwise.study.model_steps import FULL_MODEL, full_model, model_of, prune_step
@@ -344,7 +344,7 @@ def tested_again(run: Run, model: Model, mask: HeadMask) -> Roles:
     treebank, confirm = run.treebanks
     counts = token_counts(full_model(run), run.text("train"))
     texts = RoleTexts.of(model, treebank, confirm, tested_pairs(run), counts)
-    total = sentences_read(treebank, confirm, texts.pairs, untrained=0)
+    total = words_read(model, texts, run.plan.seed)
     found = find_roles(model, texts, run.plan.seed, counted(total, run.progress))
     made = signature(model, treebank, confirm, run.plan.seed) | {"heads": mask.heads.to_json()}
     return replace(
