@@ -120,8 +120,8 @@ def study(world: Any) -> None:
 
 def align(world: Any) -> None:
     text, links = aligning.pairs(world.folder, 20)
-    hw.align(aligning.translator(), hw.LinkedText.read(text, links))
-    hw.align(aligning.listener(), hw.Speech.read(aligning.spoken(world.folder, 4)))
+    hw.align(world.aligner, hw.LinkedText.read(text, links))
+    hw.align(world.listener, hw.Speech.read(aligning.spoken(world.folder, 4)))
 
 
 def lab(world: Any) -> None:
@@ -172,7 +172,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("world")
     treebank = hw.Treebank.read(write_treebank(folder / "treebank.conllu", 4))
     return SimpleNamespace(
-        folder=folder, translator=asker(), language=asker("llama"), treebank=treebank
+        folder=folder,
+        translator=asker(),
+        language=asker("llama"),
+        treebank=treebank,
+        aligner=aligning.translator(),
+        listener=aligning.listener(),
     )
 
 
