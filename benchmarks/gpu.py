@@ -32,13 +32,14 @@ from utilisation import Facts, chip, model_flops
 from headwise.attention import capture
 from headwise.data.text import ParallelText
 from headwise.decoding.translator import Generate, translate
+from headwise.forecast import wait_for
 from headwise.heads import HeadMask, Kind
 from headwise.importance.measures import measure, passes
 from headwise.importance.passes import run_pass
 from headwise.model import Model
 from headwise.options import Architecture, Search, Training
 from headwise.pruning.gates import HardConcrete, HeadGates
-from headwise.study.estimate import random_batch, wait_for
+from headwise.study.estimate import random_batch
 from headwise.training.dropout import fast_dropout
 from headwise.training.loss import loss_forward
 from headwise.training.tokenizer import learn_subwords

@@ -22,8 +22,8 @@ from transformers import AutoTokenizer
 
 from headwise.attention import kernel
 from headwise.errors import HeadwiseError
+from headwise.forecast import best, drawn
 from headwise.options import Architecture, Training
-from headwise.study.estimate import best, drawn
 from headwise.study.run import Run
 from headwise.training.trainer import bfloat16
 

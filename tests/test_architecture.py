@@ -42,6 +42,7 @@ ORDER = [
     "placement",
     "model",
     "loading",
+    "forecast",
     "importance",
     "exchange",
     "evaluation",

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from headwise.progress import EVERY, Bars, Progress, part, shown, silent
+from headwise.progress import Bars, Progress, part, parts, shown, silent, time_left
 
 
 def test_parts_of_parts() -> None:
@@ -16,6 +16,14 @@ def test_parts_of_parts() -> None:
     part(second, 0.0, 0.5)(0.5, "half of the third quarter")
     silent(1.0, "nothing")
     assert seen == [(0.625, "half of the third quarter")]
+
+
+def test_parts_by_their_work() -> None:
+    seen: list[float] = []
+    reports = parts(lambda share, what: seen.append(share), {"a": 1.0, "none": 0.0, "b": 3.0})
+    for name in ("a", "none", "b"):
+        reports[name](0.5, name)
+    assert seen == [0.125, 0.25, 0.625]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -37,23 +45,33 @@ def test_a_long_name_leaves_the_share_and_the_time_on_the_line(width: int) -> No
 class TestWithoutATerminal:
     def test_a_line_now_and_then_says_what_is_left(self) -> None:
         out, now = io.StringIO(), [0.0]
-        with Bars(
-            console=Console(file=out, width=60), get_time=lambda: now[0], speed_estimate_period=600
-        ) as bars:
+        with Bars(console=Console(file=out, width=60), get_time=lambda: now[0]) as bars:
             row = bars.add_task("train", total=1.0, note="")
             for second in range(101):
                 now[0] = float(second)
                 bars.update(row, completed=second / 256, note=f"[epoch] {second}")
             lines = out.getvalue().splitlines()
-        assert (
-            lines
-            == [
-                f"  train: {second / 2.56:.0f}% after 0:0{second // 60}:{second % 60:02}, "
-                f"0:0{(256 - second) // 60}:{(256 - second) % 60:02} left, [epoch] {second}"
-                for second in (30, 60, 90)
-            ]
-            and int(EVERY) == 30
-        )
+        expected = []
+        for second in range(10, 101, 10):
+            after = f"0:0{second // 60}:{second % 60:02}"
+            left = f"0:0{(256 - second) // 60}:{(256 - second) % 60:02}"
+            expected.append(
+                f"  train: {second / 2.56:.0f}% after {after}, {left} left, [epoch] {second}"
+            )
+        assert lines == expected
+
+    def test_the_time_left_follows_a_change_of_the_pace(self) -> None:
+        """A first part took 30 s for 5 %; then 1 % takes 2 s. After a minute 160 s are left."""
+        now = [0.0]
+        with Bars(console=Console(file=io.StringIO()), get_time=lambda: now[0]) as bars:
+            row = bars.add_task("score", total=1.0)
+            for second in range(61):
+                now[0] = float(second)
+                bars.update(row, completed=min(second, 30) / 600 + max(0, second - 30) / 200)
+            (task,) = bars.tasks
+            assert time_left(task) == pytest.approx(160)
+            now[0] = 65.0  # nothing new for five seconds
+            assert time_left(task) == pytest.approx(155)
 
     def test_short_work_says_nothing(self) -> None:
         out = io.StringIO()

@@ -16,6 +16,7 @@ from headwise.heads import HeadMask
 from headwise.importance.measures import measure
 from headwise.roles.role import role
 from headwise.truth import suite
+from headwise.truth.planted_palindromes import palindrome_scores, plant_palindrome_model
 from headwise.truth.residual_stream import ROUND, Stream, position_codes, shift
 from headwise.truth.suite import (
     MODELS,
@@ -164,3 +165,22 @@ def test_tables_stand_between_their_marks(tmp_path: Path) -> None:
     ]
     with pytest.raises(HeadwiseError, match="no '<!-- roles"):
         fill_tables(page, {"roles": ""})
+
+
+def test_only_the_mean_by_position_knows_a_head_that_carries_positions() -> None:
+    """In two built models, whatever the place of the heads: of the four that tell palindromes, `marker` gives the same
+    output at each position in every text."""
+    for seed in (0, 1):
+        planted = plant_palindrome_model(seed)
+        (batch,) = planted.batches
+        with torch.no_grad():
+            logits = planted.model.hf(batch["input_ids"]).logits[:, -2]
+        assert (logits.argmax(-1) == batch["labels"][:, -1]).all()
+
+        table = palindrome_scores(seed).pivot_table(index="measure", columns="head", values="value")
+        assert (table.loc[["ablation.zero", "ablation.mean"], "marker"] > 5).all()
+        assert (
+            table.loc[["ablation.position-mean", "ablation.example"], "marker"].abs() < 1e-3
+        ).all()
+        others = table.loc["ablation.position-mean", ["mirror", "above", "below"]]
+        assert (others > 0.2).all()

@@ -13,7 +13,7 @@ FILE = Path(__file__).with_name("families.csv")
 PAGE = "docs/families.md"
 ABILITIES = ("found", "scored", "roles", "gates", "removed")
 TARGETS = ("gguf", "ct2", "onnx", "mlx", "torch")
-COLUMNS = ("family", "class", "heads", *ABILITIES, *TARGETS, "why")
+COLUMNS = ("family", "class", "heads", *ABILITIES, "uniform", *TARGETS, "why")
 SIGNS = {"yes": "✓", "partly": "(✓)", "no": "–", "": ""}
 MOST = 20  # families that a line names
 TOP = """# Families
@@ -25,6 +25,8 @@ tested. A family that is not here may work as well: headwise goes by no list, it
 * **heads**: `registry`, the family calls transformers' attention registry; `own code`, it does not, and headwise
   hooks into its output projections. There relevance (LRP) is refused.
 * **scored**: (✓) some measures only. **removed**: – masks and gates only.
+* **uniform**: ✓ `from_pretrained` loads the model where all layers keep equally many heads; the others divide the width
+  by the number of heads, or have heads of several kinds.
 * **gguf … torch**: engines that take it with uneven heads ([export](howto/export.md)); `onnx` and `torch` were written
   and compared, `gguf`, `ct2` and `mlx` are compared in tests of their own.
 

@@ -1,7 +1,7 @@
 """Load a model: whole, pruned, or of a finished study. What cannot be trusted is refused.
 
-`from_pretrained` rejects the changed shapes of a pruned model, so `load` builds the stock model, removes the other
-heads and loads the weights (docs/layout.md).
+`from_pretrained` rejects layers of different shapes, so `load` builds the stock model, removes the other heads and
+loads the weights (docs/layout.md).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from headwise.attention import device_of, discover, remove
+from headwise.attention.head_counts import note_origins, states_heads
 from headwise.attention.offload import named_weights
 from headwise.attention.removal import make_biases
 from headwise.devices import usable
@@ -113,7 +114,7 @@ def load(
             refuse_other_weights(path, config)
         if device_map is None and local:
             device_map = fallback_device_map(path, device, number_type)
-        if layout is None:
+        if layout is None or states_heads(config, layout):
             devices = full_device_map(device_map, device, config, model_class)
             hf = load_whole(source, config, model_class, number_type, devices)
         else:
@@ -144,7 +145,10 @@ def load(
         raise HeadwiseError(
             f"{is_not} a complete model that transformers can load: {one_line(error)}"
         ) from error
-    return Model(hf, tokenizer, name, layout, allow_partial, path if local else None)
+    model = Model(hf, tokenizer, name, layout, allow_partial, path if local else None)
+    if layout is not None:
+        note_origins(model.discovery, layout)
+    return model
 
 
 def task_class(spec: str | Path) -> type[Task]:
@@ -449,10 +453,17 @@ def fill_weights(model: Any, weights: Mapping[str, Tensor]) -> list[str]:
     return sorted({*absent, *unexpected} - set(model._keys_to_ignore_on_save or ()))
 
 
+def is_finite(tensor: Tensor) -> Tensor:
+    """Whether all numbers are finite, as one truth value on the device; without a copy of an embedding's size."""
+    if tensor.numel() == 0 or tensor.itemsize == 1:  # types of one byte have no order in torch
+        return tensor.isfinite().all()
+    return torch.stack(torch.aminmax(tensor.detach())).isfinite().all()
+
+
 def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
     """Raise HeadwiseError for weights that are not finite numbers, a tokenizer with more words than the model, and chat
     templates whose names, which are those of files, lead elsewhere."""
-    finite = {name: tensor.isfinite().all() for name, tensor in named_weights(hf)}
+    finite = {name: is_finite(tensor) for name, tensor in named_weights(hf)}
     # One stack, so that a GPU is waited for once.
     if not bool(torch.stack([flag.to(device_of(hf)) for flag in finite.values()]).all()):
         name = next(name for name, flag in finite.items() if not flag)

@@ -21,6 +21,7 @@ from transformers import (
 
 from headwise.attention import Discovery, discover, is_offloaded, remove
 from headwise.attention.discover import configured_alignment_heads
+from headwise.attention.head_counts import state_heads, states_heads
 from headwise.decoding.ctranslate2 import translator_of
 from headwise.decoding.translator import Translator, translate
 from headwise.errors import HeadwiseError, WriteError
@@ -73,6 +74,12 @@ class Model:
     @property
     def heads(self) -> HeadMap:
         return self.discovery.heads
+
+    @property
+    def is_stock(self) -> bool:
+        """Whether `from_pretrained` of transformers loads the model: it is whole, or all layers have lost equally many
+        heads and its configuration can say so."""
+        return self.layout is None or states_heads(self.hf.config, self.layout)
 
     @property
     def task(self) -> Task:
@@ -178,6 +185,7 @@ class Model:
         smaller: Any = remove(self.hf, self.discovery, mask, means)
         smaller.config.headwise_layout = layout.to_json()
         made = Model(smaller, self.tokenizer, self.name, layout, source=self.source)
+        state_heads(smaller, made.discovery, layout)
         if self.alignment_heads:
             made.alignment_heads = renumbered(self.alignment_heads, mask)
         increase = size_increase(self, made)
@@ -215,14 +223,14 @@ class Model:
                 self.hf.save_pretrained(
                     partial,
                     max_shard_size=size if is_offloaded(self.hf) else "1TB",
-                    save_original_format=self.layout is None,
+                    save_original_format=self.is_stock,
                 )
             mark(partial)
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(partial)
             if self.source is not None:
                 copy_siblings(self.source, partial)
-            if self.layout is not None:
+            if not self.is_stock:
                 text = (
                     (partial / README).read_text()
                     if (partial / README).exists()

@@ -30,8 +30,9 @@ PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 NOTE = """
 ## Fewer attention heads
 
-headwise removed attention heads from this model, so its layers differ in shape, and `from_pretrained` of transformers
-refuses it. Do not pass `ignore_mismatched_sizes=True`: that fills the layers with random weights. Load it like this:
+headwise removed attention heads from this model, and its configuration cannot say how many each layer has left, so
+`from_pretrained` of transformers refuses it. Do not pass `ignore_mismatched_sizes=True`: that fills the layers with
+random weights. Load it like this:
 
 ```python
 import headwise as hw

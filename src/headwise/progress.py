@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.progress import Progress as RichProgress
 from rich.table import Column
+from rich.text import Text
 
-EVERY = 30.0  # seconds between the lines of a task where no bar can move
+EVERY = 10.0  # seconds between the lines of a task where no bar can move
+APART = 0.5  # seconds between two notes of how far a task is
 Report = Callable[[float, str], None]
 
 
 def silent(share: float, what: str) -> None:
     """Report to nobody."""
+
+
+def unreported(share: float) -> None:
+    """Report the share of a batch to nobody."""
 
 
 class Bars(RichProgress):
@@ -35,18 +49,69 @@ class Bars(RichProgress):
         super().update(task_id, **fields)
         task = self._tasks[task_id]
         taken = task.elapsed or 0.0
+        history = task.fields.setdefault("history", [])
+        if not history or taken - history[-1][0] >= APART:
+            history.append((taken, task.percentage / 100))
         if not self.in_lines or task.finished or taken - self.told.get(task_id, 0.0) < EVERY:
             return
-        self.told[task_id], left = taken, task.time_remaining
+        self.told[task_id] = taken
+        left = time_left(task)
         words = [f"{task.description}: {task.percentage:.0f}% after {clock(taken)}"]
         words += [f"{clock(left)} left"] if left is not None else []
         words += [str(task.fields["note"])] if task.fields.get("note") else []
         self.console.print(f"  {', '.join(words)}", markup=False, soft_wrap=True)
 
 
+def time_left(task: Task) -> float | None:
+    """The seconds that are left, at the pace of the later half of the time so far; None before there is a pace.
+
+    The field `history` of the task has the share that was done at some moments, in seconds of the task's own time.
+    """
+    history = task.fields.get("history")
+    if not history:
+        return None
+    seconds, share = history[-1]
+    place = bisect(history, (seconds / 2, 1.0))
+    before, share_before = history[place - 1] if place else (0.0, 0.0)
+    if seconds < 1 or share <= share_before:
+        return None
+    pace = (seconds - before) / (share - share_before)
+    since = (task.elapsed or seconds) - seconds
+    return max(0.0, pace * (1 - share) - since)
+
+
+class TimeLeftColumn(ProgressColumn):
+    """The time left of each task."""
+
+    max_refresh = 0.5
+
+    def render(self, task: Task) -> Text:
+        left = time_left(task)
+        return Text("-:--:--" if left is None else clock(left), style="progress.remaining")
+
+
 def clock(seconds: float) -> str:
     """Hours, minutes and seconds: `0:05:12`."""
     return str(timedelta(seconds=round(seconds)))
+
+
+def parts(report: Report, weights: Mapping[str, float]) -> dict[str, Report]:
+    """Progress of several parts, one after another, as progress of the whole. weights: how much work each is."""
+    total = sum(weights.values())
+    done = 0.0
+    reports = {}
+    for name, weight in weights.items():
+        reports[name] = part(report, done / total, (done + weight) / total)
+        done += weight
+    return reports
+
+
+def about(seconds: float) -> str:
+    """A rough duration: `40 s`, `12 min`, `1 h 10 min`."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    whole = round(seconds / 60)
+    return f"{whole} min" if whole < 60 else f"{whole // 60} h {whole % 60} min"
 
 
 @contextmanager
@@ -56,7 +121,10 @@ def shown(name: str, report: Report | None) -> Iterator[Report]:
         yield report
         return
     bars = Bars(
-        console=Console(stderr=True, highlight=False), transient=True, speed_estimate_period=600
+        *Bars.get_default_columns()[:-1],
+        TimeLeftColumn(),
+        console=Console(stderr=True, highlight=False),
+        transient=True,
     )
     bars.disable = bars.in_lines
     with bars:
@@ -85,6 +153,11 @@ class Progress:
     def say(self, text: str) -> None:
         self.console.print(text, markup=False, soft_wrap=True)
 
+    def expect(self, forecast: Callable[[], object]) -> None:
+        """Say what a command will take before it starts. forecast: called only where somebody reads it."""
+        if not self.console.quiet:
+            self.say(str(forecast()))
+
     def show_heading(self) -> None:
         """Show the heading that was held back."""
         heading, self.heading = self.heading, ""
@@ -102,16 +175,10 @@ class Progress:
             TextColumn("{task.percentage:>3.0f}%", table_column=share),
             TimeElapsedColumn(time),
             TextColumn("left"),
-            TimeRemainingColumn(table_column=time),
+            TimeLeftColumn(table_column=time),
             TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, ratio=1)),
         )
-        return Bars(
-            *columns,
-            console=self.console,
-            refresh_per_second=2,
-            speed_estimate_period=600,
-            expand=True,
-        )
+        return Bars(*columns, console=self.console, refresh_per_second=2, expand=True)
 
     @contextmanager
     def bar(self, name: str) -> Iterator[None]:

@@ -13,6 +13,7 @@ What is tested, always on padded text that is longer than the probe:
     gates     every head's gate gets a gradient
     removed   random layouts in every unit, half of them with an empty layer, equal the masked model; saved and loaded
               they are the same; with a cache they generate the same as without
+    uniform   where layers keep equally many heads, whether transformers loads what was saved, with the same output
     gguf …    what refuses the model with uneven heads; `torch` and `onnx` files are written, and so checked there
 """
 
@@ -224,6 +225,8 @@ def family_row(family: str, layouts: int = 20, files: bool = True) -> Row:
         row.say("roles", "no", one_line(error))
     gates(row, hf, discovery, inputs)
     smaller = removed(row, hf, discovery, inputs, layouts)
+    if smaller is not None:
+        uniform(row, model, inputs)
     engines(row, family, name, smaller is not None, files)
     return row
 
@@ -303,6 +306,24 @@ def removed(
                 cached(row, hf, smaller, inputs)
     row["removed"] = "yes"
     return smaller
+
+
+def uniform(row: Row, model: Model, inputs: dict[str, Any]) -> None:
+    """Whether transformers loads the model where every layer has kept half of its heads."""
+    kept = []
+    for head in model.heads:
+        heads = model.heads.count(Site(head.kind, head.layer))
+        shared = heads // model.heads.key_value[head.kind][head.layer]
+        if (head.head if shared > 1 else head.head + head.layer) % 2:
+            kept.append(head)
+    small: Any = model.remove(HeadMask(model.heads, frozenset(kept)))
+    row["uniform"] = "yes" if small.is_stock else "no"
+    if small.is_stock:
+        with tempfile.TemporaryDirectory() as folder:
+            small.hf.save_pretrained(folder)
+            again = type(small.hf).from_pretrained(folder)
+        off = apart(outputs(small.hf, inputs), outputs(again, inputs))
+        sure(off <= TOLERANCE, f"what transformers loads differs by {off:.2g}")
 
 
 def cached(row: Row, hf: PreTrainedModel, smaller: Any, inputs: dict[str, Any]) -> None:

@@ -17,7 +17,8 @@ from headwise.attention import AttentionCall, capture, discover, remove
 from headwise.attention.removal import EmptyAttention
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Site
-from headwise.importance.ablation import ablate, mean_outputs
+from headwise.importance.ablation import ablate
+from headwise.importance.mean_outputs import mean_outputs
 from headwise.loading import load
 from headwise.model import Model
 from headwise.tasks.objective import asked_tokens, predict, sentence_losses

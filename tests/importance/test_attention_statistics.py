@@ -345,7 +345,7 @@ class TestOnePass:
     ) -> None:
         model = tiny("marian")
         discovery, calls, kept = discover(model), [], []
-        hook = model.register_forward_hook(lambda *_: calls.append(1))
+        hook = model.register_forward_pre_hook(lambda *_: calls.append(1))
 
         def noting(weights: Tensor, *masks: Tensor) -> tuple[Tensor, Tensor]:
             assert (

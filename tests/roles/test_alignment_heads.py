@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 import headwise as hw
 from headwise.attention import AttentionCall, capture
 from headwise.cli import app
-from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
 from headwise.heads import Head, HeadMask
 from headwise.progress import silent
 from headwise.roles import alignment_heads
 from headwise.roles.alignment import read_links
 from headwise.roles.alignment_heads import token_starts
+from headwise.roles.halves import halves_of
 from headwise.roles.head_sets import grow
-from headwise.roles.observation import RoleOptions, Subject, half_of
+from headwise.roles.observation import RoleOptions, Subject
 from roles.aligning import FIRST, LATER, listener, pairs, spoken, starts_in_transformers, translator
 
 PAIR = [Head("cross", *FIRST), Head("cross", *LATER)]
@@ -126,8 +126,9 @@ def test_the_error_that_transformers_has(tmp_path: Path, monkeypatch: pytest.Mon
 
     # The error on the half that did not choose, read by those who use the heads.
     held_out = []
-    for utterance in speech:
-        if half_of(Annotated.plain("", utterance.audio.name)) == 1:
+    halves = halves_of([utterance.audio.name for utterance in speech])
+    for utterance, half in zip(speech, halves, strict=True):
+        if half == 1:
             held_out.append(utterance)
     model.alignment_heads = found.heads
     errors = []

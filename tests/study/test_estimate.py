@@ -9,15 +9,14 @@ import pytest
 
 from headwise.data.embedded import write_parallel
 from headwise.data.text import ParallelText
+from headwise.forecast import Amount, drawn
 from headwise.heads import HeadMap
 from headwise.options import Architecture, Search, Training
 from headwise.study import estimate as estimating
 from headwise.study.estimate import (
     PADDING,
-    Amount,
     Estimate,
-    Rates,
-    drawn,
+    TrainingRates,
     estimate,
     random_batch,
     text_amount,
@@ -25,15 +24,17 @@ from headwise.study.estimate import (
 from headwise.training.token_batches import IGNORED
 from headwise.training.tokenizer import learn_subwords
 
-RATES = Rates(update=0.003, encoder_update=0.002, forward=0.001, step=0.5, piece=0.25)
+RATES = TrainingRates(update=0.003, encoder_update=0.002, step=0.5)
 HEADS = HeadMap({"encoder-self": (4,), "decoder-self": (3,), "cross": (3,)})
 PLAN = Estimate(
-    RATES,
+    0.001,
     Training(epochs=4, batch_tokens=100),
     Search(batch=8),
     Amount(50, 20.0),
     Amount(16, 10.0),
     HEADS,
+    rates=RATES,
+    piece=0.25,
 )
 SMALL = Architecture(
     encoder_layers=1, decoder_layers=1, heads=2, width=16, feedforward=32, vocabulary=200
@@ -87,8 +88,8 @@ class TestArithmetic:
         assert PLAN.scoring(["ablation.zero"]) == pytest.approx(6 * 0.16)
         assert PLAN.scoring(["ablation.bleu"]) == 11 * 5  # by default, 25 sentences at once
         assert PLAN.scoring([]) == 0
-        assert PLAN.judging(["ablation.zero"], 3) == pytest.approx(10 * 4 * 0.08)
-        assert PLAN.judging(["gradient"], 0) == pytest.approx(10 * (2 * 0.16 + 0.4) / 2)
+        assert PLAN.judging(["ablation.zero"], 3) == pytest.approx(11 * 4 * 0.08)
+        assert PLAN.judging(["gradient"], 0) == pytest.approx((11 * 2 * 0.16 + 10 * 0.4) / 2)
 
 
 class TestSizes:
@@ -97,16 +98,18 @@ class TestSizes:
         text = texts[1]
         pieces = learn_subwords([side for pair in text for side in pair], 200)
         every = [max(len(pieces(side)["input_ids"]) for side in pair) for pair in text]
-        assert text_amount(text, pieces, 1000) == Amount(
-            40, pytest.approx(PADDING * sum(every) / 40)
-        )
+        whole = text_amount(text, pieces, 1000)
+        assert whole == Amount(40, pytest.approx(PADDING * sum(every) / 40), whole.spread)
+        squares = sum(length**2 for length in every)
+        assert whole.spread == pytest.approx(squares / 40 / (sum(every) / 40) ** 2)
         most = sorted(every)[20]
         short = [length for length in every if length <= most]
         assert 20 < len(short) < 40
-        assert text_amount(text, pieces, most) == Amount(
-            len(short), pytest.approx(PADDING * sum(short) / len(short))
+        part = text_amount(text, pieces, most)
+        assert part == Amount(
+            len(short), pytest.approx(PADDING * sum(short) / len(short)), part.spread
         )
-        assert text_amount(text, pieces, 1).pairs == 0
+        assert text_amount(text, pieces, 1).examples == 0
 
     @pytest.mark.parametrize("total", [1, 2, 7, 100, 101])
     @pytest.mark.parametrize("start", [0, 1])
@@ -136,8 +139,12 @@ def test_of_a_plan(texts: list[ParallelText], norm: str) -> None:
     )
     took = perf_counter() - start
     rates = found.rates
-    assert found.heads == SMALL.head_map and found.train.pairs == 300 and found.dev.pairs == 40
-    for rate in (rates.forward, rates.update, rates.encoder_update):
-        assert 0 < rate < took / 400  # positions of the measured batch, at least
-    assert 0 < rates.step < took and 0 < rates.piece < took
+    assert rates is not None
+    assert found.heads == SMALL.head_map
+    assert found.train.examples == 300
+    assert found.dev.examples == 40
+    for rate in (found.forward, rates.update, rates.encoder_update):
+        assert 0 < rate < took / 100  # positions of the measured batch, at least
+    assert 0 < rates.step < took
+    assert 0 < found.piece < took
     assert found.training() > found.training(1)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from headwise.errors import HeadsMissing, HeadwiseError
-from headwise.progress import Progress
-from headwise.study.estimate import TimeLeft, about, longest_path, plan_lines
+from headwise.progress import Progress, about
+from headwise.study.estimate import TimeLeft, longest_path, plan_lines
 from headwise.study.executor import BuildResult, LocalExecutor, StudyOutcome, run_builds
 from study.studies import Notes
 from study.toys import Toy

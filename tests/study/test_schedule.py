@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from headwise.files import with_checksum
+from headwise.forecast import Amount
 from headwise.heads import KINDS, HeadMap, HeadMask, write_text
 from headwise.options import Search, Training
-from headwise.study.estimate import Amount, Estimate, Rates
+from headwise.study.estimate import Estimate, TrainingRates
 from headwise.study.evaluation_steps import choose_smallest
 from headwise.study.model_steps import MakeControl, prune_step
 from headwise.study.results import Tables
@@ -35,12 +36,14 @@ STEPS = [
     for left in (6, 4, 2, 1)
 ]
 COST = Estimate(
-    Rates(update=0.1, encoder_update=0.1, forward=0.1, step=0.1, piece=0.1),
+    0.1,
     Training(),
     Search(),
     Amount(10, 10.0),
     Amount(10, 10.0),
     HeadMap({"encoder-self": (3, 2), "decoder-self": (4, 4), "cross": (4, 4)}),
+    rates=TrainingRates(update=0.1, encoder_update=0.1, step=0.1),
+    piece=0.1,
 )
 
 

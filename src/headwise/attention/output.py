@@ -1,21 +1,26 @@
-"""The output layer of a model that predicts words: logits of chosen positions, without those of a whole batch.
+"""The output layer of a model that predicts words: logits of chosen positions and words, without those of a whole batch.
 
 Positions × vocabulary is the largest tensor of a forward. The states before the output layer are small, and logits of a
-few positions at once are made from them.
+few positions or words at once are made from them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headwise.attention.discover import output_of
 from headwise.attention.offload import loaded
 
 FEW = 4  # positions whose logits the model itself computes, for comparison
+WORDS = 2048  # of the vocabulary in a block, whose weights stay in the cache of a CPU
+ROWS = 1024  # positions that meet a block together
 
 
 def constants(model: nn.Module, layer: nn.Module) -> tuple[Tensor | None, float | None]:
@@ -30,21 +35,60 @@ def constants(model: nn.Module, layer: nn.Module) -> tuple[Tensor | None, float 
     return (torch.stack([bias.flatten() for bias in biases]).sum(0) if biases else None), cap
 
 
-def projection(model: nn.Module, device: torch.device) -> Callable[[Tensor], Tensor] | None:
-    """The logits N V of states N M, as most models compute them: one linear layer, constants, a cap. None for a model
-    with another sort of output layer."""
+@dataclass(frozen=True)
+class Projection:
+    """An output layer as most models have it: logits = cap · tanh((states weightᵀ + bias) / cap), or without a cap.
+
+    weight V M, bias V or None.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    cap: float | None
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """The logits N V of states N M."""
+        return self.capped(nn.functional.linear(states, self.weight, self.bias))
+
+    def capped(self, logits: Tensor) -> Tensor:
+        return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
+
+    def losses(self, states: Tensor, words: Tensor) -> Tensor:
+        """The negative log likelihood of a word after each of the states: nats, N. states N M, words N.
+
+        It needs log Σ exp over the vocabulary: the sums of blocks of WORDS words are put together (Milakov and
+        Gimelshein 2018, section 3), so memory does not grow with the vocabulary. No gradients.
+        """
+        parts = []
+        for rows, words_of_rows in zip(states.split(ROWS), words.split(ROWS), strict=True):
+            norms = []
+            for start in range(0, len(self.weight), WORDS):
+                norms.append(self.block(rows, slice(start, start + WORDS)).logsumexp(1))
+            parts.append(torch.stack(norms).logsumexp(0) - self.logits_of(rows, words_of_rows))
+        return torch.cat(parts)
+
+    def logits_of(self, states: Tensor, words: Tensor) -> Tensor:
+        """The logit of one word after each of the states, in float32 at least: N. states N M, words N."""
+        chosen = torch.einsum("nm,nm->n", states, self.weight[words])
+        if self.bias is not None:
+            chosen = chosen + self.bias[words]
+        return self.capped(chosen).to(torch.promote_types(chosen.dtype, torch.float32))
+
+    def block(self, states: Tensor, words: slice) -> Tensor:
+        """The logits of some words, in float32 at least."""
+        bias = None if self.bias is None else self.bias[words]
+        logits = self.capped(nn.functional.linear(states, self.weight[words], bias))
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def projection(model: nn.Module, device: torch.device) -> Projection | None:
+    """The output layer of a model; None for a model with another sort of output layer."""
     layer: Any = model.get_output_embeddings()  # type: ignore[operator]
     if not isinstance(layer, nn.Linear):
         return None
     weight = loaded(layer).to(device)
     bias, cap = constants(model, layer)
-    bias = None if bias is None else bias.to(weight)
-
-    def project(states: Tensor) -> Tensor:
-        logits = nn.functional.linear(states, weight, bias)
-        return logits if cap is None else torch.tanh(logits / cap) * cap
-
-    return project
+    return Projection(weight, None if bias is None else bias.to(weight), cap)
 
 
 @contextmanager
@@ -62,6 +106,15 @@ def few_logits(model: nn.Module) -> Iterator[list[Tensor]]:
         yield seen
     finally:
         hook.remove()
+
+
+def run_layers(model: nn.Module, inputs: Mapping[str, Tensor]) -> None:
+    """One forward without a cache for its hooks alone: it ends before the output layer, whose logits nobody reads."""
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    if isinstance(head, nn.Linear):
+        states_before(head, partial(output_of, model), {"inputs": inputs})
+    else:
+        output_of(model, inputs)
 
 
 class AtOutputLayer(Exception):

@@ -28,7 +28,7 @@ from headwise.attention.capture import (
     refuse_strangers,
 )
 from headwise.attention.discover import Discovery, output_difference, probe, routed
-from headwise.attention.matrices import Matrices, matrices
+from headwise.attention.matrices import Matrices, forms, matrices
 from headwise.attention.offload import hook_of, loaded, separate_copy, set_bias
 from headwise.attention.position_bias import forward_parameters, hand_down, narrow, shares_bias
 from headwise.errors import HeadwiseError
@@ -154,6 +154,11 @@ def remove(
         if means is not None:
             compensate(modules, layer, removed, means.get(site), config)
         cut_layer(modules, layer, site, mask.of(site))
+    for site, name in discovery.names.items():
+        fitting = forms(modules, name)
+        if fitting is not None and fitting[0].by_config:
+            own = LayerConfig(modules[name].config, num_attention_heads=len(mask.of(site)))
+            modules[name].config = own
     for kind in discovery.heads.kinds:
         sites = [site for site in discovery.names if site.kind == kind]
         hand_down(
@@ -261,8 +266,6 @@ def cut_layer(modules: dict[str, nn.Module], layer: Matrices, site: Site, kept: 
     ):
         if hasattr(module, attribute):
             setattr(module, attribute, count)
-    if layer.form.by_config:
-        module.config = LayerConfig(module.config, num_attention_heads=len(kept))  # type: ignore[assignment]
     module.key_value_origin = [origin[head] for head in key_heads]  # type: ignore[assignment]
     if not kept:
         empty = EmptyAttention(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 
 from headwise.cli.arguments import (
     Device,
+    DryRun,
     Dtype,
     ModelName,
     Out,
@@ -19,6 +21,7 @@ from headwise.cli.arguments import (
     check_text,
     read_text,
     results_folder,
+    say_forecast,
     study_in,
     text_spec,
     text_words,
@@ -58,6 +61,7 @@ def score(
     device: Device = "auto",
     dtype: Dtype = None,
     seed: Seed = 0,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """How much does every head matter?
@@ -74,16 +78,24 @@ def score(
     import headwise as hw
     from headwise.cli.terminal import SCORED, score_grids, show_heads
     from headwise.importance.interactions import PAIR_FILES
-    from headwise.importance.scores import SCORE_FILES
+    from headwise.importance.scores import SCORE_FILES, score_forecast
     from headwise.progress import Progress
 
     device = usable(device)
     main = PartialState(cpu=device == "cpu").is_main_process
     progress = Progress(quiet or not main)
-    place = results_folder(out, [*SCORE_FILES, *PAIR_FILES])
+    written = [*SCORE_FILES, *PAIR_FILES]
+    place = results_folder(out, written, dry_run)
+    loaded = hw.load(model, device, dtype=dtype)
+    given = read_text(loaded, model, text)
+    forecast = partial(
+        score_forecast, loaded, given, names, judge=judged, untrained=untrained, pairs=pairs
+    )
+    if dry_run:
+        say_forecast(forecast())
+        return
+    progress.expect(forecast)
     with progress.bar("score"):
-        loaded = hw.load(model, device, dtype=dtype)
-        given = read_text(loaded, model, text)
         scores = hw.score(
             loaded, given, names, judge=judged, untrained=untrained, seed=seed, progress=progress
         )
@@ -94,7 +106,7 @@ def score(
             together = hw.interactions(loaded, given, pairs, seed=seed, progress=progress)
         contents |= together.files()
     if main:
-        first, *others = write_results(place, contents, [*SCORE_FILES, *PAIR_FILES])
+        first, *others = write_results(place, contents, written)
         lines = [*score_lines(scores), *extremes(table)]
         if pairs:
             lines += pair_lines(together)
@@ -156,6 +168,8 @@ def score_lines(scores: Scores) -> list[str]:
 
     signature = scores.signature
     lines = [relevance_line(name, shares) for name, shares in scores.relevance.items()]
+    if "wrong answer" in signature["objective"]:
+        lines.append(f"  Scored by the {signature['objective']}, a prompt.")
     if scores.faithfulness is not None:
         judged = scores.faithfulness
         ranks = judged[(judged.statistic == "spearman") & (judged.against == "ablation.zero")]
@@ -235,6 +249,7 @@ def roles(
             pairs = hw.LinkedText.read(pairs, links)
     from headwise.cli.terminal import HEADS, show_heads
     from headwise.progress import Progress
+    from headwise.roles.role import NO_ROLE
     from headwise.roles.role_tests import ROLE_FILES
 
     progress = Progress(quiet)
@@ -254,8 +269,11 @@ def roles(
     found.save(place)
     for line in [*found.warnings, *found.absent]:
         progress.say(f"  {line}")
-    for row in found.labels.to_dict("records"):
+    without = found.labels["label"] == NO_ROLE
+    for row in found.labels[~without].to_dict("records"):
         progress.say(f"  {row['kind']}/{row['layer']}/{row['head']}: {row['label']}")
+    if without.any():
+        progress.say(f"  {without.sum()} of {len(without)} heads: {NO_ROLE}")
     show_heads(progress.console, [found.plot()], HEADS)
     progress.say(memory_line())
     typer.echo(str(place / "labels.csv"))
@@ -379,7 +397,13 @@ def pairs_of(model: str, text: list[str] | None) -> ParallelText:
     return pairs
 
 
-TRUTH_FILES = ("truth-scores.csv", "truth-heads.csv", "truth-roles.csv", "truth.md")
+TRUTH_FILES = (
+    "truth-scores.csv",
+    "truth-heads.csv",
+    "truth-roles.csv",
+    "truth-palindromes.csv",
+    "truth.md",
+)
 
 
 def truth(
@@ -400,8 +424,8 @@ def truth(
     """How often is each score, and each test of roles, right?
 
     Builds models whose heads are known, and writes
-    truth-scores.csv, truth-heads.csv (the share of heads on the right side of each planted one), truth-roles.csv, and
-    the tables as truth.md."""
+    truth-scores.csv, truth-heads.csv (the share of heads on the right side of each planted one), truth-roles.csv,
+    truth-palindromes.csv (what ablations say of four heads, in nats an answer), and the tables as truth.md."""
     from headwise.progress import Progress
     from headwise.truth.suite import (
         areas,
@@ -410,6 +434,7 @@ def truth(
         fill_tables,
         hits,
         page_tables,
+        palindrome_means,
         right_side_shares,
         role_table,
         run_suite,
@@ -425,6 +450,7 @@ def truth(
         "scores": areas(found.heads),
         "heads": right_side_shares(found.heads),
         "roles": hits(found.roles),
+        "palindromes": palindrome_means(found.palindromes),
     }
     made = page_tables(*tables.values())
     texts = [table.to_csv(index=False, float_format="%.3f") for table in tables.values()]

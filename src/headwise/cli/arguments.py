@@ -20,6 +20,7 @@ from headwise.model_files import folder_of
 from headwise.options import Search
 
 if TYPE_CHECKING:
+    from headwise.forecast import Forecast
     from headwise.model import Model
     from headwise.study.run import Run, Split
 
@@ -145,11 +146,16 @@ def study_in(model: str) -> Run | None:
     return Run(plan_of_study(place), place, Progress(quiet=True))
 
 
-def results_folder(out: Path, names: Sequence[str]) -> Path:
-    """The folder for results with these names. Refuses one with files that headwise did not write as results there,
-    before the work begins."""
+def results_folder(out: Path, names: Sequence[str], dry_run: bool = False) -> Path:
+    """The folder for results with these names, not made in a dry run. Refuses one with files that headwise did not write
+    as results there, before the work begins."""
     refuse_other_files(out, names)
-    return folder(out)
+    return out if dry_run else folder(out)
+
+
+def say_forecast(forecast: Forecast) -> None:
+    """Print what a command would read and take."""
+    typer.echo("\n".join(forecast.lines()))
 
 
 def folder(out: Path) -> Path:

@@ -6,9 +6,8 @@ batch, and several heads share a forward (headwise.attention.reuse).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,8 @@ import torch
 from accelerate import PartialState
 from torch import Tensor, nn
 
-from headwise.attention import AttentionCall, Discovery, capture, device_of, evaluating, masked
+from headwise.attention import AttentionCall, Discovery, device_of, evaluating, masked
 from headwise.attention.capture import refuse_other_heads
-from headwise.attention.discover import output_of
 from headwise.attention.removal import removed_heads, with_others
 from headwise.attention.reuse import (
     Recording,
@@ -35,18 +33,20 @@ from headwise.decoding.translator import Generate, translate
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
 from headwise.importance.attention_statistics import sides_of_site
+from headwise.importance.corrupted_outputs import corrupted_outputs
 from headwise.importance.gradient import refuse_unsound, sound, token_masks
+from headwise.importance.mean_outputs import mean_outputs, position_means, positions
 from headwise.importance.measures import measure
 from headwise.importance.passes import Measurement
-from headwise.importance.processes import failing_together, gather_batches, gather_values
+from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.sums import SentenceSums, Sums, add_all, joined, to_numpy
 from headwise.options import Search
-from headwise.progress import Report
+from headwise.progress import Report, unreported
+from headwise.tasks.batches import reporter, unreported_batches
 from headwise.tasks.objective import (
     Places,
     asked_places,
     asked_tokens,
-    inputs_of,
     losses_of,
     on_device,
 )
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from headwise.model import Model
     from headwise.tasks.batches import Batches, Fold
 
-Means = Mapping[Site, Tensor]  # H D
+Means = Mapping[Site, Tensor]  # H D, or N H D by position
 TOKENS = 4096  # positions that go through the model together
 
 
@@ -64,7 +64,7 @@ class RecordedBatch:
     """A batch after a forward of the full model.
 
     losses B and asked B (tokens) by sentence; places: where they are predicted; there: by side, where a token is (B S
-    and B T).
+    and B T). corrupted: by site, the heads' outputs for the corrupted prompts, B Q H D, where they are asked for.
     """
 
     tensors: dict[str, Tensor]
@@ -73,6 +73,7 @@ class RecordedBatch:
     places: Places
     there: dict[str, Tensor]
     kept: Recording
+    corrupted: Mapping[Site, Tensor] = field(default_factory=dict)
 
     @cached_property
     def neighbours(self) -> dict[str, tuple[Tensor, Tensor]]:
@@ -98,7 +99,7 @@ class RecordedBatch:
     short="ablation",
     usual="with a loss",
     needs=("loss",),
-    cost={"forwards": 1.0, "forwards per head": 0.5},
+    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
     "ablation.mean",
@@ -106,7 +107,15 @@ class RecordedBatch:
     caption="what the loss gains when the head gives its mean output, in nats a token",
     source="Wang et al. 2023, section 2.1",
     needs=("loss",),
-    cost={"forwards": 1.0, "forwards per head": 0.5},
+    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
+)
+@measure(
+    "ablation.position-mean",
+    title="mean ablation by position",
+    caption="what the loss gains when the head gives its mean output at each position, in nats a token",
+    source="Wang et al. 2023, section 2.1, for texts of one template",
+    needs=("loss",),
+    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
     "ablation.example",
@@ -114,7 +123,16 @@ class RecordedBatch:
     caption="what the loss gains when the head gives its output for another sentence, in nats a token",
     source="Chan et al. 2022",
     needs=("loss",),
-    cost={"forwards": 1.0, "forwards per head": 0.5},
+    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
+)
+@measure(
+    "ablation.counterpart",
+    title="activation patching",
+    caption="what the logit difference loses when the head gives its output for the corrupted prompt, a prompt",
+    source="Vig et al. 2020; Wang et al. 2023, section 3.1",
+    needs=("loss", "counterparts"),
+    in_all=False,
+    cost={"forwards": 2.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
     "ablation.uniform",
@@ -122,7 +140,7 @@ class RecordedBatch:
     caption="what the loss gains when the head attends to all keys alike, in nats a token",
     source="derived here",
     needs=("loss",),
-    cost={"forwards": 1.0, "forwards per head": 0.5},
+    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
     "ablation.all-but-one",
@@ -131,7 +149,7 @@ class RecordedBatch:
     source="Michel et al. 2019, section 3.3",
     larger="less important",
     needs=("loss",),
-    cost={"forwards": 1.0, "forwards per head": 0.5},
+    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 def ablation_measures(
     model: Model, batches: Batches | Fold, names: Sequence[str]
@@ -152,8 +170,12 @@ def ablate(
     ablation.zero: by zero (Michel et al. 2019, section 3.2); ablation.all-but-one: all *other* heads of its layer are
         set to zero (section 3.3).
     ablation.mean: by its mean output over all query tokens of the text, from a first pass.
+    ablation.position-mean: by its mean output at the same position of all sentences, counted from their first token; at
+        a position that only one sentence reaches, by the mean over all query tokens.
     ablation.example: by its output for the next sentence of the batch, at the same position modulo that sentence's
         length. A sentence alone in its batch is left out, and `n` is smaller.
+    ablation.counterpart: by its output for the corrupted prompt, at the same position (activation patching from corrupted
+        to clean, "noising").
     ablation.uniform: by its output with uniform weights on all visible keys.
 
     tokens: positions in one forward; more than one batch's saves time only on a GPU. Evaluation mode, no gradients.
@@ -164,20 +186,33 @@ def ablate(
         if name not in CHANGES:
             raise HeadwiseError(f"'{name}' is not an ablation: choose from {', '.join(CHANGES)}.")
     with evaluating(model), torch.no_grad():
-        means = mean_outputs(model, discovery, batches) if "ablation.mean" in measures else {}
+        means: dict[str, Means] = {}
+        if "ablation.mean" in measures:
+            means["ablation.mean"] = mean_outputs(model, discovery, unreported_batches(batches))
+        if "ablation.position-mean" in measures:
+            first = unreported_batches(batches)
+            means["ablation.position-mean"] = position_means(model, discovery, first)
         collected = {name: SentenceSums(discovery.heads) for name in measures}
         if "ablation.example" in collected:
             collected["ablation.example"].why_empty = (
                 "it takes the output for another sentence of the batch, but each is alone in its batch; give batches of "
                 "several sentences"
             )
+        within = reporter(batches)
         for batch in recordings(model, discovery, batches):
-            for name, sums in collected.items():
+            if "ablation.counterpart" in collected:
+                corrupted = corrupted_outputs(model, discovery, batch.tensors)
+                batch = replace(batch, corrupted=corrupted)
+            for place, (name, sums) in enumerate(collected.items()):
                 counts = batch.asked
                 if name == "ablation.example":  # a sentence alone has no other to take from
                     counts = counts * ((batch.asked > 0).sum() > 1)
-                change = partial(CHANGES[name], batch=batch, means=means)
-                changes = one_by_one(model, discovery, batch, change, tokens)
+                change = partial(CHANGES[name], batch=batch, means=means.get(name, {}))
+
+                def report(share: float, place: int = place) -> None:
+                    within((place + share) / len(collected))
+
+                changes = one_by_one(model, discovery, batch, change, tokens, report)
                 add_all((sums, site, of_layer, counts) for site, of_layer in changes.items())
     return collected
 
@@ -203,9 +238,10 @@ def removal_losses(
         trials.append(trial)
 
     parts: list[Sums] = []
+    within = reporter(batches)
     with failing_together(), evaluating(model), torch.no_grad():
         for batch in recordings(model, discovery, batches):
-            by_sentence = losses(model, discovery, batch, trials, tokens).T
+            by_sentence = losses(model, discovery, batch, trials, tokens, within).T
             lost, counts = to_numpy([by_sentence, batch.asked])
             asking = counts > 0
             parts.append((lost[asking].astype(np.float64), counts[asking].astype(np.float64)))
@@ -257,8 +293,10 @@ def one_by_one(
     batch: RecordedBatch,
     change: Callable[..., Tensor],
     tokens: int,
+    report: Callable[[float], None],
 ) -> dict[Site, Tensor]:
-    """By site, the change of each sentence's loss when one of its heads is changed: B H."""
+    """By site, the change of each sentence's loss when one of its heads is changed: B H. report: gets the share of the
+    heads that is done."""
     trials: list[Trial] = []
     sizes = []
     for site in discovery.modules:
@@ -266,7 +304,7 @@ def one_by_one(
         sizes.append(count)
         for head in range(count):
             trials.append({site: partial(change, head=head)})
-    changes = losses(model, discovery, batch, trials, tokens) - batch.losses
+    changes = losses(model, discovery, batch, trials, tokens, report) - batch.losses
     return dict(zip(discovery.modules, changes.T.split(sizes, 1), strict=True))
 
 
@@ -276,8 +314,10 @@ def losses(
     batch: RecordedBatch,
     trials: Sequence[Trial],
     tokens: int,
+    report: Callable[[float], None] = unreported,
 ) -> Tensor:
-    """The loss of each sentence in each trial, T B. Trials that start in the same block share a forward."""
+    """The loss of each sentence in each trial, T B. Trials that start in the same block share a forward. report: gets
+    the share of the trials that is done."""
     lengths = [there.shape[1] for there in batch.there.values()]
     longest = max(batch.tensors["labels"].shape[1], *lengths)
     together = max(1, tokens // (len(batch.losses) * longest))
@@ -290,6 +330,7 @@ def losses(
         with trying(model, discovery, batch.kept, [trials[number] for number in group]):
             parts.append(losses_again(model, batch, len(group)))
         order += group
+        report(len(order) / len(trials))
     if order:
         out[torch.tensor(order, device=out.device)] = torch.cat(parts)
     return out
@@ -308,58 +349,23 @@ def losses_again(model: nn.Module, batch: RecordedBatch, copies: int) -> Tensor:
     return losses_of(model, tensors, places).view(copies, size)
 
 
-def mean_outputs(
-    model: nn.Module, discovery: Discovery, batches: Iterable[Mapping[str, Tensor]]
-) -> dict[Site, Tensor]:
-    """The mean output of every head over all query tokens of the text, from all processes: H D by site."""
-    if isinstance(batches, Iterator):
-        raise HeadwiseError(
-            "ablation.mean reads the text twice, but these batches can be read only once: give a list of batches."
-        )
-    sums: dict[Site, Tensor] = {}
-    counts: dict[Site, int] = defaultdict(int)
-    # of this batch, by site: whether it is sound, a sum, a count
-    there: dict[str, Tensor] = {}
-    is_sound: dict[Site, Tensor] = {}
-    totals: dict[Site, Tensor] = {}
-    numbers: dict[Site, Tensor] = {}
-
-    def hook(call: AttentionCall) -> None:
-        queries = there[sides_of_site(call.site)[0]]
-        wide = torch.promote_types(call.output.dtype, torch.float32)
-        is_sound[call.site] = sound(call, there)
-        totals[call.site] = (call.output * queries[..., None, None]).sum((0, 1), dtype=wide)
-        numbers[call.site] = queries.sum()
-
-    with failing_together(), capture(model, discovery, hook=hook):
-        for batch in batches:
-            tensors = on_device(model, batch)
-            there.update(token_masks(tensors))
-            output_of(model, inputs_of(tensors))
-            refuse_unsound(is_sound)
-            arrays = iter(to_numpy([*totals.values(), *numbers.values()]))
-            for site in totals:
-                sums[site] = sums.get(site, 0) + torch.from_numpy(next(arrays)).double()
-            for site in numbers:
-                counts[site] += int(next(arrays))
-            is_sound.clear()
-            totals.clear()
-            numbers.clear()
-        shares = gather_values((sums, counts))
-
-    means: dict[Site, Tensor] = {}
-    for site in discovery.modules:
-        seen = [(sums[site], counts[site]) for sums, counts in shares if site in sums]
-        if seen:
-            tokens = sum(count for _, count in seen)
-            means[site] = sum(total for total, _ in seen) / max(1, tokens)
-    return means
+def position_mean_ablated(
+    call: AttentionCall, head: int, batch: RecordedBatch, means: Means
+) -> Tensor:
+    places = positions(batch.there[sides_of_site(call.site)[0]])
+    return with_others(call, head, means[call.site][places, head])
 
 
 def resample_ablated(call: AttentionCall, head: int, batch: RecordedBatch, means: Means) -> Tensor:
     """Each sentence gets the outputs of the next sentence with predicted tokens; the last one those of the first."""
     other, places = batch.neighbours[sides_of_site(call.site)[0]]
     return with_others(call, head, call.output[other, places, head])
+
+
+def counterpart_ablated(
+    call: AttentionCall, head: int, batch: RecordedBatch, means: Means
+) -> Tensor:
+    return with_others(call, head, batch.corrupted[call.site][:, :, head])
 
 
 def uniform_ablated(call: AttentionCall, head: int, batch: RecordedBatch, means: Means) -> Tensor:
@@ -381,7 +387,9 @@ CHANGES: dict[str, Callable[..., Tensor]] = {
     "ablation.mean": lambda call, head, batch, means: with_others(
         call, head, means[call.site][head]
     ),
+    "ablation.position-mean": position_mean_ablated,
     "ablation.example": resample_ablated,
+    "ablation.counterpart": counterpart_ablated,
     "ablation.uniform": uniform_ablated,
     "ablation.all-but-one": lambda call, head, batch, means: with_others(
         replace(call, output=torch.zeros_like(call.output)), head, call.output[:, :, head]

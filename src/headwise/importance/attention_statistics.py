@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, capture, device_of, evaluating
-from headwise.attention.discover import output_of
+from headwise.attention.output import run_layers
 from headwise.attention.projection import output_weights
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
@@ -148,7 +148,7 @@ def read_statistics(
             tensors = on_device(model, batch)
             now.update(batch_sides(tensors, ids))
             ended = ended or bool(now["source"].end.any())
-            output_of(model, inputs_of(tensors))
+            run_layers(model, inputs_of(tensors))
             add_all(parts)
             parts.clear()
     if "attention-to-end" in collected:

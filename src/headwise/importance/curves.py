@@ -118,7 +118,7 @@ def removal_curves(
     chosen = _same_heads(values)
     orders = _orders(heads, chosen, values, rescore or {}, seeds)
     total = len(chosen)
-    steps = sorted({*removal_steps(total), *(total - kept for kept in circuit_sizes(total))})
+    steps = curve_steps(total)
 
     # many orders have removed the same heads after some step: each mask is measured once
     masks: dict[frozenset[Head], HeadMask] = {}
@@ -193,6 +193,11 @@ def removal_order(values: Mapping[Head, float], sign: int = 1) -> list[Head]:
 def removal_steps(total: int) -> list[int]:
     """How many heads are removed at each step: 0, 1/10 … 9/10 of them, rounded up (as in Michel et al.'s program)."""
     return sorted({-(-total * step // STEPS) for step in range(STEPS)})
+
+
+def curve_steps(total: int) -> list[int]:
+    """How many of so many heads are removed at the steps of a curve: in tenths, and in the sizes of MIB."""
+    return sorted({*removal_steps(total), *(total - kept for kept in circuit_sizes(total))})
 
 
 def rescored_order(

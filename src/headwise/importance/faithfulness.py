@@ -21,13 +21,23 @@ import pandas as pd
 from scipy.stats import kendalltau, rankdata
 
 from headwise.errors import HeadwiseError
-from headwise.heads import KINDS, Head, HeadMap, Kind
+from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind
 from headwise.importance.ablation import removal_losses
-from headwise.importance.curves import area_rows, curve_rows, direction, removal_curves
+from headwise.importance.curves import (
+    STEPS,
+    Rescore,
+    area_rows,
+    curve_rows,
+    curve_steps,
+    direction,
+    removal_curves,
+)
 from headwise.importance.measures import CURVES, FAITHFULNESS, Measure, facts, measure
 from headwise.importance.passes import importance_values
 from headwise.importance.sums import UNITS, SentenceSums, head_values
+from headwise.importance.work import Work, work_on
 from headwise.model import Model
+from headwise.progress import Report, part, parts, silent
 from headwise.statistics import bootstrap, centred_interval, effective_units
 from headwise.tasks.batches import Batches, Fold
 
@@ -63,7 +73,12 @@ def check_faithfulness(text: Batches, measures: Iterable[str]) -> None:
 
 
 def faithfulness(
-    model: Model, text: Batches, collected: Mapping[str, SentenceSums], orders: int, seed: int = 0
+    model: Model,
+    text: Batches,
+    collected: Mapping[str, SentenceSums],
+    orders: int,
+    seed: int = 0,
+    progress: Report = silent,
 ) -> Faithfulness:
     """Scores of the even sentences, compared with exact ablation of the odd ones.
 
@@ -89,11 +104,15 @@ def faithfulness(
     }
     rescored = [name for name in values if entries[name].rescored]
     rescored.sort(key=lambda name: -entries[name].cost["forwards"])  # the slowest first
-    even = Fold(text, 0)
-    rescore = {
-        name: partial(importance_values, model, even, entries[name].name) for name in rescored
-    }
-    lose = partial(removal_losses, model.hf, model.discovery, Fold(text, 1))
+    work = work_on(model, text)
+    weights = {name: STEPS * work.of_measures([entries[name].name]) for name in rescored}
+    weights[""] = float((len(values) + orders + len(rescored)) * len(curve_steps(work.heads.total)))
+    reports = parts(progress, weights)
+    rescore: dict[str, Rescore] = {}
+    for name in rescored:
+        rescore[name] = rescoring(model, text, entries[name].name, reports[name])
+    odd = Fold(text, 1, reports[""])
+    lose = partial(removal_losses, model.hf, model.discovery, odd)
     curves = removal_curves(model.heads, values, lose, rescore, range(orders))
     rows += area_rows(curves, seed)
 
@@ -106,6 +125,31 @@ def faithfulness(
         pd.DataFrame(rows, columns=list(FAITHFULNESS)),
         pd.DataFrame(curve_rows(curves, seed), columns=list(CURVES)),
     )
+
+
+def rescoring(model: Model, text: Batches, name: str, progress: Report) -> Rescore:
+    """A measure on the even sentences when only the heads of a mask are left. progress: gets the share of the steps of
+    a curve."""
+    done = 0
+
+    def rescore(mask: HeadMask) -> Mapping[Head, float]:
+        nonlocal done
+        share = part(progress, done / STEPS, (done + 1) / STEPS)
+        even = Fold(text, 0, lambda share_read, what: share(share_read, f"{name} again: {what}"))
+        done += 1
+        return importance_values(model, even, name, mask)
+
+    return rescore
+
+
+def work_of_judge(work: Work, measures: Iterable[str], orders: int) -> float:
+    """What the comparison reads, in forwards over the text: on half of it the curves of all measures and orders, and
+    in each step of some curves the measure again."""
+    names = list(measures)
+    rescored = [name for name in names if measure[name].rescored]
+    curves = len(names) + orders + len(rescored)
+    steps = len(curve_steps(work.heads.total))
+    return (steps * curves + STEPS * work.of_measures(rescored)) / 2
 
 
 def agreement(

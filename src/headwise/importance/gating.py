@@ -20,7 +20,7 @@ back; here a is clamped to ±4. And here the rate falls to 0, so that gates sett
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +34,7 @@ from headwise.heads import HeadMap, Site
 from headwise.importance.gradient import frozen, refuse_unsound
 from headwise.importance.measures import measure
 from headwise.importance.passes import Measurement
-from headwise.progress import Report, silent
+from headwise.progress import Report, part, silent
 from headwise.statistics import t_margin
 from headwise.tasks.objective import asked_tokens, differentiable, losses_of, on_device
 from headwise.training.token_batches import IGNORED
@@ -118,17 +118,21 @@ def gate_heads(
             start = uniform.logit().clamp(-FURTHEST, FURTHEST)
 
             def fitted(
-                start: Tensor, pull: float, generator: torch.Generator = generator
+                start: Tensor,
+                pull: float,
+                fit: int,
+                what: str,
+                generator: torch.Generator = generator,
+                turn: int = turn,
             ) -> Tensor:
                 rounds = shuffled_rounds(chosen, steps, generator)
-                return fit_gates(model, discovery, rounds, start, pull)
+                before = 3 * turn + fit
+                share = part(progress, before / (3 * len(seeds)), (before + 1) / (3 * len(seeds)))
+                return fit_gates(model, discovery, rounds, start, pull, lambda x: share(x, what))
 
-            free = fitted(start, 0.0)
-            progress((turn + 1 / 3) / len(seeds), "gates without a pull")
-            opened = fitted(free, pull).sigmoid()
-            progress((turn + 2 / 3) / len(seeds), "gates pulled open")
-            shut = fitted(free, -pull).sigmoid()
-            progress((turn + 1) / len(seeds), "gates pulled shut")
+            free = fitted(start, 0.0, 0, "gates without a pull")
+            opened = fitted(free, pull, 1, "gates pulled open").sigmoid()
+            shut = fitted(free, -pull, 2, "gates pulled shut").sigmoid()
             fits.append(torch.stack([shut, 1 - opened, opened * (1 - shut)]))
     words = sum(int(asked_tokens(batch["labels"]).sum()) for batch in chosen)
     return gate_rows(discovery.heads, torch.stack(fits).double().numpy(), words)
@@ -140,8 +144,10 @@ def fit_gates(
     batches: Sequence[Mapping[str, Tensor]],
     start: Tensor,
     pull: float,
+    report: Callable[[float], None],
 ) -> Tensor:
-    """The a of all heads, in the order of the map, after one update per batch."""
+    """The a of all heads, in the order of the map, after one update per batch. report: gets the share of the updates
+    that is done."""
     a = start.to(device_of(model)).clone().requires_grad_()
     optimizer = torch.optim.Adam([a], lr=1.0)
     gates: dict[Site, Tensor] = {}
@@ -159,6 +165,7 @@ def fit_gates(
             nn.utils.clip_grad_norm_([a], 1.0)
             optimizer.step()
             a.data.clamp_(-FURTHEST, FURTHEST)
+            report((step + 1) / len(batches))
     return a.detach().cpu()
 
 

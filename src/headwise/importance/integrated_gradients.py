@@ -16,6 +16,7 @@ from headwise.importance.ablation import TOKENS, RecordedBatch, losses, recordin
 from headwise.importance.gradient import frozen
 from headwise.importance.measures import measure
 from headwise.importance.sums import SentenceSums, add_all
+from headwise.tasks.batches import reporter
 from headwise.tasks.objective import differentiable
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def integrated_gradients(
     tokens: positions in one forward. Evaluation mode. Raises HeadwiseError for values that are not finite.
     """
     sums = SentenceSums(discovery.heads)
+    report = reporter(batches)
     with (
         differentiable(model),
         evaluating(model),
@@ -67,7 +69,8 @@ def integrated_gradients(
     ):
         for batch in recordings(model, discovery, batches):
             parts = []
-            for site in discovery.modules:
+            for number, site in enumerate(discovery.modules):
+                report(number / len(discovery.modules))
                 values = -slopes(model, discovery, batch, site, steps, tokens) / steps
                 parts.append((sums, site, values, batch.asked))
             add_all(parts)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.data.text import LabelledText, ParallelText, Text
+from headwise.data.store import StoredText
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.folders import write_results
@@ -30,6 +30,7 @@ from headwise.importance.ablation import removal_losses
 from headwise.importance.measures import INTERACTIONS
 from headwise.importance.passes import importance_values
 from headwise.importance.untrained import sample_text
+from headwise.importance.work import Work
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent
 from headwise.statistics import (
@@ -102,7 +103,7 @@ def interactions(
     """
     if type(pairs) is not int or pairs < 1:
         raise HeadwiseError(f"pairs is {pairs!r}: give the number of pairs to measure, at least 1.")
-    if not isinstance(text, ParallelText | Text | LabelledText):
+    if not isinstance(text, StoredText):
         raise HeadwiseError(
             "Pairs of heads are measured on text, and batches were given: give text."
         )
@@ -145,6 +146,15 @@ def interactions(
         **environment_info(),
     }
     return Interactions(table, signature)
+
+
+def work_of_pairs(work: Work, pairs: int) -> float:
+    """What so many pairs read, in forwards over the text: all pairs on a few sentences, the strongest on more, with
+    both of their heads alone and together."""
+    heads = min(MOST, work.heads.total)
+    screened = SCREEN * heads * (heads - 1) / 2
+    measured = min(SENTENCES, work.text.examples) * 3 * pairs
+    return 0.5 * (screened + measured) / max(1, work.text.examples)
 
 
 def halves(text: AnyText) -> tuple[AnyText, AnyText]:

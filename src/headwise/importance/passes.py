@@ -28,8 +28,9 @@ from headwise.importance.measures import (
 )
 from headwise.importance.processes import failing_together
 from headwise.importance.sums import SCALES, SentenceSums, head_values
+from headwise.importance.work import work_on
 from headwise.model import Model
-from headwise.progress import Report, part, silent
+from headwise.progress import Report, parts, silent
 from headwise.tasks.batches import Batches, Fold
 from headwise.tasks.objective import inputs_of, losses_of, on_device
 
@@ -157,13 +158,16 @@ def run_passes(
 ) -> Measurement:
     """Every pass after the other, gathered from all processes."""
     whole = Measurement()
+    measures = list(measures)
     todo = passes(measures)
     refuse_unscorable(model, [name for names in todo.values() for name in names], text)
-    for done, (label, names) in enumerate(todo.items()):
+    reports = parts(progress, work_on(model, text).of_passes(measures))
+    for label, names in todo.items():
         start = time.perf_counter()
-        report = labelled(part(progress, done / len(todo), (done + 1) / len(todo)), label)
+        report = labelled(reports[label], label)
+        by_token = "layers per token" in measure[names[0]].cost
         with failing_together():
-            measurement = run_pass(model, text.reporting(report), names, seed, report)
+            measurement = run_pass(model, text.reporting(report, by_token), names, seed, report)
             for name, sums in measurement.sums.items():
                 whole.sums[name] = sums.gather()
         whole.rows += measurement.rows
@@ -188,9 +192,10 @@ def provided(model: Model, text: Batches | None = None) -> set[str]:
 
 
 def usual_measures(model: Model, text: Batches | None = None) -> tuple[str, ...]:
-    """The measures where none is named, of those that the model and its text allow."""
+    """The measures where none is named, of those that the model and its text allow; of prompts in pairs, patching too."""
     given = provided(model, text)
     names = usual(loss="loss" in given)
+    names += [name for name, entry in measure.items() if "counterparts" in entry.needs]
     return tuple(name for name in names if given.issuperset(measure[name].needs))
 
 
@@ -207,6 +212,8 @@ def refuse_unscorable(model: Model, measures: Iterable[str], text: Batches) -> N
         "cannot be computed: score it by gradient, ablation or confidence.",
         "words": f"{model.name} is a {kind}: '{{}}' starts at predicted words, not at classes; ask for gradient or "
         "ablation.",
+        "counterparts": "'{}' takes the head's output for corrupted prompts: give a causal language model a table with the "
+        "columns clean, corrupted, answer and wrong_answer.",
         "weights": "",
         "translations": f"{{}} needs translations, which {model.name}, a {kind}, does not write.",
     }

@@ -13,15 +13,29 @@ import torch
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.folders import write_results
+from headwise.forecast import Forecast, Part, forward_seconds, memory, model_line, text_line
 from headwise.grid import HeadGrid
 from headwise.heads import Head, HeadMap, read_table, score_table, table_files
-from headwise.importance.faithfulness import RANDOM_ORDERS, check_faithfulness, faithfulness
-from headwise.importance.measures import measure, resolve_measures
-from headwise.importance.passes import Measurement, run_passes, usual_measures
-from headwise.importance.untrained import score_untrained, with_baseline
+from headwise.importance.faithfulness import (
+    RANDOM_ORDERS,
+    check_faithfulness,
+    faithfulness,
+    work_of_judge,
+)
+from headwise.importance.interactions import work_of_pairs
+from headwise.importance.measures import measure, passes, resolve_measures
+from headwise.importance.passes import (
+    Measurement,
+    labelled,
+    refuse_unscorable,
+    run_passes,
+    usual_measures,
+)
+from headwise.importance.untrained import score_untrained, with_baseline, work_of_controls
+from headwise.importance.work import TRANSLATION, work_on
 from headwise.model import Model
 from headwise.options import Search
-from headwise.progress import Report, part, shown
+from headwise.progress import Report, parts, shown
 from headwise.tasks import AnyText, OwnInputs
 from headwise.tasks.batches import Batches
 
@@ -58,23 +72,73 @@ def score(
     if judge:
         check_faithfulness(batches, resolve_measures(measures))
 
-    with shown("score", progress) as report:
-        before = 0.2 if untrained else 0.0
-        controls = score_untrained(
-            model, text, measures, untrained, seed, part(report, 0.0, before)
-        )
-        passes = run_passes(
-            model, batches, measures, seed, part(report, before, 0.8 if judge else 1.0)
-        )
+    work = work_of_score(model, batches, measures, judge=judge, untrained=untrained)
+    with shown("score", progress) as shown_report:
+        reports = parts(shown_report, work)
+        controls = score_untrained(model, text, measures, untrained, seed, reports[CONTROLS])
+        measurement = run_passes(model, batches, measures, seed, reports[PASSES])
         scores = collect_scores(
-            model, batches, measures, passes, seed, controls if untrained else None
+            model, batches, measures, measurement, seed, controls if untrained else None
         )
         if judge:
-            report(0.8, "judge")
-            judged = faithfulness(model, batches, passes.sums, RANDOM_ORDERS, seed)
+            report = labelled(reports[JUDGE], JUDGE)
+            judged = faithfulness(model, batches, measurement.sums, RANDOM_ORDERS, seed, report)
             scores = replace(scores, faithfulness=judged.agreement, curves=judged.curves)
-        report(1.0, "done")
+        shown_report(1.0, "done")
     return scores
+
+
+CONTROLS = "untrained controls"
+PASSES = "passes"
+JUDGE = "judge"
+
+
+def work_of_score(
+    model: Model, text: Batches, measures: Iterable[str], *, judge: bool, untrained: int
+) -> dict[str, float]:
+    """What `score` reads, in forwards over the text: CONTROLS, PASSES, JUDGE."""
+    work = work_on(model, text)
+    names = resolve_measures(measures)
+    return {
+        CONTROLS: work_of_controls(work, names, untrained),
+        PASSES: work.of_measures(names),
+        JUDGE: work_of_judge(work, names, RANDOM_ORDERS) if judge else 0.0,
+    }
+
+
+def score_forecast(
+    model: Model,
+    text: AnyText,
+    measures: Sequence[str] | None = None,
+    *,
+    judge: bool = False,
+    untrained: int = 0,
+    pairs: int = 0,
+) -> Forecast:
+    """What `score` will take, and `interactions` of so many pairs. Takes a few seconds itself. Raises HeadwiseError for
+    what `score` refuses."""
+    batches = model.task.batches(text)
+    names = resolve_measures(usual_measures(model, batches) if measures is None else measures)
+    refuse_unscorable(model, names, batches)
+    if judge:
+        check_faithfulness(batches, names)
+    work = work_on(model, batches)
+    forward, made = forward_seconds(model, text)
+    if "translations per head" in {unit for name in names for unit in measure[name].cost}:
+        made += f"; translating a text is taken for {TRANSLATION:g} forwards over it"
+    seconds = work.text.positions * forward
+
+    counted: dict[str, float] = {}
+    for label, of_pass in passes(names).items():
+        named = label if of_pass == [label] else f"{label} ({', '.join(of_pass)})"
+        counted[named] = work.of_passes(of_pass)[label]
+    counted[CONTROLS] = work_of_controls(work, names, untrained)
+    counted[JUDGE] = work_of_judge(work, names, RANDOM_ORDERS) if judge else 0.0
+    counted["pairs of heads"] = work_of_pairs(work, pairs) if pairs else 0.0
+    parts = [Part(name, count * seconds) for name, count in counted.items() if count]
+    used = memory(model, work.text, backward=model.task.has_loss, logits=True)
+    reads = model_line(model), text_line(batches)
+    return Forecast(reads, tuple(parts), used, made)
 
 
 LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
@@ -199,6 +263,7 @@ def collect_scores(
         "model": model.name,
         "heads": model.heads.to_json(),
         "text": text.text.fingerprint,
+        "objective": text.objective,
         "sentences": len(text.data),
         "dropped": text.dropped,
         "left_out": text.left_out,

@@ -13,12 +13,13 @@ import torch
 
 from headwise.attention import device_of
 from headwise.attention.offload import refuse_offloaded
-from headwise.data.text import LabelledText, ParallelText, Text
+from headwise.data.store import StoredText
 from headwise.errors import HeadwiseError
 from headwise.generators import drawing_from
 from headwise.heads import describe
 from headwise.importance.measures import measure, resolve_measures
 from headwise.importance.passes import run_passes
+from headwise.importance.work import Work
 from headwise.model import Model
 from headwise.progress import Report, part, silent
 from headwise.tasks import AnyText, OwnInputs
@@ -46,7 +47,7 @@ def untrained(model: Model, seed: int = 0) -> Model:
     # of heads that are not seen, and caches that grow: as in the model
     with warnings.catch_warnings(action="ignore"):
         control = Model(hf, model.tokenizer, f"{model.name}, untrained", allow_partial=True)
-        if model.layout is not None:
+        if model.layout is not None and not model.is_stock:
             control = control.remove(model.layout, grow=True)
     if control.heads != model.heads:
         raise HeadwiseError(
@@ -91,9 +92,16 @@ def score_untrained(
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
+def work_of_controls(work: Work, measures: Iterable[str], count: int) -> float:
+    """What so many controls read, in forwards over the whole text."""
+    names = [name for name in resolve_measures(measures) if not measure[name].expensive]
+    share = min(1.0, SENTENCES / max(1, work.text.examples))
+    return count * share * work.of_measures(names)
+
+
 def sample_text(text: AnyText | OwnInputs, count: int) -> Any:
     """At most so many sentences of a text, spread evenly over it; batches that a user brings stay whole."""
-    if not isinstance(text, ParallelText | Text | LabelledText) or len(text) <= count:
+    if not isinstance(text, StoredText) or len(text) <= count:
         return text
     return text.take([number * len(text) // count for number in range(count)])
 

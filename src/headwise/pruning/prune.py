@@ -14,7 +14,7 @@ from headwise.decoding.translator import translate
 from headwise.errors import HeadwiseError
 from headwise.evaluation.answers import Losses
 from headwise.heads import HeadMask, Kind
-from headwise.importance.ablation import mean_outputs
+from headwise.importance.mean_outputs import mean_outputs
 from headwise.model import Model
 from headwise.options import (
     FULL_LENGTH,

@@ -27,7 +27,6 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.whisper.generation_whisper import _median_filter
 
 from headwise.attention import AttentionCall, device_of, evaluating
-from headwise.data.annotated import Annotated
 from headwise.data.speech import Speech, Utterance, samples
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText
@@ -38,6 +37,7 @@ from headwise.heads import Head
 from headwise.model import Model
 from headwise.progress import Report, part, silent
 from headwise.roles.alignment import Gold, LinkedText, linked_pairs
+from headwise.roles.halves import Half, halves_of
 from headwise.roles.head_sets import (
     MOST,
     AlignmentBatch,
@@ -45,7 +45,7 @@ from headwise.roles.head_sets import (
     Counts,
     choose_heads,
 )
-from headwise.roles.observation import Half, RoleOptions, Subject, half_of, pair_batches
+from headwise.roles.observation import RoleOptions, Subject, halves_of_pairs, pair_batches
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import REACH, same_way
 
@@ -150,8 +150,9 @@ def align(
         recordings = fitting_recordings(model.hf, model.tokenizer, list(text), coverage)
         encode(model.hf, recordings, part(progress, 0, ENCODING))
         progress = part(progress, ENCODING, 1)
-        batches = speech_batches(model.hf, recordings)
-        halves = [recording_half(recording) for recording in recordings]
+        # By the names of files: the same wherever their folder is.
+        halves = halves_of([recording.utterance.audio.name for recording in recordings])
+        batches = speech_batches(model.hf, recordings, halves)
     else:
         if isinstance(text, LinkedText):
             links = text
@@ -206,11 +207,11 @@ def pair_batches_of(
     sources = subject.coverage.setdefault("source", Coverage())
     targets = subject.coverage.setdefault("target", Coverage())
     pairs, reference = linked_pairs(text, gold, subject.tokenizer, subject.limit, sources, targets)
-    halves = [half_of(pair[0].sentence) for pair in pairs]
+    halves = halves_of_pairs(pairs)
 
     def batches(half: Half) -> Iterator[AlignmentBatch]:
         of_half = [pair for pair, its_half in zip(pairs, halves, strict=True) if its_half == half]
-        for batch in pair_batches(subject, of_half):
+        for batch in pair_batches(subject, of_half, [half] * len(of_half)):
             target, source = batch.sides["cross"]
             yield pair_batch(batch.inputs, target, source, reference)
 
@@ -375,20 +376,17 @@ def encoder_states(model: Any, utterance: Utterance) -> Tensor:
     return states
 
 
-def speech_batches(model: Any, recordings: Sequence[SpeechRecording]) -> AlignmentBatches:
-    """Batches of one recording each."""
+def speech_batches(
+    model: Any, recordings: Sequence[SpeechRecording], halves: Sequence[Half]
+) -> AlignmentBatches:
+    """Batches of one recording each. halves: that of every recording."""
 
     def batches(half: Half) -> Iterator[AlignmentBatch]:
-        for recording in recordings:
-            if recording_half(recording) == half:
+        for recording, its_half in zip(recordings, halves, strict=True):
+            if its_half == half:
                 yield recording_batch(model, recording)
 
     return batches
-
-
-def recording_half(recording: SpeechRecording) -> Half:
-    """The half of a recording, by the name of its file: the same wherever its folder is."""
-    return half_of(Annotated.plain("", recording.utterance.audio.name))
 
 
 def prompt_of(model: Any, tokenizer: Any, utterance: Utterance) -> list[int]:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -19,13 +18,24 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headwise.attention import capture, discover, evaluating, start_token
+from headwise.attention import capture, start_token
 from headwise.data.text import ParallelText
+from headwise.forecast import (
+    OPERATIONS,
+    Amount,
+    best,
+    drawn,
+    forward_seconds,
+    output_share,
+)
 from headwise.heads import HeadMap, Kind
-from headwise.importance.interactions import MOST, SCREEN, SENTENCES
-from headwise.importance.measures import Cost, measure, passes
-from headwise.loading import load
+from headwise.importance.faithfulness import work_of_judge
+from headwise.importance.interactions import work_of_pairs
+from headwise.importance.untrained import work_of_controls
+from headwise.importance.work import Work
+from headwise.model import Model
 from headwise.options import Architecture, Search, Training
+from headwise.progress import about
 from headwise.pruning.gate_training import freeze
 from headwise.tasks import AnyText
 from headwise.training.dropout import fast_dropout
@@ -43,52 +53,48 @@ PADDING = 1.1  # positions of a batch per position that holds a piece
 LOADING = 4.0  # seconds before a training begins: libraries, weights
 ENCODING = 1e-4  # seconds a pair takes to become pieces
 BOOTSTRAP = 2.0  # seconds of scoring a translation with its intervals
-BACKWARD = 2.5  # passes forward that one forward and backward takes as long as, in float32
-UPDATE = 4096  # positions of a batch, as an update of a measure reads it
 SAMPLE = 1000  # pairs whose lengths are looked at
-OPERATIONS = 3e10  # of one measured pass, at most, where a model is not too large for it
 CTRANSLATE2 = 0.4  # of the time of `generate` (benchmarks/engines.py)
 STEPS = 8  # pieces written to measure decoding
 SHORTEST = 256  # positions of a measured batch, at least
 
 
 @dataclass(frozen=True)
-class Amount:
-    """How much text there is. length: positions a pair takes in a batch, on average."""
+class TrainingRates:
+    """What a training takes, in seconds.
 
-    pairs: int
-    length: float
-
-    @property
-    def positions(self) -> float:
-        return self.pairs * self.length
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What this machine takes for one model, in seconds.
-
-    Of a position of a batch: update (forward and backward), encoder_update (with a frozen decoder), forward (float32,
-    as heads are scored). step: the optimiser's part of an update. piece: one for every sentence of a decoded batch.
+    Of a position of a batch: update (forward and backward), encoder_update (with a frozen decoder). step: the
+    optimiser's part of an update.
     """
 
     update: float
     encoder_update: float
-    forward: float
     step: float
-    piece: float
+
+
+def unmeasured(forward: float) -> TrainingRates:
+    """About what a training takes by the seconds of a forward: two more forwards backwards."""
+    return TrainingRates(update=3 * forward, encoder_update=3 * forward, step=0.0)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds for the steps of a study: rates, recipes, and the sizes of its texts. heads: those of the full model."""
+    """Seconds for the steps of a study.
 
-    rates: Rates
+    forward: of a position of a batch, in evaluation mode, as heads are scored. recipe, search: the plan's. train, dev:
+    the sizes of its texts. heads: those of the full model. output: the share of a forward that the output layer takes.
+    rates: of training, where they were measured. piece: of one more piece of every sentence of a decoded batch.
+    """
+
+    forward: float
     recipe: Training
     search: Search
     train: Amount
     dev: Amount
     heads: HeadMap
+    output: float = 0.0
+    rates: TrainingRates | None = None
+    piece: float = 0.0
 
     def training(self, epochs: int | None = None, kinds: Iterable[Kind] = ()) -> float:
         """A training, or a pruning run with gates on `kinds`: updates, and after every epoch the dev loss."""
@@ -97,109 +103,101 @@ class Estimate:
         updates = math.ceil(self.train.positions / positions)
         # With heads of the encoder alone the decoder is frozen, and gradients stop before it.
         decoder_frozen = set(kinds) == {"encoder-self"}
-        position = self.rates.encoder_update if decoder_frozen else self.rates.update
-        epoch = updates * (
-            position * recipe.batch_tokens * recipe.accumulate + self.rates.step
-        ) + self.reading(self.dev)
-        return LOADING + ENCODING * self.train.pairs + (epochs or recipe.epochs) * epoch
+        rates = self.rates or unmeasured(self.forward)
+        position = rates.encoder_update if decoder_frozen else rates.update
+        epoch = updates * (position * positions + rates.step) + self.reading(self.dev)
+        return LOADING + ENCODING * self.train.examples + (epochs or recipe.epochs) * epoch
 
     def reading(self, text: Amount) -> float:
         """One pass forward over a text, such as for its loss."""
-        return text.positions * self.rates.forward
+        return text.positions * self.forward
 
     def translating(self, text: Amount) -> float:
         """A text by beam search; a batch ends with its last hypothesis, which is longer than the mean."""
         pieces = 1.5 * text.length + 5
         share = CTRANSLATE2 if self.search.engine == "ct2" else 1.0
-        return math.ceil(text.pairs / self.search.batch) * pieces * self.rates.piece * share
+        return math.ceil(text.examples / self.search.batch) * pieces * self.piece * share
 
     def evaluating(self, text: Amount) -> float:
         """A text translated and scored, and its loss."""
         return self.translating(text) + self.reading(text) + BOOTSTRAP
 
+    @property
+    def work(self) -> Work:
+        """What measures read of the dev text."""
+        work = Work(self.heads, self.dev, self.output)
+        if self.piece:
+            translation = replace(self, search=Search()).translating(self.dev)
+            work = replace(work, translation=translation / self.reading(self.dev))
+        return work
+
     def scoring(self, measures: Iterable[str]) -> float:
         """Scores of every head on the dev text, by full names of measures."""
-        forward = self.reading(self.dev)
-        seconds: dict[Cost, float] = {
-            "forwards": forward,
-            "forwards per head": self.heads.total * forward,
-            "forwards per layer": len(self.heads.sites) * forward,
-            "forwards per token": self.dev.length * forward,
-            "updates": UPDATE * BACKWARD * self.rates.forward,
-        }
-        total = 0.0
-        for names in passes(measures).values():
-            cost = measure[names[0]].cost
-            for unit, count in cost.items():
-                if unit == "translations per head":
-                    whole = replace(self, search=Search()).translating(self.dev)
-                    total += count * (self.heads.total + 1) * whole
-                else:
-                    total += count * seconds[unit]
-        return total
+        return self.work.of_measures(measures) * self.reading(self.dev)
+
+    def controls(self, measures: Iterable[str], count: int) -> float:
+        """The same of so many untrained controls, on part of the text."""
+        return work_of_controls(self.work, measures, count) * self.reading(self.dev)
 
     def pairing(self, pairs: int) -> float:
-        """Pairs of heads switched off together: all on a few sentences, the strongest on more."""
-        heads = min(MOST, self.heads.total)
-        screened = SCREEN * heads * (heads - 1) / 2
-        measured = min(SENTENCES, self.dev.pairs) * 3 * pairs  # both alone, and together
-        return 0.5 * (screened + measured) * self.dev.length * self.rates.forward
+        """Pairs of heads switched off together."""
+        return work_of_pairs(self.work, pairs) * self.reading(self.dev)
 
     def judging(self, measures: Iterable[str], orders: int) -> float:
-        """Curves of removal in tenths, on half of the dev text, for every measure and so many random orders."""
-        names = list(measures)
-        rescored = [name for name in names if measure[name].rescored]
-        again = self.scoring(rescored)
-        curves = len(names) + orders + len(rescored)
-        return 10 * (curves * self.reading(self.dev) + again) / 2
+        """The comparison of measures with exact ablation."""
+        return work_of_judge(self.work, measures, orders) * self.reading(self.dev)
 
 
 def estimate(
-    shape: Architecture | str,
+    shape: Architecture | Model,
     recipe: Training,
     search: Search,
     train: AnyText,
     dev: AnyText,
     device: str = "cpu",
+    *,
+    trains: bool = True,
 ) -> Estimate:
-    """What a study will take with these texts, and a model of this shape or at this place; takes a few seconds itself.
+    """What a study will take with these texts, and a model of this shape or this one; takes a few seconds itself.
 
-    No piece is known before a tokenizer is learned, so one is learned from a small part of the training text. Raises
-    HeadwiseError for texts of another sort than the model needs.
+    No piece is known before a tokenizer is learned, so one is learned from a small part of the training text. trains:
+    whether the study trains anything. Raises HeadwiseError for texts of another sort than the model needs.
     """
     if isinstance(shape, Architecture):
         assert isinstance(train, ParallelText)
         hf = blank(shape).to(device)
-        pieces = sampled_subwords(train, shape)
+        model = Model(hf, sampled_subwords(train, shape), "a model with random weights")
         longest = shape.max_length
-        heads = shape.head_map
-        generates = True
     else:
-        given = load(shape, device)
-        given.task.check(train)
-        given.task.check(dev)
-        hf = given.hf
-        pieces = given.tokenizer
-        longest = given.task.longest
-        heads = given.heads
-        generates = given.task.generates
+        model = shape
+        model.task.check(train)
+        model.task.check(dev)
+        longest = model.task.longest
 
-    train_size = text_amount(train, pieces, longest)
-    dev_size = text_amount(dev, pieces, longest)
+    train_size = text_amount(train, model.tokenizer, longest)
+    dev_size = text_amount(dev, model.tokenizer, longest)
+    forward, _ = forward_seconds(model, dev)
+    found = Estimate(
+        forward, recipe, search, train_size, dev_size, model.heads, output_share(model)
+    )
     length = max(2, round(train_size.length))
-    room = math.inf if hf.device.type == "cuda" else OPERATIONS
-    parameters = sum(parameter.numel() for parameter in hf.parameters())
-    positions = int(min(recipe.batch_tokens, max(SHORTEST, room / (6 * parameters))))
-    rows = max(1, positions // length)
-    if generates:
-        rates = measured(hf, recipe, random_batch(hf, rows, length))
-        most = int(max(16, room / (2 * parameters * search.beam * STEPS)))
-        rates = replace(rates, piece=decoding(hf, search, length, most))
-    else:
-        (batch, *_) = given.task.batches(train.head(rows)).whole()
-        batch.pop("rows")
-        rates = measured(hf, recipe, {name: each.to(hf.device) for name, each in batch.items()})
-    return Estimate(rates, recipe, search, train_size, dev_size, heads)
+    room = math.inf if model.hf.device.type == "cuda" else OPERATIONS
+    if trains:
+        most = min(recipe.batch_tokens, max(SHORTEST, room / (6 * model.parameters)))
+        batch = training_batch(model, train, max(1, int(most) // length), length)
+        found = replace(found, rates=measured(model, recipe, batch))
+    if model.task.generates:
+        most = max(16, room / (2 * model.parameters * search.beam * STEPS))
+        found = replace(found, piece=decoding(model.hf, search, length, int(most)))
+    return found
+
+
+def training_batch(model: Model, train: AnyText, rows: int, length: int) -> dict[str, Tensor]:
+    """A batch of so many rows, as training gets it: for a translation model of random pieces."""
+    if model.task.generates:
+        return random_batch(model.hf, rows, length)
+    (batch, *_) = model.task.batches(train.head(rows)).whole()
+    return {name: each.to(model.hf.device) for name, each in batch.items() if name != "rows"}
 
 
 def sampled_subwords(text: ParallelText, shape: Architecture) -> PreTrainedTokenizerBase:
@@ -208,15 +206,9 @@ def sampled_subwords(text: ParallelText, shape: Architecture) -> PreTrainedToken
     return learn_subwords([*sides["source"], *sides["target"]], shape.vocabulary)
 
 
-def drawn(total: int, count: int, start: int = 0) -> list[int]:
-    """Places evenly over a text."""
-    step = max(1, total // count)
-    return list(range(min(start, total - 1), total, step))[:count]
-
-
 def text_amount(text: AnyText, pieces: PreTrainedTokenizerBase, most: int) -> Amount:
-    """The size of a text: all its examples, and their mean length over a sample, of pairs that of the longer side; too
-    long ones left out."""
+    """The size of a text: all its examples, and their lengths in a sample, of pairs that of the longer side; too long
+    ones left out."""
     rows = text.dataset[drawn(len(text), SAMPLE)]
     if isinstance(text, ParallelText):
         sources = pieces(rows["source"])["input_ids"]
@@ -225,10 +217,8 @@ def text_amount(text: AnyText, pieces: PreTrainedTokenizerBase, most: int) -> Am
     else:
         lengths = lengths_of(pieces(rows["text"])["input_ids"])
     kept = lengths[lengths <= most]
-    return Amount(
-        round(len(text) * len(kept) / len(lengths)),
-        PADDING * float(kept.mean()) if len(kept) else 1.0,
-    )
+    examples = round(len(text) * len(kept) / len(lengths))
+    return replace(Amount.of(kept, PADDING), examples=examples)
 
 
 def lengths_of(sentences: Iterable[Sequence[int]]) -> np.ndarray:
@@ -249,24 +239,23 @@ def blank(shape: Architecture) -> PreTrainedModel:
     return build_model(shape, cast(PreTrainedTokenizerBase, Pieces()), seed=0)
 
 
-def measured(hf: PreTrainedModel, recipe: Training, batch: Mapping[str, Tensor]) -> Rates:
-    """The rates of a model on a batch, as training gets it; that of decoding is none."""
+def measured(model: Model, recipe: Training, batch: Mapping[str, Tensor]) -> TrainingRates:
+    """The rates of a model on a batch, as training gets it. The model stays as it is."""
+    hf = model.hf
     device = hf.device.type
     positions = batch["input_ids"].numel()
-    discovery = discover(hf)
-    explicit = device == "cpu"
     mixed = torch.autocast(device, torch.bfloat16, enabled=bfloat16(recipe.dtype, device))
-    optimizer = torch.optim.AdamW(hf.parameters(), lr=0.0, fused=True)
+    optimizer = torch.optim.AdamW(hf.parameters(), lr=0.0, weight_decay=0.0, fused=True)
+    trained = [weight for weight in hf.parameters() if weight.requires_grad]
 
     def backward() -> None:
         (hf(**batch, smoothing=recipe.label_smoothing) / positions).backward()
 
-    def forward() -> None:
-        with evaluating(hf), torch.no_grad():
-            hf(**batch, smoothing=0.0)
-
-    with capture(hf, discovery, explicit=explicit), loss_forward(hf), fast_dropout(hf):
-        reading = best(forward, device)
+    with (
+        capture(hf, model.discovery, explicit=device == "cpu"),
+        loss_forward(hf),
+        fast_dropout(hf),
+    ):
         hf.train()
         with mixed:
             update = best(backward, device)
@@ -275,7 +264,10 @@ def measured(hf: PreTrainedModel, recipe: Training, batch: Mapping[str, Tensor])
             freeze(hf, ("encoder-self",))
             encoder = best(backward, device)
     hf.eval()
-    return Rates(update / positions, encoder / positions, reading / positions, step, 0.0)
+    for weight in trained:
+        weight.requires_grad_(True)
+        weight.grad = None
+    return TrainingRates(update / positions, encoder / positions, step)
 
 
 def decoding(hf: PreTrainedModel, search: Search, length: int, most: float) -> float:
@@ -313,24 +305,6 @@ def random_batch(hf: PreTrainedModel, rows: int, length: int) -> dict[str, Tenso
         "decoder_input_ids": start,
         "labels": labels,
     }
-
-
-def best(run: Callable[[], object], device: str, most: int = 3, budget: float = 0.7) -> float:
-    """Seconds of a run: the fastest of a few after a first one, so that a busy machine disturbs less."""
-    times: list[float] = []
-    run()
-    while not times or (len(times) < most and sum(times) < budget):
-        wait_for(device)
-        start = perf_counter()
-        run()
-        wait_for(device)
-        times.append(perf_counter() - start)
-    return min(times)
-
-
-def wait_for(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 class TimeLeft:
@@ -420,14 +394,6 @@ def plan_lines(builds: Sequence[Build]) -> list[str]:
     lines.append(f"{count}, {rest}one after another: about {about(total)}")
     lines.append(f"the longest path: about {about(path_total)} ({' → '.join(path)})")
     return lines
-
-
-def about(seconds: float) -> str:
-    """A rough duration: `40 s`, `12 min`, `1 h 10 min`."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    whole = round(seconds / 60)
-    return f"{whole} min" if whole < 60 else f"{whole // 60} h {whole % 60} min"
 
 
 def cost_in_words(seconds: float) -> str:

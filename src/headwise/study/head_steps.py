@@ -28,7 +28,7 @@ from headwise.importance.passes import (
 from headwise.importance.processes import failing_together
 from headwise.importance.scores import collect_scores, relevance_line, relevance_table
 from headwise.importance.sums import SCALES, SentenceSums
-from headwise.importance.untrained import SENTENCES, score_untrained
+from headwise.importance.untrained import score_untrained
 from headwise.model import Model
 from headwise.roles.role import UNTRAINED, fingerprints
 from headwise.roles.role_tests import (
@@ -37,9 +37,9 @@ from headwise.roles.role_tests import (
     counted,
     find_roles,
     roles,
-    sentences_read,
     signature,
     token_counts,
+    words_read,
 )
 from headwise.study.estimate import Estimate
 from headwise.study.model_steps import FULL_MODEL, full_model, model_of, prune_step
@@ -161,9 +161,7 @@ class ScoreUntrained(
         return {"untrained_models": count}
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        names = [name for name in run.scoring.measures if not facts(name).expensive]
-        share = min(1.0, SENTENCES / max(1, estimate.dev.pairs))
-        return run.scoring.untrained * share * estimate.scoring(names)
+        return estimate.controls(run.scoring.measures, run.scoring.untrained)
 
 
 @dataclass(frozen=True)
@@ -351,7 +349,7 @@ def tested_again(run: Run, model: Model, mask: HeadMask) -> Roles:
     treebank, confirm = run.treebanks
     counts = token_counts(full_model(run), run.text("train"))
     texts = RoleTexts.of(model, treebank, confirm, tested_pairs(run), counts)
-    total = sentences_read(treebank, confirm, texts.pairs, untrained=0)
+    total = words_read(model, texts, run.plan.seed)
     found = find_roles(model, texts, run.plan.seed, counted(total, run.progress))
     made = signature(model, treebank, confirm, run.plan.seed) | {"heads": mask.heads.to_json()}
     return replace(

@@ -12,7 +12,7 @@ from typing import Any
 from headwise.errors import HeadwiseError
 from headwise.files import below, digest
 from headwise.heads import Head, HeadMask, write_text
-from headwise.importance.ablation import mean_outputs
+from headwise.importance.mean_outputs import mean_outputs
 from headwise.loading import load
 from headwise.model import Model
 from headwise.options import WITHOUT_TEXT, Architecture

@@ -227,6 +227,11 @@ class Sweep(Pruning, FineTuning):
         return values
 
     @property
+    def trains(self) -> bool:
+        """Whether its models are trained."""
+        return True
+
+    @property
     def training_options(self) -> dict[str, Any]:
         """What goes into a fine-tuned model besides the variant itself."""
         return self.model_dump(include={*Gates.model_fields} - {"keep", "penalty"})
@@ -329,6 +334,10 @@ class GreedySweep(Sweep, Greedy):
     )
     orders: int = option(3, "random orders", ge=1)
     tune: bool = option(False, "train every model on, as with gates")
+
+    @property
+    def trains(self) -> bool:
+        return self.tune
 
     @field_validator("score")
     @classmethod

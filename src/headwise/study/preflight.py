@@ -6,14 +6,12 @@ Rough on purpose: pieces are counted on a sample of the text, so updates may be 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator
-from functools import cache, partial
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from headwise.data.text import ParallelText
 from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.errors import HeadwiseError
-from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Architecture, Training, too_few
 from headwise.roles.alignment import need_eflomal
@@ -29,10 +27,15 @@ MB = 1e6
 
 
 def preflight(
-    plan: Plan, runs: Collection[Run], builds: Collection[Build], device: str
+    plan: Plan,
+    runs: Collection[Run],
+    builds: Collection[Build],
+    device: str,
+    load_given: Callable[[], Model],
 ) -> list[str]:
-    """Sentences to say before the builds begin. Raises HeadwiseError for what would fail, or be worth nothing."""
-    given = cache(partial(load, plan.model, device)) if isinstance(plan.model, str) else None
+    """Sentences to say before the builds begin. load_given: loads the plan's model, once, where it names one. Raises
+    HeadwiseError for what would fail, or be worth nothing."""
+    given = load_given if isinstance(plan.model, str) else None
     for run in runs:
         refuse_task(run)
     refuse_roles(plan)

@@ -32,8 +32,7 @@ from rich.progress import TaskID
 
 from headwise.errors import HeadwiseError
 from headwise.files import below
-from headwise.progress import Progress
-from headwise.study.estimate import about
+from headwise.progress import Progress, about
 from headwise.study.executor import BuildResult, Work
 from headwise.study.records import label_of
 from headwise.study.step import Build

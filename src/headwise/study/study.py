@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -15,8 +15,10 @@ from headwise.data import embedded
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.files import below
-from headwise.progress import Progress
-from headwise.study.estimate import Estimate, TimeLeft, about, cost_in_words, estimate, plan_lines
+from headwise.loading import load
+from headwise.options import Architecture
+from headwise.progress import Progress, about
+from headwise.study.estimate import Estimate, TimeLeft, cost_in_words, estimate, plan_lines
 from headwise.study.evaluation_steps import Evaluate
 from headwise.study.executor import (
     Executor,
@@ -58,6 +60,7 @@ class Study:
                 own, below(out, name), progress, device, name, below(cache, name) if cache else None
             )
         self.estimates: dict[str, Estimate] = {}
+        self.given = lru_cache(partial(load, plan.model, device))  # for a look before any work
 
     def __call__(self, build: Build) -> None:
         """Make one build. Of several processes the main one alone makes what is not shared."""
@@ -152,13 +155,16 @@ def run_study(
         for folder in dict.fromkeys([".", *plan.runs]):
             stack.enter_context(locked_folder(below(out, folder), main))
         study = Study(plan, out, device, progress)
-        for line in preflight(plan, [*study.runs.values()], study.builds(stages), device):
+        for line in preflight(
+            plan, [*study.runs.values()], study.builds(stages), device, study.given
+        ):
             progress.say(f"  {line}")
         if main:
             claim(plan, out)
             write_corpora(study)
         PartialState().wait_for_everyone()
         study.estimates = estimates_if_useful(study, stages)
+        study.given.cache_clear()
         outcome = do_builds(study, stages, workers, threads, device)
         if main:
             finish(study, stages, outcome, report if only in (None, "score", "roles") else None)
@@ -212,8 +218,12 @@ def estimates_of(study: Study) -> dict[str, Estimate]:
         pair = run.plan.data.model_dump_json()
         if pair not in by_pair:
             plan = run.plan
-            train, dev = run.text("train"), run.text("dev")
-            by_pair[pair] = estimate(plan.model, run.training, plan.search, train, dev, run.device)
+            shape = plan.model if isinstance(plan.model, Architecture) else study.given()
+            trains = shape is plan.model or any(sweep.trains for sweep in plan.pruning)
+            texts = run.text("train"), run.text("dev")
+            by_pair[pair] = estimate(
+                shape, run.training, plan.search, *texts, run.device, trains=trains
+            )
         estimates[name] = by_pair[pair]
         run.expected_heads = by_pair[pair].heads
     return estimates
@@ -303,7 +313,7 @@ def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:
         study = Study(plan, Path(out), device, Progress(quiet=True), cache=Path(work))
         study.estimates = estimates_of(study)
         builds = study.builds()
-        lines = preflight(plan, [*study.runs.values()], builds, device)
+        lines = preflight(plan, [*study.runs.values()], builds, device, study.given)
     return [*plan_lines(builds), *left_by_stage(study, builds), *lines]
 
 

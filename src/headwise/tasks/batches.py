@@ -3,28 +3,85 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import PartialState
+from torch import Tensor
 
-from headwise.progress import Report, silent
+from headwise.progress import Report, silent, unreported
 from headwise.training.token_batches import IGNORED
 
 if TYPE_CHECKING:
     from headwise.tasks.task import Task
 
 
-class Batches:
+class Reported:
+    """Batches that say how much of a text was read, each time they are read.
+
+    progress: gets the share and a word on what was read. total: the weight of the whole text; `weight` is that of a
+    batch.
+    """
+
+    progress: Report
+    total: float
+    done = 0.0  # the share of the text before the present batch
+    size = 0.0  # the share of the present batch
+    read = 0  # sentences before the present batch
+
+    def whole(self) -> Iterator[dict[str, Any]]:
+        """All batches, in every process."""
+        raise NotImplementedError
+
+    def weight(self, batch: Mapping[str, Tensor]) -> float:
+        raise NotImplementedError
+
+    def words(self) -> str:
+        """What was read so far."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        state = PartialState()
+        self.done = 0.0
+        self.read = 0
+        for number, batch in enumerate(self.whole()):
+            self.size = self.weight(batch) / self.total
+            if number % state.num_processes == state.process_index:
+                yield batch
+            self.done = min(1.0, self.done + self.size)
+            self.read += int((batch["rows"] >= 0).sum())
+            self.progress(self.done, self.words())
+
+    def within(self, share: float) -> None:
+        """Report the share of the present batch that is done, where the work on a batch takes long."""
+        self.progress(min(1.0, self.done + share * self.size), self.words())
+
+
+def reporter(batches: object) -> Callable[[float], None]:
+    """What tells how much of the present batch is done; for batches that report nothing, it says nothing."""
+    return batches.within if isinstance(batches, Reported) else unreported
+
+
+def unreported_batches(batches: Any) -> Any:
+    """The same batches, which report nothing: for a short look at a text before it is read."""
+    if not isinstance(batches, Reported):
+        return batches
+    other = copy.copy(batches)
+    other.progress = silent
+    return other
+
+
+class Batches(Reported):
     """The batches of a text for a model, as often as wanted; of several processes, each gets every n-th batch.
 
-    data: the text as token ids. progress: gets the share of the sentences that were read; a measure that reads the text
-    twice starts twice. hide: whether a masked model gets its text with hidden tokens, to predict them.
+    data: the text as token ids. progress: gets the share of the text that was read; a measure that reads the text
+    twice starts twice. hide: whether a masked model gets its text with hidden tokens, to predict them. by_token:
+    whether the work on a sentence grows with the square of its length.
     """
 
     hide = True
+    by_token = False
 
     def __init__(self, task: Task, text: Any, data: Any, progress: Report = silent) -> None:
         self.task = task
@@ -33,10 +90,36 @@ class Batches:
         self.progress = progress
 
     @property
+    def total(self) -> float:  # type: ignore[override]
+        lengths = getattr(self.data, "longest", None)
+        if lengths is None:
+            return float(len(self.data))
+        return float((lengths.astype(float) ** (2 if self.by_token else 1)).sum())
+
+    def weight(self, batch: Mapping[str, Tensor]) -> float:
+        """The tokens of a batch, of pairs those of the longer side; the sentences where the tokens are not known."""
+        if not hasattr(self.data, "longest"):
+            return float((batch["rows"] >= 0).sum())
+        asked = (batch["labels"] != IGNORED).sum(1)
+        lengths = torch.maximum(batch["attention_mask"].sum(1), asked).double()
+        return float((lengths ** (2 if self.by_token else 1)).sum())
+
+    def words(self) -> str:
+        rest = f"; left out: {self.left_out}" if self.left_out else ""
+        return f"{self.read} of {len(self.data)} {self.data.noun}{rest}"
+
+    @property
     def provides(self) -> frozenset[str]:
         """What measures may ask for: what the task provides; of batches of a user's own, the loss alone."""
         own = self.text is self.data
-        return self.task.provides & {"loss"} if own else self.task.provides
+        return self.task.provides & {"loss"} if own else self.task.provides_of(self.text)
+
+    @property
+    def objective(self) -> str:
+        """What the heads are scored by, in words."""
+        if "counterparts" in self.provides:
+            return "logit of the answer − logit of the wrong answer"
+        return "log likelihood" if "loss" in self.provides else "none"
 
     @property
     def dropped(self) -> int:
@@ -49,22 +132,11 @@ class Batches:
         counts = {"blank": getattr(self.text, "blank", 0), **self.data.left_out}
         return ", ".join(f"{count} {reason}" for reason, count in counts.items() if count)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        state = PartialState()
-        done = 0
-        rest = f"; left out: {self.left_out}" if self.left_out else ""
-        for number, batch in enumerate(self.whole()):
-            if number % state.num_processes == state.process_index:
-                yield batch
-            done += int((batch["rows"] >= 0).sum())
-            self.progress(
-                done / len(self.data), f"{done} of {len(self.data)} {self.data.noun}{rest}"
-            )
-
-    def reporting(self, progress: Report) -> Batches:
+    def reporting(self, progress: Report, by_token: bool = False) -> Batches:
         """The same with another progress."""
         other = copy.copy(self)
         other.progress = progress
+        other.by_token = by_token
         return other
 
     def intact(self) -> Batches:
@@ -79,20 +151,27 @@ class Batches:
         return batches
 
 
-class Fold:
+class Fold(Reported):
     """Every other sentence, counted as per-sentence sums count them: the even ones (0) or the odd ones (1)."""
 
-    def __init__(self, batches: Batches, which: int) -> None:
+    def __init__(self, batches: Batches, which: int, progress: Report = silent) -> None:
         self.batches = batches
         self.which = which
+        self.progress = progress
+
+    @property
+    def total(self) -> float:  # type: ignore[override]
+        return self.batches.total / 2
+
+    def weight(self, batch: Mapping[str, Tensor]) -> float:
+        return self.batches.weight(batch)
+
+    def words(self) -> str:
+        return f"{self.read} sentences, every other one"
 
     def intact(self) -> Fold:
         """The same sentences without hidden tokens."""
-        return Fold(self.batches.intact(), self.which)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        state = PartialState()
-        return islice(self.whole(), state.process_index, None, state.num_processes)
+        return Fold(self.batches.intact(), self.which, self.progress)
 
     def whole(self) -> Iterator[dict[str, Any]]:
         """All batches, in every process."""

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from headwise.attention import start_token
 from headwise.data.text import ParallelText
 from headwise.heads import Kind
@@ -56,6 +58,11 @@ class EncodedPairs:
 
     def __len__(self) -> int:
         return len(self.pairs)
+
+    @property
+    def longest(self) -> np.ndarray:
+        """The tokens of the longer side of each pair."""
+        return self.pairs.longest
 
     @property
     def left_out(self) -> dict[str, int]:

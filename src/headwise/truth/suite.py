@@ -7,6 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,12 @@ from headwise.roles.observation import RoleOptions
 from headwise.roles.role import role, role_of
 from headwise.roles.role_tests import RoleTexts, find_roles, token_counts
 from headwise.statistics import clustered_proportion_interval, t_margin
-from headwise.truth import planted_causal, planted_templates, planted_translation
+from headwise.truth import (
+    planted_causal,
+    planted_palindromes,
+    planted_templates,
+    planted_translation,
+)
 from headwise.truth.planted_heads import DISTRACTOR, PlantedModel
 
 MODELS: Mapping[str, Callable[[int, Path], PlantedModel]] = {
@@ -58,10 +64,11 @@ SHOWN = (
 @dataclass
 class SuiteResult:
     """heads: a row for each head and score, columns SCORED; more of a value is more important. roles: a row for each
-    head and role that was found or is true of it, columns TESTED."""
+    head and role that was found or is true of it, columns TESTED. palindromes: `palindrome_scores` of each seed."""
 
     heads: pd.DataFrame
     roles: pd.DataFrame
+    palindromes: pd.DataFrame
 
 
 def run_suite(
@@ -84,7 +91,8 @@ def run_suite(
             table = score_planted(planted, names, seed, part(share, 0.0, 0.9))
             scores.append(table.assign(model=model, seed=seed))
             tests.append(tested(planted).assign(model=model, seed=seed))
-    return SuiteResult(pd.concat(scores)[list(SCORED)], pd.concat(tests)[list(TESTED)])
+    palindromes = pd.concat([planted_palindromes.palindrome_scores(seed) for seed in seeds])
+    return SuiteResult(pd.concat(scores)[list(SCORED)], pd.concat(tests)[list(TESTED)], palindromes)
 
 
 def score_planted(
@@ -278,6 +286,18 @@ def hits(roles: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["role", "statistic", "value", "low", "high", "n"])
 
 
+def palindrome_means(scores: pd.DataFrame) -> pd.DataFrame:
+    """What each ablation says of the heads of the model of palindromes, in nats an answer: head, measure, value, low,
+    high, seeds; means and 95 % t-intervals over seeds."""
+    rows = []
+    for (head, measure), group in scores.groupby(["head", "measure"], sort=False):
+        values = group["value"].to_numpy()
+        mean = float(values.mean())
+        margin = float(t_margin(values)) if len(values) > 1 else np.nan
+        rows.append((head, measure, mean, mean - margin, mean + margin, len(values)))
+    return pd.DataFrame(rows, columns=["head", "measure", "value", "low", "high", "seeds"])
+
+
 def markdown(table: pd.DataFrame) -> str:
     """A table of strings."""
     rows: list[list[str]] = [
@@ -289,8 +309,8 @@ def markdown(table: pd.DataFrame) -> str:
 
 
 def with_bounds(row: pd.Series) -> str:
-    bounds = f" [{row['low']:.2f}, {row['high']:.2f}]" if pd.notna(row["low"]) else ""
-    return f"{row['value']:.2f}{bounds}"
+    bounds = f" [{row['low']:z.2f}, {row['high']:z.2f}]" if pd.notna(row["low"]) else ""
+    return f"{row['value']:z.2f}{bounds}"
 
 
 def auroc_table(areas: pd.DataFrame) -> pd.DataFrame:
@@ -327,6 +347,16 @@ def role_table(hits: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
+def palindrome_table(means: pd.DataFrame) -> pd.DataFrame:
+    """By ablation, the worth of each head of the model of palindromes."""
+    shown = means.assign(text=means.apply(with_bounds, axis=1))
+    wide = shown.pivot_table(
+        index="measure", columns="head", values="text", aggfunc="first", sort=False
+    )
+    table: pd.DataFrame = wide[[*chain(*planted_palindromes.NAMES)]].reset_index()
+    return table.assign(measure="`" + table["measure"] + "`")
+
+
 def head_table(sides: pd.DataFrame) -> pd.DataFrame:
     """The planted heads of all models, with what is true of them."""
     heads = sides.drop_duplicates(["model", "planted"])
@@ -335,17 +365,20 @@ def head_table(sides: pd.DataFrame) -> pd.DataFrame:
     return models.reset_index()[["planted", "truth", "model"]]
 
 
-def page_tables(areas: pd.DataFrame, sides: pd.DataFrame, hits: pd.DataFrame) -> dict[str, str]:
+def page_tables(
+    areas: pd.DataFrame, sides: pd.DataFrame, hits: pd.DataFrame, palindromes: pd.DataFrame
+) -> dict[str, str]:
     """The tables by the name of their mark."""
     return {
         "heads": markdown(head_table(sides)),
         "scores": markdown(auroc_table(areas)),
         "traps": markdown(trap_table(sides)),
+        "palindromes": markdown(palindrome_table(palindromes)),
         "roles": markdown(role_table(hits)),
     }
 
 
-MARKS = ("heads", "scores", "traps", "roles")  # of `page_tables`
+MARKS = ("heads", "scores", "traps", "palindromes", "roles")  # of `page_tables`
 
 
 def check_page(page: Path) -> None:

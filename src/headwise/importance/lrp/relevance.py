@@ -7,7 +7,7 @@ every head's output. A head's score is its share of its layer's relevance, 1/hea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,6 +25,7 @@ from headwise.importance.measures import measure
 from headwise.importance.passes import Measurement
 from headwise.importance.processes import gather_values
 from headwise.importance.sums import SentenceSums, add_all, to_numpy
+from headwise.tasks.batches import reporter
 from headwise.tasks.objective import differentiable, on_device, predict
 from headwise.training.token_batches import IGNORED
 
@@ -53,7 +54,7 @@ class Relevance:
     short="lrp",
     usual="with a loss",
     needs=("text", "loss", "attention", "words", "weights"),
-    cost={"forwards per token": 2.0},
+    cost={"layers per token": 2.0},
 )
 @measure(
     "lrp.ding.pooled",
@@ -69,7 +70,7 @@ class Relevance:
     caption="the head's share of its layer's relevance, mean over predicted tokens",
     source="Voita et al. 2021, section 2, as released",
     needs=("text", "loss", "attention", "words", "weights"),
-    cost={"forwards per token": 14.0},
+    cost={"layers per token": 14.0},
 )
 @measure(
     "lrp.alpha-beta.pooled",
@@ -85,7 +86,7 @@ class Relevance:
     caption="the head's share of its layer's relevance, mean over predicted tokens",
     source="Voita et al. 2021, section 2, in matrix products",
     needs=("text", "loss", "attention", "words", "weights"),
-    cost={"forwards per token": 5.0},
+    cost={"layers per token": 5.0},
 )
 @measure(
     "lrp.alpha-beta-fast.pooled",
@@ -101,7 +102,7 @@ class Relevance:
     caption="the head's share of its layer's relevance, mean over predicted tokens",
     source="Achtibat et al. 2024, section 3",
     needs=("text", "loss", "attention", "words", "weights"),
-    cost={"forwards per token": 2.0},
+    cost={"layers per token": 2.0},
 )
 @measure(
     "lrp.attnlrp.pooled",
@@ -117,7 +118,7 @@ class Relevance:
     caption="the head's share of its layer's relevance, mean over predicted tokens",
     source="Ali et al. 2022, section 4",
     needs=("text", "loss", "attention", "words", "weights"),
-    cost={"forwards per token": 2.0},
+    cost={"layers per token": 2.0},
 )
 @measure(
     "lrp.cp.pooled",
@@ -167,11 +168,12 @@ def relevance(
         names[reading]: SentenceSums(discovery.heads) for reading in (rule.signed, not rule.signed)
     }
     balance: dict[str, float] = defaultdict(float)
+    report = reporter(batches)
     with differentiable(model):
         for batch in batches:
             tensors = on_device(model, batch)
             for what, total in score_batch(
-                model, discovery, tensors, rule, mode, target, names, collected
+                model, discovery, tensors, rule, mode, target, names, collected, report
             ).items():
                 balance[what] += total
     whole: dict[str, float] = defaultdict(float)
@@ -202,8 +204,9 @@ def score_batch(
     target: Target,
     names: Mapping[bool, str],
     collected: Mapping[str, SentenceSums],
+    report: Callable[[float], None],
 ) -> dict[str, float]:
-    """Score one batch: add to the sums, and return the balance of relevance."""
+    """Score one batch: add to the sums, and return the balance of relevance. report: gets the share that is done."""
     places, asked = predicted_positions(batch["labels"])
     if not places.shape[1]:
         return {"started": 0.0}
@@ -232,6 +235,7 @@ def score_batch(
             walk = Walk(tape, rule, {number: start}, arrive)
             flows += [(what, total.sum()) for what, total in walk.balance.items()]
             flows += [("started", asked[:, steps].sum().to(rows.dtype)), ("handed on", start.sum())]
+            report(min(1.0, steps.stop / places.shape[1]))
     balance: dict[str, float] = defaultdict(float)
     for (what, _), total in zip(flows, to_numpy([total for _, total in flows]), strict=True):
         balance[what] += float(total)

@@ -1,0 +1,110 @@
+"""The numbers of heads in a model's configuration. Where all layers have equally many, they are those that are left:
+then the model is an ordinary checkpoint, which transformers and engines load without headwise."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor, nn
+
+from headwise.attention.discover import Discovery, output_difference, probe
+from headwise.attention.offload import is_offloaded
+from headwise.attention.removal import key_value_heads
+from headwise.errors import HeadwiseError
+from headwise.heads import HeadMap, HeadMask
+
+
+def states_heads(config: Any, layout: HeadMask) -> bool:
+    """Whether a configuration itself says how many heads are left, so that the stock class has their shapes."""
+    if config.is_encoder_decoder or len(layout.heads.kinds) != 1:
+        return False
+    left = {len(layout.of(site)) for site in layout.heads.sites}
+    return left == {getattr(config.get_text_config(), "num_attention_heads", None)}
+
+
+def state_heads(model: nn.Module, discovery: Discovery, layout: HeadMask) -> None:
+    """Write the numbers of heads of a pruned model into its configuration, with the size of a head.
+
+    They are those that are left where all layers have equally many and the stock class with this configuration computes
+    the same as the model. Else they are those of the model that was pruned first: from these and the layout the shapes
+    follow. Families cannot say the first that take the width of the model divided by the number of heads as the size of
+    a head (BERT, GPT-2), or refuse a number that does not divide the width (Llama, Gemma 3).
+    """
+    config: Any = model.config
+    if config.is_encoder_decoder or len(layout.heads.kinds) != 1:
+        return
+    text: Any = config.get_text_config()
+    if not states_heads(config, layout):
+        write_counts(text, layout.heads)
+    if not equal_layers(discovery.heads) or discovery.heads == layout.heads:
+        return
+    expected = None if is_offloaded(model) else probe(model)
+    before = dict(vars(text))
+    write_counts(text, discovery.heads)
+    if getattr(text, "head_dim", None) is None:
+        text.head_dim = discovery.head_size
+    if not is_stock(model, expected):
+        vars(text).clear()
+        vars(text).update(before)
+
+
+def equal_layers(heads: HeadMap) -> bool:
+    """Whether all layers of a map of one kind have equally many heads, and some."""
+    (kind,) = heads.kinds
+    counts = {*zip(heads.query[kind], heads.key_value[kind], strict=True)}
+    return len(counts) == 1 and (0, 0) not in counts
+
+
+def write_counts(text: Any, heads: HeadMap) -> None:
+    """Write the numbers of heads of a map with equal layers into the configuration of a stack."""
+    if not equal_layers(heads):
+        return
+    (kind,) = heads.kinds
+    text.num_attention_heads = heads.query[kind][0]
+    if hasattr(text, "num_key_value_heads"):
+        text.num_key_value_heads = heads.key_value[kind][0]
+
+
+def is_stock(model: nn.Module, expected: Tensor | None) -> bool:
+    """Whether the class of a model, built by the configuration as it would be saved, has the model's shapes and gives the
+    expected output of `probe` with its weights. expected: None to compare shapes only."""
+    known: Any = model
+    try:
+        saved = type(known.config).from_dict(json.loads(known.config.to_json_string()))
+        with torch.device("meta"):
+            stock = type(known)(saved)
+    except (StrictDataclassError, ValueError, TypeError):  # a number that transformers refuses
+        return False
+    tensors = {**dict(known.named_buffers()), **known.state_dict()}
+    declared = {**dict(stock.named_buffers()), **stock.state_dict()}
+    if {name: tensor.shape for name, tensor in tensors.items()} != {
+        name: tensor.shape for name, tensor in declared.items()
+    }:
+        return False
+    if expected is None:
+        return True
+
+    stock.load_state_dict(known.state_dict(), assign=True)
+    for name, buffer in known.named_buffers():
+        owner, _, own_name = name.rpartition(".")
+        setattr(stock.get_submodule(owner), own_name, buffer)
+    stock.set_attn_implementation(known.config._attn_implementation)
+    try:
+        return output_difference(expected, probe(stock.eval())) is None
+    except HeadwiseError:
+        return False
+
+
+def note_origins(discovery: Discovery, layout: HeadMask) -> None:
+    """Note in the layers of a stock model that headwise has pruned, which key/value heads are copies of one: those of
+    query heads that shared it. Layers that headwise itself cuts have the note already."""
+    for site, module in discovery.modules.items():
+        groups = layout.heads.key_value[site.kind][site.layer]
+        shared = layout.heads.count(site) // groups
+        served_by = [head // shared for head in layout.of(site)]
+        origin, _ = key_value_heads(served_by, list(range(groups)))
+        if not hasattr(module, "key_value_origin"):
+            module.key_value_origin = origin  # type: ignore[assignment]

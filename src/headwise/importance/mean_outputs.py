@@ -1,0 +1,129 @@
+"""The mean output of every head over a text: over all query tokens, or position by position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from headwise.attention import AttentionCall, Discovery, capture
+from headwise.attention.output import run_layers
+from headwise.errors import HeadwiseError
+from headwise.heads import Site
+from headwise.importance.attention_statistics import sides_of_site
+from headwise.importance.gradient import refuse_unsound, sound, token_masks
+from headwise.importance.processes import failing_together, gather_values
+from headwise.importance.sums import to_numpy
+from headwise.tasks.objective import inputs_of, on_device
+
+Totals = dict[Site, Tensor]
+
+
+def mean_outputs(
+    model: nn.Module, discovery: Discovery, batches: Iterable[Mapping[str, Tensor]]
+) -> dict[Site, Tensor]:
+    """The mean output of every head over all query tokens of the text, from all processes: H D by site.
+
+    Raises HeadwiseError for batches that can be read only once, and for outputs that are not finite.
+    """
+    sums, counts = summed_outputs(model, discovery, batches, by_position=False)
+    return {site: sums[site][0] / max(1, int(counts[site])) for site in sums}
+
+
+def position_means(
+    model: nn.Module, discovery: Discovery, batches: Iterable[Mapping[str, Tensor]]
+) -> dict[Site, Tensor]:
+    """The mean output of every head at each position of a sentence, from all processes: N H D by site, for sentences of
+    at most N query tokens.
+
+    A position that only one sentence reaches has the mean over all query tokens of the text: its own would be that
+    sentence's output. Raises HeadwiseError as `mean_outputs`.
+    """
+    sums, counts = summed_outputs(model, discovery, batches, by_position=True)
+    means = {}
+    for site, total in sums.items():
+        count = counts[site]
+        of_all = total.sum(0) / count.sum().clamp_min(1)
+        of_position = total / count.clamp_min(1)[:, None, None]
+        means[site] = torch.where((count > 1)[:, None, None], of_position, of_all)
+    return means
+
+
+def positions(there: Tensor) -> Tensor:
+    """The number of each token in its sentence, from 0, wherever the padding is: B N. there B N: where a token is."""
+    return (there.cumsum(1) - 1).clamp_min(0)
+
+
+def summed_outputs(
+    model: nn.Module,
+    discovery: Discovery,
+    batches: Iterable[Mapping[str, Tensor]],
+    by_position: bool,
+) -> tuple[Totals, Totals]:
+    """Sums of the heads' outputs over the text, from all processes, N H D by site, and of how many tokens, N. N is the
+    longest sentence by position, else 1."""
+    if isinstance(batches, Iterator):
+        raise HeadwiseError(
+            "A mean output needs the text twice, but these batches can be read only once: give a list of batches."
+        )
+    sums: Totals = {}
+    counts: Totals = {}
+    # of this batch, by site: whether it is sound, a sum, a count
+    there: dict[str, Tensor] = {}
+    is_sound: Totals = {}
+    totals: Totals = {}
+    numbers: Totals = {}
+
+    def hook(call: AttentionCall) -> None:
+        queries = there[sides_of_site(call.site)[0]]
+        output = call.output * queries[..., None, None]
+        wide = torch.promote_types(output.dtype, torch.float32)
+        is_sound[call.site] = sound(call, there)
+        if by_position:
+            tokens_first = (~queries).long().argsort(dim=1, stable=True)
+            rows = torch.arange(len(queries), device=queries.device)[:, None]
+            totals[call.site] = output[rows, tokens_first].sum(0, dtype=wide)
+            numbers[call.site] = queries.gather(1, tokens_first).sum(0)
+        else:
+            totals[call.site] = output.sum((0, 1), dtype=wide)[None]
+            numbers[call.site] = queries.sum()[None]
+
+    with failing_together(), capture(model, discovery, hook=hook):
+        for batch in batches:
+            tensors = on_device(model, batch)
+            there.update(token_masks(tensors))
+            run_layers(model, inputs_of(tensors))
+            refuse_unsound(is_sound)
+            arrays = iter(to_numpy([*totals.values(), *numbers.values()]))
+            for site in totals:
+                add_rows(sums, site, torch.from_numpy(next(arrays)).double())
+            for site in numbers:
+                add_rows(counts, site, torch.from_numpy(next(arrays)))
+            is_sound.clear()
+            totals.clear()
+            numbers.clear()
+        shares = gather_values((sums, counts))
+
+    whole_sums: Totals = {}
+    whole_counts: Totals = {}
+    for some_sums, some_counts in shares:
+        for site, total in some_sums.items():
+            add_rows(whole_sums, site, total)
+            add_rows(whole_counts, site, some_counts[site])
+    ordered = [site for site in discovery.modules if site in whole_sums]
+    return {site: whole_sums[site] for site in ordered}, {
+        site: whole_counts[site] for site in ordered
+    }
+
+
+def add_rows(totals: Totals, site: Site, rows: Tensor) -> None:
+    """Add rows to the first ones of a site's total, which grows where it has fewer."""
+    if site not in totals:
+        totals[site] = rows.clone()
+        return
+    before = totals[site]
+    if len(before) < len(rows):
+        before, rows = rows.clone(), before
+        totals[site] = before
+    before[: len(rows)] += rows
