@@ -20,9 +20,9 @@ from headwise.heads import Head, HeadMask
 from headwise.progress import silent
 from headwise.roles import alignment_heads
 from headwise.roles.alignment import read_links
-from headwise.roles.alignment_heads import token_starts
+from headwise.roles.alignment_heads import ROUNDS, readings, reported, token_starts
 from headwise.roles.halves import halves_of
-from headwise.roles.head_sets import grow
+from headwise.roles.head_sets import AlignmentBatch, grow
 from headwise.roles.observation import RoleOptions, Subject
 from roles.aligning import FIRST, LATER, listener, pairs, spoken, starts_in_transformers, translator
 
@@ -40,6 +40,38 @@ def test_two_heads_that_know_half_of_the_words_are_chosen_together(tmp_path: Pat
     table = found.table.set_index(["layer", "head", "measure"])["value"]
     assert table[*FIRST, "alignment"] > 0.5 > table[0, 0, "alignment"]
     assert set(found.table["kind"]) == {"cross"} and len(found.table) == 8
+
+
+@pytest.mark.parametrize("rounds", [1, ROUNDS, ROUNDS + 3])
+def test_progress_ends_with_the_reading_whenever_the_set_stops_growing(rounds: int) -> None:
+    """Three sentences of the first half, two of the second."""
+    halves = [0, 1, 0, 1, 0]
+    seen: list[float] = []
+    batch = AlignmentBatch({}, None, None, torch.zeros(1, 1, 1), None)  # type: ignore[arg-type]
+    read = reported(
+        lambda half: [batch] * halves.count(half), halves, lambda share, what: seen.append(share)
+    )
+    for half in [0, 1, *[0] * rounds, 1]:
+        assert len([*read(half)]) == halves.count(half)
+    total = 3 * (1 + rounds) + 4
+    assert len(seen) == total
+    assert seen[-1] == 1
+    assert max(seen[:-1]) < 1
+    before = seen[: 5 + 3 * min(rounds, ROUNDS)]
+    assert before == pytest.approx([(n + 1) / readings(halves, ROUNDS) for n in range(len(before))])
+
+
+def test_a_dry_run_says_what_is_read_and_writes_nothing(tmp_path: Path) -> None:
+    translator().save(tmp_path / "model")
+    text, _ = pairs(tmp_path)
+    sides = ["--text", str(tmp_path / "source"), "--text", str(tmp_path / "target")]
+    words = ["align", str(tmp_path / "model"), *sides, "--out", str(tmp_path / "out"), "--dry-run"]
+    said = CliRunner().invoke(app, words).stdout
+    assert f"source+target: {len(text)} sentences, " in said
+    assert "left out: nothing" in said
+    assert f"a set is expected to grow {ROUNDS} times" in said
+    assert said.endswith("Nothing was written.\n")
+    assert not (tmp_path / "out").exists()
 
 
 def test_heads_of_one_layer(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from importlib.util import find_spec
 from itertools import islice
@@ -17,6 +16,7 @@ from headwise.errors import HeadwiseError
 
 MANY = 100  # sentences: fewer are translated before a bar says anything
 MOST = 500  # sentences to pick
+WIDE = 160  # letters of a line of a table in a file or a pipe
 
 
 def lab(
@@ -108,21 +108,17 @@ def standard_input() -> list[str]:
 
 def families(
     name: Annotated[
-        str, typer.Argument(help="part of a family's or a class's name; all without one")
+        str,
+        typer.Argument(
+            help="a model's folder or name, or part of a family's or a class's name; all without one"
+        ),
     ] = "",
 ) -> None:
-    """What headwise does with each family of models, and why not more.
-
-    A pipe gets CSV."""
+    """What headwise does with each family of models, and why not more."""
     from headwise.families import COLUMNS, SIGNS
     from headwise.families import family_rows as rows_of
 
     rows = rows_of(name)
-    if not sys.stdout.isatty():
-        table = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
-        return
     from rich.console import Console
     from rich.table import Table
 
@@ -130,12 +126,13 @@ def families(
     shown_table = Table(*shown, box=None, pad_edge=False)
     for row in rows:
         shown_table.add_row(*(SIGNS.get(row[column], row[column]) for column in shown))
-    console = Console(highlight=False, markup=False)
+    width = None if sys.stdout.isatty() else WIDE
+    console = Console(highlight=False, markup=False, width=width)
     console.print(shown_table)
     if name:
         for row in rows:
             for reason in filter(None, row["why"].split("; ")):
-                console.print(f"  {row['family']}: {reason}")
+                console.print(f"  {row['family']}: {reason}", soft_wrap=True)
     else:
         console.print("Why not: headwise families NAME")
 

@@ -102,10 +102,12 @@ def faithfulness(
         for name, sums in scores.items()
         if sums.heads.query == model.heads.query
     }
-    rescored = [name for name in values if entries[name].rescored]
-    rescored.sort(key=lambda name: -entries[name].cost["forwards"])  # the slowest first
     work = work_on(model, text)
-    weights = {name: STEPS * work.of_measures([entries[name].name]) for name in rescored}
+    reads = {
+        name: work.of_measures([entries[name].name]) for name in values if entries[name].rescored
+    }
+    rescored = sorted(reads, key=lambda name: -reads[name])  # the slowest first
+    weights = {name: STEPS * reads[name] for name in rescored}
     weights[""] = float((len(values) + orders + len(rescored)) * len(curve_steps(work.heads.total)))
     reports = parts(progress, weights)
     rescore: dict[str, Rescore] = {}

@@ -34,7 +34,7 @@ from headwise.heads import Kind
 from headwise.progress import Progress
 from headwise.pruning.target_count import settle_share
 from headwise.statistics import effective_units, over_seeds, resamples
-from headwise.study.evaluation_steps import Choose, MeasureSavings
+from headwise.study.evaluation_steps import Choose, CompareOrders, MeasureSavings
 from headwise.study.model_steps import FULL_MODEL, keeps_all, model_step
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep, TopKSweep
 from headwise.study.records import Result, Store
@@ -148,6 +148,9 @@ class Tables:
                 yield prefix + measure, value, low, high
             change = run.quality.change
             yield from difference_rows(evaluation["against"], compared, prefix, change)
+            orders = self.result(f"orders/{split}/{variant.name}").get("against", {})
+            by_ending = {ending: ending for ending in orders}
+            yield from difference_rows(orders, by_ending, prefix, change)
 
         savings = run.result(MeasureSavings(variant)) or {}
         for measure, value in savings.items():
@@ -260,11 +263,24 @@ class Tables:
             "replicate": ranking.replicate if ranking else None,
             "control": variant.control,
             "reference": variant.reference.name if variant.reference else None,
-            "tune": bool(greedy and greedy.tune),
+            "comparison": variant.comparison,
+            "train": getattr(sweep, "train", None),
             "compensate": bool(greedy and greedy.compensate),
             "settle": share_after_decision(sweep, variant),
-            "against": compared_variants(self.plan.pruning, variant),
+            "against": {**compared_variants(self.plan.pruning, variant), **self.orders(variant)},
+            "best_other": self.result(f"orders/dev/{variant.name}").get("best"),
         }
+
+    def orders(self, variant: Variant) -> dict[str, str]:
+        """The models of other orders that a model is compared with, by the endings of measures."""
+        step = self.steps.get(f"orders/dev/{variant.name}")
+        if not isinstance(step, CompareOrders):
+            return {}
+        names = {}
+        for other, _ in step.others:
+            assert other.ranking is not None
+            names[other.ranking.ending] = other.name
+        return names
 
 
 def share_after_decision(sweep: Sweep, variant: Variant) -> float | None:
