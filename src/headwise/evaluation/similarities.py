@@ -140,11 +140,12 @@ class Similarities:
         if not column and self.scores is None:
             return [(SIMILARITY.measure, value, None, None)]
         drawn = self.drawn(column, seed)
-        low, high = centred_interval(value, drawn, -100, 100)
+        units = len(np.unique(self.units))
+        low, high = centred_interval(value, drawn, units, -100, 100)
         rows: Rows = [(SIMILARITY.measure, value, low, high)]
         if column:
             drawn = drawn - self.drawn(0, seed)
-            low, high = centred_interval(self.gain(column), drawn, -200, 200)
+            low, high = centred_interval(self.gain(column), drawn, units, -200, 200)
             rows.append((SIMILARITY.change, self.gain(column), low, high))
         return rows
 
@@ -161,9 +162,9 @@ class Similarities:
             )
         value = self.agreement(column) - other.agreement(its_column)
         drawn = self.drawn(column, seed) - other.drawn(its_column, seed)
-        low, high = centred_interval(value, drawn, -200, 200)
         units = len(np.unique(self.units))
-        return value, low, high, paired_bootstrap_p(value, drawn, units)
+        low, high = centred_interval(value, drawn, units, -200, 200)
+        return value, low, high, float(paired_bootstrap_p(drawn, units))
 
 
 def embeddings(task: Task, text: Batches) -> tuple[np.ndarray, np.ndarray]:
