@@ -53,7 +53,7 @@ class Relevance:
     caption="the head's share of its layer's relevance, mean over predicted tokens",
     source="Ding et al. 2017, as in Voita et al. 2019, appendix A",
     short="lrp",
-    usual="with a loss",
+    usual="with translations",
     needs=("text", "loss", "attention", "words", "weights"),
     cost={"layers per token": 2.0},
     version=2,
