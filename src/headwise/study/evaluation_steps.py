@@ -12,7 +12,13 @@ from typing import Any
 
 from headwise.data.lines import read_lines
 from headwise.decoding.translator import speeds, translate
-from headwise.evaluation.answers import Answers, Losses, LossesOfOne, Translations
+from headwise.evaluation.answers import (
+    Answers,
+    AnswersOfOne,
+    Translations,
+    measure,
+    read_measured,
+)
 from headwise.files import below
 from headwise.heads import HeadMask, write_text
 from headwise.model import Model
@@ -119,13 +125,13 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
 
         own = any(prune_step(variant).has_weights(run) for variant in self.variants)
         text = full_model(run).task.quality_batches(run.text(self.split), run.progress)
-        losses = Losses.measure(text, masks, cut if own else None)
-        losses.save(below(work / STAGING, f"{self.name}.npz"))
+        measured = measure(text, masks, cut if own else None)
+        measured.save(below(work / STAGING, f"{self.name}.npz"))
         return {}
 
-    def read(self, run: Run, variant: Variant) -> LossesOfOne:
-        losses = Losses.read(below(run.folder, f"{self.name}.npz"))
-        return LossesOfOne(losses, (FULL, *self.variants).index(variant))
+    def read(self, run: Run, variant: Variant) -> AnswersOfOne:
+        measured = read_measured(below(run.folder, f"{self.name}.npz"))
+        return AnswersOfOne(measured, (FULL, *self.variants).index(variant))
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return (1 + len(self.variants)) * estimate.reading(estimate.dev)
@@ -166,6 +172,46 @@ class Evaluate(Step, stage="evaluate", name_format="evaluate/{0.split}/{0.varian
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return BOOTSTRAP if run.generates else 0.0
+
+
+@dataclass(frozen=True)
+class CompareOrders(Step, stage="evaluate", name_format="orders/{0.split}/{0.variant.name}"):
+    """A model of greedy removal, compared with those that other orders leave with as many heads.
+
+    others: those models, with the steps that have their answers. The result: `against`: (value, low, high, p), the
+    paired difference to each, by the ending of its order; `best`: the other measure whose model is best on this text.
+    """
+
+    split: Split
+    variant: Variant
+    answer: Answer
+    others: tuple[tuple[Variant, Answer], ...]
+
+    @property
+    def after_everything_else(self) -> bool:
+        return self.split == "test"
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [self.answer, *(answer for _, answer in self.others)]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {"seed": run.plan.seed}
+
+    def make(self, run: Run, work: Path) -> Result:
+        seed = run.plan.seed
+        own = self.answer.read(run, self.variant)
+        against = {}
+        worth = {}
+        for other, answer in self.others:
+            assert other.ranking is not None
+            answers = answer.read(run, other)
+            against[other.ranking.ending] = own.difference(answers, seed)
+            if other.ranking.score != "random":
+                worth[other.ranking.ending] = run.quality.worth(answers.rows(seed))
+        return {"against": against, "best": max(worth, key=worth.__getitem__, default=None)}
+
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
+        return BOOTSTRAP * len(self.others) if run.generates else 0.0
 
 
 @dataclass(frozen=True)
