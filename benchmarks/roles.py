@@ -25,7 +25,8 @@ from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
 from headwise.data.treebank import Treebank
 from headwise.options import Architecture
-from headwise.roles.observation import Subject, half_of, on_treebank, run_model, treebank_batches
+from headwise.roles.halves import in_half
+from headwise.roles.observation import Subject, on_treebank, run_model, treebank_batches
 from headwise.roles.rare import count_tokens
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.translation_model import build_model
@@ -51,7 +52,7 @@ def main() -> None:
 
     def pass_over(treebank: Iterable[Annotated]) -> None:
         on_treebank(
-            Subject(model, tokenizer, discovery), treebank, None, counts, lambda sentences: None
+            Subject(model, tokenizer, discovery), treebank, None, counts, lambda words: None
         )
 
     with tempfile.TemporaryDirectory() as folder:
@@ -71,7 +72,7 @@ def main() -> None:
             return
         treebank = written(folder, options.sentences)
         subject = Subject(model, tokenizer, discovery)
-        batches = list(treebank_batches(subject, treebank, half_of, Coverage()))
+        batches = list(treebank_batches(subject, in_half(0, treebank), Coverage()))
 
         def plain() -> None:
             model.set_attn_implementation("eager")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -37,12 +38,39 @@ def test_the_table_says_what_a_fresh_run_gives(family: str) -> None:
             assert fresh[column] == row[column], column
 
 
-def test_the_command_prints_the_families_that_match() -> None:
-    shown = CliRunner().invoke(app, ["families", "qwen3"])
+@pytest.mark.parametrize(
+    ("name", "families"),
+    [
+        ("qwen3", {"qwen3", "qwen3_moe", "qwen3_next"}),
+        ("gemma-3", {"gemma3_text"}),
+        ("google/gemma-3-270m", {"gemma3_text"}),
+        ("Gemma3ForCausalLM", {"gemma3_text"}),
+        ("Qwen/Qwen2.5-0.5B", {"qwen2"}),
+        ("FacebookAI/xlm-roberta-base", {"xlm-roberta"}),
+        ("facebook/m2m100_418M", {"m2m_100"}),
+    ],
+)
+def test_the_command_prints_a_table_of_the_families_that_match(
+    name: str, families: set[str]
+) -> None:
+    shown = CliRunner().invoke(app, ["families", name])
     lines = shown.output.splitlines()
-    assert lines[0] == ",".join(COLUMNS)
-    assert all("qwen3" in line for line in lines[1:])
-    assert len(lines) > 1
+    assert lines[0].split() == [*COLUMNS[:-1]]
+    assert {line.split()[0] for line in lines[1 : len(families) + 1]} == families
+    assert "," not in lines[1] and "✓" in lines[1]
+    assert all(line.strip().partition(":")[0] in families for line in lines[len(families) + 1 :])
+
+
+def test_a_folder_names_its_family(tmp_path: Path) -> None:
+    """Also that of the text model inside one of images and text; the folder's own name does not matter."""
+    folder = tmp_path / "llama"
+    folder.mkdir()
+    config = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert [row["family"] for row in family_rows(str(folder))] == ["gemma3_text"]
+    (folder / "config.json").write_text(json.dumps({"model_type": "strange"}))
+    with pytest.raises(HeadwiseError, match=r"is called 'strange', which .*llama names: headwise"):
+        family_rows(str(folder))
 
 
 def test_an_unknown_family_is_said() -> None:

@@ -15,8 +15,14 @@ from headwise.evaluation.answers import Losses
 from headwise.heads import HeadMask
 from headwise.importance.measures import measure
 from headwise.roles.role import role
-from headwise.truth import suite
+from headwise.truth import published, suite
 from headwise.truth.planted_palindromes import palindrome_scores, plant_palindrome_model
+from headwise.truth.published import (
+    PUBLISHED,
+    PublishedHead,
+    PublishedModel,
+    compare_published,
+)
 from headwise.truth.residual_stream import ROUND, Stream, position_codes, shift
 from headwise.truth.suite import (
     MODELS,
@@ -184,3 +190,62 @@ def test_only_the_mean_by_position_knows_a_head_that_carries_positions() -> None
         ).all()
         others = table.loc["ablation.position-mean", ["mirror", "above", "below"]]
         assert (others > 0.2).all()
+
+
+def test_published_heads_are_compared_with_all_heads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a model whose heads are planted: those that are planted with a role come first."""
+    planted = MODELS["language model"](1, tmp_path)
+    true = [
+        (name, head)
+        for head, own in planted.heads.items()
+        for name in own.roles
+        if name in ("induction", "previous-token")
+    ]
+    assert {name for name, _ in true} == {"induction", "previous-token"}
+    heads = tuple(PublishedHead(name, head.layer, head.head, 0.9) for name, head in true)
+    counts = planted.model.heads.query["decoder-self"]
+    table = PublishedModel(
+        "decoder-self", (len(counts), counts[0]), heads, {"induction": "A", "previous-token": "B"}
+    )
+    monkeypatch.setattr(published, "PUBLISHED", {Path(planted.model.name).name: table})
+    found = compare_published(planted.model, planted.treebank)
+    assert len(found.table) == len(true)
+    counted = found.table.groupby("role")["rank"].max()
+    for name, group in found.table.groupby("role"):
+        assert counted[name] == len(group)  # ranks 1 to the number of planted heads
+    assert (found.table["value"] > found.table["baseline"]).all()
+    assert (found.agreement["value"] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "sentence"),
+    [
+        ("llama", (2, 4), "No published heads of llama are known"),
+        ("gpt2", (3, 4), "gpt2 is published with 3 layers of 4 decoder-self heads"),
+    ],
+)
+def test_other_checkpoints_are_refused(
+    name: str,
+    shape: tuple[int, int],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    planted = MODELS["language model"](1, tmp_path)
+    monkeypatch.setattr(
+        published, "PUBLISHED", {"gpt2": PublishedModel("decoder-self", shape, (), {})}
+    )
+    planted.model.name = f"models/{name}"
+    with pytest.raises(HeadwiseError, match=sentence):
+        compare_published(planted.model, planted.treebank)
+
+
+def test_every_published_head_is_a_head_of_its_model() -> None:
+    for model in PUBLISHED.values():
+        layers, heads = model.shape
+        for head in model.heads:
+            assert 0 <= head.layer < layers
+            assert 0 <= head.head < heads
+            assert head.role in model.sources or head.role.split(".")[0] in model.sources

@@ -19,7 +19,7 @@ from headwise.report import animate, compare, report
 if TYPE_CHECKING:
     from headwise.attention import AttentionCall, Discovery, capture, discover, masked
     from headwise.data.speech import Speech
-    from headwise.data.text import LabelledText, ParallelText, Text
+    from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
     from headwise.data.treebank import Treebank
     from headwise.engines.engine import engine
     from headwise.engines.export import export
@@ -78,7 +78,7 @@ else:
     HOME = {
         "attention": ("AttentionCall", "Discovery", "capture", "discover", "masked"),
         "data.speech": ("Speech",),
-        "data.text": ("LabelledText", "ParallelText", "Text"),
+        "data.text": ("LabelledText", "ParallelText", "PromptPairs", "Text"),
         "data.treebank": ("Treebank",),
         "heads": ("Head", "HeadMap", "HeadMask"),
         "loading": ("load",),
@@ -124,6 +124,7 @@ __all__ = [
     "Model",
     "LabelledText",
     "ParallelText",
+    "PromptPairs",
     "Text",
     "Treebank",
     "Speech",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,20 +35,53 @@ tested. A family that is not here may work as well: headwise goes by no list, it
 
 
 def family_rows(name: str = "") -> list[dict[str, str]]:
-    """The rows of families whose name or class contains `name`. Raises HeadwiseError when there is none."""
+    """The rows of the families that a name stands for: of a folder, the family that its configuration names; else those
+    whose name or class contains it; else the longest family's name that is in a model's name, such as gemma3 in
+    google/gemma-3-270m. Case and signs do not count. Raises HeadwiseError when there is none."""
     with FILE.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    some = [
-        row
-        for row in rows
-        if name.lower() in row["family"].lower() or name.lower() in row["class"].lower()
-    ]
+    types = configured_types(Path(name)) if name else []
+    if types:
+        some = [row for row in rows if row["family"] in types]
+    else:
+        wanted = plain(name)
+        some = [row for row in rows if wanted in plain(row["family"]) + " " + plain(row["class"])]
+        if not some:
+            of_a_model = plain(name.rpartition("/")[2])
+            inside = [row for row in rows if stem(row) in of_a_model]
+            longest = max((len(stem(row)) for row in inside), default=0)
+            some = [row for row in inside if len(stem(row)) == longest]
     if not some:
+        called = f"{types[0]}', which {name} names" if types else f"{name}'"
         raise HeadwiseError(
-            f"No family in the table is called '{name}': headwise may know it all the same, "
+            f"No family in the table is called '{called}: headwise may know it all the same, "
             "try `headwise score` on a model of it."
         )
     return some
+
+
+def plain(name: str) -> str:
+    """A name in small letters and digits alone."""
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def stem(row: Mapping[str, str]) -> str:
+    """A family's name as it is in names of models: gemma3 of gemma3_text."""
+    return plain(row["family"].removesuffix("_text"))
+
+
+def configured_types(folder: Path) -> list[str]:
+    """The types that the configuration in a folder names: of the text model inside, and of the model; none without
+    one."""
+    try:
+        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return []
+    types: list[str] = []
+    for inner in (values.get("text_config"), values) if isinstance(values, dict) else ():
+        if isinstance(inner, dict) and isinstance(inner.get("model_type"), str):
+            types.append(inner["model_type"])
+    return types
 
 
 def page(rows: Sequence[Mapping[str, str]]) -> str:

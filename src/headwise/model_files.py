@@ -5,7 +5,9 @@ Without torch, so that a wrong path is refused at once.
 
 from __future__ import annotations
 
+import filecmp
 import json
+import os
 import re
 import shutil
 from collections.abc import Collection
@@ -182,6 +184,21 @@ def weight_files(folder: Path) -> list[Path]:
             f"{folder / INDEX} names a file outside of its folder ({outside[0]}): copy it again."
         )
     return [below(folder, name) for name in names]
+
+
+def link_equal_weights(source: Path, folder: Path) -> None:
+    """Replace the weights in a folder that are byte by byte those of another one by links to them, so that the disk
+    holds them once; where it can have no links, the copies stay."""
+    for file in weight_files(folder):
+        other = below(source, file.name)
+        if not other.is_file() or not filecmp.cmp(file, other, shallow=False):
+            continue
+        link = file.with_name(f"{file.name}.link")
+        try:
+            os.link(other.resolve(), link)
+        except OSError:
+            continue
+        link.replace(file)
 
 
 def folder_of(spec: str | Path) -> Path:

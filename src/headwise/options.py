@@ -239,7 +239,8 @@ class GateTraining(Pruning, FineTuning):
 
     train: Train = option(
         "all",
-        "what trains beside the gates: all weights; no weight (gates); low-rank changes of linear layers (lora)",
+        "what trains beside the gates: all weights; no weight (gates); low-rank changes of linear layers (lora). "
+        "After greedy removal: all or lora; unset: nothing",
         page="methods/gates.md#what-trains",
     )
     gate_learning_rate: float = option(0.05, "rate of the gates, after warmup", gt=0)
@@ -299,8 +300,8 @@ class TopK(GateTraining):
     """Relaxed top-K gates (Li, Cotterell and Sachan 2021): exactly `keep` gates are open in every step."""
 
 
-class Greedy(Pruning):
-    """Heads are removed in the order of a score, without training (Michel et al. 2019, section 4.2)."""
+class Greedy(Pruning, FineTuning):
+    """Heads are removed in the order of a score (Michel et al. 2019, section 4.2); `train` trains the smaller model on."""
 
     score: str | list[str] | None = option(
         None,
@@ -320,12 +321,22 @@ class Greedy(Pruning):
         "add the mean output of removed heads to the bias",
         page="methods/removal.md#compensation",
     )
+    train: Literal["all", "lora"] | None = option(
+        None,
+        "what trains after removal: all weights, or low-rank changes of linear layers (lora); unset: nothing",
+        page="methods/greedy.md#recovery",
+    )
     search: Search | None = option(
         None, "how translations are searched for, to measure BLEU; unset: as hw.Search() does"
     )
 
     @model_validator(mode="after")
     def refuse_idle(self) -> Self:
+        if self.train and self.compensate:
+            raise ValueError("compensate replaces training, so train cannot be set as well")
+        idle = changed_options(self, tuple(FineTuning.model_fields))
+        if idle and not self.train:
+            raise ValueError(f"{', '.join(idle)} would mean nothing without train")
         scores = several(self.score)
         if self.rescore and scores and {*scores} <= {*WITHOUT_TEXT}:
             raise ValueError(f"rescore would change nothing: {', '.join(scores)} stays as it is")

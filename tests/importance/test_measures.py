@@ -14,7 +14,11 @@ from headwise.importance.measures import facts, measure, passes, resolve_measure
 def test_short_names() -> None:
     assert resolve_measures(["lrp", "ablation", "lrp.ding"]) == ["lrp.ding", "ablation.zero"]
     everything = resolve_measures(["all"])
-    assert {*measure} - {*everything} == {"ablation.bleu"}
+    assert {*measure} - {*everything} == {
+        "ablation.bleu",
+        "ablation.counterpart",
+        "attribution.counterpart",
+    }
     assert resolve_measures(["all", "ablation.bleu"])[-1] == "ablation.bleu"
 
 

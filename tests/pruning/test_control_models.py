@@ -19,7 +19,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind, Site
 from headwise.loading import load
 from headwise.model import Model
-from headwise.options import Architecture, Training
+from headwise.options import Architecture, Greedy, Training
 from headwise.pruning.control_models import (
     at_random,
     count_weights,
@@ -93,6 +93,24 @@ class TestTuning:
             n for n, p in bench.model.remove(mask).hf.named_parameters() if p.requires_grad
         }
         assert not tuned.model.hf.training and tuned.model.heads.query["encoder-self"] == (3, 0)
+
+    def test_low_rank_changes_train_the_model_and_its_control_alike(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
+        pytest.importorskip("peft", reason="peft is not installed (headwise[lora])")
+        options = Greedy(train="lora", epochs=2, warmup=2, learning_rate=3e-3)
+        mask, everything = some(bench.model.heads), HeadMask.full(bench.model.heads)
+        updates = []
+        for layout in (mask, everything):
+            work = tmp_path / str(len(layout))
+            tuned = tune(bench.model, bench.training(work), options, KINDS, layout)
+            cut, after = state(bench.model.remove(layout)), state(tuned.model)
+            changed = {name for name in cut if not torch.equal(cut[name], after[name])}
+            assert changed and cut.keys() == after.keys()
+            assert all(cut[name].dim() == 2 and "embed" not in name for name in changed)
+            assert tuned.loss_after < tuned.loss_before and "low-rank" in tuned.notes[-1]
+            updates.append(tuned.cost["updates"])
+        assert updates[0] == updates[1]
 
     def test_it_starts_at_the_masked_model_and_gets_better(
         self, bench: Bench, tmp_path: Path

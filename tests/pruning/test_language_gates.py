@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from attention.families import build
@@ -24,7 +25,7 @@ from headwise.pruning.target_count import prune_to_count
 from headwise.pruning.top_k import prune_by_top_k
 from headwise.training.language import Packed
 from headwise.training.loss import dev_loss, loss_forward
-from headwise.training.trainer import Gated, Training, TrainingRun, train_model
+from headwise.training.trainer import Gated, Training, TrainingRun, checkpoints, train_model
 from training.letters import END, LETTERS, PAD, START, letters
 
 IDS = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END, "vocab_size": 32}
@@ -165,6 +166,10 @@ def test_frozen_weights_do_not_change(trained: Trained, model: Model, tmp_path: 
         model.hf
     )
     assert any("frozen" in note for note in pruned.notes)
+    saved = load_file(checkpoints(tmp_path)[-1] / "model.safetensors")
+    own_buffers = {*before} - dict(model.hf.named_parameters()).keys()
+    others = {name for name in saved if not name.startswith("headwise_gates.")}
+    assert "headwise_gates.log_alpha" in saved and others <= own_buffers
 
 
 @one_family

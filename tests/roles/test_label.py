@@ -15,7 +15,15 @@ from headwise.data.annotated import Annotated, mention
 from headwise.data.treebank import Treebank
 from headwise.heads import HeadMap
 from headwise.roles.coreference import coreference, matching_words
-from headwise.roles.label import RATE, find, labels, missing_roles, patterns, threshold
+from headwise.roles.label import (
+    RATE,
+    compare_halves,
+    find,
+    labels,
+    missing_roles,
+    patterns,
+    threshold,
+)
 from headwise.roles.passage import Passage
 from headwise.roles.positional import positional
 from headwise.roles.probe import AnswerSums, Probe, together
@@ -27,9 +35,10 @@ from roles.handmade import answered, first_subword, in_subwords, looking, random
 HEADS = HeadMap({"encoder-self": (5,)})
 
 
-def found(first: AnswerSums, second: AnswerSums) -> tuple[pd.DataFrame, pd.DataFrame]:
+def found(first: AnswerSums, second: AnswerSums) -> pd.DataFrame:
+    """The roles."""
     whole = together([first, second]).table()
-    return find(whole, first.table(), second.table()), whole
+    return find(whole, compare_halves(first.table(), second.table()))
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +114,7 @@ def test_heads_made_by_hand_are_recognised_exactly(halves: list[Passage]) -> Non
     first, second = (
         answered(half, probes(half), crafted(half, seed)) for seed, half in enumerate(halves)
     )
-    roles, whole = found(first, second)
+    roles = found(first, second)
     by_head = roles.groupby("head")["measure"].agg(set).to_dict()
     assert by_head == {
         0: {"positional.-1"},
@@ -116,7 +125,8 @@ def test_heads_made_by_hand_are_recognised_exactly(halves: list[Passage]) -> Non
     text = labels(HEADS, roles).set_index("head")["label"]
     assert text[0] == "positional −1 (1.00)" and text[4] == NO_ROLE
     assert text[1].startswith("nsubj→verb (1.00 vs 0.") and text[2] == "rare tokens (1.00)"
-    message = missing_roles(whole, roles)
+    whole = together([first, second]).table()
+    message = missing_roles(whole, roles, compare_halves(first.table(), second.table()))
     assert not any(
         "positional −1" in line or "nsubj→verb" in line or "rare" in line for line in message
     )
@@ -134,7 +144,7 @@ def test_a_role_must_hold_on_both_halves(halves: list[Passage]) -> None:
     passages = [Passage.of(in_subwords(half.sentences), 0) for half in halves]
     first = answered(passages[0], probes(passages[0]), crafted(passages[0], 0))
     second = answered(passages[1], probes(passages[1]), random_weights(passages[1], 5))
-    assert found(first, second)[0].empty and found(second, first)[0].empty
+    assert found(first, second).empty and found(second, first).empty
 
 
 def test_random_attention_has_no_role(treebank: Treebank) -> None:
@@ -148,7 +158,7 @@ def test_random_attention_has_no_role(treebank: Treebank) -> None:
                 answered(half, each, random_weights(half, 4, 2 * run + number))
                 for number, (half, each) in enumerate(zip(halves, prepared, strict=True))
             )
-        )[0].empty
+        ).empty
         for run in range(200)
     )
     assert named / 200 <= RATE
@@ -169,3 +179,65 @@ def test_p_values_of_random_attention_are_calibrated(treebank: Treebank) -> None
 def test_the_threshold_is_a_score_or_points_above_the_baseline() -> None:
     assert threshold("syntactic.obj.to-governor", 0.4) == pytest.approx(0.5)
     assert threshold("positional.-1", 0.1) == 0.9
+
+
+def scores(value: float, n: int, units: int, p: float) -> pd.DataFrame:
+    """A half on which one head has a score for looking at the token before."""
+    row = {
+        "kind": "encoder-self",
+        "layer": 0,
+        "head": 0,
+        "measure": "positional.-1",
+        "value": value,
+        "n": n,
+        "baseline": 0.1,
+        "units": units,
+        "p": p,
+    }
+    return pd.DataFrame([row])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        (
+            scores(0.98, 1700, 111, 0.0),
+            scores(0.99, 168, 9, 0.0),
+            "seen 1700 and 168 times in 111 and 9 sentences of the halves, 30 times in 10 sentences of each are needed",
+        ),
+        (scores(0.95, 0, 0, 1.0), scores(0.95, 0, 0, 1.0), "it does not occur in this text"),
+        (
+            scores(0.5, 100, 50, 0.0),
+            scores(0.6, 100, 50, 0.0),
+            "encoder-self/0/0 reaches 0.55, 0.90 is needed",
+        ),
+        (
+            scores(0.99, 100, 50, 0.0),
+            scores(0.85, 100, 50, 0.0),
+            "encoder-self/0/0 reaches 0.92, but 0.85 on the second half, where 0.90 is needed",
+        ),
+        (
+            scores(0.99, 100, 50, 0.2),
+            scores(0.99, 100, 50, 0.0),
+            "encoder-self/0/0 reaches 0.99, but p = 0.20 on the first half, 0.05 is needed",
+        ),
+        (
+            scores(0.99, 100, 50, 0.0),
+            scores(0.99, 100, 50, 0.3),
+            "encoder-self/0/0 reaches 0.99, but p = 0.30 on the second half, 0.05 is needed",
+        ),
+    ],
+)
+def test_a_missing_role_has_its_true_reason(
+    first: pd.DataFrame, second: pd.DataFrame, reason: str
+) -> None:
+    whole = first.assign(
+        value=(first["value"] + second["value"]) / 2,
+        n=first["n"] + second["n"],
+        units=first["units"] + second["units"],
+    )
+    tests = compare_halves(first, second)
+    roles = find(whole, tests)
+    assert roles.empty
+    lines = missing_roles(whole, roles, tests)
+    assert f"encoder-self: no head for positional −1 ({reason})" in lines

@@ -5,20 +5,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from transformers import MarianMTModel, PreTrainedTokenizerFast
 
 import headwise as hw
 from attention.families import tiny
+from headwise.attention.discover import output_of
 from headwise.data.annotated import Annotated
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS
-from headwise.roles import alignment
+from headwise.roles import alignment, observation
 from headwise.roles.observation import RoleOptions
 from headwise.roles.rare import count_tokens
 from headwise.roles.role import NO_ROLE, role_of
@@ -181,9 +184,63 @@ def test_another_treebank_may_confirm(
     sentences = list(treebank)
     out = found_in(model, tokenizer, sentences[:150], confirm=sentences[150:250])
     assert out.coverage["treebank"].used == 250
-    one = [Annotated(s.words, s.id, "the only document", s.mentions) for s in sentences[:50]]
     with pytest.raises(HeadwiseError, match="no second half"):
-        found_in(model, tokenizer, one)
+        found_in(model, tokenizer, sentences[:1])
+
+
+def test_a_single_document_is_split_into_blocks_and_short_halves_are_said(
+    treebank: Treebank, tokenizer: PreTrainedTokenizerFast, tiny_marian: Marian
+) -> None:
+    model = tiny_marian(vocab_size=len(tokenizer))
+    text = [Annotated(s.words, s.id, "one", s.mentions) for s in islice(treebank, 50)]
+    blocks, short = found_in(model, tokenizer, text).warnings[::-1]
+    assert blocks == (
+        "Nearly all 50 sentences of the treebank are of one document: its halves are blocks of 5 neighbouring sentences "
+        "(25 and 25), which are less independent than documents. Confirm roles on another text."
+    )
+    assert "tests of roles cannot find any: coreference, " in short
+    assert "in fewer than 10 sentences, in a half" in short
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma2"])
+def test_no_logits_are_computed_and_nothing_else_changes(
+    treebank: Treebank,
+    tokenizer: PreTrainedTokenizerFast,
+    family: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The whole forward, slowly, sees the same attention."""
+    model = hw.Model(tiny(family, vocab_size=len(tokenizer)), tokenizer, "tiny")
+    texts = RoleTexts(list(islice(treebank, 60)))
+    few = 64  # positions of the probe that finds the direct path to the logits
+    positions: list[int] = []
+    layer = model.hf.get_output_embeddings()
+    layer.register_forward_hook(lambda _, given, logits: positions.append(logits[..., 0].numel()))
+    out = find_roles(model, texts)
+    assert max(positions) < few
+    monkeypatch.setattr(observation, "run_model", lambda hf, _, inputs: output_of(hf, inputs))
+    slow = find_roles(model, texts)
+    assert max(positions) > 10 * few
+    pd.testing.assert_frame_equal(out.table, slow.table)
+
+
+def test_progress_counts_every_pass_and_moves_often(
+    treebank: Treebank, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observation, "WORK", 3e7)
+    model = hw.Model(tiny("gpt2", vocab_size=len(tokenizer)), tokenizer, "tiny")
+    shares: list[float] = []
+    ran: list[float] = []  # how much was done before each forward
+    run = observation.run_model
+
+    def noted(*args: Any) -> None:
+        ran.append(shares[-1] if shares else 0.0)
+        run(*args)
+
+    monkeypatch.setattr(observation, "run_model", noted)
+    hw.roles(model, treebank, progress=lambda share, what: shares.append(share))
+    assert shares == sorted(shares) and max(ran) < 1 and len(set(ran)) == len(ran) > 20
+    assert 0.7 < shares[-1] <= 1  # no role was found that a sentence can show
 
 
 def test_text_that_does_not_fit_is_reported(

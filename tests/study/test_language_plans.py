@@ -12,6 +12,10 @@ import pytest
 import torch
 
 import headwise as hw
+from headwise.model_files import link_equal_weights
+from headwise.report.cost import build_controls, model_comparisons
+from headwise.report.run_folder import read_run
+from headwise.report.summary import other_orders
 from headwise.study import make_plan
 from headwise.study.study import dry_run
 from study.studies import again, facts
@@ -22,10 +26,18 @@ SWEEPS = [
         "name": "plain",
         "method": "greedy",
         "score": ["gradient", "random"],
+        "compare": [],
         "orders": 1,
         "step": 0.5,
     },
-    {"name": "mean", "method": "greedy", "score": ["gradient"], "step": 0.5, "compensate": True},
+    {
+        "name": "mean",
+        "method": "greedy",
+        "score": ["gradient"],
+        "compare": [],
+        "step": 0.5,
+        "compensate": True,
+    },
 ]
 
 
@@ -94,6 +106,24 @@ def test_perplexity_of_every_step_and_the_choice_by_it(
     assert facts(out)["chosen"] == expected
 
 
+def test_the_weights_of_the_given_model_are_on_the_disk_once(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    """The run's copy of a given model is a link; of another model's weights it is not."""
+    out = tmp_path / "out"
+    again(make_plan(values), out, "train")
+    copied, given = (folder / "model.safetensors" for folder in (out / "model", tmp_path / "given"))
+    assert copied.samefile(given) and hw.load(out).heads == hw.load(tmp_path / "given").heads
+    shutil.copytree(tmp_path / "given", tmp_path / "other")
+    link_equal_weights(tmp_path / "other", out / "model")
+    assert copied.samefile(tmp_path / "other" / "model.safetensors")
+    (tmp_path / "other" / "model.safetensors").write_bytes(b"another")
+    asker("gpt2").save(tmp_path / "new")
+    link_equal_weights(tmp_path / "other", tmp_path / "new")
+    new = tmp_path / "new" / "model.safetensors"
+    assert new.stat().st_nlink == 1 and new.read_bytes() != b"another"
+
+
 def test_the_numbers_are_those_of_the_smaller_model(values: dict[str, Any], tmp_path: Path) -> None:
     """The loss of a step, measured with heads silent, is the loss of the model without them."""
     out = tmp_path / "out"
@@ -132,7 +162,7 @@ def test_gates_stand_beside_greedy_removal(values: dict[str, Any], tmp_path: Pat
         "name": "tuned",
         "method": "greedy",
         "score": ["gradient"],
-        "tune": True,
+        "train": "all",
         "keep": [4],
         **options,
     }
@@ -198,3 +228,62 @@ def test_held_out_text_is_not_read_for_training(values: dict[str, Any], tmp_path
     again(make_plan(own), tmp_path / "named", only="score")
     assert (out / "heads.csv").read_text() == (tmp_path / "named/heads.csv").read_text()
     shutil.rmtree(out)
+
+
+ORDERS = ["confidence", "weight-norm", "random.1", "random.2", "random.3"]
+
+
+@pytest.mark.parametrize("goal", [{"keep": [4]}, {"step": 0.5}])
+def test_a_result_is_compared_with_other_orders(
+    values: dict[str, Any], tmp_path: Path, goal: dict[str, Any]
+) -> None:
+    """With as many heads: paired differences on dev and test, and the best other measure on dev."""
+    sweep = {"method": "greedy", "score": ["gradient"], "kinds": ["decoder-self"], **goal}
+    plan = make_plan({**values, "pruning": [sweep]})
+    out = tmp_path / "out"
+    again(plan, out)
+    assert again(plan, out).made == []
+    table = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"])
+    chosen = facts(out)["chosen"]
+    settings = facts(out)["settings"][chosen]
+    assert [*settings["against"]] == ORDERS
+    kept = table.kept.groupby(level=0).first()
+    for ending, name in settings["against"].items():
+        assert kept[name] == kept[chosen] and facts(out)["settings"][name]["comparison"]
+        for split in ("", "dev_"):
+            row = table.loc[(chosen, f"{split}perplexity_change_to_{ending}")]
+            own, other = (table.value[one, f"{split}perplexity"] for one in (chosen, name))
+            assert row.value == pytest.approx(100 * (own / other - 1), abs=1e-3)
+            assert row.low <= row.value <= row.high
+            assert 0 < table.value[chosen, f"{split}p_value_to_{ending}"] <= 1
+    measures = {settings["against"][ending]: ending for ending in ORDERS[:2]}
+    best = min(measures, key=lambda name: table.value[name, "dev_loss"])
+    assert settings["best_other"] == measures[best]
+
+    compared = [
+        name for name in kept.index if facts(out)["settings"].get(name, {}).get("comparison")
+    ]
+    assert len(compared) == len(ORDERS), "at the number of heads of the result alone"
+    run = read_run(out)
+    said = dict(fact[:2] for fact in other_orders(run, run.chosen))
+    assert {*said} >= {"Random orders", "Random order 1", "Random order 3"}
+    assert said["Random orders"].endswith(("of 3", "which heads to remove"))
+    assert any(label.startswith("Best other measure on dev: ") for label in said)
+    kinds = [comparison.kind for comparison in model_comparisons(run)]
+    assert kinds == ["other-measure"] + ["random-order"] * 3
+    assert build_controls(run)
+
+
+def test_heads_are_ranked_on_the_training_text(values: dict[str, Any], tmp_path: Path) -> None:
+    """Another dev text leaves the order as it is, another training text does not."""
+    sweep = {"method": "greedy", "score": ["gradient"], "kinds": ["decoder-self"], "compare": []}
+    (tmp_path / "one.txt").write_text("\n".join(sentences(20, 3)) + "\n")
+    (tmp_path / "other.txt").write_text("\n".join(sentences(20, 4)) + "\n")
+    rankings = []
+    for train, dev in (("train", "one"), ("train", "other"), ("other", "one")):
+        data = {"train": f"{tmp_path}/{train}.txt", "dev": f"{tmp_path}/{dev}.txt"}
+        out = tmp_path / f"{train}-{dev}"
+        again(make_plan({**values, "data": data, "pruning": [sweep]}), out)
+        files = sorted((out / "rankings").rglob("*.json"))
+        rankings.append([file.read_text() for file in files])
+    assert rankings[0] == rankings[1] != rankings[2]

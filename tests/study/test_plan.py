@@ -45,6 +45,7 @@ def test_the_plans_that_come_along_are_valid(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADWISE_DATA", str(tmp_path))
+    monkeypatch.setenv("HEADWISE_CHECKPOINTS", str(tmp_path))
     monkeypatch.setenv("HEADWISE_TARGET", "de")
     monkeypatch.chdir(tmp_path)  # some paths are relative
     values = tomllib.loads(path.read_text())
@@ -255,7 +256,7 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ),
         (
             {"pruning": {"method": "greedy", "epochs": 3}},
-            ["epochs would mean nothing for the method 'greedy' without"],
+            ["epochs would mean nothing without train"],
         ),
         (
             {"pruning": {"method": "greedy", "score": ["size"]}},
@@ -278,8 +279,8 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
             ["controls stand beside models that were fine-t"],
         ),
         (
-            {"pruning": {"method": "greedy", "tune": True, "compensate": True}},
-            ["compensate replaces fine-tuning"],
+            {"pruning": {"method": "greedy", "train": "all", "compensate": True}},
+            ["compensate replaces training"],
         ),
         ({"pruning": {"penalty": [0.1], "refine": 1}}, ["refine fills in between penalties"]),
         ({"pruning": {"controls": ["none"]}}, ["'pruning.controls.0' is 'none'"]),

@@ -194,9 +194,15 @@ class TestGreedySteps:
         assert seconds["ranking/greedy-random.1"] == seconds["prune/greedy-random.1-1"] == 0
 
     def test_with_a_target_count_only_that_one_is_a_model(self, made: Made) -> None:
-        assert names(made.schedule({**GREEDY, "keep": [3]})) == [
-            f"greedy-{o}-3" for o in ("gradient", "random.1", "random.2")
-        ]
+        """And what other orders leave of as many heads, which cannot be chosen."""
+        found = made.schedule({**GREEDY, "keep": [3]})
+        orders = ("gradient", "random.1", "random.2", "confidence", "weight-norm")
+        assert names(found) == [f"greedy-{order}-3" for order in orders]
+        assert [variant.comparison for variant in found.variants()] == [False] * 3 + [True] * 2
+        assert names(made.schedule({**GREEDY, "keep": [3], "compare": []})) == names(found)[:3]
+        steps = {step.name: step for step in found.steps()}
+        waited_for = [step.name for step in steps["choose"].dependencies(found.run)]
+        assert waited_for == ["evaluate/dev/full", "evaluate/dev/greedy-gradient-3"]
 
     def test_of_a_given_model_once_it_was_looked_at(self, made: Made) -> None:
         made.model = "some/model"
@@ -310,7 +316,7 @@ class TestComparisons:
             {"step": 0.5},
             {"kinds": ["cross"]},
             {"rescore": True},
-            {"tune": True},
+            {"train": "all"},
             {"compensate": True},
         ):
             assert not any(

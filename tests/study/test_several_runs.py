@@ -58,7 +58,7 @@ SWEEPS: list[dict[str, Any]] = [
         "method": "greedy",
         "score": ["weight-norm"],
         "step": 0.9,
-        "tune": True,
+        "train": "all",
         "epochs": 1,
         "seeds": [2],
     },
@@ -227,7 +227,7 @@ class TestGrid:
         )
         assert (
             settings["mean.greedy-gradient-1"]["compensate"]
-            and settings["tuned.greedy-weight-norm-1"]["tune"]
+            and settings["tuned.greedy-weight-norm-1"]["train"]
         )
         assert (
             facts(grid / "seed-1")["chosen"] is None

@@ -125,10 +125,12 @@ class TestFinished:
             "replicate": None,
             "control": None,
             "reference": None,
-            "tune": False,
+            "comparison": False,
+            "train": "all",
             "compensate": False,
             "settle": 0.0,
             "against": {},
+            "best_other": None,
         }
         assert any("No encoder-self head is left" in note for note in found["notes"]["lambda-1"])
 

@@ -93,6 +93,30 @@ def test_any_shape(rows: int, length: int, smoothing: float, seed: int) -> None:
     torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_of_a_large_vocabulary_few_positions_are_projected_at_once(
+    monkeypatch: pytest.MonkeyPatch, frozen: bool
+) -> None:
+    """The last few are filled up; frozen weights get no gradient, and that of the states is the same."""
+    monkeypatch.setattr("headwise.training.loss.CPU_LOGITS", 4 * WORDS)
+    states, weight, bias, labels = case(3, 9)
+    expected = torch.autograd.grad(stock(states, weight, bias, labels, 0.0), states)[0]
+    most = 0
+
+    stock_logsumexp = torch.logsumexp
+
+    def logsumexp(logits: Tensor, *rest: Any, **more: Any) -> Tensor:
+        nonlocal most
+        most = max(most, len(logits))
+        return stock_logsumexp(logits, *rest, **more)
+
+    monkeypatch.setattr(torch, "logsumexp", logsumexp)
+    found = summed_loss(states, weight.detach() if frozen else weight, bias, labels, 0.0)
+    grad = torch.autograd.grad(found, states)[0]
+    torch.testing.assert_close(grad, expected, rtol=1e-11, atol=1e-11)
+    assert most == 4
+
+
 def test_ignored_positions_have_no_gradient_and_change_nothing() -> None:
     states, weight, bias, labels = case(6, 20)
     found = summed_loss(states, weight, bias, labels, 0.1)

@@ -276,21 +276,37 @@ class TestEncoded:
             Encoded(text, tokenizer, 50, tmp_path / "ids"),
             Encoded(text, tokenizer, 50),
         )
-        (file,) = (tmp_path / "ids").iterdir()
+        (file,) = (tmp_path / "ids").glob("*.arrow")
         assert file.stat().st_size > 1000
         assert all(on_disk[i] == in_memory[i] for i in range(len(text)))
+
+    def test_damaged_ids_in_a_folder_are_made_again(
+        self, text: ParallelText, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+    ) -> None:
+        """One bit of an id: without a sum, training would read another token."""
+        first = Encoded(text, tokenizer, 50)
+        Encoded(text, tokenizer, 50, tmp_path)
+        (file,) = tmp_path.glob("*.arrow")
+        whole = file.read_bytes()
+        number = first[0]["source"][0].to_bytes(4, "little")
+        damaged = bytearray(whole)
+        damaged[whole.rindex(number)] ^= 1
+        file.write_bytes(damaged)
+        again = Encoded(text, tokenizer, 50, tmp_path)
+        assert [again[i] for i in range(len(text))] == [first[i] for i in range(len(text))]
+        assert file.read_bytes() == whole
 
     def test_ids_in_a_folder_are_found_again_by_the_same_text_and_pieces_only(
         self, text: ParallelText, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
     ) -> None:
         first = Encoded(text, tokenizer, 50, tmp_path)
-        (file,) = tmp_path.iterdir()
+        (file,) = tmp_path.glob("*.arrow")
         before = file.stat().st_mtime_ns
         tokenizer(
             ["a house"] * 2, truncation=True, max_length=2, padding=True
         )  # leaves its mark on the tokenizer
         again = Encoded(text, tokenizer, 12, tmp_path)
-        assert [file] == list(tmp_path.iterdir()) and file.stat().st_mtime_ns == before
+        assert [file] == list(tmp_path.glob("*.arrow")) and file.stat().st_mtime_ns == before
         assert again.rows.tolist() == [row for row, size in enumerate(first.longest) if size <= 12]
         assert again[0] == first[int(again.rows[0])]
         other = learn_subwords((side for pair in text for side in pair), 40)
@@ -299,7 +315,7 @@ class TestEncoded:
             Encoded(text.head(7), tokenizer, 50, tmp_path).longest.tolist()
             == first.longest[:7].tolist()
         )
-        assert len(list(tmp_path.iterdir())) == 3
+        assert len(list(tmp_path.glob("*.arrow"))) == 3
 
     def test_all_pairs_too_long_is_refused(
         self, text: ParallelText, tokenizer: PreTrainedTokenizerBase

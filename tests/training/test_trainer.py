@@ -525,8 +525,8 @@ def test_a_training_in_bfloat16_learns(bench: Bench, tmp_path: Path) -> None:
 def test_progress_names_epoch_and_best_dev_loss(bench: Bench, tmp_path: Path) -> None:
     message: list[tuple[float, str]] = []
     bench.run(tmp_path, progress=lambda share, text: message.append((share, text)))
-    assert message[0][1].startswith("epoch 0.") and "loss" not in message[0][1]
-    assert message[-1][0] == 1.0 and message[-1][1].startswith("epoch 3.0, loss ")
+    assert message[0][1].startswith("update 1 of ") and "loss" not in message[0][1]
+    assert message[-1][0] == 1.0 and ", loss " in message[-1][1]
     assert [share for share, _ in message] == sorted(share for share, _ in message)
 
 

@@ -64,12 +64,15 @@ class Projection:
             norms = []
             for start in range(0, len(self.weight), WORDS):
                 norms.append(self.block(rows, slice(start, start + WORDS)).logsumexp(1))
-            chosen = torch.einsum("nm,nm->n", rows, self.weight[words_of_rows])
-            if self.bias is not None:
-                chosen = chosen + self.bias[words_of_rows]
-            norm = torch.stack(norms).logsumexp(0)
-            parts.append(norm - self.capped(chosen).to(norm.dtype))
+            parts.append(torch.stack(norms).logsumexp(0) - self.logits_of(rows, words_of_rows))
         return torch.cat(parts)
+
+    def logits_of(self, states: Tensor, words: Tensor) -> Tensor:
+        """The logit of one word after each of the states, in float32 at least: N. states N M, words N."""
+        chosen = torch.einsum("nm,nm->n", states, self.weight[words])
+        if self.bias is not None:
+            chosen = chosen + self.bias[words]
+        return self.capped(chosen).to(torch.promote_types(chosen.dtype, torch.float32))
 
     def block(self, states: Tensor, words: slice) -> Tensor:
         """The logits of some words, in float32 at least."""

@@ -26,6 +26,7 @@ from headwise.cli.arguments import (
     text_spec,
     text_words,
 )
+from headwise.cli.signals import resumable
 from headwise.devices import memory_line, usable
 from headwise.errors import HeadwiseError
 from headwise.folders import write_results
@@ -77,8 +78,10 @@ def score(
 
     import headwise as hw
     from headwise.cli.terminal import SCORED, score_grids, show_heads
+    from headwise.importance.finished_passes import FinishedPasses, discard
     from headwise.importance.interactions import PAIR_FILES
-    from headwise.importance.scores import SCORE_FILES, score_forecast
+    from headwise.importance.passes import usual_measures
+    from headwise.importance.scores import SCORE_FILES, finish_score, score_forecast
     from headwise.progress import Progress
 
     device = usable(device)
@@ -88,16 +91,33 @@ def score(
     place = results_folder(out, written, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
     given = read_text(loaded, model, text)
+    batches = loaded.task.batches(given)
+    names = list(usual_measures(loaded, batches)) if names is None else names
+    finished = FinishedPasses(place, loaded, batches, seed)
     forecast = partial(
-        score_forecast, loaded, given, names, judge=judged, untrained=untrained, pairs=pairs
+        score_forecast,
+        loaded,
+        batches,
+        names,
+        judge=judged,
+        untrained=untrained,
+        pairs=pairs,
+        finished=finished,
     )
     if dry_run:
         say_forecast(forecast())
         return
     progress.expect(forecast)
-    with progress.bar("score"):
-        scores = hw.score(
-            loaded, given, names, judge=judged, untrained=untrained, seed=seed, progress=progress
+    with resumable(place), progress.bar("score"):
+        scores = finish_score(
+            loaded,
+            batches,
+            names,
+            judge=judged,
+            untrained=untrained,
+            seed=seed,
+            progress=progress,
+            finished=finished,
         )
         table = scores.table
     contents = scores.files()
@@ -107,6 +127,7 @@ def score(
         contents |= together.files()
     if main:
         first, *others = write_results(place, contents, written)
+        discard(place)
         lines = [*score_lines(scores), *extremes(table)]
         if pairs:
             lines += pair_lines(together)
@@ -168,6 +189,8 @@ def score_lines(scores: Scores) -> list[str]:
 
     signature = scores.signature
     lines = [relevance_line(name, shares) for name, shares in scores.relevance.items()]
+    if "wrong answer" in signature["objective"]:
+        lines.append(f"  Scored by the {signature['objective']}, a prompt.")
     if scores.faithfulness is not None:
         judged = scores.faithfulness
         ranks = judged[(judged.statistic == "spearman") & (judged.against == "ablation.zero")]
@@ -247,6 +270,7 @@ def roles(
             pairs = hw.LinkedText.read(pairs, links)
     from headwise.cli.terminal import HEADS, show_heads
     from headwise.progress import Progress
+    from headwise.roles.role import NO_ROLE
     from headwise.roles.role_tests import ROLE_FILES
 
     progress = Progress(quiet)
@@ -266,8 +290,11 @@ def roles(
     found.save(place)
     for line in [*found.warnings, *found.absent]:
         progress.say(f"  {line}")
-    for row in found.labels.to_dict("records"):
+    without = found.labels["label"] == NO_ROLE
+    for row in found.labels[~without].to_dict("records"):
         progress.say(f"  {row['kind']}/{row['layer']}/{row['head']}: {row['label']}")
+    if without.any():
+        progress.say(f"  {without.sum()} of {len(without)} heads: {NO_ROLE}")
     show_heads(progress.console, [found.plot()], HEADS)
     progress.say(memory_line())
     typer.echo(str(place / "labels.csv"))
@@ -310,6 +337,7 @@ def align(
     device: Device = "auto",
     dtype: Dtype = None,
     seed: Seed = 0,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """Which cross heads align?
@@ -320,7 +348,7 @@ def align(
     MODEL may be the folder of a study: its dev pairs are taken where no text is named."""
     import headwise as hw
     from headwise.progress import Progress
-    from headwise.roles.alignment_heads import ALIGNMENT_FILES
+    from headwise.roles.alignment_heads import ALIGNMENT_FILES, align_forecast
 
     if audio is not None and (text or links):
         raise HeadwiseError("--audio was given, and text as well: give one of them.")
@@ -331,8 +359,13 @@ def align(
     if save is not None:
         written_before(save)  # refuses a folder of another model before the work begins
     progress = Progress(quiet)
-    place = results_folder(out, ALIGNMENT_FILES)
+    place = results_folder(out, ALIGNMENT_FILES, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
+    forecast = partial(align_forecast, loaded, given)
+    if dry_run:
+        say_forecast(forecast())
+        return
+    progress.expect(forecast)
     with progress.bar("alignment heads"):
         found = hw.align(loaded, given, one_layer=one_layer, seed=seed, progress=progress)
     found.save(place)
@@ -412,12 +445,30 @@ def truth(
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, help="how many times each model is built")
     ] = 5,
+    published: Annotated[
+        str | None,
+        typer.Option(
+            "--published",
+            metavar="MODEL",
+            help="compare a checkpoint with what others published of its heads: bert-base-uncased, gpt2, whisper-*",
+        ),
+    ] = None,
+    treebank: Annotated[
+        Path | None, typer.Option("--treebank", help="with --published: CoNLL-U file")
+    ] = None,
+    audio: Annotated[
+        Path | None,
+        typer.Option(
+            "--audio", help="with --published, for Whisper: a table of audio, word, start, end"
+        ),
+    ] = None,
     out: Out = Path("runs/truth"),
     quiet: Quiet = False,
 ) -> None:
     """How often is each score, and each test of roles, right?
 
-    Builds models whose heads are known, and writes
+    With --published MODEL, compares a checkpoint of others with their numbers, and writes published.csv and
+    published-agreement.csv. Else builds models whose heads are known, and writes
     truth-scores.csv, truth-heads.csv (the share of heads on the right side of each planted one), truth-roles.csv,
     truth-palindromes.csv (what ablations say of four heads, in nats an answer), and the tables as truth.md."""
     from headwise.progress import Progress
@@ -434,6 +485,9 @@ def truth(
         run_suite,
     )
 
+    if published is not None:
+        compare_with_published(published, treebank, audio, out, quiet)
+        return
     if page is not None:
         check_page(page)
     progress = Progress(quiet)
@@ -456,3 +510,33 @@ def truth(
         progress.say(table.to_string(index=False))
     progress.say(f"Wrote {', '.join(TRUTH_FILES)} to {place}.")
     typer.echo(str(place / "truth-scores.csv"))
+
+
+PUBLISHED_FILES = ("published.csv", "published-agreement.csv")
+
+
+def compare_with_published(
+    name: str, treebank: Path | None, audio: Path | None, out: Path, quiet: bool
+) -> None:
+    """`headwise truth --published`."""
+    import headwise as hw
+    from headwise.progress import Progress
+    from headwise.truth.published import compare_published
+
+    if (treebank is None) == (audio is None):
+        raise HeadwiseError(
+            "--published needs what heads are measured on: --treebank FILE, or --audio FILE for Whisper."
+        )
+    progress = Progress(quiet)
+    place = results_folder(out, PUBLISHED_FILES)
+    model = hw.load(name)
+    text = hw.Speech.read(audio) if audio is not None else hw.Treebank.read(str(treebank))
+    with progress.bar("published heads"):
+        found = compare_published(model, text, progress=progress)
+    tables = (found.table, found.agreement)
+    texts = [table.to_csv(index=False, float_format="%.4g") for table in tables]
+    write_results(place, dict(zip(PUBLISHED_FILES, texts, strict=True)), PUBLISHED_FILES)
+    progress.say(found.table.drop(columns="source").to_string(index=False, float_format="%.3f"))
+    progress.say(found.agreement.to_string(index=False, float_format="%.3f"))
+    progress.say(f"Wrote {', '.join(PUBLISHED_FILES)} to {place}.")
+    typer.echo(str(place / PUBLISHED_FILES[0]))

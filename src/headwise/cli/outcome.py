@@ -25,7 +25,6 @@ def summary(out: Path) -> tuple[list[str], Mapping[str, HeadMask], Path | None]:
         line = f"Wrote {out}/report.html, grid.csv, across.csv, and a folder for each run in it."
         return [line], {}, None
     from headwise.report import summary as report_summary
-    from headwise.report.models import RANDOM
     from headwise.report.run_folder import read_run
 
     run = read_run(out)
@@ -40,7 +39,7 @@ def summary(out: Path) -> tuple[list[str], Mapping[str, HeadMask], Path | None]:
     )
     lines += doubts(run)
     lines.append(f"Wrote {out}/{', '.join(name for name in WRITTEN if (out / name).exists())}.")
-    ordered = [model["setting"] for model in run.pruned if model["method"] != RANDOM]
+    ordered = [model["setting"] for model in run.pruned if model["candidate"]]
     layouts = {
         name: run.layouts[name] for name in ([chosen] if chosen else ordered) if name in run.layouts
     }
@@ -119,13 +118,11 @@ def model_line(model: Model) -> str:
 def doubts(run: FinishedRun) -> list[str]:
     """What speaks against the choice: that there is none, or a limit that no model can exceed."""
     from headwise.pruning.prune import too_generous
-    from headwise.report.models import RANDOM, value
+    from headwise.report.models import value
 
     limit, whole = run.facts.get("max_drop"), value(run.full, "dev_bleu")
     losses = {
-        str(m["setting"]): lost
-        for m in run.pruned
-        if m["method"] != RANDOM and (lost := dev_change(m))
+        str(m["setting"]): lost for m in run.pruned if m["candidate"] and (lost := dev_change(m))
     }
     unsettled = run.facts.get("unsettled") or []
     if unsettled and not run.facts.get("chosen"):

@@ -75,8 +75,8 @@ def prune(
         Method | None,
         typer.Option(
             "--method",
-            help="gates and top-k train; greedy removes heads in the order of a measure, without training. By default "
-            "gates for translation models and where --penalty is given, else greedy",
+            help="gates and top-k train; greedy removes heads in the order of a measure, and trains afterwards if "
+            "--train says so. By default gates for translation models and where --penalty is given, else greedy",
         ),
     ] = None,
     out: Out = Path("runs/prune"),
@@ -90,9 +90,10 @@ def prune(
 ) -> None:
     """Prune heads: with gates to a penalty or a number of heads, or greedily without training.
 
-    Chooses on the dev text (by default every tenth sentence); writes smaller models, tables and a report. Without
-    --penalty and --keep, gates try four penalties, and greedy removal every step. One --keep or --penalty gives that
-    model, whatever it loses. MODEL may be the folder of a study: without a text, its texts are taken."""
+    Trains or ranks heads on --text, chooses on --dev (by default every tenth sentence), and reads --test once, at the
+    end; writes smaller models, tables and a report. Without --penalty and --keep, gates try four penalties, and greedy
+    removal every step. One --keep or --penalty gives that model, whatever it loses. MODEL may be the folder of a study:
+    without a text, its texts are taken."""
     from headwise.study.ownership import refuse_foreign_files
 
     tables = given_fields(context, PRUNE_OPTIONS, fields)
@@ -162,6 +163,8 @@ def prune_plan(
     goals = {"method": method, **tables["pruning"]}
     if method == "greedy":
         goals.setdefault("score", ["gradient"])
+        if goals.get("train"):
+            goals.setdefault("controls", ["fine-tuned"])
     # One model was asked for: then it is the choice, whatever it costs.
     several_values = ("keep", "score") if method == "greedy" else ("keep", "penalty")
     asked = [value for name in several_values for value in goals.get(name, [])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from importlib.util import find_spec
 from itertools import islice
@@ -17,6 +16,7 @@ from headwise.errors import HeadwiseError
 
 MANY = 100  # sentences: fewer are translated before a bar says anything
 MOST = 500  # sentences to pick
+WIDE = 160  # letters of a line of a table in a file or a pipe
 
 
 def lab(
@@ -73,12 +73,14 @@ def translate(
     quiet: Quiet = False,
     engine: EngineName = "transformers",
 ) -> None:
-    """Translate sentences, one a line, with any translation model or a pruned one."""
+    """Translate sentences, one a line, with any translation model or a pruned one. What --out names is replaced."""
     import headwise as hw
     from headwise.data.text import read_lines
-    from headwise.heads import write_text
+    from headwise.folders import output_file, write_file
     from headwise.progress import Progress
 
+    if out:
+        output_file(out, [text])
     lines = list(read_lines(text)) if text != Path("-") else standard_input()
     loaded = hw.load(model, device, dtype=dtype)
     progress = Progress(quiet or len(lines) < MANY)
@@ -88,7 +90,7 @@ def translate(
             translations = loaded.translate(lines, progress, beam=beam, engine=engine)
     written = "".join(f"{line}\n" for line in translations)
     if out:
-        write_text(out, written)
+        write_file(out, written)
     else:
         sys.stdout.write(written)
 
@@ -106,21 +108,17 @@ def standard_input() -> list[str]:
 
 def families(
     name: Annotated[
-        str, typer.Argument(help="part of a family's or a class's name; all without one")
+        str,
+        typer.Argument(
+            help="a model's folder or name, or part of a family's or a class's name; all without one"
+        ),
     ] = "",
 ) -> None:
-    """What headwise does with each family of models, and why not more.
-
-    A pipe gets CSV."""
+    """What headwise does with each family of models, and why not more."""
     from headwise.families import COLUMNS, SIGNS
     from headwise.families import family_rows as rows_of
 
     rows = rows_of(name)
-    if not sys.stdout.isatty():
-        table = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
-        return
     from rich.console import Console
     from rich.table import Table
 
@@ -128,12 +126,13 @@ def families(
     shown_table = Table(*shown, box=None, pad_edge=False)
     for row in rows:
         shown_table.add_row(*(SIGNS.get(row[column], row[column]) for column in shown))
-    console = Console(highlight=False, markup=False)
+    width = None if sys.stdout.isatty() else WIDE
+    console = Console(highlight=False, markup=False, width=width)
     console.print(shown_table)
     if name:
         for row in rows:
             for reason in filter(None, row["why"].split("; ")):
-                console.print(f"  {row['family']}: {reason}")
+                console.print(f"  {row['family']}: {reason}", soft_wrap=True)
     else:
         console.print("Why not: headwise families NAME")
 

@@ -1,5 +1,5 @@
-"""Text for training and scoring: sentence pairs (`ParallelText`), monolingual text (`Text`) and texts with a class each
-(`LabelledText`), in common formats.
+"""Text for training and scoring: sentence pairs (`ParallelText`), monolingual text (`Text`), texts with a class each
+(`LabelledText`) and prompts with a counterpart each (`PromptPairs`), in common formats.
 
 Files are read once, line by line, into a memory-mapped Arrow file (see `store`), so a corpus may be larger than memory.
 Rows with a blank side are left out and counted in `.blank`. Equal sentences have an equal `.fingerprint`, whatever
@@ -24,7 +24,7 @@ from headwise.errors import HeadwiseError
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-__all__ = ["LabelledText", "ParallelText", "Text", "read_lines"]
+__all__ = ["LabelledText", "ParallelText", "PromptPairs", "Text", "read_lines"]
 
 DATASETS = "datasets:"  # before the name of a data set of the Hugging Face hub
 AnyPath = str | PathLike[str]
@@ -105,16 +105,18 @@ class LabelledText(StoredText):
             split = options.get("split", "train")
             rows = _labelled_dataset(_loaded(name, options.get("config"), split), name, *keys)
             return cls._write(rows, f"{name}[{split}]", cache)
-        kind = Path(spec).name.lower().removesuffix(".gz")
-        if not kind.endswith((".tsv", ".csv", ".jsonl")):
+        if not _is_table(Path(spec)):
             raise HeadwiseError(
                 f"The format of the labelled text '{spec}' is not clear: give one file ending in .tsv, .csv or .jsonl "
                 "with the columns text and label, or datasets:NAME."
             )
         file = existing_file(spec)
-        read = _labelled_objects if kind.endswith(".jsonl") else _labelled_table
+        rows = (
+            _labelled(record, text_key, label_key, where)
+            for record, where in _records(file, text_key, label_key)
+        )
         key = file_key(f"labelled {text_key} {label_key}", file)
-        return cls._write(read(file, text_key, label_key), file.name, cache, key)
+        return cls._write(rows, file.name, cache, key)
 
     @classmethod
     def from_rows(
@@ -135,6 +137,67 @@ class LabelledText(StoredText):
     def __getitem__(self, index: int) -> tuple[str, str]:
         row = self.dataset[index]
         return row["text"], row["label"]
+
+
+class PromptPairs(StoredText):
+    """Prompts with a counterpart each, for causal language models: `len(pairs)`, iteration over (clean, corrupted,
+    answer, wrong answer), `pairs[3]`, `.head(n)`, `.take(indices)`, `.fingerprint`, and the `datasets.Dataset` behind
+    it as `.dataset`.
+
+    clean: a prompt that the answer follows after a blank. corrupted: the same with a change that takes the answer away,
+    such as another name. wrong_answer: what the answer is compared with, often that of the corrupted prompt.
+    """
+
+    columns = ("clean", "corrupted", "answer", "wrong_answer")
+
+    @classmethod
+    def is_named_by(cls, spec: Any) -> bool:
+        """Whether a user names a table with the columns clean and corrupted: a file ending in .tsv, .csv or .jsonl."""
+        if not isinstance(spec, str | PathLike):
+            return len(spec) == 1 and cls.is_named_by(spec[0])
+        if str(spec).startswith(DATASETS) or not _is_table(Path(spec)):
+            return False
+        first = next(read_lines(spec), "")
+        return "clean" in first and "corrupted" in first
+
+    @classmethod
+    def open(cls, spec: Spec, cache: AnyPath | None = None) -> Self:
+        """A file ending in .tsv, .csv (its first line names the columns clean, corrupted, answer and wrong_answer) or
+        .jsonl (.gz may follow). Blanks at both ends of a cell go. Raises HeadwiseError as `ParallelText`."""
+        spec = _one_spec(spec, "A table of prompts")
+        if not _is_table(Path(spec)):
+            raise HeadwiseError(
+                f"The format of the prompts '{spec}' is not clear: give one file ending in .tsv, .csv or .jsonl with "
+                f"the columns {', '.join(cls.columns)}."
+            )
+        file = existing_file(spec)
+        rows = (
+            tuple(_side(record, column, where) for column in cls.columns)
+            for record, where in _records(file, *cls.columns)
+        )
+        return cls._write(rows, file.name, cache, file_key("prompt pairs", file))
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: Iterable[tuple[str, str, str, str]],
+        name: str = "rows",
+        cache: AnyPath | None = None,
+    ) -> Self:
+        """(clean, corrupted, answer, wrong answer) that are already in Python."""
+        return cls._write((tuple(map(_one_line, row)) for row in rows), name, cache)
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """The clean prompts as a list-like column, read from disk on access."""
+        return self.dataset["clean"]  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        return self.rows()
+
+    def __getitem__(self, index: int) -> tuple[str, ...]:
+        row = self.dataset[index]
+        return tuple(row[column] for column in self.columns)
 
 
 class ParallelText(StoredText):
@@ -291,7 +354,19 @@ def _dataset_spec(spec: str, allowed: Sequence[str]) -> tuple[str, dict[str, str
     return name, options
 
 
-def _labelled_table(file: Path, text_key: str, label_key: str) -> Iterator[tuple[str, str]]:
+def _is_table(file: Path) -> bool:
+    """Whether a name ends as those of tables with named columns."""
+    return file.name.lower().removesuffix(".gz").endswith((".tsv", ".csv", ".jsonl"))
+
+
+def _records(file: Path, *keys: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """The records of a table with named columns, and where each stands. keys: those of a blank line of .jsonl."""
+    if file.name.lower().removesuffix(".gz").endswith(".jsonl"):
+        return _json_records(file, *keys)
+    return _table_records(file)
+
+
+def _table_records(file: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
     tabs = file.name.lower().removesuffix(".gz").endswith(".tsv")
     reader = csv.DictReader(
         whole_lines(file),
@@ -307,16 +382,11 @@ def _labelled_table(file: Path, text_key: str, label_key: str) -> Iterator[tuple
                     f"{where} has another number of columns than the first line, which names "
                     f"{', '.join(reader.fieldnames or ())}."
                 )
-            yield _labelled(record, text_key, label_key, where)
+            yield record, where
     except csv.Error as error:
         raise HeadwiseError(
             f"Line {reader.line_num} of '{file}' is no line of a table ({error})."
         ) from error
-
-
-def _labelled_objects(file: Path, text_key: str, label_key: str) -> Iterator[tuple[str, str]]:
-    for record, where in _json_records(file, text_key, label_key):
-        yield _labelled(record, text_key, label_key, where)
 
 
 def _text_dataset(dataset: Dataset, name: str, text_key: str) -> Iterator[tuple[str]]:
@@ -376,22 +446,19 @@ def _json_rows(file: Path, source_key: str, target_key: str) -> Iterator[tuple[s
         yield _side(record, source_key, where), _side(record, target_key, where)
 
 
-def _json_records(
-    file: Path, source_key: str, target_key: str
-) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """The object of every line, and which line it is."""
+def _json_records(file: Path, *keys: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """The object of every line, and which line it is; of a blank line, one that is blank under all keys."""
     for number, line in enumerate(read_lines(file), start=1):
         where = f"Line {number} of '{file}'"
         try:
-            record = json.loads(line) if line else {source_key: "", target_key: ""}
+            record = json.loads(line) if line else dict.fromkeys(keys, "")
         except (ValueError, RecursionError) as error:  # also: a number of more than 4,300 digits
             raise HeadwiseError(
                 f"{where} is not JSON ({error}): write one object a line."
             ) from error
         if not isinstance(record, dict):
-            raise HeadwiseError(
-                f'{where} is not a JSON object: write {{"{source_key}": ..., "{target_key}": ...}} a line.'
-            )
+            fields = ", ".join(f'"{key}": ...' for key in keys)
+            raise HeadwiseError(f"{where} is not a JSON object: write {{{fields}}} a line.")
         yield record, where
 
 

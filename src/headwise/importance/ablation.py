@@ -7,7 +7,7 @@ batch, and several heads share a forward (headwise.attention.reuse).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from headwise.decoding.translator import Generate, translate
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
 from headwise.importance.attention_statistics import sides_of_site
+from headwise.importance.corrupted_outputs import corrupted_outputs
 from headwise.importance.gradient import refuse_unsound, sound, token_masks
 from headwise.importance.mean_outputs import mean_outputs, position_means, positions
 from headwise.importance.measures import measure
@@ -63,7 +64,7 @@ class RecordedBatch:
     """A batch after a forward of the full model.
 
     losses B and asked B (tokens) by sentence; places: where they are predicted; there: by side, where a token is (B S
-    and B T).
+    and B T). corrupted: by site, the heads' outputs for the corrupted prompts, B Q H D, where they are asked for.
     """
 
     tensors: dict[str, Tensor]
@@ -72,6 +73,7 @@ class RecordedBatch:
     places: Places
     there: dict[str, Tensor]
     kept: Recording
+    corrupted: Mapping[Site, Tensor] = field(default_factory=dict)
 
     @cached_property
     def neighbours(self) -> dict[str, tuple[Tensor, Tensor]]:
@@ -124,6 +126,15 @@ class RecordedBatch:
     cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
+    "ablation.counterpart",
+    title="activation patching",
+    caption="what the logit difference loses when the head gives its output for the corrupted prompt, a prompt",
+    source="Vig et al. 2020; Wang et al. 2023, section 3.1",
+    needs=("loss", "counterparts"),
+    in_all=False,
+    cost={"forwards": 2.0, "layers per head": 0.5, "outputs per head": 1.0},
+)
+@measure(
     "ablation.uniform",
     title="uniform ablation",
     caption="what the loss gains when the head attends to all keys alike, in nats a token",
@@ -163,6 +174,8 @@ def ablate(
         a position that only one sentence reaches, by the mean over all query tokens.
     ablation.example: by its output for the next sentence of the batch, at the same position modulo that sentence's
         length. A sentence alone in its batch is left out, and `n` is smaller.
+    ablation.counterpart: by its output for the corrupted prompt, at the same position (activation patching from corrupted
+        to clean, "noising").
     ablation.uniform: by its output with uniform weights on all visible keys.
 
     tokens: positions in one forward; more than one batch's saves time only on a GPU. Evaluation mode, no gradients.
@@ -187,6 +200,9 @@ def ablate(
             )
         within = reporter(batches)
         for batch in recordings(model, discovery, batches):
+            if "ablation.counterpart" in collected:
+                corrupted = corrupted_outputs(model, discovery, batch.tensors)
+                batch = replace(batch, corrupted=corrupted)
             for place, (name, sums) in enumerate(collected.items()):
                 counts = batch.asked
                 if name == "ablation.example":  # a sentence alone has no other to take from
@@ -346,6 +362,12 @@ def resample_ablated(call: AttentionCall, head: int, batch: RecordedBatch, means
     return with_others(call, head, call.output[other, places, head])
 
 
+def counterpart_ablated(
+    call: AttentionCall, head: int, batch: RecordedBatch, means: Means
+) -> Tensor:
+    return with_others(call, head, batch.corrupted[call.site][:, :, head])
+
+
 def uniform_ablated(call: AttentionCall, head: int, batch: RecordedBatch, means: Means) -> Tensor:
     query_side, key_side = sides_of_site(call.site)
     output = uniform_output(call, head, batch.there[query_side], batch.there[key_side])
@@ -367,6 +389,7 @@ CHANGES: dict[str, Callable[..., Tensor]] = {
     ),
     "ablation.position-mean": position_mean_ablated,
     "ablation.example": resample_ablated,
+    "ablation.counterpart": counterpart_ablated,
     "ablation.uniform": uniform_ablated,
     "ablation.all-but-one": lambda call, head, batch, means: with_others(
         replace(call, output=torch.zeros_like(call.output)), head, call.output[:, :, head]

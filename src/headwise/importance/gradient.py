@@ -8,7 +8,7 @@ gradient: autograd starts at the output of the first attention layer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.attention_statistics import sides_of_site
+from headwise.importance.corrupted_outputs import corrupted_outputs
 from headwise.importance.measures import measure
 from headwise.importance.sums import SentenceSums, add_all, check_finite, to_numpy, to_unit_norm
 from headwise.tasks.objective import (
@@ -46,6 +47,7 @@ GRADIENTS = (
     "attention-gradient",
     "attribution.zero",
 )
+COUNTERPART = "attribution.counterpart"
 
 
 @measure(
@@ -106,13 +108,29 @@ GRADIENTS = (
     together="gradients",
     cost={"forwards": 2.5},
 )
-def gradient_measures(model: Model, batches: Batches | Fold) -> dict[str, SentenceSums]:
+@measure(
+    "attribution.counterpart",
+    title="attribution patching, from corrupted prompts",
+    caption="activation patching to first order: what the logit difference loses, a prompt",
+    source="Nanda 2023; Syed et al. 2023",
+    needs=("loss", "counterparts"),
+    together="gradients",
+    in_all=False,
+    cost={"forwards": 3.5},
+)
+def gradient_measures(
+    model: Model, batches: Batches | Fold, names: Sequence[str]
+) -> dict[str, SentenceSums]:
     """All measures by gradient of a model's loss on a text."""
-    return gradients(model.hf, model.discovery, batches)
+    patched = COUNTERPART in names
+    return gradients(model.hf, model.discovery, batches, patched=patched)
 
 
 def gradients(
-    model: nn.Module, discovery: Discovery, batches: Iterable[Mapping[str, Tensor]]
+    model: nn.Module,
+    discovery: Discovery,
+    batches: Iterable[Mapping[str, Tensor]],
+    patched: bool = False,
 ) -> dict[str, SentenceSums]:
     """How much the loss changes when a head is scaled a little. With s_h = Σ_q ⟨c_h[q], ∂L/∂c_h[q]⟩ of a sentence:
 
@@ -123,10 +141,14 @@ def gradients(
         Hugging Face's run_bertology.py).
     attention-gradient: E|∂L/∂A_h| over pairs of a query and a visible key; another score than Michel's.
     attribution.zero: −Σ s_h per predicted token, signed: ablation.zero to first order (attribution patching).
+    attribution.counterpart: with `patched`, Σ_q ⟨c'_h[q] − c_h[q], ∂L/∂c_h[q]⟩, c' for the corrupted prompt:
+        ablation.counterpart to first order.
 
     Evaluation mode. Raises HeadwiseError for values that are not finite.
     """
     collected = {name: SentenceSums(discovery.heads) for name in GRADIENTS}
+    if patched:
+        collected[COUNTERPART] = SentenceSums(discovery.heads)
     collected["gradient.normalised"] = SentenceSums(discovery.heads, scale=to_unit_norm)
     with (
         differentiable(model),
@@ -140,14 +162,17 @@ def gradients(
             asked = asked_tokens(tensors["labels"])
             there = token_masks(tensors)
             traces = traced(model, discovery, tensors, there)
+            corrupted = corrupted_outputs(model, discovery, tensors) if patched else {}
             parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
             for site in discovery.modules:
                 if site in traces:
                     call, gradient = traces[site]
                     query_side, key_side = sides_of_site(site)
                     numbers = reduced(call, gradient, there[query_side], there[key_side], asked)
+                    if patched:
+                        numbers[COUNTERPART] = exchanged(call, gradient, corrupted[site]), asked
                 else:  # a layer without heads
-                    numbers = dict.fromkeys(GRADIENTS, (asked.new_zeros(len(asked), 0), asked))
+                    numbers = dict.fromkeys(collected, (asked.new_zeros(len(asked), 0), asked))
                 parts += [(collected[name], site, *both) for name, both in numbers.items()]
             add_all(parts)
     return collected
@@ -198,6 +223,15 @@ def reduced(
         ),
         "attribution.zero": (-total, asked),
     }
+
+
+@torch.no_grad()
+def exchanged(call: AttentionCall, gradient: Tensor, corrupted: Tensor) -> Tensor:
+    """What the loss gains to first order when each head gives its output for the corrupted prompt: B H. gradient and
+    corrupted B Q H D."""
+    wide = torch.promote_types(gradient.dtype, torch.float32)
+    change = corrupted.to(wide) - call.output.to(wide)
+    return (change * gradient.to(wide)).sum((1, 3))
 
 
 def token_masks(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.data.text import LabelledText, ParallelText, Text
+from headwise.data.store import StoredText
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.folders import write_results
@@ -33,7 +33,13 @@ from headwise.importance.untrained import sample_text
 from headwise.importance.work import Work
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent
-from headwise.statistics import bootstrap, interval, largest_t_p
+from headwise.statistics import (
+    bootstrap,
+    effective_units,
+    interval,
+    largest_t_p,
+    paired_bootstrap_p,
+)
 from headwise.tasks import AnyText
 
 PAIR_FILES = ("interactions.csv", "interactions.json")
@@ -97,7 +103,7 @@ def interactions(
     """
     if type(pairs) is not int or pairs < 1:
         raise HeadwiseError(f"pairs is {pairs!r}: give the number of pairs to measure, at least 1.")
-    if not isinstance(text, ParallelText | Text | LabelledText):
+    if not isinstance(text, StoredText):
         raise HeadwiseError(
             "Pairs of heads are measured on text, and batches were given: give text."
         )
@@ -194,8 +200,10 @@ class Effects:
         count = self.tokens.sum()
         values = sums.sum(0) / count
         draws = bootstrap(sums, self.tokens, seed)
-        low, high = interval(draws)
-        p = largest_t_p(sums, self.tokens, seed)
+        units = float(effective_units(self.tokens))
+        low, high = interval(draws, units)
+        # never less than the p of a pair alone, which its interval shows
+        p = np.maximum(largest_t_p(sums, self.tokens, seed), paired_bootstrap_p(draws, units))
         alone = self.one.sum(0) / count
         other_alone = self.other.sum(0) / count
         both = self.both.sum(0) / count

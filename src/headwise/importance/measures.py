@@ -20,9 +20,10 @@ from typing import Literal
 from headwise.declarations import Declaration, Declarations
 from headwise.errors import HeadwiseError
 
-Need = Literal["text", "loss", "attention", "words", "weights", "translations"]
+Need = Literal["text", "loss", "attention", "words", "weights", "counterparts", "translations"]
 Cost = Literal[
     "forwards",
+    "layers",
     "layers per head",
     "outputs per head",
     "forwards per layer",
@@ -71,7 +72,8 @@ class Measure(Declaration):
     title: its name for a reader. caption: what a value is, with its unit, in a line. source: paper, section, equation.
     larger: whether heads of larger values are more or less important.
     needs: `text` (not batches of one's own), `loss` (a model that predicts something), `words` (predicted words, not
-        classes), `attention` (queries and keys that headwise sees), `weights` (all of them in memory), `translations`.
+        classes), `attention` (queries and keys that headwise sees), `weights` (all of them in memory),
+        `counterparts` (prompts in pairs), `translations`.
     together: the pass that makes it, with others of the same word; by default a pass of its own.
     short: a word that stands for this measure on the command line, such as `lrp` for `lrp.ding`.
     usual: the models for which it is made when no measure is named.
@@ -80,7 +82,7 @@ class Measure(Declaration):
     rescored: whether it is quick enough to be made again at every step of its removal curve.
     by_sentence: whether it has a value for every sentence, so that it can be judged on halves of a text.
     scale: how the values of a layer are converted (`sums.SCALES`).
-    cost: forward passes over the text, also for each layer; of the layers alone for each head or token of a sentence,
+    cost: forward passes over the text, also for each layer; of the layers alone, also for each head or token of a sentence,
         of the output layer for each head; updates of one batch, and translations of the text for each head.
     version: raise it when the function gives other numbers, so that studies make the measure again.
     """

@@ -13,7 +13,7 @@ import torch
 
 from headwise.attention import device_of
 from headwise.attention.offload import refuse_offloaded
-from headwise.data.text import LabelledText, ParallelText, Text
+from headwise.data.store import StoredText
 from headwise.errors import HeadwiseError
 from headwise.generators import drawing_from
 from headwise.heads import describe
@@ -96,12 +96,12 @@ def work_of_controls(work: Work, measures: Iterable[str], count: int) -> float:
     """What so many controls read, in forwards over the whole text."""
     names = [name for name in resolve_measures(measures) if not measure[name].expensive]
     share = min(1.0, SENTENCES / max(1, work.text.examples))
-    return count * share * work.of_measures(names)
+    return len(control_seeds(count, 0)) * share * work.of_measures(names)
 
 
 def sample_text(text: AnyText | OwnInputs, count: int) -> Any:
     """At most so many sentences of a text, spread evenly over it; batches that a user brings stay whole."""
-    if not isinstance(text, ParallelText | Text | LabelledText) or len(text) <= count:
+    if not isinstance(text, StoredText) or len(text) <= count:
         return text
     return text.take([number * len(text) // count for number in range(count)])
 

@@ -60,6 +60,7 @@ def random_heads(case: Case) -> HeadMask:
     of="sweep",
     against="one-per-layer-random",
     mark="diamond",
+    version=2,
 )
 def best_of_each_layer(case: Case) -> HeadMask:
     """The most important head of every layer (Michel et al. 2019, section 3.3)."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from headwise.attention.discover import same_gradients
 from headwise.heads import HeadMask, Kind
 from headwise.model import Model
-from headwise.options import FineTuning
-from headwise.pruning.gate_training import freeze
+from headwise.options import GateTraining, Greedy
+from headwise.pruning.gate_training import trainable
 from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.trainer import TrainingRun, average, train_model
 
@@ -32,7 +32,7 @@ class Tuned:
 def tune(
     model: Model,
     training: TrainingRun,
-    options: FineTuning,
+    options: GateTraining | Greedy,
     kinds: tuple[Kind, ...],
     mask: HeadMask,
 ) -> Tuned:
@@ -40,7 +40,8 @@ def tune(
 
     The number of updates, batches and their order, rates, schedule and averaging are the same; the decoder is frozen
     where only encoder heads are pruned. With the full mask it is the control `fine-tuned`. `model` does not change;
-    resumes from `training.work`. training: as the full model was trained.
+    resumes from `training.work`. training: as the full model was trained. options.train: what trains, all weights or
+    low-rank changes.
     """
     model.heads.only(kinds)  # raises for a kind that the model does not have
     smaller = model.remove(mask, grow=True)  # the mask obeys the unit that was asked for
@@ -52,8 +53,8 @@ def tune(
 
     before = loss()
     tuning = replace(training, recipe=options.within(training.recipe))
-    with same_gradients(hf):
-        notes = freeze(hf, kinds)
+    train = options.train or "all"
+    with same_gradients(hf), trainable(hf, train, kinds, training.seed) as notes:
         cost = train_model(
             hf, model.tokenizer, smaller.discovery, tuning, keep=max(options.average, 2)
         )

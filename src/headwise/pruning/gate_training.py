@@ -25,6 +25,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, HeadMask, Kind, write_text
 from headwise.model import Model
 from headwise.options import Gates, GateTraining, Train
+from headwise.progress import part
 from headwise.pruning.gates import HardConcrete, HeadGates, glorot_uniform
 from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import TrainingData
@@ -33,6 +34,7 @@ from headwise.training.trainer import Gated, TrainingRun, average, in_float32, t
 RANK = 8  # of the low-rank changes of a linear layer
 GATES = "headwise_gates"  # the name of the gates among the model's submodules
 UNDECIDED = 0.1  # largest share of undecided gates in a run that has settled
+TRAINING_SHARE = 0.95  # of the progress; the rest is for the losses by which gates are decided
 
 
 @dataclass(frozen=True)
@@ -305,7 +307,11 @@ def train_gates(
                 hf,
                 model.tokenizer,
                 model.discovery,
-                replace(training, recipe=options.within(training.recipe)),
+                replace(
+                    training,
+                    recipe=options.within(training.recipe),
+                    progress=part(training.progress, 0.0, TRAINING_SHARE),
+                ),
                 Gated(gates.by_site(), gates.draw, cost, groups),
                 [schedule, log],
                 keep=max(options.average, 2),
@@ -318,6 +324,7 @@ def train_gates(
                 gates.log_alpha_before.copy_(gates.log_alpha.detach())
         finally:
             delattr(hf, GATES)
+    training.progress(TRAINING_SHARE, "deciding the gates")
     return decide(model, gates, training.dev, kept(), tokens, notes, spent, early=bool(settle))
 
 

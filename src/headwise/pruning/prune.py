@@ -28,6 +28,7 @@ from headwise.options import (
     too_few,
 )
 from headwise.progress import Report, part, shown, silent
+from headwise.pruning.fine_tuning import tune
 from headwise.pruning.gate_training import Pruned, prune_by_gates
 from headwise.pruning.greedy import RemovalScore, greedy_masks, smallest_within
 from headwise.pruning.removal_scores import removal_scores
@@ -38,6 +39,7 @@ from headwise.training.trainer import TrainingRun
 from headwise.units import refuse_counts, units
 
 GOALS = ("penalty", "keep", "max_drop")
+REMOVAL = 0.2  # share of the progress of a greedy removal that is followed by training
 
 
 def prune(
@@ -61,6 +63,7 @@ def prune(
         hw.Greedy(keep=10)        in the order of a score, without training (Michel et al. 2019, section 4.2)
         hw.Greedy(max_drop=0.5)   the smallest model that loses at most so much: BLEU of a translation model, % of
                                   perplexity of a language model, points of accuracy of a classifier
+        hw.Greedy(keep=10, train="lora")   then a short training of what is left
 
     text: what gates and weights train on, or what heads are scored on. dev: what choices are made on; by default every
     tenth pair or sentence of `text`, which then is left out of it. training: how weights train with gates, such as
@@ -95,7 +98,11 @@ def prune(
         text, dev = held_out(text)
     with shown("prune", progress) as report:
         if isinstance(options, Greedy):
-            return prune_greedily(model, text, dev, options, seed, report)
+            removal = part(report, 0.0, REMOVAL) if options.train else report
+            model = prune_greedily(model, text, dev, options, seed, removal)
+            if not options.train:
+                return model
+            report = part(report, REMOVAL, 1.0)
         with tempfile.TemporaryDirectory() as scratch:
             how = training or Training()
             if "label_smoothing" not in how.model_fields_set:
@@ -103,6 +110,9 @@ def prune(
             data = model.task.training_data(text, how.batch_tokens)
             dev_data = model.task.training_data(dev, how.batch_tokens)
             run = TrainingRun(data, dev_data, how, Path(work or scratch), seed, report)
+            if isinstance(options, Greedy):
+                everything = HeadMask.full(model.heads)
+                return tune(model, run, options, tuple(kinds), everything).model
             if isinstance(options, Gates) and options.penalty:
                 few = too_few(options, updates_of(run, options))
                 if few:
@@ -136,13 +146,18 @@ def refuse_training(
     options: Gates | TopK | Greedy, training: Training | None, work: str | Path | None
 ) -> None:
     """Raise HeadwiseError for what says how to train where nothing trains, or says twice for how long."""
-    if isinstance(options, Greedy):
+    if isinstance(options, Greedy) and not options.train:
         for name, value in {"training": training, "work": work}.items():
             if value is not None:
                 raise HeadwiseError(
-                    f"prune: {name} means nothing with hw.Greedy(…), which trains nothing: leave it out."
+                    f"prune: {name} means nothing with hw.Greedy(…) without train, which trains nothing: leave it out."
                 )
         return
+    if isinstance(options, Greedy) and options.max_drop is not None:
+        raise HeadwiseError(
+            "prune: max_drop chooses before anything trains, so it cannot be given with train: give keep, or let a "
+            "study compare the trained models."
+        )
     if training is None:
         return
     if not isinstance(training, Training):

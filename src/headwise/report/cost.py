@@ -27,7 +27,21 @@ UNCOMPENSATED = Control(
     title="removal without mean outputs",
     better="mean outputs make up for a part of the removed heads",
     worse="mean outputs do harm",
-)  # no control of its own, but compared like one
+)
+RANDOM_ORDER = Control(
+    name="random-order",
+    title="random order of removal",
+    better="which heads go matters",
+    worse="random heads do better",
+)
+OTHER_MEASURE = Control(
+    name="other-measure",
+    title="order of another measure",
+    better="the other measure is a worse guide",
+    worse="another measure is a better guide",
+)
+# no controls of their own, but compared like them
+LIKE_CONTROLS = {facts.name: facts for facts in (UNCOMPENSATED, RANDOM_ORDER, OTHER_MEASURE)}
 VERDICTS = ("better", "worse", "not distinguishable")
 Column = Callable[[Any], str]
 two_digits = "{:.2f}".format
@@ -211,7 +225,12 @@ def build_controls(run: FinishedRun) -> dict[str, Any] | None:
         "compared": comparison_table(run, comparisons),
     }
     return (
-        {**tables, "text": "dev" if run.part else "test", "measured": run.quality.name}
+        {
+            **tables,
+            "text": "dev" if run.part else "test",
+            "measured": run.quality.name,
+            "trained": bool(run.models["control"].isin([f.name for f in compared_by_all()]).any()),
+        }
         if comparisons
         else None
     )
@@ -245,6 +264,13 @@ def model_comparisons(run: FinishedRun) -> list[ControlComparison]:
                 kind = control["control"]
                 found.append(ControlComparison(kind, control, other, control, f"_to_{ending}"))
 
+    for model in run.pruned:
+        for ending in models.orders_against(model):
+            if (other := known.get(models.against(model, ending))) is not None:
+                is_random = models.is_random_order(other)
+                kind = RANDOM_ORDER.name if is_random else OTHER_MEASURE.name
+                found.append(ControlComparison(kind, model, other, model, f"_to_{ending}"))
+
     paired_settings = set()
     for comparison in found:
         for compared in (comparison.model, comparison.control):
@@ -258,8 +284,8 @@ def model_comparisons(run: FinishedRun) -> list[ControlComparison]:
 
 
 def compared_with(control_name: str) -> Control:
-    """The facts of a comparison: a control, or removal without mean outputs."""
-    return UNCOMPENSATED if control_name == UNCOMPENSATED.name else control_facts(control_name)
+    """The facts of a comparison: a control, or what is compared like one."""
+    return LIKE_CONTROLS.get(control_name) or control_facts(control_name)
 
 
 def compared_name(control_name: str) -> str:
@@ -323,7 +349,10 @@ def comparison_table(run: FinishedRun, comparisons: list[ControlComparison]) -> 
         "pruned model": lambda comparison: comparison.model["label"] if comparison.model else "",
         "control": lambda comparison: (
             comparison.control["label"]
-            if comparison.model is None or compared_with(comparison.kind).against
+            if comparison.model is None
+            or compared_with(comparison.kind).against
+            or comparison.control["comparison"]
+            or models.is_random_order(comparison.control)
             else compared_name(comparison.kind)
         ),
         "heads": lambda comparison: str(comparison.control["kept"]),

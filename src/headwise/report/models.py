@@ -1,7 +1,8 @@
 """All models of a run as one table: the full model, pruned ones and controls, with the facts and measures of each.
 
 Index: setting. Columns: method, kinds (tuple), kept, total, penalty, the facts of run.json's `settings` (FACTS), label
-and line (what a reader calls the model, and the line of a chart that it belongs to), learned, chosen, mean_kept, and
+and line (what a reader calls the model, and the line of a chart that it belongs to), learned, chosen, candidate
+(whether it could be chosen), mean_kept, and
 for each measure three columns: `bleu`, `bleu.low`, `bleu.high`. A grid has the columns `data` and `seed` too.
 """
 
@@ -46,10 +47,12 @@ FACTS = (
     "replicate",
     "control",
     "reference",
-    "tune",
+    "comparison",
+    "train",
     "compensate",
     "settle",
     "against",
+    "best_other",
 )
 LEARNED = ("gates", "top-k")
 RANDOM = "greedy.random"
@@ -89,6 +92,8 @@ def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
     frame["mean_kept"] = frame["kept"].astype(float)
     is_pruned = (frame["method"] != "none") & ~frame["method"].str.startswith("control.")
     frame["chosen"] = (frame.index == facts.get("chosen")) & is_pruned
+    is_other = frame["comparison"].eq(True) | frame["method"].eq(RANDOM)
+    frame["candidate"] = is_pruned & ~is_other
     several = len({sweep for sweep in frame["sweep"] if sweep}) > 1
 
     rows = model_rows(frame)
@@ -249,6 +254,20 @@ def against(model: Model | None, what: str) -> str:
     return str(found.get(what) or "") if isinstance(found, Mapping) else ""
 
 
+def is_random_order(model: Model) -> bool:
+    """Whether a model lost heads in a random order."""
+    return bool(model["method"] == RANDOM)
+
+
+def orders_against(model: Model) -> list[str]:
+    """The endings of measures that compare a model of greedy removal with random orders, and with the best order by
+    another measure."""
+    others = model.get("against")
+    names = others if isinstance(others, Mapping) else {}
+    best = model.get("best_other")
+    return [ending for ending in names if ending.startswith("random.") or ending == best]
+
+
 def _label(model: Model, labels: Mapping[str, str], several: bool) -> str:
     if model["method"] == "none":
         return "full model"
@@ -297,7 +316,7 @@ def _line(model: Model) -> str:
     if not method.startswith("greedy."):
         return ""
     after = (
-        ", then trained" if model["tune"] else ", mean outputs kept" if model["compensate"] else ""
+        ", then trained" if model["train"] else ", mean outputs kept" if model["compensate"] else ""
     )
     if method == RANDOM:
         return RANDOM_LINE + after

@@ -20,6 +20,7 @@ from headwise.report.models import RANDOM_LINE, Model, P, value
 
 PARTS = {"": "test", "dev_": "dev (where the model is chosen)"}
 TEXTS = {"": "test", "dev_": "dev"}
+INTERVAL = "95 % interval of the difference to the full model"
 TUNED_NAME = control_facts("fine-tuned").title
 DASHES = {"full model": [1, 0], TUNED_NAME: [2, 3], "allowed loss": [6, 4]}
 APART = 0.2  # heads, or 0.6 % of them where that is more: how far marks of as many heads move from their number
@@ -408,7 +409,8 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
         if len(points) > 1:
             panels.append(_greedy_panel(points, heading, quality, part))
 
-    note = f"on {TEXTS[part]} · bands: 95 % interval of the difference to the full model, range of random orders"
+    drawn = [points for points in by_score.values() if len(points) > 1]
+    note = f"on {TEXTS[part]}{_bands(drawn)}"
     title = f"{capital(quality.name)} on {TEXTS[part]} while heads are removed"
     first = Figure(
         "greedy-curves",
@@ -429,6 +431,17 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
     panels = [_greedy_panel(_removal_points(full, shared[most], quality, part), "", quality, part)]
     note = "share of the heads of these kinds that is removed"
     return [first, Figure("greedy-by-kind", f"{title}, by kind of heads: {most}", note, panels)]
+
+
+def _bands(panels: list[pd.DataFrame]) -> str:
+    """What the bands of panels are, where some are drawn: a band needs two points with an interval."""
+    found = set[str]()
+    for points in panels:
+        for name, line in points.groupby("line"):
+            if line.get("low", pd.Series()).count() > 1:
+                is_random = str(name).startswith(RANDOM_LINE)
+                found.add("range of random orders" if is_random else INTERVAL)
+    return f" · bands: {', '.join(sorted(found))}" if found else ""
 
 
 def _removal_points(

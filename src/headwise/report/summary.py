@@ -17,13 +17,14 @@ from headwise.report.format import (
     count,
     duration,
     interval_text,
+    measure_name,
     percent,
     percent_change,
     quantity,
     signed,
     size,
 )
-from headwise.report.models import P_TUNED, RANDOM, TUNED, Model, P, bounds, value, verdict
+from headwise.report.models import P_TUNED, TUNED, Model, P, bounds, value, verdict
 from headwise.report.page import section
 from headwise.report.run_folder import FinishedRun
 
@@ -60,6 +61,7 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
         groups = [
             ("What was saved", saved(full, chosen)),
             ("What it cost", cost(run, full, chosen)),
+            ("What other orders cost", other_orders(run, chosen)),
             ("How it was chosen", choice(run, full, chosen)),
             ("What is left", _left(run, chosen) if chosen["setting"] in run.layouts else []),
             *groups,
@@ -84,7 +86,32 @@ def run_headline(run: FinishedRun, chosen: Model) -> str:
     unsure = verdict(chosen, measure, run.part + p) == "not distinguishable"
     on = " on dev" if run.part else ""
     text = f"{start}; {signed(found)}{quality.unit} {quality.name}{on} {ends}".rstrip()
-    return f"{text} to {other}{', not distinguishable' if unsure else ''}"
+    text = f"{text} to {other}{', not distinguishable' if unsure else ''}"
+    bargain = bargain_text(run, chosen)
+    return f"{text} {bargain}" if bargain else text
+
+
+def bargain_text(run: FinishedRun, chosen: Model) -> str:
+    """What was saved, and that it is a bad bargain where the model surely loses a larger share of its quality than it
+    saves of its weights, or of its key/value cache. Sure: by the end of the interval that is nearer to no loss."""
+    both = _both(run.full, chosen, "parameters")
+    if both is None:
+        return ""
+    saved_share = 1 - both[1] / both[0]
+    cache = _both(run.full, chosen, "cache_bytes")
+    what = f"for {percent_change(*both)} of the weights"
+    if cache and cache[0] and 1 - cache[1] / cache[0] > saved_share:
+        saved_share = 1 - cache[1] / cache[0]
+        what = f"for {percent_change(*cache)} of the key/value cache"
+
+    quality = run.quality
+    low, high = bounds(chosen, run.part + quality.change)
+    base = value(run.full, run.part + quality.measure)
+    if low is None or high is None or not base:
+        return what
+    least = -high if quality.higher_is_better else low
+    least_share = least / 100 if quality.relative else least / base
+    return f"{what}: do not ship this" if least_share > saved_share else what
 
 
 def _without_choice(run: FinishedRun) -> str:
@@ -103,7 +130,7 @@ def _why(run: FinishedRun) -> str:
     limit = _limit(run)
     losses = []
     for model in run.pruned:
-        if model["method"] != RANDOM:
+        if model["candidate"]:
             losses.append(_lost(run, model))
 
     known = []
@@ -203,13 +230,57 @@ def cost(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
     return facts or [(capital(quality.name), "not measured for both models yet", "")]
 
 
+def other_orders(run: FinishedRun, chosen: Model) -> list[Fact]:
+    """The chosen model against those that other orders of removal leave with as many heads: random ones, and the best
+    of the other measures. Where it has no such models, as after training, every other result that has some."""
+    results = [chosen] if models.orders_against(chosen) else run.pruned
+    facts = list[Fact]()
+    for model in results:
+        start = "" if model["setting"] == chosen["setting"] else f"{model['label']}: "
+        for label, text, said in orders_of(run, model):
+            facts.append((f"{start}{label}", text, said))
+    return facts
+
+
+def orders_of(run: FinishedRun, model: Model) -> list[Fact]:
+    """One result of greedy removal against the models of other orders."""
+    quality = run.quality
+    known = {str(other["setting"]): other for other in models.model_rows(run.models)}
+    facts = list[Fact]()
+    better = 0
+    random = 0
+    for ending in models.orders_against(model):
+        other = known.get(models.against(model, ending))
+        measure = f"{run.part}{quality.change}_to_{ending}"
+        p = f"{run.part}{P}_to_{ending}"
+        its = value(other, run.part + quality.measure)
+        if other is None or its is None:
+            continue
+        said = verdict(model, measure, p)
+        label = f"Best other measure on dev: {measure_name(str(other['score']))}"
+        if models.is_random_order(other):
+            random += 1
+            better += said == "better"
+            label = f"Random order {random}"
+        moved = models.difference_text(model, measure, p, ", ", quality.unit)
+        text = f"{quality.name} {its:.2f}; the result is {moved} to it"
+        facts.append((label, f"{text}: {said}" if said else text, said))
+    if random:
+        text = f"better than {better} of {random}"
+        if not better:
+            text += ": this measure says nothing about which heads to remove"
+        said = "better" if better == random else "not distinguishable"
+        facts.insert(0, ("Random orders", text, said))
+    return facts
+
+
 def choice(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
     """On which text, among how many models and within which limit the model was chosen."""
     quality = run.quality
     limit = _limit(run)
     tried = []
     for model in run.pruned:
-        if model["method"] != RANDOM or chosen["method"] == RANDOM:
+        if model["candidate"]:
             tried.append(model)
 
     losses = {}
@@ -381,7 +452,7 @@ MADE = (
     "penalty",
     "keep",
     "score",
-    "tune",
+    "train",
     "compensate",
 )  # of the facts of a setting
 DATASETS = "datasets:"  # how a plan names a text of the hub

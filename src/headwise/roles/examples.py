@@ -20,7 +20,8 @@ from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
 from headwise.heads import Head
 from headwise.roles.coreference import choices
-from headwise.roles.observation import Subject, run_model, treebank_batches
+from headwise.roles.halves import in_half
+from headwise.roles.observation import Count, Subject, run_model, treebank_batches, uncounted
 from headwise.roles.passage import Passage, View
 from headwise.roles.role import role_of
 
@@ -63,6 +64,7 @@ def examples(
     roles: pd.DataFrame,
     *,
     frequencies: Mapping[int, int] | None = None,
+    count: Count = uncounted,
 ) -> list[dict[str, Any]]:
     """One sentence for the best head of each category of roles, at most MOST, ready for JSON.
 
@@ -82,8 +84,8 @@ def examples(
     shown = [Shown(role) for role in best_heads(roles[roles["kind"] == subject.kind])]
     if not shown:
         return []
-    count = search(subject, sentences, shown, frequencies or {})
-    return [each.picture | {"sentences": count} for each in shown if each.picture]
+    number = search(subject, sentences, shown, frequencies or {}, count)
+    return [each.picture | {"sentences": number} for each in shown if each.picture]
 
 
 def search(
@@ -91,11 +93,11 @@ def search(
     text: Iterable[Annotated],
     shown: Sequence[Shown],
     frequencies: Mapping[int, int],
+    count: Count,
 ) -> int:
     """Find every role's best sentence, in one pass; returns the number of candidates."""
-    short = (sentence for sentence in text if SHORTEST <= len(sentence.words) <= LONGEST)
-    batches = treebank_batches(subject, islice(short, CANDIDATES), lambda sentence: 0, Coverage())
-    count = 0
+    batches = treebank_batches(subject, in_half(0, candidates_of(text)), Coverage())
+    candidates = 0
     current: list[Passage] = []
 
     def hook(call: AttentionCall) -> None:
@@ -116,8 +118,15 @@ def search(
         for batch in batches:
             current[:] = batch.sides[subject.kind]
             run_model(model, subject.discovery, batch.inputs)
-            count += len(current[-1].sentences)
-    return count
+            candidates += len(current[-1].sentences)
+            count(batch.words)
+    return candidates
+
+
+def candidates_of(text: Iterable[Annotated]) -> Iterator[Annotated]:
+    """The sentences that an example is chosen from."""
+    short = (sentence for sentence in text if SHORTEST <= len(sentence.words) <= LONGEST)
+    return islice(short, CANDIDATES)
 
 
 def best_heads(roles: pd.DataFrame) -> list[dict[str, Any]]:

@@ -22,22 +22,42 @@ from headwise.statistics import cohen_h, corrected
 KEY = ["kind", "layer", "head", "measure"]
 RATE = 0.05  # at most this share of the roles found is false, on average
 ENOUGH = 30, 10  # the least tokens and sentences on a half for a test
+HALVES = {"": "first", "_again": "second"}  # by the end of their columns
 
 
-def find(whole: pd.DataFrame, first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
-    """The roles found on the first half and confirmed on the second.
+def compare_halves(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """The tests of both halves side by side: a row per head and measure that can be a role.
 
-    The three tables (`AnswerSums.table`) are of the whole text and of its halves. Returns the rows of the whole text that
-    are roles, with the columns `role` (its name), `text` (name and evidence), `p` (on the first half, corrected) and
-    `effect` (Cohen's h of value and baseline), the highest value of each head first.
+    first, second: `AnswerSums.table` of each half. Columns `value`, `n`, `units`, `baseline`, `p` of the first half,
+    with `_again` behind those of the second. `enough`: whether both halves have enough tokens and sentences. p and
+    p_again are corrected: p over all rows with enough, p_again over those that passed on the first half; NaN elsewhere.
+    `confirmed`: whether the role holds on both halves.
     """
     rows = first.merge(second, on=KEY, suffixes=("", "_again"))
-    rows = rows[rows["measure"].map(role_of).notna()]
-    for end in ("", "_again"):
-        rows = rows[(rows[f"n{end}"] >= ENOUGH[0]) & (rows[f"units{end}"] >= ENOUGH[1])]
-        rows = rows[rows[f"baseline{end}"].notna()]
-    rows = passed(rows, "")
-    rows = passed(rows, "_again")
+    rows = rows[rows["measure"].map(role_of).notna()].reset_index(drop=True)
+    passed = pd.Series(True, rows.index)
+    for end in HALVES:
+        passed &= (rows[f"n{end}"] >= ENOUGH[0]) & (rows[f"units{end}"] >= ENOUGH[1])
+        passed &= rows[f"baseline{end}"].notna()
+    rows["enough"] = passed
+    for end in HALVES:
+        p = rows[f"p{end}"].where(passed)
+        if passed.any():
+            p[passed] = corrected(p[passed].to_numpy())
+        rows[f"p{end}"] = p
+        passed &= (p <= RATE) & (rows[f"value{end}"] >= thresholds(rows, end))
+    rows["confirmed"] = passed
+    return rows
+
+
+def find(whole: pd.DataFrame, tests: pd.DataFrame) -> pd.DataFrame:
+    """The roles found on the first half and confirmed on the second.
+
+    whole: `AnswerSums.table` of the whole text; tests: of its halves (`compare_halves`). Returns the rows of the whole
+    text that are roles, with the columns `role` (its name), `text` (name and evidence), `p` (on the first half,
+    corrected) and `effect` (Cohen's h of value and baseline), the highest value of each head first.
+    """
+    rows = tests[tests["confirmed"]]
     roles = whole.drop(columns="p").merge(rows[[*KEY, "p"]], on=KEY)
     roles["effect"] = effect_sizes(roles["value"], roles["baseline"])
     roles["role"] = roles["measure"].map(display_name)
@@ -50,17 +70,10 @@ def find(whole: pd.DataFrame, first: pd.DataFrame, second: pd.DataFrame) -> pd.D
     )
 
 
-def passed(rows: pd.DataFrame, end: str) -> pd.DataFrame:
-    """The rows that reach the threshold and are better than the baseline, by p-values corrected over all rows."""
-    if rows.empty:
-        return rows
-    p = corrected(rows[f"p{end}"].to_numpy())
-    thresholds = []
-    for measure, baseline in zip(rows["measure"], rows[f"baseline{end}"], strict=True):
-        thresholds.append(threshold(measure, baseline))
-    kept = (p <= RATE) & (rows[f"value{end}"] >= np.array(thresholds))
-    out: pd.DataFrame = rows.assign(**{f"p{end}": p})[kept]
-    return out
+def thresholds(rows: pd.DataFrame, end: str) -> np.ndarray:
+    """The score from which on each row of `compare_halves` is a role on a half."""
+    pairs = zip(rows["measure"], rows[f"baseline{end}"], strict=True)
+    return np.array([threshold(measure, baseline) for measure, baseline in pairs])
 
 
 def threshold(measure: str, baseline: float) -> float:
@@ -105,8 +118,8 @@ def patterns(heads: HeadMap, roles: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["kind", "layer", "role", "heads", "share"])
 
 
-def missing_roles(whole: pd.DataFrame, roles: pd.DataFrame) -> list[str]:
-    """The expected roles that no head has, in words, each with the reason."""
+def missing_roles(whole: pd.DataFrame, roles: pd.DataFrame, tests: pd.DataFrame) -> list[str]:
+    """The expected roles that no head has, in words, each with the reason. tests: of the halves (`compare_halves`)."""
     missing = []
     for kind in whole["kind"].unique():
         here = whole[whole["kind"] == kind]
@@ -114,26 +127,41 @@ def missing_roles(whole: pd.DataFrame, roles: pd.DataFrame) -> list[str]:
         for measure in expected_roles("language model" if decoder_only else kind):
             if not ((roles["kind"] == kind) & (roles["measure"] == measure)).any():
                 name = display_name(measure)
-                missing.append(f"{kind}: no head for {name} ({why_missing(here, measure)})")
+                reason = why_missing(here, tests[tests["kind"] == kind], measure)
+                missing.append(f"{kind}: no head for {name} ({reason})")
     return missing
 
 
-def why_missing(here: pd.DataFrame, measure: str) -> str:
-    """Why a role was not found."""
+def why_missing(here: pd.DataFrame, tests: pd.DataFrame, measure: str) -> str:
+    """Why a role was not found: of the head that scores highest on the whole text."""
     rows = here[here["measure"] == measure]
     if rows.empty:
         return "not measured on this text"
     best = rows.sort_values("value").iloc[-1]
-    needed = threshold(measure, best["baseline"])
     if not best["n"]:
         return "it does not occur in this text"
-    if best["n"] < 2 * ENOUGH[0] or best["units"] < 2 * ENOUGH[1]:
-        return f"seen only {best['n']:.0f} times"
+    halves = tests[(tests[KEY] == best[KEY]).all(axis=1)]
+    if halves.empty:
+        return "it does not occur in one half of this text"
+    half = halves.iloc[0]
+    if not half["enough"]:
+        return (
+            f"seen {half['n']:.0f} and {half['n_again']:.0f} times in {half['units']:.0f} and "
+            f"{half['units_again']:.0f} sentences of the halves, {ENOUGH[0]} times in {ENOUGH[1]} sentences of each "
+            "are needed"
+        )
+    needed = threshold(measure, best["baseline"])
     if needed > 1:
         return f"the baseline already reaches {best['baseline']:.2f} on this text"
     name = f"{best['kind']}/{best['layer']}/{best['head']} reaches {best['value']:.2f}"
-    return (
-        f"{name}, {needed:.2f} is needed"
-        if best["value"] < needed
-        else f"{name}, but not significantly on both halves"
-    )
+    if best["value"] < needed:
+        return f"{name}, {needed:.2f} is needed"
+    for end, half_name in HALVES.items():
+        needed = threshold(measure, half[f"baseline{end}"])
+        if half[f"value{end}"] < needed:
+            return f"{name}, but {half[f'value{end}']:.2f} on the {half_name} half, where {needed:.2f} is needed"
+        if half[f"p{end}"] > RATE:
+            return (
+                f"{name}, but p = {half[f'p{end}']:.2f} on the {half_name} half, {RATE} is needed"
+            )
+    return name

@@ -5,15 +5,14 @@ The texts are a treebank, sentence pairs, repeated random tokens, and texts that
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headwise.attention import (
@@ -26,33 +25,44 @@ from headwise.attention import (
 )
 from headwise.attention.discover import output_of
 from headwise.attention.offload import loaded
+from headwise.attention.output import states_before
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned, Coverage, align_subwords
 from headwise.errors import HeadwiseError
 from headwise.heads import Kind
 from headwise.roles.alignment import Gold, decoder_sides, possible_links
 from headwise.roles.coreference import windows
+from headwise.roles.halves import (
+    Half,
+    Halved,
+    document_of,
+    halve,
+    halves_of,
+    in_half,
+    in_turn,
+)
 from headwise.roles.induction import direct_output_weights, repeated_sequences
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import AnswerSums, Arc, Probe, pointing
 from headwise.roles.rare import TOP, histogram
 from headwise.roles.role import RoleTest, role
-from headwise.roles.shape import means, opening
-from headwise.roles.templates import Readout
+from headwise.roles.shape import OPENING, means, opening
+from headwise.roles.templates import Generated, Readout
 
-TOKENS = 4096  # positions in a batch
+TOKENS = 4096  # positions in a batch, at most
+WORK = 1e11  # parameters times positions of a batch on a CPU, at most: some seconds, so that progress moves
 WINDOW = 1024  # sentences that are sorted by length together
 MAX_LENGTH = 512  # subwords of a sentence, where the model has no lower limit
 SAMPLE = 256  # sentences for the mean attention that `variability` needs
 
+AlignedPair = tuple[Aligned, Aligned]
 Test = Callable[..., Any]  # from the passages of a kind of attention to a probe
 Tests = Mapping[Kind, Sequence[Test]]
-Half = int  # 0: where roles are found, 1: where they are confirmed
 ByHalf = dict[tuple[Kind, Half], AnswerSums]
-Count = Callable[[int], None]  # called after every batch with its number of sentences
+Count = Callable[[int], None]  # called after every batch with its number of words
 
 
-def uncounted(sentences: int) -> None:
+def uncounted(words: int) -> None:
     """Count nothing."""
 
 
@@ -78,7 +88,7 @@ class RoleOptions:
 class Subject:
     """The tested model, its tokenizer and heads, and the options of the tests.
 
-    coverage: what was used of each text. refused: sentences on tests that could not be made.
+    coverage: what was used of each text. warnings: sentences on tests that could not be made and on the halves of texts.
     """
 
     model: PreTrainedModel
@@ -86,7 +96,7 @@ class Subject:
     discovery: Discovery
     options: RoleOptions = field(default_factory=RoleOptions)
     coverage: dict[str, Coverage] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def kind(self) -> Kind:
@@ -102,6 +112,13 @@ class Subject:
         """The most tokens of a sentence: the least limit of model, tokenizer and options."""
         positions = getattr(self.model.config, "max_position_embeddings", None) or MAX_LENGTH
         return min(int(positions), int(self.tokenizer.model_max_length), self.options.max_length)
+
+    @property
+    def positions(self) -> int:
+        """The most positions of a batch: fewer for a large model on a CPU."""
+        if device_of(self.model).type != "cpu":
+            return TOKENS
+        return min(TOKENS, max(1, int(WORK / self.model.num_parameters())))
 
     @property
     def readout(self) -> Readout | None:
@@ -120,6 +137,14 @@ class PassageBatch:
     half: Half
     inputs: dict[str, Tensor]
     sides: Mapping[Kind, tuple[Passage, ...]]
+
+    @property
+    def words(self) -> int:
+        """How many words it has, of source and target; of random tokens each is one."""
+        words = 0
+        for passage in self.sides.get("cross") or next(iter(self.sides.values())):
+            words += int((passage.subwords > 0).sum())
+        return words
 
 
 def observe(
@@ -151,63 +176,52 @@ def observe(
             for kind in batch.sides:
                 probes = current[kind][1]
                 gathered.setdefault((kind, batch.half), AnswerSums(kind)).add(probes, answers[kind])
-            count(len(batch.inputs["input_ids"]))
+            count(batch.words)
     return gathered
 
 
 def run_model(model: PreTrainedModel, discovery: Discovery, inputs: Mapping[str, Tensor]) -> None:
-    """Run the model; only the encoder of an encoder-decoder without target text."""
+    """Run the model up to its output layer, as nobody reads logits here: over many words they take most of the time and
+    memory. Of an encoder-decoder without target text only the encoder runs."""
     if "cross" in discovery.heads.kinds and "decoder_input_ids" not in inputs:
         model.get_encoder()(**inputs)
-    else:
+        return
+    output_layer = model.get_output_embeddings()
+    if not isinstance(output_layer, nn.Linear):
         output_of(model, inputs)
-
-
-def half_of(sentence: Annotated) -> Half:
-    """The half of a sentence: by its document's name, so that no document is in both; otherwise by its id or text.
-
-    Not by CRC32, which the embedded corpus is split by: its dev sentences would all be in one half.
-    """
-    name = sentence.document or sentence.id or sentence.text
-    return hashlib.sha256(name.encode()).digest()[0] & 1
-
-
-def numbered_half(text: Annotated) -> Half:
-    """Generated texts go to the two halves in turn, by the number that their name begins with."""
-    return int(text.id.split()[0]) & 1
+    else:
+        states_before(output_layer, partial(output_of, model), {"inputs": inputs})
 
 
 def aligned_batches(
-    sentences: Iterable[Annotated],
-    tokenizer: Any,
-    max_length: int,
-    coverage: Coverage,
-    half: Callable[[Annotated], Half] = half_of,
+    subject: Subject, sentences: Iterable[Halved], coverage: Coverage
 ) -> Iterator[tuple[Half, list[Aligned]]]:
     """Batches of sentences in subwords, of one half and similar length each; `coverage` counts what is left out."""
     waiting: tuple[list[Aligned], list[Aligned]] = ([], [])
     stream = iter(sentences)
     while some := list(islice(stream, 256)):
-        for aligned in align_subwords(tokenizer, some, max_length, coverage):
-            waiting[half(aligned.sentence)].append(aligned)
         for which, rows in enumerate(waiting):
+            of_half = [sentence for half, sentence in some if half == which]
+            rows += align_subwords(subject.tokenizer, of_half, subject.limit, coverage)
             if len(rows) >= WINDOW:
-                for batch in batched(rows, lambda row: len(row.ids)):
+                for batch in batched(rows, lambda row: len(row.ids), subject.positions):
                     yield which, batch
                 rows.clear()
     for which, rows in enumerate(waiting):
-        for batch in batched(rows, lambda row: len(row.ids)):
+        for batch in batched(rows, lambda row: len(row.ids), subject.positions):
             yield which, batch
 
 
-Row = TypeVar("Row", Aligned, tuple[Aligned, Aligned])
+Row = TypeVar("Row", Aligned, AlignedPair)
 
 
-def batched(rows: Iterable[Row], length: Callable[[Row], int]) -> Iterator[list[Row]]:
-    """Batches of at most TOKENS positions (one row at least), shortest first."""
+def batched(
+    rows: Iterable[Row], length: Callable[[Row], int], positions: int = TOKENS
+) -> Iterator[list[Row]]:
+    """Batches of at most so many positions (one row at least), shortest first."""
     batch: list[Row] = []
     for row in sorted(rows, key=length):
-        if batch and length(row) * (len(batch) + 1) > TOKENS:
+        if batch and length(row) * (len(batch) + 1) > positions:
             yield batch
             batch = []
         batch.append(row)
@@ -264,12 +278,20 @@ def on_treebank(
     confirm: Iterable[Annotated] | None,
     frequencies: Mapping[int, int] | None,
     count: Count,
+    seed: int = 0,
 ) -> ByHalf:
-    """All tests on a treebank, in one pass (after a short one for the mean that `variability` needs)."""
+    """All tests on a treebank, in one pass (after a short one for the mean that `variability` needs).
+
+    seed: of the halves, where no other treebank confirms.
+    """
     kind = subject.kind
+    context = subject.options.context
     coverage = subject.coverage.setdefault("treebank", Coverage())
-    sample = treebank_batches(subject, islice(treebank, SAMPLE), lambda sentence: 0, Coverage())
-    first = observe(subject.model, subject.discovery, sample, {kind: [opening]})
+    sample = in_half(0, windows(islice(treebank, SAMPLE), context))
+    batches = treebank_batches(subject, sample, Coverage())
+    if kind == "decoder-self":
+        batches = map(beginning, batches)
+    first = observe(subject.model, subject.discovery, batches, {kind: [opening]}, count)
     if not first:
         raise HeadwiseError(
             f"None of the first {SAMPLE} sentences can be used: they have more than {subject.limit} subwords, or words "
@@ -284,32 +306,57 @@ def on_treebank(
     }
     tests = tests_on("treebank", kind, arguments) + tests_on_sentences(kind)
 
-    def batches() -> Iterator[PassageBatch]:
-        if confirm is None:
-            yield from treebank_batches(subject, treebank, half_of, coverage)
-        else:
-            yield from treebank_batches(subject, treebank, lambda sentence: 0, coverage)
-            yield from treebank_batches(subject, confirm, lambda sentence: 1, coverage)
+    if confirm is None:
+        halves = halve(map(document_of, windows(treebank, context)), seed)
+        subject.warnings += halves.warnings("treebank")
+        text = halves.split(windows(treebank, context))
+    else:
+        text = chain(in_half(0, windows(treebank, context)), in_half(1, windows(confirm, context)))
+    batches = treebank_batches(subject, text, coverage)
+    return observe(subject.model, subject.discovery, batches, {kind: tests}, count)
 
-    return observe(subject.model, subject.discovery, batches(), {kind: tests}, count)
+
+def words_of_treebank(
+    subject: Subject, treebank: Iterable[Annotated], confirm: Iterable[Annotated] | None
+) -> int:
+    """How many words `on_treebank` reads."""
+    words = 0
+    for number, sentence in enumerate(treebank):
+        words += len(sentence.words)
+        if number < SAMPLE:
+            first = OPENING if subject.kind == "decoder-self" else len(sentence.words)
+            words += min(first, len(sentence.words))
+    for sentence in confirm or ():
+        words += len(sentence.words)
+    return words
 
 
 def treebank_batches(
-    subject: Subject,
-    treebank: Iterable[Annotated],
-    half: Callable[[Annotated], Half],
-    coverage: Coverage,
+    subject: Subject, text: Iterable[Halved], coverage: Coverage
 ) -> Iterator[PassageBatch]:
-    """Sentences, or windows of several, as batches for self-attention."""
+    """Sentences as batches for self-attention."""
     options = subject.options
     kind = subject.kind
     device = device_of(subject.model)
-    text = windows(treebank, options.context)
-    for which, aligned in aligned_batches(text, subject.tokenizer, subject.limit, coverage, half):
+    for half, aligned in aligned_batches(subject, text, coverage):
         passage = Passage.of(
             aligned, subject.pad, device, kind == "decoder-self", options.first_subword
         )
-        yield PassageBatch(which, passage_inputs(passage), {kind: (passage,)})
+        yield PassageBatch(half, passage_inputs(passage), {kind: (passage,)})
+
+
+def beginning(batch: PassageBatch) -> PassageBatch:
+    """The first tokens of a batch of sentences, for what a causal model does there: later tokens change nothing."""
+    sides: dict[Kind, tuple[Passage, ...]] = {}
+    for kind, (passage,) in batch.sides.items():
+        first = replace(
+            passage,
+            ids=passage.ids[:, :OPENING],
+            mask=passage.mask[:, :OPENING],
+            word_of=passage.word_of[:, :OPENING],
+        )
+        sides[kind] = (first,)
+    return PassageBatch(batch.half, passage_inputs(first), sides)
 
 
 def passage_inputs(passage: Passage) -> dict[str, Tensor]:
@@ -317,11 +364,15 @@ def passage_inputs(passage: Passage) -> dict[str, Tensor]:
 
 
 def on_pairs(
-    subject: Subject, text: Sequence[tuple[str, str]], count: Count, gold: Sequence[Gold] | None
+    subject: Subject,
+    text: Sequence[tuple[str, str]],
+    gold: Sequence[Gold] | None,
+    count: Count,
+    seed: int = 0,
 ) -> ByHalf:
     """The tests of cross attention and of a decoder's self-attention, on sentence pairs.
 
-    gold: their reference links; without any those of eflomal.
+    gold: their reference links; without any those of eflomal. seed: of the halves.
     """
     if "cross" not in subject.discovery.heads.kinds:
         raise HeadwiseError(
@@ -333,19 +384,26 @@ def on_pairs(
     arguments = {"edges": subject.options.edges, "links": links}
     kinds: tuple[Kind, ...] = ("cross", "decoder-self")
     tests = {kind: tests_on("pairs", kind, arguments) for kind in kinds}
-    batches = pair_batches(subject, pairs)
+    batches = pair_batches(subject, pairs, halves_of_pairs(pairs, seed))
     return observe(subject.model, subject.discovery, batches, tests, count)
 
 
+def halves_of_pairs(pairs: Sequence[AlignedPair], seed: int = 0) -> list[Half]:
+    """The half of every sentence pair."""
+    return halves_of([document_of(source.sentence) for source, _ in pairs], seed)
+
+
 def pair_batches(
-    subject: Subject, pairs: Sequence[tuple[Aligned, Aligned]]
+    subject: Subject, pairs: Sequence[AlignedPair], halves: Sequence[Half]
 ) -> Iterator[PassageBatch]:
     """Batches of pairs: source and target for cross attention, the decoder's input for its self-attention."""
     start = start_token(subject.model)
     device = device_of(subject.model)
     for half in (0, 1):
-        rows = [pair for pair in pairs if half_of(pair[0].sentence) == half]
-        for batch in batched(rows, lambda pair: max(len(side.ids) for side in pair)):
+        rows = [pair for pair, its_half in zip(pairs, halves, strict=True) if its_half == half]
+        for batch in batched(
+            rows, lambda pair: max(len(side.ids) for side in pair), subject.positions
+        ):
             source = Passage.of([pair[0] for pair in batch], subject.pad, device)
             targets = [pair[1] for pair in batch]
             ids, written, read = decoder_sides(targets, start, subject.pad, device)
@@ -353,13 +411,10 @@ def pair_batches(
             yield PassageBatch(half, inputs, {"cross": (written, source), "decoder-self": (read,)})
 
 
-def on_repeats(subject: Subject, frequencies: Mapping[int, int] | None, seed: int) -> ByHalf:
+def on_repeats(
+    subject: Subject, frequencies: Mapping[int, int] | None, count: Count, seed: int
+) -> ByHalf:
     """The tests of language models on repeated random tokens."""
-    tokenizer = subject.tokenizer
-    model = subject.model
-    special = set(tokenizer.all_special_ids)
-    size = min(len(tokenizer), model.config.get_text_config().vocab_size)
-    words = [token for token in range(size) if token not in special]
     readout = subject.readout
     arguments = {
         "outputs": None if readout is None else readout.outputs,
@@ -368,33 +423,58 @@ def on_repeats(subject: Subject, frequencies: Mapping[int, int] | None, seed: in
     tests = tests_on("repeats", "decoder-self", arguments)
 
     def batches() -> Iterator[PassageBatch]:
-        for half, drawn in repeated_sequences(
-            words, tokenizer.bos_token_id, subject.limit, seed, frequencies
-        ):
-            passage = drawn.to(device_of(model))
-            yield PassageBatch(half, passage_inputs(passage), {"decoder-self": (passage,)})
+        for half, drawn in repeats(subject, frequencies, seed):
+            rows = max(1, subject.positions // drawn.ids.shape[1])
+            for start in range(0, len(drawn.ids), rows):
+                passage = drawn.rows(start, start + rows).to(device_of(subject.model))
+                yield PassageBatch(half, passage_inputs(passage), {"decoder-self": (passage,)})
 
-    return observe(model, subject.discovery, batches(), {"decoder-self": tests})
+    return observe(subject.model, subject.discovery, batches(), {"decoder-self": tests}, count)
 
 
-def on_generated(subject: Subject, seed: int) -> list[ByHalf]:
-    """The tests of language models on generated texts, but for those that the tokenizer does not allow."""
-    passes: list[ByHalf] = []
+def repeats(
+    subject: Subject, frequencies: Mapping[int, int] | None, seed: int
+) -> Iterator[tuple[Half, Passage]]:
+    """For each half, random tokens that are repeated."""
+    tokenizer = subject.tokenizer
+    special = set(tokenizer.all_special_ids)
+    size = min(len(tokenizer), subject.model.config.get_text_config().vocab_size)
+    words = [token for token in range(size) if token not in special]
+    return repeated_sequences(words, tokenizer.bos_token_id, subject.limit, seed, frequencies)
+
+
+def words_of_probes(subject: Subject, frequencies: Mapping[int, int] | None, seed: int) -> int:
+    """How many words `on_repeats` and `on_generated` read."""
+    words = sum(passage.ids.numel() for _, passage in repeats(subject, frequencies, seed))
+    for generated in generated_texts(replace(subject, warnings=[]), seed):
+        words += sum(len(text.words) for text in generated.texts)
+    return words
+
+
+def generated_texts(subject: Subject, seed: int) -> list[Generated]:
+    """The generated texts that language models are tested on, but for those that the tokenizer does not allow."""
+    texts = []
     arguments = {"readout": subject.readout, "longest": subject.limit, "seed": seed}
     for generate in tests_on("texts", "decoder-self", arguments):
         try:
-            generated = generate(subject.tokenizer)
+            texts.append(generate(subject.tokenizer))
         except HeadwiseError as refusal:
-            subject.refused.append(str(refusal))
-            continue
+            subject.warnings.append(str(refusal))
+    return texts
+
+
+def on_generated(subject: Subject, texts: Sequence[Generated], count: Count) -> list[ByHalf]:
+    """The tests of language models on generated texts."""
+    passes: list[ByHalf] = []
+    for generated in texts:
         coverage = subject.coverage.setdefault(f"texts of {generated.name}", Coverage())
-        batches = treebank_batches(subject, generated.texts, numbered_half, coverage)
+        batches = treebank_batches(subject, in_turn(generated.texts), coverage)
         tests: Tests = {"decoder-self": [generated.test]}
-        answers = observe(subject.model, subject.discovery, batches, tests)
+        answers = observe(subject.model, subject.discovery, batches, tests, count)
         if len(answers) == 2:
             passes.append(answers)
         else:
-            subject.refused.append(
+            subject.warnings.append(
                 f"The texts of {generated.name} do not fit into {subject.limit} subwords: left out."
             )
     return passes

@@ -62,6 +62,16 @@ class Passage:
             ids.to(device), mask.to(device), word_of.to(device), sentences, causal, first_subword
         )
 
+    def rows(self, start: int, end: int) -> Passage:
+        """Some of its sentences."""
+        return replace(
+            self,
+            ids=self.ids[start:end],
+            mask=self.mask[start:end],
+            word_of=self.word_of[start:end],
+            sentences=self.sentences[start:end],
+        )
+
     def to(self, device: torch.device) -> Passage:
         """The same on another device."""
         return replace(

@@ -29,18 +29,21 @@ from headwise.importance.untrained import untrained as untrained_model
 from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.roles.alignment import Gold, LinkedText
-from headwise.roles.examples import examples
-from headwise.roles.label import ENOUGH, KEY, find, labels, missing_roles, patterns
+from headwise.roles.examples import candidates_of, examples
+from headwise.roles.label import ENOUGH, KEY, compare_halves, find, labels, missing_roles, patterns
 from headwise.roles.observation import (
     ByHalf,
     Count,
     RoleOptions,
     Subject,
+    generated_texts,
     on_generated,
     on_pairs,
     on_repeats,
     on_treebank,
     uncounted,
+    words_of_probes,
+    words_of_treebank,
 )
 from headwise.roles.probe import together
 from headwise.roles.rare import count_tokens
@@ -52,6 +55,7 @@ COUNTED = 1_000_000  # sentences of the training text that frequencies are count
 TABLES = ("table", "roles", "labels", "patterns", "controls")
 ROLE_FILES = (*(f"{name}.csv" for name in TABLES), "facts.json", "examples.json")
 CONTROL_COLUMNS = ("control", *KEY, "value", "n", "baseline", "found")
+SHOWN = 5  # names in a warning
 SENTENCES = 1000  # of a text, that controls are tested on, at most
 
 
@@ -191,11 +195,17 @@ def roles(
     model.task.check_tokenizer()
     seeds = control_seeds(untrained, seed)
     texts = RoleTexts.of(model, treebank, confirm, pairs, training)
-    count = counted(sentences_read(treebank, confirm, texts.pairs, untrained), progress)
+    total = words_read(model, texts, seed)
+    total += sum(len(sentence.words) for sentence in candidates_of(treebank))
+    if seeds:
+        sample = texts.sampled(subject_of(model).options.context)
+        of_trees = words_of_treebank(subject_of(model), sample.treebank, sample.confirm)
+        total += len(CHANGES) * of_trees + untrained * words_read(model, sample, seed)
+    count = counted(total, progress)
     result = find_roles(model, texts, seed, count)
     result.signature = signature(model, treebank, confirm, seed)
     result.examples = examples(
-        subject_of(model), treebank, result.roles, frequencies=texts.frequencies
+        subject_of(model), treebank, result.roles, frequencies=texts.frequencies, count=count
     )
     if seeds:
         result.controls = run_control_tests(model, texts, seeds, seed, count)
@@ -221,14 +231,14 @@ def find_roles(
     intervals: whether the table has them.
     """
     subject = subject_of(model, options)
-    passes = [on_treebank(subject, texts.treebank, texts.confirm, texts.frequencies, count)]
+    passes = [on_treebank(subject, texts.treebank, texts.confirm, texts.frequencies, count, seed)]
     if texts.pairs is not None:
-        passes.append(on_pairs(subject, texts.pairs, count, texts.gold))
+        passes.append(on_pairs(subject, texts.pairs, texts.gold, count, seed))
     if subject.kind == "decoder-self":
-        passes.append(on_repeats(subject, texts.frequencies, seed))
-        passes += on_generated(subject, seed)
+        passes.append(on_repeats(subject, texts.frequencies, count, seed))
+        passes += on_generated(subject, generated_texts(subject, seed), count)
     result = conclude(model.heads, passes, seed if intervals else None, subject.coverage)
-    result.warnings += subject.refused
+    result.warnings += subject.warnings
     return result
 
 
@@ -243,7 +253,7 @@ def conclude(
         for kind in dict.fromkeys(kind for kind, _ in answers):
             if (kind, 0) not in answers or (kind, 1) not in answers:
                 raise HeadwiseError(
-                    "The text has no second half to confirm roles on (it is a single document): "
+                    "The text has no second half to confirm roles on (it is a single sentence): "
                     "give another text to confirm them."
                 )
             first = answers[kind, 0]
@@ -254,23 +264,32 @@ def conclude(
     scores = pd.concat(whole, ignore_index=True)
     heads = heads.only(dict.fromkeys(scores["kind"]))
     supported = (scores["n"] >= ENOUGH[0]) & (scores["units"] >= ENOUGH[1])
-    confirmed = find(scores[supported], pd.concat(first_half), pd.concat(second_half))
+    tests = compare_halves(pd.concat(first_half), pd.concat(second_half))
+    confirmed = find(scores[supported], tests)
     return Roles(
         heads=heads,
         table=scores.loc[supported, list(COLUMNS)].reset_index(drop=True),
         roles=confirmed,
         labels=labels(heads, confirmed),
         patterns=patterns(heads, confirmed),
-        absent=missing_roles(scores, confirmed),
+        absent=missing_roles(scores, confirmed, tests),
         low_support=sorted(set(scores.loc[~supported, "measure"])),
         coverage=coverage,
-        warnings=warnings(coverage),
+        warnings=warnings(coverage, tests),
     )
 
 
-def warnings(coverage: Mapping[str, Coverage]) -> list[str]:
-    """Sentences on text that was left out or looks wrong."""
+def warnings(coverage: Mapping[str, Coverage], tests: pd.DataFrame) -> list[str]:
+    """Sentences on text that was left out, looks wrong, or is too short. tests: of the halves (`compare_halves`)."""
     lines = []
+    occurring = tests[tests["n"] + tests["n_again"] > 0]
+    rare = sorted(set(occurring.loc[~occurring["enough"], "measure"]))
+    if 2 * len(rare) > occurring["measure"].nunique():
+        shown = ", ".join(rare[:SHOWN]) + (", …" if len(rare) > SHOWN else "")
+        lines.append(
+            f"{len(rare)} of {occurring['measure'].nunique()} tests of roles cannot find any: {shown} occur fewer than "
+            f"{ENOUGH[0]} times, or in fewer than {ENOUGH[1]} sentences, in a half. Longer text would test them."
+        )
     for name, text in coverage.items():
         if text.unknown_share > FOREIGN:
             lines.append(
@@ -301,8 +320,8 @@ def run_control_tests(
     for name, change in CHANGES.items():
         confirm = None if sample.confirm is None else change(list(sample.confirm), seed + 1)
         treebank = change(list(sample.treebank), seed)
-        changed = replace(subject, coverage={})
-        answers = on_treebank(changed, treebank, confirm, texts.frequencies, count)
+        changed = replace(subject, coverage={}, warnings=[])
+        answers = on_treebank(changed, treebank, confirm, texts.frequencies, count, seed)
         tables.append(control_rows(name, conclude(model.heads, [answers], None, {})))
     for control_seed in seeds:
         control = untrained_model(model, control_seed)
@@ -320,30 +339,25 @@ def control_rows(name: str, result: Roles) -> pd.DataFrame:
     return out
 
 
-def sentences_read(
-    treebank: Treebank,
-    confirm: Treebank | None,
-    pairs: Sequence[tuple[str, str]] | None,
-    untrained: int,
-) -> int:
-    """How many sentences all tests read, those of the controls among them."""
-    total = len(pairs or ()) * (1 + untrained)
-    for text in (treebank, confirm):
-        if text is not None:
-            total += len(text)
-            if untrained:
-                total += (len(CHANGES) + untrained) * min(len(text), SENTENCES)
+def words_read(model: Model, texts: RoleTexts, seed: int) -> int:
+    """How many words `find_roles` reads."""
+    subject = subject_of(model)
+    total = words_of_treebank(subject, texts.treebank, texts.confirm)
+    for source, target in texts.pairs or ():
+        total += len(source.split()) + len(target.split())
+    if subject.kind == "decoder-self":
+        total += words_of_probes(subject, texts.frequencies, seed)
     return total
 
 
 def counted(total: int, progress: Report) -> Count:
-    """Reports the share of the sentences that were read."""
+    """Reports the share of the words that were read."""
     done = 0
 
-    def count(sentences: int) -> None:
+    def count(words: int) -> None:
         nonlocal done
-        done += sentences
-        progress(min(1.0, done / total), f"{min(done, total):,} of {total:,} sentences")
+        done = min(done + words, total)
+        progress(done / total, f"{done:,} of {total:,} words")
 
     return count
 

@@ -169,6 +169,46 @@ class Evaluate(Step, stage="evaluate", name_format="evaluate/{0.split}/{0.varian
 
 
 @dataclass(frozen=True)
+class CompareOrders(Step, stage="evaluate", name_format="orders/{0.split}/{0.variant.name}"):
+    """A model of greedy removal, compared with those that other orders leave with as many heads.
+
+    others: those models, with the steps that have their answers. The result: `against`: (value, low, high, p), the
+    paired difference to each, by the ending of its order; `best`: the other measure whose model is best on this text.
+    """
+
+    split: Split
+    variant: Variant
+    answer: Answer
+    others: tuple[tuple[Variant, Answer], ...]
+
+    @property
+    def after_everything_else(self) -> bool:
+        return self.split == "test"
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [self.answer, *(answer for _, answer in self.others)]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {"seed": run.plan.seed}
+
+    def make(self, run: Run, work: Path) -> Result:
+        seed = run.plan.seed
+        own = self.answer.read(run, self.variant)
+        against = {}
+        worth = {}
+        for other, answer in self.others:
+            assert other.ranking is not None
+            answers = answer.read(run, other)
+            against[other.ranking.ending] = own.difference(answers, seed)
+            if other.ranking.score != "random":
+                worth[other.ranking.ending] = run.quality.worth(answers.rows(seed))
+        return {"against": against, "best": max(worth, key=worth.__getitem__, default=None)}
+
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
+        return BOOTSTRAP * len(self.others) if run.generates else 0.0
+
+
+@dataclass(frozen=True)
 class MeasureSavings(Step, stage="evaluate", name_format="measure/{0.variant.name}"):
     """What removal saves in weights, on disk (where saved), in memory and key/value cache, and its dev loss."""
 

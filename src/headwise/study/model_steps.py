@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from headwise.heads import Head, HeadMask, write_text
 from headwise.importance.mean_outputs import mean_outputs
 from headwise.loading import load
 from headwise.model import Model
+from headwise.model_files import link_equal_weights
 from headwise.options import WITHOUT_TEXT, Architecture
 from headwise.pruning.controls import Case, Control, Trained, control
 from headwise.pruning.fine_tuning import tune
@@ -32,6 +33,7 @@ from headwise.training.translation_model import build_model
 from headwise.units import left_by_step
 
 BEST_HEAD = "gradient"  # the score that says which head of a layer is best: on Multi30k nearest to exact ablation
+RANKED = 2000  # training sentences that heads are ranked on, at most
 MEANS = 2000  # training pairs that mean outputs are taken over
 
 
@@ -39,7 +41,7 @@ MEANS = 2000  # training pairs that mean outputs are taken over
 class Train(
     Step, stage="train", name_format="train", distributed=True, reproducible=True, costly=True
 ):
-    """Train the model of the plan, or copy the given one, to model/."""
+    """Train the model of the plan, or copy the given one, to model/; its weights are links where the disk allows."""
 
     VERSION = 2  # smaller chunks of the loss add up in another order
 
@@ -75,7 +77,9 @@ class Train(
         if run.generates:
             model.task.check_generates()
         if run.main:
-            model.save(work / STAGING / "model")
+            folder = model.save(work / STAGING / "model")
+            if model.source is not None:
+                link_equal_weights(model.source, folder)
         return {
             "parameters": model.parameters,
             "heads": model.heads.to_json(),
@@ -143,11 +147,12 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
 class RankHeads(
     Step, stage="prune", name_format="ranking/{0.ranking.name}", distributed=True, costly=True
 ):
-    """A greedy order: the masks of its steps, as layouts in rankings/."""
+    """A greedy order: the masks of its steps, as layouts in rankings/. Heads are ranked on the training text, so that
+    dev chooses among models that did not see it, and test is read once."""
 
     sweep_index: int
     ranking: Ranking
-    VERSION = 2
+    VERSION = 3  # on the training text
 
     def sweep(self, run: Run) -> GreedySweep:
         sweep = run.plan.pruning[self.sweep_index]
@@ -164,7 +169,7 @@ class RankHeads(
             "replicate": self.ranking.replicate,
             "seed": run.plan.seed,
             **options,
-            "dev": run.fingerprint("dev"),
+            "train": run.fingerprint("train"),
         }
 
     def outputs(self, run: Run) -> list[str]:
@@ -184,20 +189,19 @@ class RankHeads(
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         sweep = self.sweep(run)
+        if self.ranking.score in WITHOUT_TEXT:
+            return 0.0
         times = len(left_by_step(run.heads, sweep)) if sweep.rescore and run.heads else 1
-        return (
-            0.0
-            if self.ranking.score in WITHOUT_TEXT
-            else times * estimate.scoring([self.ranking.score])
-        )
+        text = replace(estimate.train, examples=min(RANKED, estimate.train.examples))
+        return times * replace(estimate, dev=text).scoring([self.ranking.score])
 
 
 def removal_score(run: Run, ranking: Ranking, rescore: bool) -> RemovalScore:
-    """How important the full model's heads are on the dev text, by the score of a ranking."""
+    """How important the full model's heads are on the training text, by the score of a ranking: on the first sentences
+    where it is long."""
     model, seed = full_model(run), 1000 * run.plan.seed + ranking.replicate
-    return RemovalScore(
-        model, model.task.batches(run.text("dev"), run.progress), ranking.score, rescore, seed
-    )
+    text = run.text("train").head(RANKED)
+    return RemovalScore(model, model.task.batches(text, run.progress), ranking.score, rescore, seed)
 
 
 @dataclass(frozen=True)
@@ -256,6 +260,7 @@ class Prune(
         """A layout cut out of the full model and fine-tuned for as long as gates are."""
         model = fresh_model(run)
         sweep = run.sweep(self.variant)
+        assert isinstance(sweep, GateSweep | TopKSweep | GreedySweep)
         made = tune(model, training(run, model, work), sweep, tuple(sweep.kinds), mask)
         self.save(run, made.mask, made.model, work)
         return {
@@ -329,7 +334,7 @@ class PruneGreedily(Prune):
 
     def has_weights(self, run: Run) -> bool:
         sweep = self.sweep(run)
-        return sweep.tune or sweep.compensate
+        return bool(sweep.train) or sweep.compensate
 
     def dependencies(self, run: Run) -> list[Step]:
         assert self.variant.ranking is not None
@@ -339,7 +344,7 @@ class PruneGreedily(Prune):
         sweep = self.sweep(run)
         return {
             "kept": self.variant.kept,
-            "tune": self.tuning_inputs(run) if sweep.tune else None,
+            "train": self.tuning_inputs(run) if sweep.train else None,
             "compensate": run.fingerprint("train") if sweep.compensate else None,
         }
 
@@ -350,7 +355,7 @@ class PruneGreedily(Prune):
         mask = HeadMask.read(
             below(run.folder / "rankings", f"{ranking.name}/{self.variant.kept}.json")
         )
-        if sweep.tune:
+        if sweep.train:
             return self.tuned(run, mask, work)
         if sweep.compensate:
             model = full_model(run)
@@ -362,7 +367,7 @@ class PruneGreedily(Prune):
         return {}
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return super().estimated_seconds(run, estimate) if self.sweep(run).tune else 0.0
+        return super().estimated_seconds(run, estimate) if self.sweep(run).train else 0.0
 
 
 class MakeControl(Prune):

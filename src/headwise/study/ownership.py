@@ -35,6 +35,7 @@ FREE = (
     "pruning.keep",
     "pruning.score",
     "pruning.orders",
+    "pruning.compare",
     "pruning.controls",
     "pruning.seeds",
 )

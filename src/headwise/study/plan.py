@@ -39,7 +39,6 @@ from headwise.options import (
     Search,
     TopK,
     Training,
-    changed_options,
     option,
     validated,
 )
@@ -77,7 +76,7 @@ class DataSection(Strict):
 
     train: Spec | None = option(
         None,
-        "required. Trains the model and fine-tunes pruned ones; greedy scores are measured on dev",
+        "required. Trains the model and fine-tunes pruned ones; greedy removal ranks heads on it",
         page="data.md",
     )
     dev: Spec | None = option(
@@ -239,13 +238,12 @@ class Sweep(Pruning, FineTuning):
     @property
     def weight_training(self) -> dict[str, Any]:
         """How weights are fine-tuned, whatever happens to gates: equal for models that compare fairly."""
-        options = self.model_dump(include={*FineTuning.model_fields, "kinds", "train"})
-        return {"train": "all", **options}
+        return self.model_dump(include={*FineTuning.model_fields, "kinds", "train"})
 
-    def refuse_other_training(self, train: str) -> None:
-        if train != "all" and self.controls:
+    def refuse_frozen_controls(self, train: str) -> None:
+        if train == "gates" and self.controls:
             raise ValueError(
-                f"controls train all weights, so they compare with no model of train = '{train}'"
+                "controls train weights, so they compare with no model of train = 'gates'"
             )
 
     def titled(self, name: str) -> str:
@@ -293,7 +291,7 @@ class GateSweep(Sweep, Gates):
             raise ValueError("refine would mean nothing without a penalty")
         if self.refine and len(self.penalty) < 2:
             raise ValueError("refine fills in between penalties: give at least two")
-        self.refuse_other_training(self.train)
+        self.refuse_frozen_controls(self.train)
         return self
 
 
@@ -308,7 +306,7 @@ class TopKSweep(Sweep, TopK):
     def consistent(self) -> TopKSweep:
         if not self.keep:
             raise ValueError("keep is needed: the numbers of heads that stay")
-        self.refuse_other_training(self.train)
+        self.refuse_frozen_controls(self.train)
         return self
 
 
@@ -332,14 +330,18 @@ class GreedySweep(Sweep, Greedy):
         page="howto/score.md#choose-a-measure",
         min_length=1,
     )
+    compare: list[str] = option(
+        ["gradient", "confidence", "weight-norm", "random"],
+        "other orders: what they leave with as many heads is compared with the result",
+        page="methods/greedy.md#what-a-result-is-compared-with",
+    )
     orders: int = option(3, "random orders", ge=1)
-    tune: bool = option(False, "train every model on, as with gates")
 
     @property
     def trains(self) -> bool:
-        return self.tune
+        return self.train is not None
 
-    @field_validator("score")
+    @field_validator("score", "compare")
     @classmethod
     def rankable(cls, names: list[str]) -> list[str]:
         try:
@@ -353,16 +355,9 @@ class GreedySweep(Sweep, Greedy):
             raise ValueError("a plan says max_drop once for all models, in [choice]")
         if self.search is not None:
             raise ValueError("a plan says once for all models how to search, in [search]")
-        if self.tune and self.compensate:
-            raise ValueError("compensate replaces fine-tuning, so tune cannot be set as well")
-        if not self.tune and self.controls:
+        if not self.train and self.controls:
             raise ValueError(
-                "controls stand beside models that were fine-tuned: set tune, or leave controls out"
-            )
-        idle = changed_options(self, tuple(FineTuning.model_fields))
-        if idle and not self.tune:
-            raise ValueError(
-                f"{', '.join(idle)} would mean nothing for the method 'greedy' without 'tune'"
+                "controls stand beside models that were fine-tuned: set train, or leave controls out"
             )
         return self
 

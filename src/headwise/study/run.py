@@ -227,10 +227,11 @@ class Run:
     @cached_property
     def full(self) -> Model:
         """The full model, which nobody changes; `Train` must be done."""
-        return self.fresh()
+        return load(self.folder / "model", self.device)
 
     def fresh(self) -> Model:
-        """The full model, to be trained on."""
+        """The full model, to be trained on. The one that nobody changes leaves the memory until it is asked for."""
+        vars(self).pop("full", None)
         return load(self.folder / "model", self.device)
 
     @property

@@ -10,10 +10,12 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from headwise.options import WITHOUT_TEXT
 from headwise.pruning.controls import control
 from headwise.study.evaluation_steps import (
     Answer,
     Choose,
+    CompareOrders,
     Evaluate,
     MeasureLosses,
     MeasureSavings,
@@ -37,10 +39,10 @@ from headwise.study.step import Step
 from headwise.study.variants import (
     FULL,
     Variant,
+    compared_orders,
     compared_variants,
     model_controls,
     own_models,
-    rankings_of,
     sweep_controls,
 )
 
@@ -63,6 +65,43 @@ class Schedule:
 
     def variants(self) -> list[Variant]:
         """Every variant that is known by now, those to be trained from random weights last."""
+        variants = self.variants_before_choice()
+        comparisons: list[Variant] = []
+        for index, sweep in enumerate(self.run.plan.pruning):
+            if not isinstance(sweep, GreedySweep):
+                continue
+            kept = dict.fromkeys(result.kept for result in self.results(index, variants))
+            counts = [count for count in kept if count is not None]
+            if counts:
+                scores = [score for score in sweep.compare if self.is_measurable(score)]
+                comparisons += compared_orders(sweep, index, scores, counts)
+        return sorted([*variants, *comparisons], key=lambda variant: variant.from_random_weights)
+
+    def is_measurable(self, score: str) -> bool:
+        """Whether heads can be ranked by a score in models of this task."""
+        return score in WITHOUT_TEXT or self.run.allows(score)
+
+    def results(self, index: int, variants: Sequence[Variant]) -> list[Variant]:
+        """The models of a greedy sweep that are compared with those of other orders: those of the number of heads that
+        was asked for, or else the chosen one."""
+        results = []
+        chosen = None
+        if self.run.store.record("choose"):
+            chosen = (self.run.result(self.choose_step(variants)) or {}).get("chosen")
+        for variant in variants:
+            if variant.sweep_index != index or not self.is_candidate(variant):
+                continue
+            if self.run.plan.pruning[index].keep or variant.name == chosen:
+                results.append(variant)
+        return results
+
+    def is_candidate(self, variant: Variant) -> bool:
+        """Whether a model can be chosen: no control, and of no order that others are compared with."""
+        is_other = variant.comparison or variant.method == "greedy.random"
+        return variant.control is None and not is_other
+
+    def variants_before_choice(self) -> list[Variant]:
+        """The variants that are known whatever is chosen."""
         variants: list[Variant] = []
         for index, sweep in enumerate(self.run.plan.pruning):
             controls = sweep_controls(sweep, index)
@@ -73,7 +112,7 @@ class Schedule:
             for variant in models:
                 if sweep.controls and not keeps_all(self.run, variant):
                     variants += model_controls(sweep, variant)
-        return sorted(variants, key=lambda variant: variant.from_random_weights)
+        return variants
 
     def refine_penalties(self, index: int) -> list[float]:
         """λ between those of the plan, each where quality on dev changes most, as far as results are there."""
@@ -162,10 +201,9 @@ class Schedule:
             yield FindRoles()
         variants = self.variants()
         yield from self.measuring_steps(FULL, variants)
-        for index, sweep in enumerate(run.plan.pruning):
-            if isinstance(sweep, GreedySweep):
-                for ranking in rankings_of(sweep):
-                    yield RankHeads(index, ranking)
+        for variant in variants:
+            if variant.ranking:
+                yield RankHeads(variant.sweep_index, variant.ranking)
         for variant in variants:
             yield prune_step(variant)
             yield from self.measuring_steps(variant, variants)
@@ -231,12 +269,9 @@ class Schedule:
             if not self.has_failed(variant):
                 finished.append(variant)
 
-        candidates = []
-        for variant in finished:
-            if variant.control is None and variant.method != "greedy.random":
-                candidates.append(self.evaluation_step(variant, variants, "dev"))
-        choose_step = Choose(tuple(candidates))
+        choose_step = self.choose_step(variants)
         yield choose_step
+        yield from self.comparing_steps(variants, "dev")
 
         chosen = (run.result(choose_step) or {}).get("chosen")
         for variant in variants:
@@ -245,8 +280,36 @@ class Schedule:
         if run.plan.data.has_test:
             for variant in finished:
                 yield from self.measuring_steps(variant, variants, "test")
+            yield from self.comparing_steps(variants, "test")
         if run.generates:
             yield MeasureSpeed(self.variants_to_time(finished, chosen))
+
+    def choose_step(self, variants: Sequence[Variant]) -> Choose:
+        """The choice among the full model and the candidates that did not fail."""
+        candidates = []
+        for variant in (FULL, *variants):
+            if self.is_candidate(variant) and not self.has_failed(variant):
+                candidates.append(self.evaluation_step(variant, variants, "dev"))
+        return Choose(tuple(candidates))
+
+    def comparing_steps(self, variants: Sequence[Variant], split: Split) -> Iterator[CompareOrders]:
+        """Every result of greedy removal with the models of other orders that have as many heads."""
+        for index, sweep in enumerate(self.run.plan.pruning):
+            if not isinstance(sweep, GreedySweep):
+                continue
+            greedy = []
+            for variant in variants:
+                is_own = variant.sweep_index == index and variant.ranking is not None
+                if is_own and not self.has_failed(variant):
+                    greedy.append((variant, self.answer_step(variant, variants, split)))
+            results = self.results(index, variants)
+            for variant, answer in greedy:
+                others = []
+                for other, its_answer in greedy:
+                    if other.kept == variant.kept and other != variant:
+                        others.append((other, its_answer))
+                if variant in results and others:
+                    yield CompareOrders(split, variant, answer, tuple(others))
 
     def steps_before(self, step: Step, steps: Sequence[Step]) -> list[str]:
         """The names of the steps that a step only comes after: the choice waits for all dev evaluations that are still

@@ -23,14 +23,19 @@ class Ranking:
     score: str
     replicate: int = 0
 
+    @property
+    def ending(self) -> str:
+        """What names of measures end with, after `_to_`, where a model of another order is compared with it."""
+        return f"{self.score}.{self.replicate}" if self.replicate else self.score
+
 
 @dataclass(frozen=True)
 class Variant:
     """One model of a study, made from the full one.
 
     method: as pruning.csv has it. penalty or keep: λ or target count of gates. ranking, kept: the order of greedy
-    removal, and how many heads it leaves. control: which control this is; reference: the variant it
-    belongs to, None for a sweep's own.
+    removal, and how many heads it leaves. comparison: whether it is there to be compared with, and cannot be chosen.
+    control: which control this is; reference: the variant it belongs to, None for a sweep's own.
     """
 
     name: str
@@ -40,6 +45,7 @@ class Variant:
     keep: Keep | None = None
     ranking: Ranking | None = None
     kept: int | None = None
+    comparison: bool = False
     control: str | None = None
     reference: Variant | None = None
 
@@ -62,10 +68,13 @@ FULL = Variant("full", -1, "none")
 
 def rankings_of(sweep: Sweep) -> list[Ranking]:
     """The orders of a sweep of greedy removal; none of another sweep."""
+    return rankings_by(sweep, sweep.score) if isinstance(sweep, GreedySweep) else []
+
+
+def rankings_by(sweep: GreedySweep, scores: Sequence[str]) -> list[Ranking]:
+    """The orders by some scores: one of each, of random ones as many as the sweep says."""
     rankings: list[Ranking] = []
-    if not isinstance(sweep, GreedySweep):
-        return rankings
-    for score in sweep.score:
+    for score in scores:
         if score != "random":
             rankings.append(Ranking(sweep.titled(f"greedy-{score}"), score))
             continue
@@ -106,6 +115,27 @@ def own_models(
             name = f"{ranking.name}-{kept}"
             models.append(Variant(name, index, method, ranking=ranking, kept=kept))
     return models
+
+
+def compared_orders(
+    sweep: GreedySweep, index: int, scores: Sequence[str], kept: Sequence[int]
+) -> list[Variant]:
+    """The models that orders by other scores leave, with as many heads as the results of the sweep."""
+    others = [score for score in scores if score not in sweep.score]
+    variants = []
+    for ranking in rankings_by(sweep, others):
+        for count in kept:
+            variants.append(
+                Variant(
+                    f"{ranking.name}-{count}",
+                    index,
+                    greedy_method(sweep, ranking),
+                    ranking=ranking,
+                    kept=count,
+                    comparison=True,
+                )
+            )
+    return variants
 
 
 def greedy_method(sweep: GreedySweep, ranking: Ranking) -> str:
@@ -165,7 +195,7 @@ def compared_variants(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, st
     if variant.reference:
         compared["pruned"] = variant.reference.name
     # Models that were trained as long as the control, on from the full model, compare with it.
-    untuned = isinstance(own, GreedySweep) and variant.ranking is not None and not own.tune
+    untuned = isinstance(own, GreedySweep) and variant.ranking is not None and not own.train
     if not (untuned or variant.from_random_weights or variant.compared_by_all):
         for facts in compared_by_all():
             compared[facts.ending] = name_in_sweeps(facts.name)
@@ -183,7 +213,7 @@ def uncompensated(sweeps: Sequence[Sweep], variant: Variant) -> str | None:
     if not (ranking and isinstance(own, GreedySweep) and own.compensate):
         return None
     for sweep in sweeps:
-        if not isinstance(sweep, GreedySweep) or sweep.tune or sweep.compensate:
+        if not isinstance(sweep, GreedySweep) or sweep.train or sweep.compensate:
             continue
         ours = (own.step, own.rescore, own.unit, {*own.kinds})
         if (sweep.step, sweep.rescore, sweep.unit, {*sweep.kinds}) != ours:

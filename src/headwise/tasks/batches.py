@@ -112,7 +112,14 @@ class Batches(Reported):
     def provides(self) -> frozenset[str]:
         """What measures may ask for: what the task provides; of batches of a user's own, the loss alone."""
         own = self.text is self.data
-        return self.task.provides & {"loss"} if own else self.task.provides
+        return self.task.provides & {"loss"} if own else self.task.provides_of(self.text)
+
+    @property
+    def objective(self) -> str:
+        """What the heads are scored by, in words."""
+        if "counterparts" in self.provides:
+            return "logit of the answer − logit of the wrong answer"
+        return "log likelihood" if "loss" in self.provides else "none"
 
     @property
     def dropped(self) -> int:

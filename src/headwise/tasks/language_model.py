@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-from headwise.data.text import Text
+from headwise.data.text import PromptPairs, Text
+from headwise.errors import HeadwiseError
 from headwise.progress import Report, silent
 from headwise.qualities import PERPLEXITY
 from headwise.tasks.batches import Batches
+from headwise.tasks.prompt_pairs import EncodedPrompts
 from headwise.tasks.task import Need, Task
 from headwise.training.language import Lines, Packed
 from headwise.training.token_batches import TrainingData
@@ -25,11 +27,32 @@ class LanguageModel(Task):
     quality = PERPLEXITY
     causal = True
 
-    def encoded(self, text: Text) -> Lines:
+    @classmethod
+    def read(cls, spec: Any, cache: Path | None = None) -> Any:
+        """One-sided text; of a table with the columns clean and corrupted, prompt pairs."""
+        if PromptPairs.is_named_by(spec):
+            return PromptPairs.open(spec, cache)
+        return super().read(spec, cache)
+
+    def check(self, text: Any) -> None:
+        if self.causal and isinstance(text, PromptPairs):
+            self.check_tokenizer()
+            return
+        super().check(text)
+
+    def provides_of(self, text: Any) -> frozenset[Need]:
+        if isinstance(text, PromptPairs):
+            return self.provides | {"counterparts"}
+        return self.provides
+
+    def encoded(self, text: Text | PromptPairs) -> Lines | EncodedPrompts:
+        if isinstance(text, PromptPairs):
+            return EncodedPrompts(text, self.tokenizer, self.longest)
         return Lines(text, self.tokenizer, self.longest, self.causal)
 
     def quality_batches(self, text: Any, progress: Report = silent) -> Batches:
         """Long documents in windows that half overlap, so that perplexity is that of the whole text."""
+        self.refuse_prompts(text)
         if not self.causal:
             return self.batches(text, progress)
         self.check(text)
@@ -40,7 +63,15 @@ class LanguageModel(Task):
     def trained_on(
         self, text: Text, batch_tokens: int, cache: Path | None, limit: int
     ) -> TrainingData:
+        self.refuse_prompts(text)
         return Packed(text, self.tokenizer, min(limit, batch_tokens), self.causal, cache)
+
+    def refuse_prompts(self, text: Any) -> None:
+        """Raise HeadwiseError for prompt pairs, which are no text to train on or to have a perplexity of."""
+        if isinstance(text, PromptPairs):
+            raise HeadwiseError(
+                f"'{text.name}' has prompts in pairs, which heads are scored on: give one-sided text here."
+            )
 
 
 class MaskedLanguageModel(LanguageModel):

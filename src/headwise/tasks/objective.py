@@ -1,9 +1,11 @@
-"""The loss of a model on a batch, which all scores are about.
+"""The loss of a model on a batch, which all scores are about: the negative log likelihood of labels or, of prompts in
+pairs, a logit difference.
 
 A batch has the inputs of the model's forward (`input_ids` B S, `attention_mask` B S, for encoder-decoders also
 `decoder_input_ids` B T; images and sound have other inputs, and `places` B S, where the encoder has a position),
 `labels` (B T: the token that the logits at each position predict, or IGNORED; B 1 for a classifier: the class) and
-perhaps `rows` (the row of each sentence in the text). Labels are at the positions of their logits, not shifted.
+perhaps `rows` (the row of each sentence in the text). Labels are at the positions of their logits, not shifted. Prompts
+in pairs (`tasks/prompt_pairs.py`) have `wrong_labels` B T, what labels are compared with, and `corrupted_ids` B S.
 
 Training has a loss of its own, which `training/loss.py` compares with this one.
 """
@@ -26,7 +28,7 @@ from headwise.training.token_batches import IGNORED
 
 CHUNK = 1 << 26  # logits that are copied together
 
-OURS = ("rows", "labels", "places")  # of a batch, which the model does not get
+OURS = ("rows", "labels", "wrong_labels", "corrupted_ids", "places")  # which the model does not get
 
 Places = tuple[Tensor, Tensor]  # of predicted tokens: their sentences and positions
 
@@ -107,21 +109,25 @@ def losses_of(
     are compared with ours.
     """
     labels = batch["labels"]
+    wrong_labels = batch.get("wrong_labels")
     words = vocabulary_of(model)
     if labels.numel() * words <= CHUNK:
-        return sentence_losses(predict(model, batch), labels, places)
+        return sentence_losses(predict(model, batch), labels, places, wrong_labels)
     with few_logits(model) as seen:
         own = predict(model, batch)
     states = seen[0]
     project = projection(model, states.device)
     if project is None or len(seen) > 1:
-        return sentence_losses(predict(model, batch), labels, places)
+        return sentence_losses(predict(model, batch), labels, places, wrong_labels)
     if not same_logits(project(states[:1, : own.shape[1]]), own):
-        return sentence_losses(predict(model, batch), labels, places)
+        return sentence_losses(predict(model, batch), labels, places, wrong_labels)
     sentences, positions = asked_places(labels) if places is None else places
     asked = states[sentences, positions]
     gold = labels[sentences, positions]
-    if torch.is_grad_enabled() and states.requires_grad:
+    if wrong_labels is not None:
+        wrong = wrong_labels[sentences, positions]
+        lost = project.logits_of(asked, wrong) - project.logits_of(asked, gold)
+    elif torch.is_grad_enabled() and states.requires_grad:
         # several chunks are in memory at once: logits, their exponentials, gradients
         size = max(1, CHUNK // 4 // words)
         recomputed = partial(
@@ -156,20 +162,33 @@ def same_logits(ours: Tensor, theirs: Tensor) -> bool:
     return bool(torch.allclose(ours, theirs, rtol=near, atol=near, equal_nan=True))
 
 
-def sentence_losses(logits: Tensor, labels: Tensor, places: Places | None = None) -> Tensor:
-    """Negative log likelihood of each sentence's labels, summed over its tokens: nats, B. Labels B T, logits B T V.
+def sentence_losses(
+    logits: Tensor,
+    labels: Tensor,
+    places: Places | None = None,
+    wrong_labels: Tensor | None = None,
+) -> Tensor:
+    """The `token_losses` of each sentence, summed: nats, B. Labels and wrong labels B T, logits B T V.
 
     places: `asked_places(labels)`, where they are known. Without gradients the logits are copied CHUNK at a time.
     """
-    wide = torch.promote_types(logits.dtype, torch.float32)
     sentences, positions = asked_places(labels) if places is None else places
     size = max(1, len(sentences) if logits.requires_grad else CHUNK // logits.shape[-1])
     parts = []
     for chunk in zip(sentences.split(size), positions.split(size), strict=True):
-        gold = labels[chunk]
-        parts.append(nn.functional.cross_entropy(logits[chunk].to(wide), gold, reduction="none"))
+        wrong = None if wrong_labels is None else wrong_labels[chunk]
+        parts.append(token_losses(logits[chunk], labels[chunk], wrong))
     lost = torch.cat(parts)
     return lost.new_zeros(len(labels)).index_add(0, sentences, lost)
+
+
+def token_losses(logits: Tensor, gold: Tensor, wrong: Tensor | None = None) -> Tensor:
+    """The negative log likelihood of N gold words, or, with wrong words, how far the logit of each wrong word is above
+    that of the gold one (so that a better model has less of either). Logits N V; nats, N."""
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if wrong is None:
+        return nn.functional.cross_entropy(wide, gold, reduction="none")
+    return (wide.gather(1, wrong[:, None]) - wide.gather(1, gold[:, None]))[:, 0]
 
 
 def asked_tokens(labels: Tensor) -> Tensor:

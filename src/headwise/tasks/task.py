@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from headwise.attention import Discovery
 from headwise.data.store import StoredText
-from headwise.data.text import LabelledText, ParallelText, Text
+from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind
 from headwise.progress import Report, silent
@@ -26,8 +26,8 @@ from headwise.tasks.batches import Batches
 from headwise.tasks.own_batches import OwnBatches
 from headwise.training.token_batches import TrainingData
 
-Need = Literal["loss", "words", "text", "translations"]
-AnyText = ParallelText | Text | LabelledText
+Need = Literal["loss", "words", "text", "counterparts", "translations"]
+AnyText = ParallelText | Text | LabelledText | PromptPairs
 OwnInputs = Sequence[
     Mapping[str, Tensor]
 ]  # batches of the model's own keyword tensors, with labels
@@ -89,6 +89,10 @@ class Task(ABC):
         return self.heads.kinds
 
     # Text
+
+    def provides_of(self, text: Any) -> frozenset[Need]:
+        """What measures may ask for when the model is scored on a text."""
+        return self.provides
 
     @classmethod
     def read(cls, spec: Any, cache: Path | None = None) -> Any:

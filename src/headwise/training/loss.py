@@ -31,8 +31,10 @@ from headwise.errors import HeadwiseError
 from headwise.training.labelled import refuse_other_class_loss, summed_class_loss
 from headwise.training.token_batches import IGNORED, TrainingData
 
-# positions projected at once on CPU; the last chunk is padded, so that there is one shape
+# positions projected at once on CPU, fewer where the vocabulary is so large that more logits than these would be in
+# memory; the last chunk is padded, so that there is one shape
 CHUNK = 256
+CPU_LOGITS = 2**24  # 64 MB in float32
 LOGITS = 2**26  # logits at once elsewhere: 256 MB in float32
 
 
@@ -75,20 +77,24 @@ class FusedCrossEntropy(torch.autograd.Function):
                 1 - (logits / cap).square() if cap is not None and grad_states is not None else None
             )
             norm = torch.logsumexp(logits, -1, keepdim=True)
-            hit = norm - logits.gather(1, gold)
-            mean = norm - logits.mean(1, keepdim=True)
-            total += ((1 - smoothing) * hit + smoothing * mean).mul_(real).sum()
+            lost = norm - logits.gather(1, gold)
+            if smoothing:
+                lost = (1 - smoothing) * lost + smoothing * (norm - logits.mean(1, keepdim=True))
+            total += lost.mul_(real).sum()
             if grad_states is None:
                 continue
-            grad = logits.sub_(norm).exp_().sub_(smoothing / words)
+            grad = logits.sub_(norm).exp_()
+            if smoothing:
+                grad.sub_(smoothing / words)
             grad.scatter_add_(1, gold, grad.new_full(gold.shape, smoothing - 1))
-            grad = grad.mul_(real)
+            if grad_weight is not None or grad_bias is not None:
+                grad.mul_(real)
             if slope is not None:
                 grad = grad.mul_(slope)
             if grad_bias is not None:
                 grad_bias += grad.sum(0)
             grad = grad.to(weight.dtype)
-            grad_states[start : start + size] = grad @ weight
+            grad_states[start : start + size] = (grad @ weight).mul_(real)
             if grad_weight is not None:
                 grad_weight += grad.t() @ chunk
         ctx.save_for_backward(grad_states, grad_weight, grad_bias)
@@ -130,8 +136,8 @@ def summed_loss(
     gold = labels.flatten()
     size = max(CHUNK, LOGITS // len(weight))
     if device == "cpu":
-        chosen, gold = target_positions(chosen, gold)
-        size = CHUNK
+        size = min(CHUNK, max(1, CPU_LOGITS // len(weight)))
+        chosen, gold = target_positions(chosen, gold, size)
     if bias is not None:
         bias = bias.flatten()
     if not torch.is_grad_enabled():
@@ -148,10 +154,10 @@ def summed_loss(
     return loss
 
 
-def target_positions(states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """States N M and labels N at positions with a target, filled up to whole chunks."""
+def target_positions(states: Tensor, labels: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """States N M and labels N at positions with a target, filled up to whole chunks of `size`."""
     where = (labels != IGNORED).nonzero().squeeze(1)
-    fill = -len(where) % CHUNK
+    fill = -len(where) % size
     gold = torch.cat([labels[where], labels.new_full((fill,), IGNORED)])
     return states.index_select(0, torch.cat([where, where.new_zeros(fill)])), gold
 

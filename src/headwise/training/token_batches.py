@@ -26,6 +26,8 @@ from headwise.attention import start_token
 from headwise.data.store import StoredText
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
+from headwise.files import sha256
+from headwise.heads import write_text
 
 IGNORED = -100  # the label of positions without a target
 
@@ -135,13 +137,16 @@ def mapped(
     ids: Callable[..., dict[str, list[Any]]],
     cache: Path | None,
 ) -> Dataset:
-    """The columns that `ids` makes of a text's; in a file in `cache`, which is found again, or in memory."""
+    """The columns that `ids` makes of a text's; in a file in `cache`, which is found again, or in memory.
+
+    The file's SHA-256 lies next to it, so that a damaged file is made again.
+    """
     file = cache / f"ids-{key(text, tokenizer)}.arrow" if cache else None
-    if file and file.exists():
+    if file and is_whole(file):
         return Dataset.from_file(str(file))
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)
-    return text.dataset.map(
+    dataset = text.dataset.map(
         ids,
         batched=True,
         remove_columns=text.dataset.column_names,
@@ -149,6 +154,15 @@ def mapped(
         cache_file_name=str(file) if file else None,
         keep_in_memory=file is None,
     )
+    if file:
+        write_text(file.with_suffix(".sum"), sha256(file))
+    return dataset
+
+
+def is_whole(file: Path) -> bool:
+    """Whether a file is the one whose sum lies next to it."""
+    summed = file.with_suffix(".sum")
+    return file.exists() and summed.exists() and summed.read_bytes() == sha256(file).encode()
 
 
 def key(text: StoredText, tokenizer: PreTrainedTokenizerBase) -> str:

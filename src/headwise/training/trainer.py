@@ -34,7 +34,7 @@ from transformers import (
 )
 from transformers.trainer_callback import PrinterCallback, TrainerCallback, TrainerState
 
-from headwise.attention import Discovery, capture, device_of, evaluating, is_offloaded
+from headwise.attention import Discovery, capture, device_of, evaluating
 from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError, WriteError
 from headwise.generators import unchanged_generators
@@ -163,18 +163,11 @@ class TokenTrainer(Seq2SeqTrainer):
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None
     ) -> None:
-        """Of a model with offloaded weights, which are frozen, only what trains is saved."""
-        if not is_offloaded(self.model):
-            super()._save(output_dir, state_dict)
-        elif self.args.should_save:
+        """Only what trains is saved: with frozen weights a checkpoint is as small as the gates."""
+        if self.args.should_save:
             folder = Path(output_dir or self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            fixed = {
-                name for name, weight in self.model.named_parameters() if not weight.requires_grad
-            }
-            tensors = {
-                name: tensor for name, tensor in now(self.model).items() if name not in fixed
-            }
+            tensors = trained_tensors(self.model)
             save_file(
                 {name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS
             )
@@ -236,7 +229,8 @@ class Watch(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         losses = dev_losses(state)
         best = f", loss {min(losses):.3f}" if losses else ""
-        self.progress(state.global_step / state.max_steps, f"epoch {state.epoch:.1f}{best}")
+        updates = f"update {state.global_step} of {state.max_steps}"
+        self.progress(state.global_step / state.max_steps, f"{updates}{best}")
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         control.should_log = True  # a logged mean never spans a checkpoint
@@ -403,18 +397,31 @@ def average(model: PreTrainedModel, work: Path, count: int) -> int:
     with in_float32(model):
         for path in last:
             load_model(model, path / WEIGHTS, strict=False)
-            for name, tensor in now(model).items():
+            if len(last) == 1:
+                return 1
+            for name, tensor in trained_tensors(model).items():
                 wide = tensor.to("cpu", torch.float64, copy=True)  # not every device has float64
                 total[name] = total[name] + wide if name in total else wide
-        dtypes = {name: tensor.dtype for name, tensor in now(model).items()}
+        dtypes = {name: tensor.dtype for name, tensor in trained_tensors(model).items()}
         mean = {name: (tensor / len(last)).to(dtypes[name]) for name, tensor in total.items()}
-        model.load_state_dict(mean, strict=not is_offloaded(model))
+        model.load_state_dict(mean, strict=False)
     return len(last)
 
 
-def now(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors of a model without offloaded ones, which do not train."""
-    return {name: tensor for name, tensor in model.state_dict().items() if not tensor.is_meta}
+def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a model that training may change: buffers, and weights that are not frozen, tied ones once.
+
+    Offloaded weights are frozen.
+    """
+    tensors: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        is_frozen = isinstance(tensor, nn.Parameter) and not tensor.requires_grad
+        if is_frozen or tensor.is_meta or id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        tensors[name] = tensor.detach()
+    return tensors
 
 
 def converge(
