@@ -34,8 +34,7 @@ def refusal(model: Model) -> str | None:
     config: Any = model.hf.config
     family = config.model_type
     if family not in (*ARCHITECTURES, *FAMILIES) or not predicts_words(model):
-        families = ", ".join(sorted({*ARCHITECTURES, *FAMILIES}))
-        return f"it is a {family}; llama.cpp's files are written of language models of {families}"
+        return f"files for llama.cpp are written of other families than a {family}: see headwise families"
     if not is_uneven(model):
         reason = padded_refusal(model) if family in FAMILIES else uneven_refusal(model)
         if reason:
@@ -59,6 +58,28 @@ def is_uneven(model: Model) -> bool:
     return family in ARCHITECTURES and uneven_refusal(model) is None
 
 
+def families_table() -> list[str]:
+    """The lines of the table of families in the documentation."""
+    ways: dict[str, list[str]] = {
+        "their own numbers | smaller | smaller": [
+            "llama",
+            "mistral",
+            "qwen2",
+            "qwen3 (tied embeddings)",
+        ],
+        "up to the fullest layer | smaller | smaller": [],
+        "queries as wide as the model | smaller by key/value heads | smaller": [],
+        "every head at its first place | the same | the same": [],
+    }
+    _, fullest, wide, placed = ways.values()
+    for name, family in FAMILIES.items():
+        way = placed if family.by_place else wide if family.whole else fullest
+        way.append(name)
+    lines = ["| families | heads in the file | weights | cache |", "|---|---|---|---|"]
+    lines += [f"| {', '.join(names)} | {way} |" for way, names in ways.items()]
+    return lines
+
+
 def gguf_tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
     """Every tensor of the file, by llama.cpp's name."""
     return uneven_tensors(model) if is_uneven(model) else padded_tensors(model)
@@ -71,8 +92,7 @@ def gguf_tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
     modules=("gguf",),
     extra="gguf",
     refusal="refusal",
-    models="Llama, Mistral, Qwen2, Qwen3; with heads of zeros "
-    "those of [the table](#heads-of-zeros-in-llama-cpp)",
+    models="language models of [these families](#llamacpp)",
     uneven="yes, or heads of zeros",
     empty="the same",
 )

@@ -246,7 +246,8 @@ def padded_refusal(model: Model) -> str | None:
 def rotation(config: Any) -> dict[str, Any]:
     """The settings of rotary positions, of layers that see the whole text; empty for other positions."""
     settings: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
-    return settings.get("full_attention", settings)
+    of_layers: dict[str, Any] = settings.get("full_attention", settings)
+    return of_layers
 
 
 def rotation_refusal(config: Any) -> str | None:
@@ -269,7 +270,7 @@ def expected_windows(config: Any, family: Family) -> list[bool]:
 
 def file_heads(model: Model) -> list[FileHeads]:
     """By layer, which of its heads are where in the file."""
-    family = FAMILIES[model.hf.config.model_type]  # type: ignore[union-attr]
+    family = FAMILIES[model.hf.config.model_type]
     counts = model.heads
     sites = counts.sites
     if family.by_place:
@@ -434,7 +435,7 @@ def architecture_of(model: Model) -> Any:
     """gguf's constant of the architecture."""
     import gguf
 
-    name = FAMILIES[model.hf.config.model_type].architecture  # type: ignore[union-attr]
+    name = FAMILIES[model.hf.config.model_type].architecture
     return next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == name)
 
 
@@ -455,7 +456,7 @@ def expert_tensors(
 
 def attention_tensors(model: Model, site: Site, heads: FileHeads) -> Iterator[tuple[str, Tensor]]:
     """The projections of one layer with heads of zeros, in one matrix where transformers has them so."""
-    family = FAMILIES[model.hf.config.model_type]  # type: ignore[union-attr]
+    family = FAMILIES[model.hf.config.model_type]
     example = model.heads.count(site) == 0
     tensors = projected(model, first_with_heads(model) if example else site)
     if example:
