@@ -100,6 +100,21 @@ class TestScores:
         assert set(found["measure"]) == {"confidence", "gradient"}
         assert set(found.loc[found["measure"] == "gradient", "n"]) == {SENTENCES}
 
+    def test_batches_of_a_users_own(self) -> None:
+        model = asker("gpt2")
+        own = []
+        for batch in model.task.batches(lines(4)).whole():
+            labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+            own.append(
+                {
+                    **{name: batch[name] for name in ("input_ids", "attention_mask")},
+                    "labels": labels,
+                }
+            )
+        found = hw.score(model, own, ["gradient"], untrained=1).controls
+        assert found is not None
+        assert len(found) == model.heads.total
+
     def test_a_wrong_number_is_refused(self) -> None:
         with pytest.raises(hw.HeadwiseError, match="untrained is -1"):
             hw.score(asker(), pairs(4), ["confidence"], untrained=-1)

@@ -24,7 +24,7 @@ class TestWork:
         """Six heads in two layers, eight sentences of ten positions, half of a forward in the output layer."""
         work = Work(HEADS, Amount(8, 10.0, 1.5), output=0.5, translation=4.0)
         assert work.of_passes(["confidence", "entropy", "ablation.zero", "lrp.ding"]) == {
-            "attention-statistics": pytest.approx(1.2),
+            "attention-statistics": pytest.approx(0.6),
             "ablation.zero": pytest.approx(1 + 6 * 0.5 / 2 + 6 / 2),
             "lrp.ding": pytest.approx(2 * 10 * 1.5 / 2),
         }
@@ -73,8 +73,9 @@ class TestProgress:
         model = asker("gpt2")
         hw.score(model, lines(6), ["confidence", "ablation.zero"], progress=report)
         output = output_share(model)
+        statistics = 1.2 * (1 - output)
         ablation = 1 + model.heads.total * ((1 - output) / 2 + output)
-        assert seen["attention-statistics"] == pytest.approx(1.2 / (1.2 + ablation))
+        assert seen["attention-statistics"] == pytest.approx(statistics / (statistics + ablation))
         assert seen["ablation.zero"] == pytest.approx(1)
 
     def test_the_judge_reports(self) -> None:

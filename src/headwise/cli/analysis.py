@@ -26,6 +26,7 @@ from headwise.cli.arguments import (
     text_spec,
     text_words,
 )
+from headwise.cli.signals import resumable
 from headwise.devices import memory_line, usable
 from headwise.errors import HeadwiseError
 from headwise.folders import write_results
@@ -77,8 +78,10 @@ def score(
 
     import headwise as hw
     from headwise.cli.terminal import SCORED, score_grids, show_heads
+    from headwise.importance.finished_passes import FinishedPasses, discard
     from headwise.importance.interactions import PAIR_FILES
-    from headwise.importance.scores import SCORE_FILES, score_forecast
+    from headwise.importance.passes import usual_measures
+    from headwise.importance.scores import SCORE_FILES, finish_score, score_forecast
     from headwise.progress import Progress
 
     device = usable(device)
@@ -88,16 +91,33 @@ def score(
     place = results_folder(out, written, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
     given = read_text(loaded, model, text)
+    batches = loaded.task.batches(given)
+    names = list(usual_measures(loaded, batches)) if names is None else names
+    finished = FinishedPasses(place, loaded, batches, seed)
     forecast = partial(
-        score_forecast, loaded, given, names, judge=judged, untrained=untrained, pairs=pairs
+        score_forecast,
+        loaded,
+        batches,
+        names,
+        judge=judged,
+        untrained=untrained,
+        pairs=pairs,
+        finished=finished,
     )
     if dry_run:
         say_forecast(forecast())
         return
     progress.expect(forecast)
-    with progress.bar("score"):
-        scores = hw.score(
-            loaded, given, names, judge=judged, untrained=untrained, seed=seed, progress=progress
+    with resumable(place), progress.bar("score"):
+        scores = finish_score(
+            loaded,
+            batches,
+            names,
+            judge=judged,
+            untrained=untrained,
+            seed=seed,
+            progress=progress,
+            finished=finished,
         )
         table = scores.table
     contents = scores.files()
@@ -107,6 +127,7 @@ def score(
         contents |= together.files()
     if main:
         first, *others = write_results(place, contents, written)
+        discard(place)
         lines = [*score_lines(scores), *extremes(table)]
         if pairs:
             lines += pair_lines(together)
@@ -316,6 +337,7 @@ def align(
     device: Device = "auto",
     dtype: Dtype = None,
     seed: Seed = 0,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """Which cross heads align?
@@ -326,7 +348,7 @@ def align(
     MODEL may be the folder of a study: its dev pairs are taken where no text is named."""
     import headwise as hw
     from headwise.progress import Progress
-    from headwise.roles.alignment_heads import ALIGNMENT_FILES
+    from headwise.roles.alignment_heads import ALIGNMENT_FILES, align_forecast
 
     if audio is not None and (text or links):
         raise HeadwiseError("--audio was given, and text as well: give one of them.")
@@ -337,8 +359,13 @@ def align(
     if save is not None:
         written_before(save)  # refuses a folder of another model before the work begins
     progress = Progress(quiet)
-    place = results_folder(out, ALIGNMENT_FILES)
+    place = results_folder(out, ALIGNMENT_FILES, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
+    forecast = partial(align_forecast, loaded, given)
+    if dry_run:
+        say_forecast(forecast())
+        return
+    progress.expect(forecast)
     with progress.bar("alignment heads"):
         found = hw.align(loaded, given, one_layer=one_layer, seed=seed, progress=progress)
     found.save(place)

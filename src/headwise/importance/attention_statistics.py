@@ -62,7 +62,7 @@ class Side:
     usual="always",
     rescored=True,
     together="attention-statistics",
-    cost={"forwards": 1.2},
+    cost={"layers": 1.2},
 )
 @measure(
     "entropy",
@@ -72,7 +72,7 @@ class Side:
     larger="less important",
     usual="without a loss",
     together="attention-statistics",
-    cost={"forwards": 1.2},
+    cost={"layers": 1.2},
 )
 @measure(
     "attention-to-end",
@@ -80,7 +80,7 @@ class Side:
     caption="share of a head's attention on the end of the sentence",
     source="Clark et al. 2019, section 3.2",
     together="attention-statistics",
-    cost={"forwards": 1.2},
+    cost={"layers": 1.2},
 )
 @measure(
     "attention-to-first",
@@ -88,7 +88,7 @@ class Side:
     caption="share of a head's attention on the first token",
     source="Vig and Belinkov 2019",
     together="attention-statistics",
-    cost={"forwards": 1.2},
+    cost={"layers": 1.2},
 )
 @measure(
     "dormancy",
@@ -98,7 +98,7 @@ class Side:
     usual="without a loss",
     scale="share",
     together="attention-statistics",
-    cost={"forwards": 1.2},
+    cost={"layers": 1.2},
 )
 def attention_statistics(
     model: Model, batches: Batches | Fold, names: Sequence[Statistic]

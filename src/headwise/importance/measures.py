@@ -23,6 +23,7 @@ from headwise.errors import HeadwiseError
 Need = Literal["text", "loss", "attention", "words", "weights", "counterparts", "translations"]
 Cost = Literal[
     "forwards",
+    "layers",
     "layers per head",
     "outputs per head",
     "forwards per layer",
@@ -81,7 +82,7 @@ class Measure(Declaration):
     rescored: whether it is quick enough to be made again at every step of its removal curve.
     by_sentence: whether it has a value for every sentence, so that it can be judged on halves of a text.
     scale: how the values of a layer are converted (`sums.SCALES`).
-    cost: forward passes over the text, also for each layer; of the layers alone for each head or token of a sentence,
+    cost: forward passes over the text, also for each layer; of the layers alone, also for each head or token of a sentence,
         of the output layer for each head; updates of one batch, and translations of the text for each head.
     version: raise it when the function gives other numbers, so that studies make the measure again.
     """

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from headwise.progress import Report, parts, silent
 from headwise.tasks.batches import Batches, Fold
 from headwise.tasks.objective import inputs_of, losses_of, on_device
 
+if TYPE_CHECKING:
+    from headwise.importance.finished_passes import FinishedPasses
+
 Row = dict[str, Any]
 
 
@@ -49,6 +52,13 @@ class Measurement:
     rows: list[Row] = field(default_factory=list)
     balances: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def add(self, other: Measurement) -> None:
+        """Add what another pass gave."""
+        self.sums |= other.sums
+        self.rows += other.rows
+        self.balances |= other.balances
+        self.seconds |= other.seconds
 
     def all_rows(self, seed: int) -> list[Row]:
         """Rows of heads.csv."""
@@ -154,25 +164,37 @@ def sums_of_measure(
 
 
 def run_passes(
-    model: Model, text: Batches, measures: Iterable[str], seed: int, progress: Report = silent
+    model: Model,
+    text: Batches,
+    measures: Iterable[str],
+    seed: int,
+    progress: Report = silent,
+    finished: FinishedPasses | None = None,
 ) -> Measurement:
-    """Every pass after the other, gathered from all processes."""
+    """Every pass after the other, gathered from all processes. finished: where passes are kept; those that it has are
+    not run again."""
     whole = Measurement()
-    measures = list(measures)
     todo = passes(measures)
-    refuse_unscorable(model, [name for names in todo.values() for name in names], text)
-    reports = parts(progress, work_on(model, text).of_passes(measures))
+    names_of_all = [name for names in todo.values() for name in names]
+    refuse_unscorable(model, names_of_all, text)
+    left = finished.left(names_of_all) if finished else names_of_all
+    reports = parts(progress, work_on(model, text).of_passes(left))
     for label, names in todo.items():
+        kept = finished.read(label, names) if finished and label not in reports else None
+        if kept is not None:
+            whole.add(kept)
+            continue
         start = time.perf_counter()
         report = labelled(reports[label], label)
         by_token = "layers per token" in measure[names[0]].cost
         with failing_together():
             measurement = run_pass(model, text.reporting(report, by_token), names, seed, report)
-            for name, sums in measurement.sums.items():
-                whole.sums[name] = sums.gather()
-        whole.rows += measurement.rows
-        whole.balances |= measurement.balances
-        whole.seconds[label] = time.perf_counter() - start
+            for sums in measurement.sums.values():
+                sums.gather()
+        measurement.seconds[label] = time.perf_counter() - start
+        if finished:
+            finished.keep(label, names, measurement)
+        whole.add(measurement)
     return whole
 
 

@@ -22,6 +22,7 @@ from headwise.importance.faithfulness import (
     faithfulness,
     work_of_judge,
 )
+from headwise.importance.finished_passes import FinishedPasses, discard
 from headwise.importance.interactions import work_of_pairs
 from headwise.importance.measures import measure, passes, resolve_measures
 from headwise.importance.passes import (
@@ -38,6 +39,7 @@ from headwise.options import Search
 from headwise.progress import Report, parts, shown
 from headwise.tasks import AnyText, OwnInputs
 from headwise.tasks.batches import Batches
+from headwise.tasks.own_batches import OwnBatches
 
 
 def score(
@@ -69,14 +71,38 @@ def score(
         )
     batches = model.task.batches(text)
     measures = usual_measures(model, batches) if measures is None else measures
+    return finish_score(
+        model,
+        batches,
+        measures,
+        judge=judge,
+        untrained=untrained,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def finish_score(
+    model: Model,
+    batches: Batches,
+    measures: Sequence[str],
+    *,
+    judge: bool,
+    untrained: int,
+    seed: int,
+    progress: Report | None,
+    finished: FinishedPasses | None = None,
+) -> Scores:
+    """`score` on the batches of a text, but for the passes that are finished."""
     if judge:
         check_faithfulness(batches, resolve_measures(measures))
-
-    work = work_of_score(model, batches, measures, judge=judge, untrained=untrained)
+    left = finished.left(measures) if finished else measures
+    work = work_of_score(model, batches, measures, left, judge=judge, untrained=untrained)
     with shown("score", progress) as shown_report:
         reports = parts(shown_report, work)
+        text = batches.text.given if isinstance(batches.text, OwnBatches) else batches.text
         controls = score_untrained(model, text, measures, untrained, seed, reports[CONTROLS])
-        measurement = run_passes(model, batches, measures, seed, reports[PASSES])
+        measurement = run_passes(model, batches, measures, seed, reports[PASSES], finished)
         scores = collect_scores(
             model, batches, measures, measurement, seed, controls if untrained else None
         )
@@ -94,42 +120,55 @@ JUDGE = "judge"
 
 
 def work_of_score(
-    model: Model, text: Batches, measures: Iterable[str], *, judge: bool, untrained: int
+    model: Model,
+    text: Batches,
+    measures: Iterable[str],
+    left: Iterable[str],
+    *,
+    judge: bool,
+    untrained: int,
 ) -> dict[str, float]:
-    """What `score` reads, in forwards over the text: CONTROLS, PASSES, JUDGE."""
+    """What `score` reads, in forwards over the text: CONTROLS, PASSES, JUDGE. left: the measures whose pass is not
+    finished."""
     work = work_on(model, text)
     names = resolve_measures(measures)
     return {
         CONTROLS: work_of_controls(work, names, untrained),
-        PASSES: work.of_measures(names),
+        PASSES: work.of_measures(left),
         JUDGE: work_of_judge(work, names, RANDOM_ORDERS) if judge else 0.0,
     }
 
 
 def score_forecast(
     model: Model,
-    text: AnyText,
-    measures: Sequence[str] | None = None,
+    batches: Batches,
+    measures: Sequence[str],
     *,
     judge: bool = False,
     untrained: int = 0,
     pairs: int = 0,
+    finished: FinishedPasses | None = None,
 ) -> Forecast:
-    """What `score` will take, and `interactions` of so many pairs. Takes a few seconds itself. Raises HeadwiseError for
-    what `score` refuses."""
-    batches = model.task.batches(text)
-    names = resolve_measures(usual_measures(model, batches) if measures is None else measures)
+    """What `score` will take on the batches of a text, and `interactions` of so many pairs. Takes a few seconds itself.
+    Raises HeadwiseError for what `score` refuses."""
+    names = resolve_measures(measures)
     refuse_unscorable(model, names, batches)
     if judge:
         check_faithfulness(batches, names)
     work = work_on(model, batches)
-    forward, made = forward_seconds(model, text)
+    forward, made = forward_seconds(model, batches.text)
     if "translations per head" in {unit for name in names for unit in measure[name].cost}:
         made += f"; translating a text is taken for {TRANSLATION:g} forwards over it"
     seconds = work.text.positions * forward
 
+    reads = [model_line(model), text_line(batches)]
+    left = finished.left(names) if finished else names
+    if len(left) < len(names):
+        kept = [name for name in names if name not in left]
+        reads.append(f"Finished before: {', '.join(kept)}.")
+
     counted: dict[str, float] = {}
-    for label, of_pass in passes(names).items():
+    for label, of_pass in passes(left).items():
         named = label if of_pass == [label] else f"{label} ({', '.join(of_pass)})"
         counted[named] = work.of_passes(of_pass)[label]
     counted[CONTROLS] = work_of_controls(work, names, untrained)
@@ -137,8 +176,7 @@ def score_forecast(
     counted["pairs of heads"] = work_of_pairs(work, pairs) if pairs else 0.0
     parts = [Part(name, count * seconds) for name, count in counted.items() if count]
     used = memory(model, work.text, backward=model.task.has_loss, logits=True)
-    reads = model_line(model), text_line(batches)
-    return Forecast(reads, tuple(parts), used, made)
+    return Forecast(tuple(reads), tuple(parts), used, made)
 
 
 LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
@@ -213,7 +251,9 @@ class Scores:
         """Write heads.csv and heads.json and, where they were asked for, lrp.csv, untrained.csv, faithfulness.csv and
         curves.csv, instead of those of earlier scores. Returns the paths. Raises HeadwiseError for a folder with files
         that headwise did not write there."""
-        return write_results(Path(folder), self.files(), SCORE_FILES)
+        written = write_results(Path(folder), self.files(), SCORE_FILES)
+        discard(Path(folder))
+        return written
 
     def files(self) -> dict[str, str]:
         """What `save` writes, by name."""

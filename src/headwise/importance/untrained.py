@@ -96,7 +96,7 @@ def work_of_controls(work: Work, measures: Iterable[str], count: int) -> float:
     """What so many controls read, in forwards over the whole text."""
     names = [name for name in resolve_measures(measures) if not measure[name].expensive]
     share = min(1.0, SENTENCES / max(1, work.text.examples))
-    return count * share * work.of_measures(names)
+    return len(control_seeds(count, 0)) * share * work.of_measures(names)
 
 
 def sample_text(text: AnyText | OwnInputs, count: int) -> Any:

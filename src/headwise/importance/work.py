@@ -33,6 +33,7 @@ class Work:
         heads = self.heads.total
         each: dict[Cost, float] = {
             "forwards": 1.0,
+            "layers": 1 - self.output,
             "layers per head": heads * (1 - self.output),
             "outputs per head": heads * self.output,
             "forwards per layer": len(self.heads.sites),

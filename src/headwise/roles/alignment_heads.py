@@ -30,16 +30,27 @@ from headwise.attention import AttentionCall, device_of, evaluating
 from headwise.data.speech import Speech, Utterance, samples
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText
+from headwise.devices import memory_now, peak_memory
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.folders import write_results
+from headwise.forecast import (
+    Amount,
+    Forecast,
+    Part,
+    best,
+    forward_seconds,
+    memory,
+    model_line,
+    output_share,
+    text_line,
+)
 from headwise.heads import Head
 from headwise.model import Model
-from headwise.progress import Report, part, silent
+from headwise.progress import Report, parts, silent
 from headwise.roles.alignment import Gold, LinkedText, linked_pairs
 from headwise.roles.halves import Half, halves_of
 from headwise.roles.head_sets import (
-    MOST,
     AlignmentBatch,
     AlignmentBatches,
     Counts,
@@ -51,9 +62,10 @@ from headwise.roles.probe import REACH, same_way
 
 ALIGNMENT_FILES = ("alignment.csv", "alignment-sets.csv", "alignment.json")
 FRAME = 0.02  # seconds between the states of Whisper's encoder
-ENCODING = (
-    0.3  # share of the time in which recordings are encoded, where the set grows to its limit
-)
+STATES = 2**30  # bytes of encoder states that are kept: 350 recordings of Whisper base
+WEIGHTS = 1.2  # forwards that one with all attention weights takes as long as
+ROUNDS = 4  # times that a set grows, as is expected before it is known
+ENCODING = 2.5  # readings of a recording that encoding it takes as long as
 
 
 @dataclass
@@ -126,31 +138,24 @@ def align(
     speech with word times. one_layer: only heads of one layer, as CTranslate2 and Marian average them. Heads are chosen
     on one half of the text and confirmed on the other. To keep them in a model, where `found.confirmed` and
     `found.better_than_own`: `model.alignment_heads = found.heads`, then `model.save(folder)`. Of speech, the states of
-    the encoder are kept (S × D numbers a recording) until the heads are chosen. Raises HeadwiseError for a model
-    without cross attention, and for other text.
+    the encoder are kept (S × D numbers a recording, STATES bytes in all) until the heads are chosen; the encoder runs
+    on further recordings whenever they are read. Raises HeadwiseError for a model without cross attention, and for
+    other text.
     """
-    if "cross" not in model.heads.kinds:
-        raise HeadwiseError(
-            f"{model.name} has no cross attention, which alignment is read from: give another model."
-        )
-    hears = getattr(model.hf, "main_input_name", "") == "input_features"
-    if hears != isinstance(text, Speech):
-        needed = "speech with word times (--audio)" if hears else "sentence pairs (two files)"
-        raise HeadwiseError(
-            f"{model.name} is a {type(model.hf).__name__}: alignment heads are found on {needed}."
-        )
-    model.task.check_tokenizer()
+    refuse_unalignable(model, text)
     options = RoleOptions(max_length=model.task.longest)
     subject = Subject(model.hf, model.tokenizer, model.discovery, options)
     links = None
     if isinstance(text, Speech):
         coverage = subject.coverage.setdefault("speech", Coverage())
         recordings = fitting_recordings(model.hf, model.tokenizer, list(text), coverage)
-        encode(model.hf, recordings, part(progress, 0, ENCODING))
-        progress = part(progress, ENCODING, 1)
         # By the names of files: the same wherever their folder is.
         halves = halves_of([recording.utterance.audio.name for recording in recordings])
         batches = speech_batches(model.hf, recordings, halves)
+        weights = {"encoding": ENCODING * len(halves), "reading": readings(halves, ROUNDS)}
+        reports = parts(progress, weights)
+        encode(model.hf, recordings, reports["encoding"])
+        progress = reports["reading"]
     else:
         if isinstance(text, LinkedText):
             links = text
@@ -177,25 +182,81 @@ def align(
     return AlignmentHeads(sets.heads, sets.measure, sets.table, sets.sets, signature)
 
 
+def refuse_unalignable(model: Model, text: ParallelText | LinkedText | Speech) -> None:
+    """Raise HeadwiseError for a model without cross attention, and for other text than it reads."""
+    if "cross" not in model.heads.kinds:
+        raise HeadwiseError(
+            f"{model.name} has no cross attention, which alignment is read from: give another model."
+        )
+    hears = getattr(model.hf, "main_input_name", "") == "input_features"
+    if hears != isinstance(text, Speech):
+        needed = "speech with word times (--audio)" if hears else "sentence pairs (two files)"
+        raise HeadwiseError(
+            f"{model.name} is a {type(model.hf).__name__}: alignment heads are found on {needed}."
+        )
+    model.task.check_tokenizer()
+
+
+def align_forecast(model: Model, text: ParallelText | LinkedText | Speech) -> Forecast:
+    """What `align` will take, where the set grows in ROUNDS rounds. Takes a few seconds itself. Raises HeadwiseError for
+    what `align` refuses."""
+    refuse_unalignable(model, text)
+    each = readings([0, 1], ROUNDS) / 2  # times that a sentence is read, on average
+    if isinstance(text, Speech):
+        coverage = Coverage()
+        recordings = fitting_recordings(model.hf, model.tokenizer, list(text), coverage)
+        first = recordings[:1]
+        seconds = best(lambda: encode(model.hf, first, silent), model.hf.device.type, most=1)
+        made = f"encoding {first[0].utterance.audio.name} took {seconds:.2g} s here"
+        kept = len(recordings) * first[0].states.numel() * model.hf.dtype.itemsize
+        work = {
+            "encoding": len(recordings) * seconds,
+            "reading": len(recordings) * each * seconds / ENCODING,
+        }
+        line = f"{text.name}: {coverage.used} of {coverage.sentences} recordings"
+        memory_used = max(peak_memory(), memory_now() + kept)
+    else:
+        pairs = text.text if isinstance(text, LinkedText) else text
+        batches = model.task.batches(pairs)
+        amount = Amount.of_batches(batches)
+        forward, made = forward_seconds(model, pairs)
+        layers = amount.positions * forward * (1 - output_share(model))
+        work = {"reading": WEIGHTS * each * layers}
+        line = text_line(batches)
+        memory_used = memory(model, amount)
+    made += f"; a set is expected to grow {ROUNDS} times"
+    done = tuple(Part(name, seconds) for name, seconds in work.items())
+    return Forecast((model_line(model), line), done, memory_used, made)
+
+
 def reported(
     batches: AlignmentBatches, halves: Sequence[Half], progress: Report
 ) -> AlignmentBatches:
-    """Batches that report the share that was read of the most that can be: the search may stop before.
+    """Batches that report the share that was read of what is expected: the set may stop growing before, or go on.
 
-    halves: that of every sentence or recording. The first is read for single heads and whenever the set grows, the
-    second for single heads and to confirm the set.
+    halves: that of every sentence or recording.
     """
-    most = halves.count(0) * MOST + halves.count(1) * 2
     done = 0
+    times = {0: 0, 1: 0}  # that each half was read, this one included
 
     def read(half: Half) -> Iterator[AlignmentBatch]:
         nonlocal done
+        times[half] += 1
+        total = readings(halves, max(ROUNDS, times[0] - 1))
+        if times[1] == 2:  # the set is chosen
+            total = done + halves.count(1)
         for batch in batches(half):
             yield batch
             done += len(batch.rules)
-            progress(done / most, f"{done} of at most {most} read")
+            progress(min(1.0, done / total), f"{done} of about {total} read")
 
     return read
+
+
+def readings(halves: Sequence[Half], rounds: int) -> int:
+    """How many sentences or recordings are read where a set grows in so many rounds: the first half for single heads and
+    in every round, the second for single heads and to confirm the set."""
+    return halves.count(0) * (1 + rounds) + halves.count(1) * 2
 
 
 def pair_batches_of(
@@ -302,8 +363,8 @@ class SpeechRecording:
     """An utterance in tokens, and what the encoder makes of its audio.
 
     prompt: the tokens that begin the transcription. words: the tokens of each word. states: those of the encoder,
-    1 S D, kept for all heads and sets. seconds: the length of the audio; frames: its encoder states, the others are of
-    the silence behind it.
+    1 S D, kept for all heads and sets; None where they would take too much memory. seconds: the length of the audio;
+    frames: its encoder states, the others are of the silence behind it.
     """
 
     utterance: Utterance
@@ -335,11 +396,9 @@ def fitting_recordings(
 
 
 def encode(model: Any, recordings: Sequence[SpeechRecording], progress: Report) -> None:
-    """Run the encoder once on every recording, and keep its states."""
-    extractor = WhisperFeatureExtractor(
-        feature_size=model.config.num_mel_bins,
-        chunk_length=round(model.config.max_source_positions * FRAME),
-    )
+    """Measure every recording, run the encoder on the first ones, and keep its states up to STATES bytes."""
+    extractor = features_of(model)
+    size = model.config.max_source_positions * model.config.d_model * model.dtype.itemsize
     for number, recording in enumerate(recordings, start=1):
         utterance = recording.utterance
         audio = samples(utterance.audio, extractor.sampling_rate)
@@ -349,15 +408,31 @@ def encode(model: Any, recordings: Sequence[SpeechRecording], progress: Report) 
                 f"{utterance.audio} has {seconds:.2f} s, but its last word starts at {utterance.starts[-1]:.2f} s, "
                 f"and the model hears {extractor.chunk_length} s: cut the audio, and correct the times."
             )
-        features = extractor(
-            audio, sampling_rate=extractor.sampling_rate, return_tensors="pt"
-        ).input_features
-        with evaluating(model), torch.no_grad():
-            output = model.get_encoder()(features.to(device_of(model), model.dtype))
-        recording.states = output.last_hidden_state
         recording.seconds = seconds
         recording.frames = len(audio) // extractor.hop_length // 2
+        if number * size <= STATES:
+            recording.states = encoder_states(model, utterance)
         progress(number / len(recordings), f"{number} of {len(recordings)} recordings encoded")
+
+
+def features_of(model: Any) -> WhisperFeatureExtractor:
+    """What makes the encoder's input of audio."""
+    return WhisperFeatureExtractor(
+        feature_size=model.config.num_mel_bins,
+        chunk_length=round(model.config.max_source_positions * FRAME),
+    )
+
+
+def encoder_states(model: Any, utterance: Utterance) -> Tensor:
+    """What the encoder makes of a recording: 1 S D."""
+    extractor = features_of(model)
+    rate = extractor.sampling_rate
+    audio = samples(utterance.audio, rate)
+    features = extractor(audio, sampling_rate=rate, return_tensors="pt").input_features
+    with evaluating(model), torch.no_grad():
+        output = model.get_encoder()(features.to(device_of(model), model.dtype))
+    states: Tensor = output.last_hidden_state
+    return states
 
 
 def speech_batches(
@@ -403,6 +478,9 @@ def recording_batch(model: PreTrainedModel, recording: SpeechRecording) -> Align
     each other evenly from the beginning of the audio to its end.
     """
     device = device_of(model)
+    states = recording.states
+    if states is None:
+        states = encoder_states(model, recording.utterance)
     tokens: list[int] = []
     first_tokens = []  # of each word
     for word in recording.words:
@@ -411,7 +489,7 @@ def recording_batch(model: PreTrainedModel, recording: SpeechRecording) -> Align
     first = torch.tensor(first_tokens, device=device)
     expected = torch.tensor(recording.utterance.starts, device=device)
     inputs: dict[str, Any] = {
-        "encoder_outputs": BaseModelOutput(last_hidden_state=recording.states),
+        "encoder_outputs": BaseModelOutput(last_hidden_state=states),
         "decoder_input_ids": torch.tensor([[*recording.prompt, *tokens]], device=device),
     }
 

@@ -17,6 +17,7 @@ from headwise.files import below
 from headwise.folders import write_files
 from headwise.heads import HeadMask, Site, save_table, write_text
 from headwise.importance.faithfulness import faithfulness
+from headwise.importance.finished_passes import read_sums, write_sums
 from headwise.importance.interactions import LEAST, Interactions, interactions
 from headwise.importance.measures import INTERACTIONS, facts, passes
 from headwise.importance.passes import (
@@ -27,7 +28,6 @@ from headwise.importance.passes import (
 )
 from headwise.importance.processes import failing_together
 from headwise.importance.scores import collect_scores, relevance_line, relevance_table
-from headwise.importance.sums import SCALES, SentenceSums
 from headwise.importance.untrained import score_untrained
 from headwise.model import Model
 from headwise.roles.role import UNTRAINED, fingerprints
@@ -78,16 +78,14 @@ class ScorePass(
             scores = run_pass(model, text, list(self.measures), run.plan.seed, run.progress)
             for sums in scores.sums.values():
                 sums.gather()
-        folder.mkdir(parents=True, exist_ok=True)
         # Processes with different measures would wait for each other for ever, or mix measures.
         every = gather_object([[*scores.sums]])
         if any(names != every[0] for names in every):
             raise HeadwiseError(
                 f"{self.name}: the processes left out different measures: run it in one process."
             )
-        for name, sums in scores.sums.items():
-            if run.main:
-                sums.save(below(folder, f"{name}.npz"))
+        if run.main:
+            write_sums(folder, scores.sums)
         for label, balance in scores.balances.items():
             run.progress.say(relevance_line(label, balance))
         return {"measures": list(scores.sums), "rows": scores.rows, "balances": scores.balances}
@@ -111,10 +109,7 @@ def read_scores(run: Run) -> Measurement:
     assert heads is not None
     for step in score_passes(run):
         result = run.get_or_make(step)
-        for name in result["measures"]:
-            scores.sums[name] = SentenceSums.read(
-                below(run.folder, f"{step.name}/{name}.npz"), heads, SCALES.get(facts(name).scale)
-            )
+        scores.sums |= read_sums(below(run.folder, step.name), result["measures"], heads)
         scores.rows += result["rows"]
         scores.balances |= result["balances"]
         scores.seconds[step.label] = run.store.record(step.name)["seconds"]

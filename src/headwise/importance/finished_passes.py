@@ -1,0 +1,117 @@
+"""The passes of a score that are finished, kept in a folder until the score is written: a command that was killed goes
+on after the last of them."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from accelerate import PartialState
+
+from headwise.attention import is_offloaded
+from headwise.environment import environment_info
+from headwise.files import below, damaged, digest, manifest, read_with_checksum, with_checksum
+from headwise.heads import HeadMap, write_text
+from headwise.importance.measures import facts, passes
+from headwise.importance.passes import Measurement
+from headwise.importance.sums import SCALES, SentenceSums
+from headwise.model import Model
+from headwise.tasks.batches import Batches
+
+FOLDER = ".score"  # in the folder of the result
+
+
+class FinishedPasses:
+    """The finished passes of one score. They have a folder below `place`, named by all that the score is made from: the
+    weights, the text, the seed, the machine and its threads.
+
+    Of several processes that score together none keeps anything.
+    """
+
+    def __init__(self, place: Path, model: Model, text: Batches, seed: int) -> None:
+        self.heads = model.heads
+        self.alone = PartialState().num_processes == 1
+        self.place = place / FOLDER
+        made_from = {
+            "weights": weights_digest(model) if self.alone else "",
+            "dtype": str(model.hf.dtype),
+            "device": str(model.hf.device),
+            "text": text.text.fingerprint,
+            "longest": model.task.longest,
+            "seed": seed,
+            **environment_info(),
+        }
+        self.folder = below(self.place, digest(made_from))
+
+    def record(self, label: str, names: Iterable[str]) -> Path:
+        """The record of a pass that makes some measures."""
+        made = [[name, facts(name).version] for name in names]
+        return below(self.folder, f"{label}-{digest(made)}.json")
+
+    def read(self, label: str, names: Iterable[str]) -> Measurement | None:
+        """What a finished pass gave; None where it is not finished, or its files are damaged."""
+        record = read_with_checksum(self.record(label, names)) if self.alone else {}
+        if not record or damaged(self.folder, record["files"]):
+            return None
+        sums = read_sums(below(self.folder, label), record["measures"], self.heads)
+        return Measurement(sums, record["rows"], record["balances"], record["seconds"])
+
+    def left(self, measures: Iterable[str]) -> list[str]:
+        """Of some measures those whose pass is not finished."""
+        names: list[str] = []
+        for label, of_pass in passes(measures).items():
+            if self.read(label, of_pass) is None:
+                names += of_pass
+        return names
+
+    def keep(self, label: str, names: Iterable[str], made: Measurement) -> None:
+        """Write what a pass gave; the record last, without which it is not finished."""
+        if not self.alone:
+            return
+        write_sums(below(self.folder, label), made.sums)
+        record = {
+            "measures": list(made.sums),
+            "rows": made.rows,
+            "balances": made.balances,
+            "seconds": made.seconds,
+            "files": manifest(self.folder, [label]),
+        }
+        write_text(self.record(label, names), with_checksum(record))
+
+
+def discard(place: Path) -> None:
+    """Remove the finished passes in the folder of a result, once it is written."""
+    shutil.rmtree(place / FOLDER, ignore_errors=True)
+
+
+def write_sums(folder: Path, sums: Mapping[str, SentenceSums]) -> None:
+    """Write the sums of measures into a folder, a file each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, of_measure in sums.items():
+        of_measure.save(below(folder, f"{name}.npz"))
+
+
+def read_sums(folder: Path, names: Iterable[str], heads: HeadMap) -> dict[str, SentenceSums]:
+    """The sums of measures that `write_sums` wrote."""
+    sums = {}
+    for name in names:
+        scale = SCALES.get(facts(name).scale)
+        sums[name] = SentenceSums.read(below(folder, f"{name}.npz"), heads, scale)
+    return sums
+
+
+def weights_digest(model: Model) -> str:
+    """A hash of all weights; of weights that are offloaded, of the names, sizes and times of their files."""
+    found = hashlib.blake2b()
+    if is_offloaded(model.hf) and model.source is not None:
+        for file in sorted(model.source.glob("*")):
+            stat = file.stat()
+            found.update(repr((file.name, stat.st_size, stat.st_mtime_ns)).encode())
+        return found.hexdigest()
+    for name, tensor in [*model.hf.named_parameters(), *model.hf.named_buffers()]:
+        found.update(name.encode())
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return found.hexdigest()
