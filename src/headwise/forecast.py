@@ -123,10 +123,16 @@ def forward_seconds(model: Model, text: Any) -> tuple[float, str]:
         capture(hf, model.discovery, explicit=explicit),
     ):
         seconds = best(forward, device)
-    threads = torch.get_num_threads()
-    where = f"{threads} thread{'s' if threads > 1 else ''}" if device == "cpu" else device
-    made = f"a forward over {positions} positions took {seconds:.2g} s here, {where}"
+    made = f"a forward over {positions} positions took {seconds:.2g} s here, {where(model)}"
     return seconds / positions, made
+
+
+def where(model: Model) -> str:
+    """What a model was timed with, in words."""
+    if model.hf.device.type != "cpu":
+        return str(model.hf.device)
+    threads = torch.get_num_threads()
+    return f"{threads} thread{'s' if threads > 1 else ''}"
 
 
 def memory(model: Model, text: Amount, *, backward: bool = False, logits: bool = False) -> float:
