@@ -182,7 +182,7 @@ def against_curve(table: pd.DataFrame, out: Path, references: list[str]) -> pd.D
     for run, target, dev_loss in zip(inside.run, inside.target, inside.dev_loss, strict=True):
         between = np.array([np.interp(target, kept, column) for column in means.T])
         change = bleu[run] - between
-        low, high = interval(change[1:])
+        low, high = interval(change[1:], len(references))
         loss = dev_loss - np.interp(target, kept, losses)
         made.append(
             {

@@ -1,10 +1,13 @@
-"""Folders that commands write in: new, empty, or headwise's own by the record in them. Others keep all their files."""
+"""Folders that commands write in: new, empty, or headwise's own by the record in them. Others keep all their files. And
+files that a user named: they are replaced."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,10 +19,12 @@ from headwise.folders import (
     RESULTS,
     SUMS,
     holds,
+    output_file,
     record,
     refuse_other_files,
     sums,
     unchanged,
+    write_file,
     write_pages,
     write_results,
 )
@@ -196,3 +201,58 @@ class TestPages:
         with pytest.raises(HeadwiseError, match=f"{name} would be replaced"):
             write_pages(tmp_path, {"figures/a.svg": "1", "report.html": "1"}, ["figures/"])
         assert files(tmp_path) == before
+
+
+class TestNamedFiles:
+    def test_a_file_that_the_user_named_is_replaced_when_all_is_done(self, tmp_path: Path) -> None:
+        path = tmp_path / "new" / "out.txt"
+        assert write_file(path, "one") == path and path.read_text() == "one"
+        write_file(path, b"two")
+        assert path.read_bytes() == b"two" and list(path.parent.iterdir()) == [path]
+
+    def test_links_are_followed(self, tmp_path: Path) -> None:
+        (tmp_path / "real").write_text("one")
+        (tmp_path / "link").symlink_to("real")
+        write_file(tmp_path / "link", "two")
+        assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_text() == "two"
+
+    def test_a_pipe_and_a_device_stay_what_they_are(self, tmp_path: Path) -> None:
+        """A file that was moved to /dev/null would take its place."""
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        read: list[bytes] = []
+        reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+        reader.start()
+        write_file(pipe, "words")
+        reader.join(20)
+        assert read == [b"words"] and pipe.is_fifo()
+        write_file(Path("/dev/null"), "words")
+        assert Path("/dev/null").is_char_device()
+
+    @pytest.mark.parametrize(
+        ("name", "sentence"),
+        [
+            ("folder", "it is a folder"),
+            ("text", "it is what the command reads"),
+            ("link", "it is what the command reads"),
+            ("text/out", "nothing can be written in .*text"),
+            ("n" * 300, "File name too long"),
+            ("a\0b", "null byte"),
+        ],
+    )
+    def test_what_can_be_no_output_is_refused_before_any_work(
+        self, tmp_path: Path, name: str, sentence: str
+    ) -> None:
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "text").write_text("mine")
+        (tmp_path / "link").symlink_to("text")
+        with pytest.raises(HeadwiseError, match=sentence):
+            output_file(tmp_path / name, [Path("-"), tmp_path / "text"])
+
+    def test_a_translation_is_refused_before_the_model_is_loaded(
+        self, refused: Callable[..., str], words: Callable[[str], list[str]], tmp_path: Path
+    ) -> None:
+        command = ["translate", tmp_path / "given", "--text", tmp_path / "text"]
+        assert "what the command reads" in refused(*command, "-o", tmp_path / "text")
+        assert "it is a folder" in refused(*command, "-o", tmp_path)
+        assert (tmp_path / "text").read_text() == "a b\n" * 50

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from headwise.options import Architecture
 from headwise.progress import Progress
 from headwise.study import make_plan, run_study
 from headwise.training.translation_model import build_model
+from roles import aligning
 from tasks.askers import asker, lines, pairs
 from training.letters import letters
 
@@ -111,6 +113,25 @@ def files(world: Any) -> None:
 def study(world: Any) -> None:
     plan, folder = make_plan(STUDY), world.folder / "run"
     run_study(plan, folder, QUIET, report=hw.report)
+    shutil.copytree(folder, world.folder / "other")
+    hw.compare(folder, world.folder / "other", world.folder / "comparison")
+    hw.animate(folder, world.folder / "gates.gif")
+
+
+def align(world: Any) -> None:
+    text, links = aligning.pairs(world.folder, 20)
+    hw.align(world.aligner, hw.LinkedText.read(text, links))
+    hw.align(world.listener, hw.Speech.read(aligning.spoken(world.folder, 4)))
+
+
+def lab(world: Any) -> None:
+    pytest.importorskip("anywidget", reason="anywidget is not installed (headwise[notebook])")
+    widget = hw.lab(world.translator, "a b c")
+    sent: list[Any] = []
+    widget.send = sent.append
+    question = {"text": "a b c"}
+    widget._handle_custom_msg({"id": 1, "name": "inspect", "question": question}, [])
+    assert "answer" in sent[-1], sent
 
 
 def train(world: Any, options: Any) -> None:
@@ -140,7 +161,9 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "a model from random weights": lambda world: build_model(
         Architecture(width=16, heads=2, encoder_layers=1, decoder_layers=1), letters(), seed=4
     ),
-    "study, report": study,
+    "study, report, compare, animate": study,
+    "align": align,
+    "lab": lab,
 }
 
 
@@ -149,7 +172,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("world")
     treebank = hw.Treebank.read(write_treebank(folder / "treebank.conllu", 4))
     return SimpleNamespace(
-        folder=folder, translator=asker(), language=asker("llama"), treebank=treebank
+        folder=folder,
+        translator=asker(),
+        language=asker("llama"),
+        treebank=treebank,
+        aligner=aligning.translator(),
+        listener=aligning.listener(),
     )
 
 

@@ -99,6 +99,16 @@ def test_removal(family: str) -> None:
     torch.testing.assert_close(got, expected, rtol=0, atol=WITHIN * float(expected.abs().max()))
 
 
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
+def test_exports(engine: str, tmp_path: Path) -> None:
+    """Each is compared with the model while it is written."""
+    for module in hw.engine[engine].modules:
+        pytest.importorskip(module)
+    model = asker("marian")
+    model.hf.to(DEVICE)
+    assert any(hw.export(model, engine, tmp_path / "out", say=str).iterdir())
+
+
 @pytest.fixture
 def no_waits() -> Iterator[Callable[[str], None]]:
     """Sets what torch does when the processor waits for the GPU: "error", or "default" (nothing)."""

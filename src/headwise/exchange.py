@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
-from headwise.folders import refuse_other_files, write_results
-from headwise.heads import NODE, Head, HeadMap, HeadMask, Kind, score_table, write_text
+from headwise.folders import refuse_other_files, write_file, write_results
+from headwise.heads import NODE, Head, HeadMap, HeadMask, Kind, score_table
 from headwise.importance.measures import facts
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def write_circuit(
     scores: pd.DataFrame | None = None,
     measure: str | None = None,
 ) -> None:
-    """Write the heads of a mask, or all heads, with the values of a measure, as a circuit of nodes.
+    """Write the heads of a mask, or all heads, with the values of a measure, as a circuit of nodes. A file of this name is
+    replaced.
 
     mask: over the heads of the model, or of the whole model that a pruned one came from; of a pruned model its layout
     by default. scores: the table of `hw.score`; without it nodes have no scores. measure: which; the table's only one by
@@ -79,7 +80,7 @@ def write_circuit(
         "parallel_attn_mlp": parallel,
         "d_model": config.hidden_size,
     }
-    write_text(Path(path), json.dumps({"cfg": facts, "nodes": nodes, "edges": {}}) + "\n")
+    write_file(Path(path), json.dumps({"cfg": facts, "nodes": nodes, "edges": {}}) + "\n")
 
 
 def read_circuit(path: str | Path, heads: HeadMap) -> tuple[HeadMask, pd.DataFrame]:

@@ -1,4 +1,5 @@
-"""Folders that commands write in: new, empty, or headwise's own by the record in it; any other keeps what is in it.
+"""Folders that commands write in: new, empty, or headwise's own by the record in it; any other keeps what is in it. And
+files that a user named, which are replaced.
 
 The record is `SHA256SUMS`, which `sha256sum --check` reads: a line for each file, below one that says what the folder
 holds and seals the others. A file that the record does not name, or that is no longer as it was written, is the user's.
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headwise.errors import HeadwiseError, WriteError
-from headwise.files import below, is_inside, sha256
+from headwise.files import LONGEST_NAME, below, is_inside, sha256
 from headwise.heads import write_bytes, write_text
 
 SUMS = "SHA256SUMS"
@@ -162,6 +163,44 @@ def refuse_to_replace(folder: Path, names: Sequence[str], ours: Collection[str])
                 f"{path} would be replaced, but headwise did not write it, or it was changed since: move it away, or "
                 "choose another folder."
             )
+
+
+def output_file(path: Path, inputs: Iterable[Path] = ()) -> Path:
+    """Where a file that a user named is written, its links followed; a device or a pipe itself. A file that is there is
+    replaced, as other programs do with what their `-o` names.
+
+    Raises HeadwiseError, before any work, for a folder, a file of the inputs, and a place that nothing can be written to.
+    """
+    refused = f"{str(path)[:LONGEST_NAME]!r} cannot be written:"
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            return path
+        place = path.resolve()
+        if place.is_dir():
+            raise HeadwiseError(f"{refused} it is a folder. Name a file.")
+        if any(place.exists() and given.exists() and place.samefile(given) for given in inputs):
+            raise HeadwiseError(f"{refused} it is what the command reads. Name another file.")
+        parent = next(folder for folder in place.parents if folder.exists())
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise HeadwiseError(f"{refused} {reason}. Name another file.") from None
+    if not (parent.is_dir() and os.access(parent, os.W_OK)):
+        raise HeadwiseError(f"{refused} nothing can be written in {parent}. Name another file.")
+    return place
+
+
+def write_file(path: Path, content: str | bytes) -> Path:
+    """Write a file that a user named (`output_file`), completely or not at all, and return its path."""
+    data = content if isinstance(content, bytes) else content.encode()
+    place = output_file(path)
+    if not place.exists() or place.is_file():
+        write_bytes(place, data)
+        return path
+    try:
+        place.write_bytes(data)
+    except OSError as error:
+        raise WriteError(f"{path} could not be written ({error.strerror}).") from None
+    return path
 
 
 def write_files(folder: Path, contents: Mapping[str, str | bytes]) -> list[Path]:

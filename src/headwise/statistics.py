@@ -2,7 +2,8 @@
 
 A bootstrap draws as many units (sentences, or groups of them) as there are, with replacement, RESAMPLES times. Every
 draw depends only on a seed and the number of units, so all layers and measures of a text share the same resamples, and
-differences between two of them are paired.
+differences between two of them are paired. Few units are allowed for: in intervals and in p alike, so that p is below
+0.05 only where the interval leaves out 0.
 """
 
 from __future__ import annotations
@@ -23,10 +24,36 @@ _TABLE = 50  # resamples held in memory together
 _CACHED = 50_000  # tables of so many units at most stay in memory: 50 MB
 
 
-def interval(draws: np.ndarray, axis: int | None = 0) -> tuple[np.ndarray, np.ndarray]:
-    """The 95 % percentile interval of draws along an axis (None: of all of them)."""
-    low, high = np.percentile(draws, [LOW, HIGH], axis=axis)
-    return low, high
+def interval(draws: np.ndarray, units: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The 95 % interval of draws along the first axis, by the expanded percentiles of Hesterberg (2015, section 4.3).
+
+    With u units the ends are the percentiles α and 1 − α, α = P(N(0, 1) ≥ t_{u−1} √(u / (u − 1))), t_{u−1} the 97.5 %
+    quantile: α is 2.5 % of many units, 0.9 % of 10. The usual percentiles hold 90 % with 10 units: draws spread too
+    little by √((u − 1) / u), and their tails are those of a normal distribution. units: `effective_units`, where units
+    differ in size; a number, or one for every column. With fewer than 6 the ends are the least and the largest draw.
+    """
+    place = expanded_tail(units) * (len(draws) - 1)
+    place = np.broadcast_to(place, draws.shape[1:])
+    first = place.astype(int)
+    share = (place - first).astype(draws.dtype)
+
+    def end(ordered: np.ndarray) -> np.ndarray:
+        inner = np.minimum(first + 1, len(draws) - 1)
+        at_first = np.take_along_axis(ordered, first[None], axis=0)[0]
+        at_inner = np.take_along_axis(ordered, inner[None], axis=0)[0]
+        between: np.ndarray = at_first * (1 - share) + at_inner * share
+        return np.where(np.isnan(draws).any(0), np.nan, between)
+
+    ordered = np.sort(draws, axis=0)
+    return end(ordered), end(ordered[::-1])
+
+
+def expanded_tail(units: float | np.ndarray) -> np.ndarray:
+    """The share of draws that is left out at either end of a 95 % interval over so many units: α of `interval`."""
+    several = np.maximum(units, 1 + 1e-9)
+    with np.errstate(invalid="ignore"):
+        quantile = student.ppf(HIGH / 100, several - 1) * np.sqrt(several / (several - 1))
+    return np.where(np.isinf(several), LOW / 100, norm.sf(quantile))
 
 
 def draws(units: int, seed: int, dtype: type[np.floating] = np.float64) -> Iterator[np.ndarray]:
@@ -109,20 +136,22 @@ def ratio_interval(
     drawn = np.concatenate([(table @ flat) / (table @ below) for table in tables]).reshape(
         -1, *value.shape
     )
-    return interval(np.where(np.isfinite(drawn), drawn, value))
+    return interval(np.where(np.isfinite(drawn), drawn, value), effective_units(divisors))
 
 
 def centred_interval(
-    value: float, draws: np.ndarray, least: float, most: float = 1
+    value: float, draws: np.ndarray, units: float, least: float, most: float = 1
 ) -> tuple[float, float]:
-    """95 % interval of draws, moved so that its median is the value, and cut to least … most.
+    """95 % interval of draws over so many units, moved so that its median is the value, and cut to least … most.
 
     For a statistic that resampling biases, such as a rank correlation, which noise pushes down.
     """
-    if not np.isfinite(value) or np.isnan(draws).all():
+    numbers = draws[~np.isnan(draws)]
+    if not np.isfinite(value) or not len(numbers):
         return float("nan"), float("nan")
-    low, median, high = np.nanpercentile(draws, [LOW, 50, HIGH])
-    return max(least, float(value + low - median)), min(most, float(value + high - median))
+    moved = value - np.median(numbers)
+    low, high = interval(numbers, units)
+    return max(least, float(low + moved)), min(most, float(high + moved))
 
 
 def rank_interval(r: float, n: int) -> tuple[float, float]:
@@ -156,28 +185,28 @@ def resamples(sentences: int) -> np.ndarray:
 
 
 def effective_units(counts: np.ndarray) -> np.ndarray:
-    """How many units of equal size say as much as units of these: (Σ c)² / Σ c² (Kish 1965, section 11.7). units x …
-    in, … out."""
-    found: np.ndarray = counts.sum(0) ** 2 / (counts.astype(np.float64) ** 2).sum(0)
+    """How many units of equal size say as much as units of these: (Σ c)² / Σ c² (Kish 1965, section 11.7); 0 where
+    none counts. units x … in, … out."""
+    weights = counts.astype(np.float64)
+    squares = (weights**2).sum(0)
+    found: np.ndarray = weights.sum(0) ** 2 / np.where(squares == 0, 1, squares)
     return found
 
 
-def paired_bootstrap_p(value: float, draws: np.ndarray, units: float) -> float:
-    """Two-sided p of a paired difference over so many units, by its n draws δ_b.
+def paired_bootstrap_p(draws: np.ndarray, units: float | np.ndarray) -> np.ndarray:
+    """Two-sided p of a paired difference over so many units, by its n draws δ_b along the first axis: the level at which
+    `interval` begins to hold 0.
 
-    The share of draws that are as far from their mean, (#{|δ_b − mean δ_b| ≥ |δ|} + 1) / (n + 1), is too small for few
-    units: draws spread by √((u − 1) / u) too little, and their tails are those of a normal distribution. So z, the
-    normal quantile of that share, becomes p = P(|t_{u−1}| ≥ z √((u − 1) / u)): the expanded percentiles of Hesterberg
-    (2015, section 4.3). units: `effective_units`, where units differ in size.
-
-    sacreBLEU centres |δ_b| instead, which makes p about half as large, and does not count ties.
+    q = 2 (min(#{δ_b ≤ 0}, #{δ_b ≥ 0}) + 1) / (n + 1) is too small for few units, for the reasons that `interval` gives.
+    So z, with P(|N(0, 1)| ≥ z) = q, becomes p = P(|t_{u−1}| ≥ z √((u − 1) / u)) (Hesterberg 2015, section 4.3). units:
+    as for `interval`; p of a single one is 1.
     """
-    extreme = int((np.abs(draws - draws.mean()) >= abs(value)).sum())
-    share = (extreme + 1) / (len(draws) + 1)
-    if units <= 1:
-        return 1.0
-    z = norm.isf(share / 2) * ((units - 1) / units) ** 0.5
-    return float(2 * student.sf(z, units - 1))
+    beyond = np.minimum((draws <= 0).sum(0), (draws >= 0).sum(0))
+    share = np.minimum(1, 2 * (beyond + 1) / (len(draws) + 1))
+    several = np.maximum(units, 1 + 1e-9)
+    z = norm.isf(share / 2) * ((several - 1) / several) ** 0.5
+    p: np.ndarray = 2 * student.sf(z, several - 1)
+    return np.where(several == units, p, 1.0)
 
 
 def largest_t_p(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
@@ -213,14 +242,16 @@ def largest_t_p(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
     return p
 
 
-def over_seeds(draws: np.ndarray) -> tuple[float, float]:
-    """95 % interval of a mean over seeds, by a bootstrap on two levels. draws: seeds x resamples of sentences.
+def over_seeds(draws: np.ndarray, units: float) -> tuple[float, float]:
+    """95 % interval of a mean over seeds, by a bootstrap on two levels. draws: seeds x resamples of so many units.
 
-    Every resample draws as many seeds as there are, with replacement.
+    Every resample draws as many seeds as there are, with replacement. That seeds are few is not allowed for: of two or
+    three, a factor would be a guess.
     """
     seeds, count = draws.shape
     chosen = np.random.default_rng(SEED).integers(seeds, size=(count, seeds))
-    low, high = interval(draws[chosen, np.arange(count)[:, None]].mean(1))
+    means = draws[chosen, np.arange(count)[:, None]].mean(1)
+    low, high = interval(means, units)
     return float(low), float(high)
 
 

@@ -11,7 +11,7 @@ from transformers.pytorch_utils import Conv1D
 
 from attention.families import FAMILIES, batch, output, tiny
 from headwise.attention import AttentionCall, capture, discover, masked, remove
-from headwise.attention.projection import output_weights
+from headwise.attention.projection import direct_weights, output_weights
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
 
@@ -92,3 +92,42 @@ def test_heads_that_go_through_something_else_first_are_refused() -> None:
         match=r"model.layers.1.self_attn \(LlamaAttention\) was to be read, but no linear",
     ):
         output_weights(model, discover(model))
+
+
+@pytest.mark.parametrize("family", ["gemma2", "olmo2", "gpt2", "llama"])
+def test_the_direct_path_goes_through_the_norms_before_the_logits(family: str) -> None:
+    """Σ_h c_h W_h of a layer is what it adds to the input of the output layer, but for what norms divide by: counted by
+    the weights of the model itself, whose gains are random."""
+    model = tiny(family).float()
+    for name, parameter in model.named_parameters():
+        if "norm" in name or "ln_" in name:
+            torch.manual_seed(len(name))
+            parameter.data = torch.rand_like(parameter) + 0.5
+    discovery = discover(model)
+    direct = direct_weights(model, discovery)
+    outputs = output_weights(model, discovery)
+    plus = 1.0 if family == "gemma2" else 0.0
+    for site, weight in outputs.items():
+        expected = weight
+        if family in ("gemma2", "olmo2"):
+            layer = model.model.layers[site.layer]
+            expected = expected * (plus + layer.post_attention_layernorm.weight)
+        if family == "gpt2":
+            expected = expected - expected.mean(-1, keepdim=True)
+            expected = expected * model.transformer.ln_f.weight
+        else:
+            expected = expected * (plus + model.model.norm.weight)
+        torch.testing.assert_close(direct[site], expected.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_encoder_has_no_direct_path_through_the_final_norm() -> None:
+    model = tiny("m2m100")
+    discovery = discover(model)
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            nn.init.constant_(module.weight, 3.0)
+    direct, outputs = direct_weights(model, discovery), output_weights(model, discovery)
+    encoder, decoder = Site("encoder-self", 0), Site("decoder-self", 0)
+    assert torch.equal(direct[encoder], outputs[encoder])
+    centred = outputs[decoder] - outputs[decoder].mean(-1, keepdim=True)
+    torch.testing.assert_close(direct[decoder], 3 * centred, rtol=1e-3, atol=1e-5)

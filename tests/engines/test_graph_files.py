@@ -12,6 +12,7 @@ import headwise as hw
 from headwise.engines import graph_files
 from headwise.engines.graph_files import graphs
 from headwise.model import Model
+from tasks.askers import asker
 
 
 def test_a_language_model_generates_in_onnx_runtime(tmp_path):
@@ -74,6 +75,22 @@ def test_programs_of_torch_export(tmp_path):
             name: torch.ones(2, 3, dtype=torch.int64) for name in ("input_ids", "attention_mask")
         }
     )
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "marian", "t5", "bert"])
+def test_inputs_are_made_on_the_device_of_the_model(family):
+    """Those of other sizes were made on the CPU. The device of tensors without numbers stands for a GPU."""
+    model = asker(family)
+    model.hf.to("meta")
+    for graph in graphs(model):
+        for sizes in graph_files.SIZES:
+            inputs = graph_files.resized(graph, sizes)
+            for given in (graph.inputs, inputs):
+                assert {tensor.device.type for tensor in given.values()} == {"meta"}
+            if family in ("llama", "gpt2"):  # others ask for numbers of the mask
+                with torch.no_grad(), graph_files.traceable(model, "eager"):
+                    outputs = graph.module(inputs)
+                assert {output.device.type for output in outputs} == {"meta"}
 
 
 def test_a_graph_that_computes_something_else_is_refused():

@@ -174,27 +174,34 @@ def test_the_ceiling_is_what_the_same_ablation_on_another_text_reaches() -> None
     assert math.isnan(ceiling["ceiling"]["low"])
 
 
-def test_intervals_hold_what_other_texts_give() -> None:
-    heads = HeadMap({"encoder-self": (8, 8, 8)})
-    worth = np.random.default_rng(0).gamma(1.0, 1.0, heads.total)
-    options = {"sentences": 60, "noise": 3.0, "heads": heads}
-    rows = [
-        by_name(
-            agreement(
-                {"s": measured(worth, seed=2 * i, **options)},
-                measured(worth, seed=2 * i + 1, **options),
-                seed=i,
-            ),
-            "s",
-            "encoder-self",
-        )["spearman"]
-        for i in range(60)
-    ]
-    expected = np.mean([row["value"] for row in rows])
-    inside = np.mean([row["low"] <= expected <= row["high"] for row in rows])
-    width = np.mean([row["high"] - row["low"] for row in rows])
-    assert inside >= 0.88
-    assert width < 6 * np.std([row["value"] for row in rows])
+@pytest.mark.parametrize(
+    ("sentences", "worth", "texts"),
+    [(10, "alike", 100), (30, "no relation", 60), (200, "alike", 100)],
+)
+def test_intervals_hold_what_other_texts_give(
+    sentences: int, worth: str, texts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """95 % of them hold the median over texts of this length. Errors may be 1.2 times as frequent, and two standard
+    errors more are no surprise. Before: 10 % at 10 sentences, and 13 % where a score is nothing but noise."""
+    monkeypatch.setattr(module, "kendall", lambda one, other: np.zeros(len(one)))  # is slow
+    monkeypatch.setattr(module, "TOP", {})
+    monkeypatch.setattr(module, "SPLITS", 2)
+    heads = HeadMap({"encoder-self": (12,)})
+    true = np.random.default_rng(0).gamma(1.0, 1.0, heads.total)
+    scored = np.ones(heads.total) if worth == "alike" else true[::-1]
+    rows = []
+    for text in range(texts):
+        score = measured(scored, sentences, 3.0, 2 * text, heads)
+        truth = measured(true, sentences, 3.0, 2 * text + 1, heads)
+        found = by_name(agreement({"s": score}, truth, seed=text), "s", "encoder-self")
+        rows.append(found["spearman"])
+    values = np.array([row["value"] for row in rows])
+    lows = np.array([row["low"] for row in rows])
+    highs = np.array([row["high"] for row in rows])
+    expected = np.median(values)
+    outside = ((expected < lows) | (expected > highs)).mean()
+    assert outside <= 0.06 + 2 * (0.06 / texts) ** 0.5
+    assert (highs - lows).mean() < 8 * values.std()
 
 
 def test_stability_tells_a_noisy_score_from_a_steady_one() -> None:

@@ -90,6 +90,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_gif_has_all_frames_and_plays_forever(short: Path, tmp_path: Path) -> None:
+    (tmp_path / "gates.gif").write_text("of an earlier time")
     path = animate(short, tmp_path / "gates.gif")
     assert path.stat().st_size < 200_000
     with Image.open(path) as made:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +13,17 @@ from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 from typer.testing import CliRunner
 
 import headwise as hw
+from headwise.attention import AttentionCall, capture
 from headwise.cli import app
+from headwise.data.subwords import Coverage
 from headwise.heads import Head, HeadMask
+from headwise.progress import silent
+from headwise.roles import alignment_heads
 from headwise.roles.alignment import read_links
 from headwise.roles.alignment_heads import ROUNDS, readings, reported, token_starts
 from headwise.roles.halves import halves_of
 from headwise.roles.head_sets import AlignmentBatch, grow
+from headwise.roles.observation import RoleOptions, Subject
 from roles.aligning import FIRST, LATER, listener, pairs, spoken, starts_in_transformers, translator
 
 PAIR = [Head("cross", *FIRST), Head("cross", *LATER)]
@@ -125,7 +131,7 @@ def test_time_warping_as_in_transformers(shape: tuple[int, int, int]) -> None:
         assert got.tolist() == columns[jumps].tolist()
 
 
-def test_the_error_that_transformers_has(tmp_path: Path) -> None:
+def test_the_error_that_transformers_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     speech = hw.Speech.read(spoken(tmp_path))
     model = listener()
     found = hw.align(model, speech)
@@ -133,6 +139,22 @@ def test_the_error_that_transformers_has(tmp_path: Path) -> None:
     assert found.confirmed and found.own is None and found.better_than_own
     chosen, best = (row for _, row in found.sets.iterrows())
     assert chosen["high"] < best["low"] and chosen["value"] < 0.2 < chosen["baseline"]
+
+    # Encoder states beyond a limit are computed again, with the same result.
+    state_bytes = model.hf.config.max_source_positions * model.hf.config.d_model * 4
+    monkeypatch.setattr(alignment_heads, "STATES", 3 * state_bytes)
+    encoded: list[Any] = []
+    whole = alignment_heads.encode
+
+    def encode(model: Any, recordings: Any, progress: Any) -> None:
+        whole(model, recordings, progress)
+        encoded.extend(recordings)
+
+    monkeypatch.setattr(alignment_heads, "encode", encode)
+    again = hw.align(model, speech)
+    assert again.heads == found.heads and again.table.equals(found.table)
+    kept = [recording.states is not None for recording in encoded]
+    assert kept == [True] * 3 + [False] * (len(kept) - 3) and len(kept) > 10
 
     # The error on the half that did not choose, read by those who use the heads.
     held_out = []
@@ -145,6 +167,35 @@ def test_the_error_that_transformers_has(tmp_path: Path) -> None:
     for utterance, starts in zip(held_out, starts_in_transformers(model, held_out), strict=True):
         errors += [abs(a - b) for a, b in zip(starts, utterance.starts, strict=True)]
     assert np.mean(errors) == pytest.approx(chosen["value"], abs=0.02)
+
+
+def test_recordings_are_on_the_device_of_the_model(tmp_path: Path) -> None:
+    """The device of tensors without numbers stands for a GPU."""
+    model = listener()
+    speech = list(hw.Speech.read(spoken(tmp_path, 2)))
+    recordings = alignment_heads.fitting_recordings(model.hf, model.tokenizer, speech, Coverage())
+    model.hf.to("meta")
+    alignment_heads.encode(model.hf, recordings, silent)
+    batch = alignment_heads.recording_batch(model.hf, recordings[0])
+    seen: list[AttentionCall] = []
+    with torch.no_grad(), capture(model.hf, model.discovery, weights=True, hook=seen.append):
+        model.hf(**batch.inputs)
+    starts = batch.answers(batch.maps(next(call for call in seen if call.site.kind == "cross")))
+    for tensor in (starts, batch.rules, *batch.counted(starts)["alignment.seconds"]):
+        assert tensor.device.type == "meta"
+
+
+def test_sentence_pairs_are_on_the_device_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alignment_heads, "pair_batch", lambda inputs, *rest: inputs)
+    model = translator()
+    text, links = pairs(tmp_path, 4)
+    subject = Subject(model.hf, model.tokenizer, model.discovery, RoleOptions())
+    model.hf.to("meta")
+    batches, _ = alignment_heads.pair_batches_of(subject, list(text), read_links(links))
+    for inputs in (*batches(0), *batches(1)):
+        assert {tensor.device.type for tensor in inputs.values()} == {"meta"}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

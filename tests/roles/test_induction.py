@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from attention.families import tiny
 from headwise.attention import AttentionCall, capture, discover
-from headwise.attention.projection import PostNorm
+from headwise.attention.projection import LinearNorm
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.roles.induction import (
@@ -143,6 +143,7 @@ def test_the_output_projection_is_cut_into_heads() -> None:
     assert weights is not None
     site = Site("decoder-self", 1)
     whole = model.model.layers[1].self_attn.o_proj.weight
+    whole = model.model.norm.weight[:, None] * whole
     states = torch.randn(4, 8)
     assert torch.allclose(
         (states[:, None] @ weights[site]).sum(0)[0], states.flatten() @ whole.T, atol=1e-5
@@ -155,7 +156,8 @@ def test_the_output_projection_is_cut_into_heads() -> None:
 
 @pytest.mark.parametrize("family", ["gemma2", "olmo2", "llama"])
 def test_the_direct_path_goes_through_the_norm_before_the_stream(family: str) -> None:
-    """At every token the heads' parts sum to what the layer adds to the stream, but for one positive factor."""
+    """At every token the heads' parts sum to what the layer adds to the stream, after the final norm, but for one
+    positive factor."""
     model = tiny(family)
     discovery = discover(model)
     weights = direct_output_weights(model, discovery)
@@ -169,6 +171,7 @@ def test_the_direct_path_goes_through_the_norm_before_the_stream(family: str) ->
         model(ids)
     handle.remove()
     stream = added[0][0] if isinstance(added[0], tuple) else added[0]
+    stream = LinearNorm.of(model.model.norm, stream)(stream)
     site = Site("decoder-self", 1)
     output = next(call.output for call in calls if call.site == site)
     parts = torch.einsum("bqhd,hdm->bqm", output, weights[site])
@@ -181,7 +184,7 @@ def test_a_norm_that_centres_is_part_of_the_path() -> None:
     torch.nn.init.normal_(norm.weight)
     torch.nn.init.normal_(norm.bias)
     states = torch.randn(3, 8)
-    path = PostNorm.of(norm, states)
+    path = LinearNorm.of(norm, states)
     factor = (norm(states) - norm.bias) / path(states)
     assert path.centres and (factor > 0).all()
     torch.testing.assert_close(factor, factor[:, :1].expand_as(factor))

@@ -12,7 +12,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from headwise import statistics
-from headwise.decoding.bleu import paired_difference
+from headwise.decoding.bleu import REFERENCE_LENGTH, paired_difference, sentence_statistics
 from headwise.errors import HeadwiseError
 from headwise.study.results import SEED_COLUMNS, seed_means
 
@@ -140,6 +140,11 @@ def test_intervals_against_a_slow_twin(
     monkeypatch.setattr(statistics, "RESAMPLES", count)
     averaged, weights = seed_means(three), statistics.resamples(40)
     seeds = np.random.default_rng(statistics.SEED).integers(3, size=(count, 3))
+    reference = (three[0][2] / "translations" / "test" / "reference.txt").read_text()
+    lengths = sentence_statistics(BLEU(), [""] * 40, reference.split("\n")[:40])[
+        :, REFERENCE_LENGTH
+    ]
+    tail = statistics.expanded_tail(statistics.effective_units(lengths))
     texts = []
     for _, _, folder in three:
         place = folder / "translations" / "test"
@@ -169,7 +174,7 @@ def test_intervals_against_a_slow_twin(
         ]
         found = row(averaged, setting, measure)
         assert (found["low"], found["high"]) == pytest.approx(
-            tuple(np.percentile(slow, [2.5, 97.5]))
+            tuple(np.percentile(slow, [100 * tail, 100 - 100 * tail]))
         )
 
 

@@ -315,7 +315,7 @@ class TestEncoded:
             Encoded(text.head(7), tokenizer, 50, tmp_path).longest.tolist()
             == first.longest[:7].tolist()
         )
-        assert len(list(tmp_path.iterdir())) == 3
+        assert len(list(tmp_path.glob("*.arrow"))) == 3
 
     def test_all_pairs_too_long_is_refused(
         self, text: ParallelText, tokenizer: PreTrainedTokenizerBase

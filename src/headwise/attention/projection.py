@@ -23,15 +23,15 @@ from headwise.heads import Site
 
 
 @dataclass(frozen=True)
-class PostNorm:
-    """The linear part of a norm between the output projection and the residual stream: x → gain ⊙ x, where x is less its
-    mean if the norm centres. What a norm divides by at a token is one number for all heads, and is left out."""
+class LinearNorm:
+    """The linear part of a norm: x → gain ⊙ x, where x is less its mean if the norm centres. What a norm divides by at a
+    token is one number for all heads, and is left out."""
 
     gain: Tensor  # M
     centres: bool
 
     @classmethod
-    def of(cls, norm: nn.Module, like: Tensor) -> PostNorm:
+    def of(cls, norm: nn.Module, like: Tensor) -> LinearNorm:
         """Measured on numbers of mean 0 and size 1, and on ones. like: what a forward gave the norm, … M."""
         signs = torch.ones(like.shape[-1], dtype=like.dtype, device=like.device)
         ones = signs.clone()
@@ -43,21 +43,28 @@ class PostNorm:
         return cls((raised - lowered) / 2 * signs, centres)
 
     def __call__(self, weights: Tensor) -> Tensor:
-        """The output projection H D M, followed by the norm."""
+        """Weights H D M, followed by the norm."""
         if self.centres:
             weights = weights - weights.mean(-1, keepdim=True)
         return weights * self.gain.to(weights)
 
 
 def direct_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]:
-    """`output_weights`, followed by the norm that some families have before the residual stream (Gemma 2 and 3, OLMo 2):
-    at a token, head h adds c_h W_h to the stream but for a positive factor that all heads of the layer share."""
+    """`output_weights`, followed by the norms on the direct path from a head to the logits: the one that some families
+    have before the residual stream (Gemma 2 and 3, OLMo 2), and in a decoder the final norm before the output layer.
+
+    At a token, c_h W_h is what head h adds to the input of the output layer, but for a positive factor that all heads
+    of the layer share.
+    """
     weights = output_weights(model, discovery)
     modules = dict(model.named_modules())
     # The norms by their inputs: those that get what an attention layer returned.
     projected: dict[int, Site] = {}
     alive: list[Tensor] = []
-    norms: dict[Site, PostNorm] = {}
+    norms: dict[Site, LinearNorm] = {}
+    # The final norm gives what the output layer gets.
+    normed: dict[int, tuple[nn.Module, Tensor]] = {}
+    final: list[LinearNorm] = []
 
     def note_output(site: Site, _: nn.Module, __: Any, output: Any) -> None:
         states = output[0] if isinstance(output, tuple) else output
@@ -71,8 +78,18 @@ def direct_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]
             and site not in norms
             and inputs[0].shape[-1] == weights[site].shape[-1]
         ):
-            norms[site] = PostNorm.of(norm, inputs[0])
+            norms[site] = LinearNorm.of(norm, inputs[0])
 
+    def note_normed(norm: nn.Module, _: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            normed[output.data_ptr()] = norm, output
+
+    def note_final(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        norm, states = normed.get(inputs[0].data_ptr(), (None, None))
+        if norm is not None and states is not None and not final:
+            final.append(LinearNorm.of(norm, states))
+
+    head = model.get_output_embeddings()  # type: ignore[operator]
     with ExitStack() as block:
         for site, name in discovery.names.items():
             attention = modules[name]
@@ -81,8 +98,18 @@ def direct_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]
         for module in model.modules():
             if type(module).__name__.endswith("Norm"):
                 block.callback(module.register_forward_pre_hook(note_norm).remove)
+                block.callback(module.register_forward_hook(note_normed).remove)
+        if head is not None:
+            block.callback(head.register_forward_pre_hook(note_final).remove)
         probe(model)
-    return {site: norms[site](w) if site in norms else w for site, w in weights.items()}
+    direct = {}
+    for site, weight in weights.items():
+        if site in norms:
+            weight = norms[site](weight)
+        if final and site.kind != "encoder-self":
+            weight = final[0](weight)
+        direct[site] = weight
+    return direct
 
 
 def output_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]:

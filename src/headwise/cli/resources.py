@@ -73,12 +73,14 @@ def translate(
     quiet: Quiet = False,
     engine: EngineName = "transformers",
 ) -> None:
-    """Translate sentences, one a line, with any translation model or a pruned one."""
+    """Translate sentences, one a line, with any translation model or a pruned one. What --out names is replaced."""
     import headwise as hw
     from headwise.data.text import read_lines
-    from headwise.heads import write_text
+    from headwise.folders import output_file, write_file
     from headwise.progress import Progress
 
+    if out:
+        output_file(out, [text])
     lines = list(read_lines(text)) if text != Path("-") else standard_input()
     loaded = hw.load(model, device, dtype=dtype)
     progress = Progress(quiet or len(lines) < MANY)
@@ -88,7 +90,7 @@ def translate(
             translations = loaded.translate(lines, progress, beam=beam, engine=engine)
     written = "".join(f"{line}\n" for line in translations)
     if out:
-        write_text(out, written)
+        write_file(out, written)
     else:
         sys.stdout.write(written)
 

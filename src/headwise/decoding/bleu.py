@@ -43,11 +43,16 @@ def corpus_scores(
 ) -> tuple[CorpusScore, CorpusScore]:
     """BLEU and chrF of detokenised text against one reference."""
     check_equal_count(hypotheses, references)
+    metrics = {"bleu": BLEU(), "chrf": CHRF()}
+    stats = {
+        name: sentence_statistics(metric, hypotheses, references)
+        for name, metric in metrics.items()
+    }
+    units = effective_units(stats["bleu"][:, REFERENCE_LENGTH])
     out = []
-    for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
-        stats = sentence_statistics(metric, hypotheses, references)
-        scores = scores_from_sums(metric, resampled_sums(stats))
-        low, high = interval(scores)
+    for name, metric in metrics.items():
+        scores = scores_from_sums(metric, resampled_sums(stats[name]))
+        low, high = interval(scores, units)
         value = metric.corpus_score(list(hypotheses), [list(references)]).score
         out.append(CorpusScore(name, value, float(low), float(high), str(metric.get_signature())))
     return out[0], out[1]
@@ -58,8 +63,8 @@ def paired_difference(
 ) -> PairedDifference:
     """BLEU of a system minus BLEU of a baseline, paired over the same resampled sentences.
 
-    p is two-sided, by paired bootstrap (identical output has p = 1). With at most FEW differing lines the test is
-    exact: every way of swapping those lines between the two.
+    p is two-sided, by paired bootstrap (identical output has p = 1). With at most FEW differing lines it is no less than
+    that of an exact test: every way of swapping those lines between the two.
     """
     check_equal_count(system, references)
     check_equal_count(baseline, references)
@@ -76,17 +81,16 @@ def paired_difference(
 
     deltas = scores_from_sums(metric, resampled_sums(ours))
     deltas -= scores_from_sums(metric, resampled_sums(theirs))
-    low, high = interval(deltas)
+    units = float(effective_units(ours[:, REFERENCE_LENGTH]))
+    low, high = interval(deltas, units)
+    p = float(paired_bootstrap_p(deltas, units))
     if len(differ) <= FEW:
         swaps = np.array(list(product((0, 1), repeat=len(differ))))
         change = swaps @ (theirs - ours)[differ]
         swapped_ours = scores_from_sums(metric, ours.sum(0) + change)
         swapped_theirs = scores_from_sums(metric, theirs.sum(0) - change)
         differences = np.abs(swapped_ours - swapped_theirs)
-        p = float((differences >= abs(value) - 1e-12).mean())
-    else:
-        units = float(effective_units(ours[:, REFERENCE_LENGTH]))
-        p = paired_bootstrap_p(value, deltas, units)
+        p = max(p, float((differences >= abs(value) - 1e-12).mean()))
     return PairedDifference(value, float(low), float(high), p)
 
 

@@ -302,7 +302,7 @@ def padded_projection(
 def with_equal_heads(hf: Any, discovery: Discovery) -> Any:
     """A copy of the model in which every layer of a stack has the same number of heads, and those that align stand
     first in their layer."""
-    padded = copy.deepcopy(hf).float()
+    padded = copy.deepcopy(hf).float().cpu()  # CTranslate2 reads arrays of the CPU
     modules = dict(padded.named_modules())
     config = padded.config
     family = config.model_type

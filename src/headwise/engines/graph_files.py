@@ -279,7 +279,7 @@ def write_onnx(model: Model, folder: Path, dtype: str) -> list[str]:
 def run_onnx(session: Any, inputs: Mapping[str, Tensor]) -> list[Tensor]:
     """The outputs of an ONNX Runtime session. Inputs that the graph does not read are not among its own."""
     names = [own.name for own in session.get_inputs()]
-    arrays = {name: inputs[name].numpy() for name in names}
+    arrays = {name: inputs[name].cpu().numpy() for name in names}
     outputs = session.run(None, arrays)
     return [torch.from_numpy(output) for output in outputs]
 
@@ -335,7 +335,7 @@ def check_engine(graph: Graph, run: Run, engine: str) -> None:
         for name, expected, got in zip(graph.outputs, expected_outputs, outputs, strict=True):
             if not expected.numel():
                 continue
-            difference = float((got - expected).abs().max())
+            difference = float((got.to(expected.device) - expected).abs().max())
             if not difference <= TOLERANCE * max(float(expected.abs().max()), 1.0):
                 raise HeadwiseError(
                     f"{engine} computes something else than the model: {name} of the graph '{graph.name}' differs by "
@@ -344,7 +344,7 @@ def check_engine(graph: Graph, run: Run, engine: str) -> None:
 
 
 def resized(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Tensor]:
-    """Inputs of other sizes: drawn ids and states, masks of ones."""
+    """Inputs of other sizes, on the same device: ids of the example drawn again, drawn states, masks of ones."""
     random = torch.Generator().manual_seed(1)
     sizes = {**sizes, "total": sizes["past"] + sizes["tokens"]}
     inputs = {}
@@ -353,9 +353,10 @@ def resized(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Tensor]:
         for dimension, size in graph.dynamic[name].items():
             shape[dimension] = sizes[size]
         if name.endswith("ids"):
-            inputs[name] = torch.randint(int(example.max()) + 1, shape, generator=random)
+            places = torch.randint(example.numel(), shape, generator=random)
+            inputs[name] = example.flatten()[places.to(example.device)]
         elif name.endswith("mask"):
-            inputs[name] = torch.ones(shape, dtype=example.dtype)
+            inputs[name] = example.new_ones(shape)
         else:
-            inputs[name] = torch.randn(shape, generator=random).to(example.dtype)
+            inputs[name] = torch.randn(shape, generator=random).to(example)
     return inputs

@@ -145,12 +145,13 @@ class Losses:
         with Wilson's interval, and its change in points."""
         loss = (self.summed.sum(0) / self.tokens.sum())[None]
         drawn = bootstrap(self.summed, self.tokens, seed) if len(self.tokens) > 1 else None
+        units = effective_units(self.tokens)
 
         def row(name: str, change: Callable[[np.ndarray], np.ndarray]) -> QualityRow:
             value = float(change(loss)[0])
             if drawn is None:
                 return name, value, None, None
-            low, high = interval(change(drawn))
+            low, high = interval(change(drawn), units)
             return name, value, float(low), float(high)
 
         rows = [row("loss", lambda x: x[:, column])]
@@ -172,7 +173,7 @@ class Losses:
         if count < 2:
             return [*rows, ("accuracy_change", self.gain(column), None, None)]
         drawn = 100 * bootstrap(right, self.tokens, seed)
-        bounds = interval(drawn[:, column] - drawn[:, 0])
+        bounds = interval(drawn[:, column] - drawn[:, 0], count)
         change = (self.gain(column), float(bounds[0]), float(bounds[1]))
         return [*rows, ("accuracy_change", *change)]
 
@@ -193,9 +194,9 @@ class Losses:
         drawn = bootstrap(both, self.tokens, seed)
         differences = drawn[:, 0] - drawn[:, 1]
         units = float(effective_units(self.tokens))
-        low, high = interval(100 * np.expm1(differences))
-        p = paired_bootstrap_p(float(loss[0] - loss[1]), differences, units)
-        return value, float(low), float(high), p
+        low, high = interval(100 * np.expm1(differences), units)
+        p = paired_bootstrap_p(differences, units)
+        return value, float(low), float(high), float(p)
 
     def change_of_accuracy(self, right: np.ndarray, other: np.ndarray, seed: int) -> Change:
         """Points of accuracy between two models. right, other: whether each text's class is found."""
@@ -204,8 +205,9 @@ class Losses:
             return value, None, None, None
         drawn = bootstrap(np.stack([right, other], axis=1), self.tokens, seed)
         differences = 100 * (drawn[:, 0] - drawn[:, 1])
-        low, high = interval(differences)
-        return value, float(low), float(high), paired_bootstrap_p(value, differences, len(right))
+        low, high = interval(differences, len(right))
+        p = paired_bootstrap_p(differences, len(right))
+        return value, float(low), float(high), float(p)
 
 
 def made_on(text: Batches, tokens: np.ndarray) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask
-from headwise.statistics import bootstrap, interval
+from headwise.statistics import bootstrap, effective_units, interval
 
 STEPS = 10
 SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # the sizes of circuits in MIB
@@ -219,7 +219,7 @@ def curve_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
         steps = removal_steps(curve.total)
         columns = curve.columns(steps)
         losses = curve.loss[columns]
-        lows, highs = interval(curve.resampled(seed)[:, columns])
+        lows, highs = interval(curve.resampled(seed)[:, columns], effective_units(curve.counts))
         for number, removed in enumerate(steps):
             rows.append(
                 {
@@ -252,7 +252,7 @@ def area_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
         drawn = curve.areas(curve.resampled(seed))
         sentences = len(curve.counts)
         for name, value in curve.areas(curve.loss).items():
-            low, high = interval(drawn[name])
+            low, high = interval(drawn[name], effective_units(curve.counts))
             rows.append(_area_row(curve, name, float(value), float(low), float(high), sentences))
     if random:
         areas = [curve.areas(curve.loss) for curve in random]

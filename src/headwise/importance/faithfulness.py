@@ -38,7 +38,7 @@ from headwise.importance.sums import UNITS, SentenceSums, head_values
 from headwise.importance.work import Work, work_on
 from headwise.model import Model
 from headwise.progress import Report, part, parts, silent
-from headwise.statistics import bootstrap, centred_interval
+from headwise.statistics import bootstrap, centred_interval, effective_units
 from headwise.tasks.batches import Batches, Fold
 
 TRUTH = "ablation.zero"  # that scores are compared with
@@ -168,8 +168,8 @@ def agreement(
     halves of its sentences, SPLITS times, corrected by Spearman and Brown's 2r / (1 + r)); `stability.half`: not
     corrected; `ceiling`, `ceiling.half`, `.within`: the same for the truth. n: heads.
 
-    Intervals: bootstrap over the sentences of the truth and, independently, of the score. Its noise lowers rank
-    correlations, so the interval is moved until its median is the value.
+    Intervals: bootstrap over the sentences of the truth and, independently, of the score (`as_noisy_as_the_text`). Noise
+    lowers rank correlations, so the interval is moved until its median is the value.
     """
     rows = []
     true = _measured(against, truth, truth.heads, seed)
@@ -189,10 +189,11 @@ def agreement(
             start = {"measure": scored, "against": against, "kinds": kinds, "n": len(scope.heads)}
             values = _statistics(scope, score.whole[None], true_whole[None])
             resampled = _statistics(scope, score.resamples, true_resamples)
+            units = min(score.units, true.units)
             for name, of_whole in values.items():
                 value = float(of_whole[0])
                 least = 0 if name in TOP else -1
-                low, high = centred_interval(value, resampled[name], least)
+                low, high = centred_interval(value, resampled[name], units, least)
                 rows.append({**start, "statistic": name, "value": value, "low": low, "high": high})
             rows += _repeated(score, scope, "stability", {**start, "against": scored})
     return rows
@@ -200,16 +201,21 @@ def agreement(
 
 @dataclass(frozen=True)
 class _Measured:
-    """Values of heads: on the whole text (heads), on random halves and the other halves, and on resamples (… x heads)."""
+    """Values of heads: on the whole text (heads), on random halves and the other halves, and on resamples (… x heads).
+
+    units: how many sentences of one length say as much as those of the text, in the layer where they are fewest.
+    """
 
     whole: np.ndarray
     halves: tuple[np.ndarray, np.ndarray]
     resamples: np.ndarray
+    units: float
 
 
 def _measured(measure: str, sums: SentenceSums, heads: HeadMap, seed: int) -> _Measured:
     """High values mean important. Halves and resamples of a single sentence are not numbers."""
     values, ones, others, resamples = [], [], [], []
+    units = []
     for site in heads.sites:
         count = heads.count(site)
         if not count:
@@ -220,7 +226,8 @@ def _measured(measure: str, sums: SentenceSums, heads: HeadMap, seed: int) -> _M
                 f"{measure} is judged on {count} heads of {site}, but has {scored}: score all of them."
             )
         totals, counts = sums.sentences(site, measure)
-        values.append(sums.scaled(totals.sum(0) / counts.sum()))
+        whole = sums.scaled(totals.sum(0) / counts.sum())
+        values.append(whole)
 
         # each row of `half` is a random half of the sentences: 1 for those in it
         half = np.random.default_rng((seed, SPLITS)).permuted(
@@ -231,17 +238,35 @@ def _measured(measure: str, sums: SentenceSums, heads: HeadMap, seed: int) -> _M
             ones.append(sums.scaled((half @ totals) / (half @ counts)[:, None]))
             others.append(sums.scaled((other_half @ totals) / (other_half @ counts)[:, None]))
 
+        units.append(float(effective_units(counts)))
         drawn = bootstrap(totals, counts, seed)
         if len(counts) == 1:
             drawn = np.full_like(drawn, np.nan)
-        resamples.append(sums.scaled(drawn))
+        resamples.append(as_noisy_as_the_text(whole, sums.scaled(drawn)))
 
     sign = direction(measure)
     return _Measured(
         whole=sign * np.concatenate(values),
         halves=(sign * np.concatenate(ones, axis=1), sign * np.concatenate(others, axis=1)),
         resamples=sign * np.concatenate(resamples, axis=1),
+        units=min(units),
     )
+
+
+def as_noisy_as_the_text(whole: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """Resamples of the heads of a layer, whose ranks change as much as between two texts: resamples x heads, heads in.
+
+    The values of a text have its noise, and resampling adds as much again. So heads without a difference look different,
+    keep their ranks in resamples, and intervals of rank correlations are too narrow (Hall and Miller 2009). Here the
+    differences between heads are shrunk first, d → d √(1 − v / V), V their variance, v that of the noise, so that with
+    the noise of a resample they have the variance of the text (as in the shrunken bootstrap of Silverman and Young 1987).
+    """
+    differences = whole - whole.mean()
+    moved = drawn - whole
+    noise = (moved - moved.mean(1, keepdims=True)).var(0).mean()
+    variance = differences.var()
+    kept = (1 - noise / variance) ** 0.5 if noise < variance else 0.0
+    return drawn - (1 - kept) * differences
 
 
 @dataclass(frozen=True)

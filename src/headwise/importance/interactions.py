@@ -33,7 +33,13 @@ from headwise.importance.untrained import sample_text
 from headwise.importance.work import Work
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent
-from headwise.statistics import bootstrap, interval, largest_t_p
+from headwise.statistics import (
+    bootstrap,
+    effective_units,
+    interval,
+    largest_t_p,
+    paired_bootstrap_p,
+)
 from headwise.tasks import AnyText
 
 PAIR_FILES = ("interactions.csv", "interactions.json")
@@ -194,8 +200,10 @@ class Effects:
         count = self.tokens.sum()
         values = sums.sum(0) / count
         draws = bootstrap(sums, self.tokens, seed)
-        low, high = interval(draws)
-        p = largest_t_p(sums, self.tokens, seed)
+        units = float(effective_units(self.tokens))
+        low, high = interval(draws, units)
+        # never less than the p of a pair alone, which its interval shows
+        p = np.maximum(largest_t_p(sums, self.tokens, seed), paired_bootstrap_p(draws, units))
         alone = self.one.sum(0) / count
         other_alone = self.other.sum(0) / count
         both = self.both.sum(0) / count

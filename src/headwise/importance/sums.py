@@ -16,7 +16,7 @@ from torch import Tensor
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, Kind, Site, write_bytes
 from headwise.importance.processes import gather_batches
-from headwise.statistics import bootstrap, interval
+from headwise.statistics import bootstrap, effective_units, interval
 
 Scale = Callable[[np.ndarray], np.ndarray]
 Sums = tuple[np.ndarray, np.ndarray]  # sums (sentences x heads), counts (sentences)
@@ -139,7 +139,8 @@ class SentenceSums:
                 continue  # a layer without heads
             sums, counts = self.sentences(site, measure)
             value = self.scaled(sums.sum(0) / counts.sum())
-            low, high = interval(self.scaled(bootstrap(sums, counts, seed)))
+            drawn = self.scaled(bootstrap(sums, counts, seed))
+            low, high = interval(drawn, effective_units(counts))
             for head in range(self.heads.count(site)):
                 out.append(
                     {

@@ -50,8 +50,9 @@ def compare(run: str | Path, other: str | Path, out: str | Path = Path("runs/com
 def animate(run: str | Path, file: str | Path) -> Path:
     """Write how the gates of a run closed as an animation: a GIF (`.gif`) or a video (`.mp4`); returns its path.
 
-    Raises HeadwiseError for a file that is there, but one that headwise wrote into the run; for another ending, for a
-    run without gates, and when `.mp4` lacks imageio-ffmpeg (`pip install "headwise[video]"`).
+    A file of this name is replaced; in the folder of the run, one that headwise did not write is refused. Raises
+    HeadwiseError also for another ending, for a run without gates, and when `.mp4` lacks imageio-ffmpeg
+    (`pip install "headwise[video]"`).
     """
     from headwise.report.gate_history import write_animation
 

@@ -18,9 +18,9 @@ import vl_convert
 from PIL import Image
 
 from headwise.errors import HeadwiseError
-from headwise.folders import refuse_other_pages, write_pages
+from headwise.folders import output_file, refuse_other_pages, write_file, write_pages
 from headwise.grid import GAP, HeadGrid, Scale, svg_text
-from headwise.heads import KINDS, Head, HeadMap, write_bytes
+from headwise.heads import KINDS, Head, HeadMap
 from headwise.report import charts, models
 from headwise.report.charts import Figure, Panel, axis, colour, tips
 from headwise.report.format import KIND_NAMES, kinds_among, listed, percent
@@ -394,8 +394,8 @@ def write_animation(run: Path, path: Path) -> Path:
     in_run = path.absolute().parent == run.absolute()
     if in_run:
         refuse_other_pages(run, [path.name])
-    elif path.exists():
-        raise HeadwiseError(f"{path} is there already: name a new file with --out.")
+    else:
+        output_file(path)
     found = read_run(run)
     shown = gate_histories(found)
     if not shown:
@@ -406,7 +406,7 @@ def write_animation(run: Path, path: Path) -> Path:
     if in_run:
         write_pages(run, {path.name: content}, [path.name])
     else:
-        write_bytes(path, content)
+        write_file(path, content)
     return path
 
 

@@ -63,6 +63,7 @@ from headwise.roles.probe import REACH, same_way
 
 ALIGNMENT_FILES = ("alignment.csv", "alignment-sets.csv", "alignment.json")
 FRAME = 0.02  # seconds between the states of Whisper's encoder
+STATES = 2**30  # bytes of encoder states that are kept: 350 recordings of Whisper base
 WEIGHTS = 1.2  # forwards that one with all attention weights takes as long as
 ROUNDS = 4  # times that a set grows, as is expected before it is known
 ENCODING = 2.5  # readings of a recording that encoding it takes as long as
@@ -138,8 +139,9 @@ def align(
     speech with word times. one_layer: only heads of one layer, as CTranslate2 and Marian average them. Heads are chosen
     on one half of the text and confirmed on the other. To keep them in a model, where `found.confirmed` and
     `found.better_than_own`: `model.alignment_heads = found.heads`, then `model.save(folder)`. Of speech, the states of
-    the encoder are kept (S × D numbers a recording) until the heads are chosen. Raises HeadwiseError for a model
-    without cross attention, and for other text.
+    the encoder are kept (S × D numbers a recording, STATES bytes in all) until the heads are chosen; the encoder runs
+    on further recordings whenever they are read. Raises HeadwiseError for a model without cross attention, and for
+    other text.
     """
     refuse_unalignable(model, text)
     options = RoleOptions(max_length=model.task.longest)
@@ -362,8 +364,8 @@ class SpeechRecording:
     """An utterance in tokens, and what the encoder makes of its audio.
 
     prompt: the tokens that begin the transcription. words: the tokens of each word. states: those of the encoder,
-    1 S D, kept for all heads and sets. seconds: the length of the audio; frames: its encoder states, the others are of
-    the silence behind it.
+    1 S D, kept for all heads and sets; None where they would take too much memory. seconds: the length of the audio;
+    frames: its encoder states, the others are of the silence behind it.
     """
 
     utterance: Utterance
@@ -395,11 +397,9 @@ def fitting_recordings(
 
 
 def encode(model: Any, recordings: Sequence[SpeechRecording], progress: Report) -> None:
-    """Run the encoder once on every recording, and keep its states."""
-    extractor = WhisperFeatureExtractor(
-        feature_size=model.config.num_mel_bins,
-        chunk_length=round(model.config.max_source_positions * FRAME),
-    )
+    """Measure every recording, run the encoder on the first ones, and keep its states up to STATES bytes."""
+    extractor = features_of(model)
+    size = model.config.max_source_positions * model.config.d_model * model.dtype.itemsize
     for number, recording in enumerate(recordings, start=1):
         utterance = recording.utterance
         audio = samples(utterance.audio, extractor.sampling_rate)
@@ -409,15 +409,31 @@ def encode(model: Any, recordings: Sequence[SpeechRecording], progress: Report) 
                 f"{utterance.audio} has {seconds:.2f} s, but its last word starts at {utterance.starts[-1]:.2f} s, "
                 f"and the model hears {extractor.chunk_length} s: cut the audio, and correct the times."
             )
-        features = extractor(
-            audio, sampling_rate=extractor.sampling_rate, return_tensors="pt"
-        ).input_features
-        with evaluating(model), torch.no_grad():
-            output = model.get_encoder()(features.to(device_of(model), model.dtype))
-        recording.states = output.last_hidden_state
         recording.seconds = seconds
         recording.frames = len(audio) // extractor.hop_length // 2
+        if number * size <= STATES:
+            recording.states = encoder_states(model, utterance)
         progress(number / len(recordings), f"{number} of {len(recordings)} recordings encoded")
+
+
+def features_of(model: Any) -> WhisperFeatureExtractor:
+    """What makes the encoder's input of audio."""
+    return WhisperFeatureExtractor(
+        feature_size=model.config.num_mel_bins,
+        chunk_length=round(model.config.max_source_positions * FRAME),
+    )
+
+
+def encoder_states(model: Any, utterance: Utterance) -> Tensor:
+    """What the encoder makes of a recording: 1 S D."""
+    extractor = features_of(model)
+    rate = extractor.sampling_rate
+    audio = samples(utterance.audio, rate)
+    features = extractor(audio, sampling_rate=rate, return_tensors="pt").input_features
+    with evaluating(model), torch.no_grad():
+        output = model.get_encoder()(features.to(device_of(model), model.dtype))
+    states: Tensor = output.last_hidden_state
+    return states
 
 
 def speech_batches(
@@ -463,6 +479,9 @@ def recording_batch(model: PreTrainedModel, recording: SpeechRecording) -> Align
     each other evenly from the beginning of the audio to its end.
     """
     device = device_of(model)
+    states = recording.states
+    if states is None:
+        states = encoder_states(model, recording.utterance)
     tokens: list[int] = []
     first_tokens = []  # of each word
     for word in recording.words:
@@ -471,7 +490,7 @@ def recording_batch(model: PreTrainedModel, recording: SpeechRecording) -> Align
     first = torch.tensor(first_tokens, device=device)
     expected = torch.tensor(recording.utterance.starts, device=device)
     inputs: dict[str, Any] = {
-        "encoder_outputs": BaseModelOutput(last_hidden_state=recording.states),
+        "encoder_outputs": BaseModelOutput(last_hidden_state=states),
         "decoder_input_ids": torch.tensor([[*recording.prompt, *tokens]], device=device),
     }
 

@@ -38,7 +38,7 @@ class Generated:
 
 @dataclass(frozen=True)
 class Readout:
-    """The direct path from a head's output to logits, without the final norm.
+    """The direct path from a head's output to logits, but for what norms divide by at a token.
 
     outputs: the output projection by layer, H D M; embeddings: the output embedding, V M.
     """

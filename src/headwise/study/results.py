@@ -21,14 +21,19 @@ import numpy as np
 import pandas as pd
 from sacrebleu.metrics.bleu import BLEU
 
-from headwise.decoding.bleu import check_equal_count, scores_from_sums, sentence_statistics
+from headwise.decoding.bleu import (
+    REFERENCE_LENGTH,
+    check_equal_count,
+    scores_from_sums,
+    sentence_statistics,
+)
 from headwise.environment import combined, environment_info
 from headwise.errors import HeadwiseError
 from headwise.files import below
 from headwise.heads import Kind
 from headwise.progress import Progress
 from headwise.pruning.target_count import settle_share
-from headwise.statistics import over_seeds, resamples
+from headwise.statistics import effective_units, over_seeds, resamples
 from headwise.study.evaluation_steps import Choose, CompareOrders, MeasureSavings
 from headwise.study.model_steps import FULL_MODEL, keeps_all, model_step
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep, TopKSweep
@@ -417,19 +422,23 @@ def setting_rows(runs: Sequence[SeedTable]) -> Iterator[dict[str, Any]]:
             if len(measured) < 2:
                 continue
             draws = [texts[prefix].draws(run, name, measure) for run in measured]
-            yield seed_mean_row(measured, name, prefix + measure, draws)
+            yield seed_mean_row(measured, name, prefix + measure, draws, texts[prefix].units)
 
 
 def seed_mean_row(
-    runs: Sequence[SeedTable], name: str, measure: str, draws: Sequence[np.ndarray | None]
+    runs: Sequence[SeedTable],
+    name: str,
+    measure: str,
+    draws: Sequence[np.ndarray | None],
+    units: float,
 ) -> dict[str, Any]:
-    """One setting and measure over the runs that have it. draws: of each the measure in every resample; None where a
-    run lacks a translation, and then there is no interval."""
+    """One setting and measure over the runs that have it. draws: of each the measure in every resample, over so many
+    units; None where a run lacks a translation, and then there is no interval."""
     low: float | None = None
     high: float | None = None
     complete = [draw for draw in draws if draw is not None]
     if len(complete) == len(runs):
-        low, high = over_seeds(np.stack(complete))
+        low, high = over_seeds(np.stack(complete), units)
     # The full model's kinds of heads are those of each seed's sweeps, so its counts do not compare between seeds.
     counted = runs[:1] if name == FULL.name else runs
     kept = [int(run.settings[name]["kept"]) for run in counted]
@@ -452,7 +461,8 @@ def seed_mean_row(
 
 
 class ResampledBleu:
-    """BLEU of resampled sentences, by run and setting, of one split."""
+    """BLEU of resampled sentences, by run and setting, of one split. units: how many sentences of one length say as much
+    as those of the text."""
 
     def __init__(self, split: str) -> None:
         self.split = split
@@ -461,6 +471,7 @@ class ResampledBleu:
             int, np.ndarray
         ] = {}  # how often each sentence is drawn, by their number
         self.by_model: dict[tuple[Path, str], np.ndarray | None] = {}
+        self.units = np.inf
 
     def draws(self, run: SeedTable, setting: str, measure: str) -> np.ndarray | None:
         """A measure in every resample (1000); None where a translation is missing."""
@@ -494,4 +505,5 @@ class ResampledBleu:
         if len(lines) not in self.weights:
             self.weights[len(lines)] = resamples(len(lines))
         statistics = sentence_statistics(self.metric, lines, references)
+        self.units = float(effective_units(statistics[:, REFERENCE_LENGTH]))
         return scores_from_sums(self.metric, self.weights[len(lines)] @ statistics)
