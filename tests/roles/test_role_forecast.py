@@ -11,7 +11,6 @@ import headwise as hw
 from headwise.cli import app
 from headwise.data.embedded import write_treebank
 from headwise.roles.role_forecast import role_forecast
-from headwise.study.head_steps import PROBED
 from tasks.askers import asker
 
 
@@ -55,12 +54,3 @@ def test_a_dry_run_writes_nothing(trees: hw.Treebank, tmp_path: Path) -> None:
     assert "This takes about " in said
     assert said.endswith("Nothing was written.\n")
     assert not out.exists()
-
-
-def test_the_words_of_probes_in_a_study_are_about_right(trees: hw.Treebank) -> None:
-    """A study estimates before it has the model's tokenizer."""
-    from headwise.roles.observation import words_of_probes
-    from headwise.roles.role_tests import subject_of
-
-    model = asker("gpt2", n_positions=1024)
-    assert PROBED / 3 < words_of_probes(subject_of(model), None, 0) < 3 * PROBED
