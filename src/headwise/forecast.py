@@ -135,18 +135,21 @@ def where(model: Model) -> str:
     return f"{threads} thread{'s' if threads > 1 else ''}"
 
 
-def memory(model: Model, text: Amount, *, backward: bool = False, logits: bool = False) -> float:
+def memory(model: Model, text: Amount, backward: float = 0.0) -> float:
     """The most memory that the process will have, in bytes, by the sizes of what is kept of the positions that a batch
-    has at most. backward: whether there is a backward pass. logits: whether a batch has all its logits at once."""
+    has at most. backward: the bytes that a backward pass may keep; 0: there is none."""
     positions = min(TOGETHER, text.positions)
     words = vocabulary_of(model.hf)
     numbers = min(CHUNK, positions * words) * 2
-    if logits:
-        numbers = max(numbers, positions * words)
-    if backward:
-        width = model.hf.config.get_text_config().hidden_size
-        numbers += KEPT * positions * (model.parameters - words * width) / width
+    numbers += min(backward / 4, positions * kept_numbers(model.hf))
     return max(peak_memory(), memory_now() + 4.0 * numbers)
+
+
+def kept_numbers(model: Any) -> float:
+    """How many numbers a backward pass keeps for each position, about."""
+    width = max(1, int(getattr(model.config.get_text_config(), "hidden_size", 1)))
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    return KEPT * max(width, weights - vocabulary_of(model) * width) / width
 
 
 def model_line(model: Model) -> str:

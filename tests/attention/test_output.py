@@ -22,7 +22,7 @@ def test_losses_of_blocks_are_those_of_all_logits(
     monkeypatch.setattr(output_layer, "ROWS", 4)
     torch.manual_seed(0)
     weight = 30 * torch.randn(50, 8, dtype=torch.float64)
-    states = torch.randn(11, 8, dtype=torch.float64)
+    states = torch.randn(11, 8, dtype=torch.float64, requires_grad=True)
     words = torch.randint(50, (11,))
     bias = torch.randn(50, dtype=torch.float64) if biased else None
     project = Projection(weight, bias, cap)
@@ -31,7 +31,10 @@ def test_losses_of_blocks_are_those_of_all_logits(
         logits = cap * torch.tanh(logits / cap)
     expected = nn.functional.cross_entropy(logits, words, reduction="none")
     torch.testing.assert_close(project(states), logits)
-    torch.testing.assert_close(project.losses(states, words), expected)
+    found = project.losses(states, words)
+    torch.testing.assert_close(found, expected)
+    slopes = [torch.autograd.grad((each**2).sum(), states)[0] for each in (found, expected)]
+    torch.testing.assert_close(*slopes)
     assert project.losses(states[:0], words[:0]).shape == (0,)
 
 

@@ -15,6 +15,7 @@ from headwise.attention import AttentionCall, capture, discover, remove
 from headwise.attention.discover import Discovery
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Site
+from headwise.importance import gradient
 from headwise.importance.gradient import GRADIENTS, gradients
 from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
@@ -137,6 +138,25 @@ def test_batch_reading_is_the_per_example_one_for_batches_of_one_sentence() -> N
             strict=True,
         ):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("family", ["marian", "llama"])
+def test_a_batch_in_several_backward_passes_gives_the_same(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, found, inputs, near = wide(family)
+    whole = gradients(model, found, [inputs])
+    passes = []
+    usual = gradient.traced
+    monkeypatch.setattr(gradient, "traced", lambda *given: passes.append(1) or usual(*given))
+    monkeypatch.setattr(gradient, "MOST", {"cpu": 0, "other": 0})
+    parts = gradients(model, found, [inputs])
+    assert len(passes) == len(inputs["labels"]) > 1
+    for name in GRADIENTS:
+        for site in found.modules:
+            pairs = zip(counted(parts[name], site), counted(whole[name], site), strict=True)
+            for one, other in pairs:
+                np.testing.assert_allclose(one, other, rtol=100 * near, atol=100 * near)
 
 
 def test_first_order_estimate_is_the_slope_of_the_loss() -> None:

@@ -24,7 +24,13 @@ def test_short_names() -> None:
 
 def test_usual_measures() -> None:
     assert usual() == ["confidence", "gradient", "lrp.ding", "ablation.zero"]
-    assert usual(loss=False) == ["confidence", "entropy", "dormancy"]
+    assert usual(("loss", "words")) == [
+        "confidence",
+        "gradient",
+        "attribution.zero",
+        "ablation.zero",
+    ]
+    assert usual(()) == ["confidence", "entropy", "dormancy"]
 
 
 def test_passes_run_in_the_order_of_the_table() -> None:

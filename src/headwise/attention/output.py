@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from headwise.attention.discover import output_of
 from headwise.attention.offload import loaded
@@ -56,20 +57,41 @@ class Projection:
     def losses(self, states: Tensor, words: Tensor) -> Tensor:
         """The negative log likelihood of a word after each of the states: nats, N. states N M, words N.
 
-        It needs log Σ exp over the vocabulary: the sums of blocks of WORDS words are put together (Milakov and
-        Gimelshein 2018, section 3), so memory does not grow with the vocabulary. No gradients.
+        Memory does not grow with the vocabulary. Gradients are those of the states alone.
         """
         parts = []
         for rows, words_of_rows in zip(states.split(ROWS), words.split(ROWS), strict=True):
-            norms = []
-            for start in range(0, len(self.weight), WORDS):
-                norms.append(self.block(rows, slice(start, start + WORDS)).logsumexp(1))
-            parts.append(torch.stack(norms).logsumexp(0) - self.logits_of(rows, words_of_rows))
+            norms: Tensor = LogNorm.apply(rows, self)  # type: ignore[no-untyped-call]
+            parts.append(norms - self.logits_of(rows, words_of_rows))
         return torch.cat(parts)
+
+    def log_norms(self, states: Tensor, slopes: bool) -> tuple[Tensor, Tensor]:
+        """log Σ exp of the logits after each of the states, N, and with `slopes` its gradient, N M.
+
+        Blocks of WORDS words are put together: the sums so far are scaled to the largest logit so far (Milakov and
+        Gimelshein 2018, section 3).
+        """
+        wide = torch.promote_types(states.dtype, torch.float32)
+        largest = states.new_full((len(states),), -torch.inf, dtype=wide)
+        total = torch.zeros_like(largest)
+        mean = torch.zeros_like(states, dtype=wide)
+        for start in range(0, len(self.weight), WORDS):
+            words = slice(start, start + WORDS)
+            logits = self.block(states, words)
+            before = largest
+            largest = torch.maximum(before, logits.amax(1))
+            scale = (before - largest).exp()
+            shares = (logits - largest[:, None]).exp_()
+            total = total * scale + shares.sum(1)
+            if slopes:
+                if self.cap is not None:
+                    shares *= 1 - (logits / self.cap).square()
+                mean = mean * scale[:, None] + shares.to(states.dtype) @ self.weight[words]
+        return total.log() + largest, mean / total[:, None]
 
     def logits_of(self, states: Tensor, words: Tensor) -> Tensor:
         """The logit of one word after each of the states, in float32 at least: N. states N M, words N."""
-        chosen = torch.einsum("nm,nm->n", states, self.weight[words])
+        chosen = torch.einsum("nm,nm->n", states, self.weight.detach()[words])
         if self.bias is not None:
             chosen = chosen + self.bias[words]
         return self.capped(chosen).to(torch.promote_types(chosen.dtype, torch.float32))
@@ -79,6 +101,25 @@ class Projection:
         bias = None if self.bias is None else self.bias[words]
         logits = self.capped(nn.functional.linear(states, self.weight[words], bias))
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+class LogNorm(torch.autograd.Function):
+    """`Projection.log_norms`, which computes its gradient in the forward pass, while the logits of a block are there.
+
+    There is no second derivative.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, project: Projection) -> Tensor:
+        norms, slopes = project.log_norms(states, ctx.needs_input_grad[0])
+        ctx.save_for_backward(slopes.to(states.dtype))
+        return norms
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (slopes,) = ctx.saved_tensors
+        return gradient[:, None].to(slopes.dtype) * slopes, None
 
 
 def projection(model: nn.Module, device: torch.device) -> Projection | None:

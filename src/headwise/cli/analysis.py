@@ -58,6 +58,14 @@ def score(
     pairs: Annotated[
         int, typer.Option(min=0, help="how many pairs of heads are switched off together")
     ] = 0,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            "--time",
+            help="what ablation may take, such as 10m: it reads a sample of the sentences, until the ranks of the heads "
+            "settle; 2m for a language model without --measure, else the whole text",
+        ),
+    ] = None,
     out: Out = Path("runs/score"),
     device: Device = "auto",
     dtype: Dtype = None,
@@ -81,7 +89,12 @@ def score(
     from headwise.importance.finished_passes import FinishedPasses, discard
     from headwise.importance.interactions import PAIR_FILES
     from headwise.importance.passes import usual_measures
-    from headwise.importance.scores import SCORE_FILES, finish_score, score_forecast
+    from headwise.importance.scores import (
+        SCORE_FILES,
+        finish_score,
+        score_forecast,
+        time_limit_of,
+    )
     from headwise.progress import Progress
 
     device = usable(device)
@@ -92,6 +105,7 @@ def score(
     loaded = hw.load(model, device, dtype=dtype)
     given = read_text(loaded, model, text)
     batches = loaded.task.batches(given)
+    batches.time_limit = time_limit_of(batches, names, time, judged)
     names = list(usual_measures(loaded, batches)) if names is None else names
     finished = FinishedPasses(place, loaded, batches, seed)
     forecast = partial(
@@ -200,6 +214,11 @@ def score_lines(scores: Scores) -> list[str]:
             f"    {row.measure}: {row.value:.2f} [{row.low:.2f}, {row.high:.2f}]"
             for row in ranks.itertuples()
         ]
+    for name, sample in signature.get("sampled", {}).items():
+        lines.append(
+            f"  {name}: {sample['sentences']} of {sample['of']} sentences, {sample['ended']}; with another sample as "
+            f"large, ranks would agree to {sample['repeats']:.2f}."
+        )
     if signature["left_out"]:
         lines.append(
             f"  Read {signature['sentences']} sentences; left out: {signature['left_out']}."

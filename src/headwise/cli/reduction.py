@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -26,6 +27,7 @@ from headwise.cli.arguments import (
     known,
     read_text,
     results_folder,
+    say_forecast,
     study_in,
     text_spec,
 )
@@ -48,6 +50,7 @@ from headwise.options import (
 )
 
 if TYPE_CHECKING:
+    from headwise.forecast import Forecast
     from headwise.model import Model
     from headwise.study import Plan
     from headwise.tasks import Task
@@ -115,6 +118,9 @@ def prune(
         keep = goals["keep"][0]
         score = goals.get("score") or [task.usual_score]
         greedy = validated(Greedy, {**goals, "keep": keep, "score": score}, "headwise prune")
+        if dry_run:
+            say_forecast(order_forecast(model, tables["data"], greedy, device, dtype))
+            return
         prune_without_loss(model, tables["data"], greedy, seed, device, dtype, out, quiet)
         return
     if dtype is not None:
@@ -206,6 +212,20 @@ def refuse_goals_without_loss(
         )
 
 
+def order_forecast(
+    name: str, texts: dict[str, Any], options: Greedy, device: str, dtype: str | None
+) -> Forecast:
+    """What it takes to order the heads of a model that predicts nothing by a measure."""
+    import headwise as hw
+    from headwise.importance.measures import measure
+    from headwise.importance.scores import score_forecast
+
+    model = hw.load(name, device, dtype=dtype)
+    batches = model.task.batches(model.task.read(texts.get("dev", texts["train"])))
+    names = [score for score in several(options.score) if score in measure]
+    return score_forecast(model, batches, names)
+
+
 def prune_without_loss(
     name: str,
     texts: dict[str, Any],
@@ -261,6 +281,7 @@ def evaluate(
     out: Out = Path("runs/evaluate"),
     device: Device = "auto",
     dtype: Dtype = None,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
     **fields: Any,
 ) -> None:
@@ -275,13 +296,20 @@ def evaluate(
     options = validated(Search, search, "evaluate")
     check_text(models[0], text)
     from headwise.cli.terminal import show_quality
-    from headwise.evaluation.quality import QUALITY_FILE
+    from headwise.evaluation.quality import QUALITY_FILE, evaluation_forecast
 
     progress = Progress(quiet)
-    place = results_folder(out, [QUALITY_FILE])
+    place = results_folder(out, [QUALITY_FILE], dry_run)
+    loaded = [hw.load(name, device, dtype=dtype) for name in models]
+    given = read_text(loaded[0], models[0], text, "test")
+    for model in loaded:
+        model.task.check(given)
+    forecast = partial(evaluation_forecast, loaded, given)
+    if dry_run:
+        say_forecast(forecast())
+        return
+    progress.expect(forecast)
     with progress.bar("evaluate"):
-        loaded = [hw.load(name, device, dtype=dtype) for name in models]
-        given = read_text(loaded[0], models[0], text, "test")
         quality = hw.evaluate(
             loaded,
             given,

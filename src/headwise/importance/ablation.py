@@ -39,10 +39,11 @@ from headwise.importance.mean_outputs import mean_outputs, position_means, posit
 from headwise.importance.measures import measure
 from headwise.importance.passes import Measurement
 from headwise.importance.processes import failing_together, gather_batches
+from headwise.importance.sample import Sample
 from headwise.importance.sums import SentenceSums, Sums, add_all, joined, to_numpy
 from headwise.options import Search
 from headwise.progress import Report, unreported
-from headwise.tasks.batches import reporter, unreported_batches
+from headwise.tasks.batches import Batches, Fold, reporter, unreported_batches
 from headwise.tasks.objective import (
     Places,
     asked_places,
@@ -53,7 +54,6 @@ from headwise.tasks.objective import (
 
 if TYPE_CHECKING:
     from headwise.model import Model
-    from headwise.tasks.batches import Batches, Fold
 
 Means = Mapping[Site, Tensor]  # H D, or N H D by position
 TOKENS = 4096  # positions that go through the model together
@@ -99,6 +99,7 @@ class RecordedBatch:
     short="ablation",
     usual="with a loss",
     needs=("loss",),
+    sampled=True,
     cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
@@ -107,6 +108,7 @@ class RecordedBatch:
     caption="what the loss gains when the head gives its mean output, in nats a token",
     source="Wang et al. 2023, section 2.1",
     needs=("loss",),
+    sampled=True,
     cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
@@ -115,6 +117,7 @@ class RecordedBatch:
     caption="what the loss gains when the head gives its mean output at each position, in nats a token",
     source="Wang et al. 2023, section 2.1, for texts of one template",
     needs=("loss",),
+    sampled=True,
     cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
@@ -123,6 +126,7 @@ class RecordedBatch:
     caption="what the loss gains when the head gives its output for another sentence, in nats a token",
     source="Chan et al. 2022",
     needs=("loss",),
+    sampled=True,
     cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
@@ -132,6 +136,7 @@ class RecordedBatch:
     source="Vig et al. 2020; Wang et al. 2023, section 3.1",
     needs=("loss", "counterparts"),
     in_all=False,
+    sampled=True,
     cost={"forwards": 2.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
@@ -140,6 +145,7 @@ class RecordedBatch:
     caption="what the loss gains when the head attends to all keys alike, in nats a token",
     source="derived here",
     needs=("loss",),
+    sampled=True,
     cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 @measure(
@@ -149,13 +155,23 @@ class RecordedBatch:
     source="Michel et al. 2019, section 3.3",
     larger="less important",
     needs=("loss",),
+    sampled=True,
     cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
 )
 def ablation_measures(
-    model: Model, batches: Batches | Fold, names: Sequence[str]
-) -> dict[str, SentenceSums]:
-    """Ablations of a model's heads on a text."""
-    return ablate(model.hf, model.discovery, batches, names)
+    model: Model,
+    batches: Batches | Fold,
+    names: Sequence[str],
+    seed: int,
+    time_limit: float | None,
+) -> Measurement:
+    """Ablations of a model's heads on a text, or on a sample of it within some seconds."""
+    if time_limit is None:
+        return Measurement(ablate(model.hf, model.discovery, batches, names))
+    assert isinstance(batches, Batches)
+    sample = Sample(batches, time_limit, seed)
+    sums = ablate(model.hf, model.discovery, sample.batches, names, enough=sample.enough)
+    return Measurement(sums, samples={name: sample.facts(sums[name]) for name in names})
 
 
 def ablate(
@@ -164,6 +180,7 @@ def ablate(
     batches: Iterable[Mapping[str, Tensor]],
     measures: Iterable[str],
     tokens: int = TOKENS,
+    enough: Callable[[Mapping[str, SentenceSums]], bool] = lambda collected: False,
 ) -> dict[str, SentenceSums]:
     """The change of the loss when a head's output is replaced, in nats per predicted token: above 0 for a useful head.
 
@@ -178,7 +195,8 @@ def ablate(
         to clean, "noising").
     ablation.uniform: by its output with uniform weights on all visible keys.
 
-    tokens: positions in one forward; more than one batch's saves time only on a GPU. Evaluation mode, no gradients.
+    tokens: positions in one forward; more than one batch's saves time only on a GPU. enough: is asked after each batch,
+    with the sums so far, whether to stop. Evaluation mode, no gradients.
     Raises HeadwiseError for unknown measures and for values that are not finite.
     """
     measures = tuple(measures)
@@ -214,6 +232,8 @@ def ablate(
 
                 changes = one_by_one(model, discovery, batch, change, tokens, report)
                 add_all((sums, site, of_layer, counts) for site, of_layer in changes.items())
+            if enough(collected):
+                break
     return collected
 
 

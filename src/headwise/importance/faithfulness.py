@@ -34,6 +34,7 @@ from headwise.importance.curves import (
 )
 from headwise.importance.measures import CURVES, FAITHFULNESS, Measure, facts, measure
 from headwise.importance.passes import importance_values
+from headwise.importance.ranks import cosine, for_whole_text, halves, spearman
 from headwise.importance.sums import UNITS, SentenceSums, head_values
 from headwise.importance.work import Work, work_on
 from headwise.model import Model
@@ -44,7 +45,6 @@ from headwise.tasks.batches import Batches, Fold
 TRUTH = "ablation.zero"  # that scores are compared with
 RANDOM_ORDERS = 5  # of removal, that the orders of scores are compared with
 TOP = {"precision@10%": 0.1, "precision@25%": 0.25, "precision@50%": 0.5}
-SPLITS = 100  # random halves of the sentences
 MANY = 128  # from this number of heads on, sorting is faster than comparing pairs
 PAIRS = 2**20  # pairs of heads compared together
 
@@ -229,14 +229,9 @@ def _measured(measure: str, sums: SentenceSums, heads: HeadMap, seed: int) -> _M
         whole = sums.scaled(totals.sum(0) / counts.sum())
         values.append(whole)
 
-        # each row of `half` is a random half of the sentences: 1 for those in it
-        half = np.random.default_rng((seed, SPLITS)).permuted(
-            np.tile(np.arange(len(counts)) % 2, (SPLITS, 1)), axis=1
-        )
-        other_half = 1 - half
-        with np.errstate(invalid="ignore"):
-            ones.append(sums.scaled((half @ totals) / (half @ counts)[:, None]))
-            others.append(sums.scaled((other_half @ totals) / (other_half @ counts)[:, None]))
+        one, other = halves(totals, counts, seed)
+        ones.append(sums.scaled(one))
+        others.append(sums.scaled(other))
 
         units.append(float(effective_units(counts)))
         drawn = bootstrap(totals, counts, seed)
@@ -331,25 +326,6 @@ def _repeated(measured: _Measured, scope: _Scope, statistic: str, start: Row) ->
         row = {"statistic": f"{statistic}{name}", "value": value, "low": math.nan, "high": math.nan}
         rows.append({**start, **row})
     return rows
-
-
-def for_whole_text(r: float) -> float:
-    """The correlation of two whole texts, from that of their halves (Spearman and Brown)."""
-    return 2 * r / (1 + r) if r > 0 else r
-
-
-def spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Rank correlation of each row of two arrays rows x heads; NaN for a constant row."""
-    x = rankdata(one, axis=1)
-    y = rankdata(other, axis=1)
-    return cosine(x - x.mean(1, keepdims=True), y - y.mean(1, keepdims=True))
-
-
-def cosine(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The cosine of the angle between each row of x and that of y; NaN for a row of zeros."""
-    with np.errstate(invalid="ignore"):
-        cosines: np.ndarray = (x * y).sum(1) / np.sqrt((x * x).sum(1) * (y * y).sum(1))
-    return cosines
 
 
 def kendall(one: np.ndarray, other: np.ndarray) -> np.ndarray:

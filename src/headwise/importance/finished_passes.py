@@ -26,7 +26,7 @@ FOLDER = ".score"  # in the folder of the result
 
 class FinishedPasses:
     """The finished passes of one score. They have a folder below `place`, named by all that the score is made from: the
-    weights, the text, the seed, the machine and its threads.
+    weights, the text, the seed, the time that samples may take, the machine and its threads.
 
     Of several processes that score together none keeps anything.
     """
@@ -42,6 +42,7 @@ class FinishedPasses:
             "text": text.text.fingerprint,
             "longest": model.task.longest,
             "seed": seed,
+            "time_limit": text.time_limit,
             **environment_info(),
         }
         self.folder = below(self.place, digest(made_from))
@@ -57,7 +58,9 @@ class FinishedPasses:
         if not record or damaged(self.folder, record["files"]):
             return None
         sums = read_sums(below(self.folder, label), record["measures"], self.heads)
-        return Measurement(sums, record["rows"], record["balances"], record["seconds"])
+        return Measurement(
+            sums, record["rows"], record["balances"], record["seconds"], record["samples"]
+        )
 
     def left(self, measures: Iterable[str]) -> list[str]:
         """Of some measures those whose pass is not finished."""
@@ -77,6 +80,7 @@ class FinishedPasses:
             "rows": made.rows,
             "balances": made.balances,
             "seconds": made.seconds,
+            "samples": made.samples,
             "files": manifest(self.folder, [label]),
         }
         write_text(self.record(label, names), with_checksum(record))

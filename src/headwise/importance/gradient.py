@@ -8,6 +8,7 @@ gradient: autograd starts at the output of the first attention layer.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from headwise.attention.discover import same_gradients
 from headwise.attention.kernel import repeat
 from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError
+from headwise.forecast import kept_numbers
 from headwise.heads import Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs
@@ -48,6 +50,7 @@ GRADIENTS = (
     "attribution.zero",
 )
 COUNTERPART = "attribution.counterpart"
+MOST = {"cpu": 1 << 29, "other": 1 << 32}  # bytes that a backward pass may keep, by device
 
 
 @measure(
@@ -104,6 +107,7 @@ COUNTERPART = "attribution.counterpart"
     title="attribution patching",
     caption="zero ablation to first order, in nats a token",
     source="Nanda 2023; Syed et al. 2023",
+    usual="of a language model",
     needs=("loss",),
     together="gradients",
     cost={"forwards": 2.5},
@@ -159,23 +163,56 @@ def gradients(
     ):
         for batch in batches:
             tensors = on_device(model, batch)
-            asked = asked_tokens(tensors["labels"])
-            there = token_masks(tensors)
-            traces = traced(model, discovery, tensors, there)
-            corrupted = corrupted_outputs(model, discovery, tensors) if patched else {}
             parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
-            for site in discovery.modules:
-                if site in traces:
-                    call, gradient = traces[site]
-                    query_side, key_side = sides_of_site(site)
-                    numbers = reduced(call, gradient, there[query_side], there[key_side], asked)
-                    if patched:
-                        numbers[COUNTERPART] = exchanged(call, gradient, corrupted[site]), asked
-                else:  # a layer without heads
-                    numbers = dict.fromkeys(collected, (asked.new_zeros(len(asked), 0), asked))
-                parts += [(collected[name], site, *both) for name, both in numbers.items()]
+            of_batch: dict[Site, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+            for rows in torch.arange(len(tensors["labels"])).split(rows_together(model, tensors)):
+                some = {name: tensor[rows[0] : rows[-1] + 1] for name, tensor in tensors.items()}
+                for site, numbers in of_rows(model, discovery, some, patched).items():
+                    of_batch[site].append(numbers.pop("gradient.batch"))
+                    parts += [(collected[name], site, *both) for name, both in numbers.items()]
+            for site, several in of_batch.items():
+                total = torch.stack([total for total, _ in several]).sum(0)
+                some_asked = torch.stack([asked for _, asked in several]).any(0)
+                parts.append((collected["gradient.batch"], site, total.abs(), some_asked))
             add_all(parts)
     return collected
+
+
+def rows_together(model: nn.Module, batch: Mapping[str, Tensor]) -> int:
+    """How many sentences of a batch share a backward pass, by what it keeps."""
+    longest = max(batch["labels"].shape[1], source_places(batch).shape[1])
+    sentence = kept_numbers(model) * next(model.parameters()).itemsize * longest
+    return max(1, int(most_kept(batch["labels"].device) / sentence))
+
+
+def most_kept(device: torch.device) -> int:
+    """The bytes that a backward pass may keep, about."""
+    return MOST.get(device.type, MOST["other"])
+
+
+def of_rows(
+    model: nn.Module, discovery: Discovery, batch: Mapping[str, Tensor], patched: bool
+) -> dict[Site, dict[str, tuple[Tensor, Tensor]]]:
+    """The sums and counts of every measure, B H and B, by layer, of sentences that share a backward pass;
+    gradient.batch with its sign, 1 H and 1."""
+    asked = asked_tokens(batch["labels"])
+    there = token_masks(batch)
+    traces = traced(model, discovery, batch, there)
+    corrupted = corrupted_outputs(model, discovery, batch) if patched else {}
+    by_site = {}
+    for site in discovery.modules:
+        if site in traces:
+            call, gradient = traces[site]
+            query_side, key_side = sides_of_site(site)
+            numbers = reduced(call, gradient, there[query_side], there[key_side], asked)
+            if patched:
+                numbers[COUNTERPART] = exchanged(call, gradient, corrupted[site]), asked
+        else:  # a layer without heads
+            names = [*GRADIENTS, COUNTERPART] if patched else GRADIENTS
+            numbers = dict.fromkeys(names, (asked.new_zeros(len(asked), 0), asked))
+            numbers["gradient.batch"] = asked.new_zeros(1, 0), asked.any()[None]
+        by_site[site] = numbers
+    return by_site
 
 
 def traced(
@@ -216,7 +253,7 @@ def reduced(
         "gradient": once,
         "gradient.normalised": once,
         "gradient.token": ((moves.abs() * queries[..., None]).sum(1), queries.sum(1) * some),
-        "gradient.batch": (total.sum(0, keepdim=True).abs(), some.any()[None]),
+        "gradient.batch": (total.sum(0, keepdim=True), some.any()[None]),
         "attention-gradient": (
             (weights.abs() * pairs).sum((2, 3), dtype=wide),
             pairs.sum((1, 2, 3)) * some,

@@ -13,7 +13,7 @@ docs/howto/own-measure.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -31,6 +31,7 @@ Cost = Literal[
     "updates",
     "translations per head",
 ]
+STARTS = 64  # tokens of a sentence, at most, that a measure does its work for one by one ("layers per token")
 
 NAME = re.compile(r"\w[\w.+-]*")  # it is also a folder's name
 ALL = "all"
@@ -77,6 +78,8 @@ class Measure(Declaration):
     together: the pass that makes it, with others of the same word; by default a pass of its own.
     short: a word that stands for this measure on the command line, such as `lrp` for `lrp.ding`.
     usual: the models for which it is made when no measure is named.
+    sampled: whether it can be made on a sample of the text, within a time (`score --time`). Its function has a parameter
+        `time_limit`.
     in_all: whether `all` includes it.
     expensive: whether it trains, or translates for every head: untrained controls and orders of removal do without.
     rescored: whether it is quick enough to be made again at every step of its removal curve.
@@ -94,7 +97,10 @@ class Measure(Declaration):
     needs: tuple[Need, ...] = ()
     together: str = ""
     short: str = ""
-    usual: Literal["", "always", "with a loss", "without a loss"] = ""
+    usual: Literal[
+        "", "always", "with a loss", "without a loss", "with translations", "of a language model"
+    ] = ""
+    sampled: bool = False
     in_all: bool = True
     expensive: bool = False
     rescored: bool = False
@@ -159,9 +165,13 @@ def resolve_measures(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(resolved))
 
 
-def usual(*, loss: bool = True) -> list[str]:
-    """The measures of a model where none is named. loss: whether it predicts anything."""
-    models = ("always", "with a loss" if loss else "without a loss")
+def usual(provided: Collection[str] = ("loss", "words", "translations")) -> list[str]:
+    """The measures of a model where none is named. provided: what its task provides, by default what translation does."""
+    models = {"always", "with a loss" if "loss" in provided else "without a loss"}
+    if "translations" in provided:
+        models.add("with translations")
+    elif "words" in provided:
+        models.add("of a language model")
     return [name for name, entry in measure.items() if entry.usual in models]
 
 

@@ -45,13 +45,14 @@ class Measurement:
     """What passes gave.
 
     sums: of every sentence, by measure. rows: of measures without such sums. balances: where the relevance of each rule
-    went. seconds: of every pass.
+    went. seconds: of every pass. samples: by measure, what was read of the text, where that is not all of it.
     """
 
     sums: dict[str, SentenceSums] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     balances: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, other: Measurement) -> None:
         """Add what another pass gave."""
@@ -59,6 +60,7 @@ class Measurement:
         self.rows += other.rows
         self.balances |= other.balances
         self.seconds |= other.seconds
+        self.samples |= other.samples
 
     def all_rows(self, seed: int) -> list[Row]:
         """Rows of heads.csv."""
@@ -74,15 +76,17 @@ def run_pass(
     names: list[str],
     seed: int = 0,
     progress: Report = silent,
+    time_limit: float | None = None,
 ) -> Measurement:
     """One pass over a text, which makes these measures.
 
-    The declared function gets the model and the batches and, if it has parameters of these names, `names`, `seed` and
-    `progress`. It either yields an array for each batch (`sums_of_measure`), or returns sums by name or a Measurement.
-    Sums are those of this process; `SentenceSums.gather` puts several together.
+    The declared function gets the model and the batches and, if it has parameters of these names, `names`, `seed`,
+    `progress` and `time_limit` (in seconds; None: the whole text is read). It either yields an array for each batch
+    (`sums_of_measure`), or returns sums by name or a Measurement. Sums are those of this process;
+    `SentenceSums.gather` puts several together.
     """
     function = measure[names[0]].function
-    possible = {"names": names, "seed": seed, "progress": progress}
+    possible = {"names": names, "seed": seed, "progress": progress, "time_limit": time_limit}
     wanted = inspect.signature(function).parameters
     extras = {name: value for name, value in possible.items() if name in wanted}
     if inspect.isgeneratorfunction(function):
@@ -172,13 +176,15 @@ def run_passes(
     finished: FinishedPasses | None = None,
 ) -> Measurement:
     """Every pass after the other, gathered from all processes. finished: where passes are kept; those that it has are
-    not run again."""
+    not run again. A time limit of the text is for all passes together that can read a sample."""
     whole = Measurement()
     todo = passes(measures)
     names_of_all = [name for names in todo.values() for name in names]
     refuse_unscorable(model, names_of_all, text)
     left = finished.left(names_of_all) if finished else names_of_all
     reports = parts(progress, work_on(model, text).of_passes(left))
+    sampled = [label for label, names in todo.items() if measure[names[0]].sampled]
+    share = None if text.time_limit is None else text.time_limit / max(1, len(sampled))
     for label, names in todo.items():
         kept = finished.read(label, names) if finished and label not in reports else None
         if kept is not None:
@@ -188,7 +194,9 @@ def run_passes(
         report = labelled(reports[label], label)
         by_token = "layers per token" in measure[names[0]].cost
         with failing_together():
-            measurement = run_pass(model, text.reporting(report, by_token), names, seed, report)
+            batches = text.reporting(report, by_token)
+            limit = share if label in sampled else None
+            measurement = run_pass(model, batches, names, seed, report, limit)
             for sums in measurement.sums.values():
                 sums.gather()
         measurement.seconds[label] = time.perf_counter() - start
@@ -216,7 +224,7 @@ def provided(model: Model, text: Batches | None = None) -> set[str]:
 def usual_measures(model: Model, text: Batches | None = None) -> tuple[str, ...]:
     """The measures where none is named, of those that the model and its text allow; of prompts in pairs, patching too."""
     given = provided(model, text)
-    names = usual(loss="loss" in given)
+    names = usual(given)
     names += [name for name, entry in measure.items() if "counterparts" in entry.needs]
     return tuple(name for name in names if given.issuperset(measure[name].needs))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from accelerate import PartialState
 
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
@@ -23,6 +24,7 @@ from headwise.importance.faithfulness import (
     work_of_judge,
 )
 from headwise.importance.finished_passes import FinishedPasses, discard
+from headwise.importance.gradient import most_kept
 from headwise.importance.interactions import work_of_pairs
 from headwise.importance.measures import measure, passes, resolve_measures
 from headwise.importance.passes import (
@@ -32,6 +34,7 @@ from headwise.importance.passes import (
     run_passes,
     usual_measures,
 )
+from headwise.importance.sample import seconds_of
 from headwise.importance.untrained import score_untrained, with_baseline, work_of_controls
 from headwise.importance.work import TRANSLATION, work_on
 from headwise.model import Model
@@ -39,6 +42,7 @@ from headwise.options import Search
 from headwise.progress import Report, parts, shown
 from headwise.tasks import AnyText, OwnInputs
 from headwise.tasks.batches import Batches
+from headwise.tasks.language_model import LanguageModel
 from headwise.tasks.own_batches import OwnBatches
 
 
@@ -49,6 +53,7 @@ def score(
     *,
     judge: bool = False,
     untrained: int = 0,
+    time: str | None = None,
     seed: int = 0,
     progress: Report | None = None,
 ) -> Scores:
@@ -57,8 +62,12 @@ def score(
     text: parallel for translation models, labelled for classifiers, one-sided for all others; a masked model predicts a
     seeded share of its tokens, but attention statistics see the whole text. Or a list of batches of the model's own
     keyword tensors with `labels`, of images, sound or text.
-    measures: names of the table `hw.measure`, a bare `lrp` or `ablation`, or `all`; by default confidence, lrp (not of
-    classifiers), gradient and ablation, or confidence, entropy and dormancy of a model that predicts nothing.
+    measures: names of the table `hw.measure`, a bare `lrp` or `ablation`, or `all`; by default confidence, gradient and
+    ablation, of translation models also lrp, of language models attribution.zero; of a model that predicts nothing
+    confidence, entropy and dormancy.
+    time: such as `10m`, what ablations may take: they read a random sample of the sentences, until the ranks of the heads
+    settle or the time is spent, and the signature says how many (`sampled`). Without it they read the whole text, but
+    a language model takes USUAL_TIME where no measure is named and nothing is judged.
     judge: whether the scores are compared with exact ablation (`Scores.faithfulness`, `Scores.curves`).
     untrained: how many untrained controls (`hw.untrained`) are scored, on 50 sentences (`Scores.controls`, and the
     column `baseline`: their mean over the heads of the layer).
@@ -70,6 +79,7 @@ def score(
             f"score: measures is '{measures}': give a list of names, such as ['confidence']."
         )
     batches = model.task.batches(text)
+    batches.time_limit = time_limit_of(batches, measures, time, judge)
     measures = usual_measures(model, batches) if measures is None else measures
     return finish_score(
         model,
@@ -80,6 +90,26 @@ def score(
         seed=seed,
         progress=progress,
     )
+
+
+def time_limit_of(
+    batches: Batches, measures: Sequence[str] | None, time: str | None, judge: bool
+) -> float | None:
+    """The seconds that measures of a sample may take together; None: they read the whole text. measures and time: as they
+    were given. Raises HeadwiseError for a time that is no duration, and where the whole text is needed."""
+    if time is None:
+        language = isinstance(batches.task, LanguageModel)
+        alone = PartialState().num_processes == 1
+        return (
+            seconds_of(USUAL_TIME)
+            if language and measures is None and not judge and alone
+            else None
+        )
+    if judge:
+        raise HeadwiseError(
+            "The judge compares scores with ablation on the whole text: leave the time out."
+        )
+    return seconds_of(time)
 
 
 def finish_score(
@@ -101,7 +131,9 @@ def finish_score(
     with shown("score", progress) as shown_report:
         reports = parts(shown_report, work)
         text = batches.text.given if isinstance(batches.text, OwnBatches) else batches.text
-        controls = score_untrained(model, text, measures, untrained, seed, reports[CONTROLS])
+        controls = score_untrained(
+            model, text, measures, untrained, seed, reports[CONTROLS], batches.time_limit
+        )
         measurement = run_passes(model, batches, measures, seed, reports[PASSES], finished)
         scores = collect_scores(
             model, batches, measures, measurement, seed, controls if untrained else None
@@ -114,6 +146,7 @@ def finish_score(
     return scores
 
 
+USUAL_TIME = "2m"  # of a language model where no measure is named
 CONTROLS = "untrained controls"
 PASSES = "passes"
 JUDGE = "judge"
@@ -171,11 +204,14 @@ def score_forecast(
     for label, of_pass in passes(left).items():
         named = label if of_pass == [label] else f"{label} ({', '.join(of_pass)})"
         counted[named] = work.of_passes(of_pass)[label]
+        if batches.time_limit is not None and measure[of_pass[0]].sampled:
+            counted[named] = min(counted[named], batches.time_limit / seconds)
     counted[CONTROLS] = work_of_controls(work, names, untrained)
     counted[JUDGE] = work_of_judge(work, names, RANDOM_ORDERS) if judge else 0.0
     counted["pairs of heads"] = work_of_pairs(work, pairs) if pairs else 0.0
     parts = [Part(name, count * seconds) for name, count in counted.items() if count]
-    used = memory(model, work.text, backward=model.task.has_loss, logits=True)
+    backward = most_kept(model.hf.device) if model.task.has_loss else 0
+    used = memory(model, work.text, backward)
     return Forecast(tuple(reads), tuple(parts), used, made)
 
 
@@ -323,6 +359,8 @@ def collect_scores(
     others = [name for name in measures if name in measure.added]
     if others:  # so that a report knows them without the program that declares them
         signature["declared"] = {name: declared_facts(name) for name in others}
+    if measurement.samples:
+        signature["sampled"] = measurement.samples
     signature |= {"seed": seed, **environment_info(), "seconds": measurement.seconds}
     table = score_table(rows)
     if controls is not None:
@@ -364,9 +402,14 @@ def relevance_table(relevance: Mapping[str, Mapping[str, float]]) -> pd.DataFram
 
 
 def relevance_line(name: str, shares: Mapping[str, float]) -> str:
-    """Where the relevance of a rule went, in a line."""
+    """Where the relevance of a rule went, in a line, and where it started, if not at all predicted positions."""
     some = {
-        what: value for what, value in shares.items() if what != "arrived" and abs(value) >= 0.0005
+        what: value
+        for what, value in shares.items()
+        if what not in ("arrived", "positions") and abs(value) >= 0.0005
     }
     absorbed = ", ".join(f"{what} {value:+.3f}" for what, value in some.items()) or "nothing"
-    return f"  {name}: of relevance 1, {shares.get('arrived', 0.0):.3f} arrived at the embeddings; taken by {absorbed}"
+    line = f"  {name}: of relevance 1, {shares.get('arrived', 0.0):.3f} arrived at the embeddings; taken by {absorbed}"
+    if "positions" in shares:
+        line += f"; started at {100 * shares['positions']:.0f} % of the positions, spread over each long sentence"
+    return line

@@ -74,9 +74,11 @@ def score_untrained(
     count: int,
     seed: int = 0,
     progress: Report = silent,
+    time_limit: float | None = None,
 ) -> pd.DataFrame:
     """The scores of untrained controls on SENTENCES sentences of a text, spread evenly over it: one row a control, head and
-    measure, columns COLUMNS. No expensive measure. seed: of everything that draws; the controls have the next ones."""
+    measure, columns COLUMNS. No expensive measure. seed: of everything that draws; the controls have the next ones.
+    time_limit: the seconds that the samples of each control may take."""
     names = [name for name in resolve_measures(measures) if not measure[name].expensive]
     few = sample_text(text, SENTENCES)
     seeds = control_seeds(count, seed)
@@ -86,7 +88,9 @@ def score_untrained(
     for number, own in enumerate(seeds):
         control = untrained(model, own)
         share = part(progress, number / count, (number + 1) / count)
-        scores = run_passes(control, control.task.batches(few), names, seed, share)
+        batches = control.task.batches(few)
+        batches.time_limit = time_limit
+        scores = run_passes(control, batches, names, seed, share)
         for row in scores.all_rows(seed):
             rows.append({"seed": own, **row})
     return pd.DataFrame(rows, columns=list(COLUMNS))

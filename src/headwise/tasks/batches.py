@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from accelerate import PartialState
 from torch import Tensor
@@ -77,11 +78,13 @@ class Batches(Reported):
 
     data: the text as token ids. progress: gets the share of the text that was read; a measure that reads the text
     twice starts twice. hide: whether a masked model gets its text with hidden tokens, to predict them. by_token:
-    whether the work on a sentence grows with the square of its length.
+    whether the work on a sentence grows with the square of its length. time_limit: the seconds that measures of a sample
+    may take together; None: they read the whole text, too.
     """
 
     hide = True
     by_token = False
+    time_limit: float | None = None
 
     def __init__(self, task: Task, text: Any, data: Any, progress: Report = silent) -> None:
         self.task = task
@@ -105,8 +108,12 @@ class Batches(Reported):
         return float((lengths ** (2 if self.by_token else 1)).sum())
 
     def words(self) -> str:
+        return self.words_for(self.read)
+
+    def words_for(self, read: int) -> str:
+        """What was read, where that is so many sentences."""
         rest = f"; left out: {self.left_out}" if self.left_out else ""
-        return f"{self.read} of {len(self.data)} {self.data.noun}{rest}"
+        return f"{read} of {len(self.data)} {self.data.noun}{rest}"
 
     @property
     def provides(self) -> frozenset[str]:
@@ -183,3 +190,39 @@ class Fold(Reported):
             start += size
             if bool(mine.any()):
                 yield {name: tensor[mine] for name, tensor in batch.items()}
+
+
+class Shuffled(Reported):
+    """All sentences of a text in small batches in random order: those that are read first are a random sample of it.
+
+    tokens: positions of a batch, at most; a longer sentence is alone. The sentences of a small batch come from one
+    batch of the text, so that they have similar lengths.
+    """
+
+    def __init__(self, batches: Batches, seed: int, tokens: int, progress: Report) -> None:
+        self.batches = batches
+        self.seed = seed
+        self.tokens = tokens
+        self.progress = progress
+
+    @property
+    def total(self) -> float:  # type: ignore[override]
+        return self.batches.total
+
+    def weight(self, batch: Mapping[str, Tensor]) -> float:
+        return self.batches.weight(batch)
+
+    def words(self) -> str:
+        return self.batches.words_for(self.read)
+
+    def whole(self) -> Iterator[dict[str, Any]]:
+        """All batches, in every process."""
+        random = np.random.default_rng(self.seed)
+        small = []
+        for batch in self.batches.whole():
+            order = torch.from_numpy(random.permutation(len(batch["labels"])))
+            size = max(1, self.tokens // batch["labels"].shape[1])
+            for rows in order.split(size):
+                small.append({name: tensor[rows] for name, tensor in batch.items()})
+        for number in random.permutation(len(small)):
+            yield small[number]

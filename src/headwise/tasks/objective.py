@@ -14,15 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from headwise.attention import classifies, device_of
 from headwise.attention.discover import output_of
-from headwise.attention.output import Projection, few_logits, projection
+from headwise.attention.output import few_logits, projection
 from headwise.errors import HeadwiseError
 from headwise.training.token_batches import IGNORED
 
@@ -102,8 +100,8 @@ def losses_of(
 ) -> Tensor:
     """`sentence_losses` of one forward, B. Large batches times vocabularies never have all their logits in memory.
 
-    Only positions with a label are projected. Without gradients that is a block of the vocabulary at a time; with them
-    CHUNK logits, in the backward pass again.
+    Only positions with a label are projected, a block of the vocabulary at a time; gradients are those of the states, not
+    of the output layer's weights.
 
     A model that does more with its logits than headwise knows computes them all: in each batch a few of its own logits
     are compared with ours.
@@ -127,24 +125,9 @@ def losses_of(
     if wrong_labels is not None:
         wrong = wrong_labels[sentences, positions]
         lost = project.logits_of(asked, wrong) - project.logits_of(asked, gold)
-    elif torch.is_grad_enabled() and states.requires_grad:
-        # several chunks are in memory at once: logits, their exponentials, gradients
-        size = max(1, CHUNK // 4 // words)
-        recomputed = partial(
-            checkpoint, lost_by_logits, project, use_reentrant=False, preserve_rng_state=False
-        )
-        chunks = zip(asked.split(size), gold.split(size), strict=True)
-        lost = torch.cat([recomputed(*chunk) for chunk in chunks])
     else:
         lost = project.losses(asked, gold)
     return lost.new_zeros(len(labels)).index_add(0, sentences, lost)
-
-
-def lost_by_logits(project: Projection, states: Tensor, words: Tensor) -> Tensor:
-    """`Projection.losses` with gradients."""
-    logits = project(states)
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return nn.functional.cross_entropy(wide, words, reduction="none")
 
 
 def vocabulary_of(model: nn.Module) -> int:

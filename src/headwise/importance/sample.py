@@ -1,0 +1,93 @@
+"""A random sample of a text, for measures that take long: it grows until the ranks of the heads settle, or until a time
+is spent."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from accelerate import PartialState
+
+from headwise.errors import HeadwiseError
+from headwise.importance.ranks import stability
+from headwise.importance.sums import SentenceSums
+from headwise.tasks.batches import Batches, Shuffled
+
+SETTLED = 0.95  # rank correlation of all heads with those of another sample as large
+FEWEST = 32  # sentences before ranks can settle
+TOKENS = 256  # positions in a batch of a sample
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds_of(duration: str) -> float:
+    """The seconds of a time such as `90s`, `10m` or `1.5h`. Raises HeadwiseError for other words, and in a run of several
+    processes, which share a text and must stop together."""
+    written = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", duration)
+    if written is None or not float(written[1]):
+        raise HeadwiseError(
+            f"The time is '{duration[:20]}': give a number and a unit, such as 90s, 10m or 1h."
+        )
+    if PartialState().num_processes > 1:
+        raise HeadwiseError(
+            "Several processes share the text and read all of it: leave the time out, or run one process."
+        )
+    return float(written[1]) * UNITS[written[2]]
+
+
+class Sample:
+    """The sentences of a text that a measure reads within some seconds, in the order in which it reads them.
+
+    batches: the whole text in random order. `enough` is asked after every batch.
+    """
+
+    def __init__(self, text: Batches, seconds: float, seed: int) -> None:
+        self.text = text
+        self.seconds = seconds
+        self.seed = seed
+        self.start = time.perf_counter()
+        self.last = 0.0  # when the batch before ended, in seconds since the start
+        self.repeats = float("nan")
+        self.ended = ""
+        self.batches = Shuffled(text, seed, TOKENS, self.report)
+
+    @property
+    def taken(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self.start
+
+    def report(self, share: float, what: str) -> None:
+        """Progress by the sentences that were read or by the time that is spent, whichever is further."""
+        self.text.progress(max(share, min(1.0, self.taken / self.seconds)), what)
+
+    def enough(self, collected: Mapping[str, SentenceSums]) -> bool:
+        """Whether no other batch is to be read: ranks have settled, or another batch would take too long. collected:
+        what was measured so far."""
+        if min(sentences(sums) for sums in collected.values()) >= FEWEST:
+            self.repeats = min(stability(sums, self.seed) for sums in collected.values())
+        taken = self.taken
+        another = taken - self.last
+        self.last = taken
+        if self.repeats >= SETTLED:
+            self.ended = "ranks settled"
+        elif taken + another > self.seconds:
+            self.ended = "time spent"
+        return bool(self.ended)
+
+    def facts(self, sums: SentenceSums) -> dict[str, Any]:
+        """What was read of the text, and why no more: for the signature of scores."""
+        return {
+            "sentences": sentences(sums),
+            "of": len(self.text.data),
+            "ended": self.ended or "whole text",
+            "repeats": round(self.repeats, 3),
+            "seconds": round(self.taken, 1),
+            "limit": self.seconds,
+        }
+
+
+def sentences(sums: SentenceSums) -> int:
+    """How many sentences have counted tokens."""
+    _, counts = sums.whole(sums.heads.sites[0])
+    return int((counts > 0).sum())

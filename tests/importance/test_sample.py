@@ -1,0 +1,139 @@
+"""Ablation on a sample that grows: what it reads, when it stops, and that the values are those of the sentences read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import headwise as hw
+from headwise.errors import HeadwiseError
+from headwise.importance import sample
+from headwise.importance.ablation import ablate
+from headwise.importance.sample import seconds_of
+from headwise.importance.scores import Scores
+from headwise.progress import silent
+from headwise.tasks.batches import Shuffled
+from tasks.askers import asker, lines, pairs
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "TOKENS", 24)
+    monkeypatch.setattr(sample, "FEWEST", 10)
+
+
+def ablation_of(scores: Scores) -> torch.Tensor:
+    table = scores.table
+    return torch.tensor(table[table.measure == "ablation.zero"].value.to_numpy())
+
+
+def facts_of(scores: Scores) -> dict[str, Any]:
+    found: dict[str, Any] = scores.signature["sampled"]["ablation.zero"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"), [("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0), ("0.5s", 0.5)]
+)
+def test_a_time(words: str, seconds: float) -> None:
+    assert seconds_of(words) == seconds
+
+
+@pytest.mark.parametrize("words", ["", "10", "m", "-1m", "0s", "0.0h", "10 m", "10min", "1e3s"])
+def test_no_time(words: str) -> None:
+    with pytest.raises(HeadwiseError, match="such as 90s, 10m or 1h"):
+        seconds_of(words)
+
+
+def test_random_order_reads_every_sentence_once() -> None:
+    batches = asker("gpt2").task.batches(lines(40))
+
+    def rows(seed: int) -> list[list[int]]:
+        read = list(Shuffled(batches, seed, 24, silent))
+        assert all(b["labels"].numel() <= 24 or len(b["labels"]) == 1 for b in read)
+        return [batch["rows"].tolist() for batch in read]
+
+    first = rows(0)
+    assert len(first) > 5
+    assert sorted(row for rows_of_batch in first for row in rows_of_batch) == list(range(40))
+    assert rows(0) == first != rows(1)
+
+
+def test_a_sample_of_all_sentences_is_the_whole_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "SETTLED", 2.0)
+    model = asker("llama")
+    whole = hw.score(model, lines(30), ["ablation.zero"])
+    sampled = hw.score(model, lines(30), ["ablation.zero"], time="1h")
+    assert "sampled" not in whole.signature
+    assert facts_of(sampled)["ended"] == "whole text"
+    assert facts_of(sampled)["sentences"] == facts_of(sampled)["of"] == 30
+    torch.testing.assert_close(ablation_of(sampled), ablation_of(whole), rtol=1e-4, atol=1e-6)
+
+
+def test_it_ends_when_ranks_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values are those of the sentences that were read, the same for the same seed."""
+    monkeypatch.setattr(sample, "SETTLED", -1.0)
+    model, text = asker("llama"), lines(60)
+    scores = hw.score(model, text, ["ablation.zero"], time="1h", seed=3)
+    facts = facts_of(scores)
+    assert facts["ended"] == "ranks settled" and facts["limit"] == 3600
+    assert 10 <= facts["sentences"] < 30
+
+    shuffled = Shuffled(model.task.batches(text), 3, 24, silent)
+    rows: list[int] = []
+    for batch in shuffled:
+        if len(rows) < facts["sentences"]:
+            rows += batch["rows"].tolist()
+    assert len(rows) == facts["sentences"]
+    of_rows = model.task.batches(text.take(sorted(rows)))
+    sums = ablate(model.hf, model.discovery, of_rows, ["ablation.zero"])["ablation.zero"]
+    expected = np.array([row["value"] for row in sums.rows("ablation.zero")])
+    np.testing.assert_allclose(ablation_of(scores), expected, rtol=1e-4, atol=1e-6)
+    again = hw.score(model, text, ["ablation.zero"], time="1h", seed=3)
+    assert torch.equal(ablation_of(again), ablation_of(scores))
+
+
+def test_it_ends_when_the_time_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(np.arange(0.0, 1e6, 1.0))
+    monkeypatch.setattr(sample.time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(sample, "SETTLED", 2.0)
+    scores = hw.score(asker("llama"), lines(60), ["ablation.zero"], time="40s")
+    facts = facts_of(scores)
+    assert facts["ended"] == "time spent"
+    assert 0 < facts["sentences"] < 60
+    table = scores.table
+    assert (table.low < table.value).all() and (table.value < table.high).all()
+
+
+def test_the_mean_of_a_sample_is_that_of_the_whole_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "SETTLED", -1.0)
+    model, text = asker("gpt2"), lines(40)
+    seen = []
+    usual = sample.Sample.enough
+    monkeypatch.setattr(sample.Sample, "enough", lambda *given: seen.append(1) or usual(*given))
+    scores = hw.score(model, text, ["ablation.mean"], time="1h")
+    assert scores.signature["sampled"]["ablation.mean"]["sentences"] < 40
+    whole = hw.score(model, text, ["ablation.mean"]).table
+    inside = (whole.value >= scores.table.low) & (whole.value <= scores.table.high)
+    assert seen and inside.mean() > 0.5
+
+
+def test_what_a_language_model_is_scored_by() -> None:
+    scores = hw.score(asker("gpt2"), lines(12))
+    assert scores.measures == ["confidence", "gradient", "attribution.zero", "ablation.zero"]
+    assert facts_of(scores)["limit"] == 120
+    judged = hw.score(asker("gpt2"), lines(12), judge=True)
+    assert "sampled" not in judged.signature
+
+
+def test_a_translation_model_is_scored_on_the_whole_text() -> None:
+    scores = hw.score(asker("marian"), pairs(6))
+    assert "lrp.ding" in scores.measures and "sampled" not in scores.signature
+
+
+def test_the_judge_needs_the_whole_text() -> None:
+    with pytest.raises(HeadwiseError, match="leave the time out"):
+        hw.score(asker("gpt2"), lines(6), judge=True, time="1m")
