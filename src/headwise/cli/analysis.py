@@ -205,6 +205,10 @@ def score_lines(scores: Scores) -> list[str]:
     lines = [relevance_line(name, shares) for name, shares in scores.relevance.items()]
     if "wrong answer" in signature["objective"]:
         lines.append(f"  Scored by the {signature['objective']}, a prompt.")
+    if scores.heads.kinds == ("decoder-self",) and "confidence" in scores.measures:
+        lines.append(
+            "  Heads of language models rest on the first token, which confidence leaves out: do not rank them by it."
+        )
     if scores.faithfulness is not None:
         judged = scores.faithfulness
         ranks = judged[(judged.statistic == "spearman") & (judged.against == "ablation.zero")]
