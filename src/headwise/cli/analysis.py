@@ -324,7 +324,8 @@ def roles(
         progress.say(f"  {line}")
     without = found.labels["label"] == NO_ROLE
     for row in found.labels[~without].to_dict("records"):
-        progress.say(f"  {row['kind']}/{row['layer']}/{row['head']}: {row['label']}")
+        attention = f" ({row['attention']})" if "attention" in row else ""
+        progress.say(f"  {row['kind']}/{row['layer']}/{row['head']}{attention}: {row['label']}")
     if without.any():
         progress.say(f"  {without.sum()} of {len(without)} heads: {NO_ROLE}")
     show_heads(progress.console, [found.plot()], HEADS)
