@@ -47,7 +47,7 @@ from headwise.importance.gradient import gradients
 from headwise.importance.lrp.relevance import Mode, relevance
 from headwise.importance.lrp.rules import RULES
 from headwise.tasks import objective
-from headwise.tasks.objective import inputs_of, losses_of
+from headwise.tasks.objective import inputs_of
 from headwise.training.token_batches import IGNORED
 
 ORIGINAL = {
@@ -252,8 +252,9 @@ def ablation_line(name: str, model: Any) -> str:
     batch = {"input_ids": ids, "attention_mask": places.long(), "labels": labels}
 
     with torch.no_grad():
-        whole = multiplications(lambda: losses_of(model, batch))
         layers = multiplications(lambda: run_layers(model, inputs_of(batch)))
+    asked = int((labels != IGNORED).sum())
+    whole = layers + 2.0 * asked * model.get_output_embeddings().weight.numel()
     spent = multiplications(lambda: ablate(model, discovery, [batch], ["ablation.zero"]))
     count = len(discovery.heads.sites)
     bound = whole

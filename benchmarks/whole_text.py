@@ -29,7 +29,7 @@ from datasets import disable_progress_bars
 from headwise.attention import evaluating
 from headwise.data import embedded
 from headwise.data.text import ParallelText
-from headwise.evaluation.answers import Losses
+from headwise.evaluation.losses import Losses
 from headwise.importance.passes import run_passes
 from headwise.model import Model
 from headwise.options import Architecture, Greedy

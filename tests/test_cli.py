@@ -272,16 +272,14 @@ class TestCommands:
         )
         assert (
             status == 0
-            and out == f"{tmp_path}/small/pruned/weight-norm-3\n"
-            and "No loss was measured" in err
+            and out == f"{tmp_path}/small/pruned/greedy-weight-norm-3\n"
+            and "points of similarity on dev" in err
         )
         assert hw.load(out.strip()).heads.total == 3
         for words, reason in (
-            ([], "--keep N"),
-            (["--keep", 2, "--max-drop", 1], "--keep N"),
-            (["--keep", 2, "--beam", 1], "--keep N"),
-            (["--keep", 2, "--epochs", 3], "unknown key 'epochs'"),
-            (["--keep", 2, "--measure", "gradient"], "predicts no words"),
+            (["--penalty", 1], "method = 'gates' trains by a loss"),
+            (["--keep", 2, "--epochs", 3], "epochs would mean nothing"),
+            (["--keep", 2, "--measure", "gradient"], "score = 'gradient' needs a loss"),
         ):
             assert reason in refused("prune", given, *text, *words, "--out", tmp_path / "none")
         assert "predicts no words" in refused(
@@ -707,7 +705,7 @@ class TestPruning:
         )
         assert status == 0 and (tmp_path / "penalty/pruned/lambda-50").is_dir()
         wordless = ["prune", language_model(BertModel(BERT)), *words, "--out", tmp_path / "none"]
-        assert "predicts nothing, so gates have no loss" in refused(
+        assert "method = 'gates' trains by a loss" in refused(
             *wordless, "--method", "gates", "--keep", "2"
         )
 

@@ -11,7 +11,7 @@ import torch
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.evaluation.answers import Losses
+from headwise.evaluation.losses import Losses
 from headwise.heads import HeadMask
 from headwise.importance.measures import measure
 from headwise.roles.role import role

@@ -18,6 +18,7 @@ from headwise.report import animate, compare, report
 
 if TYPE_CHECKING:
     from headwise.attention import AttentionCall, Discovery, capture, discover, masked
+    from headwise.data.sentence_pairs import SentencePairs
     from headwise.data.speech import Speech
     from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
     from headwise.data.treebank import Treebank
@@ -78,6 +79,7 @@ else:
     HOME = {
         "attention": ("AttentionCall", "Discovery", "capture", "discover", "masked"),
         "data.speech": ("Speech",),
+        "data.sentence_pairs": ("SentencePairs",),
         "data.text": ("LabelledText", "ParallelText", "PromptPairs", "Text"),
         "data.treebank": ("Treebank",),
         "heads": ("Head", "HeadMap", "HeadMask"),
@@ -125,6 +127,7 @@ __all__ = [
     "LabelledText",
     "ParallelText",
     "PromptPairs",
+    "SentencePairs",
     "Text",
     "Treebank",
     "Speech",

@@ -84,7 +84,7 @@ class Model:
     @property
     def task(self) -> Task:
         """What the model is for."""
-        return task_of(self.hf, self.tokenizer, self.discovery, self.name)
+        return task_of(self.hf, self.tokenizer, self.discovery, self.name, self.source)
 
     @property
     def parameters(self) -> int:

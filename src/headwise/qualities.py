@@ -1,4 +1,4 @@
-"""What models are compared by: BLEU, perplexity, accuracy.
+"""What models are compared by: BLEU, perplexity, accuracy, similarity.
 
 A task names one (`task.quality`); evaluation, pruning, studies, the report and the command line read it here.
 """
@@ -91,5 +91,16 @@ ACCURACY = QualityMeasure(
     higher_is_better=True,
     compared="accuracy_change",
 )
-QUALITIES = (BLEU, PERPLEXITY, ACCURACY)
-LOSSES = f"{BLEU.loss}, {PERPLEXITY.loss}, or {ACCURACY.loss}"  # what `max_drop` counts
+SIMILARITY = QualityMeasure(
+    measure="similarity",
+    name="similarity",
+    change="similarity_change",
+    unit=f"{NO_BREAK}points",
+    loss="points of similarity",
+    higher_is_better=True,
+    compared="similarity",
+)
+QUALITIES = (BLEU, PERPLEXITY, ACCURACY, SIMILARITY)
+
+# what `max_drop` counts
+LOSSES = f"{BLEU.loss}, {PERPLEXITY.loss}, {ACCURACY.loss}, or {SIMILARITY.loss}"

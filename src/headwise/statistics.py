@@ -163,6 +163,65 @@ def rank_interval(r: float, n: int) -> tuple[float, float]:
     return float(np.tanh(np.arctanh(r) - margin)), float(np.tanh(np.arctanh(r) + margin))
 
 
+def rank_correlation(
+    values: np.ndarray, reference: np.ndarray, weights: np.ndarray | None = None
+) -> float:
+    """Spearman's rank correlation of two numbers of each pair, where pair p counts w_p times; equal numbers share the
+    mean of their ranks. 0 where all values, or all references, are equal: then nothing is ranked."""
+    every = np.ones(len(values)) if weights is None else weights
+    return _correlation(_ranks(values, every), _ranks(reference, every), every)
+
+
+def resampled_rank_correlations(
+    values: np.ndarray, reference: np.ndarray, units: np.ndarray, seed: int
+) -> np.ndarray:
+    """`rank_correlation` of every resample of units: RESAMPLES.
+
+    units: pairs x members, the units (such as sentences) that a pair is made of. A pair counts as often as the product
+    of how often its members are drawn.
+    """
+    names, places = np.unique(units, return_inverse=True)
+    places = places.reshape(units.shape)
+    groups = []
+    for numbers in (values, reference):
+        groups.append(np.unique(numbers, return_inverse=True)[1])
+    drawn = []
+    for table in draws(len(names), seed):
+        for row in table:
+            weights = row[places].prod(1)
+            one = _ranks_of_groups(groups[0], weights)
+            two = _ranks_of_groups(groups[1], weights)
+            drawn.append(_correlation(one, two, weights))
+    return np.array(drawn)
+
+
+def _ranks(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The weighted ranks of numbers."""
+    return _ranks_of_groups(np.unique(numbers, return_inverse=True)[1], weights)
+
+
+def _ranks_of_groups(group: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The weighted ranks of numbers, less a half: the weight of all smaller ones, and half of that of equal ones.
+
+    group: of each number, its place among the different numbers.
+    """
+    equal = np.bincount(group, weights)
+    middle = np.cumsum(equal) - equal / 2
+    ranks: np.ndarray = middle[group]
+    return ranks
+
+
+def _correlation(ranks: np.ndarray, others: np.ndarray, weights: np.ndarray) -> float:
+    """Pearson's correlation with weights; 0 where one of the two does not vary."""
+    total = weights.sum()
+    if not total:
+        return 0.0
+    one = ranks - ranks @ weights / total
+    two = others - others @ weights / total
+    spread = ((one**2 @ weights) * (two**2 @ weights)) ** 0.5
+    return float((one * two) @ weights / spread) if spread else 0.0
+
+
 def resampled_sums(statistics: np.ndarray) -> np.ndarray:
     """The sums of every resample of sentences, drawn as `resamples` does, without holding all draws: RESAMPLES x
     columns. statistics: sentences x columns, whole numbers."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.evaluation.answers import Losses
+from headwise.evaluation.losses import Losses
 from tasks.askers import asker, lines, sentences
 from training.letters import LETTERS, letters
 

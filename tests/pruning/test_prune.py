@@ -496,7 +496,11 @@ class TestWithoutWords:
 
     @pytest.mark.parametrize(
         "options",
-        [{"max_drop": 1.0}, {"keep": 3, "score": "gradient"}, {"keep": 3, "score": "lrp"}],
+        [
+            {"max_drop": 1.0, "score": "gradient"},
+            {"keep": 3, "score": "gradient"},
+            {"keep": 3, "score": "lrp"},
+        ],
         ids=str,
     )
     def test_what_needs_a_prediction(self, options: dict[str, Any]) -> None:

@@ -168,7 +168,74 @@ def test_what_a_classifier_cannot_do_is_refused(
     assert not (tmp_path / "out/model").exists()
 
 
-def test_a_model_that_predicts_nothing_is_refused(masked: dict[str, Any], tmp_path: Path) -> None:
+@pytest.fixture
+def embedded(tmp_path: Path) -> dict[str, Any]:
+    """A plan of a tiny model of embeddings."""
     embedder().save(tmp_path / "given")
-    with pytest.raises(hw.HeadwiseError, match="predicts nothing"):
-        run_study(make_plan(masked), tmp_path / "out", QUIET)
+    for name, count in {"train": 60, "test": 12}.items():
+        (tmp_path / f"{name}.txt").write_text("\n".join(sentences(count, count)) + "\n")
+        (tmp_path / f"{name}.tsv").write_text(scored(count))
+    data = {"train": f"{tmp_path}/train.txt", "test": f"{tmp_path}/test.txt"}
+    greedy = {"method": "greedy", "score": ["confidence", "random"], "orders": 1, "step": 0.5}
+    return {
+        "model": str(tmp_path / "given"),
+        "data": data,
+        "pruning": [{**greedy, "kinds": ["encoder-self"]}],
+        "choice": {"max_drop": "any"},
+    }
+
+
+def scored(count: int) -> str:
+    """A table of sentence pairs with scores."""
+    rows = ["sentence1\tsentence2\tscore"]
+    for place in range(count):
+        left, right = sentences(2, place)
+        rows.append(f"{left}\t{right}\t{place % 5}")
+    return "\n".join(rows) + "\n"
+
+
+@pytest.mark.parametrize("ending", ["txt", "tsv"])
+def test_a_study_of_embeddings(embedded: dict[str, Any], tmp_path: Path, ending: str) -> None:
+    """Similarity to the full model's on text, to the scores on a table; the page is written."""
+    out = tmp_path / "out"
+    for split, path in embedded["data"].items():
+        embedded["data"][split] = path.replace(".txt", f".{ending}")
+    run_study(make_plan(embedded), out, QUIET, report=hw.report)
+    table = pd.read_csv(out / "pruning.csv")
+    of = table.set_index(["setting", "measure"])["value"]
+    assert (of["full", "dev_similarity"] == 100) == (ending == "txt")
+    assert {"similarity", "similarity_change"} <= set(table.measure)
+    small = hw.load(out / "pruned" / facts(out)["chosen"])
+    text = small.task.read(embedded["data"]["test"])
+    quality = hw.evaluate([hw.load(out / "model"), small], text)
+    name = quality.table.model.iloc[-1]
+    assert quality.of(name, "similarity") == pytest.approx(
+        of[facts(out)["chosen"], "similarity"], abs=1e-3
+    )
+    page = (out / "report.html").read_text()
+    assert "similarity" in page and "perplexity" not in page and "BLEU" not in page
+
+
+@pytest.mark.parametrize(
+    ("sweep", "sentence"),
+    [
+        ({"method": "gates"}, "method = 'gates' trains by a loss"),
+        ({"method": "top-k", "keep": [2]}, "method = 'top-k' trains by a loss"),
+        (
+            {"method": "greedy", "train": "all", "score": ["random"]},
+            "train = 'all' trains by a loss",
+        ),
+        ({"method": "greedy", "score": ["gradient"]}, "'gradient' needs a loss"),
+        ({"method": "greedy", "score": ["random"], "pairs": 3}, "pairs needs a loss"),
+    ],
+    ids=str,
+)
+def test_what_a_model_of_embeddings_cannot_do_is_refused(
+    embedded: dict[str, Any], tmp_path: Path, sweep: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(hw.HeadwiseError, match=sentence):
+        scoring = {"pairs": sweep["pairs"]} if "pairs" in sweep else {}
+        rest = {name: value for name, value in sweep.items() if name != "pairs"}
+        plan = make_plan({**embedded, "pruning": [rest], "scoring": scoring})
+        run_study(plan, tmp_path / "out", QUIET)
+    assert not (tmp_path / "out/model").exists()

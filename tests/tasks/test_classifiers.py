@@ -402,7 +402,6 @@ class TestCommands:
         ("words", "reason"),
         [
             (["--keep", "1", "--keep", "2"], "at most 1 item"),
-            (["--keep", "1", "--dtype", "float16"], "leave it out"),
             (["--keep", "1", "--text", "LICENSE"], "Labelled text is one file, but 2 were given"),
         ],
     )

@@ -420,7 +420,8 @@ def start_token(model: nn.Module) -> int:
     start = next(
         (found for place, name in places if (found := getattr(place, name, None)) is not None), None
     )
-    words = known.get_output_embeddings().weight.shape[0]
+    layer = known.get_output_embeddings() or known.get_input_embeddings()
+    words = layer.weight.shape[0]
     if type(start) is not int or not 0 <= start < words:
         raise HeadwiseError(
             f"The decoder_start_token_id of this {type(model).__name__} is {start}, but it must be one of its {words} "

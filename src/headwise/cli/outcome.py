@@ -134,7 +134,7 @@ def doubts(run: FinishedRun) -> list[str]:
         return []
     if not run.facts.get("chosen") and losses:
         nearest = min(losses, key=lambda name: losses[name][0])
-        unit = "% of perplexity" if whole is None else "BLEU"
+        unit = run.quality.loss
         return [
             f"No smaller model loses at most {limit:g} {unit} on dev (max_drop); {nearest} comes nearest with "
             f"{losses[nearest][1]}. Allow more, keep more heads, or try smaller penalties."

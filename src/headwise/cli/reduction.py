@@ -30,7 +30,7 @@ from headwise.cli.arguments import (
     text_spec,
 )
 from headwise.cli.fields import EVERY, field_options, given_fields, refuse_set_twice, takes_fields
-from headwise.cli.studies import run_plan, say_cost, where_it_runs
+from headwise.cli.studies import run_plan, say_cost
 from headwise.devices import memory_line
 from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
@@ -39,18 +39,14 @@ from headwise.options import (
     FULL_LENGTH,
     METHODS,
     Choice,
-    Greedy,
     Search,
     Training,
-    keep_name,
-    several,
     validated,
 )
 
 if TYPE_CHECKING:
     from headwise.model import Model
     from headwise.study import Plan
-    from headwise.tasks import Task
 
 
 Method = Literal["gates", "top-k", "greedy"]
@@ -82,7 +78,6 @@ def prune(
     out: Out = Path("runs/prune"),
     seed: Seed = 1,
     device: Device = "auto",
-    dtype: Dtype = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     set_: Set = None,
@@ -103,29 +98,18 @@ def prune(
     if "kinds" not in goals and (named := counted_kinds(goals.get("keep", []))):
         goals["kinds"] = named
     if method or "penalty" in goals:  # wrong words are refused before torch is loaded
-        prune_plan(model, seed, method or "gates", tables, set_)
+        prune_plan(model, seed, method or "gates", tables, set_, "gradient")
         refuse_foreign_files(out)
         if not dry_run:
             folder(out)
     from headwise.loading import load, task_class
 
     task = task_class(model)
-    if task.quality is None:
-        refuse_goals_without_loss(model, task, method, tables, set_)
-        keep = goals["keep"][0]
-        score = goals.get("score") or [task.usual_score]
-        greedy = validated(Greedy, {**goals, "keep": keep, "score": score}, "headwise prune")
-        prune_without_loss(model, tables["data"], greedy, seed, device, dtype, out, quiet)
-        return
-    if dtype is not None:
-        raise HeadwiseError(
-            f"--dtype {dtype} was given, but {model} is pruned with the type of its weights as saved: leave it out."
-        )
     method = method or ("gates" if task.trains_gates_by_default or "penalty" in goals else "greedy")
-    plan = prune_plan(model, seed, method, tables, set_)
     if "kinds" not in goals and not task.trains_gates_by_default:
+        prune_plan(model, seed, method, tables, set_, task.usual_score)  # refuses before it loads
         goals["kinds"] = list(load(model).task.usual_kinds)
-        plan = prune_plan(model, seed, method, tables, set_)
+    plan = prune_plan(model, seed, method, tables, set_, task.usual_score)
     if dry_run:
         say_cost(plan, out, device)
         return
@@ -156,13 +140,15 @@ def prune_plan(
     method: str,
     tables: dict[str, dict[str, Any]],
     settings: list[str] | None,
+    score: str,
 ) -> Plan:
-    """The plan that a command line stands for. tables: the fields that were given, by the tables of a plan."""
+    """The plan that a command line stands for. tables: the fields that were given, by the tables of a plan. score: that
+    greedy removal goes by where none is given."""
     from headwise.study import make_plan
 
     goals = {"method": method, **tables["pruning"]}
     if method == "greedy":
-        goals.setdefault("score", ["gradient"])
+        goals.setdefault("score", [score])
         if goals.get("train"):
             goals.setdefault("controls", ["fine-tuned"])
     # One model was asked for: then it is the choice, whatever it costs.
@@ -186,65 +172,6 @@ def counted_kinds(counts: list[Any]) -> list[str]:
     return [kind for keep in counts if isinstance(keep, dict) for kind in keep]
 
 
-def refuse_goals_without_loss(
-    model: str,
-    task: type[Task],
-    method: str | None,
-    tables: dict[str, dict[str, Any]],
-    settings: list[str] | None,
-) -> None:
-    """Refuse what a model without a loss cannot be pruned to."""
-    if method not in (None, "greedy"):
-        raise HeadwiseError(
-            f"{model} is {task.noun}, so gates have no loss to train by: give --method greedy --keep N."
-        )
-    others = settings or "penalty" in tables["pruning"] or tables.keys() - {"data", "pruning"}
-    if len(tables["pruning"].get("keep", [])) != 1 or others:
-        raise HeadwiseError(
-            f"{model} is {task.noun}, so models cannot be compared by a loss: give one number of heads with --keep N, "
-            "without --max-drop, --penalty, --set, and options of training and search."
-        )
-
-
-def prune_without_loss(
-    name: str,
-    texts: dict[str, Any],
-    options: Greedy,
-    seed: int,
-    device: str,
-    dtype: str | None,
-    out: Path,
-    quiet: bool,
-) -> None:
-    """Prune a model that predicts nothing, such as one of sentence embeddings, by a measure that needs no loss.
-
-    There is no loss that a study could compare models by, so this writes one smaller model and no report.
-    """
-    import headwise as hw
-    from headwise.cli.terminal import show_kept
-    from headwise.progress import Progress
-
-    refuse_used(out)
-    progress = Progress(quiet)
-    model = hw.load(name, device, dtype=dtype)
-    text = model.task.read(texts["train"])
-    dev = model.task.read(texts["dev"]) if "dev" in texts else None
-    with progress.bar("prune"):
-        small = hw.prune(model, text, options, dev=dev, seed=seed, progress=progress)
-    keep: Any = options.keep
-    (score,) = several(options.score)
-    place = small.save(folder(out) / "pruned" / f"{score}-{keep_name(keep)}")
-    progress.say(
-        f"{small.heads.total} of {model.heads.total} heads left, {small.parameters:,} of {model.parameters:,} "
-        f"parameters, {small.weight_bytes:,} of {model.weight_bytes:,} bytes of weights. "
-        "No loss was measured: the model predicts nothing, so judge it on the task it is for."
-    )
-    show_kept(progress.console, {place.name: small.layout})
-    progress.say(where_it_runs(small, place))
-    progress.say(memory_line())
-    typer.echo(str(place))
-
-
 EVALUATE_OPTIONS = field_options("search", {"Search for translations": Search})
 
 
@@ -266,8 +193,9 @@ def evaluate(
 ) -> None:
     """What models are worth, with intervals, and the difference to the first.
 
-    BLEU and chrF on parallel text, perplexity on one-sided text, accuracy on labelled text. The first may be the folder
-    of a study: without a text, its test text is taken, or else its dev text."""
+    BLEU and chrF on parallel text, perplexity on one-sided text, accuracy on labelled text; of models of embeddings the
+    rank correlation of similarities with the first model's, or with the scores of a table (columns sentence1, sentence2
+    and score). The first may be the folder of a study: without a text, its test text is taken, or else its dev text."""
     import headwise as hw
     from headwise.progress import Progress
 

@@ -63,7 +63,7 @@ class Text(StoredText):
         cls, lines: Iterable[str], name: str = "lines", cache: AnyPath | None = None
     ) -> Self:
         """Sentences that are already in Python; a newline inside a sentence becomes a blank."""
-        return cls._write(((_one_line(line),) for line in lines), name, cache)
+        return cls._write(((one_line(line),) for line in lines), name, cache)
 
     @property
     def lines(self) -> Sequence[str]:
@@ -105,7 +105,7 @@ class LabelledText(StoredText):
             split = options.get("split", "train")
             rows = _labelled_dataset(_loaded(name, options.get("config"), split), name, *keys)
             return cls._write(rows, f"{name}[{split}]", cache)
-        if not _is_table(Path(spec)):
+        if not is_table(Path(spec)):
             raise HeadwiseError(
                 f"The format of the labelled text '{spec}' is not clear: give one file ending in .tsv, .csv or .jsonl "
                 "with the columns text and label, or datasets:NAME."
@@ -113,7 +113,7 @@ class LabelledText(StoredText):
         file = existing_file(spec)
         rows = (
             _labelled(record, text_key, label_key, where)
-            for record, where in _records(file, text_key, label_key)
+            for record, where in records_of(file, text_key, label_key)
         )
         key = file_key(f"labelled {text_key} {label_key}", file)
         return cls._write(rows, file.name, cache, key)
@@ -123,7 +123,7 @@ class LabelledText(StoredText):
         cls, rows: Iterable[tuple[str, str | int]], name: str = "rows", cache: AnyPath | None = None
     ) -> Self:
         """(text, label) that are already in Python."""
-        written = ((_one_line(text), str(label)) for text, label in rows)
+        written = ((one_line(text), str(label)) for text, label in rows)
         return cls._write(written, name, cache)
 
     @property
@@ -155,7 +155,7 @@ class PromptPairs(StoredText):
         """Whether a user names a table with the columns clean and corrupted: a file ending in .tsv, .csv or .jsonl."""
         if not isinstance(spec, str | PathLike):
             return len(spec) == 1 and cls.is_named_by(spec[0])
-        if str(spec).startswith(DATASETS) or not _is_table(Path(spec)):
+        if str(spec).startswith(DATASETS) or not is_table(Path(spec)):
             return False
         first = next(read_lines(spec), "")
         return "clean" in first and "corrupted" in first
@@ -165,15 +165,15 @@ class PromptPairs(StoredText):
         """A file ending in .tsv, .csv (its first line names the columns clean, corrupted, answer and wrong_answer) or
         .jsonl (.gz may follow). Blanks at both ends of a cell go. Raises HeadwiseError as `ParallelText`."""
         spec = _one_spec(spec, "A table of prompts")
-        if not _is_table(Path(spec)):
+        if not is_table(Path(spec)):
             raise HeadwiseError(
                 f"The format of the prompts '{spec}' is not clear: give one file ending in .tsv, .csv or .jsonl with "
                 f"the columns {', '.join(cls.columns)}."
             )
         file = existing_file(spec)
         rows = (
-            tuple(_side(record, column, where) for column in cls.columns)
-            for record, where in _records(file, *cls.columns)
+            tuple(side_of(record, column, where) for column in cls.columns)
+            for record, where in records_of(file, *cls.columns)
         )
         return cls._write(rows, file.name, cache, file_key("prompt pairs", file))
 
@@ -185,7 +185,7 @@ class PromptPairs(StoredText):
         cache: AnyPath | None = None,
     ) -> Self:
         """(clean, corrupted, answer, wrong answer) that are already in Python."""
-        return cls._write((tuple(map(_one_line, row)) for row in rows), name, cache)
+        return cls._write((tuple(map(one_line, row)) for row in rows), name, cache)
 
     @property
     def lines(self) -> Sequence[str]:
@@ -314,7 +314,7 @@ class ParallelText(StoredText):
         cls, pairs: Iterable[tuple[str, str]], name: str = "pairs", cache: AnyPath | None = None
     ) -> Self:
         """Pairs that are already in Python; a newline inside a sentence becomes a blank."""
-        rows = ((_one_line(source), _one_line(target)) for source, target in pairs)
+        rows = ((one_line(source), one_line(target)) for source, target in pairs)
         return cls._write(rows, name, cache)
 
     @property
@@ -354,12 +354,12 @@ def _dataset_spec(spec: str, allowed: Sequence[str]) -> tuple[str, dict[str, str
     return name, options
 
 
-def _is_table(file: Path) -> bool:
+def is_table(file: Path) -> bool:
     """Whether a name ends as those of tables with named columns."""
     return file.name.lower().removesuffix(".gz").endswith((".tsv", ".csv", ".jsonl"))
 
 
-def _records(file: Path, *keys: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+def records_of(file: Path, *keys: str) -> Iterator[tuple[Mapping[str, Any], str]]:
     """The records of a table with named columns, and where each stands. keys: those of a blank line of .jsonl."""
     if file.name.lower().removesuffix(".gz").endswith(".jsonl"):
         return _json_records(file, *keys)
@@ -393,7 +393,7 @@ def _text_dataset(dataset: Dataset, name: str, text_key: str) -> Iterator[tuple[
     used = [text_key] if text_key in dataset.column_names else dataset.column_names
     rows = dataset.with_format(None).select_columns(used)
     for number, record in enumerate(rows, start=1):
-        yield (_side(record, text_key, f"Row {number} of the dataset '{name}'"),)
+        yield (side_of(record, text_key, f"Row {number} of the dataset '{name}'"),)
 
 
 def _labelled_dataset(
@@ -409,11 +409,11 @@ def _labelled(
     record: Mapping[str, Any], text_key: str, label_key: str, where: str
 ) -> tuple[str, str]:
     """Text and label of a record; a whole number is a label, too."""
-    text = _side(record, text_key, where)
+    text = side_of(record, text_key, where)
     label = record.get(label_key)
     if isinstance(label, int) and not isinstance(label, bool):
         return text, str(label)
-    return text, _side(record, label_key, where)
+    return text, side_of(record, label_key, where)
 
 
 def _line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
@@ -443,7 +443,7 @@ def _tsv_rows(file: Path) -> Iterator[tuple[str, str]]:
 
 def _json_rows(file: Path, source_key: str, target_key: str) -> Iterator[tuple[str, str]]:
     for record, where in _json_records(file, source_key, target_key):
-        yield _side(record, source_key, where), _side(record, target_key, where)
+        yield side_of(record, source_key, where), side_of(record, target_key, where)
 
 
 def _json_records(file: Path, *keys: str) -> Iterator[tuple[Mapping[str, Any], str]]:
@@ -478,10 +478,10 @@ def _dataset_rows(
             number += 1
             record = dict(zip(used, values, strict=True))
             where = f"Row {number} of the dataset '{name}'"
-            yield _side(record, source_key, where), _side(record, target_key, where)
+            yield side_of(record, source_key, where), side_of(record, target_key, where)
 
 
-def _side(record: Mapping[str, Any], key: str, where: str) -> str:
+def side_of(record: Mapping[str, Any], key: str, where: str) -> str:
     """One side of a pair from a record or from its "translation"; null counts as blank."""
     inner = record.get("translation")
     fields = inner if key not in record and isinstance(inner, dict) else record
@@ -492,10 +492,10 @@ def _side(record: Mapping[str, Any], key: str, where: str) -> str:
         raise HeadwiseError(
             f"{where} has no text under '{key}' but {type(value).__name__}: {str(value)[:40]!r}."
         )
-    return _one_line(value or "")
+    return one_line(value or "")
 
 
-def _one_line(sentence: str) -> str:
+def one_line(sentence: str) -> str:
     """The sentence on one line, without blanks at either end: tables and translations have a sentence a line."""
     lines = [line.strip() for line in sentence.split("\n")]
     return " ".join(line for line in lines if line)

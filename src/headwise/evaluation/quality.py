@@ -14,11 +14,13 @@ from headwise.decoding.bleu import corpus_scores, paired_difference
 from headwise.decoding.translator import speeds, translate
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
-from headwise.evaluation.answers import Losses
+from headwise.evaluation.answers import Measured, measure
+from headwise.evaluation.losses import Losses
 from headwise.folders import write_results
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, part, shown
+from headwise.qualities import ACCURACY, PERPLEXITY
 from headwise.tasks import AnyText
 
 COLUMNS = ("model", "measure", "value", "low", "high", "made")
@@ -76,9 +78,10 @@ def evaluate(
 
     On parallel text BLEU and chrF of translation models with 95 % intervals, their paired BLEU difference to the first,
     and decoding speed with its range over a few rounds. On one-sided text loss, perplexity and its change in % of the
-    first model's; on labelled text loss, accuracy in % and its change in points. On all parameters, and bytes of the
-    weights in memory and of the key/value cache per token. Models of one name are distinguished by how many heads they
-    have left.
+    first model's; on labelled text loss, accuracy in % and its change in points. Of models of
+    embeddings, how similarities of sentences are ranked: as the first model ranks them, or as the scores of a table of
+    pairs do. On all parameters, and bytes of the weights in memory and of the key/value cache per token. Models of one
+    name are distinguished by how many heads they have left.
 
     search: how translations are searched for (`hw.Search(beam=4)`). progress: gets the share that is done, and of what;
     by default a bar. Raises HeadwiseError for text that does not fit, and for models that the engine cannot run.
@@ -102,7 +105,7 @@ def evaluate(
         if generates:
             rows = translation_rows(several, names, text, search, report)
         else:
-            rows = loss_rows(several, names, text, report)
+            rows = measured_rows(several, names, text, report)
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     signature: dict[str, Any] = {"models": names, "text": text.fingerprint}
     if generates:
@@ -165,36 +168,45 @@ def size_rows(name: str, model: Model) -> list[Row]:
     ]
 
 
-def loss_rows(
+def measured_rows(
     models: Sequence[Model], names: Sequence[str], text: AnyText, progress: Report
 ) -> list[Row]:
-    """Rows for models that predict words of one-sided text, or the class of a text."""
-    measured: list[Losses] = []
+    """Rows for models that predict words of one-sided text, or the class of a text, and for models of embeddings."""
+    every: list[Any] = []
     read: list[Any] = []
     for done, model in enumerate(models):
         share = part(progress, done / len(models), (done + 1) / len(models))
         batches = model.task.quality_batches(text, share)
         read.append(batches.data.rows)
-        measured.append(Losses.measure(batches, []))
+        every.append(measure(batches, []))
         if not np.array_equal(np.unique(read[-1]), np.unique(read[0])):
             raise HeadwiseError(
                 f"{names[done]} reads other sentences of the text than {names[0]}, because texts that are too long for "
                 "one of them are left out: shorten the text, or evaluate them apart."
             )
-        if not np.array_equal(measured[-1].tokens, measured[0].tokens):
+        losses = isinstance(every[0], Losses)
+        if losses and not np.array_equal(every[-1].tokens, every[0].tokens):
             raise HeadwiseError(
                 f"{names[done]} reads the text as other tokens than {names[0]}, so their perplexities do not compare: "
                 "evaluate models with the same tokenizer."
             )
-    losses = measured[0].beside(measured[1:])
-    made = f"bootstrap over {losses.made}"
-    if losses.right is not None:
-        made = f"accuracy in % with Wilson's interval, changes by a paired bootstrap; {losses.made}"
+    together: Measured = every[0].beside(every[1:])
     rows: list[Row] = []
     for column, (name, model) in enumerate(zip(names, models, strict=True)):
-        rows += [(name, *row, made) for row in losses.rows(column, 0)]
+        rows += [(name, *row, how_made(together)) for row in together.rows(column, 0)]
         rows += size_rows(name, model)
     return rows
+
+
+def how_made(measured: Measured) -> str:
+    """How numbers and their intervals were made."""
+    if measured.quality == PERPLEXITY:
+        return f"bootstrap over {measured.made}"
+    if measured.quality == ACCURACY:
+        return (
+            f"accuracy in % with Wilson's interval, changes by a paired bootstrap; {measured.made}"
+        )
+    return measured.made
 
 
 def distinct_names(models: Sequence[Model]) -> list[str]:

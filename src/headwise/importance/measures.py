@@ -31,6 +31,7 @@ Cost = Literal[
     "updates",
     "translations per head",
 ]
+STARTS = 64  # tokens of a sentence, at most, that a measure does its work for one by one ("layers per token")
 
 NAME = re.compile(r"\w[\w.+-]*")  # it is also a folder's name
 ALL = "all"

@@ -402,9 +402,14 @@ def relevance_table(relevance: Mapping[str, Mapping[str, float]]) -> pd.DataFram
 
 
 def relevance_line(name: str, shares: Mapping[str, float]) -> str:
-    """Where the relevance of a rule went, in a line."""
+    """Where the relevance of a rule went, in a line, and where it started, if not at all predicted positions."""
     some = {
-        what: value for what, value in shares.items() if what != "arrived" and abs(value) >= 0.0005
+        what: value
+        for what, value in shares.items()
+        if what not in ("arrived", "positions") and abs(value) >= 0.0005
     }
     absorbed = ", ".join(f"{what} {value:+.3f}" for what, value in some.items()) or "nothing"
-    return f"  {name}: of relevance 1, {shares.get('arrived', 0.0):.3f} arrived at the embeddings; taken by {absorbed}"
+    line = f"  {name}: of relevance 1, {shares.get('arrived', 0.0):.3f} arrived at the embeddings; taken by {absorbed}"
+    if "positions" in shares:
+        line += f"; started at {100 * shares['positions']:.0f} % of the positions, spread over each long sentence"
+    return line

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headwise.forecast import TOGETHER, Amount, output_share
 from headwise.heads import HeadMap
-from headwise.importance.measures import Cost, measure, passes
+from headwise.importance.measures import STARTS, Cost, measure, passes
 from headwise.model import Model
 from headwise.tasks.batches import Batches
 
@@ -37,7 +37,8 @@ class Work:
             "layers per head": heads * (1 - self.output),
             "outputs per head": heads * self.output,
             "forwards per layer": len(self.heads.sites),
-            "layers per token": self.text.length * self.text.spread * (1 - self.output),
+            "layers per token": min(STARTS, self.text.length * self.text.spread)
+            * (1 - self.output),
             "updates": BACKWARD * min(1.0, TOGETHER / max(1.0, self.text.positions)),
             "translations per head": (heads + 1) * self.translation,
         }

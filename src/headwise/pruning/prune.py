@@ -12,7 +12,7 @@ from headwise.data.text import ParallelText
 from headwise.decoding.bleu import corpus_scores
 from headwise.decoding.translator import translate
 from headwise.errors import HeadwiseError
-from headwise.evaluation.answers import Losses
+from headwise.evaluation.answers import measure
 from headwise.heads import HeadMask, Kind
 from headwise.importance.mean_outputs import mean_outputs
 from headwise.model import Model
@@ -62,7 +62,8 @@ def prune(
         hw.TopK(keep=10)          exactly so many gates open in every step (Li et al. 2021)
         hw.Greedy(keep=10)        in the order of a score, without training (Michel et al. 2019, section 4.2)
         hw.Greedy(max_drop=0.5)   the smallest model that loses at most so much: BLEU of a translation model, % of
-                                  perplexity of a language model, points of accuracy of a classifier
+                                  perplexity of a language model, points of accuracy of a classifier, points of
+                                  similarity of a model of embeddings
         hw.Greedy(keep=10, train="lora")   then a short training of what is left
 
     text: what gates and weights train on, or what heads are scored on. dev: what choices are made on; by default every
@@ -84,10 +85,6 @@ def prune(
         )
     refuse_goals(options)
     refuse_training(options, training, work)
-    if isinstance(options, Greedy) and options.max_drop is not None and not model.task.has_loss:
-        raise HeadwiseError(
-            f"prune: {model.name} predicts neither words nor classes, so max_drop cannot be measured: give keep."
-        )
     kinds = options.kinds or usual_kinds(model, options)
     options = options.model_copy(update={"kinds": kinds})
     try:
@@ -231,10 +228,10 @@ def prune_greedily(
             warnings.warn(too_generous("max_drop", max_drop, whole), stacklevel=3)
     else:
         dev_batches = model.task.quality_batches(dev, rest)
-        losses = Losses.measure(dev_batches, masks[1:], cut if options.compensate else None)
+        measured = measure(dev_batches, masks[1:], cut if options.compensate else None)
 
         def quality(mask: HeadMask) -> float:
-            return losses.gain(masks.index(mask))
+            return measured.gain(masks.index(mask))
 
     smallest, _ = smallest_within(masks, quality, max_drop)
     return cut(smallest)

@@ -229,6 +229,7 @@ def build_controls(run: FinishedRun) -> dict[str, Any] | None:
             **tables,
             "text": "dev" if run.part else "test",
             "measured": run.quality.name,
+            "better": "above" if run.quality.higher_is_better else "below",
             "trained": bool(run.models["control"].isin([f.name for f in compared_by_all()]).any()),
         }
         if comparisons
@@ -358,7 +359,9 @@ def comparison_table(run: FinishedRun, comparisons: list[ControlComparison]) -> 
         "heads": lambda comparison: str(comparison.control["kept"]),
         f"its {name}": lambda comparison: measured(comparison.model),
         f"{name} of the control": lambda comparison: measured(comparison.control),
-        "pruned − control" if run.quality == BLEU else "pruned to control, in %": change_text,
+        "pruned − control"
+        if run.quality == BLEU
+        else f"pruned to control{run.quality.in_unit}": change_text,
         f"control to the full model{run.quality.in_unit}": lambda comparison: (
             models.difference_text(comparison.control, change_measure, prefix + P)
         ),

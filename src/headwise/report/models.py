@@ -15,7 +15,7 @@ import pandas as pd
 
 from headwise.errors import HeadwiseError
 from headwise.pruning.controls import control_facts
-from headwise.qualities import ACCURACY, BLEU, PERPLEXITY, QualityMeasure
+from headwise.qualities import BLEU, PERPLEXITY, QUALITIES, QualityMeasure
 from headwise.report.format import (
     HEADS_OF_KIND,
     interval_text,
@@ -242,8 +242,8 @@ def verdict(model: Model | None, measure: str, p: str = "") -> str:
 
 def quality(frame: pd.DataFrame) -> QualityMeasure:
     """What models are compared by: that of their task."""
-    for quality in (PERPLEXITY, ACCURACY):
-        if f"dev_{quality.measure}" in frame and "dev_bleu" not in frame:
+    for quality in QUALITIES:
+        if f"dev_{quality.measure}" in frame:
             return quality
     return BLEU
 

@@ -12,7 +12,13 @@ from typing import Any
 
 from headwise.data.lines import read_lines
 from headwise.decoding.translator import speeds, translate
-from headwise.evaluation.answers import Answers, Losses, LossesOfOne, Translations
+from headwise.evaluation.answers import (
+    Answers,
+    AnswersOfOne,
+    Translations,
+    measure,
+    read_measured,
+)
 from headwise.files import below
 from headwise.heads import HeadMask, write_text
 from headwise.model import Model
@@ -119,13 +125,13 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
 
         own = any(prune_step(variant).has_weights(run) for variant in self.variants)
         text = full_model(run).task.quality_batches(run.text(self.split), run.progress)
-        losses = Losses.measure(text, masks, cut if own else None)
-        losses.save(below(work / STAGING, f"{self.name}.npz"))
+        measured = measure(text, masks, cut if own else None)
+        measured.save(below(work / STAGING, f"{self.name}.npz"))
         return {}
 
-    def read(self, run: Run, variant: Variant) -> LossesOfOne:
-        losses = Losses.read(below(run.folder, f"{self.name}.npz"))
-        return LossesOfOne(losses, (FULL, *self.variants).index(variant))
+    def read(self, run: Run, variant: Variant) -> AnswersOfOne:
+        measured = read_measured(below(run.folder, f"{self.name}.npz"))
+        return AnswersOfOne(measured, (FULL, *self.variants).index(variant))
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return (1 + len(self.variants)) * estimate.reading(estimate.dev)

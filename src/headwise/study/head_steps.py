@@ -352,6 +352,7 @@ def tested_again(run: Run, model: Model, mask: HeadMask) -> Roles:
         table=numbered(found.table, mask),
         roles=numbered(found.roles, mask),
         labels=numbered(found.labels, mask),
+        causal=numbered(found.causal, mask),
         signature=made,
     )
 

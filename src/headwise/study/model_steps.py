@@ -73,7 +73,6 @@ class Train(
             return {**train_full_model(run, shape, work), **texts}
         model = load(shape, run.device)
         model.task.check(run.text("train"))
-        model.task.check_loss()
         if run.generates:
             model.task.check_generates()
         if run.main:

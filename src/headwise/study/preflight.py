@@ -13,11 +13,11 @@ from headwise.data.text import ParallelText
 from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.errors import HeadwiseError
 from headwise.model import Model
-from headwise.options import Architecture, Training, too_few
+from headwise.options import WITHOUT_TEXT, Architecture, Training, too_few
 from headwise.roles.alignment import need_eflomal
 from headwise.study.estimate import sampled_subwords, text_amount
 from headwise.study.model_steps import Prune, Train
-from headwise.study.plan import GateSweep, Plan, Sweep
+from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep
 from headwise.study.run import Run
 from headwise.study.step import Build
 from headwise.units import refuse_counts
@@ -70,10 +70,11 @@ def preflight(
 
 def refuse_task(run: Run) -> None:
     """Raise HeadwiseError for what models of this task cannot do."""
-    run.quality  # noqa: B018 - raises for models that predict nothing
     if run.generates:
         return
     noun = run.task.noun
+    if "loss" not in run.task.provides:
+        refuse_loss(run)
     if run.plan.search.engine != "transformers":
         raise HeadwiseError(
             f"[search] engine = '{run.plan.search.engine}' translates, but {run.plan.model} is {noun}: leave it out."
@@ -82,6 +83,25 @@ def refuse_task(run: Run) -> None:
         raise HeadwiseError(
             f"[roles] pairs tests cross attention on sentence pairs, but {run.plan.model} is {noun}: leave it out."
         )
+
+
+def refuse_loss(run: Run) -> None:
+    """Raise HeadwiseError for sweeps that train, or that order heads by what needs a loss."""
+    model = f"{run.plan.model} is {run.task.noun}"
+    for sweep in run.plan.pruning:
+        if not isinstance(sweep, GreedySweep) or sweep.trains:
+            greedy = isinstance(sweep, GreedySweep)
+            name = f"train = '{sweep.train}'" if greedy else f"method = '{sweep.method}'"
+            raise HeadwiseError(
+                f"[[pruning]] {name} trains by a loss, but {model}: take method = 'greedy' without train."
+            )
+        for score in sweep.score:
+            if score not in WITHOUT_TEXT and not run.allows(score):
+                raise HeadwiseError(
+                    f"[[pruning]] score = '{score}' needs a loss, but {model}: take '{run.task.usual_score}'."
+                )
+    if run.scoring.pairs:
+        raise HeadwiseError(f"[scoring] pairs needs a loss, but {model}: leave it out.")
 
 
 def refuse_roles(plan: Plan) -> None:
@@ -150,7 +170,11 @@ def gate_lines(sweep: Sweep, recipe: Training, positions: float) -> list[str]:
 def refuse_full_disk(plan: Plan, folder: Path, to_do: Collection[Build]) -> None:
     """Weights of all models that stay, and the checkpoints of one training."""
     weights = weights_of(plan)
-    trained = [build for build in to_do if isinstance(build.step, Train | Prune)]
+    trained = []
+    for build in to_do:
+        step = build.step
+        if isinstance(step, Train) or (isinstance(step, Prune) and step.has_weights(build.run)):
+            trained.append(build)
     if not weights or not trained:
         return
     stay = len(trained) if plan.weights == "all" else 2

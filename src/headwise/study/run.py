@@ -192,21 +192,18 @@ class Run:
 
     @property
     def quality(self) -> QualityMeasure:
-        """What says how good a model is. Raises HeadwiseError for models that predict nothing."""
-        if self.task.quality is None:
-            raise HeadwiseError(
-                f"{self.plan.model} is {self.task.noun}, so a study cannot say what its smaller models are worth: take "
-                "a model with its head, or headwise score and prune."
-            )
+        """What says how good a model is."""
         return self.task.quality
 
     @cached_property
     def scoring(self) -> Scoring:
         """How heads are scored; of measures that the plan leaves open those that the models' task allows."""
         scoring = self.plan.scoring
-        changes = {}
+        changes: dict[str, Any] = {}
         for field in LEFT_TO_TASK["scoring"] - scoring.model_fields_set:
             changes[field] = [name for name in getattr(scoring, field) if self.allows(name)]
+        if "loss" not in self.task.provides and "pairs" not in scoring.model_fields_set:
+            changes["pairs"] = 0
         return scoring.model_copy(update=changes)
 
     def allows(self, name: str) -> bool:

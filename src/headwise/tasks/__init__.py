@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -9,13 +10,14 @@ from transformers import PreTrainedModel
 from headwise.attention import Discovery, classifies
 from headwise.heads import HeadMap
 from headwise.tasks.classification import Classification
-from headwise.tasks.embedding import Embedding
+from headwise.tasks.embedding import Embedding, PairEmbedding
 from headwise.tasks.language_model import LanguageModel, MaskedLanguageModel
 from headwise.tasks.task import AnyText, OwnInputs, Task, held_out
 from headwise.tasks.translation import Translation
 
 __all__ = [
     "AnyText",
+    "Embedding",
     "OwnInputs",
     "Task",
     "Translation",
@@ -25,9 +27,18 @@ __all__ = [
 ]
 
 
-def task_of(hf: PreTrainedModel, tokenizer: Any, discovery: Discovery, name: str) -> Task:
-    """The task of a model."""
-    return class_of_task(hf, discovery.heads)(hf, tokenizer, discovery, name)
+def task_of(
+    hf: PreTrainedModel,
+    tokenizer: Any,
+    discovery: Discovery,
+    name: str,
+    folder: Path | None = None,
+) -> Task:
+    """The task of a model. folder: the model's own."""
+    task_class = class_of_task(hf, discovery.heads)
+    if issubclass(task_class, Embedding):
+        return task_class(hf, tokenizer, discovery, name, folder)
+    return task_class(hf, tokenizer, discovery, name)
 
 
 def class_of_task(hf: PreTrainedModel, heads: HeadMap) -> type[Task]:
@@ -35,7 +46,7 @@ def class_of_task(hf: PreTrainedModel, heads: HeadMap) -> type[Task]:
     if classifies(hf):
         return Classification
     if hf.get_output_embeddings() is None:
-        return Embedding
+        return PairEmbedding if hf.config.is_encoder_decoder else Embedding
     if hf.config.is_encoder_decoder:
         return Translation
     return LanguageModel if "decoder-self" in heads.kinds else MaskedLanguageModel

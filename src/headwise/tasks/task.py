@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headwise.attention import Discovery
+from headwise.data.sentence_pairs import SentencePairs
 from headwise.data.store import StoredText
 from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
 from headwise.errors import HeadwiseError
@@ -27,7 +28,7 @@ from headwise.tasks.own_batches import OwnBatches
 from headwise.training.token_batches import TrainingData
 
 Need = Literal["loss", "words", "text", "counterparts", "translations"]
-AnyText = ParallelText | Text | LabelledText | PromptPairs
+AnyText = ParallelText | Text | LabelledText | PromptPairs | SentencePairs
 OwnInputs = Sequence[
     Mapping[str, Tensor]
 ]  # batches of the model's own keyword tensors, with labels
@@ -45,7 +46,7 @@ class Task(ABC):
     needs: ClassVar[str]  # the text that it needs: for sentences
     text_class: type[StoredText]
     provides: ClassVar[frozenset[Need]]  # what measures may ask for
-    quality: ClassVar[QualityMeasure | None] = None
+    quality: ClassVar[QualityMeasure]
     usual_score: ClassVar[str] = "gradient"  # that greedy removal goes by
     predicts_classes: ClassVar[bool] = False  # one for a whole text, rather than words
     label_smoothing: ClassVar[float] = 0.0  # in training, where nothing is asked for
@@ -154,11 +155,6 @@ class Task(ABC):
         """
         self.check(text)
         return self.trained_on(text, batch_tokens, cache, limit or self.longest)
-
-    def check_loss(self) -> None:
-        """Raise HeadwiseError for a model without a loss."""
-        if not self.has_loss:
-            raise self.no_loss()
 
     def no_loss(self) -> HeadwiseError:
         """The refusal to train a model without a loss."""

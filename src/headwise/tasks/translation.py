@@ -60,6 +60,12 @@ class EncodedPairs:
         return len(self.pairs)
 
     @property
+    def rows(self) -> np.ndarray:
+        """The pairs that are read, by their places in the text."""
+        rows: np.ndarray = self.pairs.rows
+        return rows
+
+    @property
     def longest(self) -> np.ndarray:
         """The tokens of the longer side of each pair."""
         return self.pairs.longest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from functools import cache
 
@@ -19,6 +20,7 @@ from headwise.importance.lrp import relevance as module
 from headwise.importance.lrp.relevance import Mode, Relevance, Target, record_tape, relevance
 from headwise.importance.lrp.rules import RULES, Epsilon, Rule
 from headwise.importance.lrp.tape import Walk
+from headwise.tasks.objective import predict
 from headwise.training.token_batches import IGNORED
 from importance.asking import asking, sentence, where, worded
 
@@ -285,3 +287,50 @@ def test_fast_alpha_beta_is_near_the_exact_one(family: str) -> None:
     )
     same(fast, exact, 0.05)
     assert max(np.abs(fast[site] - exact[site]).max() for site in exact) > 1e-6
+
+
+def test_of_long_sentences_some_positions_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 8, 5 and 2 predicted tokens four, four and two: those that are asked for alone, each for as many as it stands
+    for. Nothing changes where no sentence is longer."""
+    model, discovery, inputs = ready("llama")
+    rule = RULES["cp"]
+    plain = scored(model, inputs, rule)
+    assert "positions" not in plain.balance
+    chosen = [[1, 3, 5, 7], [0, 1, 3, 4], [0, 1], []]
+    labels = torch.full_like(inputs["labels"], IGNORED)
+    for row, places in enumerate(chosen):
+        labels[row, places] = inputs["labels"][row, places]
+    expected = scored(model, {**inputs, "labels": labels}, rule)
+
+    monkeypatch.setattr(module, "STARTS", 4)
+    found = scored(model, inputs, rule)
+    assert found.balance["positions"] == pytest.approx(10 / 15)
+    for what, share in expected.balance.items():
+        assert found.balance[what] == pytest.approx(share, abs=1e-6)
+    for name, sums in found.sums.items():
+        for site in discovery.modules:
+            values, counts = sums.sentences(site)
+            few, some = expected.sums[name].sentences(site)
+            assert counts.tolist() == [8, 5, 2]
+            np.testing.assert_allclose(values / counts[:, None], few / some[:, None], atol=1e-6)
+    pooled = scored(model, inputs, rule, "pooled")
+    assert "positions" not in pooled.balance
+
+
+def test_only_ding_depends_on_the_scale_of_values() -> None:
+    """A Llama with values V·c and output projections O/c says the same for every c."""
+    model, _, inputs = ready("llama")
+    scaled = copy.deepcopy(model)
+    for layer in scaled.model.layers:
+        layer.self_attn.v_proj.weight.data *= 16
+        layer.self_attn.o_proj.weight.data /= 16
+    with torch.no_grad():
+        torch.testing.assert_close(
+            predict(scaled, inputs), predict(model, inputs), rtol=1e-4, atol=1e-4
+        )
+    for rule, within in (("cp", 1e-3), ("attnlrp", 1e-3), ("ding", None)):
+        before, after = (
+            main(scored(one, inputs, RULES[rule]), RULES[rule]) for one in (model, scaled)
+        )
+        furthest = max(float(np.abs(before[site] - after[site]).max()) for site in before)
+        assert furthest < within if within else furthest > 0.01, (rule, furthest)

@@ -21,7 +21,7 @@ from headwise.importance.gradient import refuse_unsound
 from headwise.importance.lrp.rules import RULES, Rule
 from headwise.importance.lrp.steps import AT_ONCE, Addition, Linear, rescaled
 from headwise.importance.lrp.tape import Tape, Walk
-from headwise.importance.measures import measure
+from headwise.importance.measures import STARTS, measure
 from headwise.importance.passes import Measurement
 from headwise.importance.processes import gather_values
 from headwise.importance.sums import SentenceSums, add_all, to_numpy
@@ -40,7 +40,8 @@ ROWS = 8192  # positions x starts that are propagated together; on a GPU AT_ONCE
 
 @dataclass
 class Relevance:
-    """Sums by measure name, and where the relevance went, as shares of the start."""
+    """Sums by measure name, and where the relevance went, as shares of the start. Where it started at some positions
+    only, balance has their share as `positions`, too."""
 
     sums: dict[str, SentenceSums]
     balance: dict[str, float]
@@ -55,6 +56,7 @@ class Relevance:
     usual="with translations",
     needs=("text", "loss", "attention", "words", "weights"),
     cost={"layers per token": 2.0},
+    version=2,
 )
 @measure(
     "lrp.ding.pooled",
@@ -71,6 +73,7 @@ class Relevance:
     source="Voita et al. 2021, section 2, as released",
     needs=("text", "loss", "attention", "words", "weights"),
     cost={"layers per token": 14.0},
+    version=2,
 )
 @measure(
     "lrp.alpha-beta.pooled",
@@ -87,6 +90,7 @@ class Relevance:
     source="Voita et al. 2021, section 2, in matrix products",
     needs=("text", "loss", "attention", "words", "weights"),
     cost={"layers per token": 5.0},
+    version=2,
 )
 @measure(
     "lrp.alpha-beta-fast.pooled",
@@ -103,6 +107,7 @@ class Relevance:
     source="Achtibat et al. 2024, section 3",
     needs=("text", "loss", "attention", "words", "weights"),
     cost={"layers per token": 2.0},
+    version=2,
 )
 @measure(
     "lrp.attnlrp.pooled",
@@ -119,6 +124,7 @@ class Relevance:
     source="Ali et al. 2022, section 4",
     needs=("text", "loss", "attention", "words", "weights"),
     cost={"layers per token": 2.0},
+    version=2,
 )
 @measure(
     "lrp.cp.pooled",
@@ -148,8 +154,10 @@ def relevance(
 ) -> Relevance:
     """Every head's share of its layer's relevance, mean over all target positions of a text.
 
-    mode: `per-step`, as in the paper: one start per target position; shares are averaged over positions. `pooled`: all
-        positions of a sentence start together, and shares are of the sum; faster.
+    mode: `per-step`, as in the paper: one start per target position; shares are averaged over positions. Of a sentence
+        with more than STARTS positions so many, evenly spread, stand for all: the time grows with the square of the
+        sentence's length, not with the cube. `pooled`: all positions of a sentence start together, and shares are of
+        the sum; faster.
     target: the logit where relevance starts: the `top` one, the `reference` token's, or the `contrast` of the top one
         with the second.
     Positions from which no relevance arrives in a layer do not count there; where none arrives from a whole batch (all
@@ -181,9 +189,13 @@ def relevance(
         for what, total in share.items():
             whole[what] += total
     started = whole.pop("started", 0.0)
+    predicted = whole.pop("predicted", 0.0)
     if not started:
         raise HeadwiseError(f"'{name}' cannot be computed: the text has no token to predict.")
-    return Relevance(collected, {what: total / started for what, total in whole.items()})
+    balance = {what: total / started for what, total in whole.items()}
+    if started < predicted:
+        balance["positions"] = started / predicted
+    return Relevance(collected, balance)
 
 
 def refuse_inline(model: nn.Module, discovery: Discovery) -> None:
@@ -210,18 +222,20 @@ def score_batch(
     places, asked = predicted_positions(batch["labels"])
     if not places.shape[1]:
         return {"started": 0.0}
+    every = asked.sum(1)
+    if mode == "per-step":
+        places, asked = spread_positions(places, every)
+    weight = every / asked.sum(1).clamp_min(1)  # positions of a sentence for which one stands
     with evaluating(model), torch.no_grad():
         tape, logits = record_tape(model, discovery, batch)
         number, rows = first_rows(tape, model, logits, batch["labels"], rule, target)
         sums: dict[tuple[bool, Site], tuple[Any, Any]] = {}
-        flows: list[tuple[str, Tensor]] = []
+        flows: list[tuple[str, Tensor]] = [("predicted", every.sum().to(rows.dtype))]
         for steps in chunks(places.shape[1], batch, mode):
             start = begin(rows, places[:, steps], asked[:, steps], mode)
-            there = (
-                asked[:, steps].T.to(rows.dtype)
-                if mode == "per-step"
-                else asked.sum(1)[None].to(rows.dtype)
-            )
+            there = every[None].to(rows.dtype)
+            if mode == "per-step":
+                there = (asked[:, steps] * weight[:, None]).T.to(rows.dtype)
 
             def arrive(site: Site, at: Tensor, there: Tensor = there) -> None:
                 for signed in (True, False):
@@ -239,11 +253,9 @@ def score_batch(
     balance: dict[str, float] = defaultdict(float)
     for (what, _), total in zip(flows, to_numpy([total for _, total in flows]), strict=True):
         balance[what] += float(total)
-    balance["bias"] += balance["started"] - balance.pop(
-        "handed on"
-    )  # absorbed by the biases of the logits
+    # absorbed by the biases of the logits
+    balance["bias"] += balance["started"] - balance.pop("handed on")
     parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
-    every = asked.sum(1)
     for site in discovery.heads.sites:
         for signed, name in names.items():
             none = rows.new_zeros(len(every), discovery.heads.count(site)), torch.zeros_like(every)
@@ -273,6 +285,17 @@ def predicted_positions(labels: Tensor) -> tuple[Tensor, Tensor]:
     asked = labels != IGNORED
     order = torch.argsort((~asked).to(torch.int8), dim=1, stable=True)[:, : int(asked.sum(1).max())]
     return order, asked.gather(1, order)
+
+
+def spread_positions(places: Tensor, every: Tensor) -> tuple[Tensor, Tensor]:
+    """At most STARTS of the positions of each sentence, in the middle of parts of equal length: B P, and which of them
+    are there. places B N: the positions, of which a sentence has so many (every B)."""
+    number = torch.arange(min(STARTS, places.shape[1]), device=places.device).expand(
+        len(places), -1
+    )
+    middle = ((number + 0.5) * every[:, None] / STARTS).long()
+    chosen = torch.where(every[:, None] > STARTS, middle, number)
+    return places.gather(1, chosen), number < every[:, None]
 
 
 def chunks(steps: int, batch: Mapping[str, Tensor], mode: Mode) -> list[slice]:

@@ -1,0 +1,80 @@
+"""Pairs of sentences with a number each that says how similar they are, such as those of STS: `SentencePairs`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+from headwise.data.lines import existing_file
+from headwise.data.store import StoredText, file_key
+from headwise.data.text import AnyPath, one_line, records_of, side_of
+from headwise.errors import HeadwiseError
+
+KEYS = ("sentence1", "sentence2", "score")
+
+
+class SentencePairs(StoredText):
+    """Pairs of sentences with a score each: `len(text)`, iteration over (sentence, other, score), `.lines`, `.scores`,
+    `.head(n)`, `.take(indices)`, `.fingerprint`. The higher the score, the more alike the two; its scale is free."""
+
+    columns = ("text", "other", "score")
+
+    @classmethod
+    def open(cls, path: AnyPath, cache: AnyPath | None = None) -> Self:
+        """A file ending in .tsv, .csv (its first line names the columns) or .jsonl (.gz may follow), with sentence1,
+        sentence2 and score. Raises HeadwiseError for another, and for a score that is no number."""
+        file = existing_file(path)
+        key = file_key("sentence pairs", file)
+        return cls._write(_rows(file), file.name, cache, key)
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: Iterable[tuple[str, str, float]],
+        name: str = "pairs",
+        cache: AnyPath | None = None,
+    ) -> Self:
+        """(sentence, other, score) that are already in Python."""
+        written = []
+        for number, (left, right, score) in enumerate(rows, start=1):
+            written.append((one_line(left), one_line(right), _score(score, f"Pair {number}")))
+        return cls._write(written, name, cache)
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """The sentences, the two of a pair one after the other."""
+        return [sentence for left, right, _ in self.rows() for sentence in (left, right)]
+
+    @property
+    def scores(self) -> list[float]:
+        """The score of every pair."""
+        return [float(score) for score in self.dataset["score"]]
+
+    def __iter__(self) -> Iterator[tuple[str, str, float]]:
+        return ((left, right, float(score)) for left, right, score in self.rows())
+
+
+def _rows(file: Path) -> Iterator[tuple[str, str, str]]:
+    for record, where in records_of(file, *KEYS):
+        left = side_of(record, "sentence1", where)
+        right = side_of(record, "sentence2", where)
+        if "score" not in record:
+            raise HeadwiseError(f"{where} has no 'score': it has {', '.join(record) or 'nothing'}.")
+        blank = not (left and right)  # is left out
+        yield left, right, "" if blank else _score(record["score"], where)
+
+
+def _score(score: object, where: str) -> str:
+    """A score as text. Raises HeadwiseError for what is no finite number."""
+    try:
+        number = float(score)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number) or isinstance(score, bool):
+        raise HeadwiseError(
+            f"{where} has {str(score)[:40]!r} as its score, which is no number: write how alike the two sentences are, "
+            "such as 3.5."
+        )
+    return repr(number)

@@ -1,0 +1,224 @@
+"""Similarities of sentences: vectors as sentence-transformers makes them, ranks as scipy makes them."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+import headwise as hw
+from attention.families import TWO_STACKS, build
+from headwise.evaluation.answers import measure, read_measured
+from headwise.evaluation.similarities import LEAST, Similarities
+from headwise.heads import Head, HeadMask
+from headwise.statistics import draws, rank_correlation, resampled_rank_correlations
+from headwise.tasks.embedding import Pooling
+from tasks.askers import IDS, embedder, lines, pairs, sentences
+from training.letters import letters
+
+MODES = ("mean", "cls", "max", "lasttoken", "mean_sqrt_len_tokens")
+
+
+def vector(model: hw.Model, sentence: str, mode: str = "mean") -> np.ndarray:
+    """The stock model on one sentence alone."""
+    ids = torch.tensor([model.tokenizer(sentence)["input_ids"]])
+    with torch.no_grad():
+        states = model.hf(input_ids=ids).last_hidden_state[0].double().numpy()
+    made = {
+        "mean": states.mean(0),
+        "cls": states[0],
+        "max": states.max(0),
+        "lasttoken": states[-1],
+        "mean_sqrt_len_tokens": states.sum(0) / len(states) ** 0.5,
+    }[mode]
+    return made / np.linalg.norm(made)
+
+
+def slow(model: hw.Model, text: list[str], mode: str = "mean") -> np.ndarray:
+    """The cosine of every two sentences."""
+    vectors = [vector(model, sentence, mode) for sentence in text]
+    return np.array([one @ other for one, other in combinations(vectors, 2)])
+
+
+def smaller(model: hw.Model, *removed: int) -> hw.Model:
+    gone = {Head("encoder-self", place // 2, place % 2) for place in removed}
+    return model.remove(HeadMask(model.heads, frozenset(set(model.heads) - gone)))
+
+
+class TestAgreement:
+    def test_it_is_spearman_s_of_all_pairs(self) -> None:
+        """Of 15 sentences every two are a pair, once."""
+        model, text = embedder(), sentences(15, 0)
+        small = smaller(model, 1, 2)
+        wanted = 100 * spearmanr(slow(model, text), slow(small, text)).statistic
+        quality = hw.evaluate([model, small], hw.Text.from_lines(text))
+        names = quality.table.model.unique()
+        assert quality.of(names[0], "similarity") == 100
+        assert quality.of(names[1], "similarity") == pytest.approx(wanted, abs=1e-3)
+        assert quality.of(names[1], "similarity_change") == pytest.approx(wanted - 100, abs=1e-3)
+        row = quality.table[quality.table.measure == "similarity"].iloc[1]
+        assert row.low < wanted < row.high <= 100
+        assert "105 pairs of 15 sentences" in row.made and "mean of the last states" in row.made
+
+    def test_a_table_is_compared_with_its_scores(self) -> None:
+        """A pair of which one sentence is too long for the model is left out."""
+        model = embedder()
+        left, right = sentences(12, 1), sentences(12, 2)
+        left[3] = "a " * 600
+        scores = [place % 4 / 2 for place in range(12)]
+        kept = [place for place in range(12) if place != 3]
+        cosines = [vector(model, left[at]) @ vector(model, right[at]) for at in kept]
+        wanted = 100 * spearmanr(cosines, [scores[at] for at in kept]).statistic
+        table = hw.SentencePairs.from_rows(list(zip(left, right, scores, strict=True)))
+        small = smaller(model, 0)
+        quality = hw.evaluate([model, small], table)
+        one, other = quality.table.model.unique()
+        assert quality.of(one, "similarity") == pytest.approx(wanted, abs=1e-3)
+        row = quality.table[quality.table.measure == "similarity"].iloc[0]
+        assert row.low < wanted < row.high and "scores of 11 pairs" in row.made
+        assert "left out: 1 longer than" in row.made
+        change = quality.of(other, "similarity") - quality.of(one, "similarity")
+        assert quality.of(other, "similarity_change") == pytest.approx(change, abs=1e-9)
+
+    def test_a_mask_is_worth_what_the_smaller_model_is(self, tmp_path: Path) -> None:
+        """Masked, cut and measured apart; saved and read."""
+        model = embedder()
+        batches = model.task.quality_batches(lines(20))
+        masks = [HeadMask.full(model.heads).without([Head("encoder-self", 0, at)]) for at in (0, 1)]
+        masked = measure(batches, masks)
+        cut = measure(batches, masks, model.remove)
+        assert isinstance(masked, Similarities) and isinstance(cut, Similarities)
+        np.testing.assert_allclose(masked.cosines, cut.cosines, atol=1e-5)
+        masked.save(tmp_path / "found.npz")
+        again = read_measured(tmp_path / "found.npz")
+        assert isinstance(again, Similarities) and again.rows(2, 1) == masked.rows(2, 1)
+        alone = measure(batches, masks[1:])
+        value, low, high, p = masked.change(1, alone, 1, 1)
+        assert value == pytest.approx(masked.agreement(1) - masked.agreement(2), abs=1e-3)
+        assert low is not None and high is not None and p is not None
+        assert low <= value <= high and 0 < p <= 1
+        assert masked.change(1, cut, 1, 1)[0] == pytest.approx(0, abs=0.1)
+
+    def test_an_encoder_decoder_reads_pairs(self) -> None:
+        """Its last states are those of the target's tokens."""
+        stock = build("BartModel", **{**TWO_STACKS, **IDS, "decoder_start_token_id": 1})
+        model = hw.Model(stock, letters("$A </s>"), "tiny")
+        quality = hw.evaluate([model, smaller(model, 0)], pairs(12))
+        name = quality.table.model.iloc[-1]
+        assert 0 < quality.of(name, "similarity") < 100
+
+    def test_a_limit_chooses_the_smallest_model_within_it(self) -> None:
+        model, text = embedder(), lines(30)
+        options = hw.Greedy(max_drop=60.0, score="weight-norm", step=0.25)
+        small = hw.prune(model, text, options, dev=lines(30, 5))
+        quality = hw.evaluate([model, small], lines(30, 5))
+        lost = 100 - quality.of(quality.table.model.iloc[-1], "similarity")
+        assert small.heads.total < model.heads.total and lost <= 60
+        any_loss = hw.Greedy(max_drop=200.0, score="random")
+        assert hw.prune(model, text, any_loss, dev=text).heads.total == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("form", ["flags", "name"])
+def test_vectors_are_made_as_the_folder_says(tmp_path: Path, mode: str, form: str) -> None:
+    flags = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}
+    flag = f"pooling_mode_{flags.get(mode, mode)}"
+    config: dict[str, Any] = {flag: True} if form == "flags" else {"pooling_mode": mode}
+    saved = folder_of_sentence_transformers(tmp_path / "given", config)
+    model = hw.load(saved)
+    text = sentences(9, 3)
+    found = measure(model.task.quality_batches(hw.Text.from_lines(text)), [])
+    assert isinstance(found, Similarities)
+    np.testing.assert_allclose(
+        np.sort(found.cosines[:, 0]), np.sort(slow(model, text, mode)), atol=1e-5
+    )
+    again = hw.load(smaller(model, 1).save(tmp_path / "small"))
+    assert isinstance(again.task, type(model.task))
+    assert Pooling.read(tmp_path / "small").modes == (mode,)
+
+
+def folder_of_sentence_transformers(
+    folder: Path, pooling: dict[str, Any], more: str = "Normalize"
+) -> Path:
+    embedder().save(folder)
+    modules = []
+    for place, (sort, path) in enumerate(
+        [("Transformer", ""), ("Pooling", "1_Pooling"), (more, "2_More")]
+    ):
+        name = f"sentence_transformers.models.{sort}"
+        modules.append({"idx": place, "name": str(place), "path": path, "type": name})
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps(pooling))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("pooling", "more", "sentence"),
+    [
+        ({"pooling_mode": "weightedmean"}, "Normalize", "pools its states by 'weightedmean'"),
+        ({"pooling_mode_mean_tokens": True}, "Dense", "with a module Dense, which headwise does"),
+        ([1], "Normalize", "cannot be read"),
+    ],
+    ids=str,
+)
+def test_vectors_that_headwise_cannot_make(
+    tmp_path: Path, pooling: Any, more: str, sentence: str
+) -> None:
+    """Pruning to a number needs none."""
+    model = hw.load(folder_of_sentence_transformers(tmp_path / "given", pooling, more))
+    with pytest.raises(hw.HeadwiseError, match=sentence):
+        hw.evaluate(model, lines(9))
+    assert hw.prune(model, lines(12), hw.Greedy(keep=2)).heads.total == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (lines(LEAST - 1), "has 4 sentences that the model reads"),
+        (hw.SentencePairs.from_rows([("a", "b", 1.0)]), "has 1 pairs that the model reads"),
+        (pairs(9), "needs one-sided text"),
+    ],
+    ids=["few", "one pair", "parallel"],
+)
+def test_texts_that_cannot_be_ranked(text: Any, sentence: str) -> None:
+    with pytest.raises(hw.HeadwiseError, match=sentence):
+        hw.evaluate(embedder(), text)
+
+
+def test_other_texts_are_not_compared() -> None:
+    model = embedder()
+    one, other = (measure(model.task.quality_batches(lines(count)), []) for count in (9, 10))
+    assert isinstance(one, Similarities) and isinstance(other, Similarities)
+    with pytest.raises(hw.HeadwiseError, match="measured on different texts"):
+        one.change(0, other, 0, 1)
+
+
+class TestRanks:
+    def test_weights_are_repetitions(self) -> None:
+        """Against scipy on a sample in which a pair is there as often as it counts."""
+        random = np.random.default_rng(0)
+        values, others = random.integers(6, size=(2, 30)).astype(float)
+        weights = random.integers(4, size=30)
+        wanted = spearmanr(np.repeat(values, weights), np.repeat(others, weights)).statistic
+        assert rank_correlation(values, others, weights) == pytest.approx(wanted, abs=1e-12)
+        assert rank_correlation(values, np.ones(30)) == 0
+
+    def test_a_pair_counts_as_often_as_both_its_sentences(self) -> None:
+        random = np.random.default_rng(1)
+        units = np.array(list(combinations((3, 5, 8, 9, 11, 20), 2)))
+        values, others = random.normal(size=(2, len(units)))
+        found = resampled_rank_correlations(values, others, units, 7)
+        counts = np.concatenate(list(draws(6, 7)))
+        names = sorted(set(units.ravel().tolist()))
+        for place in (0, 1, 999):
+            count = dict(zip(names, counts[place].astype(int).tolist(), strict=True))
+            times = [count[one] * count[other] for one, other in units.tolist()]
+            wanted = spearmanr(np.repeat(values, times), np.repeat(others, times)).statistic
+            assert found[place] == pytest.approx(np.nan_to_num(wanted), abs=1e-12)
