@@ -29,6 +29,7 @@ from headwise.heads import write_text
 from headwise.model import Model
 from headwise.options import Architecture
 from headwise.progress import Progress
+from headwise.roles.halves import in_half
 from headwise.roles.observation import PassageBatch, Subject, observe, treebank_batches
 from headwise.roles.positional import OFFSETS, positional
 from headwise.study.plan import read_plan
@@ -107,7 +108,7 @@ def main() -> None:
     model = Model(build_model(plan.model, tokenizer, plan.seed), tokenizer, plan.name)
     subject = Subject(model.hf, tokenizer, model.discovery)
     sentences = islice(Treebank.read(*plan.roles.treebank), SENTENCES)
-    batches = list(treebank_batches(subject, sentences, lambda sentence: 0, Coverage()))
+    batches = list(treebank_batches(subject, in_half(0, sentences), Coverage()))
     recipe, limit, progress = plan.training, plan.model.max_length, Progress()
     training = TrainingRun(
         model.task.training_data(text, recipe.batch_tokens, given.out / "cache", limit),

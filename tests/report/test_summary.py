@@ -39,7 +39,8 @@ def edit(folder: Path, **facts: object) -> None:
 def test_the_facts_are_the_numbers_of_the_tables(whole: Path) -> None:
     found = summary.summary_section(read_run(whole))
     assert found["headline"] == (
-        "15 of 24 encoder heads removed; −0.31 BLEU [−0.71, +0.11] to the full model, not distinguishable"
+        "15 of 24 encoder heads removed, −2.6\u202f% of the weights; "
+        "−0.31 BLEU [−0.71, +0.11] to the full model, not distinguishable"
     )
     assert found["tiles"][-1] == ("BLEU on test", "−0.31", "38.21 → 37.90")
     facts = facts_of(whole)
@@ -103,7 +104,7 @@ def test_the_page_says_what_pruning_csv_says(tmp_path: Path) -> None:
         assert page.count(f"[{minus(low)}, {minus(high)}]") >= least and minus(value) in page
     lead, p = own.loc["bleu_difference_to_fine-tuned"], own.loc["p_value_to_fine-tuned", "value"]
     clear = p < 0.05 and not lead["low"] <= 0 <= lead["high"]
-    headline = page[page.index("heads removed;") :][:120]
+    headline = page[page.index("heads removed, ") :][:160]
     assert (
         "to equal further training" in headline and ("not distinguishable" in headline) is not clear
     )
@@ -138,7 +139,8 @@ def test_a_language_model_has_perplexity(tmp_path: Path) -> None:
     run = read_run(make_language(tmp_path / "run"))
     found = summary.summary_section(run)
     assert found["headline"] == (
-        "15 of 24 decoder heads removed; +3.10\u202f% perplexity [+2.10, +4.10] to the full model"
+        "15 of 24 decoder heads removed, −2.6\u202f% of the weights; "
+        "+3.10\u202f% perplexity [+2.10, +4.10] to the full model"
     )
     assert found["tiles"][-1] == ("Perplexity on test", "+3.10\u202f%", "12.00 → 12.37")
     facts = {title: {label: text for label, text, _ in group} for title, group in found["groups"]}
@@ -150,6 +152,30 @@ def test_a_language_model_has_perplexity(tmp_path: Path) -> None:
     assert chosen["On dev"] == "perplexity 12.00 → 12.49 (+4.10\u202f%)"
     assert chosen["Fewer heads, on dev"] == "+26.20\u202f% with 4"
     assert chosen["Text"] == "dev only; test text had no part in it"
+
+
+@pytest.mark.parametrize(
+    ("low", "cache", "bad"),
+    [(2.5, None, False), (2.7, None, True), (2.7, 0.5, False), (60.0, 0.5, True)],
+)
+def test_a_bad_bargain_is_called_one(
+    tmp_path: Path, low: float, cache: float | None, bad: bool
+) -> None:
+    """2.6 % of the weights are saved, or half of the key/value cache; by the interval more than that is lost."""
+    folder = make_language(tmp_path / "run")
+    table = pd.read_csv(folder / "pruning.csv")
+    chosen = json.loads((folder / "run.json").read_text())["chosen"]
+    lost = (table["setting"] == chosen) & (table["measure"] == "perplexity_change")
+    table.loc[lost, ["value", "low", "high"]] = [low + 1, low, low + 2]
+    if cache is not None:
+        weights = table[table["measure"] == "parameters"]
+        shares = weights["setting"].map(lambda name: cache if name == chosen else 1.0)
+        table = pd.concat([table, weights.assign(measure="cache_bytes", value=512 * shares)])
+    table.to_csv(folder / "pruning.csv", index=False)
+    headline = summary.summary_section(read_run(folder))["headline"]
+    assert headline.endswith("to the full model: do not ship this") == bad
+    saved = "−2.6\u202f% of the weights" if cache is None else "−50.0\u202f% of the key/value cache"
+    assert f"removed, {saved}; +{low + 1:.2f}" in headline
 
 
 def test_doubts_about_the_gates_are_shown(run_folder: Path) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from headwise.data.annotated import Annotated, mention
 from headwise.data.treebank import Treebank
 from headwise.heads import HeadMap
+from headwise.roles.causal import no_effects
 from headwise.roles.coreference import coreference, matching_words
 from headwise.roles.label import (
     RATE,
@@ -126,7 +127,8 @@ def test_heads_made_by_hand_are_recognised_exactly(halves: list[Passage]) -> Non
     assert text[0] == "positional −1 (1.00)" and text[4] == NO_ROLE
     assert text[1].startswith("nsubj→verb (1.00 vs 0.") and text[2] == "rare tokens (1.00)"
     whole = together([first, second]).table()
-    message = missing_roles(whole, roles, compare_halves(first.table(), second.table()))
+    tests = compare_halves(first.table(), second.table())
+    message = missing_roles(whole, roles, tests, no_effects(roles))
     assert not any(
         "positional −1" in line or "nsubj→verb" in line or "rare" in line for line in message
     )
@@ -239,5 +241,5 @@ def test_a_missing_role_has_its_true_reason(
     tests = compare_halves(first, second)
     roles = find(whole, tests)
     assert roles.empty
-    lines = missing_roles(whole, roles, tests)
+    lines = missing_roles(whole, roles, tests, no_effects(roles))
     assert f"encoder-self: no head for positional −1 ({reason})" in lines

@@ -43,7 +43,7 @@ def corpus_scores(
 ) -> tuple[CorpusScore, CorpusScore]:
     """BLEU and chrF of detokenised text against one reference."""
     check_equal_count(hypotheses, references)
-    metrics = {"bleu": BLEU(), "chrf": CHRF()}
+    metrics: dict[str, BLEU | CHRF] = {"bleu": BLEU(), "chrf": CHRF()}
     stats = {
         name: sentence_statistics(metric, hypotheses, references)
         for name, metric in metrics.items()

@@ -70,9 +70,13 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
 
 
 def run_headline(run: FinishedRun, chosen: Model) -> str:
-    """The heads removed and the change of quality with its interval: to equal further training where measured, else to
-    the full model."""
-    start = f"{chosen['total'] - chosen['kept']} of {chosen['total']} {models.heads_name(chosen['kinds'])} removed"
+    """The heads removed, what that saved, and the change of quality with its interval: to equal further training where
+    measured, else to the full model. A bad bargain is called one."""
+    removed = chosen["total"] - chosen["kept"]
+    start = f"{removed} of {chosen['total']} {models.heads_name(chosen['kinds'])} removed"
+    saved_share, what = _largest_saving(run, chosen)
+    if what:
+        start = f"{start}, {what}"
     quality = run.quality
     tuned = value(chosen, run.part + run.quality.change + TUNED) is not None
     end, p, other = (
@@ -87,31 +91,37 @@ def run_headline(run: FinishedRun, chosen: Model) -> str:
     on = " on dev" if run.part else ""
     text = f"{start}; {signed(found)}{quality.unit} {quality.name}{on} {ends}".rstrip()
     text = f"{text} to {other}{', not distinguishable' if unsure else ''}"
-    bargain = bargain_text(run, chosen)
-    return f"{text} {bargain}" if bargain else text
+    is_bad = _sure_loss(run, chosen, measure) > saved_share
+    return f"{text}: do not ship this" if is_bad and not unsure else text
 
 
-def bargain_text(run: FinishedRun, chosen: Model) -> str:
-    """What was saved, and that it is a bad bargain where the model surely loses a larger share of its quality than it
-    saves of its weights, or of its key/value cache. Sure: by the end of the interval that is nearer to no loss."""
-    both = _both(run.full, chosen, "parameters")
-    if both is None:
-        return ""
-    saved_share = 1 - both[1] / both[0]
-    cache = _both(run.full, chosen, "cache_bytes")
-    what = f"for {percent_change(*both)} of the weights"
-    if cache and cache[0] and 1 - cache[1] / cache[0] > saved_share:
-        saved_share = 1 - cache[1] / cache[0]
-        what = f"for {percent_change(*cache)} of the key/value cache"
+def _largest_saving(run: FinishedRun, chosen: Model) -> tuple[float, str]:
+    """The share that a model saves of its weights, or of its key/value cache if that is more, and the same in words."""
+    share = 0.0
+    text = ""
+    for measure, what in {
+        "parameters": "the weights",
+        "cache_bytes": "the key/value cache",
+    }.items():
+        both = _both(run.full, chosen, measure)
+        if not both or not both[0]:
+            continue
+        own_share = 1 - both[1] / both[0]
+        if not text or own_share > share:
+            share = own_share
+            text = f"{percent_change(*both)} of {what}"
+    return share, text
 
+
+def _sure_loss(run: FinishedRun, chosen: Model, measure: str) -> float:
+    """The share of its quality that a model loses at least, by the end of the interval that is nearer to no loss."""
     quality = run.quality
-    low, high = bounds(chosen, run.part + quality.change)
+    low, high = bounds(chosen, measure)
     base = value(run.full, run.part + quality.measure)
     if low is None or high is None or not base:
-        return what
+        return 0.0
     least = -high if quality.higher_is_better else low
-    least_share = least / 100 if quality.relative else least / base
-    return f"{what}: do not ship this" if least_share > saved_share else what
+    return least / 100 if quality.relative else least / base
 
 
 def _without_choice(run: FinishedRun) -> str:
@@ -227,6 +237,10 @@ def cost(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
             facts.append(
                 (f"{capital(quality.name)} {label}", text, verdict(chosen, measure, part + p))
             )
+    before = value(chosen, "dev_loss_before_training")
+    after = value(chosen, "dev_loss_after_training")
+    if before is not None and after is not None:
+        facts.append(("Recovery", f"dev loss {before:.3f} → {after:.3f} by training", ""))
     return facts or [(capital(quality.name), "not measured for both models yet", "")]
 
 

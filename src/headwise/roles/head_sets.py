@@ -21,7 +21,8 @@ from headwise.attention import AttentionCall, Discovery, capture, device_of, eva
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS, Head, Site
 from headwise.importance.sums import to_numpy
-from headwise.roles.observation import Half, run_model
+from headwise.roles.halves import Half
+from headwise.roles.observation import run_model
 from headwise.statistics import ratio_interval
 
 MOST = 10  # heads of a set

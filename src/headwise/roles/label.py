@@ -118,8 +118,13 @@ def patterns(heads: HeadMap, roles: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["kind", "layer", "role", "heads", "share"])
 
 
-def missing_roles(whole: pd.DataFrame, roles: pd.DataFrame, tests: pd.DataFrame) -> list[str]:
-    """The expected roles that no head has, in words, each with the reason. tests: of the halves (`compare_halves`)."""
+def missing_roles(
+    whole: pd.DataFrame, roles: pd.DataFrame, tests: pd.DataFrame, causal: pd.DataFrame
+) -> list[str]:
+    """The expected roles that no head has, in words, each with the reason.
+
+    tests: of the halves (`compare_halves`); causal: `causal_effects`.
+    """
     missing = []
     for kind in whole["kind"].unique():
         here = whole[whole["kind"] == kind]
@@ -127,16 +132,19 @@ def missing_roles(whole: pd.DataFrame, roles: pd.DataFrame, tests: pd.DataFrame)
         for measure in expected_roles("language model" if decoder_only else kind):
             if not ((roles["kind"] == kind) & (roles["measure"] == measure)).any():
                 name = display_name(measure)
-                reason = why_missing(here, tests[tests["kind"] == kind], measure)
+                reason = why_missing(here, tests[tests["kind"] == kind], causal, measure)
                 missing.append(f"{kind}: no head for {name} ({reason})")
     return missing
 
 
-def why_missing(here: pd.DataFrame, tests: pd.DataFrame, measure: str) -> str:
+def why_missing(here: pd.DataFrame, tests: pd.DataFrame, causal: pd.DataFrame, measure: str) -> str:
     """Why a role was not found: of the head that scores highest on the whole text."""
     rows = here[here["measure"] == measure]
     if rows.empty:
         return "not measured on this text"
+    looking = tests[(tests["measure"] == measure) & tests["confirmed"]]
+    if len(looking):  # but nothing depends on it
+        return why_not_causal(len(looking), causal[causal["measure"] == measure])
     best = rows.sort_values("value").iloc[-1]
     if not best["n"]:
         return "it does not occur in this text"
@@ -165,3 +173,16 @@ def why_missing(here: pd.DataFrame, tests: pd.DataFrame, measure: str) -> str:
                 f"{name}, but p = {half[f'p{end}']:.2f} on the {half_name} half, {RATE} is needed"
             )
     return name
+
+
+def why_not_causal(count: int, causal: pd.DataFrame) -> str:
+    """Why heads that look where a role asks for do not have it. causal: their effects."""
+    heads = "1 head looks" if count == 1 else f"{count} heads look"
+    if causal.empty:
+        return f"{heads} there, but what depends on them could not be tested"
+    best = causal.sort_values("difference").iloc[-1]
+    name = f"{best['kind']}/{best['layer']}/{best['head']}"
+    return (
+        f"{heads} there, but nothing depends on them: with {name} off, the {best['behaviour']} is worse by "
+        f"{best['value']:.2f}, without the others of its layer by {best['others']:.2f}, p = {best['p']:.2f}"
+    )

@@ -82,6 +82,7 @@ def positional(passage: Passage, edges: bool = False) -> Probe:
     data=("treebank",),
     kinds=("decoder-self",),
     threshold=0.5,
+    causal="repeats",
     expected={"language model": ("previous-token",)},
     baseline="even weight",
     untrained="the baseline",

@@ -56,6 +56,9 @@ class RoleTest(Declaration):
     scored only. excluded: variants that are scored only. expected: by kind of heads (or "language model"), the measures
     that `Roles.absent` speaks of where no head has them; None: the test's own wherever it is run.
 
+    causal: what must be predicted worse with the head off, of `roles.causal.BEHAVIOURS`; empty for a role that no
+    prediction shows. causal_needed: whether a head without that effect does not have the role.
+
     baseline: what a score is compared with, in words. untrained: what a head with random weights scores. display: the
     name for readers; short: the same in a cell of a chart. caption: what is measured, in one line. source: the paper.
     order: the place among roles in charts and lists; row: the place of its measures in the table of scores; example:
@@ -78,6 +81,8 @@ class RoleTest(Declaration):
     short: str = ""
     caption: str = ""
     source: str = ""
+    causal: str = ""
+    causal_needed: bool = False
     order: int = UNLISTED
     row: int = UNLISTED
     example: int | None = UNLISTED

@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from headwise.attention import Discovery
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText
@@ -29,7 +30,9 @@ from headwise.importance.untrained import untrained as untrained_model
 from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.roles.alignment import Gold, LinkedText
+from headwise.roles.causal import causal_effects, needed_effects, no_effects, words_of_effects
 from headwise.roles.examples import candidates_of, examples
+from headwise.roles.induction import LENGTH, REPEATS
 from headwise.roles.label import ENOUGH, KEY, compare_halves, find, labels, missing_roles, patterns
 from headwise.roles.observation import (
     ByHalf,
@@ -52,7 +55,8 @@ from headwise.tasks.task import AnyText, sentences
 
 FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
 COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
-TABLES = ("table", "roles", "labels", "patterns", "controls")
+TABLES = ("table", "roles", "labels", "patterns", "controls", "causal")
+OPTIONAL = ("controls", "causal")  # are no file where they are empty
 ROLE_FILES = (*(f"{name}.csv" for name in TABLES), "facts.json", "examples.json")
 CONTROL_COLUMNS = ("control", *KEY, "value", "n", "baseline", "found")
 SHOWN = 5  # names in a warning
@@ -66,7 +70,8 @@ class Roles:
     table: a row per head and measure, columns COLUMNS. roles: its rows that are roles, with `role`, `text`, the
     corrected `p`, and `effect`, Cohen's h of value and baseline. labels: one for every head of the tested kinds.
     patterns: roles by layer. controls: the scores of untrained models, and of the model on random words and shuffled
-    sentences; empty where none were asked for. examples: a sentence for the best head of each category of roles.
+    sentences; empty where none were asked for. causal: what the roles of a language model are good for, with each head
+    off (`causal_effects`). examples: a sentence for the best head of each category of roles.
     absent: expected roles that no head has, with the reason. low_support: measures with too few tokens in the text.
     coverage: counts of used and unused sentences, by text. warnings: sentences for readers of the numbers. signature:
     how the roles were found.
@@ -82,12 +87,13 @@ class Roles:
     coverage: dict[str, Coverage]
     warnings: list[str]
     controls: pd.DataFrame = field(default_factory=pd.DataFrame)
+    causal: pd.DataFrame = field(default_factory=pd.DataFrame)
     examples: list[dict[str, Any]] = field(default_factory=list)
     signature: dict[str, Any] = field(default_factory=dict)
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write table.csv, roles.csv, labels.csv, patterns.csv, controls.csv (where there are any), examples.json and
-        facts.json. Raises HeadwiseError for a folder with files that headwise did not write there."""
+        """Write table.csv, roles.csv, labels.csv, patterns.csv, controls.csv and causal.csv (where there are any),
+        examples.json and facts.json. Raises HeadwiseError for a folder with files that headwise did not write there."""
         write_results(Path(folder), self.files(), ROLE_FILES)
 
     def files(self) -> dict[str, str]:
@@ -95,7 +101,7 @@ class Roles:
         contents = {}
         for name in TABLES:
             table: pd.DataFrame = getattr(self, name)
-            if name != "controls" or len(table):
+            if name not in OPTIONAL or len(table):
                 contents[f"{name}.csv"] = table.to_csv(index=False, float_format="%.6g")
         coverage = {}
         for name, text in self.coverage.items():
@@ -237,15 +243,47 @@ def find_roles(
     if subject.kind == "decoder-self":
         passes.append(on_repeats(subject, texts.frequencies, count, seed))
         passes += on_generated(subject, generated_texts(subject, seed), count)
-    result = conclude(model.heads, passes, seed if intervals else None, subject.coverage)
+
+    def effects(found: pd.DataFrame) -> pd.DataFrame:
+        return causal_effects(subject, found, count, seed)
+
+    result = conclude(model.heads, passes, seed if intervals else None, subject.coverage, effects)
     result.warnings += subject.warnings
+    mark_sliding_layers(result, model.discovery)
     return result
 
 
+def mark_sliding_layers(result: Roles, discovery: Discovery) -> None:
+    """Say in `labels` and `patterns` which layers have full and which sliding attention, where a model has both, and
+    where no probe is as long as a window."""
+    windows = discovery.windows("decoder-self")
+    sizes = {size for size in windows if size is not None}
+    if not sizes or None not in windows:
+        return
+    names = ["full" if size is None else f"sliding {size}" for size in windows]
+    for table in (result.labels, result.patterns):
+        attention = []
+        for kind, layer in zip(table["kind"], table["layer"], strict=True):
+            attention.append(names[layer] if kind == "decoder-self" else "")
+        table.insert(table.columns.get_loc("layer") + 1, "attention", attention)
+    if min(sizes) > LENGTH * REPEATS:
+        result.warnings.append(
+            f"Sliding layers see the last {min(sizes)} tokens; the repeated tokens of the probes are only "
+            f"{LENGTH * REPEATS}, so that the limit of these layers does not show."
+        )
+
+
 def conclude(
-    heads: HeadMap, passes: Sequence[ByHalf], seed: int | None, coverage: dict[str, Coverage]
+    heads: HeadMap,
+    passes: Sequence[ByHalf],
+    seed: int | None,
+    coverage: dict[str, Coverage],
+    effects: Callable[[pd.DataFrame], pd.DataFrame],
 ) -> Roles:
-    """The result, from the answers of every pass; with intervals where there is a seed to draw them by."""
+    """The result, from the answers of every pass; with intervals where there is a seed to draw them by.
+
+    effects: from the roles to what they are good for (`causal_effects`).
+    """
     whole = []
     first_half = []
     second_half = []
@@ -265,17 +303,20 @@ def conclude(
     heads = heads.only(dict.fromkeys(scores["kind"]))
     supported = (scores["n"] >= ENOUGH[0]) & (scores["units"] >= ENOUGH[1])
     tests = compare_halves(pd.concat(first_half), pd.concat(second_half))
-    confirmed = find(scores[supported], tests)
+    looking = find(scores[supported], tests)
+    causal = effects(looking)
+    confirmed = needed_effects(looking, causal)
     return Roles(
         heads=heads,
         table=scores.loc[supported, list(COLUMNS)].reset_index(drop=True),
         roles=confirmed,
         labels=labels(heads, confirmed),
         patterns=patterns(heads, confirmed),
-        absent=missing_roles(scores, confirmed, tests),
+        absent=missing_roles(scores, confirmed, tests, causal),
         low_support=sorted(set(scores.loc[~supported, "measure"])),
         coverage=coverage,
         warnings=warnings(coverage, tests),
+        causal=causal,
     )
 
 
@@ -322,7 +363,8 @@ def run_control_tests(
         treebank = change(list(sample.treebank), seed)
         changed = replace(subject, coverage={}, warnings=[])
         answers = on_treebank(changed, treebank, confirm, texts.frequencies, count, seed)
-        tables.append(control_rows(name, conclude(model.heads, [answers], None, {})))
+        result = conclude(model.heads, [answers], None, {}, no_effects)
+        tables.append(control_rows(name, result))
     for control_seed in seeds:
         control = untrained_model(model, control_seed)
         result = find_roles(control, sample, seed, count, subject.options, intervals=False)
@@ -347,6 +389,7 @@ def words_read(model: Model, texts: RoleTexts, seed: int) -> int:
         total += len(source.split()) + len(target.split())
     if subject.kind == "decoder-self":
         total += words_of_probes(subject, texts.frequencies, seed)
+        total += words_of_effects(subject, seed)
     return total
 
 

@@ -170,7 +170,11 @@ def gate_lines(sweep: Sweep, recipe: Training, positions: float) -> list[str]:
 def refuse_full_disk(plan: Plan, folder: Path, to_do: Collection[Build]) -> None:
     """Weights of all models that stay, and the checkpoints of one training."""
     weights = weights_of(plan)
-    trained = [build for build in to_do if isinstance(build.step, Train | Prune)]
+    trained = []
+    for build in to_do:
+        step = build.step
+        if isinstance(step, Train) or (isinstance(step, Prune) and step.has_weights(build.run)):
+            trained.append(build)
     if not weights or not trained:
         return
     stay = len(trained) if plan.weights == "all" else 2

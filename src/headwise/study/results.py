@@ -70,7 +70,9 @@ SEED_COLUMNS = (
 SPLITS = {"": "test", "dev_": "dev"}
 TO = "bleu_difference_to_"
 MEASURES = ("bleu", "bleu_difference", *(f"{TO}{word}" for word in comparison_endings()))
-GATE_FACTS = {
+TRAINING_FACTS = {
+    "loss_before": "dev_loss_before_training",
+    "loss_after": "dev_loss_after_training",
     "soft_loss": "soft_dev_loss",
     "decided_loss": "decided_dev_loss",
     "undecided": "undecided_gates",
@@ -157,7 +159,7 @@ class Tables:
             yield measure, value, None, None
 
         build = {} if variant == FULL else self.build_result(variant)
-        for fact, measure in GATE_FACTS.items():
+        for fact, measure in TRAINING_FACTS.items():
             if fact in build:
                 yield measure, float(build[fact]), None, None
         if "updates" in build:

@@ -1,0 +1,285 @@
+"""Whether a role matters: what the model predicts on the text of the role, with the head off.
+
+Attention says where a head looks, not whether anything depends on it. A role of a language model is confirmed causally
+when, with the head off, the model predicts worse on the role's own text (`Behaviour`), and worse than without the other
+heads of its layer. Texts are drawn by another seed than those that the role was found on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from headwise.data.subwords import Coverage
+from headwise.errors import HeadwiseError
+from headwise.heads import Head, HeadMask
+from headwise.importance.ablation import removal_losses
+from headwise.roles.halves import in_half
+from headwise.roles.label import KEY, RATE
+from headwise.roles.observation import Count, PassageBatch, Subject, repeats, treebank_batches
+from headwise.roles.passage import Passage
+from headwise.roles.role import role_of
+from headwise.roles.templates import (
+    NAMES,
+    Generated,
+    first_subwords,
+    last_tokens,
+    names_texts,
+    retrieval_texts,
+    spanned,
+)
+from headwise.statistics import corrected, jackknife_p, ratio_interval
+from headwise.tasks.objective import predicts
+from headwise.training.token_batches import IGNORED
+
+OTHER_SEED = 1_000_003  # is added to the seed of the texts on which roles are found
+SEQUENCES = 12  # of repeated random tokens
+COPIES = 2  # of each sequence
+TEXTS = {"names": 40, "needle": 12}
+USUAL_HEADS = 24  # that are switched off, for the time that is left
+CAUSAL_COLUMNS = (
+    *KEY,
+    "behaviour",
+    "with_all",
+    "value",
+    "low",
+    "high",
+    "others",
+    "heads",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "units",
+    "p",
+    "confirmed",
+)
+LabelledBatch = Mapping[str, Tensor]  # of `tasks.objective`
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What a model predicts on a text that asks for some roles.
+
+    unit: of what is lost. batches: from a subject and a seed to the text, with labels.
+    """
+
+    name: str
+    unit: str
+    batches: Callable[[Subject, int], Iterator[LabelledBatch]]
+
+
+def on_repeated_tokens(subject: Subject, seed: int) -> Iterator[LabelledBatch]:
+    """Random tokens that are written twice; the second time all but the first one can be predicted."""
+    _, passage = next(repeats(subject, None, seed))
+    start = int((passage.word_of[0] < 0).sum())  # a start token
+    length = int((passage.ids[0] == passage.ids[0, -1]).nonzero()[0, 0]) + 1 - start
+    end = start + COPIES * length
+    rows = max(1, subject.positions // end)
+    ids = passage.ids[:SEQUENCES, :end]
+    labels = torch.full_like(ids, IGNORED)
+    labels[:, start + length : end - 1] = ids[:, start + length + 1 :]
+    for first in range(0, len(ids), rows):
+        some = slice(first, first + rows)
+        yield {
+            "input_ids": ids[some],
+            "attention_mask": torch.ones_like(ids[some]),
+            "labels": labels[some],
+        }
+
+
+def on_names(subject: Subject, seed: int) -> Iterator[LabelledBatch]:
+    """Sentences up to the indirect object (IO): how far its logit is above that of the subject (Wang et al. 2023)."""
+    first = first_subwords(subject.tokenizer, NAMES)
+    for batch, passage in text_batches(subject, names_texts(subject.tokenizer, None, seed)):
+        labels = torch.full_like(passage.ids, IGNORED)
+        wrong_labels = torch.full_like(passage.ids, IGNORED)
+        ends = last_tokens(passage)
+        for row, text in enumerate(passage.sentences):
+            place = ends[row, len(text.words) - 1]
+            words = {mention.entity: text.words[mention.head].form for mention in text.mentions}
+            labels[row, place] = first[words["io"]]
+            wrong_labels[row, place] = first[words["s"]]
+        yield {**batch.inputs, "labels": labels, "wrong_labels": wrong_labels}
+
+
+def on_needle(subject: Subject, seed: int) -> Iterator[LabelledBatch]:
+    """A question whose answer is in the text: the loss of the answer."""
+    generated = retrieval_texts(subject.tokenizer, subject.limit, seed)
+    for batch, passage in text_batches(subject, generated):
+        labels = torch.full_like(passage.ids, IGNORED)
+        answer = spanned(passage, "answer")[:, 1:]
+        labels[:, :-1][answer] = passage.ids[:, 1:][answer]
+        yield {**batch.inputs, "labels": labels}
+
+
+BEHAVIOURS = {
+    "repeats": Behaviour("loss of repeated tokens", "nats a token", on_repeated_tokens),
+    "names": Behaviour("logit difference of IO and S", "logits", on_names),
+    "needle": Behaviour("loss of the answer", "nats a token", on_needle),
+}
+
+
+def text_batches(subject: Subject, generated: Generated) -> Iterator[tuple[PassageBatch, Passage]]:
+    """The first generated texts, as batches."""
+    texts = in_half(0, generated.texts[: TEXTS[generated.name]])
+    for batch in treebank_batches(subject, texts, Coverage()):
+        yield batch, batch.sides["decoder-self"][0]
+
+
+def causal_effects(
+    subject: Subject, roles: pd.DataFrame, count: Count, seed: int = 0
+) -> pd.DataFrame:
+    """The effect of every role that can be confirmed causally: a row per head and measure, columns CAUSAL_COLUMNS.
+
+    roles: `Roles.roles`. with_all: what the whole model predicts (`behaviour`; a loss, or a logit difference); value: how
+    much worse that is with the head off; others: the same of the other heads of its layer that do not have the role,
+    on average, of so many `heads` (NaN where all have it); difference: value − others, or value. low, high and those
+    of the difference are 95 % bootstrap intervals over `units` texts. p: the larger of two one-sided p-values, that the
+    value, and that the difference, is not above 0 (`jackknife_p`), corrected over all rows by Benjamini and Hochberg.
+    confirmed: whether p is at most RATE.
+    """
+    if subject.kind != "decoder-self":
+        return no_effects(roles)
+    heads = subject.discovery.heads
+    tested = roles[roles["kind"] == "decoder-self"]
+    left = words_of_effects(subject, seed)
+
+    def count_planned(words: int) -> None:
+        """Count at most what was planned before the roles were known."""
+        nonlocal left
+        words = min(words, left)
+        left -= words
+        count(words)
+
+    rows = []
+    for name, behaviour in BEHAVIOURS.items():
+        of_text = tested[tested["measure"].map(behaviour_of) == name]
+        if of_text.empty or not predicts(subject.model):
+            continue
+        layers = set(of_text["layer"])
+        switched = [head for head in heads if head.kind == "decoder-self" and head.layer in layers]
+        try:
+            lost, counts = losses_without(
+                subject, behaviour, switched, count_planned, seed + OTHER_SEED
+            )
+        except HeadwiseError as refusal:
+            subject.warnings.append(f"Roles on {name} were not confirmed causally: {refusal}")
+            continue
+        for row in of_text.to_dict("records"):
+            have = set(
+                of_text.loc[of_text["measure"] == row["measure"], KEY[:3]].itertuples(
+                    index=False, name=None
+                )
+            )
+            others = []
+            for place, head in enumerate(switched, start=1):
+                if head.layer == row["layer"] and tuple(head) not in have:
+                    others.append(place)
+            own = 1 + switched.index(Head(row["kind"], row["layer"], row["head"]))
+            facts = effect(lost, counts, own, others, seed)
+            sign = (
+                -1 if name == "names" else 1
+            )  # the loss of prompts in pairs is a negative logit difference
+            facts["with_all"] *= sign
+            rows.append({**{key: row[key] for key in KEY}, "behaviour": behaviour.name, **facts})
+    count_planned(left)
+    table = pd.DataFrame(rows, columns=list(CAUSAL_COLUMNS[:-1]))
+    if len(table):
+        table["p"] = corrected(table["p"].to_numpy())
+    table["confirmed"] = table["p"] <= RATE
+    return table
+
+
+def no_effects(roles: pd.DataFrame) -> pd.DataFrame:
+    """The effects of roles on a text that nothing is predicted on."""
+    return pd.DataFrame(columns=list(CAUSAL_COLUMNS)).astype({"confirmed": bool})
+
+
+def behaviour_of(measure: str) -> str:
+    """The behaviour that a measure's role is confirmed by; empty for none."""
+    declared = role_of(measure)
+    return "" if declared is None else declared.causal
+
+
+def losses_without(
+    subject: Subject, behaviour: Behaviour, switched: Sequence[Head], count: Count, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The loss of every text with all heads, and without each of some: texts x (1 + heads); and the tokens of each text."""
+    heads = subject.discovery.heads
+    everything = frozenset(heads)
+    masks = [HeadMask(heads, everything)]
+    masks += [HeadMask(heads, everything - {head}) for head in switched]
+    share = words_of_heads(len(switched))
+
+    def counted() -> Iterator[LabelledBatch]:
+        for batch in behaviour.batches(subject, seed):
+            yield batch
+            count(int(share * batch["attention_mask"].sum()))
+
+    return removal_losses(subject.model, subject.discovery, counted(), masks)
+
+
+def words_of_heads(heads: int) -> float:
+    """How often a text is read, for the time that is left: once for all heads, and half of the layers for each head."""
+    return 1 + heads / 2
+
+
+def words_of_effects(subject: Subject, seed: int) -> int:
+    """About how many words `causal_effects` reads; it is not known before how many heads are switched off."""
+    words = 0
+    for behaviour in BEHAVIOURS.values():
+        try:
+            for batch in behaviour.batches(subject, seed + OTHER_SEED):
+                words += int(batch["attention_mask"].sum())
+        except HeadwiseError:  # there are no such texts
+            continue
+    return int(words_of_heads(USUAL_HEADS) * words)
+
+
+def effect(
+    lost: np.ndarray, counts: np.ndarray, own: int, others: Sequence[int], seed: int
+) -> dict[str, float]:
+    """The effect of a head and of others, as in a row of `causal_effects`. lost: texts x models, the first with all
+    heads; own and others: the columns without the head and without each of the others; p is not corrected."""
+    with_all = lost[:, 0]
+    of_head = lost[:, own] - with_all
+    of_others = np.full_like(of_head, np.nan)
+    difference = of_head
+    if others:
+        of_others = lost[:, list(others)].mean(1) - with_all
+        difference = of_head - of_others
+    both = np.stack([of_head, difference], 1)
+    below = np.broadcast_to(counts[:, None], both.shape)
+    values = both.sum(0) / counts.sum()
+    low, high = ratio_interval(both, below, values, seed)
+    return {
+        "with_all": with_all.sum() / counts.sum(),
+        "value": values[0],
+        "low": low[0],
+        "high": high[0],
+        "others": of_others.sum() / counts.sum(),
+        "heads": len(others),
+        "difference": values[1],
+        "difference_low": low[1],
+        "difference_high": high[1],
+        "units": len(lost),
+        "p": jackknife_p(both, below).max(),
+    }
+
+
+def needed_effects(roles: pd.DataFrame, causal: pd.DataFrame) -> pd.DataFrame:
+    """The roles without those that need a causal effect and have none."""
+    confirmed = set(causal.loc[causal["confirmed"], KEY].itertuples(index=False, name=None))
+    kept = []
+    for key in roles[KEY].itertuples(index=False, name=None):
+        declared = role_of(key[-1])
+        needed = declared is not None and declared.causal_needed
+        kept.append(not needed or key in confirmed)
+    mask = pd.Series(kept, roles.index, dtype=bool)  # also of no roles
+    out: pd.DataFrame = roles[mask].reset_index(drop=True)
+    return out

@@ -1,0 +1,156 @@
+"""What roles are good for: on a model whose heads are planted, by a slow script, and where nothing depends on a head."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import headwise as hw
+from headwise.attention import masked
+from headwise.heads import Head, HeadMask
+from headwise.roles.causal import (
+    BEHAVIOURS,
+    CAUSAL_COLUMNS,
+    OTHER_SEED,
+    causal_effects,
+    effect,
+    needed_effects,
+)
+from headwise.roles.role_tests import Roles, subject_of
+from headwise.training.token_batches import IGNORED
+from headwise.truth.planted_heads import PlantedModel
+from headwise.truth.planted_templates import SIZE, plant_template_model
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> PlantedModel:
+    """A model whose last layer but one has a decoy: it looks where S-inhibition does and writes nothing."""
+    planted = plant_template_model(0, tmp_path_factory.mktemp("planted"))
+    head = place(planted, "S-inhibition")
+    attention = planted.model.hf.model.decoder.layers[head.layer].self_attn
+    free = decoy(planted)
+    rows = slice(head.head * SIZE, (head.head + 1) * SIZE)
+    copied = slice(free.head * SIZE, (free.head + 1) * SIZE)
+    with torch.no_grad():
+        for projection in (attention.q_proj, attention.k_proj):
+            projection.weight[copied] = projection.weight[rows]
+        attention.out_proj.weight[:, copied] = 0
+    return planted
+
+
+@pytest.fixture(scope="module")
+def found(planted: PlantedModel) -> Roles:
+    return hw.roles(planted.model, planted.treebank)
+
+
+def place(planted: PlantedModel, name: str) -> Head:
+    return next(head for head, each in planted.heads.items() if each.name == name)
+
+
+def decoy(planted: PlantedModel) -> Head:
+    """A head of the layer of S-inhibition that nothing is planted in."""
+    layer = place(planted, "S-inhibition").layer
+    heads = [head for head in planted.model.heads if head.layer == layer]
+    return next(head for head in heads if head not in planted.heads)
+
+
+def test_planted_heads_are_confirmed_and_a_head_that_only_looks_is_not(
+    planted: PlantedModel, found: Roles
+) -> None:
+    causal = found.causal.set_index(["layer", "head", "measure"])
+    roles = {
+        "S-inhibition": "s-inhibition",
+        "name mover": "name-mover",
+        "duplicate": "duplicate-token",
+        "previous": "previous-token",
+        "induction": "induction",
+    }
+    for name, measure in roles.items():
+        head = place(planted, name)
+        row = causal.loc[(head.layer, head.head, measure)]
+        assert row["confirmed"] and row["difference_low"] > 0 and row["p"] < 0.01, name
+    free = decoy(planted)
+    row = causal.loc[(free.layer, free.head, "s-inhibition")]
+    assert not row["confirmed"] and row["value"] == pytest.approx(0, abs=1e-4)
+    have = found.roles[found.roles["measure"] == "s-inhibition"]
+    head = place(planted, "S-inhibition")
+    assert list(zip(have["layer"], have["head"], strict=True)) == [(head.layer, head.head)]
+    assert "S-inhibition" not in found.labels.set_index(["layer", "head"])["label"][free[1:]]
+
+
+def test_against_a_slow_script(planted: PlantedModel, found: Roles) -> None:
+    """Sentence by sentence, the logit difference with and without the name mover, and the loss of repeated tokens."""
+    model = planted.model
+    subject = subject_of(model)
+    for name, measure, task in (
+        ("name mover", "name-mover", "names"),
+        ("induction", "induction", "repeats"),
+    ):
+        head = place(planted, name)
+        off = HeadMask(model.heads, frozenset(model.heads) - {head})
+        full: list[float] = []
+        without: list[float] = []
+        for batch in BEHAVIOURS[task].batches(subject, OTHER_SEED):
+            for row in range(len(batch["labels"])):
+                one = {key: value[row : row + 1] for key, value in batch.items()}
+                with torch.no_grad():
+                    full += lost(model.hf, one)
+                    with masked(model.hf, model.discovery, off):
+                        without += lost(model.hf, one)
+        rows = found.causal[(found.causal["measure"] == measure)]
+        row = rows[(rows["layer"] == head.layer) & (rows["head"] == head.head)].iloc[0]
+        sign = -1 if task == "names" else 1
+        assert row["with_all"] == pytest.approx(sign * np.mean(full), rel=1e-4)
+        assert row["value"] == pytest.approx(np.mean(without) - np.mean(full), rel=1e-4)
+
+
+def lost(hf: torch.nn.Module, batch: dict[str, torch.Tensor]) -> list[float]:
+    """What is lost at each labelled place of one text."""
+    logits = hf(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[0]
+    values = []
+    for place in (batch["labels"][0] != IGNORED).nonzero()[:, 0].tolist():
+        right = batch["labels"][0, place]
+        if "wrong_labels" in batch:
+            wrong = batch["wrong_labels"][0, place]
+            values.append(float(logits[place, wrong] - logits[place, right]))
+        else:
+            values.append(float(-logits[place].log_softmax(-1)[right]))
+    return values
+
+
+def test_only_repeated_tokens_are_predicted(planted: PlantedModel) -> None:
+    for batch in BEHAVIOURS["repeats"].batches(subject_of(planted.model), 0):
+        for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True):
+            length = (len(ids) - 1) // 2
+            assert ids[1 : 1 + length].tolist() == ids[1 + length :].tolist()
+            asked = (labels != IGNORED).nonzero()[:, 0].tolist()
+            assert asked == list(range(1 + length, 2 * length))
+            assert labels[asked].tolist() == ids[2 + length :].tolist()
+
+
+def test_an_effect_must_be_above_zero_and_above_that_of_the_other_heads() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, (30, 4))
+    counts = np.full(30, 1.0)
+    lost = noise + np.array([1.0, 3.0, 3.0, 1.0])  # all heads, then without each of three
+    assert effect(lost, counts, 1, [3], 0)["p"] < 1e-6
+    assert effect(lost, counts, 1, [2], 0)["p"] > 0.01  # no more than the other head
+    assert effect(lost, counts, 3, [], 0)["p"] > 0.01
+    alone = effect(lost, counts, 1, [], 0)
+    assert alone["heads"] == 0 and np.isnan(alone["others"])
+    assert alone["difference"] == alone["value"] == pytest.approx(2, abs=0.1)
+    helped = lost.copy()
+    helped[:, 3] -= 5  # the other head does harm, the first one nothing
+    assert effect(helped, counts, 0, [3], 0)["p"] > 0.4
+
+
+def test_roles_that_need_no_effect_stay(planted: PlantedModel) -> None:
+    roles = pd.DataFrame(
+        [("decoder-self", 0, 0, "induction"), ("decoder-self", 0, 0, "s-inhibition")],
+        columns=["kind", "layer", "head", "measure"],
+    )
+    none = causal_effects(subject_of(planted.model), roles[:0], lambda words: None)
+    assert list(none.columns) == list(CAUSAL_COLUMNS) and none.empty
+    assert list(needed_effects(roles, none)["measure"]) == ["induction"]
+    assert list(needed_effects(roles[:0], none).columns) == list(roles.columns)
