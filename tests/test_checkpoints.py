@@ -34,7 +34,9 @@ def test_a_checkpoint_loads(checkpoints: Path, name: str) -> None:
         assert len(model.alignment_heads) == 8
 
 
-def test_syntactic_heads_are_counted_as_one_would_by_hand(checkpoints: Path, data_dir: Path) -> None:
+def test_syntactic_heads_are_counted_as_one_would_by_hand(
+    checkpoints: Path, data_dir: Path
+) -> None:
     """MiniLM on EWT: for each word with a governor, the library's own attention of one sentence at a time, summed over
     the key's subwords, averaged over the query's; the word with the most is the governor, or not.
 
