@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -146,13 +148,11 @@ def gguf_findings(files: list[Path], original: Model | None) -> Iterator[Finding
         except (ValueError, KeyError, IndexError, TypeError, OSError) as error:
             reason = " ".join(str(error).split())[:200]
             yield Finding("heads", False, f"{file.name} cannot be read ({reason})")
-        try:
-            from llama_cpp import Llama
-        except ImportError:
+        if find_spec("llama_cpp") is None:
             yield Finding("llama.cpp", None, "llama-cpp-python is not installed")
             continue
         try:
-            Llama(str(file), n_ctx=16, verbose=False)
+            import_module("llama_cpp").Llama(str(file), n_ctx=16, verbose=False)
         except (ValueError, RuntimeError, OSError) as error:
             yield Finding("llama.cpp", False, f"{file.name} does not load ({error})")
         else:
