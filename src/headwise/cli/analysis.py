@@ -262,6 +262,7 @@ def roles(
     device: Device = "auto",
     dtype: Dtype = None,
     seed: Seed = 0,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """What does every head do?
@@ -294,11 +295,19 @@ def roles(
     from headwise.cli.terminal import HEADS, show_heads
     from headwise.progress import Progress
     from headwise.roles.role import NO_ROLE
+    from headwise.roles.role_forecast import role_forecast
     from headwise.roles.role_tests import ROLE_FILES
 
     progress = Progress(quiet)
-    place = results_folder(out, ROLE_FILES)
+    place = results_folder(out, ROLE_FILES, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
+    forecast = partial(
+        role_forecast, loaded, trees, confirm=again, pairs=pairs, untrained=untrained, seed=seed
+    )
+    if dry_run:
+        say_forecast(forecast())
+        return
+    progress.expect(forecast)
     with progress.bar("roles"):
         found = hw.roles(
             loaded,

@@ -44,6 +44,7 @@ from headwise.forecast import (
     model_line,
     output_share,
     text_line,
+    where,
 )
 from headwise.heads import Head
 from headwise.model import Model
@@ -207,7 +208,7 @@ def align_forecast(model: Model, text: ParallelText | LinkedText | Speech) -> Fo
         recordings = fitting_recordings(model.hf, model.tokenizer, list(text), coverage)
         first = recordings[:1]
         seconds = best(lambda: encode(model.hf, first, silent), model.hf.device.type, most=1)
-        made = f"encoding {first[0].utterance.audio.name} took {seconds:.2g} s here"
+        made = f"encoding {first[0].utterance.audio.name} took {seconds:.2g} s here, {where(model)}"
         states = first[0].states
         assert states is not None
         kept = len(recordings) * states.numel() * model.hf.dtype.itemsize
