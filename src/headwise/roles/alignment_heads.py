@@ -209,7 +209,9 @@ def align_forecast(model: Model, text: ParallelText | LinkedText | Speech) -> Fo
         first = recordings[:1]
         seconds = best(lambda: encode(model.hf, first, silent), model.hf.device.type, most=1)
         made = f"encoding {first[0].utterance.audio.name} took {seconds:.2g} s here, {where(model)}"
-        kept = len(recordings) * first[0].states.numel() * model.hf.dtype.itemsize
+        states = first[0].states
+        assert states is not None
+        kept = len(recordings) * states.numel() * model.hf.dtype.itemsize
         work = {
             "encoding": len(recordings) * seconds,
             "reading": len(recordings) * each * seconds / ENCODING,
