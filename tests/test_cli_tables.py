@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+import headwise as hw
+from headwise.cli.analysis import score_lines
 from headwise.cli.terminal import (
     SCORED,
     score_grids,
@@ -22,6 +24,7 @@ from headwise.cli.terminal import (
 from headwise.grid import HeadGrid
 from headwise.heads import HeadMap, HeadMask, score_table
 from headwise.roles.role_tests import Roles
+from tasks import askers
 
 MODEL = HeadMap({"encoder-self": (3, 2), "cross": (4, 0)})
 MEASURES = ("gradient", "ablation.zero", "lrp.alpha-beta.signed", "attention-gradient")
@@ -171,3 +174,12 @@ def test_quality_says_what_changed_for_the_better_or_the_worse() -> None:
     assert coloured.count("\x1b[36m") == coloured.count("\x1b[35m") == 1, (
         "1.5 [-0.5, 2.5] is neither"
     )
+
+
+def test_confidence_of_language_models_comes_with_a_warning() -> None:
+    def said(model: hw.Model, text: hw.Text | hw.ParallelText, measure: str) -> str:
+        return "\n".join(score_lines(hw.score(model, text, [measure])))
+
+    assert "rest on the first token" in said(askers.asker("gpt2"), askers.lines(3), "confidence")
+    assert "rest on" not in said(askers.asker("gpt2"), askers.lines(3), "gradient")
+    assert "rest on" not in said(askers.asker("marian"), askers.pairs(3), "confidence")

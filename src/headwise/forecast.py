@@ -28,7 +28,10 @@ from headwise.tasks.objective import CHUNK, inputs_of, losses_of, on_device, voc
 
 SAMPLE = 16  # sentences, of which some are read to measure
 OPERATIONS = 3e10  # of a measured forward, at most, where a model is not too large for it
-FEWEST = 64  # positions of a measured forward
+FEWEST = (
+    256  # positions of a measured forward: fewer take as long, for the weights are read from memory
+)
+SLOW = 1.0  # seconds of a run that is not repeated
 TOGETHER = 4096  # positions that a measure reads at once
 KEPT = 2.5  # numbers for each weight of a layer and each number of its input, that a backward pass keeps
 PADDING = 1.05  # positions of a batch for each position with a token, where a text is read in the order of length
@@ -123,10 +126,16 @@ def forward_seconds(model: Model, text: Any) -> tuple[float, str]:
         capture(hf, model.discovery, explicit=explicit),
     ):
         seconds = best(forward, device)
-    threads = torch.get_num_threads()
-    where = f"{threads} thread{'s' if threads > 1 else ''}" if device == "cpu" else device
-    made = f"a forward over {positions} positions took {seconds:.2g} s here, {where}"
+    made = f"a forward over {positions} positions took {seconds:.2g} s here, {where(model)}"
     return seconds / positions, made
+
+
+def where(model: Model) -> str:
+    """What a model was timed with, in words."""
+    if model.hf.device.type != "cpu":
+        return str(model.hf.device)
+    threads = torch.get_num_threads()
+    return f"{threads} thread{'s' if threads > 1 else ''}"
 
 
 def memory(model: Model, text: Amount, backward: float = 0.0) -> float:
@@ -143,7 +152,8 @@ def kept_numbers(model: Any) -> float:
     """How many numbers a backward pass keeps for each position, about."""
     width = max(1, int(getattr(model.config.get_text_config(), "hidden_size", 1)))
     weights = sum(parameter.numel() for parameter in model.parameters())
-    return KEPT * max(width, weights - vocabulary_of(model) * width) / width
+    kept: float = KEPT * max(width, weights - vocabulary_of(model) * width) / width
+    return kept
 
 
 def model_line(model: Model) -> str:
@@ -181,7 +191,14 @@ def few_sentences(model: Model, text: Any) -> dict[str, Any]:
         most = int(min(TOGETHER, max(FEWEST, OPERATIONS / (2 * model.parameters))))
     count = min(rows, max(1, most // width))
     start = (rows - count) // 2
-    return {name: tensor[start : start + count] for name, tensor in batch.items()}
+    times = max(
+        1, FEWEST // (count * width)
+    )  # a short text is read several times at once, as by ablation
+    several = {}
+    for name, tensor in batch.items():
+        part = tensor[start : start + count]
+        several[name] = part.repeat(times, *[1] * (part.dim() - 1))
+    return several
 
 
 def positions_of(batch: Mapping[str, Tensor]) -> int:
@@ -206,13 +223,20 @@ def output_share(model: Model) -> float:
     for module in (model.hf.get_input_embeddings(), model.hf.get_output_embeddings()):
         embedded.add(module.weight)
     embeddings = sum(weight.numel() for weight in embedded)
-    return output / (output + max(0, model.parameters - embeddings))
+    share: float = output / (output + max(0, model.parameters - embeddings))
+    return share
 
 
 def best(run: Callable[[], object], device: str, most: int = 3, budget: float = 0.7) -> float:
-    """Seconds of a run: the fastest of a few after a first one, so that a busy machine disturbs less."""
+    """Seconds of a run: the fastest of a few after a first one, so that a busy machine disturbs less. One that takes
+    longer than SLOW is run once."""
     times: list[float] = []
+    start = time.perf_counter()
     run()
+    wait_for(device)
+    first = time.perf_counter() - start
+    if first > SLOW:
+        return first
     while not times or (len(times) < most and sum(times) < budget):
         wait_for(device)
         start = time.perf_counter()

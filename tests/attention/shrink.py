@@ -104,6 +104,15 @@ SPECIAL: dict[str, dict[str, Any]] = {  # numbers of a family that must fit one 
         "expert_layer_period": 2,
         "expert_layer_offset": 1,
     },
+    "cohere2": {
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+    },
+    "gemma3_text": {
+        "num_hidden_layers": 6,
+        "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
+    },
+    "qwen3_moe": {"norm_topk_prob": True},
     "dbrx": {"ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 2, "moe_top_k": 1}},
     "deberta-v2": {
         "relative_attention": True,

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
     BartConfig,
     BartForConditionalGeneration,
     LlamaConfig,
@@ -49,6 +51,65 @@ FAMILIES = {
     "mistral": (MistralConfig, MistralForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+# What small models of other families have besides the usual shape.
+SHAPES: dict[str, dict[str, object]] = {
+    "arcee": {},
+    "bloom": {"intermediate_size": None, "max_position_embeddings": None},
+    "cohere": {"logit_scale": 1.0},
+    "cohere2": {"logit_scale": 1.0, "num_hidden_layers": 4, "sliding_window": 8},
+    "falcon": {"intermediate_size": None, "num_key_value_heads": None},
+    "gemma": {"head_dim": 16},
+    "gemma2": {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 8},
+    "gemma3_text": {
+        "head_dim": 16,
+        "num_hidden_layers": 6,
+        "query_pre_attn_scalar": 24,
+        "sliding_window": 8,
+    },
+    "glm4": {"head_dim": 16},
+    "gpt2": {"intermediate_size": None, "num_key_value_heads": None},
+    "gpt_neox": {"num_key_value_heads": None},
+    "gpt_oss": {
+        "head_dim": 16,
+        "num_experts_per_tok": 2,
+        "num_local_experts": 4,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1e4,
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+        "sliding_window": 8,
+    },
+    "granite": {
+        "attention_multiplier": 0.2,
+        "embedding_multiplier": 2.0,
+        "logits_scaling": 2.0,
+        "residual_multiplier": 0.5,
+    },
+    "mixtral": {"num_experts_per_tok": 2, "num_local_experts": 4, "sliding_window": None},
+    "mpt": {"intermediate_size": None, "max_position_embeddings": None, "max_seq_len": 256},
+    "nemotron": {},
+    "olmo": {"clip_qkv": 4.0},
+    "phi": {},
+    "phi3": {},
+    "qwen2_moe": {
+        "moe_intermediate_size": 32,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_expert_intermediate_size": 48,
+    },
+    "qwen3": {"head_dim": 16},
+    "qwen3_moe": {
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+    },
+    "smollm3": {"num_hidden_layers": 4},
+    "stablelm": {},
+    "starcoder2": {"sliding_window": None},
 }
 TRANSLATORS: dict[str, tuple[Any, Any, dict[str, object]]] = {
     "bart": (BartConfig, BartForConditionalGeneration, {}),
@@ -120,6 +181,38 @@ def language_model(family: str, **changes: object) -> Model:
             elif "norm" not in name:
                 parameter.normal_(0, 0.3)
     return Model(hf, tokenizer, family)
+
+
+def small_model(family: str, **changes: object) -> Model:
+    """3 layers of 8 heads, in 4 groups where the family has groups, of any family of SHAPES."""
+    tokenizer = byte_tokenizer()
+    shape: dict[str, object] = dict(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        num_hidden_layers=3,
+        intermediate_size=96,
+        max_position_embeddings=256,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    shape |= SHAPES[family] | changes
+    given = {
+        name: value
+        for name, value in shape.items()
+        if value is not None or name in SHAPES[family].keys() & {"sliding_window"}
+    }
+    torch.manual_seed(1)
+    hf = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **given)).float()
+    with torch.no_grad():
+        for parameter in hf.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(6)
+            else:
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return Model(hf, tokenizer, "small")
 
 
 def translator(norm: str) -> Model:

@@ -45,7 +45,7 @@ def test_a_folder_is_written_for_an_engine(folder: Path, tmp_path: Path) -> None
     ("words", "why"),
     [
         ([], "No engine was named"),
-        (["--to", "gguf"], "no architecture"),
+        (["--to", "gguf"], "other families"),
         (["--to", "ct2", "--dtype", "f8"], "f8"),
     ],
 )

@@ -9,13 +9,26 @@ from pathlib import Path
 
 import pytest
 import torch
-from pruned import LINES, LLAMA3, YARN, byte_tokenizer, greedy, groups, language_model, uneven
-from tokenizers import Tokenizer, decoders, models, normalizers, trainers
+from pruned import (
+    LINES,
+    LLAMA3,
+    SHAPES,
+    YARN,
+    byte_tokenizer,
+    greedy,
+    groups,
+    language_model,
+    small_model,
+    uneven,
+)
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 import headwise as hw
 from headwise.engines import gguf_file
-from headwise.heads import Site
+from headwise.engines.gguf_padded import FAMILIES, file_heads
+from headwise.engines.gguf_vocabulary import PRE_TOKENIZERS
+from headwise.heads import Head, HeadMask, Site
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed (headwise[gguf])")
 xllamacpp = pytest.importorskip(
@@ -29,6 +42,9 @@ def llama_cpp(path: Path):
     params = xllamacpp.CommonParams()
     params.model.path, params.n_ctx, params.n_parallel, params.port = str(path), 256, 1, 0
     params.cpuparams.n_threads, params.warmup, params.verbosity = 1, False, -1
+    # A cache in half precision decides near ties.
+    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     server = xllamacpp.Server(params)
 
     def ask(where: str, **body):
@@ -85,11 +101,119 @@ def test_a_first_layer_without_heads_gives_the_same_tokens(tmp_path):
     assert compare(small, tmp_path / "f32", "f32") == 16
 
 
-def test_qwen3_gives_the_same_tokens_and_wants_a_head_in_every_layer(tmp_path):
-    model = language_model("qwen3", tie_word_embeddings=True)
-    assert compare(groups(model, empty=None), tmp_path / "f32", "f32") == 16
-    assert "layer 1 has none" in gguf_file.refusal(uneven(model))
-    assert "tied" in gguf_file.refusal(language_model("qwen3", tie_word_embeddings=False))
+def test_qwen3_keeps_its_numbers_where_the_embeddings_are_tied(tmp_path):
+    """Elsewhere, and with an empty layer, heads of zeros fill them up."""
+    tied = groups(language_model("qwen3", tie_word_embeddings=True), empty=None)
+    assert gguf_file.is_uneven(tied) and compare(tied, tmp_path / "tied", "f32") == 16
+    empty = uneven(language_model("qwen3", tie_word_embeddings=True))
+    assert not gguf_file.is_uneven(empty) and compare(empty, tmp_path / "empty", "f32") == 16
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_heads_of_zeros_give_the_same_tokens(family, tmp_path):
+    """In every family, uneven with an empty layer."""
+    assert compare(uneven(small_model(family)), tmp_path / "uneven", "f32") == 16
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt2", "phi3"])
+def test_whole_groups_save_key_value_heads(family, tmp_path):
+    """Also where llama.cpp takes queries as wide as the model: these then share the groups that are left."""
+    small = groups(small_model(family))
+    assert compare(small, tmp_path / "groups", "f32") == 16
+    first, *_ = file_heads(small)
+    assert len(first.key_value) == {"gemma2": 3, "gpt2": 4, "phi3": 4}[family]
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "gpt_oss", "gpt2"])
+def test_equal_layers_and_whole_models_need_no_zeros(family, tmp_path):
+    model = small_model(family)
+    kept = [head for head in model.heads if head.head % 2 == head.layer % 2]
+    half = model.remove(HeadMask(model.heads, frozenset(kept)))
+    for small in (model, half):
+        notes = []
+        hw.export(small, "gguf", tmp_path / f"{small.heads.total}", "f32", say=notes.append)
+        assert bool(notes) == (family == "gpt2" and small is half)
+    assert compare(half, tmp_path / "half", "f32") == 16
+
+
+def test_every_family_of_the_table_is_run():
+    assert set(FAMILIES) == set(SHAPES)
+
+
+def test_zeros_go_up_to_the_fullest_layer_and_groups_share_again():
+    """Copies of a key/value head, made for uneven groups, are one head in the file: at most what the model had."""
+    model = small_model("gemma")
+    gone = [Head("decoder-self", 0, head) for head in (0, 2, 3)]
+    gone += [Head("decoder-self", 1, head) for head in range(4)]
+    small = model.remove(HeadMask.full(model.heads).without(gone), grow=True)
+    assert small.heads.key_value["decoder-self"] == (5, 2, 4)
+    first, second, third = file_heads(small)
+    assert first.query == [0, None, 1, 2, 3, 4, None, None]
+    assert first.key_value == [0, 1, 3, None]
+    assert second.query == [0, 1, 2, 3, None, None, None, None]
+    assert second.key_value == [0, 1, None, None]
+    assert third.query == [*range(8)]
+    with torch.no_grad():  # copies that training has moved apart are heads of their own
+        small.discovery.modules[Site("decoder-self", 0)].k_proj.weight[16 * 2] += 1
+    first, *_ = file_heads(small)
+    assert len(first.key_value) == 4 and first.key_value.count(None) == 0
+
+
+def test_the_cost_of_zeros_is_said(tmp_path):
+    small = groups(small_model("gemma2"))
+    notes = []
+    hw.export(small, "gguf", tmp_path / "out", "f32", say=notes.append)
+    # layers of 2, 0 and 6 of 6 heads, on 1, 0 and 3 of 3: 10 and 5 of zeros, two matrices each, size 16, width 64
+    assert notes[0].startswith("10 query heads and 5 key/value heads of zeros were added, 122,880")
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "why"),
+    [
+        ("smollm3", {"no_rope_layers": [1, 1, 1, 1]}, "every fourth layer"),
+        ("gemma2", {"layer_types": ["full_attention"] * 3}, "windows to other layers"),
+        ("qwen3_moe", {"norm_topk_prob": False}, "norm_topk_prob"),
+        ("cohere", {"use_qk_norm": True}, "norms of queries"),
+        ("granite", {"rope_parameters": YARN}, "yarn"),
+        ("gemma", {"attention_bias": True}, "output bias"),
+        ("nemotron", {"head_dim": 16}, "as wide as the model"),
+    ],
+)
+def test_what_llama_cpp_would_compute_otherwise_is_refused(family, changes, why):
+    assert why in gguf_file.refusal(small_model(family, **changes))
+
+
+@pytest.mark.parametrize("cuts", PRE_TOKENIZERS, ids=PRE_TOKENIZERS.values())
+def test_llama_cpp_cuts_text_into_the_same_tokens(cuts, tmp_path):
+    steps = {
+        "gpt-2": pre_tokenizers.ByteLevel(add_prefix_space=False),
+        "digits": pre_tokenizers.Digits(individual_digits=True),
+    }
+    parts = [
+        steps[cut] if cut in steps else pre_tokenizers.Split(Regex(cut), "isolated") for cut in cuts
+    ]
+    if "gpt-2" not in cuts:
+        parts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
+    tokenizer.decoder = decoders.ByteLevel()
+    text = [*LINES, "x1234567y  DON'T\n\n\tdo (it), naïve 日本 ٣٤!?/\n", "aaa AAA aAa 2024-12-31  "]
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(text * 3, trainer)
+    model = language_model("llama", vocab_size=tokenizer.get_vocab_size())
+    model.tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>"
+    )
+    hw.export(model, "gguf", tmp_path / "out", "f32")
+    with llama_cpp(tmp_path / "out/model.gguf") as ask:
+        for line in text:
+            own = model.tokenizer(line, add_special_tokens=False).input_ids
+            assert ask("/tokenize", content=line, add_special=False)["tokens"] == own, line
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "q8_0"])
@@ -137,11 +261,17 @@ def test_a_vocabulary_with_bytes_as_fallback(tmp_path):
 def test_a_tokenizer_that_llama_cpp_would_cut_otherwise_is_refused():
     model = language_model("llama")
     content = json.loads(byte_tokenizer().backend_tokenizer.to_str())
-    content["pre_tokenizer"] = {"type": "Whitespace"}
-    model.tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(json.dumps(content))
-    )
-    assert "bytes" in gguf_file.refusal(model)
+    before = content["pre_tokenizer"]
+    threes = {"type": "Digits", "individual_digits": False}
+    for steps, why in (
+        ({"type": "Whitespace"}, "bytes"),
+        ({"type": "Sequence", "pretokenizers": [threes, before]}, "pattern"),
+    ):
+        content["pre_tokenizer"] = steps
+        model.tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=Tokenizer.from_str(json.dumps(content))
+        )
+        assert why in gguf_file.refusal(model)
 
 
 def test_a_family_without_such_an_architecture_is_refused(tmp_path):

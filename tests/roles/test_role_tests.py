@@ -224,6 +224,29 @@ def test_no_logits_are_computed_and_nothing_else_changes(
     pd.testing.assert_frame_equal(out.table, slow.table)
 
 
+def test_layers_say_full_or_sliding_where_a_model_has_both(
+    treebank: Treebank, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    sentences = list(islice(treebank, 60))
+    config = {
+        "vocab_size": len(tokenizer),
+        "sliding_window": 300,
+        "layer_types": ["sliding_attention", "full_attention"],
+    }
+    out = found_in(tiny("gemma2", **config), tokenizer, sentences)
+    assert dict(zip(out.labels["layer"], out.labels["attention"], strict=True)) == {
+        0: "sliding 300",
+        1: "full",
+    }
+    assert list(out.patterns.columns[:3]) == ["kind", "layer", "attention"]
+    assert out.warnings[-1] == (
+        "Sliding layers see the last 300 tokens; the repeated tokens of the probes are only 100, so that the limit of "
+        "these layers does not show."
+    )
+    full = found_in(tiny("gpt2", vocab_size=len(tokenizer)), tokenizer, sentences)
+    assert "attention" not in full.labels and "Sliding" not in " ".join(full.warnings)
+
+
 def test_progress_counts_every_pass_and_moves_often(
     treebank: Treebank, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,14 @@ class Discovery:
     cached: dict[Kind, list[CacheLayer]] = field(default_factory=dict)
     inline: dict[Site, inline.Output] = field(default_factory=dict)
 
+    def windows(self, kind: Kind) -> list[int | None]:
+        """By layer, how many tokens a token sees in a sliding layer, itself among them; None for all. Empty where the
+        layers of the cache are not those of the heads (a layer without heads)."""
+        cached = self.cached.get(kind, [])
+        if len(cached) != len(self.heads.query.get(kind, ())):
+            return []
+        return [None if layer.window is None else layer.window + 1 for layer in cached]
+
 
 def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     """Find every attention head of a transformers model.

@@ -163,6 +163,8 @@ def next_command(loaded: Model, name: str, text: list[str] | None, scores: Score
         for measure in dict.fromkeys([*measured, "ablation.zero"]):
             words += ["--measure", measure]
         return ["score", *words, "--judge"]
+    if "wrong answer" in scores.signature["objective"]:  # no text to prune by
+        return ["lab", name]
     if loaded.task.trains_gates_by_default:
         return ["prune", *words, "--penalty", "0.01"]
     preferred = ("gradient", "confidence", "ablation.zero", *measured)
@@ -205,6 +207,10 @@ def score_lines(scores: Scores) -> list[str]:
     lines = [relevance_line(name, shares) for name, shares in scores.relevance.items()]
     if "wrong answer" in signature["objective"]:
         lines.append(f"  Scored by the {signature['objective']}, a prompt.")
+    if scores.heads.kinds == ("decoder-self",) and "confidence" in scores.measures:
+        lines.append(
+            "  Heads of language models rest on the first token, which confidence leaves out: do not rank them by it."
+        )
     if scores.faithfulness is not None:
         judged = scores.faithfulness
         ranks = judged[(judged.statistic == "spearman") & (judged.against == "ablation.zero")]
@@ -258,6 +264,7 @@ def roles(
     device: Device = "auto",
     dtype: Dtype = None,
     seed: Seed = 0,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """What does every head do?
@@ -290,11 +297,19 @@ def roles(
     from headwise.cli.terminal import HEADS, show_heads
     from headwise.progress import Progress
     from headwise.roles.role import NO_ROLE
+    from headwise.roles.role_forecast import role_forecast
     from headwise.roles.role_tests import ROLE_FILES
 
     progress = Progress(quiet)
-    place = results_folder(out, ROLE_FILES)
+    place = results_folder(out, ROLE_FILES, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
+    forecast = partial(
+        role_forecast, loaded, trees, confirm=again, pairs=pairs, untrained=untrained, seed=seed
+    )
+    if dry_run:
+        say_forecast(forecast())
+        return
+    progress.expect(forecast)
     with progress.bar("roles"):
         found = hw.roles(
             loaded,
@@ -311,7 +326,8 @@ def roles(
         progress.say(f"  {line}")
     without = found.labels["label"] == NO_ROLE
     for row in found.labels[~without].to_dict("records"):
-        progress.say(f"  {row['kind']}/{row['layer']}/{row['head']}: {row['label']}")
+        attention = f" ({row['attention']})" if "attention" in row else ""
+        progress.say(f"  {row['kind']}/{row['layer']}/{row['head']}{attention}: {row['label']}")
     if without.any():
         progress.say(f"  {without.sum()} of {len(without)} heads: {NO_ROLE}")
     show_heads(progress.console, [found.plot()], HEADS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -26,6 +27,7 @@ from headwise.cli.arguments import (
     known,
     read_text,
     results_folder,
+    say_forecast,
     study_in,
     text_spec,
 )
@@ -188,6 +190,7 @@ def evaluate(
     out: Out = Path("runs/evaluate"),
     device: Device = "auto",
     dtype: Dtype = None,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
     **fields: Any,
 ) -> None:
@@ -203,13 +206,20 @@ def evaluate(
     options = validated(Search, search, "evaluate")
     check_text(models[0], text)
     from headwise.cli.terminal import show_quality
-    from headwise.evaluation.quality import QUALITY_FILE
+    from headwise.evaluation.quality import QUALITY_FILE, evaluation_forecast
 
     progress = Progress(quiet)
-    place = results_folder(out, [QUALITY_FILE])
+    place = results_folder(out, [QUALITY_FILE], dry_run)
+    loaded = [hw.load(name, device, dtype=dtype) for name in models]
+    given = read_text(loaded[0], models[0], text, "test")
+    for model in loaded:
+        model.task.check(given)
+    forecast = partial(evaluation_forecast, loaded, given)
+    if dry_run:
+        say_forecast(forecast())
+        return
+    progress.expect(forecast)
     with progress.bar("evaluate"):
-        loaded = [hw.load(name, device, dtype=dtype) for name in models]
-        given = read_text(loaded[0], models[0], text, "test")
         quality = hw.evaluate(
             loaded,
             given,
@@ -261,6 +271,29 @@ def export(
         for note in notes:
             typer.echo(f"  {note}")
     typer.echo(str(place))
+
+
+def check(
+    path: Annotated[
+        Path, typer.Argument(help="a model's folder, or a GGUF or ONNX file that export wrote")
+    ],
+    original: Annotated[
+        str | None,
+        typer.Option(
+            "--original", help="the model that heads were removed from, or that was exported"
+        ),
+    ] = None,
+) -> None:
+    """Read a model's files back: sums, the heads of every layer, outputs compared with the original's, and whether its
+    engine takes it. Exit status 1 where something is wrong."""
+    from headwise.engines.check import check as read_back
+    from headwise.loading import load
+
+    found = read_back(path, load(original) if original else None)
+    typer.echo(str(found))
+    if not found.good:
+        wrong = [finding.what for finding in found.findings if finding.good is False]
+        raise HeadwiseError(f"{path} is not as it should be: {', '.join(wrong)}.")
 
 
 def engine_lines(model: Model) -> list[str]:

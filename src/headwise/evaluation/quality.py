@@ -17,6 +17,16 @@ from headwise.errors import HeadwiseError
 from headwise.evaluation.answers import Measured, measure
 from headwise.evaluation.losses import Losses
 from headwise.folders import write_results
+from headwise.forecast import (
+    Amount,
+    Forecast,
+    Part,
+    forward_seconds,
+    memory,
+    model_line,
+    text_line,
+)
+from headwise.importance.work import TRANSLATION
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, part, shown
@@ -114,6 +124,26 @@ def evaluate(
         table.astype({"value": float, "low": float, "high": float}),
         {**signature, **environment_info()},
     )
+
+
+def evaluation_forecast(models: Sequence[Model], text: AnyText) -> Forecast:
+    """What `evaluate` will take: a forward over the text for each model, or its translation. Takes a few seconds itself.
+    Raises HeadwiseError for text that does not fit."""
+    reads = []
+    done = []
+    used = 0.0
+    for name, model in zip(distinct_names(models), models, strict=True):
+        batches = model.task.quality_batches(text)
+        amount = Amount.of_batches(batches)
+        forward, made = forward_seconds(model, text)
+        times = TRANSLATION if model.task.generates else 1.0
+        reads.append(model_line(model))
+        done.append(Part(name, times * amount.positions * forward))
+        used = max(used, memory(model, amount))
+    reads.append(text_line(batches))
+    if models[0].task.generates:
+        made += f"; translating a text is taken for {TRANSLATION:g} forwards over it"
+    return Forecast(tuple(reads), tuple(done), used, made)
 
 
 def translation_rows(

@@ -143,8 +143,19 @@ def causal_effects(
     value, and that the difference, is not above 0 (`jackknife_p`), corrected over all rows by Benjamini and Hochberg.
     confirmed: whether p is at most RATE.
     """
+    if subject.kind != "decoder-self":
+        return no_effects(roles)
     heads = subject.discovery.heads
     tested = roles[roles["kind"] == "decoder-self"]
+    left = words_of_effects(subject, seed)
+
+    def count_planned(words: int) -> None:
+        """Count at most what was planned before the roles were known."""
+        nonlocal left
+        words = min(words, left)
+        left -= words
+        count(words)
+
     rows = []
     for name, behaviour in BEHAVIOURS.items():
         of_text = tested[tested["measure"].map(behaviour_of) == name]
@@ -153,7 +164,9 @@ def causal_effects(
         layers = set(of_text["layer"])
         switched = [head for head in heads if head.kind == "decoder-self" and head.layer in layers]
         try:
-            lost, counts = losses_without(subject, behaviour, switched, count, seed + OTHER_SEED)
+            lost, counts = losses_without(
+                subject, behaviour, switched, count_planned, seed + OTHER_SEED
+            )
         except HeadwiseError as refusal:
             subject.warnings.append(f"Roles on {name} were not confirmed causally: {refusal}")
             continue
@@ -174,6 +187,7 @@ def causal_effects(
             )  # the loss of prompts in pairs is a negative logit difference
             facts["with_all"] *= sign
             rows.append({**{key: row[key] for key in KEY}, "behaviour": behaviour.name, **facts})
+    count_planned(left)
     table = pd.DataFrame(rows, columns=list(CAUSAL_COLUMNS[:-1]))
     if len(table):
         table["p"] = corrected(table["p"].to_numpy())

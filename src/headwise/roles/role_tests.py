@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from headwise.attention import Discovery
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText
@@ -31,6 +32,7 @@ from headwise.progress import Report, silent
 from headwise.roles.alignment import Gold, LinkedText
 from headwise.roles.causal import causal_effects, needed_effects, no_effects, words_of_effects
 from headwise.roles.examples import candidates_of, examples
+from headwise.roles.induction import LENGTH, REPEATS
 from headwise.roles.label import ENOUGH, KEY, compare_halves, find, labels, missing_roles, patterns
 from headwise.roles.observation import (
     ByHalf,
@@ -247,7 +249,28 @@ def find_roles(
 
     result = conclude(model.heads, passes, seed if intervals else None, subject.coverage, effects)
     result.warnings += subject.warnings
+    mark_sliding_layers(result, model.discovery)
     return result
+
+
+def mark_sliding_layers(result: Roles, discovery: Discovery) -> None:
+    """Say in `labels` and `patterns` which layers have full and which sliding attention, where a model has both, and
+    where no probe is as long as a window."""
+    windows = discovery.windows("decoder-self")
+    sizes = {size for size in windows if size is not None}
+    if not sizes or None not in windows:
+        return
+    names = ["full" if size is None else f"sliding {size}" for size in windows]
+    for table in (result.labels, result.patterns):
+        attention = []
+        for kind, layer in zip(table["kind"], table["layer"], strict=True):
+            attention.append(names[layer] if kind == "decoder-self" else "")
+        table.insert(list(table.columns).index("layer") + 1, "attention", attention)
+    if min(sizes) > LENGTH * REPEATS:
+        result.warnings.append(
+            f"Sliding layers see the last {min(sizes)} tokens; the repeated tokens of the probes are only "
+            f"{LENGTH * REPEATS}, so that the limit of these layers does not show."
+        )
 
 
 def conclude(

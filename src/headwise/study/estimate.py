@@ -55,6 +55,7 @@ ENCODING = 1e-4  # seconds a pair takes to become pieces
 BOOTSTRAP = 2.0  # seconds of scoring a translation with its intervals
 SAMPLE = 1000  # pairs whose lengths are looked at
 CTRANSLATE2 = 0.4  # of the time of `generate` (benchmarks/engines.py)
+TESTED = 2.0  # positions of a forward that a word takes as long as, where roles are tested
 STEPS = 8  # pieces written to measure decoding
 SHORTEST = 256  # positions of a measured batch, at least
 
@@ -138,6 +139,10 @@ class Estimate:
     def controls(self, measures: Iterable[str], count: int) -> float:
         """The same of so many untrained controls, on part of the text."""
         return work_of_controls(self.work, measures, count) * self.reading(self.dev)
+
+    def testing(self, words: int) -> float:
+        """Tests of roles on so many words: no logits, all attention weights, and a pass over the answers."""
+        return TESTED * words * self.forward * (1 - self.output)
 
     def pairing(self, pairs: int) -> float:
         """Pairs of heads switched off together."""

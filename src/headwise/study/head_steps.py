@@ -48,6 +48,8 @@ from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.variants import Variant
 
+PROBED = 13_000  # words of the texts that causal language models are probed with, about
+
 
 @dataclass(frozen=True)
 class ScorePass(
@@ -298,6 +300,15 @@ class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=Tru
             "untrained": heads_in_untrained(found.controls),
             "untrained_models": run.scoring.untrained if len(found.controls) else 0,
         }
+
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
+        assert run.treebanks is not None
+        words = 0
+        for treebank in run.treebanks:
+            words += sum(len(sentence.words) for sentence in treebank or ())
+        if "encoder-self" not in estimate.heads.kinds:
+            words += PROBED
+        return estimate.testing(words)
 
 
 def heads_in(table: pd.DataFrame) -> int:

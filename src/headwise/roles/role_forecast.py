@@ -1,0 +1,83 @@
+"""What `roles` will take: the words that all tests read, and the seconds of a word, from a few sentences that are
+tested."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from headwise.data.subwords import Coverage, align_subwords
+from headwise.data.text import ParallelText
+from headwise.data.treebank import Treebank
+from headwise.forecast import Amount, Forecast, Part, best, memory, model_line, where
+from headwise.model import Model
+from headwise.roles.alignment import LinkedText
+from headwise.roles.examples import candidates_of
+from headwise.roles.observation import (
+    Subject,
+    on_treebank,
+    uncounted,
+    words_of_probes,
+    words_of_treebank,
+)
+from headwise.roles.role_tests import CHANGES, RoleTexts, subject_of, words_read
+
+FEW = 8  # sentences that are tested to measure
+DECODING = 1.5  # words of an encoder that a word of a sentence pair takes as long as
+
+
+def role_forecast(
+    model: Model,
+    treebank: Treebank,
+    *,
+    confirm: Treebank | None = None,
+    pairs: ParallelText | LinkedText | None = None,
+    untrained: int = 0,
+    seed: int = 0,
+) -> Forecast:
+    """What `roles` will take; takes a few seconds itself. Raises HeadwiseError for text that cannot be used."""
+    model.task.check_tokenizer()
+    texts = RoleTexts.of(model, treebank, confirm, pairs, None)
+    subject = subject_of(model)
+    few = list(islice(treebank, FEW))
+    words = words_of_treebank(subject, few, few)
+    seconds = best(
+        lambda: on_treebank(subject_of(model), few, few, None, uncounted),
+        model.hf.device.type,
+        most=1,
+    )
+
+    counted = {"trees": words_of_treebank(subject, treebank, confirm)}
+    reads = [model_line(model), treebank_line(treebank, subject)]
+    if confirm is not None:
+        reads.append(f"{treebank_line(confirm, subject)}, to confirm")
+    if texts.pairs is not None:
+        both = sum(len(source.split()) + len(target.split()) for source, target in texts.pairs)
+        counted["sentence pairs"] = round(DECODING * both)
+        reads.append(f"{len(texts.pairs):,} sentence pairs, {both:,} words of both sides")
+    if subject.kind == "decoder-self":
+        counted["repeated tokens and templates"] = words_of_probes(subject, None, seed)
+    counted["examples"] = sum(len(sentence.words) for sentence in candidates_of(treebank))
+    if untrained:
+        sample = texts.sampled(subject.options.context)
+        of_trees = words_of_treebank(subject, sample.treebank, sample.confirm)
+        counted["controls"] = len(CHANGES) * of_trees
+        counted["controls"] += untrained * words_read(model, sample, seed)
+
+    parts = tuple(Part(name, count * seconds / words) for name, count in counted.items())
+    made = f"testing {words:,} words took {seconds:.2g} s here, {where(model)}"
+    used = memory(model, Amount(1, min(subject.positions, sum(counted.values()))))
+    return Forecast(tuple(reads), parts, used, made)
+
+
+def treebank_line(treebank: Treebank, subject: Subject) -> str:
+    """How many sentences of a treebank are read, and what is left out, in a line."""
+    used = Coverage()
+    for _ in align_subwords(subject.tokenizer, list(treebank), subject.limit, used):
+        pass
+    left_out = []
+    if used.too_long:
+        left_out.append(f"{used.too_long} longer than {subject.limit} tokens")
+    if used.unalignable:
+        left_out.append(f"{used.unalignable} that lose words in the tokenizer")
+    read = f"{used.used:,} sentences, {used.words:,} words, {used.subwords:,} tokens"
+    return f"{treebank.name}: {read}; left out: {', '.join(left_out) or 'nothing'}"
