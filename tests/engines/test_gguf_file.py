@@ -176,6 +176,7 @@ def test_the_cost_of_zeros_is_said(tmp_path):
         ("cohere", {"use_qk_norm": True}, "norms of queries"),
         ("granite", {"rope_parameters": YARN}, "yarn"),
         ("gemma", {"attention_bias": True}, "output bias"),
+        ("nemotron", {"head_dim": 16}, "as wide as the model"),
     ],
 )
 def test_what_llama_cpp_would_compute_otherwise_is_refused(family, changes, why):

@@ -61,6 +61,7 @@ def test_answers_are_asked_for_at_the_last_token_of_the_clean_prompt() -> None:
         [IGNORED, IGNORED, IGNORED, ids("f")],
     ]
     assert batch["rows"].tolist() == [1, 0]
+    assert model.task.batches(text).data.longest.tolist() == [2, 4]
 
 
 def test_pairs_that_cannot_be_compared_are_counted() -> None:

@@ -163,6 +163,8 @@ def next_command(loaded: Model, name: str, text: list[str] | None, scores: Score
         for measure in dict.fromkeys([*measured, "ablation.zero"]):
             words += ["--measure", measure]
         return ["score", *words, "--judge"]
+    if "wrong answer" in scores.signature["objective"]:  # no text to prune by
+        return ["lab", name]
     if loaded.task.trains_gates_by_default:
         return ["prune", *words, "--penalty", "0.01"]
     preferred = ("gradient", "confidence", "ablation.zero", *measured)

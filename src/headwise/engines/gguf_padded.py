@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -226,6 +227,10 @@ def padded_refusal(model: Model) -> str | None:
         return reason
     if family.window_period and sliding_layers(config) != expected_windows(config, family):
         return "llama.cpp gives windows to other layers than this model"
+    try:
+        file_heads(model)
+    except HeadwiseError as error:
+        return str(error)
     unnamed = []
     for name, _ in model.hf.named_parameters():
         try:
@@ -285,10 +290,7 @@ def file_heads(model: Model) -> list[FileHeads]:
     most = max(len(groups) for groups in groups_by_layer)
     largest = max(len(queries) for groups in groups_by_layer for _, queries in groups)
     if family.whole:
-        width = full_heads(model)
-        while width % most or width // most < largest:
-            most += 1
-        largest = width // most
+        most, largest = spread(model, most, largest)
     layers = []
     for groups in groups_by_layer:
         heads = FileHeads([], [])
@@ -302,10 +304,18 @@ def file_heads(model: Model) -> list[FileHeads]:
     return layers
 
 
-def full_heads(model: Model) -> int:
-    """How many heads are as wide as the model."""
+def spread(model: Model, most: int, largest: int) -> tuple[int, int]:
+    """Numbers of key/value heads, at least `most`, and of query heads for each, at least `largest`, that make queries as
+    wide as the model. Raises HeadwiseError where none do."""
     config: Any = model.hf.config
-    return int(config.hidden_size) // model.discovery.head_size
+    heads, rest = divmod(int(config.hidden_size), model.discovery.head_size)
+    for groups in range(most, heads + 1):
+        if not rest and not heads % groups and heads // groups >= largest:
+            return groups, heads // groups
+    raise HeadwiseError(
+        f"llama.cpp takes queries to be as wide as the model, {config.hidden_size} numbers, and {most} key/value heads "
+        f"with {largest} heads each of size {model.discovery.head_size} do not fit them"
+    )
 
 
 def groups_of(model: Model, site: Site) -> list[tuple[int, list[int]]]:
@@ -317,15 +327,16 @@ def groups_of(model: Model, site: Site) -> list[tuple[int, list[int]]]:
     origin = getattr(model.discovery.modules[site], "key_value_origin", [*range(groups)])
     rows = projected(model, site)
     numbers = torch.cat([rows["k.weight"], rows["v.weight"]], dim=1).flatten(1)
-    served: dict[int, tuple[int, list[int]]] = {}
+    served: list[tuple[int, list[int]]] = []
     for group in range(groups):
         queries = [*range(group * shared, (group + 1) * shared)]
-        first = served.get(origin[group])
-        if first is not None and torch.equal(numbers[first[0]], numbers[group]):
-            first[1].extend(queries)
+        for first, others in served:
+            if origin[first] == origin[group] and torch.equal(numbers[first], numbers[group]):
+                others.extend(queries)
+                break
         else:
-            served[origin[group] if first is None else -1 - group] = (group, queries)
-    return list(served.values())
+            served.append((group, queries))
+    return served
 
 
 def places_of_first_model(model: Model, site: Site) -> FileHeads:
@@ -416,27 +427,27 @@ def projection_names(model: Model) -> tuple[str, ...]:
 
 def gguf_name(name: str, model: Model) -> str:
     """llama.cpp's name of a parameter. Raises HeadwiseError where it has none."""
-    import gguf
-
     base, _, kind = name.rpartition(".")
     if kind not in ("weight", "bias"):
         base, kind = name, "weight"
         if name.endswith("_bias"):  # of experts in one tensor
             base, kind = name.removesuffix("_bias"), "bias"
     base = base.replace("gate_up_proj", "up_proj") if ".experts." in base else base
-    names = gguf.get_tensor_name_map(architecture_of(model), len(model.heads.sites))
+    config: Any = model.hf.config
+    names = names_of(FAMILIES[config.model_type].architecture, len(model.heads.sites))
     own = names.get_name(base) or names.get_name(base.removeprefix("transformer."))
     if own is None:
         raise HeadwiseError(f"llama.cpp has no name for {name}.")
     return f"{own}.{kind}"
 
 
-def architecture_of(model: Model) -> Any:
-    """gguf's constant of the architecture."""
+@cache
+def names_of(architecture: str, layers: int) -> Any:
+    """gguf's table from names of transformers to those of llama.cpp."""
     import gguf
 
-    name = FAMILIES[model.hf.config.model_type].architecture
-    return next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == name)
+    constant = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    return gguf.get_tensor_name_map(constant, layers)
 
 
 def expert_tensors(
@@ -529,10 +540,11 @@ def scale_factor(model: Model, heads: int) -> float:
 
 
 def absent_norms(model: Model, site: Site) -> Iterator[tuple[str, Tensor]]:
-    """What llama.cpp reads in a layer without heads beside its projections: norms that change nothing."""
+    """The norms of queries and keys that llama.cpp reads in a layer without heads: they multiply by 1."""
     first = first_with_heads(model)
     prefix = f"{model.discovery.names[first]}."
+    projections = projection_names(model)
     for name, parameter in model.hf.named_parameters():
-        if name.startswith(prefix) and not name.startswith(projection_names(model)):
+        if name.startswith(prefix) and not name.startswith(projections):
             own = gguf_name(name, model).replace(f"blk.{first.layer}.", f"blk.{site.layer}.", 1)
             yield own, torch.ones_like(parameter)

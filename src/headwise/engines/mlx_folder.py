@@ -72,7 +72,7 @@ def normalises_queries(model: Model) -> bool:
     title="MLX",
     types=("f16", "f32", "bf16"),
     refusal="refusal",
-    models="Llama, Mistral, Qwen3 with tied embeddings, in mlx-lm",
+    models="Llama, Mistral, Qwen3 with tied embeddings and plain rotary positions, in mlx-lm",
     empty="no",
 )
 def write(model: Model, folder: Path, dtype: str) -> list[str]:

@@ -257,7 +257,7 @@ class Prune(
 
     def tuned(self, run: Run, mask: HeadMask, work: Path) -> Result:
         """A layout cut out of the full model and fine-tuned for as long as gates are."""
-        model = fresh_model(run)
+        model = full_model(run)  # a copy of it is trained
         sweep = run.sweep(self.variant)
         assert isinstance(sweep, GateSweep | TopKSweep | GreedySweep)
         made = tune(model, training(run, model, work), sweep, tuple(sweep.kinds), mask)

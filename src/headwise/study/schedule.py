@@ -91,6 +91,8 @@ class Schedule:
         for variant in variants:
             if variant.sweep_index != index or not self.is_candidate(variant):
                 continue
+            if keeps_all(self.run, variant):
+                continue
             if self.run.plan.pruning[index].keep or variant.name == chosen:
                 results.append(variant)
         return results

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -70,6 +71,7 @@ class EncodedPrompts:
                 f"None of the {len(text)} pairs of prompts in '{text.name}' can be used: {why}."
             )
         self.prompts.sort(key=lambda prompt: len(prompt.clean))
+        self.longest = np.array([len(prompt.clean) for prompt in self.prompts])
 
     def __len__(self) -> int:
         return len(self.prompts)
