@@ -2,11 +2,14 @@
 
     python benchmarks/scores.py --rounds 3                          # a Transformer-base, 16 pairs of 20 tokens
     python benchmarks/scores.py --pairs 1 --tokens 20 --original    # the shape that the original code was timed on
+    python benchmarks/scores.py --shapes    # exact ablation of all heads of three shapes of language models
 
 Every score is timed in turn with the two yardsticks, `rounds` times; the ratio within each round is what counts, and
 its median is printed with the range. Per-step relevance is given for one step. The bound of zero-ablation is what
 reuse of the layers before the head leaves to be computed: for each head, the share of a forward from its layer on.
 Peak memory is that of a process of its own (--memory, Linux).
+
+With --shapes, multiplications are counted instead of seconds: of a forward with its loss, and of exact ablation.
 """
 
 from __future__ import annotations
@@ -24,14 +27,28 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import M2M100Config, M2M100ForConditionalGeneration
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+)
 
 from headwise.attention import Discovery, discover
+from headwise.attention.output import run_layers
 from headwise.importance.ablation import ablate
 from headwise.importance.attention_statistics import read_statistics
 from headwise.importance.gradient import gradients
 from headwise.importance.lrp.relevance import Mode, relevance
 from headwise.importance.lrp.rules import RULES
+from headwise.tasks import objective
+from headwise.tasks.objective import inputs_of
+from headwise.training.token_batches import IGNORED
 
 ORIGINAL = {
     "seconds": 11.2,
@@ -53,7 +70,13 @@ def main() -> None:
     parser.add_argument(
         "--memory", default="", help="run this one score (or 'backward') and print the peak memory"
     )
+    parser.add_argument("--shapes", action="store_true", help="count forwards of exact ablation")
     options = parser.parse_args()
+    if options.shapes:
+        objective.CHUNK = 0  # a large batch never has all its logits, and these are small ones
+        for name, model in language_models().items():
+            print(ablation_line(name, model), flush=True)
+        return
     model, batch = base(options.pairs, options.tokens)
     discovery = discover(model)
     forward, backward = yardsticks(model, batch)
@@ -188,6 +211,66 @@ def reuse_bound(discovery: Discovery) -> float:
         )
         total += discovery.heads.count(site) * (after + output)
     return total / whole
+
+
+def language_models() -> dict[str, Any]:
+    """Random language models by name: their layers, heads and words, with narrow layers."""
+    torch.manual_seed(0)
+    gpt2 = GPT2Config(n_embd=96, n_layer=12, n_head=12)
+    gemma = Gemma3TextConfig(
+        hidden_size=64,
+        intermediate_size=205,
+        num_hidden_layers=18,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        head_dim=26,
+        vocab_size=262_144,
+    )
+    llama = LlamaConfig(
+        hidden_size=64,
+        intermediate_size=172,
+        num_hidden_layers=32,
+        num_attention_heads=8,
+        vocab_size=32_000,
+    )
+    return {
+        "GPT-2-like, 12 x 12 heads, 50,257 words": GPT2LMHeadModel(gpt2).eval(),
+        "Gemma-like, 18 x 4 heads, 262,144 words": Gemma3ForCausalLM(gemma).eval(),
+        "32 layers of 8 heads, 32,000 words": LlamaForCausalLM(llama).eval(),
+    }
+
+
+def ablation_line(name: str, model: Any) -> str:
+    """Exact ablation of all heads, in forwards with their loss: what it took, and the bound when layers before a head's
+    are not computed again and only positions with a label are projected. 8 sentences of 10 to 17 tokens."""
+    discovery = discover(model)
+    lengths = torch.arange(8) + 10
+    places = torch.arange(17) < lengths[:, None]
+    ids = torch.randint(5, model.config.vocab_size, places.shape)
+    labels = ids.roll(-1, 1).masked_fill(~places.roll(-1, 1) | ~places, IGNORED)
+    labels[:, -1] = IGNORED
+    batch = {"input_ids": ids, "attention_mask": places.long(), "labels": labels}
+
+    with torch.no_grad():
+        layers = multiplications(lambda: run_layers(model, inputs_of(batch)))
+    asked = int((labels != IGNORED).sum())
+    whole = layers + 2.0 * asked * model.get_output_embeddings().weight.numel()
+    spent = multiplications(lambda: ablate(model, discovery, [batch], ["ablation.zero"]))
+    count = len(discovery.heads.sites)
+    bound = whole
+    for site in discovery.heads.sites:
+        rest = layers * (count - site.layer) / count + whole - layers
+        bound += discovery.heads.count(site) * rest
+    return (
+        f"{name}: {spent / whole:.1f} forwards, bound {bound / whole:.1f}, ratio {spent / bound:.3f}; "
+        f"{discovery.heads.total + 1} without reuse; output layer {1 - layers / whole:.0%} of a forward"
+    )
+
+
+def multiplications(job: Callable[[], object]) -> float:
+    with FlopCounterMode(display=False) as counter:
+        job()
+    return float(counter.get_total_flops())
 
 
 def seconds(job: Callable[[], object]) -> float:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headwise.data.speech import Speech
     from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
     from headwise.data.treebank import Treebank
+    from headwise.engines.check import Check, check
     from headwise.engines.engine import engine
     from headwise.engines.export import export
     from headwise.evaluation.quality import Quality, evaluate
@@ -98,6 +99,7 @@ else:
         "evaluation.quality": ("Quality", "evaluate"),
         "importance.scores": ("Scores", "score"),
         "importance.untrained": ("untrained",),
+        "engines.check": ("Check", "check"),
         "engines.engine": ("engine",),
         "engines.export": ("export",),
         "hub": ("push",),
@@ -155,6 +157,8 @@ __all__ = [
     "evaluate",
     "Quality",
     "export",
+    "check",
+    "Check",
     "engine",
     "push",
     "report",

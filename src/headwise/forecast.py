@@ -152,7 +152,8 @@ def kept_numbers(model: Any) -> float:
     """How many numbers a backward pass keeps for each position, about."""
     width = max(1, int(getattr(model.config.get_text_config(), "hidden_size", 1)))
     weights = sum(parameter.numel() for parameter in model.parameters())
-    return KEPT * max(width, weights - vocabulary_of(model) * width) / width
+    kept: float = KEPT * max(width, weights - vocabulary_of(model) * width) / width
+    return kept
 
 
 def model_line(model: Model) -> str:
@@ -222,7 +223,8 @@ def output_share(model: Model) -> float:
     for module in (model.hf.get_input_embeddings(), model.hf.get_output_embeddings()):
         embedded.add(module.weight)
     embeddings = sum(weight.numel() for weight in embedded)
-    return output / (output + max(0, model.parameters - embeddings))
+    share: float = output / (output + max(0, model.parameters - embeddings))
+    return share
 
 
 def best(run: Callable[[], object], device: str, most: int = 3, budget: float = 0.7) -> float:

@@ -67,7 +67,7 @@ def time_left(task: Task) -> float | None:
 
     The field `history` of the task has the share that was done at some moments, in seconds of the task's own time.
     """
-    history = task.fields.get("history")
+    history: list[tuple[float, float]] = task.fields.get("history", [])
     if not history:
         return None
     seconds, share = history[-1]

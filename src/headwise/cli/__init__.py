@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from headwise.cli.analysis import align, roles, score, truth
-from headwise.cli.reduction import evaluate, export, prune, push
+from headwise.cli.reduction import check, evaluate, export, prune, push
 from headwise.cli.resources import data_get, data_list, families, lab, translate
 from headwise.cli.signals import Stopped, stoppable, write_error
 from headwise.cli.studies import animate, compare, demo, report, study, train
@@ -61,6 +61,7 @@ GROUPS: dict[str, dict[Callable[..., None], str]] = {
         prune: "headwise prune my-model --text train.en --text train.de --keep 10",
         evaluate: "headwise evaluate my-model runs/prune/pruned/keep-10 --text test.en --text test.de",
         export: "headwise export my-model --to gguf",
+        check: "headwise check runs/prune/pruned/keep-10 --original my-model",
         push: "headwise push my-model owner/name --dry-run",
         families: "headwise families llama",
     },

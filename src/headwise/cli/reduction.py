@@ -273,6 +273,29 @@ def export(
     typer.echo(str(place))
 
 
+def check(
+    path: Annotated[
+        Path, typer.Argument(help="a model's folder, or a GGUF or ONNX file that export wrote")
+    ],
+    original: Annotated[
+        str | None,
+        typer.Option(
+            "--original", help="the model that heads were removed from, or that was exported"
+        ),
+    ] = None,
+) -> None:
+    """Read a model's files back: sums, the heads of every layer, outputs compared with the original's, and whether its
+    engine takes it. Exit status 1 where something is wrong."""
+    from headwise.engines.check import check as read_back
+    from headwise.loading import load
+
+    found = read_back(path, load(original) if original else None)
+    typer.echo(str(found))
+    if not found.good:
+        wrong = [finding.what for finding in found.findings if finding.good is False]
+        raise HeadwiseError(f"{path} is not as it should be: {', '.join(wrong)}.")
+
+
 def engine_lines(model: Model) -> list[str]:
     """The table of engines, a line each."""
     lines = []

@@ -206,10 +206,17 @@ def align_forecast(model: Model, text: ParallelText | LinkedText | Speech) -> Fo
     if isinstance(text, Speech):
         coverage = Coverage()
         recordings = fitting_recordings(model.hf, model.tokenizer, list(text), coverage)
+        if not recordings:
+            raise HeadwiseError(
+                f"None of the {len(text)} recordings of {text.name} can be used: each needs at least two words, and no "
+                "more than the model writes."
+            )
         first = recordings[:1]
         seconds = best(lambda: encode(model.hf, first, silent), model.hf.device.type, most=1)
         made = f"encoding {first[0].utterance.audio.name} took {seconds:.2g} s here, {where(model)}"
-        kept = len(recordings) * first[0].states.numel() * model.hf.dtype.itemsize
+        states = first[0].states
+        assert states is not None
+        kept = len(recordings) * states.numel() * model.hf.dtype.itemsize
         work = {
             "encoding": len(recordings) * seconds,
             "reading": len(recordings) * each * seconds / ENCODING,

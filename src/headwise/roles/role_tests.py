@@ -265,7 +265,7 @@ def mark_sliding_layers(result: Roles, discovery: Discovery) -> None:
         attention = []
         for kind, layer in zip(table["kind"], table["layer"], strict=True):
             attention.append(names[layer] if kind == "decoder-self" else "")
-        table.insert(table.columns.get_loc("layer") + 1, "attention", attention)
+        table.insert(list(table.columns).index("layer") + 1, "attention", attention)
     if min(sizes) > LENGTH * REPEATS:
         result.warnings.append(
             f"Sliding layers see the last {min(sizes)} tokens; the repeated tokens of the probes are only "

@@ -16,6 +16,7 @@ from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.files import below
 from headwise.loading import load
+from headwise.model import Model
 from headwise.options import Architecture
 from headwise.progress import Progress, about
 from headwise.study.estimate import Estimate, TimeLeft, cost_in_words, estimate, plan_lines
@@ -51,6 +52,7 @@ class Study:
     ) -> None:
         self.plan = plan
         self.out = out
+        self.device = device
         self.progress = progress
         self.failed: dict[str, dict[str, str]] = {}
         self.runs: dict[str, Run] = {}
@@ -60,7 +62,12 @@ class Study:
                 own, below(out, name), progress, device, name, below(cache, name) if cache else None
             )
         self.estimates: dict[str, Estimate] = {}
-        self.given = lru_cache(partial(load, plan.model, device))  # for a look before any work
+        self.given = lru_cache(self.load_given)  # for a look before any work
+
+    def load_given(self) -> Model:
+        """The model that the plan names."""
+        assert isinstance(self.plan.model, str)
+        return load(self.plan.model, self.device)
 
     def __call__(self, build: Build) -> None:
         """Make one build. Of several processes the main one alone makes what is not shared."""

@@ -68,7 +68,8 @@ class EncodedPairs:
     @property
     def longest(self) -> np.ndarray:
         """The tokens of the longer side of each pair."""
-        return self.pairs.longest
+        longest: np.ndarray = self.pairs.longest
+        return longest
 
     @property
     def left_out(self) -> dict[str, int]:
