@@ -82,4 +82,4 @@ def test_syntactic_heads_are_counted_as_one_would_by_hand(
         for layer in range(6):
             found = answers.whole(layer)[..., column].sum(0)
             by_hand = [right[relation, layer, head] for head in range(12)]
-            assert found == pytest.approx(by_hand, abs=1)  # two words may have equal attention
+            assert found == pytest.approx(by_hand, abs=2)  # words may tie or share a subword
