@@ -53,7 +53,7 @@ class Check:
         lines = [f"Check({str(self.path)!r})"]
         for finding in self.findings:
             mark = {True: "good", False: "BAD", None: "not tried"}[finding.good]
-            lines.append(f"  {finding.what:12}{mark:11}{finding.says}")
+            lines.append(f"  {finding.what:14}{mark:11}{finding.says}")
         return "\n".join(lines)
 
 
