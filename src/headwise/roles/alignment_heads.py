@@ -66,7 +66,7 @@ FRAME = 0.02  # seconds between the states of Whisper's encoder
 STATES = 2**30  # bytes of encoder states that are kept: 350 recordings of Whisper base
 WEIGHTS = 1.2  # forwards that one with all attention weights takes as long as
 ROUNDS = 4  # times that a set grows, as is expected before it is known
-ENCODING = 2.5  # readings of a recording that encoding it takes as long as
+ENCODING = 6.5  # readings of a recording that encoding it takes as long as
 
 
 @dataclass
