@@ -261,7 +261,8 @@ def as_noisy_as_the_text(whole: np.ndarray, drawn: np.ndarray) -> np.ndarray:
     noise = (moved - moved.mean(1, keepdims=True)).var(0).mean()
     variance = differences.var()
     kept = (1 - noise / variance) ** 0.5 if noise < variance else 0.0
-    return drawn - (1 - kept) * differences
+    widened: np.ndarray = drawn - (1 - kept) * differences
+    return widened
 
 
 @dataclass(frozen=True)

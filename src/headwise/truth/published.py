@@ -202,10 +202,10 @@ def compare_published(
         of_role = measured[measured["measure"] == name].set_index(["layer", "head"])
         if of_role.empty:
             continue
+        by_address = of_role[["value", "low", "high", "baseline"]].to_dict("index")
         # Alignment is measured by an error: the smallest is the best.
         ranks = of_role["value"].rank(ascending=name == ALIGNMENT, method="min")
         for head in heads:
-            row = of_role.loc[(head.layer, head.head)]
             rows.append(
                 {
                     "role": name,
@@ -213,7 +213,7 @@ def compare_published(
                     "head": head.head,
                     "published": head.value,
                     "published_baseline": head.baseline,
-                    **row[["value", "low", "high", "baseline"]],
+                    **by_address[(head.layer, head.head)],
                     "rank": int(ranks[head.layer, head.head]),
                     "heads": len(of_role),
                     "source": published.sources.get(
