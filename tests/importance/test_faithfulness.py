@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap
 from headwise.importance import faithfulness as module
+from headwise.importance import ranks
 from headwise.importance.faithfulness import (
     agreement,
     exceptions,
@@ -185,7 +186,7 @@ def test_intervals_hold_what_other_texts_give(
     errors more are no surprise. Before: 10 % at 10 sentences, and 13 % where a score is nothing but noise."""
     monkeypatch.setattr(module, "kendall", lambda one, other: np.zeros(len(one)))  # is slow
     monkeypatch.setattr(module, "TOP", {})
-    monkeypatch.setattr(module, "SPLITS", 2)
+    monkeypatch.setattr(ranks, "SPLITS", 2)
     heads = HeadMap({"encoder-self": (12,)})
     true = np.random.default_rng(0).gamma(1.0, 1.0, heads.total)
     scored = np.ones(heads.total) if worth == "alike" else true[::-1]
