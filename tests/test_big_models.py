@@ -235,11 +235,11 @@ def test_gates_alone_train_on_offloaded_weights(tmp_path: Path) -> None:
             )
     assert small[0].layout == small[1].layout
     assert torch.equal(probe(small[0].hf), probe(small[1].hf))
-    sizes = [
-        sum(file.stat().st_size for file in (tmp_path / str(m)).rglob("model*.safetensors"))
-        for m in (None, "disk")
-    ]
-    assert 10 * sizes[1] < sizes[0]  # a checkpoint has the gates alone
+    whole = sum(file.stat().st_size for file in folder.rglob("model*.safetensors"))
+    for device_map in (None, "disk"):
+        checkpoints = (tmp_path / str(device_map)).rglob("model*.safetensors")
+        sizes = [file.stat().st_size for file in checkpoints]
+        assert sizes and 10 * max(sizes) < whole  # a checkpoint has the gates alone
 
 
 @pytest.mark.parametrize("train", ["all", "lora"])

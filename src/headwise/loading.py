@@ -139,6 +139,10 @@ def load(
             raise HeadwiseError(
                 f"{spec} cannot be loaded: there is not enough memory ({one_line(error)})."
             ) from error
+        if "ignore_mismatched_sizes" in str(error):
+            raise HeadwiseError(
+                f"The weights in {spec} do not fit its layout: some have other sizes than its configuration says."
+            ) from error
         is_not = f"'{spec}' is not a local folder, and not"
         if local:
             is_not = f"{spec} is a folder, but not"

@@ -198,9 +198,10 @@ class TestGrid:
                 if ".greedy-" in build.name
             }
 
-        assert steps(tmp_path) == steps(
-            grid
-        ) and "seed-2/evaluate/test/greedy.greedy-random.1-4" in steps(tmp_path)
+        before = steps(tmp_path)
+        assert "seed-2/evaluate/test/greedy.greedy-random.1-4" in before
+        # What a result is compared with is known when it is chosen.
+        assert before <= steps(grid)
 
     def test_pruned_models_are_scored_again_under_their_old_numbers(self, grid: Path) -> None:
         mask = HeadMask.read(grid / "seed-1/layouts/top.top-3.json")

@@ -235,4 +235,6 @@ class TestPacked:
             Packed(text, tokenizer, length, True, tmp_path)[0]["ids"].tolist()
             for length in (5, 9, 9)
         ]
-        assert len([*tmp_path.iterdir()]) == 1 and rows[0] == rows[1][:5] and rows[1] == rows[2]
+        assert (
+            len([*tmp_path.glob("*.arrow")]) == 1 and rows[0] == rows[1][:5] and rows[1] == rows[2]
+        )

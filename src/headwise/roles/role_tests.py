@@ -215,6 +215,7 @@ def roles(
     )
     if seeds:
         result.controls = run_control_tests(model, texts, seeds, seed, count)
+    progress(1.0, f"{total:,} of {total:,} words")  # texts that were not needed are not read
     return result
 
 

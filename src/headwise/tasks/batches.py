@@ -27,8 +27,8 @@ class Reported:
 
     progress: Report
     total: float
-    done = 0.0  # the share of the text before the present batch
-    size = 0.0  # the share of the present batch
+    done = 0.0  # the weight of the text before the present batch
+    size = 0.0  # the weight of the present batch
     read = 0  # sentences before the present batch
 
     def whole(self) -> Iterator[dict[str, Any]]:
@@ -47,16 +47,17 @@ class Reported:
         self.done = 0.0
         self.read = 0
         for number, batch in enumerate(self.whole()):
-            self.size = self.weight(batch) / self.total
+            self.size = self.weight(batch)
             if number % state.num_processes == state.process_index:
                 yield batch
-            self.done = min(1.0, self.done + self.size)
+            self.done += self.size
             self.read += int((batch["rows"] >= 0).sum())
-            self.progress(self.done, self.words())
+            self.progress(min(1.0, self.done / self.total), self.words())
 
     def within(self, share: float) -> None:
         """Report the share of the present batch that is done, where the work on a batch takes long."""
-        self.progress(min(1.0, self.done + share * self.size), self.words())
+        done = self.done + share * self.size
+        self.progress(min(1.0, done / self.total), self.words())
 
 
 def reporter(batches: object) -> Callable[[float], None]:
