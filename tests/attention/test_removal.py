@@ -67,7 +67,7 @@ def same(model: Any, mask: HeadMask, inputs: dict[str, Tensor]) -> tuple[Tensor,
 def agree(got: Tensor, expected: Tensor) -> None:
     """To 1e-6 in double precision; single precision by itself moves logits more."""
     torch.testing.assert_close(
-        got, expected, rtol=0, atol=1e-6 if got.dtype == torch.float64 else 1e-5
+        got, expected, rtol=0, atol=1e-6 if got.dtype == torch.float64 else 5e-5
     )
 
 

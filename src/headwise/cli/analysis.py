@@ -221,9 +221,13 @@ def score_lines(scores: Scores) -> list[str]:
             for row in ranks.itertuples()
         ]
     for name, sample in signature.get("sampled", {}).items():
+        repeats = sample["repeats"]
+        if repeats is None or repeats != repeats:
+            agreement = "too few to say how well the ranks would agree with those of another sample"
+        else:
+            agreement = f"with another sample as large, ranks would agree to {repeats:.2f}"
         lines.append(
-            f"  {name}: {sample['sentences']} of {sample['of']} sentences, {sample['ended']}; with another sample as "
-            f"large, ranks would agree to {sample['repeats']:.2f}."
+            f"  {name}: {sample['sentences']} of {sample['of']} sentences, {sample['ended']}; {agreement}."
         )
     if signature["left_out"]:
         lines.append(
