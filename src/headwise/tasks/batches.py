@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from headwise.tasks.task import Task
 
 
-class Reported:
+class Reported(ABC):
     """Batches that say how much of a text was read, each time they are read.
 
     progress: gets the share and a word on what was read. total: the weight of the whole text; `weight` is that of a
@@ -31,16 +32,17 @@ class Reported:
     size = 0.0  # the weight of the present batch
     read = 0  # sentences before the present batch
 
+    @abstractmethod
     def whole(self) -> Iterator[dict[str, Any]]:
         """All batches, in every process."""
-        raise NotImplementedError
 
+    @abstractmethod
     def weight(self, batch: Mapping[str, Tensor]) -> float:
-        raise NotImplementedError
+        """How much work a batch is, in the unit of `total`."""
 
+    @abstractmethod
     def words(self) -> str:
         """What was read so far."""
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         state = PartialState()
