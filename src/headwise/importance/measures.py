@@ -144,9 +144,7 @@ class Measure(Declaration):
         return " + ".join(f"{count:g} {unit}" for unit, count in self.cost.items())
 
 
-measure = Declarations(
-    "measure", Measure, "headwise.importance", "headwise.measures", FIRST_FILES
-)
+measure = Declarations("measure", Measure, "headwise.importance", "headwise.measures", FIRST_FILES)
 
 
 def resolve_measures(names: Iterable[str]) -> list[str]:
