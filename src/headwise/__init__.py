@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from headwise.pruning.prune import prune
     from headwise.roles.alignment import LinkedText
     from headwise.roles.alignment_heads import AlignmentHeads, align
+    from headwise.roles.matching import Matches, match
     from headwise.roles.role import role
     from headwise.roles.role_tests import Roles, roles
 
@@ -89,6 +90,7 @@ else:
         "roles.alignment": ("LinkedText",),
         "roles.alignment_heads": ("AlignmentHeads", "align"),
         "roles.role_tests": ("Roles",),
+        "roles.matching": ("Matches", "match"),
         "options": ("Architecture", "Gates", "Greedy", "Search", "TopK", "Training"),
         "roles.role": ("role",),
         "importance.interactions": ("Interactions", "interactions"),
@@ -144,6 +146,8 @@ __all__ = [
     "untrained",
     "interactions",
     "align",
+    "match",
+    "Matches",
     "Interactions",
     "prune",
     "Gates",

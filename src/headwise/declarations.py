@@ -52,18 +52,23 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
 
     word: what an entry is called, also the decorator's name. entry: the class of its facts. package: the folder of our
     own modules that declare some, such as `headwise.importance`. group: the entry points of other packages, each a
-    module that declares some when it is imported. files: modules of the package, without `.py`, whose entries come
-    first, in this order.
+    module that declares some when it is imported. first_files: modules of the package, without `.py`, whose
+    entries come first, in this order.
     """
 
     def __init__(
-        self, word: str, entry: type[Entry], package: str, group: str, files: Sequence[str] = ()
+        self,
+        word: str,
+        entry: type[Entry],
+        package: str,
+        group: str,
+        first_files: Sequence[str] = (),
     ) -> None:
         self.word = word
         self.entry = entry
         self.package = package
         self.group = group
-        self.files = files
+        self.first_files = first_files
         self.added: dict[str, Entry] = {}
 
     def __call__(self, name: str, **facts: Any) -> Callable[[Function], Function]:
@@ -92,15 +97,16 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
 
     @cached_property
     def own(self) -> dict[str, Entry]:
-        """Our own entries, read from the source of the package, file by file: `files`, then by their names."""
+        """Our own entries, read from the source of the package, file by file: `first_files`, then by their names."""
         folder = Path(__file__).parent.joinpath(*self.package.split(".")[1:])
         found: dict[str, Entry] = {}
 
-        def turn(file: Path) -> tuple[int, Path]:
-            place = self.files.index(file.stem) if file.stem in self.files else len(self.files)
-            return place, file
+        first = {name: number for number, name in enumerate(self.first_files)}
 
-        for file in sorted(folder.rglob("*.py"), key=turn):
+        def order(file: Path) -> tuple[int, Path]:
+            return first.get(file.stem, len(first)), file
+
+        for file in sorted(folder.rglob("*.py"), key=order):
             text = file.read_text(encoding="utf-8")
             if f"@{self.word}(" not in text:
                 continue

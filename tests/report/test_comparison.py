@@ -17,6 +17,7 @@ from axe import serious
 from headwise import HeadwiseError
 from headwise.report.comparison import read_comparison
 from headwise.report.page import Table, collect, render
+from headwise.roles.role import MATCHES
 from report.conftest import data_of, make_run
 from report.made_language import make_language
 from report.made_other import GAINED, GONE, another_model, make_other
@@ -119,6 +120,30 @@ def test_models_trained_apart_are_compared_without_their_heads(
     )
     assert cells(found["comparison_layouts"]["layouts"])[1][3:] == ["3 · 2 · 4", "3 · 2 · 4"]
     assert "Heads are not compared one by one" in render(apart, found)
+
+
+def matches(folder: Path) -> Path:
+    """Two heads of the first model with heads of the second in other layers."""
+    table = pd.DataFrame(0.5, index=range(2), columns=list(MATCHES))
+    table[["kind", "other_kind"]] = "encoder-self"
+    table[["layer", "head", "other_layer", "other_head", "n"]] = [[0, 6, 2, 1, 9], [1, 0, 0, 3, 9]]
+    table[["affinity", "p"]] = [[0.91, 0.004], [0.62, 0.4]]
+    table.to_csv(folder / "matches.csv", index=False)
+    return folder / "matches.csv"
+
+
+def test_matched_heads_stand_beside_their_roles(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    apart = another_model(make_other(tmp_path / "apart"))
+    found = read_comparison(runs[0], apart, matches(tmp_path))
+    shown = collect(found)["comparison_matches"]["tables"][0]
+    assert [row.cells[:3] for row in shown.rows] == [
+        ["encoder-self/0/6", "encoder-self/2/1", "0.91\n[0.50, 0.50]"],
+        ["encoder-self/1/0", "encoder-self/0/3", "0.62\n[0.50, 0.50]"],
+    ]
+    assert [row.badge for row in shown.rows] == ["same words", ""]
+    assert "rare tokens" in shown.rows[0].cells[shown.columns.index("roles in A · first")]
+    assert "1 of 2 pairs" in render(found, collect(found))
+    assert "comparison_matches" not in collect(read_comparison(runs[0], apart))
 
 
 def test_given_models_are_paired_with_a_doubt(runs: tuple[Path, Path], tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.analysis import align, roles, score, truth
+from headwise.cli.analysis import align, match, roles, score, truth
 from headwise.cli.reduction import check, evaluate, export, prune, push
 from headwise.cli.resources import data_get, data_list, families, lab, translate
 from headwise.cli.signals import Stopped, stoppable, write_error
@@ -54,6 +54,7 @@ GROUPS: dict[str, dict[Callable[..., None], str]] = {
         score: "headwise score my-model --text dev.en --text dev.de --judge",
         roles: "headwise roles my-model --treebank en_ewt-ud-dev.conllu",
         align: "headwise align my-model --text dev.en --text dev.de",
+        match: "headwise match seed-1 seed-2 --text dev.en --text dev.de",
         lab: "headwise lab my-model",
         truth: "headwise truth --measure gradient",
     },

@@ -1,11 +1,12 @@
-"""Commands that look at the heads of a model: `score`, `roles`, `align`, and `truth`, which tests them."""
+"""Commands that look at the heads of a model: `score`, `roles`, `align`, `match`, and `truth`, which tests them."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -430,6 +431,58 @@ def align(
     if found.better_than_own or replace:
         loaded.alignment_heads = found.heads
     typer.echo(str(loaded.save(save)))
+
+
+SAID_PAIRS = 10  # that the terminal shows, the most alike first
+
+
+def match(
+    model: ModelName,
+    other: Annotated[str, typer.Argument(help="another model with the same tokenizer")],
+    text: Texts = None,
+    out: Out = Path("runs/match"),
+    device: Device = "auto",
+    dtype: Dtype = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Which head of one model does the work of which head of another?
+
+    Pairs the heads of two seeds, or of a model before and after fine-tuning, by what they attend to on a text; the
+    control is the second model on another sentence. Writes matches.csv and matches.json, which `headwise compare
+    --matches` shows. MODEL may be the folder of a study: without a text, its dev text is taken."""
+    check_text(model, text)
+    import headwise as hw
+    from headwise.progress import Progress
+    from headwise.roles.matching import MATCH_FILES
+
+    progress = Progress(quiet)
+    place = results_folder(out, MATCH_FILES)
+    loaded = hw.load(model, device, dtype=dtype)
+    second = hw.load(other, device, dtype=dtype)
+    given = read_text(loaded, model, text)
+    with progress.bar("match"):
+        found = hw.match(loaded, second, given, seed=seed, progress=progress)
+    found.save(place)
+    for row in found.table.head(SAID_PAIRS).to_dict("records"):
+        progress.say(match_line(row))
+    if len(found.table) > SAID_PAIRS:
+        progress.say(f"  … and {len(found.table) - SAID_PAIRS} more")
+    progress.say(
+        f"  {len(found.confirmed)} of {len(found.table)} pairs attend to the same words, "
+        "more than to the same places."
+    )
+    progress.say(memory_line())
+    typer.echo(str(place / MATCH_FILES[0]))
+
+
+def match_line(row: Mapping[Any, Any]) -> str:
+    """A pair of heads of two models in words."""
+    head = f"{row['kind']}/{row['layer']}/{row['head']}"
+    other = f"{row['other_kind']}/{row['other_layer']}/{row['other_head']}"
+    affinity = f"{row['affinity']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+    control = f"on another sentence {row['shuffled']:.3f}, p = {row['p']:.2g}"
+    return f"  {head} – {other}: {affinity}, {control}"
 
 
 def comparison_with_own(found: AlignmentHeads, replace: bool) -> list[str]:

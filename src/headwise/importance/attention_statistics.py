@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -106,13 +106,15 @@ def attention_statistics(
     model: Model, batches: Batches | Fold, names: Sequence[Statistic]
 ) -> dict[str, SentenceSums]:
     """The statistics of a model's attention on a text, end of sentence and padding left out."""
-    tokenizer = model.tokenizer
-    special: set[int] = set()
-    if tokenizer is not None:
-        special = {
-            number for number in tokenizer.all_special_ids if number != tokenizer.unk_token_id
-        }
+    special = special_ids(model.tokenizer)
     return read_statistics(model.hf, model.discovery, batches.intact(), special, names)
+
+
+def special_ids(tokenizer: Any) -> set[int]:
+    """The ids of tokens that are no words: start, end, padding. An unknown word is a word."""
+    if tokenizer is None:
+        return set()
+    return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
 
 
 def read_statistics(

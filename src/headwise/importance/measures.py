@@ -35,7 +35,9 @@ STARTS = 64  # tokens of a sentence, at most, that a measure does its work for o
 
 NAME = re.compile(r"\w[\w.+-]*")  # it is also a folder's name
 ALL = "all"
-FILES = (
+
+# Their measures come first in every table, in this order.
+FIRST_FILES = (
     "attention_statistics",
     "gradient",
     "relevance",
@@ -142,7 +144,7 @@ class Measure(Declaration):
         return " + ".join(f"{count:g} {unit}" for unit, count in self.cost.items())
 
 
-measure = Declarations("measure", Measure, "headwise.importance", "headwise.measures", FILES)
+measure = Declarations("measure", Measure, "headwise.importance", "headwise.measures", FIRST_FILES)
 
 
 def resolve_measures(names: Iterable[str]) -> list[str]:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from headwise.model import Model
 
 NAME = re.compile(r"[\w-]+")  # it is also part of a folder's name
-FILES = ("control_models",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +73,7 @@ class Control(Declaration):
                 object.__setattr__(self, name, usual)
 
 
-control = Declarations("control", Control, "headwise.pruning", "headwise.controls", FILES)
+control = Declarations("control", Control, "headwise.pruning", "headwise.controls")
 
 
 def control_facts(name: str) -> Control:

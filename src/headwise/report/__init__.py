@@ -31,8 +31,16 @@ def report(run: str | Path) -> Path:
     return folder / "report.html"
 
 
-def compare(run: str | Path, other: str | Path, out: str | Path = Path("runs/comparison")) -> Path:
+def compare(
+    run: str | Path,
+    other: str | Path,
+    out: str | Path = Path("runs/comparison"),
+    *,
+    matches: str | Path | None = None,
+) -> Path:
     """Write a page of what differs between two runs into the folder `out`; returns its path.
+
+    matches: the table in which `match` paired the heads of their models, matches.csv; the page shows it.
 
     Raises HeadwiseError as `report` does, for two runs that are one or have nothing to compare, and for a folder `out`
     with other files, such as a run's.
@@ -42,7 +50,8 @@ def compare(run: str | Path, other: str | Path, out: str | Path = Path("runs/com
 
     folder = Path(out)
     refuse_other_files(folder, ["report.html"])
-    both = read_comparison(Path(run), Path(other))
+    paired = None if matches is None else Path(matches)
+    both = read_comparison(Path(run), Path(other), paired)
     write_results(folder, page_files(both), PAGE_FILES)
     return folder / "report.html"
 

@@ -33,11 +33,16 @@ from headwise.report.format import (
 )
 from headwise.report.kept_heads import by_layer
 from headwise.report.page import Columns, section, table
-from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, read_run
+from headwise.report.run_folder import (
+    HEAD_COLUMNS,
+    FinishedRun,
+    read_optional_table,
+    read_run,
+)
 from headwise.report.run_grid import pairs_figure
 from headwise.report.score_maps import drawn_measures, scaled
 from headwise.report.summary import plan_of_run
-from headwise.roles.role import category, display_name
+from headwise.roles.role import MATCHES, category, display_name
 from headwise.statistics import rank_interval
 
 LONGEST = 24  # letters of the name of a run
@@ -49,6 +54,7 @@ class Comparison:
 
     page: ClassVar[str] = "comparison"
     runs: Mapping[str, FinishedRun]
+    matches: pd.DataFrame | None = None  # of `headwise match`: their heads, paired
 
     @property
     def name(self) -> str:
@@ -111,9 +117,10 @@ def _counted(heads: set[Head]) -> str:
     return listed([f"{counts[kind]} of {KIND_NAMES[kind]}" for kind in kinds])
 
 
-def read_comparison(one: Path, other: Path) -> Comparison:
-    """Read two run folders. Raises HeadwiseError for a grid, one folder twice, or runs with no kind of result in common
-    (and as `read_run`).
+def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Comparison:
+    """Read two run folders, and the table in which `headwise match` paired their heads.
+
+    Raises HeadwiseError for a grid, one folder twice, or runs with no kind of result in common (and as `read_run`).
     """
     for folder in (one, other):
         if (folder / "grid.json").is_file() and not (folder / "run.json").is_file():
@@ -142,9 +149,18 @@ def read_comparison(one: Path, other: Path) -> Comparison:
         names = []
         for run in runs:
             names.append(_shorten_name(f"{run.folder.resolve().parent.name}/{run.name}"))
-    return Comparison(
-        {f"{letter} · {name}": run for letter, name, run in zip("AB", names, runs, strict=True)}
-    )
+    named = {f"{letter} · {name}": run for letter, name, run in zip("AB", names, runs, strict=True)}
+    return Comparison(named, None if matches is None else read_matches(matches))
+
+
+def read_matches(file: Path) -> pd.DataFrame:
+    """What `headwise match` wrote. Raises HeadwiseError where there is no such table."""
+    table = read_optional_table(file, MATCHES)
+    if table is None:
+        raise HeadwiseError(
+            f"{file} was given for the pairs of heads, but there is no such file: `headwise match` writes matches.csv."
+        )
+    return table
 
 
 def _shorten_name(name: str) -> str:

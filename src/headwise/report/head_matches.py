@@ -1,0 +1,82 @@
+"""The section of two runs "Heads that correspond": what `headwise match` found of their models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from headwise.heads import Head
+from headwise.report.comparison import Comparison
+from headwise.report.format import number, probability
+from headwise.report.page import Columns, Table, section, table
+from headwise.roles.role import NO_ROLE
+
+RATE = 0.05  # the false discovery rate of the pairs
+
+
+@section(
+    "comparison_matches",
+    menu="Matched heads",
+    heading="Heads that correspond",
+    question="Which head of one does the work of which head of the other?",
+    page="comparison",
+    order=45,
+    files=("matches.csv",),
+    template="plain",
+)
+def matched_heads_section(found: Comparison) -> dict[str, Any] | None:
+    """The pairs of heads with what each run knows of both; None where no matches were given."""
+    if found.matches is None:
+        return None
+    rows = found.matches.to_dict("records")
+    count = sum(row["p"] <= RATE for row in rows)
+    return {
+        "figures": [],
+        "tables": [matches_table(found, rows)],
+        "sentences": [
+            f"{count} of {len(rows)} pairs attend to the same words, more than to the same places: corrected p at most "
+            f"{RATE}.",
+            "Affinity: how alike two heads attend on one text, 0 to 1, with a 95 % interval. On another sentence: the "
+            "same two heads while the second model reads another sentence of equal length; what they have in common "
+            "there depends on places alone. Next best: the largest affinity with any other head of B.",
+        ],
+    }
+
+
+def matches_table(found: Comparison, rows: list[dict[Any, Any]]) -> Table | None:
+    """A row for each pair, the most alike first."""
+    columns: Columns = {
+        "head of A": lambda row: str(head_of(row)),
+        "head of B": lambda row: str(head_of(row, "other_")),
+        "affinity": lambda row: (
+            f"{number(row['affinity'], 0.1)}\n[{number(row['low'], 0.1)}, {number(row['high'], 0.1)}]"
+        ),
+        "on another sentence": lambda row: number(row["shuffled"], 0.1),
+        "p": lambda row: probability(row["p"]),
+        "next best": lambda row: number(row["runner_up"], 0.1),
+    }
+    for run, prefix in zip(found.runs, ("", "other_"), strict=True):
+        labels = labels_of(found, run)
+        columns[f"roles in {run}"] = partial(
+            lambda labels, prefix, row: labels.get(head_of(row, prefix), ""), labels, prefix
+        )
+    badge = lambda row: "same words" if row["p"] <= RATE else ""  # noqa: E731
+    return table("Heads that correspond", rows, columns, badge)
+
+
+def head_of(row: Mapping[Any, Any], prefix: str = "") -> Head:
+    """The head of a row; with the prefix `other_`, that of the second model."""
+    return Head(row[f"{prefix}kind"], row[f"{prefix}layer"], row[f"{prefix}head"])
+
+
+def labels_of(found: Comparison, run: str) -> dict[Head, str]:
+    """What each head of a run does, where it has a role."""
+    roles = found.runs[run].roles
+    if roles is None:
+        return {}
+    labels = {}
+    for row in roles.labels.to_dict("records"):
+        if row["label"] != NO_ROLE:
+            labels[head_of(row)] = row["label"]
+    return labels

@@ -1,0 +1,316 @@
+"""Which head of one model does the work of which head of another, by what they attend to on one text.
+
+    affinity(a, b) = mean_q Σ_k √(A_a[q, k] A_b[q, k])
+
+over query tokens q that are words (Bhattacharyya 1943): 1 where both heads attend alike, 0 where they never attend to
+the same token. Heads of a kind are paired one to one, in any layers, so that the affinities of the pairs have the
+largest sum (Kuhn 1955). Every other sentence pairs, the others measure.
+
+Heads that look one token back are alike whatever the text says. The control is therefore the affinity of the same two
+heads while the second model reads another sentence of the same number of tokens: what a pair has beyond it depends on
+the words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from headwise.attention import AttentionCall, capture, evaluating
+from headwise.attention.output import run_layers
+from headwise.data.store import StoredText
+from headwise.environment import environment_info
+from headwise.errors import HeadwiseError
+from headwise.folders import write_results
+from headwise.heads import Head, Kind, table_files
+from headwise.importance.attention_statistics import batch_sides, sides_of_site, special_ids
+from headwise.importance.untrained import sample_text
+from headwise.model import Model
+from headwise.progress import Report, shown
+from headwise.roles.role import MATCHES
+from headwise.statistics import (
+    bootstrap,
+    corrected,
+    effective_units,
+    interval,
+    paired_bootstrap_p,
+)
+from headwise.tasks import AnyText
+from headwise.tasks.objective import inputs_of, on_device
+from headwise.training.token_batches import IGNORED
+
+MATCH_FILES = ("matches.csv", "matches.json")
+SENTENCES = 600  # that are read
+LEAST = 10  # sentences of a half that have another one of their length
+NUMBERS = 25_000_000  # attention weights of each model in memory together
+RATE = 0.05  # the false discovery rate
+
+Batch = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Heads of two models, paired by what they attend to.
+
+    table: one row a head of the first model, columns MATCHES, the most alike first. signature: how it was made.
+    """
+
+    table: pd.DataFrame
+    signature: dict[str, Any]
+
+    @property
+    def confirmed(self) -> pd.DataFrame:
+        """The pairs that attend to the same words, more than to the same places: p at most 0.05."""
+        return self.table[self.table["p"] <= RATE]
+
+    def __repr__(self) -> str:
+        count = f"{len(self.confirmed)} of {len(self.table)} pairs attend to the same words"
+        return f"Matches({count})\n{self.table}"
+
+    def _repr_html_(self) -> str:
+        html: str = self.table.round(3).to_html(index=False, na_rep="")
+        return html
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write matches.csv and matches.json into a folder, as `Scores.save`. Returns their paths."""
+        return write_results(Path(folder), self.files(), MATCH_FILES)
+
+    def files(self) -> dict[str, str]:
+        """What `save` writes, by name."""
+        return table_files(self.table, self.signature, "matches")
+
+
+@dataclass
+class Sums:
+    """The affinities of a kind of heads, summed over the query tokens of each sentence.
+
+    affinity: a matrix for each sentence, heads of the first model x heads of the second. control: the same with another
+    sentence for the second model, NaN where there was none. queries: of each sentence. first: whether it is of the
+    half that pairs.
+    """
+
+    affinity: list[np.ndarray]
+    control: list[np.ndarray]
+    queries: list[int]
+    first: list[bool]
+
+
+def match(
+    model: Model, other: Model, text: AnyText, *, seed: int = 0, progress: Report | None = None
+) -> Matches:
+    """Pair the heads of two models that read the same tokens: two seeds, or a model before and after fine-tuning.
+
+    text: as for `score`; at most SENTENCES sentences of it, spread evenly, are read. Columns: `affinity` (0 to 1) with its
+    95 % interval by a bootstrap over sentences; `shuffled`, that with another sentence for the second model; `difference`,
+    what the pair has beyond it, with its interval and a two-sided `p`, corrected over all pairs (Benjamini and Hochberg);
+    `runner_up`, the largest affinity with another head of the second model; `n` query tokens. progress: gets the share
+    that is done, and of what; by default a bar.
+
+    Raises HeadwiseError for batches of one's own, for models that read the text as different tokens or share no kind of
+    heads, and for a text in which fewer than LEAST sentences of a half have another one of their length.
+    """
+    if not isinstance(text, StoredText):
+        raise HeadwiseError("Heads are matched on text, and batches were given: give text.")
+    kinds = [kind for kind in model.heads.kinds if kind in other.heads.kinds]
+    if not kinds:
+        raise HeadwiseError(
+            f"{model.name} has {' and '.join(model.heads.kinds)} heads, {other.name} has "
+            f"{' and '.join(other.heads.kinds)} heads: there is none to match."
+        )
+    sample = sample_text(text, SENTENCES)
+    sums = {kind: Sums([], [], [], []) for kind in kinds}
+    with shown("match", progress) as report:
+        for batch, partners in same_batches(model, other, sample, report):
+            add_affinities(model, other, batch, partners, sums)
+
+    rows = []
+    for kind in kinds:
+        heads = [head for head in model.heads if head.kind == kind]
+        others = [head for head in other.heads if head.kind == kind]
+        rows += matched_rows(heads, others, sums[kind], seed)
+    table = pd.DataFrame(rows, columns=list(MATCHES))
+    table["p"] = corrected(table["p"].to_numpy())
+    table = table.sort_values("affinity", ascending=False, kind="stable", ignore_index=True)
+    signature = {
+        "model": model.name,
+        "other": other.name,
+        "heads": model.heads.to_json(),
+        "other_heads": other.heads.to_json(),
+        "text": text.fingerprint,
+        "sentences": len(sample),
+        "longest": model.task.longest,
+        "seed": seed,
+        **environment_info(),
+    }
+    return Matches(table, signature)
+
+
+def same_batches(
+    model: Model, other: Model, text: AnyText, progress: Report
+) -> Iterator[tuple[Batch, np.ndarray]]:
+    """The batches that both models read, in pieces whose attention fits in memory, each with a partner for every
+    sentence: the place of another one of the same length and half, −1 where there is none.
+
+    Every process reads all of them. Raises HeadwiseError where the two models read different tokens.
+    """
+    batches = model.task.batches(text, progress).intact()
+    others = other.task.batches(text).intact()
+    # The longest axis would differ where one tokenizer makes more tokens.
+    for batch, same in zip(batches.whole(), others.whole(), strict=False):
+        if not equal_tokens(batch, same):
+            raise HeadwiseError(
+                f"{model.name} and {other.name} read the text as different tokens, so what their heads attend to cannot "
+                "be compared: give two models with one tokenizer."
+            )
+        width = max(batch["labels"].shape[1], batch["attention_mask"].shape[1])
+        heads = max(model.heads.total, other.heads.total)
+        size = max(2, NUMBERS // (heads * width**2))
+        for start in range(0, len(batch["rows"]), size):
+            piece = {name: tensor[start : start + size] for name, tensor in batch.items()}
+            yield piece, partners_of(piece)
+        batches.read += len(batch["rows"])
+        progress(min(1.0, batches.read / len(text)), f"{batches.read} of {len(text)} sentences")
+
+
+def equal_tokens(batch: Batch, other: Batch) -> bool:
+    """Whether two models' batches have the same sentences as the same token ids."""
+    names = ("rows", "input_ids", "attention_mask", "labels")
+    return all(torch.equal(batch[name], other[name]) for name in names)
+
+
+def partners_of(batch: Batch) -> np.ndarray:
+    """For every sentence the place of the next one of equal length in the same half; −1 where there is none."""
+    lengths = torch.stack(
+        [
+            batch["attention_mask"].sum(1),
+            (batch["labels"] != IGNORED).sum(1),
+            batch["rows"] % 2,
+        ],
+        1,
+    )
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, key in enumerate(lengths.tolist()):
+        places.setdefault(tuple(key), []).append(place)
+
+    partners = np.full(len(lengths), -1)
+    for equal in places.values():
+        if len(equal) > 1:
+            partners[equal] = np.roll(equal, -1)
+    return partners
+
+
+def add_affinities(
+    model: Model, other: Model, batch: Batch, partners: np.ndarray, sums: Mapping[Kind, Sums]
+) -> None:
+    """Read a batch with both models and add the affinities of each of its sentences."""
+    weights, words = roots(model, batch)
+    others, _ = roots(other, batch)
+    has_partner = torch.from_numpy(partners >= 0)
+    partner = torch.from_numpy(partners)[has_partner]
+    for kind, found in sums.items():
+        # Only the first model's queries are left out where they are no words: the product is 0 there.
+        mine = (weights[kind] * words[kind][:, None, :, None]).flatten(2)
+        theirs = others[kind].flatten(2).to(mine)
+        affinity = mine @ theirs.transpose(1, 2)
+        control = torch.full_like(affinity, torch.nan)
+        control[has_partner] = mine[has_partner] @ theirs[partner].transpose(1, 2)
+        found.affinity += list(affinity.cpu().numpy())
+        found.control += list(control.cpu().numpy())
+        found.queries += words[kind].sum(1).tolist()
+        found.first += (batch["rows"] % 2 == 0).tolist()
+
+
+def roots(model: Model, batch: Batch) -> tuple[dict[Kind, Tensor], dict[Kind, Tensor]]:
+    """By kind, the square roots of the attention weights, B H Q K in the order of the model's heads, and which query
+    tokens are words, B Q."""
+    found: dict[Kind, list[Tensor]] = {kind: [] for kind in model.heads.kinds}
+    words: dict[Kind, Tensor] = {}
+    hf = model.hf
+    tensors = on_device(hf, batch)
+    special = torch.tensor(
+        sorted(special_ids(model.tokenizer)), device=tensors["attention_mask"].device
+    )
+    sides = batch_sides(tensors, special)
+
+    def hook(call: AttentionCall) -> None:
+        assert call.weights is not None
+        queries, _ = sides_of_site(call.site)
+        found[call.site.kind].append(call.weights.float().sqrt())
+        words[call.site.kind] = sides[queries].words
+
+    observing = capture(hf, model.discovery, hook=hook, weights=True)
+    with evaluating(hf), torch.no_grad(), observing:
+        run_layers(hf, inputs_of(tensors))
+    return {kind: torch.cat(layers, 1) for kind, layers in found.items()}, words
+
+
+def matched_rows(
+    heads: Sequence[Head], others: Sequence[Head], sums: Sums, seed: int
+) -> list[dict[str, Any]]:
+    """A row for each pair of a kind: paired on one half of the sentences, measured on the other."""
+    queries = np.array(sums.queries)
+    first = np.array(sums.first)
+    affinity = np.stack(sums.affinity)
+    control = np.stack(sums.control)
+    has_control = ~np.isnan(control[:, 0, 0])
+    fewest = min((has_control & first).sum(), (has_control & ~first).sum())
+    if fewest < LEAST:
+        raise HeadwiseError(
+            f"Only {fewest} sentences of a half of the text have another one of the same number of tokens, and {LEAST} "
+            "are needed for a control: give more text."
+        )
+    pairing = affinity[first].sum(0)
+    mine, theirs = linear_sum_assignment(pairing, maximize=True)
+
+    # sentences of the other half x pairs
+    measured = ~first
+    pair_sums = affinity[measured][:, mine, theirs]
+    values, low, high, _ = mean_with_interval(pair_sums, queries[measured], seed)
+
+    controlled = measured & has_control
+    control_sums = control[controlled][:, mine, theirs]
+    beyond = affinity[controlled][:, mine, theirs] - control_sums
+    difference, difference_low, difference_high, p = mean_with_interval(
+        beyond, queries[controlled], seed
+    )
+
+    whole = affinity[measured].sum(0) / queries[measured].sum()
+    whole[mine, theirs] = -np.inf
+    runner_up = whole.max(1)[mine]
+    rows = []
+    for number, (one, another) in enumerate(zip(mine, theirs, strict=True)):
+        rows.append(
+            {
+                **heads[one]._asdict(),
+                **{f"other_{name}": value for name, value in others[another]._asdict().items()},
+                "affinity": values[number],
+                "low": low[number],
+                "high": high[number],
+                "shuffled": control_sums[:, number].sum() / queries[controlled].sum(),
+                "difference": difference[number],
+                "difference_low": difference_low[number],
+                "difference_high": difference_high[number],
+                "p": p[number],
+                "runner_up": runner_up[number],
+                "n": int(queries[measured].sum()),
+            }
+        )
+    return rows
+
+
+def mean_with_interval(
+    sums: np.ndarray, counts: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Means per query token with their 95 % intervals and two-sided p, by a bootstrap over sentences (of any columns)."""
+    draws = bootstrap(sums.astype(float), counts, seed)
+    units = effective_units(counts)
+    low, high = interval(draws, units)
+    return sums.sum(0) / counts.sum(0), low, high, paired_bootstrap_p(draws, units)
