@@ -105,6 +105,18 @@ def loss(model: hw.Model, window: Window) -> Tensor:
     return -logits[range(first - 1, len(ids) - 1), ids[first:]].sum()
 
 
+def replaced(layer: int, head: int, replacement: Tensor) -> Callable[[int, Tensor], Tensor]:
+    """A change for `projected`: the head's output at each position of a window, Q D."""
+
+    def put(at: int, heads: Tensor) -> Tensor:
+        changed = heads.clone()
+        if at == layer:
+            changed[:, head] = replacement[: len(heads)]
+        return changed
+
+    return put
+
+
 def by_hand(model: hw.Model) -> dict[str, dict[tuple[int, int], float]]:
     """Every measure of each head, by layer and number."""
     cut = windows(model)
@@ -151,18 +163,12 @@ def by_hand(model: hw.Model) -> dict[str, dict[tuple[int, int], float]]:
         replacements = {"zero": zero, "mean": zero + mean, "position-mean": by_position}
         for name, replacement in replacements.items():
             lost = 0.0
+            put = replaced(layer, head, replacement)
             for window in cut:
-
-                def put(at: int, heads: Tensor, replacement: Tensor = replacement) -> Tensor:
-                    changed = heads.clone()
-                    if at == layer:
-                        changed[:, head] = replacement[: len(heads)]
-                    return changed
-
-                with torch.no_grad(), projected(model, put):
-                    lost += float(loss(model, window))
                 with torch.no_grad():
                     lost -= float(loss(model, window))
+                with torch.no_grad(), projected(model, put):
+                    lost += float(loss(model, window))
             found[f"ablation.{name}"][layer, head] = lost / predicted
 
     largest: dict[tuple[int, int], list[float]] = {address: [] for address in every}

@@ -5,8 +5,9 @@ A batch has the inputs of the model's forward (`input_ids` B S, `attention_mask`
 `decoder_input_ids` B T; images and sound have other inputs, and `places` B S, where the encoder has a position),
 `labels` (B T: the token that the logits at each position predict, or IGNORED; B 1 for a classifier: the class) and
 perhaps `rows` (the row of each sentence in the text) and `counted` (B S: of windows of long documents, the tokens that
-no window before has; all others are read, but counted there). Labels are at the positions of their logits, not shifted. Prompts
-in pairs (`tasks/prompt_pairs.py`) have `wrong_labels` B T, what labels are compared with, and `corrupted_ids` B S.
+no window before has; all others are read, but counted there). Labels are at the positions of their logits, not
+shifted. Prompts in pairs (`tasks/prompt_pairs.py`) have `wrong_labels` B T, what labels are compared with, and
+`corrupted_ids` B S.
 
 Training has a loss of its own, which `training/loss.py` compares with this one.
 """
