@@ -1,4 +1,4 @@
-"""The documentation's tables of options and controls say what the classes and declarations say."""
+"""The documentation's tables say what the classes and declarations say."""
 
 from __future__ import annotations
 

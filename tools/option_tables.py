@@ -1,4 +1,4 @@
-"""Writes the tables of options and controls in docs/ from the classes and declarations themselves (`make tables`)."""
+"""Writes tables in docs/ from the classes and declarations that they describe (`make tables`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from headwise.engines.engine import engine_table
+from headwise.engines.gguf_file import families_table
+from headwise.importance.measures import measure
 from headwise.options import Architecture, Choice, FineTuning, GateTraining, Search, Training
 from headwise.pruning.controls import control
+from headwise.report.page import sections_of
+from headwise.roles.role import RoleTest, role
 from headwise.study.plan import (
     DataSection,
     Embedded,
@@ -24,6 +29,7 @@ from headwise.study.plan import (
 )
 
 DOCS = Path(__file__).parents[1] / "docs"
+VARIANTS = {"offset": ".r", "relation": ".REL.…", "": ""}
 OF_ALL = ("method", "name", "kinds", "unit", "controls", "seeds", *FineTuning.model_fields)
 
 
@@ -57,6 +63,45 @@ def control_table() -> str:
     return "\n".join(rows)
 
 
+def measure_table() -> str:
+    """A row for each measure."""
+    rows = ["| measure | a value is | source | passes |", "|---|---|---|---|"]
+    for name, facts in measure.own.items():
+        rows.append(f"| `{name}` | {facts.caption} | {facts.source} | {facts.price} |")
+    return "\n".join(rows)
+
+
+def needed(test: RoleTest) -> str:
+    """From which score on a head has the role; empty for a test that defines none."""
+    if test.margin is not None:
+        return f"baseline + {test.margin:.2f}"
+    return "" if test.threshold is None else f"{test.threshold:g}"
+
+
+def role_table() -> str:
+    """A row for each role test: those that define a role first."""
+    rows = [
+        "| measure | meaning | baseline | untrained heads | role from |",
+        "|---|---|---|---|---|",
+    ]
+    tests = sorted(role.own.values(), key=lambda test: (not test.is_role, test.order, test.row))
+    for test in tests:
+        name = f"`{test.name}{VARIANTS[test.variants]}`"
+        meaning = f"{test.caption} ({test.source})" if test.source else test.caption
+        rows.append(f"| {name} | {meaning} | {test.baseline} | {test.untrained} | {needed(test)} |")
+    return "\n".join(rows)
+
+
+def section_table(page: str) -> str:
+    """A row for each section of a page of the report."""
+    rows = ["| section | question | made from |", "|---|---|---|"]
+    for one in sections_of(page):
+        heading = one.heading or one.menu or "the first screen"
+        files = ", ".join(f"`{file}`" for file in one.files)
+        rows.append(f"| {heading} | {one.question} | {files} |")
+    return "\n".join(rows)
+
+
 def tables() -> dict[Path, dict[str, str]]:
     """The tables of each page, by the names of their places."""
     page = DOCS / "plan.md"
@@ -82,7 +127,16 @@ def tables() -> dict[Path, dict[str, str]]:
         "greedy": option_table(GreedySweep, greedy),
         "search": option_table(Search, Search.model_fields),
     }
-    return {page: plan, DOCS / "methods/controls.md": {"controls": control_table()}}
+    report = {name: section_table(name) for name in ("run", "grid", "comparison")}
+    export = {"engines": "\n".join(engine_table()), "gguf": "\n".join(families_table())}
+    return {
+        page: plan,
+        DOCS / "methods/controls.md": {"controls": control_table()},
+        DOCS / "methods/roles.md": {"tests": role_table()},
+        DOCS / "howto/score.md": {"measures": measure_table()},
+        DOCS / "howto/read-the-report.md": report,
+        DOCS / "howto/export.md": export,
+    }
 
 
 def filled(text: str, made: dict[str, str]) -> str:

@@ -194,7 +194,7 @@ class Pruning(Options):
         None,
         "heads that are removed together: head, balanced, group or uniform; "
         "unset: what keeps key/value groups equally large",
-        page="methods/removal.md#what-goes-at-once",
+        page="methods/removal.md#what-is-removed-at-once",
     )
 
     @field_validator("keep", mode="before")

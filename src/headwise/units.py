@@ -1,4 +1,4 @@
-"""Which heads go together: the unit of removal (docs/methods/removal.md, "What goes at once").
+"""Which heads go together: the unit of removal (docs/methods/removal.md, "What is removed at once").
 
 Attention shares each key/value head among equally many query heads. Where a layer keeps different numbers of them,
 every query head needs a copy of its key/value head, and the key/value cache grows. Units prevent that:

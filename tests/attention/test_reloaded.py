@@ -57,7 +57,7 @@ QUANTISED = {
 }
 Loaded = Callable[..., PreTrainedModel]
 Cut = Callable[..., tuple[Model, HeadMask, Path]]
-PAGE = Path(__file__).parents[2] / "docs" / "layout.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "use-a-pruned-model.md"
 
 
 @pytest.fixture(scope="module")
@@ -138,13 +138,13 @@ def test_beam_search_with_a_cache_gives_the_text_of_the_masked_model(
 
 
 def test_a_static_cache_in_chunks_stops(reloaded: Loaded) -> None:
-    """transformers allocates it by the configuration's number of heads; docs/layout.md says so."""
+    """transformers allocates it by the configuration's number of heads; docs/howto/use-a-pruned-model.md says so."""
     with pytest.raises(RuntimeError, match="shape"):
         generate(reloaded("llama"), cache_implementation="static", prefill_chunk_size=3)
 
 
 def test_the_configuration_of_transformers_cannot_say_other_counts_by_layer() -> None:
-    """docs/layout.md says so; from the day that it can, a pruned folder may be written that way."""
+    """docs/howto/use-a-pruned-model.md says so; from the day that it can, a pruned folder may be written that way."""
     config = LlamaConfig(
         num_hidden_layers=2, num_attention_heads=4, hidden_size=32, intermediate_size=64, head_dim=8
     )
@@ -269,7 +269,7 @@ def test_without_headwise_other_families_stop(cut: Cut, family: str) -> None:
 def plain(folder: Path) -> PreTrainedModel:
     """A model loaded by the code in the docs."""
     code = re.search(
-        r"### Without headwise.*?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
+        r"## Without headwise.*?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
     )
     assert code
     names: dict[str, Any] = {}

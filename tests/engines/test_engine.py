@@ -11,18 +11,9 @@ import pytest
 from pruned import language_model, uneven
 
 import headwise as hw
-from headwise.engines.engine import engine, markdown_table
-from headwise.engines.gguf_file import families_table
+from headwise.engines.engine import engine
 from headwise.families import COLUMNS
 from headwise.folders import sums
-
-PAGE = Path(__file__).parents[2] / "docs/howto/export.md"
-
-
-def test_the_page_has_the_table() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert "\n".join(markdown_table()) in page
-    assert "\n".join(families_table()) in page
 
 
 def test_the_table_of_families_has_every_engine_of_ours() -> None:

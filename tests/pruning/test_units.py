@@ -1,4 +1,4 @@
-"""What goes at once: every unit, by hand and on random layouts; gates, top-k, greedy and random masks obey it; the
+"""What is removed at once: every unit, by hand and on random layouts; gates, top-k, greedy and random masks obey it; the
 key/value cache."""
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from markupsafe import escape
 from headwise.errors import HeadwiseError
 from headwise.report import page as report_page
 from headwise.report import report
-from headwise.report.page import Section, collect, figures_in, render, section, sections_of, table
+from headwise.report.page import collect, figures_in, render, section, sections_of, table
 from headwise.report.run_folder import FinishedRun, read_run
 from report.conftest import data_of
 from report.made_language import make_language
@@ -161,15 +161,7 @@ def test_what_stands_in_the_place_of_the_page_is_named_and_stays(run_folder: Pat
     assert not list(run_folder.rglob(".*"))
 
 
-ROOT = Path(__file__).parents[2]
 TEMPLATES = Path(report_page.__file__).parent / "templates"
-
-
-def row(one: Section) -> str:
-    """The row of a section in the documentation."""
-    heading = one.heading or one.menu or "the first screen"
-    files = ", ".join(f"`{file}`" for file in one.files)
-    return f"| {heading} | {one.question} | {files} |"
 
 
 def test_every_section_has_its_template_and_stands_on_a_page() -> None:
@@ -182,14 +174,6 @@ def test_every_section_has_its_template_and_stands_on_a_page() -> None:
 def test_no_two_sections_have_one_place(page: str) -> None:
     places = [one.order for one in sections_of(page)]
     assert len(set(places)) == len(places) and places[0] == 0
-
-
-def test_the_documentation_lists_them() -> None:
-    text = (ROOT / "docs" / "howto" / "read-the-report.md").read_text(encoding="utf-8")
-    listed = [line for line in text.splitlines() if line.startswith("| ") and "---" not in line]
-    listed = [line for line in listed if not line.startswith("| section")]
-    declared = [row(one) for page in ("run", "grid", "comparison") for one in sections_of(page)]
-    assert listed == declared
 
 
 def test_a_section_of_a_users_own_is_on_the_page(whole: Path) -> None:

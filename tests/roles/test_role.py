@@ -1,13 +1,10 @@
-"""The table of role tests, and the page that lists them."""
+"""The table of role tests."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
 from headwise.roles.role import (
-    RoleTest,
     category,
     display_name,
     evidence,
@@ -16,28 +13,6 @@ from headwise.roles.role import (
     role,
     role_of,
 )
-
-PAGE = Path(__file__).parents[2] / "docs" / "methods" / "roles.md"
-VARIANTS = {"offset": ".r", "relation": ".REL.…"}
-
-
-def row_of(declared: RoleTest) -> str:
-    """The row of a test in the page's table."""
-    measure = f"`{declared.name}{VARIANTS.get(declared.variants, '')}`"
-    meaning = declared.caption + (f" ({declared.source})" if declared.source else "")
-    least = "" if declared.threshold is None else f"{declared.threshold:g}"
-    if declared.margin is not None:
-        least = f"baseline + {declared.margin:.2f}"
-    facts = [measure, meaning, declared.baseline, declared.untrained, least]
-    return "| " + " | ".join(facts).replace("|  |", "| |").replace("|  |", "| |") + " |"
-
-
-def test_the_page_lists_every_test() -> None:
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
-    start = lines.index("| measure | meaning | baseline | untrained heads | role from |") + 2
-    end = lines.index("", start)
-    ours = sorted(role.own.values(), key=lambda each: (not each.is_role, each.order, each.row))
-    assert lines[start:end] == [row_of(declared).replace("  ", " ") for declared in ours]
 
 
 def test_every_test_says_what_it_measures() -> None:

@@ -60,7 +60,7 @@ class Engine(Declaration):
 engine = Declarations("engine", Engine, "headwise.engines", "headwise.engines")
 
 
-def markdown_table() -> list[str]:
+def engine_table() -> list[str]:
     """The lines of the table of engines in the documentation."""
     lines = [
         "| `--to` | runs in | uneven layers | layers without heads | types (the first is the default) |",

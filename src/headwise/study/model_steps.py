@@ -151,7 +151,7 @@ class RankHeads(
 
     sweep_index: int
     ranking: Ranking
-    VERSION = 3  # on the training text
+    VERSION = 4  # long documents are read in windows
 
     def sweep(self, run: Run) -> GreedySweep:
         sweep = run.plan.pruning[self.sweep_index]
@@ -326,7 +326,7 @@ class PruneByGates(Prune):
 class PruneGreedily(Prune):
     """One step of a greedy order: its layout, and its model where it is fine-tuned or compensated."""
 
-    VERSION = 3
+    VERSION = 4  # long documents are read in windows
 
     def sweep(self, run: Run) -> GreedySweep:
         sweep = run.sweep(self.variant)

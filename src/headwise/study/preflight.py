@@ -137,7 +137,9 @@ def positions_of(run: Run, given: Model | None) -> float:
     shape = run.plan.model
     if given is not None:
         given.task.check(text)
-        return text_amount(text, given.tokenizer, given.task.longest).positions
+        longest = given.task.longest
+        packed = given.task.stride and longest
+        return text_amount(text, given.tokenizer, longest, packed).positions
     assert isinstance(shape, Architecture) and isinstance(text, ParallelText)
     return text_amount(text, sampled_subwords(text, shape), shape.max_length).positions
 
