@@ -154,7 +154,9 @@ def study_folder(name: str | Path) -> Path:
     """The path of the folder of a study. Raises HeadwiseError for a name that no folder can have."""
     folder = Path(name)
     try:
-        folder.exists()
+        folder.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # said by those who look for its files
     except (OSError, ValueError) as error:  # too long, or a NUL in it
         reason = getattr(error, "strerror", None) or error
         raise HeadwiseError(
