@@ -115,8 +115,8 @@ def _map_panel(grid: HeadGrid, kind: Kind, attention: list[str]) -> Panel:
     tip = tips("address:N|head", "kept:N|in the pruned model")
     ink = None
     if "value" in chart.heads:
-        legend: charts.Spec = {"orient": "bottom", "title": "confidence", "titleOrient": "left"}
-        legend |= {"gradientLength": 180, "values": [0, 0.5, 1]}
+        legend: charts.Spec = {"orient": "bottom", "title": "confidence"}
+        legend |= {"gradientLength": min(180, 30 * chart.columns), "values": [0, 0.5, 1]}
         ink = colour("value:Q", [0, 1], "heatmap", **legend)
         tip += tips("value:Q|confidence|.3f")
     kept = chart.heads["kept"].eq("kept").groupby(chart.heads["layer"]).agg(["sum", "size"])

@@ -117,6 +117,7 @@ def _role_grid(run: FinishedRun, found: RolesFolder, kind: str) -> Figure:
         else "heads by their numbers"
     )
     narrow, width, wide = (62, 84, 130) if room else (9, 20, 36)
+    left = 60 + (charts.ATTENTION_NAME if run.attention(kind) else 0)
     chart = charts.layered(
         _marks(cells, edges, room, height, run.attention(kind)),
         height,
@@ -126,7 +127,11 @@ def _role_grid(run: FinishedRun, found: RolesFolder, kind: str) -> Figure:
         name=f"functions-{kind}",
         title=f"{KIND_NAMES[kind].capitalize()}: {len(held)} of {len(labels)} heads have a role",
         note=f"layers × heads, {order}; colour: category of role; number: its score",
-        panels=[Panel(chart, KIND_NAMES[kind], size * width, 60 + size * narrow, 90 + size * wide)],
+        panels=[
+            Panel(
+                chart, KIND_NAMES[kind], size * width, left + size * narrow, left + 30 + size * wide
+            )
+        ],
         facts=f"Order: {order}.",
     )
 
@@ -240,7 +245,8 @@ def _marks(
     y["axis"] = {"values": list(middles), **look}
     x = axis("rank:O", None, labels=False, orient="top")
     tip = tips("address:N|head", "label:N|does")
-    ink = sorts_colour({cell["sort"] for cell in cells}, 5)
+    across = max(cell["rank"] for cell in cells)
+    ink = sorts_colour({cell["sort"] for cell in cells}, 5 if across > 5 else 2)
     marks = [
         charts.mark(
             "rect",
@@ -293,6 +299,7 @@ def layer_patterns(run: FinishedRun) -> Figure | None:
 
 
 def _pattern_panel(run: FinishedRun, patterns: pd.DataFrame, kind: str) -> Panel:
+    left = 260 + (charts.ATTENTION_NAME if run.attention(kind) else 0)
     order = [*(sort for sort in role_sorts() if sort != NO_ROLE), NO_ROLE]
     cells = patterns.rename(columns={"role": "sort"})[["layer", "sort", "heads"]]
     cells = cells.assign(place=[order.index(sort) for sort in cells["sort"]])
@@ -310,7 +317,7 @@ def _pattern_panel(run: FinishedRun, patterns: pd.DataFrame, kind: str) -> Panel
     chart = charts.layered(
         marks, 30 * cells["layer"].nunique(), f"Roles by layer, {KIND_NAMES[kind]}"
     )
-    return Panel(chart, KIND_NAMES[kind], width=440, widest=640)
+    return Panel(chart, KIND_NAMES[kind], width=440, narrowest=left, widest=640)
 
 
 def _first_heads(table: pd.DataFrame) -> list[tuple[Any, ...]]:

@@ -73,6 +73,7 @@ def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
         "patterns": layer_patterns(run),
         "causal": causal_table(found),
         "shares": share_table(found),
+        "in_encoder": "encoder-self" in kinds_with_roles(found),
         "syntax": syntax,
         "left_out": 0
         if syntax is None
@@ -180,6 +181,14 @@ def claims(found: RolesFolder) -> Table | None:
     return table("Compared with the paper", held, columns)
 
 
+_BASELINES = {
+    "syntactic": "of syntax the best fixed offset between words on the same text, so that a head which only points at a "
+    "neighbour does not count as syntactic",
+    "coreference": "of coreference the nearest mention",
+    "alignment": "of alignment the diagonal",
+}
+
+
 def _rule(found: RolesFolder) -> dict[str, str]:
     """The numbers of the rule by which roles are decided."""
     other = found.facts.get("signature", {}).get("confirmed_on", "the other half")
@@ -206,7 +215,14 @@ def _rule(found: RolesFolder) -> dict[str, str]:
             rules.append(f"{declared.category} {declared.threshold:g}")
 
     first = "one half of the documents" if other == "the other half" else "the text"
-    return {"thresholds": "; ".join(rules), "first": first, "other": other, "rate": percent(RATE)}
+    baselines = [_BASELINES[name] for name in _BASELINES if name in names]
+    return {
+        "baselines": ", ".join(baselines),
+        "thresholds": "; ".join(rules),
+        "first": first,
+        "other": other,
+        "rate": percent(RATE),
+    }
 
 
 def _syntactic(found: RolesFolder) -> pd.DataFrame:

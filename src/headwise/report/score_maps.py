@@ -155,6 +155,7 @@ def score_maps_section(run: FinishedRun) -> dict[str, Any]:
         "apart": apart_table(run),
         "effects": [
             _effects(effects[effects["kind"] == kind], measure, control_ranges(run))
+            | {"attention": run.attention(kind)}
             for kind in kinds_among(effects["kind"])
         ],
         "in_bleu": measure == BLEU_MEASURE,
