@@ -13,13 +13,17 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.stats import false_discovery_control, norm
 from scipy.stats import t as student
+
+Numbers = float | np.ndarray
 
 RESAMPLES = 1000
 SEED = 12345  # sacreBLEU's own
 LOW, HIGH = 2.5, 97.5  # percentiles of a 95 % interval
 Z = float(norm.ppf(HIGH / 100))
+ALIKE = 1e-16  # the variance of a share between clusters below which they are alike
 _TABLE = 50  # resamples held in memory together
 _CACHED = 50_000  # tables of so many units at most stay in memory: 50 MB
 
@@ -89,39 +93,66 @@ def bootstrap(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
     )
 
 
-def proportion_interval(right: float, count: float) -> tuple[float, float]:
-    """95 % interval of a share by Wilson's score (1927), which is sound near 0 and 1, too."""
-    share = right / count
+def proportion_interval(right: Numbers, count: Numbers) -> tuple[np.ndarray, np.ndarray]:
+    """95 % interval of shares by Wilson's score (1927), which is sound near 0 and 1, too. right, count: numbers or arrays
+    of one shape; a count may be no whole number."""
+    share = np.asarray(right / count, dtype=float)
     denominator = 2 * (count + Z**2)
     middle = (2 * count * share + Z**2) / denominator
-    margin = Z / denominator * math.sqrt(4 * count * share * (1 - share) + Z**2)
-    low = 0.0 if share == 0 else middle - margin
-    high = 1.0 if share == 1 else middle + margin
+    margin = Z / denominator * np.sqrt(4 * count * share * (1 - share) + Z**2)
+    low = np.where(share == 0, 0.0, middle - margin)
+    high = np.where(share == 1, 1.0, middle + margin)
     return low, high
 
 
-def clustered_proportion_interval(right: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
-    """95 % interval of Σ right / Σ counts over clusters, whose members are alike: Wilson's score with the effective
-    number of members (Korn and Graubard 1998; with Wilson's score Dean and Pagano 2015).
+def clustered_proportion_interval(
+    right: np.ndarray, counts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """95 % interval of the shares Σ right / Σ counts over clusters, whose members are alike: Wilson's score with the
+    effective number of members (Korn and Graubard 1998; with Wilson's score Dean and Pagano 2015).
 
     n* = n / deff · (t_{n−1} / t_{k−1})², where deff is the variance of the ratio between the k clusters divided by
     that of n independent members (Kish 1965), and t are 97.5 % quantiles; n* is never more than n. Where no cluster
-    differs from the others, deff cannot be estimated, and a cluster counts as one member. right, counts: by cluster.
+    differs from the others, deff cannot be estimated, and a cluster counts as one member. right, counts: clusters x …
+    in, … out; NaN where nothing counts.
     """
-    asked = counts > 0
-    right = right[asked].astype(float)
-    counts = counts[asked].astype(float)
-    clusters = len(counts)
-    n = counts.sum()
-    share = right.sum() / n
-    rest = right - share * counts
-    between = (rest**2).sum() * clusters / max(1, clusters - 1) / n**2
-    if clusters < 2 or between == 0:
-        return proportion_interval(share * clusters, clusters)
-    effective = share * (1 - share) / between
-    effective *= (student.ppf(HIGH / 100, n - 1) / student.ppf(HIGH / 100, clusters - 1)) ** 2
-    effective = min(n, effective)
-    return proportion_interval(share * effective, effective)
+    right = right.astype(float)
+    counts = counts.astype(float)
+    clusters = (counts > 0).sum(0)
+    n = counts.sum(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = right.sum(0) / n
+        rest = right - share * counts
+        between = (rest**2).sum(0) * clusters / np.maximum(1, clusters - 1) / n**2
+        effective = share * (1 - share) / between
+        members = student.ppf(HIGH / 100, np.maximum(n - 1, 1e-3))
+        quantiles = members / student.ppf(HIGH / 100, clusters - 1)
+        effective = np.minimum(n, effective * quantiles**2)
+        # rounding leaves a little where no cluster differs
+        alike = (clusters < 2) | (between < ALIKE)
+        effective = np.where(alike, clusters, effective)
+        return proportion_interval(share * effective, effective)
+
+
+def auroc_interval(value: float, positives: int, others: int) -> tuple[float, float]:
+    """95 % interval of an area under the ROC curve of so many positives and others: the score interval of Newcombe
+    (2006, part 2, method 5), which is sound for few positives and near 1.
+
+    Its ends are the areas θ with |value − θ| = 1.96 √V(θ), V(θ) = θ (1 − θ) / (m n) · (1 + k (1 − θ) / (2 − θ) + k θ /
+    (1 + θ)), k = (m + n) / 2 − 1 for m positives and n others.
+    """
+    k = (positives + others) / 2 - 1
+
+    def beyond(area: float) -> float:
+        spread = area * (1 - area) / (positives * others)
+        spread *= 1 + k * (1 - area) / (2 - area) + k * area / (1 + area)
+        return abs(value - area) - Z * math.sqrt(spread)
+
+    # V is 0 at both ends, where every value of 0 or 1 would be a solution.
+    nearly = 1e-9
+    low = 0.0 if value <= nearly else brentq(beyond, nearly, value - nearly)
+    high = 1.0 if value >= 1 - nearly else brentq(beyond, value + nearly, 1 - nearly)
+    return low, high
 
 
 def ratio_interval(

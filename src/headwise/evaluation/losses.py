@@ -170,7 +170,7 @@ class Losses:
         count = len(right)
         number = int(right[:, column].sum())
         low, high = proportion_interval(number, count)
-        rows: Rows = [("accuracy", 100 * number / count, 100 * low, 100 * high)]
+        rows: Rows = [("accuracy", 100 * number / count, float(100 * low), float(100 * high))]
         if not column:
             return rows
         if count < 2:

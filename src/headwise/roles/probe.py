@@ -21,10 +21,11 @@ from torch import Tensor
 from headwise.heads import Kind, Site
 from headwise.importance.sums import check_finite, merge_neighbours, to_numpy
 from headwise.roles.passage import Passage, View
-from headwise.statistics import jackknife_p, ratio_interval
+from headwise.statistics import clustered_proportion_interval, jackknife_p, ratio_interval
 
 REACH = 10  # the largest fixed offset of a baseline, in words to either side
 UNITS = 500  # from twice as many on, neighbouring units are merged
+ROUNDING = 1e-5  # relative, of sums in float32
 COUNTS = "counts"
 BASELINE = "baseline"
 
@@ -240,8 +241,8 @@ class AnswerSums:
     def table(self, seed: int | None = None) -> pd.DataFrame:
         """A row per head and measure: kind, layer, head, measure, value, low, high, n, baseline, units, p.
 
-        low, high: 95 % bootstrap interval over units, only with a seed. n: tokens asked about, in `units` sentences (or
-        groups of them). p: of the hypothesis that the head is no better than the baseline (`jackknife_p`).
+        low, high: 95 % interval over units (`value_interval`), only with a seed. n: tokens asked about, in `units`
+        sentences (or groups of them). p: of the hypothesis that the head is no better than the baseline (`jackknife_p`).
         """
         counts = self.whole(COUNTS)
         rule = self.best_rule()
@@ -260,7 +261,7 @@ class AnswerSums:
                 p = jackknife_p(sums - rule[:, None, columns], counts[:, None, columns])
                 low = high = value * np.nan
                 if seed is not None:
-                    low, high = ratio_interval(sums, divisors, value, seed)
+                    low, high = value_interval(sums, divisors, value, seed)
                 baseline = (rule.sum(0) / counts.sum(0))[columns]
             # the same for every head: n, baseline and units
             rows = {
@@ -297,6 +298,30 @@ class AnswerSums:
             if name not in self.ruled:
                 chosen[:, column] = np.nan
         return chosen
+
+
+def value_interval(
+    sums: np.ndarray, divisors: np.ndarray, value: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """95 % intervals of the values Σ sums / Σ divisors: U H M in, H M out.
+
+    Measures that are shares (between 0 and 1 in every unit) get Wilson's score for clusters: a bootstrap of few sentences
+    is far too narrow near 0 and 1 (of 0.97 in 30 sentences it misses the truth in 15 to 40 %, Wilson's score in 3 to
+    9 %). All others get a bootstrap.
+    """
+    shares = np.minimum(sums, divisors)  # a sum of weights may be 1 and a rounding error
+    is_share = ((sums >= 0) & (sums <= divisors * (1 + ROUNDING))).all((0, 1))
+    low = np.full(value.shape, np.nan)
+    high = low.copy()
+    low[:, is_share], high[:, is_share] = clustered_proportion_interval(
+        shares[..., is_share], divisors[..., is_share]
+    )
+    others = ~is_share
+    if others.any():
+        low[:, others], high[:, others] = ratio_interval(
+            sums[..., others], divisors[..., others], value[:, others], seed
+        )
+    return low, high
 
 
 def regrouped(groups: Sequence[Sequence[Tensor]]) -> list[list[np.ndarray]]:

@@ -21,10 +21,9 @@ from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.roles.alignment_heads import align
 from headwise.roles.role_tests import roles
-from headwise.statistics import rank_interval
+from headwise.statistics import auroc_interval, rank_interval
 
 ALIGNMENT = "alignment"
-SAMPLES = 2000  # of heads, for the interval of an AUROC
 VALUES = 5  # published values that a rank correlation needs
 COLUMNS = (
     "role",
@@ -221,7 +220,7 @@ def compare_published(
                     ),
                 }
             )
-        agreements += list(agreement_of(name, heads, of_role["value"], seed))
+        agreements += list(agreement_of(name, heads, of_role["value"]))
     if not rows:
         raise HeadwiseError(
             f"None of the published roles of {model.name} occurs often enough in {text.name}: give more text."
@@ -251,7 +250,7 @@ def measured_heads(
 
 
 def agreement_of(
-    role: str, heads: Sequence[PublishedHead], values: pd.Series, seed: int
+    role: str, heads: Sequence[PublishedHead], values: pd.Series
 ) -> Iterator[tuple[str, str, float, float, float, int, int]]:
     """AUROC of the published heads with its interval, and the rank correlation with published values."""
     addresses = list(dict.fromkeys((head.layer, head.head) for head in heads))
@@ -260,8 +259,8 @@ def agreement_of(
         ours = values.to_numpy() * (-1 if role == ALIGNMENT else 1)
         of_published = ours[is_published]
         of_others = ours[~is_published]
-        low, high = auroc_interval(of_published, of_others, seed)
         value = auroc(of_published, of_others)
+        low, high = auroc_interval(value, len(of_published), len(of_others))
         yield role, "auroc", value, low, high, len(addresses), len(values)
 
     numbers = {(head.layer, head.head): head.value for head in heads if head.value is not None}
@@ -277,17 +276,3 @@ def auroc(of_published: np.ndarray, of_others: np.ndarray) -> float:
     left = of_published[:, None]
     right = of_others[None]
     return float(((left > right) + 0.5 * (left == right)).mean())
-
-
-def auroc_interval(
-    of_published: np.ndarray, of_others: np.ndarray, seed: int
-) -> tuple[float, float]:
-    """95 % percentile interval over SAMPLES draws of heads from both groups."""
-    random = np.random.default_rng(seed)
-    shares = []
-    for _ in range(SAMPLES):
-        left = random.choice(of_published, len(of_published))
-        right = random.choice(of_others, len(of_others))
-        shares.append(auroc(left, right))
-    low, high = np.quantile(shares, [0.025, 0.975])
-    return float(low), float(high)

@@ -281,8 +281,9 @@ def hits(roles: pd.DataFrame) -> pd.DataFrame:
             counts = by_model[divisor].to_numpy()
             count = int(counts.sum())
             if count:
-                bounds = clustered_proportion_interval(right, counts)
-                rows.append((name, statistic, right.sum() / count, *bounds, count))
+                low, high = clustered_proportion_interval(right, counts)
+                share = right.sum() / count
+                rows.append((name, statistic, share, float(low), float(high), count))
     return pd.DataFrame(rows, columns=["role", "statistic", "value", "low", "high", "n"])
 
 
