@@ -230,7 +230,8 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
     """
     config: Any = model.config
     device = device_of(model)
-    if getattr(model, "main_input_name", "") == "pixel_values" and hasattr(config, "image_size"):
+    reads_images = getattr(model, "main_input_name", "") == "pixel_values"
+    if reads_images and hasattr(config, "image_size") and hasattr(config, "num_channels"):
         size = config.image_size
         height, width = (size, size) if isinstance(size, int) else size
         count = config.num_channels * height * width
@@ -248,9 +249,8 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
         4, words - 1
     )
     inputs: dict[str, Tensor] = {}
-    if getattr(model, "main_input_name", "") == "input_features" and hasattr(
-        config, "num_mel_bins"
-    ):
+    reads_sound = getattr(model, "main_input_name", "") == "input_features"
+    if reads_sound and hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions"):
         frames = 2 * config.max_source_positions  # two convolutions halve them
         inputs["input_features"] = torch.linspace(
             -1, 1, config.num_mel_bins * frames, device=device

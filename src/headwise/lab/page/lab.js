@@ -124,7 +124,7 @@ function Lab({ about, ask, address, root }) {
   const [state, set] = useState(() => ({ ...START, ...address.read() }));
   const [inspection, startInspection] = useQuestion(ask, "inspect");
   const [pruned, startPruned, , forgetPruned] = useQuestion(ask, "inspect");
-  const [effects, startEffects, stopEffects, forgetEffects] = useQuestion(ask, "ablate");
+  const [effects, startEffects, stopEffects, forgetEffects] = useQuestion(ask, "head_effects");
   const [smallest, startSmallest, stopSmallest, forgetSmallest] = useQuestion(ask, "smallest");
   const scale = useScale(root);
   const change = useCallback((fields) => set((old) => ({ ...old, ...fields })), []);
