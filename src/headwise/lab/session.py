@@ -131,7 +131,8 @@ class Session:
         self.about = {
             "name": model.name,
             "title": run.folder.resolve().name if run else Path(model.name).name,
-            "task": self.predictors["full"].task_name,
+            "task": self.predictors["full"].task_output,
+            "noun": model.task.noun,
             "heads": {kind: list(counts) for kind, counts in model.heads.query.items()},
             "compare": indices_in_full_model(model, pruned) if pruned else None,
             "sentences": {name: list(some) for name, some in (examples or {}).items() if some},
@@ -267,7 +268,7 @@ class Session:
         if unchanged.vectors is not None and new_output_now.vectors is not None:
             cosine = mean_cosine(unchanged.vectors, new_output_now.vectors).item()
         return {
-            "task": predictor.task_name,
+            "task": predictor.task_output,
             "source": prompt.source.to_json(),
             "target": output.target.to_json() if output.target else None,
             "before": unchanged.text,
