@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,16 +42,18 @@ class Amount:
     """How much text there is.
 
     examples: sentences, pairs or documents. length: positions that an example takes in a batch, on average. spread: how
-    much longer the examples are in which a position stands, on average: 1 where all have the same length.
+    much longer the examples are in which a position stands, on average: 1 where all have the same length. windows: in
+    which an example is read, on average; length and spread are theirs.
     """
 
     examples: int
     length: float
     spread: float = 1.0
+    windows: float = 1.0
 
     @property
     def positions(self) -> float:
-        return self.examples * self.length
+        return self.examples * self.windows * self.length
 
     @classmethod
     def of(cls, lengths: Sequence[int] | np.ndarray, padding: float = PADDING) -> Amount:
@@ -66,7 +68,10 @@ class Amount:
     def of_batches(cls, text: Batches) -> Amount:
         """The amount of a text that is encoded; each of a user's own batches counts as one example."""
         longest = getattr(text.data, "longest", None)
-        return cls(len(text.data), 1.0) if longest is None else cls.of(longest)
+        if longest is None:
+            return cls(len(text.data), 1.0)
+        windows = len(longest) / text.sentences
+        return replace(cls.of(longest), examples=text.sentences, windows=windows)
 
 
 @dataclass(frozen=True)
@@ -169,6 +174,8 @@ def text_line(text: Batches) -> str:
     tokens = "" if longest is None else f", {int(longest.sum()):,} tokens"
     if longest is not None and text.task.generates:
         tokens += " of the longer sides"
+    if text.windowed:
+        tokens += f", of {text.sentences:,} sentences, {text.windowed}"
     left_out = text.left_out or "nothing"
     return f"{text.text.name}: {len(data):,} {data.noun}{tokens}; left out: {left_out}"
 

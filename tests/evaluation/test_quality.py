@@ -83,9 +83,8 @@ def test_what_is_read_and_what_is_left_out_is_said(
         f"{windows} of {windows} windows; left out: 7 blank, 2 without a token to predict",
     )
     scored = hw.score(model, hw.Text.open(file), ["confidence"])
-    assert scored.signature["left_out"] == (
-        "7 blank, 2 without a token to predict, 4 longer than 10 tokens"
-    )
+    assert scored.signature["left_out"] == "7 blank, 2 without a token to predict"
+    assert scored.signature["windows"] == "long ones in windows of 10 tokens, each 5 after the last"
 
 
 def test_a_masked_model_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,4 +159,5 @@ class TestRefused:
         with pytest.raises(
             hw.HeadwiseError, match="None of the 1 sentences has from 2 to 10 tokens"
         ):
-            asker("gpt2", n_positions=10).task.batches(hw.Text.from_lines([long]))
+            asker("bert", max_position_embeddings=10).task.batches(hw.Text.from_lines([long]))
+        assert len(asker("gpt2", n_positions=10).task.batches(hw.Text.from_lines([long])).data) == 2

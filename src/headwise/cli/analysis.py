@@ -230,10 +230,10 @@ def score_lines(scores: Scores) -> list[str]:
         lines.append(
             f"  {name}: {sample['sentences']} of {sample['of']} sentences, {sample['ended']}; {agreement}."
         )
-    if signature["left_out"]:
-        lines.append(
-            f"  Read {signature['sentences']} sentences; left out: {signature['left_out']}."
-        )
+    if signature["left_out"] or signature["windows"]:
+        windows = f", {signature['windows']}" if signature["windows"] else ""
+        left_out = signature["left_out"] or "nothing"
+        lines.append(f"  Read {signature['sentences']} sentences{windows}; left out: {left_out}.")
     lines += [f"  {reason}" for reason in signature["absent"]]
     return lines
 

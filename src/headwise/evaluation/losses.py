@@ -30,7 +30,6 @@ from headwise.statistics import (
 )
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import on_device, predict, sentence_losses
-from headwise.training.language import Lines
 
 QualityRow = tuple[str, float, float | None, float | None]  # measure, value, low, high
 Rows = list[QualityRow]
@@ -78,10 +77,6 @@ class Losses:
             columns.append(lost)
         summed = np.concatenate(columns, axis=1)
         refuse_broken(summed)
-        if isinstance(text.data, Lines):  # the windows of a sentence count together
-            first = np.flatnonzero(np.diff(text.data.rows, prepend=-1))
-            summed = np.add.reduceat(summed, first)
-            tokens = np.add.reduceat(tokens, first)
         return cls(summed, tokens, made=made_on(text, tokens))
 
     @classmethod
@@ -203,9 +198,8 @@ def made_on(text: Batches, tokens: np.ndarray) -> str:
         made = f"{len(tokens)} texts"
     else:
         made = f"{len(tokens)} sentences, {int(tokens.sum())} predicted tokens"
-    data = text.data
-    if isinstance(data, Lines) and len(data) > len(tokens):
-        made += f", long ones in windows of {data.length} tokens, each {data.stride} after the last"
+    if text.windowed:
+        made += f", {text.windowed}"
     return f"{made}; left out: {text.left_out}" if text.left_out else made
 
 

@@ -40,7 +40,7 @@ from headwise.importance.measures import measure
 from headwise.importance.passes import Measurement
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.sample import Sample
-from headwise.importance.sums import SentenceSums, Sums, add_all, joined, to_numpy
+from headwise.importance.sums import SentenceSums, Sums, add_all, joined, of_documents, to_numpy
 from headwise.options import Search
 from headwise.progress import Report, unreported
 from headwise.tasks.batches import Batches, Fold, reporter, unreported_batches
@@ -76,14 +76,29 @@ class RecordedBatch:
     corrupted: Mapping[Site, Tensor] = field(default_factory=dict)
 
     @cached_property
-    def neighbours(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """By side, the next sentence with predicted tokens (after the last one the first) of every sentence, B 1, and
-        the position in it that stands for each position, B S or B T: the same one, modulo that sentence's length."""
+    def next_sentences(self) -> Tensor:
+        """The next sentence with predicted tokens (after the last one the first) of every sentence, B; of a window that
+        of another document. A sentence alone has itself."""
         asking = self.places[0].unique_consecutive()
+        other = torch.arange(len(self.losses), device=asking.device)
+        other[asking] = asking.roll(-1)
+        if "counted" in self.tensors and len(asking):
+            rows = self.tensors["rows"][asking]
+            number = torch.arange(len(asking), device=asking.device)
+            steps = (number[None] - number[:, None]) % len(asking)
+            steps[rows[:, None] == rows[None]] = len(asking)
+            nearest = steps.min(1)
+            alone = nearest.values == len(asking)
+            other[asking] = torch.where(alone, asking, asking[nearest.indices])
+        return other
+
+    @cached_property
+    def neighbours(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """By side, the next sentence of every sentence, B 1, and the position in it that stands for each position, B S or
+        B T: the same one, modulo that sentence's length."""
+        other = self.next_sentences
         neighbours = {}
         for side, there in self.there.items():
-            other = torch.arange(len(there), device=there.device)
-            other[asking] = asking.roll(-1)
             length_of_other = there.sum(1).clamp_min(1)[other, None]
             tokens_first = (~there).long().argsort(dim=1, stable=True)
             number = (there.cumsum(1) - 1).clamp_min(0) % length_of_other
@@ -171,6 +186,8 @@ def ablation_measures(
     assert isinstance(batches, Batches)
     sample = Sample(batches, time_limit, seed)
     sums = ablate(model.hf, model.discovery, sample.batches, names, enough=sample.enough)
+    for name in names:
+        sums[name] = sums[name].by_document(sample.batches.documents)
     return Measurement(sums, samples={name: sample.facts(sums[name]) for name in names})
 
 
@@ -224,7 +241,8 @@ def ablate(
             for place, (name, sums) in enumerate(collected.items()):
                 counts = batch.asked
                 if name == "ablation.example":  # a sentence alone has no other to take from
-                    counts = counts * ((batch.asked > 0).sum() > 1)
+                    itself = torch.arange(len(counts), device=counts.device)
+                    counts = counts * (batch.next_sentences != itself)
                 change = partial(CHANGES[name], batch=batch, means=means.get(name, {}))
 
                 def report(share: float, place: int = place) -> None:
@@ -245,7 +263,8 @@ def removal_losses(
     tokens: int = TOKENS,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The loss of every sentence with only the heads of each mask, summed over its tokens (sentences x masks), and its
-    number of predicted tokens. From all processes, in the order of a single one."""
+    number of predicted tokens; of a long document those of all its windows. From all processes, in the order of a single
+    one."""
     for mask in masks:
         refuse_other_heads(discovery, mask)
     device = device_of(model)
@@ -270,7 +289,9 @@ def removal_losses(
         raise HeadwiseError(
             "The loss without some heads cannot be computed: the text has no sentence."
         )
-    return joined(parts)
+    lost, counts = joined(parts)
+    documents = getattr(batches, "documents", None)
+    return (lost, counts) if documents is None else of_documents(lost, counts, documents)
 
 
 def recordings(

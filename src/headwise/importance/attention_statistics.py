@@ -46,12 +46,14 @@ STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 
 @dataclass(frozen=True)
 class Side:
-    """Positions of one side of a batch, each B N: all tokens but padding, words, the first token, ends of sentence."""
+    """Positions of one side of a batch, each B N: all tokens but padding, words, the first token, ends of sentence, and
+    the tokens that count as queries: in windows of a long document each once."""
 
     tokens: Tensor
     words: Tensor
     first: Tensor
     end: Tensor
+    counted: Tensor
 
 
 @measure(
@@ -182,7 +184,7 @@ def statistics_of_call(
     call: AttentionCall, queries: Side, keys: Side, exclude: Exclude, forms: Mapping[Site, Tensor]
 ) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
     """A function for each statistic of one call: it gives sums B H and counts B."""
-    asked = queries.words if "query" in exclude else queries.tokens
+    asked = queries.counted & (queries.words if "query" in exclude else queries.tokens)
     looked_at = keys.words if exclude.startswith("key") else keys.tokens
 
     def weights() -> Tensor:
@@ -221,7 +223,8 @@ def batch_sides(batch: Mapping[str, Tensor], special: Tensor) -> dict[str, Side]
         there = batch["labels"] != IGNORED
     target = side(ids, there, special)
     words = target.words & ~target.first
-    return {"source": source, "target": replace(target, words=words)}
+    counted = batch.get("counted", target.counted)
+    return {"source": source, "target": replace(target, words=words, counted=counted)}
 
 
 def side(ids: Tensor, there: Tensor, special: Tensor) -> Side:
@@ -232,7 +235,7 @@ def side(ids: Tensor, there: Tensor, special: Tensor) -> Side:
     first = there & (place == 1)
     last = there & (place == place[:, -1:])
     closing = torch.where(marked & last, ids, -1).amax(1, keepdim=True)
-    return Side(there, there & ~marked, first, there & ~first & (ids == closing))
+    return Side(there, there & ~marked, first, there & ~first & (ids == closing), there)
 
 
 def largest_weights(weights: Tensor, keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:

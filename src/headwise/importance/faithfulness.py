@@ -66,9 +66,10 @@ def check_faithfulness(text: Batches, measures: Iterable[str]) -> None:
         raise HeadwiseError(
             f"Scores are judged by {TRUTH}, which is not among the measures: add it."
         )
-    if len(text.text) > UNITS:
+    size = max(len(text.text), len(text.data))
+    if size > UNITS:
         raise HeadwiseError(
-            f"Scores were to be judged on {len(text.text):,} sentences, but {UNITS:,} are the most: give fewer."
+            f"Scores were to be judged on {size:,} sentences, but {UNITS:,} are the most: give fewer."
         )
 
 

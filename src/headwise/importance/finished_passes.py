@@ -41,6 +41,7 @@ class FinishedPasses:
             "device": str(model.hf.device),
             "text": text.text.fingerprint,
             "longest": model.task.longest,
+            "windows": text.windowed,
             "seed": seed,
             "time_limit": text.time_limit,
             **environment_info(),

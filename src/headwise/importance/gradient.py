@@ -148,6 +148,7 @@ def gradients(
     attribution.counterpart: with `patched`, Σ_q ⟨c'_h[q] − c_h[q], ∂L/∂c_h[q]⟩, c' for the corrupted prompt:
         ablation.counterpart to first order.
 
+    A window of a long document counts as a sentence, in intervals all windows of a document as one.
     Evaluation mode. Raises HeadwiseError for values that are not finite.
     """
     collected = {name: SentenceSums(discovery.heads) for name in GRADIENTS}
@@ -197,6 +198,7 @@ def of_rows(
     gradient.batch with its sign, 1 H and 1."""
     asked = asked_tokens(batch["labels"])
     there = token_masks(batch)
+    queries = query_masks(batch)
     traces = traced(model, discovery, batch, there)
     corrupted = corrupted_outputs(model, discovery, batch) if patched else {}
     by_site = {}
@@ -204,7 +206,7 @@ def of_rows(
         if site in traces:
             call, gradient = traces[site]
             query_side, key_side = sides_of_site(site)
-            numbers = reduced(call, gradient, there[query_side], there[key_side], asked)
+            numbers = reduced(call, gradient, queries[query_side], there[key_side], asked)
             if patched:
                 numbers[COUNTERPART] = exchanged(call, gradient, corrupted[site]), asked
         else:  # a layer without heads
@@ -239,7 +241,7 @@ def reduced(
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """The sums and counts of every measure, B H and B, of one layer.
 
-    gradient B Q H D; queries B Q and keys B K, where a token is; asked B, predicted tokens by sentence.
+    gradient B Q H D; queries B Q, which count; keys B K, where a token is; asked B, predicted tokens by sentence.
     """
     wide = torch.promote_types(gradient.dtype, torch.float32)
     moves = (call.output.to(wide) * gradient.to(wide)).sum(-1)  # B Q H
@@ -278,6 +280,14 @@ def token_masks(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {"source": source, "target": source}
     asked = batch["labels"] != IGNORED
     return {"source": source, "target": asked.flip(1).cumsum(1).flip(1) > 0}
+
+
+def query_masks(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """By side, the tokens that count as queries, B S and B T: all that are there, in windows of a long document once."""
+    there = token_masks(batch)
+    if "counted" not in batch:
+        return there
+    return {side: tokens & batch["counted"] for side, tokens in there.items()}
 
 
 def sound(call: AttentionCall, there: Mapping[str, Tensor]) -> Tensor:

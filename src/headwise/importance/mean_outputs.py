@@ -12,7 +12,7 @@ from headwise.attention.output import run_layers
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.attention_statistics import sides_of_site
-from headwise.importance.gradient import refuse_unsound, sound, token_masks
+from headwise.importance.gradient import query_masks, refuse_unsound, sound, token_masks
 from headwise.importance.processes import failing_together, gather_values
 from headwise.importance.sums import to_numpy
 from headwise.tasks.objective import inputs_of, on_device
@@ -23,7 +23,8 @@ Totals = dict[Site, Tensor]
 def mean_outputs(
     model: nn.Module, discovery: Discovery, batches: Iterable[Mapping[str, Tensor]]
 ) -> dict[Site, Tensor]:
-    """The mean output of every head over all query tokens of the text, from all processes: H D by site.
+    """The mean output of every head over all query tokens of the text, from all processes: H D by site. In windows of a
+    long document each token counts once.
 
     Raises HeadwiseError for batches that can be read only once, and for outputs that are not finite.
     """
@@ -69,19 +70,21 @@ def summed_outputs(
         )
     sums: Totals = {}
     counts: Totals = {}
-    # of this batch, by site: whether it is sound, a sum, a count
+    # of this batch: where tokens are and which count; by site whether it is sound, a sum, a count
     there: dict[str, Tensor] = {}
+    counted: dict[str, Tensor] = {}
     is_sound: Totals = {}
     totals: Totals = {}
     numbers: Totals = {}
 
     def hook(call: AttentionCall) -> None:
-        queries = there[sides_of_site(call.site)[0]]
+        side = sides_of_site(call.site)[0]
+        queries = counted[side]
         output = call.output * queries[..., None, None]
         wide = torch.promote_types(output.dtype, torch.float32)
         is_sound[call.site] = sound(call, there)
         if by_position:
-            tokens_first = (~queries).long().argsort(dim=1, stable=True)
+            tokens_first = (~there[side]).long().argsort(dim=1, stable=True)
             rows = torch.arange(len(queries), device=queries.device)[:, None]
             totals[call.site] = output[rows, tokens_first].sum(0, dtype=wide)
             numbers[call.site] = queries.gather(1, tokens_first).sum(0)
@@ -93,6 +96,7 @@ def summed_outputs(
         for batch in batches:
             tensors = on_device(model, batch)
             there.update(token_masks(tensors))
+            counted.update(query_masks(tensors))
             run_layers(model, inputs_of(tensors))
             refuse_unsound(is_sound)
             arrays = iter(to_numpy([*totals.values(), *numbers.values()]))

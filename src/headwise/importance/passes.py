@@ -19,7 +19,7 @@ from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance.attention_statistics import sides_of_site
-from headwise.importance.gradient import token_masks
+from headwise.importance.gradient import query_masks
 from headwise.importance.measures import (
     Need,
     measure,
@@ -62,6 +62,13 @@ class Measurement:
         self.seconds |= other.seconds
         self.samples |= other.samples
 
+    def gather(self, text: Batches | Fold) -> None:
+        """Put the sums of all processes together, with a unit for each document of the text. Those of a sample are."""
+        for name, sums in self.sums.items():
+            sums.gather()
+            if name not in self.samples:
+                self.sums[name] = sums.by_document(text.documents)
+
     def all_rows(self, seed: int) -> list[Row]:
         """Rows of heads.csv."""
         rows: list[Row] = []
@@ -82,8 +89,8 @@ def run_pass(
 
     The declared function gets the model and the batches and, if it has parameters of these names, `names`, `seed`,
     `progress` and `time_limit` (in seconds; None: the whole text is read). It either yields an array for each batch
-    (`sums_of_measure`), or returns sums by name or a Measurement. Sums are those of this process;
-    `SentenceSums.gather` puts several together.
+    (`sums_of_measure`), or returns sums by name or a Measurement. Sums are those of this process, and of windows;
+    `Measurement.gather` puts several together.
     """
     function = measure[names[0]].function
     possible = {"names": names, "seed": seed, "progress": progress, "time_limit": time_limit}
@@ -125,9 +132,9 @@ class DeviceBatches:
         return losses_of(self.model.hf, batch)
 
     def queries(self, batch: Mapping[str, Tensor], site: Site) -> Tensor:
-        """Where a layer's queries are tokens and no padding: booleans B Q."""
+        """Where a layer's queries are tokens and no padding, in windows of a long document each once: booleans B Q."""
         side, _ = sides_of_site(site)
-        return token_masks(dict(batch))[side]
+        return query_masks(dict(batch))[side]
 
 
 def sums_of_measure(
@@ -197,8 +204,7 @@ def run_passes(
             batches = text.reporting(report, by_token)
             limit = share if label in sampled else None
             measurement = run_pass(model, batches, names, seed, report, limit)
-            for sums in measurement.sums.values():
-                sums.gather()
+            measurement.gather(text)
         measurement.seconds[label] = time.perf_counter() - start
         if finished:
             finished.keep(label, names, measurement)
@@ -264,8 +270,7 @@ def importance_values(
     silenced = nullcontext() if mask is None else masked(model.hf, model.discovery, mask)
     with failing_together(), silenced:
         measurement = run_pass(model, text, [name], seed)
-        if name in measurement.sums:
-            measurement.sums[name].gather()
+        measurement.gather(text)
     if name in measurement.sums:
         values = head_values(measurement.sums[name])
     else:

@@ -64,8 +64,9 @@ class Sample:
     def enough(self, collected: Mapping[str, SentenceSums]) -> bool:
         """Whether no other batch is to be read: ranks have settled, or another batch would take too long. collected:
         what was measured so far."""
-        if min(sentences(sums) for sums in collected.values()) >= FEWEST:
-            self.repeats = min(stability(sums, self.seed) for sums in collected.values())
+        whole = [sums.by_document(self.batches.documents) for sums in collected.values()]
+        if min(sentences(sums) for sums in whole) >= FEWEST:
+            self.repeats = min(stability(sums, self.seed) for sums in whole)
         taken = self.taken
         another = taken - self.last
         self.last = taken
@@ -79,7 +80,7 @@ class Sample:
         """What was read of the text, and why no more: for the signature of scores."""
         return {
             "sentences": sentences(sums),
-            "of": len(self.text.data),
+            "of": self.text.sentences,
             "ended": self.ended or "whole text",
             "repeats": round(self.repeats, 3),
             "seconds": round(self.taken, 1),

@@ -79,6 +79,17 @@ class SentenceSums:
             self.parts[site] = gather_batches(self.parts[site])
         return self
 
+    def by_document(self, documents: np.ndarray | None) -> SentenceSums:
+        """The same with a unit for each document. documents: the document of each sentence that was added; None: each is
+        its own. Neighbours that were merged, in a long text, stay merged."""
+        other = SentenceSums(self.heads, self.scale, self.why_empty)
+        for site in self.heads.sites:
+            sums, counts = self.whole(site)
+            if documents is not None and len(documents) == len(counts):
+                sums, counts = of_documents(sums, counts, documents)
+            other.parts[site] = [(sums, counts)]
+        return other
+
     def whole(self, site: Site) -> Sums:
         """Sums (sentences x heads) and counts (sentences) of one layer."""
         nothing = (np.zeros((0, self.heads.count(site))), np.zeros(0))
@@ -140,6 +151,8 @@ class SentenceSums:
             sums, counts = self.sentences(site, measure)
             value = self.scaled(sums.sum(0) / counts.sum())
             drawn = self.scaled(bootstrap(sums, counts, seed))
+            if len(counts) == 1:  # nothing to resample
+                drawn = np.full_like(drawn, np.nan)
             low, high = interval(drawn, effective_units(counts))
             for head in range(self.heads.count(site)):
                 out.append(
@@ -161,6 +174,16 @@ def joined(parts: Sequence[Sums]) -> Sums:
     sums = np.concatenate([sums for sums, _ in parts])
     counts = np.concatenate([counts for _, counts in parts])
     return sums, counts
+
+
+def of_documents(sums: np.ndarray, counts: np.ndarray, documents: np.ndarray) -> Sums:
+    """Sums and counts of windows, added up by their documents, in the order of the documents' numbers."""
+    names, unit = np.unique(documents, return_inverse=True)
+    whole = np.zeros((len(names), sums.shape[1]))
+    tokens = np.zeros(len(names))
+    np.add.at(whole, unit, sums)
+    np.add.at(tokens, unit, counts)
+    return whole, tokens
 
 
 def head_values(sums: SentenceSums) -> dict[Head, float]:

@@ -39,6 +39,7 @@ from headwise.progress import about
 from headwise.pruning.gate_training import freeze
 from headwise.tasks import AnyText
 from headwise.training.dropout import fast_dropout
+from headwise.training.language import windows_of
 from headwise.training.loss import loss_forward
 from headwise.training.token_batches import IGNORED
 from headwise.training.tokenizer import SPECIAL, learn_subwords
@@ -173,14 +174,17 @@ def estimate(
         hf = blank(shape).to(device)
         model = Model(hf, sampled_subwords(train, shape), "a model with random weights")
         longest = shape.max_length
+        stride = None
     else:
         model = shape
         model.task.check(train)
         model.task.check(dev)
         longest = model.task.longest
+        stride = model.task.stride
 
-    train_size = text_amount(train, model.tokenizer, longest)
-    dev_size = text_amount(dev, model.tokenizer, longest)
+    # a text that is read in windows is packed for training, where nothing overlaps
+    train_size = text_amount(train, model.tokenizer, longest, stride and longest)
+    dev_size = text_amount(dev, model.tokenizer, longest, stride)
     forward, _ = forward_seconds(model, dev)
     found = Estimate(
         forward, recipe, search, train_size, dev_size, model.heads, output_share(model)
@@ -211,9 +215,11 @@ def sampled_subwords(text: ParallelText, shape: Architecture) -> PreTrainedToken
     return learn_subwords([*sides["source"], *sides["target"]], shape.vocabulary)
 
 
-def text_amount(text: AnyText, pieces: PreTrainedTokenizerBase, most: int) -> Amount:
-    """The size of a text: all its examples, and their lengths in a sample, of pairs that of the longer side; too long
-    ones left out."""
+def text_amount(
+    text: AnyText, pieces: PreTrainedTokenizerBase, most: int, stride: int | None = None
+) -> Amount:
+    """The size of a text: all its examples, and their lengths in a sample, of pairs that of the longer side. Too long ones
+    are left out or, with a stride, read in windows."""
     rows = text.dataset[drawn(len(text), SAMPLE)]
     if isinstance(text, ParallelText):
         sources = pieces(rows["source"])["input_ids"]
@@ -221,9 +227,11 @@ def text_amount(text: AnyText, pieces: PreTrainedTokenizerBase, most: int) -> Am
         lengths = np.maximum(lengths_of(sources), lengths_of(targets))
     else:
         lengths = lengths_of(pieces(rows["text"])["input_ids"])
-    kept = lengths[lengths <= most]
+    kept = lengths[lengths <= most] if stride is None else lengths
     examples = round(len(text) * len(kept) / len(lengths))
-    return replace(Amount.of(kept, PADDING), examples=examples)
+    windows = kept if stride is None else windows_of(kept, most, stride)[2]
+    times = len(windows) / max(1, len(kept))
+    return replace(Amount.of(windows, PADDING), examples=examples, windows=times)
 
 
 def lengths_of(sentences: Iterable[Sequence[int]]) -> np.ndarray:

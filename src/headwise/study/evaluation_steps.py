@@ -124,7 +124,7 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
         def cut(mask: HeadMask) -> Model:
             return model_of(run, self.variants[masks.index(mask)])
 
-        own = any(prune_step(variant).has_weights(run) for variant in self.variants)
+        own = any(prune_step(variant).saves_weights(run) for variant in self.variants)
         text = full_model(run).task.quality_batches(run.text(self.split), run.progress)
         measured = measure(text, masks, cut if own else None)
         save_measured(measured, below(work / STAGING, f"{self.name}.npz"))
@@ -198,7 +198,7 @@ class CompareOrders(CompareAnswers, name_format="orders/{0.split}/{0.variant.nam
             answers = answer.read(run, other)
             against[other.ranking.ending] = own.difference(answers, seed)
             if other.ranking.score != "random":
-                worth[other.ranking.ending] = run.quality.worth(answers.rows(seed))
+                worth[other.ranking.ending] = run.quality.comparable_value(answers.rows(seed))
         return {"against": against, "best": max(worth, key=worth.__getitem__, default=None)}
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
@@ -309,7 +309,7 @@ class Choose(Step, stage="evaluate", name_format="choose"):
             if facts.get("undecided", 0.0) >= HALF and not asked_for:
                 unsettled.append(variant.name)
                 continue
-            quality[variant.name] = run.quality.worth(result["rows"])
+            quality[variant.name] = run.quality.comparable_value(result["rows"])
             kept[variant.name] = len(run.mask(variant))
         chosen = choose_smallest(quality, kept, limit) if FULL.name in quality else None
         return {"chosen": chosen, "max_drop": limit, "unsettled": unsettled}

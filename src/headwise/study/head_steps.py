@@ -59,7 +59,7 @@ class ScorePass(
 
     label: str
     measures: tuple[str, ...]
-    VERSION = 2
+    VERSION = 3  # long documents are read in windows
 
     def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
@@ -78,8 +78,7 @@ class ScorePass(
         refuse_unscorable(model, self.measures, text)
         with failing_together():
             scores = run_pass(model, text, list(self.measures), run.plan.seed, run.progress)
-            for sums in scores.sums.values():
-                sums.gather()
+            scores.gather(text)
         # Processes with different measures would wait for each other for ever, or mix measures.
         every = gather_object([[*scores.sums]])
         if any(names != every[0] for names in every):
@@ -123,6 +122,8 @@ class ScoreUntrained(
     Step, stage="score", name_format="untrained", distributed=True, late_in_other_runs=True
 ):
     """untrained.csv: the scores of the model's untrained controls."""
+
+    VERSION = 2  # long documents are read in windows
 
     def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
@@ -192,7 +193,7 @@ class MeasureInteractions(
 ):
     """interactions.csv: what pairs of heads cost together, beyond what they cost alone."""
 
-    VERSION = 2  # p of few sentences
+    VERSION = 3  # long documents are read in windows
 
     def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
@@ -374,7 +375,7 @@ class Rescore(Step, stage="evaluate", name_format="rescored/{0.variant.name}", d
     numbers of the full model."""
 
     variant: Variant
-    VERSION = 3  # p of few sentences
+    VERSION = 4  # long documents are read in windows
 
     def dependencies(self, run: Run) -> list[Step]:
         return [prune_step(self.variant)]

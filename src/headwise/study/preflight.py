@@ -13,7 +13,7 @@ from headwise.data.text import ParallelText
 from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.errors import HeadwiseError
 from headwise.model import Model
-from headwise.options import WITHOUT_TEXT, Architecture, Training, too_few
+from headwise.options import TEXTLESS_ORDERS, Architecture, Training, too_few
 from headwise.roles.alignment import need_eflomal
 from headwise.study.estimate import sampled_subwords, text_amount
 from headwise.study.model_steps import Prune, Train
@@ -96,7 +96,7 @@ def refuse_loss(run: Run) -> None:
                 f"[[pruning]] {name} trains by a loss, but {model}: take method = 'greedy' without train."
             )
         for score in sweep.score:
-            if score not in WITHOUT_TEXT and not run.allows(score):
+            if score not in TEXTLESS_ORDERS and not run.allows(score):
                 raise HeadwiseError(
                     f"[[pruning]] score = '{score}' needs a loss, but {model}: take '{run.task.usual_score}'."
                 )
@@ -137,7 +137,9 @@ def positions_of(run: Run, given: Model | None) -> float:
     shape = run.plan.model
     if given is not None:
         given.task.check(text)
-        return text_amount(text, given.tokenizer, given.task.longest).positions
+        longest = given.task.longest
+        packed = given.task.stride and longest
+        return text_amount(text, given.tokenizer, longest, packed).positions
     assert isinstance(shape, Architecture) and isinstance(text, ParallelText)
     return text_amount(text, sampled_subwords(text, shape), shape.max_length).positions
 
@@ -173,7 +175,7 @@ def refuse_full_disk(plan: Plan, folder: Path, to_do: Collection[Build]) -> None
     trained = []
     for build in to_do:
         step = build.step
-        if isinstance(step, Train) or (isinstance(step, Prune) and step.has_weights(build.run)):
+        if isinstance(step, Train) or (isinstance(step, Prune) and step.saves_weights(build.run)):
             trained.append(build)
     if not weights or not trained:
         return

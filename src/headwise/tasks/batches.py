@@ -132,6 +132,22 @@ class Batches(Reported):
         return "log likelihood" if "loss" in self.provides else "none"
 
     @property
+    def documents(self) -> np.ndarray | None:
+        """By window, the number of its document, from 0; None where nothing is read in windows."""
+        documents: np.ndarray | None = getattr(self.data, "documents", None)
+        return documents
+
+    @property
+    def sentences(self) -> int:
+        """How many sentences of the text are read, a long document as one."""
+        return len(self.data) if self.documents is None else int(self.documents[-1]) + 1
+
+    @property
+    def windowed(self) -> str:
+        """How long documents are read, in words; empty where there is none."""
+        return str(getattr(self.data, "windowed", ""))
+
+    @property
     def dropped(self) -> int:
         """How many sentences of the text are left out."""
         return sum(self.data.left_out.values())
@@ -162,7 +178,8 @@ class Batches(Reported):
 
 
 class Fold(Reported):
-    """Every other sentence, counted as per-sentence sums count them: the even ones (0) or the odd ones (1)."""
+    """Every other sentence, counted as per-sentence sums count them: the even ones (0) or the odd ones (1). All windows
+    of a long document are in one."""
 
     def __init__(self, batches: Batches, which: int, progress: Report = silent) -> None:
         self.batches = batches
@@ -177,7 +194,13 @@ class Fold(Reported):
         return self.batches.weight(batch)
 
     def words(self) -> str:
-        return f"{self.read} sentences, every other one"
+        return f"{self.read} {self.batches.data.noun}, every other sentence"
+
+    @property
+    def documents(self) -> np.ndarray | None:
+        """As of all batches, of the windows that are in this fold."""
+        documents = self.batches.documents
+        return None if documents is None else documents[documents % 2 == self.which]
 
     def intact(self) -> Fold:
         """The same sentences without hidden tokens."""
@@ -185,10 +208,14 @@ class Fold(Reported):
 
     def whole(self) -> Iterator[dict[str, Any]]:
         """All batches, in every process."""
+        documents = self.batches.documents
         start = 0
         for batch in self.batches.whole():
             size = len(batch["labels"])
-            in_fold = torch.arange(start, start + size) % 2 == self.which
+            numbers = torch.arange(start, start + size)
+            if documents is not None:
+                numbers = torch.from_numpy(documents[start : start + size])
+            in_fold = numbers % 2 == self.which
             mine = in_fold & (batch["labels"] != IGNORED).any(1)
             start += size
             if bool(mine.any()):
@@ -197,6 +224,7 @@ class Fold(Reported):
 
 class Shuffled(Reported):
     """All sentences of a text in small batches in random order: those that are read first are a random sample of it.
+    Windows of long documents are drawn like sentences.
 
     tokens: positions of a batch, at most; a longer sentence is alone. The sentences of a small batch come from one
     batch of the text, so that they have similar lengths.
@@ -207,10 +235,16 @@ class Shuffled(Reported):
         self.seed = seed
         self.tokens = tokens
         self.progress = progress
+        self.rows = list[np.ndarray]()  # in the text, of the batches so far
 
     @property
     def total(self) -> float:  # type: ignore[override]
         return self.batches.total
+
+    @property
+    def documents(self) -> np.ndarray | None:
+        """By window that was read so far, its document; None where nothing is read in windows."""
+        return None if self.batches.documents is None else np.concatenate(self.rows)
 
     def weight(self, batch: Mapping[str, Tensor]) -> float:
         return self.batches.weight(batch)
@@ -227,5 +261,7 @@ class Shuffled(Reported):
             size = max(1, self.tokens // batch["labels"].shape[1])
             for rows in order.split(size):
                 small.append({name: tensor[rows] for name, tensor in batch.items()})
+        self.rows.clear()
         for number in random.permutation(len(small)):
+            self.rows.append(small[number]["rows"].numpy())
             yield small[number]

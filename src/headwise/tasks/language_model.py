@@ -45,20 +45,19 @@ class LanguageModel(Task):
             return self.provides | {"counterparts"}
         return self.provides
 
+    @property
+    def stride(self) -> int | None:
+        """Long documents of a causal model are read in windows that half overlap, so that all of the text counts."""
+        return max(1, self.longest // 2) if self.causal else None
+
     def encoded(self, text: Text | PromptPairs) -> Lines | EncodedPrompts:
         if isinstance(text, PromptPairs):
             return EncodedPrompts(text, self.tokenizer, self.longest)
-        return Lines(text, self.tokenizer, self.longest, self.causal)
+        return Lines(text, self.tokenizer, self.longest, self.causal, self.stride)
 
     def quality_batches(self, text: Any, progress: Report = silent) -> Batches:
-        """Long documents in windows that half overlap, so that perplexity is that of the whole text."""
         self.refuse_prompts(text)
-        if not self.causal:
-            return self.batches(text, progress)
-        self.check(text)
-        stride = max(1, self.longest // 2)
-        data = Lines(text, self.tokenizer, self.longest, True, stride)
-        return Batches(self, text, data, progress)
+        return self.batches(text, progress)
 
     def trained_on(
         self, text: Text, batch_tokens: int, cache: Path | None, limit: int

@@ -4,8 +4,10 @@ pairs, a logit difference.
 A batch has the inputs of the model's forward (`input_ids` B S, `attention_mask` B S, for encoder-decoders also
 `decoder_input_ids` B T; images and sound have other inputs, and `places` B S, where the encoder has a position),
 `labels` (B T: the token that the logits at each position predict, or IGNORED; B 1 for a classifier: the class) and
-perhaps `rows` (the row of each sentence in the text). Labels are at the positions of their logits, not shifted. Prompts
-in pairs (`tasks/prompt_pairs.py`) have `wrong_labels` B T, what labels are compared with, and `corrupted_ids` B S.
+perhaps `rows` (the row of each sentence in the text) and `counted` (B S: of windows of long documents, the tokens that
+no window before has; all others are read, but counted there). Labels are at the positions of their logits, not
+shifted. Prompts in pairs (`tasks/prompt_pairs.py`) have `wrong_labels` B T, what labels are compared with, and
+`corrupted_ids` B S.
 
 Training has a loss of its own, which `training/loss.py` compares with this one.
 """
@@ -26,7 +28,8 @@ from headwise.training.token_batches import IGNORED
 
 CHUNK = 1 << 26  # logits that are copied together
 
-OURS = ("rows", "labels", "wrong_labels", "corrupted_ids", "places")  # which the model does not get
+# which the model does not get
+OURS = ("rows", "labels", "wrong_labels", "corrupted_ids", "places", "counted")
 
 Places = tuple[Tensor, Tensor]  # of predicted tokens: their sentences and positions
 

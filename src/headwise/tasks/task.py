@@ -86,6 +86,12 @@ class Task(ABC):
         return min(LONGEST, getattr(self.hf.config, "max_position_embeddings", LONGEST))
 
     @property
+    def stride(self) -> int | None:
+        """How many tokens after one another the windows begin in which longer documents are read; None: longer sentences
+        are left out."""
+        return None
+
+    @property
     def usual_kinds(self) -> tuple[Kind, ...]:
         """The kinds of heads that are pruned where none is named."""
         return self.heads.kinds
@@ -138,8 +144,7 @@ class Task(ABC):
         return Batches(self, text, self.encoded(text), progress)
 
     def quality_batches(self, text: Any, progress: Report = silent) -> Batches:
-        """The batches that a model's quality is measured on: as `batches`, but perhaps with texts that are too long
-        there."""
+        """The batches that a model's quality is measured on: as `batches`, but of a text that has a quality."""
         return self.batches(text, progress)
 
     @abstractmethod

@@ -38,6 +38,9 @@ class Lines:
     after the one before it. A window predicts the tokens that none before it predicts, so every token but the first
     is predicted once, and with at least max_length − stride tokens before it
     (https://huggingface.co/docs/transformers/perplexity). The windows of a sentence follow one another.
+
+    documents: by window, the number of its sentence, from 0; None where every sentence is read at once. windowed: how
+    long sentences are read, in words; empty where there is none.
     """
 
     def __init__(
@@ -80,14 +83,17 @@ class Lines:
         by_length = np.flatnonzero(fits)
         by_length = by_length[np.argsort(long[by_length], kind="stable")]
 
-        # a window for each sentence, and further ones for what is beyond it
-        beyond = np.maximum(long[by_length] - max_length, 0)
-        windows = 1 + -(-beyond // self.stride)
-        self.rows = np.repeat(by_length, windows)
-        number = np.arange(len(self.rows)) - np.repeat(np.cumsum(windows) - windows, windows)
-        self.starts = number * self.stride
-        self.longest = np.minimum(long[self.rows] - self.starts, max_length)
-        self.noun = "windows" if windows.max() > 1 else "sentences"
+        documents, self.starts, self.longest = windows_of(long[by_length], max_length, self.stride)
+        self.rows = by_length[documents]
+        self.noun = "sentences"
+        self.documents: np.ndarray | None = None
+        self.windowed = ""
+        if len(documents) > len(by_length):
+            self.noun = "windows"
+            self.documents = documents
+            self.windowed = (
+                f"long ones in windows of {max_length} tokens, each {self.stride} after the last"
+            )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -101,8 +107,9 @@ class Lines:
         self, tokens: int = 4096, seed: int = 0, hide: bool = True
     ) -> Iterator[dict[str, Any]]:
         """The text once, shortest first, in batches of at most `tokens` tokens: input_ids, attention_mask, labels (at
-        the positions of their logits), rows (the row of each sentence in the text). hide: replace the tokens that a
-        masked model has to predict; without it the text is intact, for what needs no prediction."""
+        the positions of their logits), rows (the row of each sentence in the text). Of windows also counted: the
+        tokens that no window before has. hide: replace the tokens that a masked model has to predict; without it the
+        text is intact, for what needs no prediction."""
         if hide and not self.causal:
             refuse_maskless(self.tokenizer)
         start = 0
@@ -115,9 +122,12 @@ class Lines:
             starts = self.starts[start:end].tolist()
             rows = [ids[at : at + self.length] for ids, at in zip(whole, starts, strict=True)]
             batch = self.batch(rows, places, seed, hide)
-            for number, at in enumerate(starts):
-                if at:  # the window before it predicts what both read
-                    batch["labels"][number, : self.length - self.stride - 1] = IGNORED
+            if self.documents is not None:
+                overlap = self.length - self.stride
+                later = torch.from_numpy(self.starts[start:end] > 0)
+                batch["counted"] = batch["attention_mask"].bool()
+                batch["counted"][later, :overlap] = False
+                batch["labels"][later, : overlap - 1] = IGNORED
             yield {**batch, "rows": torch.tensor(places)}
             start = end
 
@@ -138,6 +148,19 @@ class Lines:
         labels = torch.where(hidden, ids, IGNORED)
         seen = ids.masked_fill(hidden, self.tokenizer.mask_token_id) if hide else ids
         return {"input_ids": seen, "attention_mask": mask, "labels": labels}
+
+
+def windows_of(
+    lengths: np.ndarray, max_length: int, stride: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The windows in which sentences of some lengths are read, as in `Lines`: by window, the number of its sentence, its
+    first token in it, and its tokens."""
+    beyond = np.maximum(lengths - max_length, 0)
+    windows = 1 + -(-beyond // stride)
+    sentences = np.repeat(np.arange(len(lengths)), windows)
+    number = np.arange(len(sentences)) - np.repeat(np.cumsum(windows) - windows, windows)
+    starts = number * stride
+    return sentences, starts, np.minimum(lengths[sentences] - starts, max_length)
 
 
 def to_hide(row: Sequence[int], special: set[int], seed: tuple[int, ...]) -> np.ndarray:

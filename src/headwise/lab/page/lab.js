@@ -117,7 +117,7 @@ function Lab({ about, ask, address, root }) {
   const [state, set] = useState(() => ({ ...START, ...address.read() }));
   const [inspection, startInspection] = useQuestion(ask, "inspect");
   const [pruned, startPruned, , forgetPruned] = useQuestion(ask, "inspect");
-  const [effects, startEffects, stopEffects, forgetEffects] = useQuestion(ask, "ablate");
+  const [effects, startEffects, stopEffects, forgetEffects] = useQuestion(ask, "head_effects");
   const [smallest, startSmallest, stopSmallest, forgetSmallest] = useQuestion(ask, "smallest");
   const scale = useScale(root);
   const change = useCallback((fields) => set((old) => ({ ...old, ...fields })), []);
@@ -201,7 +201,7 @@ function Lab({ about, ask, address, root }) {
               ${about.compare && html`<label class="check"><input type="checkbox" checked=${state.compare}
                 onChange=${(e) => change({ compare: e.target.checked })} /> compare with the pruned model</label>`}
             </div>
-            <${Heads} heads=${about.heads} maps=${maps} gates=${gates} picked=${head} values=${values} scale=${scale}
+            <${Heads} about=${about} maps=${maps} gates=${gates} picked=${head} values=${values} scale=${scale}
               pick=${pick} setGates=${setGates} />
           </section>
         </div>
