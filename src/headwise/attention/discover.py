@@ -83,6 +83,15 @@ class Discovery:
             return []
         return [None if layer.window is None else layer.window + 1 for layer in cached]
 
+    def window_names(self) -> dict[Kind, list[str]]:
+        """By kind and layer `full` or `sliding 512`, in tokens; without kinds of which no layer slides, or all do."""
+        names = {}
+        for kind in self.heads.kinds:
+            windows = self.windows(kind)
+            if None in windows and any(windows):
+                names[kind] = ["full" if size is None else f"sliding {size}" for size in windows]
+        return names
+
 
 def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     """Find every attention head of a transformers model.

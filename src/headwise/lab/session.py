@@ -128,14 +128,17 @@ class Session:
         self.lock = threading.Lock()
 
         # The page's script reads these keys (page/lab.js). heads: by kind, the number of heads in
-        # each layer. compare: by kind and layer, the numbers in the full model of the pruned
-        # model's heads; None without a pruned model. sentences: by their source. `head_details`
-        # adds scores, roles and pruned.
+        # each layer. attention: by kind and layer `full` or `sliding 512`, of a model with both.
+        # compare: by kind and layer, the numbers in the full model of the pruned model's heads;
+        # None without a pruned model. sentences: by their source. `head_details` adds scores,
+        # roles and pruned.
         self.about = {
             "name": model.name,
             "title": run.folder.resolve().name if run else Path(model.name).name,
-            "task": self.predictors["full"].task_name,
+            "task": self.predictors["full"].task_output,
+            "noun": model.task.noun,
             "heads": {kind: list(counts) for kind, counts in model.heads.query.items()},
+            "attention": model.discovery.window_names(),
             "compare": indices_in_full_model(model, pruned) if pruned else None,
             "sentences": {name: list(some) for name, some in (examples or {}).items() if some},
             **head_details(run),
@@ -275,7 +278,7 @@ class Session:
         if unchanged.vectors is not None and new_output.vectors is not None:
             cosine = mean_cosine(unchanged.vectors, new_output.vectors).item()
         return {
-            "task": predictor.task_name,
+            "task": predictor.task_output,
             "source": prompt.source.to_json(),
             "target": new_prompt.target.to_json() if new_prompt.target else None,
             "old_output": unchanged.text,

@@ -20,6 +20,7 @@ from headwise.report.score_maps import drawn_measures, ranks
 from headwise.roles.role import NO_ROLE, UNTRAINED, category, evidence, ordered_roles, role, role_of
 
 FAINT = 0.16  # how strong the grey of heads without a role is
+CONFIRMED = " ✓"
 PARTS = 3  # roles that are written into one cell
 PART, LOWEST, SMALL, FOOT = (
     31,
@@ -97,13 +98,14 @@ def _role_grid(run: FinishedRun, found: RolesFolder, kind: str) -> Figure:
     labels = of_kind(found.labels, kind)
     by, places = _places(run, labels, kind)
     roles = of_kind(found.roles, kind).sort_values("value", ascending=False, kind="stable")
+    confirmed = confirmed_roles(found)
     held = {}
     for number, part in roles.groupby(["layer", "head"]):
         held[number] = part.to_dict("records")
 
     cells = []
     for head in labels.to_dict("records"):
-        cells += _role_cells(head, held, places)
+        cells += _role_cells(head, held, places, confirmed)
 
     size = max(places.values())
     room = size <= ROOM
@@ -116,7 +118,9 @@ def _role_grid(run: FinishedRun, found: RolesFolder, kind: str) -> Figure:
     )
     narrow, width, wide = (62, 84, 130) if room else (9, 20, 36)
     chart = charts.layered(
-        _marks(cells, edges, room, height), height, f"Roles of heads, {KIND_NAMES[kind]}"
+        _marks(cells, edges, room, height, run.attention(kind)),
+        height,
+        f"Roles of heads, {KIND_NAMES[kind]}",
     )
     return Figure(
         name=f"functions-{kind}",
@@ -125,6 +129,14 @@ def _role_grid(run: FinishedRun, found: RolesFolder, kind: str) -> Figure:
         panels=[Panel(chart, KIND_NAMES[kind], size * width, 60 + size * narrow, 90 + size * wide)],
         facts=f"Order: {order}.",
     )
+
+
+def confirmed_roles(found: RolesFolder) -> set[tuple[Any, ...]]:
+    """Kind, layer, head and measure of every role that is confirmed with the head off."""
+    if found.causal is None:
+        return set()
+    rows = found.causal[found.causal["confirmed"] == 1]
+    return set(rows[["kind", "layer", "head", "measure"]].itertuples(index=False, name=None))
 
 
 def in_cell(measure: str) -> str:
@@ -162,8 +174,9 @@ def _role_cells(
     head: Mapping[Any, Any],
     held: Mapping[Any, list[dict[Any, Any]]],
     places: Mapping[tuple[int, int], int],
+    confirmed: Collection[tuple[Any, ...]],
 ) -> list[dict[str, Any]]:
-    """The parts of one head's cell, one a role."""
+    """The parts of one head's cell, one a role. confirmed: roles with a mark, as `confirmed_roles` has them."""
     key = head["layer"], head["head"]
     roles = held.get(key, [])
     more = f" · {len(roles) - PARTS} more" if len(roles) > PARTS else ""
@@ -177,7 +190,9 @@ def _role_cells(
     }
     parts = []
     for row in roles[:PARTS]:
-        parts.append((category(row["measure"]), in_cell(row["measure"]), f"{row['value']:.2f}"))
+        mark = CONFIRMED if (head["kind"], *key, row["measure"]) in confirmed else ""
+        score = f"{row['value']:.2f}{mark}"
+        parts.append((category(row["measure"]), in_cell(row["measure"]), score))
 
     cells = []
     for part, (sort, short, score) in enumerate(parts or [(NO_ROLE, "", "")]):
@@ -208,13 +223,18 @@ def _lay_out(cells: list[dict[str, Any]], room: bool) -> dict[int, tuple[int, in
 
 
 def _marks(
-    cells: list[dict[str, Any]], edges: Mapping[int, tuple[int, int]], room: bool, height: int
+    cells: list[dict[str, Any]],
+    edges: Mapping[int, tuple[int, int]],
+    room: bool,
+    height: int,
+    attention: Sequence[str],
 ) -> list[Spec]:
     middles = {}
     for layer, (top, bottom) in edges.items():
-        middles[(top + bottom) / 2] = layer
+        name = f"{attention[layer]} · {layer}" if layer < len(attention) else layer
+        middles[(top + bottom) / 2] = name
 
-    names = "".join(f"datum.value == {middle} ? '{layer}' : " for middle, layer in middles.items())
+    names = "".join(f"datum.value == {middle} ? '{name}' : " for middle, name in middles.items())
     look: Spec = {"labelExpr": f"{names}''", "grid": False, "ticks": False, "domain": False}
     y = axis("top:Q", "layer", domain=[0, height], reverse=True, nice=False)
     y["axis"] = {"values": list(middles), **look}
@@ -254,9 +274,10 @@ def _marks(
     return marks
 
 
-def layer_patterns(found: RolesFolder) -> Figure | None:
+def layer_patterns(run: FinishedRun) -> Figure | None:
     """Stacked bars: which category of role is in which layer; None where no head has a role."""
-    if found.roles.empty:
+    found = run.roles
+    if found is None or found.roles.empty:
         return None
     heads = found.labels.groupby("kind").size()
     twice = int((found.patterns.groupby("kind")["heads"].sum() - heads).clip(lower=0).sum())
@@ -265,19 +286,19 @@ def layer_patterns(found: RolesFolder) -> Figure | None:
         name="layer-patterns",
         title="Which role lives in which layer",
         note="heads of each category of role, layer by layer",
-        panels=[_pattern_panel(of_kind(found.patterns, kind), kind) for kind in kinds],
+        panels=[_pattern_panel(run, of_kind(found.patterns, kind), kind) for kind in kinds],
         columns=2,
         facts=f"Counted more than once: {twice}." if twice else "",
     )
 
 
-def _pattern_panel(patterns: pd.DataFrame, kind: str) -> Panel:
+def _pattern_panel(run: FinishedRun, patterns: pd.DataFrame, kind: str) -> Panel:
     order = [*(sort for sort in role_sorts() if sort != NO_ROLE), NO_ROLE]
     cells = patterns.rename(columns={"role": "sort"})[["layer", "sort", "heads"]]
     cells = cells.assign(place=[order.index(sort) for sort in cells["sort"]])
     marks = charts.stacked_bars(
         cells,
-        axis("layer:O", "layer"),
+        charts.layer_axis(run.attention(kind)),
         "heads:Q",
         sorts_colour(cells["sort"], 2),
         "place:Q",
