@@ -244,3 +244,12 @@ def test_a_model_in_training_is_probed_without_dropout_or_gradient() -> None:
     discover(model)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert model.training and all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_layers_that_slide_and_layers_that_see_everything_have_names() -> None:
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    mixed = tiny("gemma2", num_hidden_layers=3, layer_types=kinds, sliding_window=8)
+    names = ["sliding 8", "full", "sliding 8"]
+    assert discover(mixed).window_names() == {"decoder-self": names}
+    alike = tiny("gemma2", num_hidden_layers=2, layer_types=kinds[:1] * 2, sliding_window=8)
+    assert discover(alike).window_names() == {} == discover(tiny("gpt2")).window_names()

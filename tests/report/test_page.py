@@ -195,3 +195,16 @@ def test_a_section_of_a_users_own_is_on_the_page(whole: Path) -> None:
         assert "3 models &lt; 4" in page
     finally:
         del section.added["own"]
+
+
+def test_layers_that_slide_are_named_in_every_map_and_table(run_folder: Path) -> None:
+    facts = json.loads((run_folder / "run.json").read_text(encoding="utf-8"))
+    facts["attention"] = {"encoder-self": ["sliding 512", "full", "sliding 512"]}
+    (run_folder / "run.json").write_text(json.dumps(facts), encoding="utf-8")
+    content = collect(read_run(run_folder))
+    maps = [content["head_map"]["head_map"], *content["scores"]["maps"]]
+    for figure in [*maps, content["roles"]["patterns"], *content["roles"]["grids"]]:
+        for panel in figure.panels:
+            assert "sliding 512 · 2" in json.dumps(panel.chart, ensure_ascii=False), figure.name
+    rows = content["every_head"]["rows"]
+    assert {row["attention"] for row in rows if "/1/" in row["address"]} == {"full"}

@@ -14,11 +14,13 @@ import torch
 import headwise as hw
 from headwise.model_files import link_equal_weights
 from headwise.report.cost import build_controls, model_comparisons
+from headwise.report.role_tables import causal_table
 from headwise.report.run_folder import read_run
 from headwise.report.summary import other_orders
 from headwise.study import make_plan
 from headwise.study.study import dry_run
-from study.studies import again, facts
+from headwise.truth.planted_templates import plant_template_model
+from study.studies import BARELY, again, facts
 from tasks.askers import asker, sentences
 
 SWEEPS = [
@@ -287,3 +289,31 @@ def test_heads_are_ranked_on_the_training_text(values: dict[str, Any], tmp_path:
         files = sorted((out / "rankings").rglob("*.json"))
         rankings.append([file.read_text() for file in files])
     assert rankings[0] == rankings[1] != rankings[2]
+
+
+def test_a_study_tests_roles_with_the_head_off_as_the_command_does(tmp_path: Path) -> None:
+    """On a model whose induction head is planted."""
+    planted = plant_template_model(0, tmp_path / "planted")
+    planted.model.save(tmp_path / "given")
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(sentence for sentence in planted.text) + "\n")
+    trees = [str(path) for path in (tmp_path / "planted").glob("*.conllu")]
+    plan = make_plan(
+        {
+            "data": {"train": str(text)},
+            "model": str(tmp_path / "given"),
+            "roles": {"treebank": trees},
+            "scoring": {**BARELY, "measures": []},
+            "pruning": [],
+        }
+    )
+    out = tmp_path / "out"
+    again(plan, out, "roles")
+    found = pd.read_csv(out / "roles" / "causal.csv")
+    confirmed = found[found["confirmed"] & (found["measure"] == "induction")]
+    heads = set(confirmed[["kind", "layer", "head"]].itertuples(index=False, name=None))
+    assert heads == {head for head, known in planted.heads.items() if known.name == "induction"}
+    run = read_run(out)
+    assert run.roles is not None
+    table = causal_table(run.roles)
+    assert table is not None and len(table.rows) == len(found)

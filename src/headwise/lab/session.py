@@ -128,14 +128,16 @@ class Session:
         self.lock = threading.Lock()
 
         # The page's script reads these keys (page/lab.js). heads: by kind, the number of heads in
-        # each layer. compare: by kind and layer, the numbers in the full model of the pruned
-        # model's heads; None without a pruned model. sentences: by their source. `head_details`
-        # adds scores, roles and pruned.
+        # each layer. attention: by kind and layer `full` or `sliding 512`, of a model with both.
+        # compare: by kind and layer, the numbers in the full model of the pruned model's heads;
+        # None without a pruned model. sentences: by their source. `head_details` adds scores,
+        # roles and pruned.
         self.about = {
             "name": model.name,
             "title": run.folder.resolve().name if run else Path(model.name).name,
             "task": self.predictors["full"].task_name,
             "heads": {kind: list(counts) for kind, counts in model.heads.query.items()},
+            "attention": model.discovery.window_names(),
             "compare": indices_in_full_model(model, pruned) if pruned else None,
             "sentences": {name: list(some) for name, some in (examples or {}).items() if some},
             **head_details(run),

@@ -25,6 +25,7 @@ SCHEMA = {"$schema": f"https://vega.github.io/schema/vega-lite/{VEGA_LITE}.json"
 SHARPNESS = 2
 Spec = dict[str, Any]
 Rows = pd.DataFrame | Sequence[Mapping[str, Any]]
+ATTENTION_NAME = 70  # pixels of `sliding 512` before the number of a layer
 MOST_HEADS_WITH_WORDS = 16  # heads a layer, above which cells have no room for words
 TYPES = {"Q": "quantitative", "N": "nominal", "O": "ordinal"}
 SCALE = ("domain", "range", "zero", "nice", "clamp", "reverse", "type")
@@ -83,6 +84,18 @@ def axis(text: str, title: str | None, **options: Any) -> Spec:
 
     parts = {"scale": scale, "axis": options}
     return field(text, title=title, **own, **{name: part for name, part in parts.items() if part})
+
+
+def layer_axis(attention: Sequence[str] = ()) -> Spec:
+    """Layers from top to bottom. attention: of each layer, written before its number."""
+    if not attention:
+        return axis("layer:O", "layer")
+    names = [f"{name} · {layer}" for layer, name in enumerate(attention)]
+    return axis(
+        "layer:O",
+        "layer",
+        labelExpr=f"{json.dumps(names, ensure_ascii=False)}[datum.value] || datum.label",
+    )
 
 
 def colour(text: str, names: Sequence[Any], ranged: str = "category", **legend: Any) -> Spec:
@@ -452,10 +465,17 @@ class Figure:
 
 class HeadChart:
     """The chart of one kind of heads of a HeadGrid: layers × heads. Sections choose its marks; its sizes are the same
-    everywhere. more: rows of further cells, in columns behind the last head.
+    everywhere. more: rows of further cells, in columns behind the last head. attention: of each layer, as
+    `FinishedRun.attention` has it.
     """
 
-    def __init__(self, grid: HeadGrid, kind: str, more: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self,
+        grid: HeadGrid,
+        kind: str,
+        more: Sequence[Mapping[str, Any]] = (),
+        attention: Sequence[str] = (),
+    ) -> None:
         heads = grid.cells(kind)
         self.heads = pd.DataFrame(heads)
         self.cells = [*heads, *more]
@@ -468,7 +488,8 @@ class HeadChart:
             self.x = axis("column:O", None, orient="top", **domain)
         else:
             self.x = axis("column:O", "head", orient="top", labelAngle=0, **domain)
-        self.y = axis("layer:O", "layer")
+        self.y = layer_axis(attention)
+        self.named = ATTENTION_NAME if attention else 0
 
     def squares(self, colours: Spec | None, tip: list[Spec], where: str = "", **look: Any) -> Spec:
         """A square for every head, or those of a test."""
@@ -519,7 +540,7 @@ class HeadChart:
             wide = 36
         height = row * self.heads["layer"].nunique()
         chart = layered(marks, height, description, color="independent")
-        edges = 70 + beyond
+        edges = 70 + beyond + self.named
         return Panel(
             chart,
             title,

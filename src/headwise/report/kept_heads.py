@@ -93,7 +93,7 @@ def head_map(run: FinishedRun, model: models.Model) -> Figure:
         name="head-map",
         title=f"{model['kept']} of {model['total']} {name} kept ({model['label']})",
         note=note,
-        panels=[_map_panel(grid, kind) for kind in kinds],
+        panels=[_map_panel(grid, kind, run.attention(kind)) for kind in kinds],
         facts=facts,
     )
 
@@ -110,8 +110,8 @@ def values_by_head(run: FinishedRun, measure: str) -> dict[Head, float]:
     return values
 
 
-def _map_panel(grid: HeadGrid, kind: Kind) -> Panel:
-    chart = HeadChart(grid, kind)
+def _map_panel(grid: HeadGrid, kind: Kind, attention: list[str]) -> Panel:
+    chart = HeadChart(grid, kind, attention=attention)
     tip = tips("address:N|head", "kept:N|in the pruned model")
     colours = None
     if "value" in chart.heads:

@@ -20,6 +20,7 @@ from headwise.report.score_maps import drawn_measures, ranks
 from headwise.roles.role import NO_ROLE, UNTRAINED, category, evidence, ordered_roles, role, role_of
 
 FAINT = 0.16  # how strong the grey of heads without a role is
+CONFIRMED = " ✓"
 MOST_ROLES_SHOWN = 3  # roles that are written into one cell
 ROLE_HEIGHT = 31  # pixels of a role in a cell
 MIN_CELL_HEIGHT = 36  # pixels of a cell with words
@@ -96,13 +97,14 @@ def _role_grid(run: FinishedRun, roles_folder: RolesFolder, kind: str) -> Figure
     labels = of_kind(roles_folder.labels, kind)
     order_measure, column_of_head = _order_heads(run, labels, kind)
     roles = of_kind(roles_folder.roles, kind).sort_values("value", ascending=False, kind="stable")
+    confirmed = confirmed_roles(roles_folder)
     roles_by_head = {}
     for head, rows in roles.groupby(["layer", "head"]):
         roles_by_head[head] = rows.to_dict("records")
 
     cells = []
     for label in labels.to_dict("records"):
-        cells += _role_cells(label, roles_by_head, column_of_head)
+        cells += _role_cells(label, roles_by_head, column_of_head, confirmed)
 
     size = max(column_of_head.values())
     fits_words = size <= MOST_HEADS_WITH_WORDS
@@ -113,7 +115,9 @@ def _role_grid(run: FinishedRun, roles_folder: RolesFolder, kind: str) -> Figure
         order = f"in each layer the head of highest {measure_name(order_measure)} first"
     narrow, width, wide = (62, 84, 130) if fits_words else (9, 20, 36)
     chart = charts.layered(
-        _marks(cells, edges, fits_words, height), height, f"Roles of heads, {KIND_NAMES[kind]}"
+        _marks(cells, edges, fits_words, height, run.attention(kind)),
+        height,
+        f"Roles of heads, {KIND_NAMES[kind]}",
     )
     return Figure(
         name=f"functions-{kind}",
@@ -122,6 +126,14 @@ def _role_grid(run: FinishedRun, roles_folder: RolesFolder, kind: str) -> Figure
         panels=[Panel(chart, KIND_NAMES[kind], size * width, 60 + size * narrow, 90 + size * wide)],
         facts=f"Order: {order}.",
     )
+
+
+def confirmed_roles(roles_folder: RolesFolder) -> set[tuple[Any, ...]]:
+    """Kind, layer, head and measure of every role that is confirmed with the head off."""
+    if roles_folder.causal is None:
+        return set()
+    rows = roles_folder.causal[roles_folder.causal["confirmed"] == 1]
+    return set(rows[["kind", "layer", "head", "measure"]].itertuples(index=False, name=None))
 
 
 def in_cell(measure: str) -> str:
@@ -164,8 +176,12 @@ def _role_cells(
     label: Mapping[Any, Any],
     roles_by_head: Mapping[Any, list[dict[Any, Any]]],
     column_of_head: Mapping[tuple[int, int], int],
+    confirmed: Collection[tuple[Any, ...]],
 ) -> list[dict[str, Any]]:
-    """What is drawn of one head: a cell for each of its roles, one below the other; a head without any has one."""
+    """What is drawn of one head: a cell for each of its roles, one below the other; a head without any has one.
+
+    confirmed: roles with a mark, as `confirmed_roles` has them.
+    """
     layer = label["layer"]
     number = label["head"]
     roles = roles_by_head.get((layer, number), [])
@@ -184,11 +200,13 @@ def _role_cells(
 
     cells = []
     for index, row in enumerate(shown):
+        role_of_head = (label["kind"], layer, number, row["measure"])
+        mark = CONFIRMED if role_of_head in confirmed else ""
         own = {
             "role_index": index,
             "category": category(row["measure"]),
             "role": in_cell(row["measure"]),
-            "score": f"{row['value']:.2f}",
+            "score": f"{row['value']:.2f}{mark}",
         }
         cells.append(base | own)
     return cells
@@ -225,15 +243,18 @@ def _marks(
     edges: Mapping[int, tuple[int, int]],
     fits_words: bool,
     height: int,
+    attention: Sequence[str],
 ) -> list[Spec]:
-    # Layers differ in height, so y is in pixels. The label at the middle of a layer is its number, which Vega looks up
-    # in a chain of tests: `datum.value == 18 ? '0' : datum.value == 71 ? '1' : ''`.
+    """attention: of each layer, as `FinishedRun.attention` has it."""
+    # Layers differ in height, so y is in pixels. The label at the middle of a layer is its name, which Vega looks up in
+    # a chain of tests: `datum.value == 18 ? '0' : datum.value == 71 ? '1' : ''`.
     middles = []
     layer_label = ""
     for layer, (top, bottom) in edges.items():
         middle = (top + bottom) / 2
         middles.append(middle)
-        layer_label += f"datum.value == {middle} ? '{layer}' : "
+        name = f"{attention[layer]} · {layer}" if layer < len(attention) else layer
+        layer_label += f"datum.value == {middle} ? '{name}' : "
     layer_label += "''"
 
     y = axis("top:Q", "layer", domain=[0, height], reverse=True, nice=False)
@@ -274,9 +295,10 @@ def _marks(
     ]
 
 
-def layer_patterns(roles_folder: RolesFolder) -> Figure | None:
+def layer_patterns(run: FinishedRun) -> Figure | None:
     """Stacked bars: which category of role is in which layer; None where no head has a role."""
-    if roles_folder.roles.empty:
+    roles_folder = run.roles
+    if roles_folder is None or roles_folder.roles.empty:
         return None
     heads = roles_folder.labels.groupby("kind").size()
     counts = roles_folder.patterns.groupby("kind")["heads"].sum()
@@ -286,20 +308,20 @@ def layer_patterns(roles_folder: RolesFolder) -> Figure | None:
         name="layer-patterns",
         title="Which role lives in which layer",
         note="heads of each category of role, layer by layer",
-        panels=[_pattern_panel(of_kind(roles_folder.patterns, kind), kind) for kind in kinds],
+        panels=[_pattern_panel(run, of_kind(roles_folder.patterns, kind), kind) for kind in kinds],
         columns=2,
         facts=f"Counted more than once: {extra_counts}." if extra_counts else "",
     )
 
 
-def _pattern_panel(patterns: pd.DataFrame, kind: str) -> Panel:
+def _pattern_panel(run: FinishedRun, patterns: pd.DataFrame, kind: str) -> Panel:
     order = [name for name in role_categories() if name != NO_ROLE]
     order.append(NO_ROLE)
     cells = patterns.rename(columns={"role": "category"})[["layer", "category", "heads"]]
     cells = cells.assign(place=[order.index(name) for name in cells["category"]])
     marks = charts.stacked_bars(
         cells,
-        axis("layer:O", "layer"),
+        charts.layer_axis(run.attention(kind)),
         "heads:Q",
         category_colours(cells["category"], 2),
         "place:Q",

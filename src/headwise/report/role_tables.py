@@ -22,6 +22,7 @@ from headwise.report.role_charts import (
     rare_tokens,
 )
 from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
+from headwise.roles.causal import NAMED, change_without
 from headwise.roles.label import RATE, effect_sizes
 from headwise.roles.role import (
     NO_ROLE,
@@ -69,7 +70,8 @@ def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
         "groups": _groups(found),
         "claims": claims(found),
         "grids": function_grids(run),
-        "patterns": layer_patterns(found),
+        "patterns": layer_patterns(run),
+        "causal": causal_table(found),
         "shares": share_table(found),
         "syntax": syntax,
         "left_out": 0
@@ -350,6 +352,42 @@ def effect(value: float, baseline: float) -> float:
     """Cohen's h of two shares, as `effect` in roles.csv."""
     h: float = effect_sizes([value], [baseline]).item()
     return h
+
+
+def causal_table(found: RolesFolder) -> Table | None:
+    """What the model predicts with the head of each role off; None where that was not tested."""
+    if found.causal is None:
+        return None
+    rows = found.causal.dropna(subset=["with_all", "value"])
+    rows = rows.sort_values(["behaviour", "value"], ascending=[True, False], kind="stable")
+
+    def without(row: Any) -> str:
+        change, low, high = change_without(row)
+        moved = f"{row['with_all'] + change:.2f}\n{signed(change)}"
+        return moved if pd.isna(low) else f"{moved} [{signed(low)}, {signed(high)}]"
+
+    def without_others(row: Any) -> str:
+        if pd.isna(row["others"]):
+            return ""
+        change = NAMED[row["behaviour"]].sign * row["others"]
+        return f"{row['with_all'] + change:.2f}\n{signed(change)}"
+
+    columns: Columns = {
+        "head": lambda row: "/".join(str(row[name]) for name in HEAD_COLUMNS),
+        "role": lambda row: display_name(row["measure"]),
+        "predicted": lambda row: f"{row['behaviour']}\n{NAMED[row['behaviour']].unit}",
+        "all heads": lambda row: f"{row['with_all']:.2f}",
+        "this head off": without,
+        "another of its layer off": without_others,
+    }
+    badge = {True: "confirmed", False: ""}
+    return table(
+        "Roles with their head off",
+        rows.to_dict("records"),
+        columns,
+        lambda row: badge[row["confirmed"] == 1],
+        lambda row: str(row["measure"]),
+    )
 
 
 def controls_table(found: RolesFolder) -> Table | None:

@@ -205,7 +205,8 @@ def score_maps(run: FinishedRun) -> list[Figure]:
     figures: list[Figure] = []
     for kind in KIND_NAMES:
         if kind in set(found["kind"]):
-            figures.append(_figure(found[found["kind"] == kind], kind, known))
+            of_kind = found[found["kind"] == kind]
+            figures.append(_figure(of_kind, kind, known, run.attention(kind)))
     return figures
 
 
@@ -215,15 +216,19 @@ def ranks(table: pd.DataFrame) -> pd.Series[int]:
     return order.rank(method="first", ascending=False).astype(int)
 
 
-def _figure(found: pd.DataFrame, kind: str, known: Mapping[Layer, ControlRange]) -> Figure:
+def _figure(
+    found: pd.DataFrame,
+    kind: str,
+    known: Mapping[Layer, ControlRange],
+    attention: list[str],
+) -> Figure:
     measures = drawn_measures(found["measure"])
     lead = measure_name(measures[0])
     places = ranks(found[found["measure"] == measures[0]])
     panels = []
     for i, measure in enumerate(measures):
-        panels.append(
-            _score_panel(found[found["measure"] == measure], measure, places, not i, known)
-        )
+        of_one = found[found["measure"] == measure]
+        panels.append(_score_panel(of_one, measure, places, not i, known, attention))
     return Figure(
         name=f"scores-{kind}",
         title=f"{capital(KIND_NAMES[kind])}: {listed([measure_name(measure) for measure in measures])}",
@@ -241,6 +246,7 @@ def _score_panel(
     places: pd.Series[int],
     lead: bool,
     known: Mapping[Layer, ControlRange],
+    attention: list[str],
 ) -> Panel:
     kind = str(found["kind"].iloc[0])
     top = _rounded_up(found["value"].max())
@@ -251,7 +257,7 @@ def _score_panel(
     if column > MOST_HEADS_WITH_WORDS:
         column += 1  # small cells need a gap between heads and the untrained
     controls = _untrained_cells(found, measure, known, top, column)
-    chart = HeadChart(grid, kind, controls)
+    chart = HeadChart(grid, kind, controls, attention)
 
     tip = tips("address:N|head", f"exact:N|{measure_name(measure)}")
     tip += tips("interval:N|95 % interval", "n:Q|measured on|,")

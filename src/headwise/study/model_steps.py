@@ -82,6 +82,7 @@ class Train(
         return {
             "parameters": model.parameters,
             "heads": model.heads.to_json(),
+            "attention": model.discovery.window_names(),
             "dtype": str(model.hf.dtype).removeprefix("torch."),
             **texts,
         }

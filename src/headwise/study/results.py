@@ -199,6 +199,8 @@ class Tables:
             if build.get("doubts"):
                 facts["doubts"][variant.name] = build["doubts"]
             facts["settings"][variant.name] = self.settings(variant)
+        if attention := (self.run.result(FULL_MODEL) or {}).get("attention"):
+            facts["attention"] = attention
         for name in ("score", "roles", "interactions"):
             if result := self.result(name):
                 facts[name] = result

@@ -208,7 +208,7 @@ function Lab({ about, ask, address, root }) {
               ${about.compare && html`<label class="check"><input type="checkbox" checked=${state.compare}
                 onChange=${(e) => change({ compare: e.target.checked })} /> compare with the pruned model</label>`}
             </div>
-            <${Heads} heads=${about.heads} maps=${maps} gates=${gates} picked=${head} values=${values} scale=${scale}
+            <${Heads} about=${about} maps=${maps} gates=${gates} picked=${head} values=${values} scale=${scale}
               pick=${pick} setGates=${setGates} />
           </section>
         </div>
