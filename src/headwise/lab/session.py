@@ -353,8 +353,8 @@ class Session:
 
         Greedy: each step switches off the head that lowers the output's log-probability most. When
         the output has changed, heads are switched on again one by one as long as the output stays
-        changed. So every head of the set is needed, but another set may be smaller. changed: False
-        where the output stays even with all heads off.
+        changed. So every head of the set is needed, but another set may be smaller. old_output: with
+        the question's gates. changed: False where the output stays even with all heads off.
 
         Where `max_steps` heads were switched off and the output has not changed, the answer is
         `unfinished` and the `heads` that are off. A new question continues with them as its
