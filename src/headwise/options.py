@@ -239,7 +239,7 @@ class GateTraining(Pruning, FineTuning):
 
     train: Train = option(
         "all",
-        "what trains beside the gates: all weights; no weight (gates); low-rank changes of linear layers (lora). "
+        "what trains besides the gates: all weights; no weight (gates); low-rank changes of linear layers (lora). "
         "After greedy removal: all or lora; unset: nothing",
         page="methods/gates.md#what-trains",
     )

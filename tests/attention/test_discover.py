@@ -104,7 +104,7 @@ def test_a_bert_that_is_a_decoder_and_one_that_is_none() -> None:
 def test_a_mask_of_minus_ten_thousand_hides() -> None:
     """OpenAI GPT adds it to the scores: the model predicts the next token, and sees none of the later ones."""
     model = hw.Model(tiny("openai"), None, "openai")
-    assert model.heads.kinds == ("decoder-self",) and model.task.name == "causal-lm"
+    assert model.heads.kinds == ("decoder-self",) and model.task.output == "causal-lm"
     calls: list[AttentionCall] = []
     inputs = batch(model.hf)
     with capture(model.hf, model.discovery, weights=True, hook=calls.append):

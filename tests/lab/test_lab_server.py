@@ -79,7 +79,8 @@ def test_answers_are_the_library_s(client: Any, session: Session) -> None:
     *progress, last = ask(client, "head_effects", text="a b c")
     assert progress and all(0 <= line["progress"] <= 1 for line in progress)
     assert len(last["answer"]["total"]) == session.model.heads.total
-    assert ask(client, "about")[-1]["answer"]["task"] == "translation"
+    about = ask(client, "about")[-1]["answer"]
+    assert (about["task"], about["noun"]) == ("translation", "a translation model")
     assert ask(client, "smallest", text="a b c")[-1]["answer"]["old_output"] == answer["old_output"]
 
 

@@ -42,9 +42,11 @@ def test_a_grid_has_every_head_and_its_roles(run: FinishedRun) -> None:
     for key, values in held.items():
         layer, number = key
         drawn = {
-            c["part"]: c["score"] for c in cells if c["address"] == f"encoder-self/{layer}/{number}"
+            c["role_index"]: c["score"]
+            for c in cells
+            if c["address"] == f"encoder-self/{layer}/{number}"
         }
-        assert [drawn[part] for part in sorted(drawn)] == values[:3]
+        assert [drawn[index] for index in sorted(drawn)] == values[:3]
 
 
 def test_shares_and_syntax_are_counted_beside_the_paper(run: FinishedRun) -> None:
@@ -143,7 +145,7 @@ def test_squares_and_cells_are_the_heads_and_their_roles(run: FinishedRun) -> No
     content = after_pruning.after_pruning_section(run)
     assert content is not None
     left, each = content["parts"][0]["figures"]
-    squares = [row for row in data_of(left) if "sort" in row]
+    squares = [row for row in data_of(left) if "category" in row]
     for change in after_pruning.changes(run, "encoder-self"):
         mine = [row for row in squares if row["model"] == change.model["label"]]
         assert {row["address"] for row in mine} == {str(h) for h in change.heads}

@@ -110,7 +110,7 @@ class Predictor:
         self.model = model
         self.hf = hf
         self.tokenizer = model.tokenizer
-        self.task_name = model.task.name
+        self.task_output = model.task.output
         self.heads = list(model.heads)
         self.trees = trees or {}
         self.max_tokens = min(max_tokens, sentence_limit(hf))
@@ -123,12 +123,12 @@ class Predictor:
     ) -> tuple[Prompt, Prediction]:
         """What the model is asked about a sentence, and what it says, without any gate; kept for
         the next change of a head."""
-        key = (text, beam if self.task_name == "translation" else 0, position)
+        key = (text, beam if self.task_output == "translation" else 0, position)
         if key not in self.unchanged_cache:
             sentence = read_sentence(self.tokenizer, text, self.max_tokens)
             sentence = with_tree(self.tokenizer, sentence, self.trees.get(text.strip()))
             with self.with_gates({}, no_output, raise_if_cancelled):
-                prompt = PROMPTS.get(self.task_name, vector_prompt)(self, sentence, beam, position)
+                prompt = PROMPTS[self.task_output](self, sentence, beam, position)
 
             means: dict[Site, Tensor] = {}
 
@@ -342,7 +342,7 @@ class Predictor:
 
     def token_names(self, tokens: Sequence[int]) -> list[str]:
         """The texts of predicted tokens, or the names of predicted classes."""
-        if self.task_name == "classification":
+        if self.task_output == "classification":
             return [str(self.hf.config.id2label.get(token, token)) for token in tokens]
         return sentence_of(self.tokenizer, tokens).tokens
 
@@ -437,8 +437,7 @@ def vector_prompt(
     return Prompt(predictor.inputs_of(sentence.ids), sentence)
 
 
-# How a model is asked about a sentence, by the name of its task; of any other the vectors are
-# shown.
+# How a model is asked about a sentence, by the output of its task.
 PROMPTS: dict[str, Callable[[Predictor, Sentence, int, int | None], Prompt]] = {
     "translation": translation_prompt,
     "causal-lm": next_token,

@@ -135,7 +135,8 @@ class Session:
         self.about = {
             "name": model.name,
             "title": run.folder.resolve().name if run else Path(model.name).name,
-            "task": self.predictors["full"].task_name,
+            "task": self.predictors["full"].task_output,
+            "noun": model.task.noun,
             "heads": {kind: list(counts) for kind, counts in model.heads.query.items()},
             "attention": model.discovery.window_names(),
             "compare": indices_in_full_model(model, pruned) if pruned else None,
@@ -277,7 +278,7 @@ class Session:
         if unchanged.vectors is not None and new_output.vectors is not None:
             cosine = mean_cosine(unchanged.vectors, new_output.vectors).item()
         return {
-            "task": predictor.task_name,
+            "task": predictor.task_output,
             "source": prompt.source.to_json(),
             "target": new_prompt.target.to_json() if new_prompt.target else None,
             "old_output": unchanged.text,
@@ -352,8 +353,8 @@ class Session:
 
         Greedy: each step switches off the head that lowers the output's log-probability most. When
         the output has changed, heads are switched on again one by one as long as the output stays
-        changed. So every head of the set is needed, but another set may be smaller. changed: False
-        where the output stays even with all heads off.
+        changed. So every head of the set is needed, but another set may be smaller. old_output: with
+        the question's gates. changed: False where the output stays even with all heads off.
 
         Where `max_steps` heads were switched off and the output has not changed, the answer is
         `unfinished` and the `heads` that are off. A new question continues with them as its

@@ -16,7 +16,7 @@ from headwise.grid import HeadGrid, Scale
 from headwise.heads import KINDS, Head, HeadMap
 from headwise.qualities import BLEU
 from headwise.report import charts
-from headwise.report.charts import ROOM, Figure, HeadChart, Panel, tips
+from headwise.report.charts import MOST_HEADS_WITH_WORDS, Figure, HeadChart, Panel, tips
 from headwise.report.format import (
     KIND_NAMES,
     NONE,
@@ -255,7 +255,7 @@ def _score_panel(
     unit = 10.0**power
     grid = _score_grid(found, measure, places, known, top)
     column = int(places.max())
-    if column > ROOM:
+    if column > MOST_HEADS_WITH_WORDS:
         column += 1  # small cells need a gap between heads and the untrained
     controls = _untrained_cells(found, measure, known, top, column)
     chart = HeadChart(grid, kind, controls, attention)
@@ -376,7 +376,7 @@ def _edge(chart: HeadChart, share: float) -> charts.Spec:
     above = chart.heads[chart.heads["value"] >= share]
     ends = above.groupby("layer")["column"].max().reset_index()
     look = {"style": "limit", "opacity": 1, "orient": "vertical", "thickness": 2.5, "xOffset": 1.5}
-    look["size"] = 44 if chart.room else 22
+    look["size"] = 44 if chart.fits_words else 22
     return charts.mark("tick", ends, look, x={**chart.x, "bandPosition": 1}, y=chart.y)
 
 

@@ -41,7 +41,7 @@ from headwise.study.variants import (
     Variant,
     comparison_names,
     model_controls,
-    other_order_variants,
+    models_for_comparison,
     own_models,
     sweep_controls,
 )
@@ -84,7 +84,7 @@ class Schedule:
                     counts.append(variant.heads_left)
             if counts:
                 scores = [score for score in sweep.compare if self.is_measurable(score)]
-                others += other_order_variants(sweep, index, scores, counts)
+                others += models_for_comparison(sweep, index, scores, counts)
         return others
 
     def is_measurable(self, score: str) -> bool:
@@ -110,8 +110,9 @@ class Schedule:
         # Before the choice there is no need to make up its step.
         if not self.run.store.record("choose"):
             return None
-        result = self.run.result(self.choose_step(variants))
-        return result["chosen"] if result else None
+        result = self.run.result(self.choose_step(variants)) or {}
+        chosen: str | None = result.get("chosen")
+        return chosen
 
     def is_candidate(self, variant: Variant) -> bool:
         """Whether a model can be chosen: no control, and of no order that others are compared with."""

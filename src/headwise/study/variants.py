@@ -117,7 +117,7 @@ def own_models(
     return models
 
 
-def other_order_variants(
+def models_for_comparison(
     sweep: GreedySweep, index: int, scores: Sequence[str], counts: Sequence[int]
 ) -> list[Variant]:
     """The models that orders by other scores leave. counts: of the heads that they keep."""

@@ -10,13 +10,6 @@ const START = {
   text: "", gates: {}, ablation: "zero", beam: 5, position: null,
   head: null, sort: "number", words: false, compare: false,
 };
-const TASKS = {
-  translation: "translation",
-  "causal-lm": "language model",
-  "masked-lm": "masked language model",
-  classification: "classifier",
-  embedding: "embedding model",
-};
 const ABLATIONS = { zero: "nothing (zero)", mean: "its mean output", uniform: "uniform attention" };
 
 /** @returns {string} the state for an address, without what is as at the start */
@@ -175,7 +168,7 @@ function Lab({ about, ask, address, root }) {
   return html`
     <header><div>
       <h1>headwise lab</h1>
-      <p class="kicker"><b title=${about.name}>${about.title}</b> · ${TASKS[about.task] ?? about.task} · ${heads}</p>
+      <p class="kicker"><b title=${about.name}>${about.title}</b> · ${about.noun} · ${heads}</p>
     </div></header>
     <main>
       <${SentenceForm} state=${state} about=${about} change=${change} />
