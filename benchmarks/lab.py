@@ -118,7 +118,7 @@ def time_model(name: str, model: hw.Model, place: str, sentence: str, rounds: in
             ask(session, place, "inspect", text=sentence, gates={heads[-1 - turn]: 0})[0]
         )
     toggle_cost, cost = (time.process_time() - cost) / rounds, time.process_time()
-    everyone = [ask(session, place, "ablate", text=sentence)[0] for _ in range(3)]
+    everyone = [ask(session, place, "head_effects", text=sentence)[0] for _ in range(3)]
     every_cost = (time.process_time() - cost) / 3
     tokens = f"{len(answer['source']['tokens'])} tokens"
     tokens += f", {len(answer['target']['tokens'])} written" if answer["target"] else ""

@@ -29,7 +29,7 @@ def test_a_checkpoint_loads(checkpoints: Path, name: str) -> None:
         pytest.skip(f"{checkpoints} has no {name}")
     model = hw.load(checkpoints / name)
     task, heads = HEADS[name]
-    assert (model.task.name, model.heads.total) == (task, heads)
+    assert (model.task.output, model.heads.total) == (task, heads)
     if name == "whisper-base":
         assert len(model.alignment_heads) == 8
 

@@ -249,6 +249,22 @@ class TestNamedFiles:
         with pytest.raises(HeadwiseError, match=sentence):
             output_file(tmp_path / name, [Path("-"), tmp_path / "text"])
 
+    @pytest.mark.parametrize(
+        ("name", "sentence"), [("n" * 300, "File name too long"), ("a\0b", "null byte")]
+    )
+    def test_what_can_be_no_folder_of_a_study_is_refused(
+        self, tmp_path: Path, name: str, sentence: str
+    ) -> None:
+        for call in (
+            lambda: hw.report(name),
+            lambda: hw.compare(tmp_path, name, tmp_path / "out"),
+            lambda: hw.animate(name, tmp_path / "gates.gif"),
+        ):
+            with pytest.raises(
+                HeadwiseError, match=f"cannot be the folder of a study .*{sentence}"
+            ):
+                call()
+
     def test_a_translation_is_refused_before_the_model_is_loaded(
         self, refused: Callable[..., str], words: Callable[[str], list[str]], tmp_path: Path
     ) -> None:

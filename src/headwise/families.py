@@ -13,8 +13,7 @@ from headwise.errors import HeadwiseError
 FILE = Path(__file__).with_name("families.csv")
 PAGE = "docs/families.md"
 ABILITIES = ("found", "scored", "roles", "gates", "removed")
-TARGETS = ("gguf", "ct2", "onnx", "mlx", "torch")
-COLUMNS = ("family", "class", "heads", *ABILITIES, "uniform", *TARGETS, "why")
+COLUMNS = ("family", "class", "heads", *ABILITIES, "uniform")  # then one for each engine, and why
 SIGNS = {"yes": "✓", "partly": "(✓)", "no": "–", "": ""}
 MOST = 20  # families that a line names
 TOP = """# Families
@@ -28,7 +27,7 @@ tested. A family that is not here may work as well: headwise goes by no list, it
 * **scored**: (✓) some measures only. **removed**: – masks and gates only.
 * **uniform**: ✓ `from_pretrained` loads the model where all layers keep equally many heads; the others divide the width
   by the number of heads, or have heads of several kinds.
-* **gguf … torch**: engines that take it with uneven heads ([export](howto/export.md)); `onnx` and `torch` were written
+* **All others**: engines that take it with uneven heads ([export](howto/export.md)); `onnx` and `torch` were written
   and compared, `gguf`, `ct2` and `mlx` are compared in tests of their own.
 
 """
@@ -86,7 +85,7 @@ def configured_types(folder: Path) -> list[str]:
 
 def page(rows: Sequence[Mapping[str, str]]) -> str:
     """The table as a page of the docs."""
-    columns = COLUMNS[:-1]
+    columns = [*rows[0]][:-1]
     lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for row in rows:
         lines.append(f"| {' | '.join(SIGNS.get(row[column], row[column]) for column in columns)} |")

@@ -150,6 +150,21 @@ def refuse_other_files(folder: Path, names: Sequence[str]) -> None:
     refuse_to_replace(folder, names, unchanged(folder))
 
 
+def study_folder(name: str | Path) -> Path:
+    """The path of the folder of a study. Raises HeadwiseError for a name that no folder can have."""
+    folder = Path(name)
+    try:
+        folder.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # said by those who look for its files
+    except (OSError, ValueError) as error:  # too long, or a NUL in it
+        reason = getattr(error, "strerror", None) or error
+        raise HeadwiseError(
+            f"{str(name)[:100]!r} cannot be the folder of a study ({reason}): give the --out folder of one."
+        ) from None
+    return folder
+
+
 def refuse_other_pages(run: Path, names: Sequence[str]) -> None:
     """Raise HeadwiseError where the folder of a run has a page or a figure that headwise did not write there."""
     refuse_to_replace(run, names, {name for name, _ in sums(run / PAGES_RECORD)})

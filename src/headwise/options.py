@@ -18,7 +18,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, HeadMap, Kind
 from headwise.qualities import LOSSES
 
-WITHOUT_TEXT = ("random", "weight-norm")  # orders of removal that look at no text
+TEXTLESS_ORDERS = ("random", "weight-norm")  # orders of removal that look at no text
 DEEPEST = 1000  # layers
 MOST_WEIGHTS = 100_000_000_000
 FULL_LENGTH = ("epochs", "learning_rate", "warmup", "schedule", "average", "patience")
@@ -239,7 +239,7 @@ class GateTraining(Pruning, FineTuning):
 
     train: Train = option(
         "all",
-        "what trains beside the gates: all weights; no weight (gates); low-rank changes of linear layers (lora). "
+        "what trains besides the gates: all weights; no weight (gates); low-rank changes of linear layers (lora). "
         "After greedy removal: all or lora; unset: nothing",
         page="methods/gates.md#what-trains",
     )
@@ -338,7 +338,7 @@ class Greedy(Pruning, FineTuning):
         if idle and not self.train:
             raise ValueError(f"{', '.join(idle)} would mean nothing without train")
         scores = several(self.score)
-        if self.rescore and scores and {*scores} <= {*WITHOUT_TEXT}:
+        if self.rescore and scores and {*scores} <= {*TEXTLESS_ORDERS}:
             raise ValueError(f"rescore would change nothing: {', '.join(scores)} stays as it is")
         return self
 

@@ -45,7 +45,7 @@ class QualityMeasure:
         """What the title of a column of changes ends with."""
         return f", in {self.unit.strip(NO_BREAK)}" if self.unit else ""
 
-    def worth(self, rows: Sequence[Sequence[Any]]) -> float:
+    def comparable_value(self, rows: Sequence[Sequence[Any]]) -> float:
         """What choices compare, the higher the better.
 
         rows: (measure, value, …) of one model. The whole model has no change: 0.

@@ -54,6 +54,7 @@ from tasks.askers import lines, pairs
 from training.letters import letters
 
 ORDER = ("AutoModelForSeq2SeqLM", "AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")
+ENGINES = tuple(engine.own)
 GRAPHS = ("onnx", "torch")
 MEASURES = ("confidence", "gradient", "ablation.zero", "lrp.ding")
 NAMES = [
@@ -198,7 +199,7 @@ class Row(dict[str, str]):
 def family_row(family: str, layouts: int = 20, files: bool = True) -> Row:
     """The table's row of a family. Raises Silent for a wrong number."""
     name = class_of(family)
-    row = Row(dict.fromkeys(COLUMNS, ""), family=family, **{"class": name})
+    row = Row(dict.fromkeys((*COLUMNS, *ENGINES, "why"), ""), family=family, **{"class": name})
     hf = make(name, family)
     inputs = padded(hf)
     stock = outputs(hf, inputs)
@@ -359,7 +360,7 @@ def cached(row: Row, hf: PreTrainedModel, smaller: Any, inputs: dict[str, Any]) 
 def engines(row: Row, family: str, name: str, cut: bool, files: bool) -> None:
     """Which engines take the family with uneven heads, as `export --list` says; graphs are written, and checked."""
     if not cut:
-        for to in engine:
+        for to in ENGINES:
             row[to] = "no"
         return
     plain = uneven(name, family, tied=False)
@@ -437,7 +438,7 @@ def main(arguments: Sequence[str]) -> int:
         print(verdict, text if verdict != "row" else rows[-1], flush=True)
     if not names:
         with FILE.open("w", newline="", encoding="utf-8") as file:
-            table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            table = csv.DictWriter(file, (*COLUMNS, *ENGINES, "why"), lineterminator="\n")
             table.writeheader()
             table.writerows(rows)
         PAGE_PATH.write_text(page(rows), encoding="utf-8")

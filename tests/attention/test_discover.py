@@ -104,7 +104,7 @@ def test_a_bert_that_is_a_decoder_and_one_that_is_none() -> None:
 def test_a_mask_of_minus_ten_thousand_hides() -> None:
     """OpenAI GPT adds it to the scores: the model predicts the next token, and sees none of the later ones."""
     model = hw.Model(tiny("openai"), None, "openai")
-    assert model.heads.kinds == ("decoder-self",) and model.task.name == "causal-lm"
+    assert model.heads.kinds == ("decoder-self",) and model.task.output == "causal-lm"
     calls: list[AttentionCall] = []
     inputs = batch(model.hf)
     with capture(model.hf, model.discovery, weights=True, hook=calls.append):
@@ -244,3 +244,12 @@ def test_a_model_in_training_is_probed_without_dropout_or_gradient() -> None:
     discover(model)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert model.training and all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_layers_that_slide_and_layers_that_see_everything_have_names() -> None:
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    mixed = tiny("gemma2", num_hidden_layers=3, layer_types=kinds, sliding_window=8)
+    names = ["sliding 8", "full", "sliding 8"]
+    assert discover(mixed).window_names() == {"decoder-self": names}
+    alike = tiny("gemma2", num_hidden_layers=2, layer_types=kinds[:1] * 2, sliding_window=8)
+    assert discover(alike).window_names() == {} == discover(tiny("gpt2")).window_names()

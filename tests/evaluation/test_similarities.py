@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 
 import headwise as hw
 from attention.families import TWO_STACKS, build
-from headwise.evaluation.answers import measure, read_measured
+from headwise.evaluation.answers import measure, read_measured, save_measured
 from headwise.evaluation.similarities import LEAST, Similarities
 from headwise.heads import Head, HeadMask
 from headwise.statistics import draws, rank_correlation, resampled_rank_correlations
@@ -95,7 +95,7 @@ class TestAgreement:
         cut = measure(batches, masks, model.remove)
         assert isinstance(masked, Similarities) and isinstance(cut, Similarities)
         np.testing.assert_allclose(masked.cosines, cut.cosines, atol=1e-5)
-        masked.save(tmp_path / "found.npz")
+        save_measured(masked, tmp_path / "found.npz")
         again = read_measured(tmp_path / "found.npz")
         assert isinstance(again, Similarities) and again.rows(2, 1) == masked.rows(2, 1)
         alone = measure(batches, masks[1:])

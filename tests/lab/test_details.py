@@ -11,7 +11,7 @@ import headwise as hw
 from headwise.data import embedded
 from headwise.lab.details import head_details, pruned_model, run_of, run_sentences
 from headwise.lab.session import Session
-from headwise.report.run_folder import read_run
+from headwise.report.run_folder import CAUSAL, read_run
 from report.conftest import make_run
 from tasks.askers import asker
 
@@ -33,6 +33,19 @@ def test_a_run_s_scores_roles_and_layouts_are_in_its_details(tmp_path: Path) -> 
         shut = {head for head, step in model["closed"].items() if step is not None}
         assert not shut & set(model["kept"]) and all(model["closed"][head] > 0 for head in shut)
     assert any(model["closed"] for model in details["pruned"])
+
+
+def test_roles_that_were_tested_with_the_head_off_say_so(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    row = "encoder-self,1,5,syntactic.obj.to-governor,loss of the answer,1,3,2,4,0.5,True"
+    (folder / "roles" / "causal.csv").write_text(",".join(CAUSAL) + f"\n{row}\n")
+    roles = head_details(read_run(folder))["roles"]
+    tested = [role for of_head in roles.values() for role in of_head if role["effect"]]
+    assert [role["measure"] for role in tested] == ["syntactic.obj.to-governor"]
+    assert tested[0]["confirmed"] and "from 1.00 to 4.00 nats" in tested[0]["effect"]
+    assert tested[0] in roles["encoder-self/1/5"]
+    untested = [role for of_head in roles.values() for role in of_head if not role["effect"]]
+    assert untested and not any(role["confirmed"] for role in untested)
 
 
 def test_a_session_is_opened_from_a_run_a_folder_or_a_model(tmp_path: Path) -> None:

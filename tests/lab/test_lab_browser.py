@@ -180,19 +180,19 @@ def test_a_head_is_picked_switched_off_and_slid(visit: Any, address: str, sessio
     shown = page.locator(".said.after").evaluate(
         "e => [...e.childNodes].filter(n => n.nodeName !== 'DEL').map(n => n.textContent).join('')"
     )
-    assert shown == expected["after"]
+    assert shown == expected["new_output"]
     logs = expected["log_probability"]
-    assert change(page) == pytest.approx(logs["after"] - logs["before"], abs=0.006)
+    assert change(page) == pytest.approx(logs["old_output_now"] - logs["old_output"], abs=0.006)
     page.locator("[data-slider]").fill("0.5")
     settled(page)
     logs = session.inspect(Question(text="a b c d", gates={"cross/1/2": 0.5}))["log_probability"]
-    assert change(page) == pytest.approx(logs["after"] - logs["before"], abs=0.006)
+    assert change(page) == pytest.approx(logs["old_output_now"] - logs["old_output"], abs=0.006)
     page.get_by_label("An off head gives").select_option("mean")
     settled(page)
     logs = session.inspect(Question(text="a b c d", gates={"cross/1/2": 0.5}, ablation="mean"))[
         "log_probability"
     ]
-    assert change(page) == pytest.approx(logs["after"] - logs["before"], abs=0.006)
+    assert change(page) == pytest.approx(logs["old_output_now"] - logs["old_output"], abs=0.006)
     page.get_by_role("button", name="Switch all on").click()
     settled(page)
     assert page.locator(".log-change").count() == 0
@@ -266,7 +266,7 @@ def test_effects_and_the_smallest_set(visit: Any, address: str, session: Session
     page = visit(address)
     page.get_by_role("button", name="Try every head").click()
     page.locator("table.effects").wait_for()
-    ours = Session(session.model).ablate(Question(text="a b c d"))
+    ours = Session(session.model).head_effects(Question(text="a b c d"))
     rows = list(csv.DictReader(io.StringIO(export(page, "Effects as CSV"))))
     values = np.array([float(row["change"]) for row in rows]).reshape(len(ours["heads"]), -1)
     np.testing.assert_allclose(values, ours["values"], atol=1e-5)
@@ -340,7 +340,10 @@ def test_the_python_lines_give_the_same(visit: Any, address: str, session: Sessi
     inspection = Session(session.model).inspect(
         Question(text='a "b" \\ ü 🙂', gates=gates, ablation="uniform", beam=2)
     )
-    assert said.getvalue().splitlines() == [inspection["after"], str(inspection["log_probability"])]
+    assert said.getvalue().splitlines() == [
+        inspection["new_output"],
+        str(inspection["log_probability"]),
+    ]
     assert page.locator(".said.after").inner_text() != ""
 
 
@@ -398,7 +401,9 @@ def test_other_models_have_their_view(visit: Any, family: str) -> None:
                 position=2,
             )
         )["log_probability"]
-        assert change(page) == pytest.approx(expected["after"] - expected["before"], abs=0.006)
+        assert change(page) == pytest.approx(
+            expected["old_output_now"] - expected["old_output"], abs=0.006
+        )
     page.get_by_role("button", name="Try every head").click()
     page.locator("table.effects").wait_for()
     assert serious(page) == []

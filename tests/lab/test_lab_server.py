@@ -76,11 +76,12 @@ def test_answers_are_the_library_s(client: Any, session: Session) -> None:
     assert {k: v for k, v in answer.items() if k != "seconds"} == json.loads(
         json.dumps({k: v for k, v in ours.items() if k != "seconds"})
     )
-    *progress, last = ask(client, "ablate", text="a b c")
+    *progress, last = ask(client, "head_effects", text="a b c")
     assert progress and all(0 <= line["progress"] <= 1 for line in progress)
     assert len(last["answer"]["total"]) == session.model.heads.total
-    assert ask(client, "about")[-1]["answer"]["task"] == "translation"
-    assert ask(client, "smallest", text="a b c")[-1]["answer"]["before"] == answer["before"]
+    about = ask(client, "about")[-1]["answer"]
+    assert (about["task"], about["noun"]) == ("translation", "a translation model")
+    assert ask(client, "smallest", text="a b c")[-1]["answer"]["old_output"] == answer["old_output"]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -190,9 +191,9 @@ def test_a_slow_question_is_stopped_and_the_server_lives_on(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as quick:
-        quick.setitem(server.SECONDS, "ablate", 0.0)
-        assert "longer than" in ask(client, "ablate", text="a b c d")[-1]["error"]
-    assert "answer" in ask(client, "ablate", text="a b c d")[-1]
+        quick.setitem(server.SECONDS, "head_effects", 0.0)
+        assert "longer than" in ask(client, "head_effects", text="a b c d")[-1]["error"]
+    assert "answer" in ask(client, "head_effects", text="a b c d")[-1]
 
 
 def test_an_unforeseen_error_is_logged_and_the_server_lives_on(
@@ -249,9 +250,9 @@ def test_one_who_leaves_stops_the_work(
         finally:
             ended.set()
 
-    monkeypatch.setattr(session, "ablate", endless)
+    monkeypatch.setattr(session, "head_effects", endless)
     with requests.post(
-        f"{address}ask/ablate", json={"text": "a"}, stream=True, timeout=10
+        f"{address}ask/head_effects", json={"text": "a"}, stream=True, timeout=10
     ) as reply:
         assert b"on and on" in next(reply.iter_lines())
     assert ended.wait(10)

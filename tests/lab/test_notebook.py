@@ -64,12 +64,12 @@ class TestAnswers:
         reply(
             Session(model),
             kept,
-            {"id": "7-1", "name": "ablate", "question": {"text": "a b c", "gates": gates}},
+            {"id": "7-1", "name": "head_effects", "question": {"text": "a b c", "gates": gates}},
         )
         *progress, last = kept.said
         assert progress and all(0 <= line["progress"] <= 1 for line in progress)
         assert {line["id"] for line in kept.said} == {"7-1"}
-        ours = Session(model).ablate(Question(text="a b c", gates=gates))
+        ours = Session(model).head_effects(Question(text="a b c", gates=gates))
         assert last["answer"]["total"] == json.loads(json.dumps(ours["total"]))
 
     @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ class TestWidget:
         logs = Session(model).inspect(Question(text="a b c d", gates={"cross/1/2": 0.0}))[
             "log_probability"
         ]
-        assert shown == pytest.approx(logs["after"] - logs["before"], abs=0.005)
+        assert shown == pytest.approx(logs["old_output_now"] - logs["old_output"], abs=0.005)
         assert "off=cross%2F1%2F2" in page.evaluate("window.state.state")
         page.evaluate("window.changeState('text=a+b+c+d')")
         page.get_by_text("All heads are on.").wait_for()

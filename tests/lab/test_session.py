@@ -39,7 +39,7 @@ def batch_of(session: Session, text: str) -> dict[str, torch.Tensor]:
     labels = torch.full_like(
         prompt.inputs["decoder_input_ids" if prompt.target else "input_ids"], -100
     )
-    for column in prompt.columns:
+    for column in prompt.predicted_tokens:
         if column.in_output:
             labels[0, column.position] = column.token
     return {**prompt.inputs, "labels": labels}
@@ -59,12 +59,14 @@ def test_the_output_is_that_of_the_masked_model(translator: Session) -> None:
             batch["labels"],
         )
     assert (
-        inspection["before"] == model.translate([TEXT], beam=3)[0]
-        and inspection["after"] == after != inspection["before"]
+        inspection["old_output"] == model.translate([TEXT], beam=3)[0]
+        and inspection["new_output"] == after != inspection["old_output"]
     )
     five = translator.inspect(Question(text=TEXT, gates=dict.fromkeys(map(str, off), 0.0), beam=5))
-    assert five["log_probability"]["after"] == pytest.approx(-float(loss), abs=1e-4)
-    assert sum(c["after"] for c in five["columns"]) == pytest.approx(-float(loss), abs=1e-4)
+    assert five["log_probability"]["old_output_now"] == pytest.approx(-float(loss), abs=1e-4)
+    assert sum(c["after"] for c in five["predicted_tokens"]) == pytest.approx(
+        -float(loss), abs=1e-4
+    )
 
 
 def test_with_all_heads_on_nothing_changes(translator: Session) -> None:
@@ -72,8 +74,9 @@ def test_with_all_heads_on_nothing_changes(translator: Session) -> None:
         Question(text=TEXT, gates={str(head): 1.0 for head in translator.model.heads})
     )
     assert (
-        inspection["before"] == inspection["after"]
-        and inspection["log_probability"]["before"] == inspection["log_probability"]["after"]
+        inspection["old_output"] == inspection["new_output"]
+        and inspection["log_probability"]["old_output"]
+        == inspection["log_probability"]["old_output_now"]
     )
     assert [what for what, _ in inspection["changes"]] == ["same"]
 
@@ -85,7 +88,7 @@ def test_the_maps_are_those_of_a_capture(translator: Session) -> None:
     model = translator.model
     batch = batch_of(translator, TEXT)
     inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-    assert inspection["after"] == inspection["before"], "the maps are of the same tokens"
+    assert inspection["new_output"] == inspection["old_output"], "the maps are of the same tokens"
     gate = {Site("encoder-self", 0): torch.tensor([1, 1, 1, 0.999])}
 
     def hook(call: Any) -> None:
@@ -104,7 +107,7 @@ def test_the_maps_are_those_of_a_capture(translator: Session) -> None:
 @pytest.mark.parametrize("family", ["marian", "gpt2", "bert", "albert", "t5", "llama"])
 def test_every_head_off_costs_what_exact_ablation_says(family: str, ablation: Ablation) -> None:
     session = Session(asker(family))
-    found = session.ablate(Question(text=TEXT, ablation=ablation))
+    found = session.head_effects(Question(text=TEXT, ablation=ablation))
     batch = batch_of(session, TEXT)
     measured = ablate(session.model.hf, session.model.discovery, [batch], [f"ablation.{ablation}"])[
         f"ablation.{ablation}"
@@ -119,7 +122,7 @@ def test_every_head_off_costs_what_exact_ablation_says(family: str, ablation: Ab
     np.testing.assert_allclose(ours, theirs, atol=2e-4)
     assert np.abs(ours).max() > 2e-3
     one = session.inspect(Question(text=TEXT, gates={found["heads"][1]: 0.0}, ablation=ablation))
-    change = one["log_probability"]["after"] - one["log_probability"]["before"]
+    change = one["log_probability"]["old_output_now"] - one["log_probability"]["old_output"]
     assert change == pytest.approx(found["total"][1], abs=1e-3)
 
 
@@ -127,7 +130,7 @@ def test_a_head_turned_down_half_is_between() -> None:
     session = Session(asker("gpt2"))
     values = [
         session.inspect(Question(text=TEXT, gates={"decoder-self/1/1": g}))["log_probability"][
-            "after"
+            "old_output_now"
         ]
         for g in (1.0, 0.999, 0.001, 0.0)
     ]
@@ -141,17 +144,20 @@ def test_a_head_turned_down_half_is_between() -> None:
 def test_the_smallest_set_changes_the_output_and_none_of_it_can_be_spared(family: str) -> None:
     session = Session(asker(family))
     found = session.smallest(Question(text=TEXT))
-    assert found["changed"] and found["before"] == session.inspect(Question(text=TEXT))["after"]
     assert (
-        session.inspect(Question(text=TEXT, gates=dict.fromkeys(found["heads"], 0.0)))["after"]
-        == found["after"]
-        != found["before"]
+        found["changed"]
+        and found["old_output"] == session.inspect(Question(text=TEXT))["new_output"]
+    )
+    assert (
+        session.inspect(Question(text=TEXT, gates=dict.fromkeys(found["heads"], 0.0)))["new_output"]
+        == found["new_output"]
+        != found["old_output"]
     )
     for head in found["heads"]:
         rest = [other for other in found["heads"] if other != head]
         assert (
-            session.inspect(Question(text=TEXT, gates=dict.fromkeys(rest, 0.0)))["after"]
-            == found["before"]
+            session.inspect(Question(text=TEXT, gates=dict.fromkeys(rest, 0.0)))["new_output"]
+            == found["old_output"]
         )
 
 
@@ -175,7 +181,10 @@ def test_a_language_model_says_what_comes_next_at_a_chosen_place() -> None:
     assert max(row["before"] for row in inspection["next"]) == pytest.approx(
         float(shares.max()), abs=1e-5
     )
-    assert inspection["position"] == 3 and sum(c["in_output"] for c in inspection["columns"]) == 1
+    assert (
+        inspection["position"] == 3
+        and sum(c["in_output"] for c in inspection["predicted_tokens"]) == 1
+    )
 
 
 @pytest.mark.parametrize("family", ["marian", "gpt2", "bert"])
@@ -211,7 +220,7 @@ def test_an_embedding_model_is_compared_by_cosine() -> None:
     session = Session(embedder())
     assert session.inspect(Question(text=TEXT))["similarity"] == pytest.approx(1, abs=1e-6)
     changed = session.inspect(Question(text=TEXT, gates={"encoder-self/1/0": 0.0}))["similarity"]
-    found = session.ablate(Question(text=TEXT))
+    found = session.head_effects(Question(text=TEXT))
     assert changed - 1 == pytest.approx(
         found["total"][found["heads"].index("encoder-self/1/0")], abs=1e-5
     )
@@ -235,12 +244,15 @@ def test_a_classifier_says_the_class_of_the_text() -> None:
     ids = torch.tensor([session.model.tokenizer(TEXT)["input_ids"]])
     with torch.no_grad():
         logs = classifier(input_ids=ids).logits[0].log_softmax(-1)
-    assert inspection["before"] == config.id2label[int(logs.argmax())]
-    assert inspection["log_probability"]["before"] == pytest.approx(float(logs.max()), abs=1e-5)
+    assert inspection["old_output"] == config.id2label[int(logs.argmax())]
+    assert inspection["log_probability"]["old_output"] == pytest.approx(float(logs.max()), abs=1e-5)
     assert {row["token"] for row in inspection["next"]} == {"bad", "so-so", "good"}
-    found = session.ablate(Question(text=TEXT))
-    change = inspection["log_probability"]["after"] - inspection["log_probability"]["before"]
-    assert found["tokens"] == [inspection["before"]]
+    found = session.head_effects(Question(text=TEXT))
+    change = (
+        inspection["log_probability"]["old_output_now"]
+        - inspection["log_probability"]["old_output"]
+    )
+    assert found["tokens"] == [inspection["old_output"]]
     assert found["total"][1] == pytest.approx(change, abs=1e-5) and change != 0
 
 
@@ -250,7 +262,7 @@ def test_a_pruned_model_with_an_empty_layer_works(translator: Session) -> None:
         hw.HeadMask.full(heads).without(h for h in heads if h.layer == 0 and h.kind == "cross")
     )
     inspection = Session(small).inspect(Question(text=TEXT))
-    assert inspection["before"] == small.translate([TEXT], beam=5)[0]
+    assert inspection["old_output"] == small.translate([TEXT], beam=5)[0]
     assert [
         site["shape"][0]
         for site in inspection["maps"]
@@ -296,7 +308,7 @@ def test_a_computation_ends_when_it_is_cancelled(translator: Session) -> None:
     with pytest.raises(HeadwiseError, match="Stopped"):
         translator.inspect(Question(text="f e d c"), Later())
     assert len(calls) == 4
-    assert translator.inspect(Question(text="f e d c"))["before"]  # and the model is as before
+    assert translator.inspect(Question(text="f e d c"))["old_output"]  # and the model is as before
 
 
 def test_a_computation_ends_after_its_time() -> None:

@@ -195,3 +195,30 @@ def test_a_section_of_a_users_own_is_on_the_page(whole: Path) -> None:
         assert "3 models &lt; 4" in page
     finally:
         del section.added["own"]
+
+
+def test_layers_that_slide_are_named_in_every_map_and_table(run_folder: Path) -> None:
+    facts = json.loads((run_folder / "run.json").read_text(encoding="utf-8"))
+    facts["attention"] = {"encoder-self": ["sliding 512", "full", "sliding 512"]}
+    (run_folder / "run.json").write_text(json.dumps(facts), encoding="utf-8")
+    content = collect(read_run(run_folder))
+    maps = [content["head_map"]["head_map"], *content["scores"]["maps"]]
+    for figure in [*maps, content["roles"]["patterns"], *content["roles"]["grids"]]:
+        for panel in figure.panels:
+            assert "sliding 512 · 2" in json.dumps(panel.chart, ensure_ascii=False), figure.name
+    rows = content["every_head"]["rows"]
+    assert {row["attention"] for row in rows if "/1/" in row["address"]} == {"full"}
+
+
+def test_a_language_model_s_page_describes_only_what_it_shows(tmp_path: Path, whole: Path) -> None:
+    """Encoders' papers, limits and tests that its run does not have are not named; a translation model's page has them."""
+    folder = make_language(tmp_path / "run")
+    facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    (folder / "run.json").write_text(json.dumps({**facts, "max_drop": None}), encoding="utf-8")
+    language, translation = (
+        " ".join(render(run, collect(run)).split()) for run in (read_run(folder), read_run(whole))
+    )
+    for words in ("models have 48 encoder heads", "bold is p", "the loss that is allowed"):
+        assert words in translation and words not in language
+    for page in (language, translation):
+        assert "of coreference the nearest mention" in page and "of alignment" not in page

@@ -12,6 +12,7 @@ import pytest
 
 from headwise.heads import Head
 from headwise.report import after_pruning, role_charts, role_tables
+from headwise.report.every_head import role_evidence
 from headwise.report.page import figures_in
 from headwise.report.run_folder import FinishedRun, Rescored, read_run
 from report.conftest import data_of
@@ -41,9 +42,11 @@ def test_a_grid_has_every_head_and_its_roles(run: FinishedRun) -> None:
     for key, values in held.items():
         layer, number = key
         drawn = {
-            c["part"]: c["score"] for c in cells if c["address"] == f"encoder-self/{layer}/{number}"
+            c["role_index"]: c["score"]
+            for c in cells
+            if c["address"] == f"encoder-self/{layer}/{number}"
         }
-        assert [drawn[part] for part in sorted(drawn)] == values[:3]
+        assert [drawn[index] for index in sorted(drawn)] == values[:3]
 
 
 def test_shares_and_syntax_are_counted_beside_the_paper(run: FinishedRun) -> None:
@@ -142,7 +145,7 @@ def test_squares_and_cells_are_the_heads_and_their_roles(run: FinishedRun) -> No
     content = after_pruning.after_pruning_section(run)
     assert content is not None
     left, each = content["parts"][0]["figures"]
-    squares = [row for row in data_of(left) if "sort" in row]
+    squares = [row for row in data_of(left) if "category" in row]
     for change in after_pruning.changes(run, "encoder-self"):
         mine = [row for row in squares if row["model"] == change.model["label"]]
         assert {row["address"] for row in mine} == {str(h) for h in change.heads}
@@ -208,3 +211,57 @@ def test_without_roles_or_rescored_models_the_section_is_left_out_or_says_so(
     content = after_pruning.after_pruning_section(replace(run, roles=none))
     assert content is not None and not content["parts"][0]["had_roles"]
     assert figures_in(role_tables.role_tables_section(replace(run, roles=none)))
+
+
+CAUSAL_ROWS = [
+    *[("encoder-self", 2, 0, "coreference", "logit difference of IO and S", 4.0, 1.5, 1.0, 2.0)],
+    *[
+        (
+            "encoder-self",
+            1,
+            5,
+            "syntactic.obj.to-governor",
+            "loss of the answer",
+            1.0,
+            3.0,
+            2.0,
+            4.0,
+        )
+    ],
+]
+
+
+def with_causal(run: FinishedRun) -> FinishedRun:
+    """The run, two of whose roles were tested with the head off; only the second was confirmed."""
+    assert run.roles is not None
+    names = ["kind", "layer", "head", "measure", "behaviour", "with_all", "value", "low", "high"]
+    table = pd.DataFrame(CAUSAL_ROWS, columns=names)
+    table = table.assign(others=[0.25, math.nan], confirmed=[False, True])
+    return replace(run, roles=replace(run.roles, causal=table))
+
+
+def test_what_a_role_does_with_its_head_off_is_in_the_table_the_map_and_the_card(
+    run: FinishedRun,
+) -> None:
+    tested = with_causal(run)
+    assert tested.roles is not None and run.roles is not None
+    shown = role_tables.causal_table(tested.roles)
+    assert shown is not None
+    lost, answer = shown.rows
+    assert lost.cells[3:] == ["4.00", "2.50\n−1.50 [−2.00, −1.00]", "3.75\n−0.25"]
+    assert answer.cells[3:] == ["1.00", "4.00\n+3.00 [+2.00, +4.00]", "–"]
+    assert [row.badge for row in shown.rows] == ["", "confirmed"]
+
+    cells = data_of(role_charts.function_grids(tested)[0])
+    marked = [(cell["address"], cell["role"]) for cell in cells if "✓" in cell.get("score", "")]
+    assert marked == [("encoder-self/1/5", "obj→")]
+
+    evidence = role_evidence(tested)
+    (tested_role,) = [text for text in evidence[head(1, 5)] if "obj→verb" in text]
+    assert tested_role.endswith("from 1.00 to 4.00 nats a token (+3.00 [+2.00, +4.00])")
+    assert sum("switching it off" in text for text in evidence[head(2, 0)]) == 1
+
+    assert role_tables.causal_table(run.roles) is None
+    assert not any(
+        "✓" in cell.get("score", "") for cell in data_of(role_charts.function_grids(run)[0])
+    )

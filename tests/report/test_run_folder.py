@@ -11,7 +11,7 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.report import models, report
-from headwise.report.run_folder import read_run
+from headwise.report.run_folder import CAUSAL, read_run
 from headwise.report.run_grid import read_grid
 
 
@@ -78,6 +78,10 @@ def spoil_kind(path: Path) -> None:
     table = pd.read_csv(path)
     table.loc[0, "other_kind"] = "x"
     table.to_csv(path, index=False)
+
+
+def other_behaviour(path: Path) -> None:
+    path.write_text(",".join(CAUSAL) + "\nencoder-self,0,0,induction,mood,1,1,1,1,1,True\n")
 
 
 def long(path: Path) -> None:
@@ -189,6 +193,9 @@ def test_a_row_that_is_there_twice_counts_once(run_folder: Path) -> None:
             "numbers as the seconds of each step, but has 'long'",
         ),
         ("run.json", write('{"seconds": {"train": 1e308}}'), "numbers as the seconds"),
+        ("run.json", write('{"attention": "full"}'), "names of layers by kind .* has 'full'"),
+        ("run.json", write('{"attention": {"cross": [5]}}'), r"names of layers by kind .* '\[5\]'"),
+        ("roles/causal.csv", other_behaviour, "should be about loss of .*, but has 'mood'"),
         ("heads.csv", long, "has 400,005 rows, and a report shows at most 400,000"),
         ("run.json", write('{"chosen": ' + "[" * 100_000), "run.json cannot be read as JSON"),
         ("run.json", write('{"max_drop": ' + "9" * 5000 + "}"), "run.json cannot be read as JSON"),

@@ -16,6 +16,7 @@ from headwise.roles.causal import (
     OTHER_SEED,
     causal_effects,
     effect,
+    effect_sentence,
     needed_effects,
 )
 from headwise.roles.role_tests import Roles, subject_of
@@ -154,3 +155,30 @@ def test_roles_that_need_no_effect_stay(planted: PlantedModel) -> None:
     assert list(none.columns) == list(CAUSAL_COLUMNS) and none.empty
     assert list(needed_effects(roles, none)["measure"]) == ["induction"]
     assert list(needed_effects(roles[:0], none).columns) == list(roles.columns)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (
+            ("loss of the answer", 0.28, 3.8, 3.2, 4.5, True),
+            "confirmed: switching it off raises the loss of the answer from 0.28 to 4.08 nats a token "
+            "(+3.80 [+3.20, +4.50])",
+        ),
+        (
+            ("logit difference of IO and S", 4.75, 2.7, 2.3, 3.0, True),
+            "confirmed: switching it off lowers the logit difference of IO and S from 4.75 to 2.05 logits "
+            "(−2.70 [−3.00, −2.30])",
+        ),
+        (
+            ("logit difference of IO and S", 4.75, -2.9, -3.3, -2.5, False),
+            "not confirmed: switching it off raises the logit difference of IO and S from 4.75 to 7.65 logits "
+            "(+2.90 [+2.50, +3.30])",
+        ),
+    ],
+)
+def test_an_effect_in_words_has_the_sign_of_what_is_predicted(
+    row: tuple[object, ...], says: str
+) -> None:
+    names = ("behaviour", "with_all", "value", "low", "high", "confirmed")
+    assert effect_sentence(dict(zip(names, row, strict=True))) == says

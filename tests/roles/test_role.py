@@ -30,10 +30,10 @@ def test_roles_that_a_model_is_expected_to_have() -> None:
         "positional.1",
         "syntactic.nsubj.to-governor",
     ]
-    assert expected_roles("encoder-self")[-2:] == ["rare.two-rarest", "coreference"]
-    assert expected_roles("cross") == ["alignment"]
-    assert expected_roles("language model")[0] == "previous-token"
-    assert expected_roles("language model")[-1] == "syntactic.advmod.to-dependent"
+    assert {"rare.two-rarest", "coreference"} <= {*expected_roles("encoder-self")}
+    assert "alignment" in expected_roles("cross")
+    of_language = expected_roles("language model")
+    assert of_language[0] == "previous-token" and "syntactic.advmod.to-dependent" in of_language
 
 
 @pytest.mark.parametrize(

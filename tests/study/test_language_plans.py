@@ -16,12 +16,14 @@ import headwise as hw
 from headwise.importance.passes import usual_measures
 from headwise.model_files import link_equal_weights
 from headwise.report.cost import build_controls, model_comparisons
+from headwise.report.role_tables import causal_table
 from headwise.report.run_folder import read_run
 from headwise.report.summary import other_orders
 from headwise.study import make_plan, run_study
 from headwise.study.run import Run
 from headwise.study.study import dry_run
-from study.studies import QUIET, again, facts
+from headwise.truth.planted_templates import plant_template_model
+from study.studies import BARELY, QUIET, again, facts
 from tasks.askers import asker, sentences
 
 SWEEPS = [
@@ -321,3 +323,31 @@ def test_prompts_in_pairs_are_no_text_of_a_study(values: dict[str, Any], tmp_pat
     with pytest.raises(hw.HeadwiseError, match=re.escape(sentence)):
         run_study(plan, out, QUIET)
     assert not (out / "plan.toml").exists()
+
+
+def test_a_study_tests_roles_with_the_head_off_as_the_command_does(tmp_path: Path) -> None:
+    """On a model whose induction head is planted."""
+    planted = plant_template_model(0, tmp_path / "planted")
+    planted.model.save(tmp_path / "given")
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(sentence for sentence in planted.text) + "\n")
+    trees = [str(path) for path in (tmp_path / "planted").glob("*.conllu")]
+    plan = make_plan(
+        {
+            "data": {"train": str(text)},
+            "model": str(tmp_path / "given"),
+            "roles": {"treebank": trees},
+            "scoring": {**BARELY, "measures": []},
+            "pruning": [],
+        }
+    )
+    out = tmp_path / "out"
+    again(plan, out, "roles")
+    found = pd.read_csv(out / "roles" / "causal.csv")
+    confirmed = found[found["confirmed"] & (found["measure"] == "induction")]
+    heads = set(confirmed[["kind", "layer", "head"]].itertuples(index=False, name=None))
+    assert heads == {head for head, known in planted.heads.items() if known.name == "induction"}
+    run = read_run(out)
+    assert run.roles is not None
+    table = causal_table(run.roles)
+    assert table is not None and len(table.rows) == len(found)

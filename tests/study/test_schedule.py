@@ -21,7 +21,7 @@ from headwise.study.run import Run
 from headwise.study.schedule import Schedule, penalties_made_before, penalty_at_steepest_change
 from headwise.study.step import Step
 from headwise.study.study import Study
-from headwise.study.variants import Variant, compared_variants
+from headwise.study.variants import Variant, comparison_names
 from study.studies import QUIET, TINY, plan_of
 
 GREEDY: dict[str, Any] = {
@@ -198,7 +198,9 @@ class TestGreedySteps:
         found = made.schedule({**GREEDY, "keep": [3]})
         orders = ("gradient", "random.1", "random.2", "confidence", "weight-norm")
         assert names(found) == [f"greedy-{order}-3" for order in orders]
-        assert [variant.comparison for variant in found.variants()] == [False] * 3 + [True] * 2
+        assert [variant.only_for_comparison for variant in found.variants()] == [False] * 3 + [
+            True
+        ] * 2
         assert names(made.schedule({**GREEDY, "keep": [3], "compare": []})) == names(found)[:3]
         steps = {step.name: step for step in found.steps()}
         waited_for = [step.name for step in steps["choose"].dependencies(found.run)]
@@ -258,9 +260,9 @@ class TestControls:
             lambda run: SimpleNamespace(heads=full.heads),
         )
         monkeypatch.setattr(MakeControl, "tuned", lambda self, run, mask, work: mask)
-        reference = Variant("keep-3", 0, "gates", keep=3)
+        controlled = Variant("keep-3", 0, "gates", keep=3)
         random = [
-            Variant(f"r-{i}", 0, "control.random", control="random", reference=reference)
+            Variant(f"r-{i}", 0, "control.random", control="random", controlled_variant=controlled)
             for i in range(5)
         ]
         masks: list[Any] = [MakeControl(variant).make(run, made.folder) for variant in random]
@@ -275,7 +277,7 @@ class TestComparisons:
         """What every variant is compared with; all of that is translated before it is evaluated."""
         found = made.schedule(*sweeps, failed=failed)
         run, steps = found.run, {step.name: step for step in found.steps()}
-        compared = {v.name: compared_variants(run.plan.pruning, v) for v in found.variants()}
+        compared = {v.name: comparison_names(run.plan.pruning, v) for v in found.variants()}
         for name, others in compared.items():
             for split in ("dev", "test"):
                 needed = {step.name for step in steps[f"evaluate/{split}/{name}"].dependencies(run)}

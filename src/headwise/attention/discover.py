@@ -83,6 +83,15 @@ class Discovery:
             return []
         return [None if layer.window is None else layer.window + 1 for layer in cached]
 
+    def window_names(self) -> dict[Kind, list[str]]:
+        """By kind and layer `full` or `sliding 512`, in tokens; without kinds of which no layer slides, or all do."""
+        names = {}
+        for kind in self.heads.kinds:
+            windows = self.windows(kind)
+            if None in windows and any(windows):
+                names[kind] = ["full" if size is None else f"sliding {size}" for size in windows]
+        return names
+
 
 def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     """Find every attention head of a transformers model.
@@ -230,7 +239,8 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
     """
     config: Any = model.config
     device = device_of(model)
-    if getattr(model, "main_input_name", "") == "pixel_values" and hasattr(config, "image_size"):
+    reads_images = getattr(model, "main_input_name", "") == "pixel_values"
+    if reads_images and hasattr(config, "image_size") and hasattr(config, "num_channels"):
         size = config.image_size
         height, width = (size, size) if isinstance(size, int) else size
         count = config.num_channels * height * width
@@ -248,9 +258,8 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
         4, words - 1
     )
     inputs: dict[str, Tensor] = {}
-    if getattr(model, "main_input_name", "") == "input_features" and hasattr(
-        config, "num_mel_bins"
-    ):
+    reads_sound = getattr(model, "main_input_name", "") == "input_features"
+    if reads_sound and hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions"):
         frames = 2 * config.max_source_positions  # two convolutions halve them
         inputs["input_features"] = torch.linspace(
             -1, 1, config.num_mel_bins * frames, device=device

@@ -115,14 +115,14 @@ def families(
     ] = "",
 ) -> None:
     """What headwise does with each family of models, and why not more."""
-    from headwise.families import COLUMNS, SIGNS
+    from headwise.families import SIGNS
     from headwise.families import family_rows as rows_of
 
     rows = rows_of(name)
     from rich.console import Console
     from rich.table import Table
 
-    shown = COLUMNS[:-1]
+    shown = [*rows[0]][:-1]
     shown_table = Table(*shown, box=None, pad_edge=False)
     for row in rows:
         shown_table.add_row(*(SIGNS.get(row[column], row[column]) for column in shown))

@@ -32,11 +32,22 @@ def measure(
     return sort.measure(text, masks, cut)
 
 
+def save_measured(measured: Measured, file: Path) -> None:
+    """Write losses or similarities to an .npz file: their fields by name, without those that are None."""
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in vars(measured).items():
+        if value is not None:
+            arrays[name] = np.asarray(value)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+
 def read_measured(file: Path) -> Measured:
-    """What the `save` of losses or of similarities wrote."""
+    """What `save_measured` wrote."""
     with np.load(file) as arrays:
-        sort = Similarities if "cosines" in arrays else Losses
-    return sort.read(file)
+        fields: dict[str, Any] = {**arrays}
+    fields["made"] = str(fields["made"])
+    return Similarities(**fields) if "cosines" in fields else Losses(**fields)
 
 
 class Answers(Protocol):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -102,21 +101,6 @@ class Losses:
         refuse_broken(summed)
         tokens = np.ones(len(summed))
         return cls(summed, tokens, np.stack(right, axis=1), made_on(text, tokens))
-
-    def save(self, file: Path) -> None:
-        """Write the arrays to an .npz file."""
-        arrays = {"summed": self.summed, "tokens": self.tokens, "made": np.array(self.made)}
-        if self.right is not None:
-            arrays["right"] = self.right
-        file.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-
-    @classmethod
-    def read(cls, file: Path) -> Losses:
-        """What `save` wrote."""
-        with np.load(file) as arrays:
-            made = str(arrays["made"])
-            return cls(arrays["summed"], arrays["tokens"], arrays.get("right"), made)
 
     def beside(self, others: Sequence[Losses]) -> Losses:
         """The same text's losses of other models in columns of their own."""

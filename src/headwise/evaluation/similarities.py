@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -92,21 +91,6 @@ class Similarities:
                 "The vectors of sentences with heads removed are not numbers (NaN or infinite): the model is broken."
             )
         return cls(cosines, units, scores, made_on(text, units))
-
-    def save(self, file: Path) -> None:
-        """Write the arrays to an .npz file."""
-        arrays = {"cosines": self.cosines, "units": self.units, "made": np.array(self.made)}
-        if self.scores is not None:
-            arrays["scores"] = self.scores
-        file.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-
-    @classmethod
-    def read(cls, file: Path) -> Similarities:
-        """What `save` wrote."""
-        with np.load(file) as arrays:
-            made = str(arrays["made"])
-            return cls(arrays["cosines"], arrays["units"], arrays.get("scores"), made)
 
     def beside(self, others: Sequence[Similarities]) -> Similarities:
         """The same text's similarities of other models in columns of their own."""

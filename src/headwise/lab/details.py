@@ -12,9 +12,11 @@ from headwise.files import below
 from headwise.heads import Head
 from headwise.lab.sentence import LONGEST, SHORTEST
 from headwise.model_files import folder_of
+from headwise.report.every_head import effect_sentences
 from headwise.report.format import measure_name
 from headwise.report.gate_history import closing_steps
 from headwise.report.models import value
+from headwise.report.role_charts import confirmed_roles
 from headwise.report.run_folder import FinishedRun, read_run
 
 RUN_EXAMPLES = 12  # sentences of the run's text
@@ -68,14 +70,20 @@ def scores_by_measure(run: FinishedRun) -> list[dict[str, Any]]:
 
 
 def roles_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
-    """The roles of each head: name, value, interval, number of words, and baseline."""
+    """The roles of each head: name, value, interval, number of words, and baseline; the `effect` of
+    switching the head off, in words (None where that was not tested), and whether it is `confirmed`."""
     by_head: dict[str, list[dict[str, Any]]] = {}
     if run.roles is None:
         return by_head
+    sentences = effect_sentences(run.roles)
+    confirmed = confirmed_roles(run.roles)
     for row in run.roles.roles.to_dict("records"):
         role = {"role": row["role"], "measure": row["measure"]}
         for name in ("value", "low", "high", "n", "baseline"):
             role[name] = json_number(row[name])
+        head = Head(row["kind"], row["layer"], row["head"])
+        role["effect"] = sentences.get((head, row["measure"]))
+        role["confirmed"] = (*head, row["measure"]) in confirmed
         by_head.setdefault(head_of_row(row), []).append(role)
     return by_head
 

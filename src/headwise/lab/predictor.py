@@ -64,14 +64,14 @@ class Prompt:
     """What the model is asked about a sentence.
 
     inputs: of its forward, 1 S and for translation 1 T. target: the translation, from the start
-    token on. columns: the tokens whose log-probabilities are compared; none for an embedding model.
+    token on. predicted_tokens: those whose log-probabilities are compared; none for an embedding model.
     position: of the logits that are shown. means: every head's mean output over the tokens of this
     sentence without any gate, H D by site.
     """
 
     inputs: dict[str, Tensor]
     source: Sentence
-    columns: tuple[PredictedToken, ...] = ()
+    predicted_tokens: tuple[PredictedToken, ...] = ()
     position: int | None = None
     target: Sentence | None = None
     means: Mapping[Site, Tensor] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a forward says: the log-probabilities of the columns, the output as text, the
+    """What a forward says: the log-probabilities of the predicted tokens, the output as text, the
     log-probabilities of all tokens at the position that is shown (V), and an embedding model's
     vectors (S M)."""
 
@@ -110,7 +110,7 @@ class Predictor:
         self.model = model
         self.hf = hf
         self.tokenizer = model.tokenizer
-        self.task_name = model.task.name
+        self.task_output = model.task.output
         self.heads = list(model.heads)
         self.trees = trees or {}
         self.max_tokens = min(max_tokens, sentence_limit(hf))
@@ -123,12 +123,12 @@ class Predictor:
     ) -> tuple[Prompt, Prediction]:
         """What the model is asked about a sentence, and what it says, without any gate; kept for
         the next change of a head."""
-        key = (text, beam if self.task_name == "translation" else 0, position)
+        key = (text, beam if self.task_output == "translation" else 0, position)
         if key not in self.unchanged_cache:
             sentence = read_sentence(self.tokenizer, text, self.max_tokens)
             sentence = with_tree(self.tokenizer, sentence, self.trees.get(text.strip()))
-            with self.turned_down({}, no_output, raise_if_cancelled):
-                prompt = PROMPTS.get(self.task_name, vector_prompt)(self, sentence, beam, position)
+            with self.with_gates({}, no_output, raise_if_cancelled):
+                prompt = PROMPTS[self.task_output](self, sentence, beam, position)
 
             means: dict[Site, Tensor] = {}
 
@@ -137,7 +137,7 @@ class Predictor:
 
             # With weights, as `Session.inspect` asks for: another kernel would give other last
             # digits.
-            with self.turned_down({}, no_output, raise_if_cancelled, note_mean):
+            with self.with_gates({}, no_output, raise_if_cancelled, note_mean):
                 prediction = self.predict(prompt)
             self.unchanged_cache[key] = replace(prompt, means=means), prediction
             if len(self.unchanged_cache) > CACHED_SENTENCES:
@@ -147,24 +147,24 @@ class Predictor:
 
     def predict(self, prompt: Prompt) -> Prediction:
         """What one forward says."""
-        if not prompt.columns:
+        if not prompt.predicted_tokens:
             vectors = output_of(self.hf.base_model, prompt.inputs)[0][0].float().cpu()
             return Prediction(torch.empty(0), vectors=vectors)
 
         log_probabilities = logits_of(self.hf, prompt.inputs)[0].float().log_softmax(-1).cpu()
-        positions = [column.position for column in prompt.columns]
-        tokens = [column.token for column in prompt.columns]
-        of_columns = log_probabilities[positions, tokens]
+        positions = [predicted.position for predicted in prompt.predicted_tokens]
+        tokens = [predicted.token for predicted in prompt.predicted_tokens]
+        of_tokens = log_probabilities[positions, tokens]
         if prompt.target:
             text = self.tokenizer.decode(prompt.target.ids, skip_special_tokens=True)
-            return Prediction(of_columns, str(text).strip())
+            return Prediction(of_tokens, str(text).strip())
 
         likeliest = []
-        for column in prompt.columns:
-            if column.in_output:
-                likeliest.append(int(log_probabilities[column.position].argmax()))
+        for predicted in prompt.predicted_tokens:
+            if predicted.in_output:
+                likeliest.append(int(log_probabilities[predicted.position].argmax()))
         text = " ".join(self.token_names(likeliest))
-        return Prediction(of_columns, text, log_probabilities[prompt.position])
+        return Prediction(of_tokens, text, log_probabilities[prompt.position])
 
     def prompt_with_new_translation(
         self,
@@ -178,7 +178,7 @@ class Predictor:
         models' prompts stay, because they are asked for the same tokens."""
         if not (prompt.target and gates):
             return prompt
-        with self.turned_down(gates, replacement, raise_if_cancelled):
+        with self.with_gates(gates, replacement, raise_if_cancelled):
             ids = self.translate(prompt.inputs, beam)
         return prompt if ids == prompt.target.ids else self.with_target(prompt, ids)
 
@@ -194,11 +194,13 @@ class Predictor:
     def with_target(self, prompt: Prompt, ids: Sequence[int]) -> Prompt:
         """The prompt with another translation: its tokens are what the model is asked about."""
         target = torch.tensor([ids[:-1] or ids], device=self.hf.device)
-        columns = tuple(PredictedToken(position, token) for position, token in enumerate(ids[1:]))
+        predicted_tokens = []
+        for position, token in enumerate(ids[1:]):
+            predicted_tokens.append(PredictedToken(position, token))
         return replace(
             prompt,
             inputs={**prompt.inputs, "decoder_input_ids": target},
-            columns=columns,
+            predicted_tokens=tuple(predicted_tokens),
             target=sentence_of(self.tokenizer, ids),
         )
 
@@ -212,7 +214,7 @@ class Predictor:
         return lambda call, head: prompt.means[call.site][head].to(call.output)
 
     @contextmanager
-    def turned_down(
+    def with_gates(
         self,
         gates: HeadGates,
         replacement: Replacement,
@@ -253,8 +255,8 @@ class Predictor:
         raise_if_cancelled: RaiseIfCancelled,
         progress: Report,
     ) -> Tensor:
-        """The change of the columns' log-probabilities when one more head is off, in addition to
-        the gates: heads x columns. Of an embedding model one column, the change of the similarity
+        """The change of the predicted tokens' log-probabilities when one more head is off, in
+        addition to the gates: heads x tokens. Of an embedding model one column, the change of the similarity
         to its vectors without any gate.
 
         Exact: every head is a row of a batch of copies of the sentence.
@@ -267,7 +269,9 @@ class Predictor:
             change = partial(switched_off, head=head.head, replacement=replacement)
             trials.append({Site(head.kind, head.layer): change})
 
-        logits_per_position = self.hf.config.get_text_config().vocab_size if prompt.columns else 1
+        logits_per_position = (
+            self.hf.config.get_text_config().vocab_size if prompt.predicted_tokens else 1
+        )
         positions_per_copy = prompt.inputs["input_ids"].shape[1] + (
             prompt.length if prompt.target else 0
         )
@@ -281,7 +285,7 @@ class Predictor:
         )
         forward = partial(self.copies_log_probabilities, prompt, unchanged)
 
-        with self.turned_down(gates, replacement, raise_if_cancelled):
+        with self.with_gates(gates, replacement, raise_if_cancelled):
             with recording(self.hf, discovery, 1, lambda call: None) as record:
                 before = forward(1)
             clear_unless_reusable(self.hf, discovery, record, forward, before)
@@ -298,16 +302,17 @@ class Predictor:
     def copies_log_probabilities(
         self, prompt: Prompt, unchanged: Prediction, copies: int
     ) -> Tensor:
-        """The columns' log-probabilities in each of some copies of a sentence, B C. Of an embedding
-        model one column, the similarity to its vectors without any gate."""
+        """The predicted tokens' log-probabilities in each of some copies of a sentence, B T. Of an
+        embedding model one column, the similarity to its vectors without any gate."""
         inputs = {name: tensor.expand(copies, -1) for name, tensor in prompt.inputs.items()}
         if unchanged.vectors is not None:
             vectors = output_of(self.hf.base_model, inputs)[0].float().cpu()
             return mean_cosine(unchanged.vectors, vectors)[:, None]
 
         device = self.hf.device
-        positions = torch.tensor([column.position for column in prompt.columns], device=device)
-        tokens = torch.tensor([column.token for column in prompt.columns], device=device)
+        predicted = prompt.predicted_tokens
+        positions = torch.tensor([each.position for each in predicted], device=device)
+        tokens = torch.tensor([each.token for each in predicted], device=device)
         with logits_at(self.hf, positions, (copies, prompt.length)):
             logits = logits_of(self.hf, inputs)
         # Still all of them, where the positions are no fewer or the model has another sort of
@@ -337,7 +342,7 @@ class Predictor:
 
     def token_names(self, tokens: Sequence[int]) -> list[str]:
         """The texts of predicted tokens, or the names of predicted classes."""
-        if self.task_name == "classification":
+        if self.task_output == "classification":
             return [str(self.hf.config.id2label.get(token, token)) for token in tokens]
         return sentence_of(self.tokenizer, tokens).tokens
 
@@ -413,8 +418,8 @@ def hidden_token(
 
     inputs = predictor.inputs_of(sentence.ids)
     best = predictor.likeliest(inputs)
-    columns = tuple(PredictedToken(index, best[index]) for index in masked)
-    return Prompt(inputs, sentence, columns, position)
+    predicted_tokens = tuple(PredictedToken(index, best[index]) for index in masked)
+    return Prompt(inputs, sentence, predicted_tokens, position)
 
 
 def class_prompt(
@@ -432,8 +437,7 @@ def vector_prompt(
     return Prompt(predictor.inputs_of(sentence.ids), sentence)
 
 
-# How a model is asked about a sentence, by the name of its task; of any other the vectors are
-# shown.
+# How a model is asked about a sentence, by the output of its task.
 PROMPTS: dict[str, Callable[[Predictor, Sentence, int, int | None], Prompt]] = {
     "translation": translation_prompt,
     "causal-lm": next_token,

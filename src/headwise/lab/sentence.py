@@ -151,7 +151,7 @@ def run_treebank(folder: Path) -> Treebank | None:
     return Treebank.read(*files) if files else None
 
 
-def pickable(trees: Trees, without: Container[str] = ()) -> list[str]:
+def sentences_to_pick(trees: Trees, without: Container[str] = ()) -> list[str]:
     """A few sentences that are neither short nor long."""
     texts = []
     for text, tree in trees.items():

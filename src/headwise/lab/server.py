@@ -24,7 +24,7 @@ from headwise.lab.session import CancelToken, Session
 
 BODY = 1 << 17  # bytes of a question
 READING = 10.0  # seconds in which a question must have arrived
-SECONDS = {"inspect": 30.0, "ablate": 120.0, "smallest": 300.0}
+SECONDS = {"inspect": 30.0, "head_effects": 120.0, "smallest": 300.0}
 LOG = logging.getLogger(__name__)
 
 

@@ -29,8 +29,8 @@ from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Site
 from headwise.lab.details import head_details, pruned_model, run_of, run_sentences
-from headwise.lab.predictor import Ablation, PredictedToken, Predictor, mean_cosine
-from headwise.lab.sentence import Trees, example_trees, pickable, run_treebank, trees_of
+from headwise.lab.predictor import Ablation, Prediction, Predictor, Prompt, mean_cosine
+from headwise.lab.sentence import Trees, example_trees, run_treebank, sentences_to_pick, trees_of
 from headwise.loading import load
 from headwise.model import Model
 from headwise.progress import Report, silent
@@ -104,6 +104,9 @@ class CancelToken:
             )
 
 
+NEVER_CANCELLED = CancelToken()
+
+
 class Session:
     """A model and all that a page asks about it. `about`: what the page shows of the model before
     any question."""
@@ -125,14 +128,17 @@ class Session:
         self.lock = threading.Lock()
 
         # The page's script reads these keys (page/lab.js). heads: by kind, the number of heads in
-        # each layer. compare: by kind and layer, the numbers in the full model of the pruned
-        # model's heads; None without a pruned model. sentences: by their source. `head_details`
-        # adds scores, roles and pruned.
+        # each layer. attention: by kind and layer `full` or `sliding 512`, of a model with both.
+        # compare: by kind and layer, the numbers in the full model of the pruned model's heads;
+        # None without a pruned model. sentences: by their source. `head_details` adds scores,
+        # roles and pruned.
         self.about = {
             "name": model.name,
             "title": run.folder.resolve().name if run else Path(model.name).name,
-            "task": self.predictors["full"].task_name,
+            "task": self.predictors["full"].task_output,
+            "noun": model.task.noun,
             "heads": {kind: list(counts) for kind, counts in model.heads.query.items()},
+            "attention": model.discovery.window_names(),
             "compare": indices_in_full_model(model, pruned) if pruned else None,
             "sentences": {name: list(some) for name, some in (examples or {}).items() if some},
             **head_details(run),
@@ -160,11 +166,11 @@ class Session:
         if treebank:
             trees = trees_of(treebank)
             listed = {*examples["Your text"], *examples["The run's text"]}
-            examples["With dependencies"] = pickable(trees, without=listed)
+            examples["With dependencies"] = sentences_to_pick(trees, without=listed)
         else:
             trees = example_trees()
             if not any(examples.values()):
-                examples["English examples"] = pickable(trees)
+                examples["English examples"] = sentences_to_pick(trees)
         full = model if isinstance(model, Model) else load(str(model), device)
         return cls(full, load(pruned, device) if pruned else None, run, trees, examples)
 
@@ -175,8 +181,8 @@ class Session:
         cancel: CancelToken,
         progress: Report = silent,
     ) -> Any:
-        """The answer to a page's question: `about`, or what `inspect`, `ablate` and `smallest`
-        return. The page's script reads their keys, so a change of a key changes both.
+        """The answer to a page's question: `about`, or what `inspect`, `head_effects` and
+        `smallest` return. The page's script reads their keys, so a change of a key changes both.
 
         fields: of the `Question`, as they arrived. Raises HeadwiseError for a question that cannot
         be answered.
@@ -191,12 +197,13 @@ class Session:
             cancel.start()
             if question_name == "inspect":
                 return self.inspect(question, cancel)
-            if question_name == "ablate":
-                return self.ablate(question, cancel, progress)
+            if question_name == "head_effects":
+                return self.head_effects(question, cancel, progress)
             if question_name == "smallest":
                 return self.smallest(question, cancel, progress)
         raise HeadwiseError(
-            f"Unknown request '{question_name[:40]}': ask for about, inspect, ablate or smallest."
+            f"Unknown request '{question_name[:40]}': ask for about, inspect, head_effects or "
+            "smallest."
         )
 
     def predictor(self, question: Question) -> Predictor:
@@ -207,16 +214,18 @@ class Session:
             )
         return self.predictors[question.model]
 
-    def inspect(self, question: Question, cancel: CancelToken | None = None) -> dict[str, Any]:
+    def inspect(self, question: Question, cancel: CancelToken = NEVER_CANCELLED) -> dict[str, Any]:
         """The output before and after a change of heads, what it costs, and every head's attention
         after it.
 
-        Attention maps are float32, H Q K, in base64.
+        The old output is the model's without gates, the new one with them. Where a number is of the
+        same token or output, `before` and `after` are without and with the gates. Attention maps
+        are float32, H Q K, in base64.
         """
         start = time.perf_counter()
         predictor = self.predictor(question)
         gates = predictor.parse_gates(question.gates)
-        raise_if_cancelled = (cancel or CancelToken()).raise_if_cancelled
+        raise_if_cancelled = cancel.raise_if_cancelled
         maps: dict[Site, Tensor] = {}
 
         def keep_map(call: AttentionCall) -> None:
@@ -233,23 +242,25 @@ class Session:
             # beam search have no maps to keep. The block below only scores outputs that are
             # written, and its last pass leaves its maps: how likely is the old output now, and the
             # new one?
-            output = predictor.prompt_with_new_translation(
+            new_prompt = predictor.prompt_with_new_translation(
                 prompt, gates, replacement, question.beam, raise_if_cancelled
             )
-            with predictor.turned_down(gates, replacement, raise_if_cancelled, keep_map):
+            with predictor.with_gates(gates, replacement, raise_if_cancelled, keep_map):
                 old_output_now = predictor.predict(prompt)
-                new_output_now = old_output_now if output is prompt else predictor.predict(output)
+                new_output = old_output_now
+                if new_prompt is not prompt:
+                    new_output = predictor.predict(new_prompt)
 
         predicted_tokens = []
-        tokens = predictor.token_names([column.token for column in prompt.columns])
+        tokens = predictor.token_names([predicted.token for predicted in prompt.predicted_tokens])
         before = unchanged.log_probabilities.tolist()
         after = old_output_now.log_probabilities.tolist()
-        for index, column in enumerate(prompt.columns):
+        for index, predicted in enumerate(prompt.predicted_tokens):
             predicted_tokens.append(
                 {
                     "token": tokens[index],
-                    "position": column.position,
-                    "in_output": column.in_output,
+                    "position": predicted.position,
+                    "in_output": predicted.in_output,
                     "before": before[index],
                     "after": after[index],
                 }
@@ -258,26 +269,26 @@ class Session:
         next_tokens = None
         if (
             unchanged.shown_log_probabilities is not None
-            and new_output_now.shown_log_probabilities is not None
+            and new_output.shown_log_probabilities is not None
         ):
             next_tokens = predictor.likeliest_next(
-                unchanged.shown_log_probabilities, new_output_now.shown_log_probabilities
+                unchanged.shown_log_probabilities, new_output.shown_log_probabilities
             )
         cosine = None
-        if unchanged.vectors is not None and new_output_now.vectors is not None:
-            cosine = mean_cosine(unchanged.vectors, new_output_now.vectors).item()
+        if unchanged.vectors is not None and new_output.vectors is not None:
+            cosine = mean_cosine(unchanged.vectors, new_output.vectors).item()
         return {
-            "task": predictor.task_name,
+            "task": predictor.task_output,
             "source": prompt.source.to_json(),
-            "target": output.target.to_json() if output.target else None,
-            "before": unchanged.text,
-            "after": new_output_now.text,
-            "changes": word_changes(unchanged.text, new_output_now.text),
-            "columns": predicted_tokens,
+            "target": new_prompt.target.to_json() if new_prompt.target else None,
+            "old_output": unchanged.text,
+            "new_output": new_output.text,
+            "changes": word_changes(unchanged.text, new_output.text),
+            "predicted_tokens": predicted_tokens,
             "log_probability": {
-                "before": output_log_probability(prompt.columns, unchanged.log_probabilities),
-                "after": output_log_probability(prompt.columns, old_output_now.log_probabilities),
-                "new": output_log_probability(output.columns, new_output_now.log_probabilities),
+                "old_output": output_log_probability(prompt, unchanged),
+                "old_output_now": output_log_probability(prompt, old_output_now),
+                "new_output": output_log_probability(new_prompt, new_output),
             },
             "next": next_tokens,
             "position": prompt.position,
@@ -294,15 +305,18 @@ class Session:
             "seconds": time.perf_counter() - start,
         }
 
-    def ablate(
-        self, question: Question, cancel: CancelToken | None = None, progress: Report = silent
+    def head_effects(
+        self,
+        question: Question,
+        cancel: CancelToken = NEVER_CANCELLED,
+        progress: Report = silent,
     ) -> dict[str, Any]:
         """The exact change of every predicted token's log-probability when one more head is
         switched off. Above 0: the token is likelier without the head."""
         start = time.perf_counter()
         predictor = self.predictor(question)
         gates = predictor.parse_gates(question.gates)
-        raise_if_cancelled = (cancel or CancelToken()).raise_if_cancelled
+        raise_if_cancelled = cancel.raise_if_cancelled
         with evaluating(predictor.hf), torch.no_grad():
             prompt, unchanged = predictor.unchanged_prediction(
                 question.text, question.beam, question.position, raise_if_cancelled
@@ -312,9 +326,9 @@ class Session:
                 prompt, unchanged, gates, replacement, raise_if_cancelled, progress
             )
 
-        if prompt.columns:
-            tokens = predictor.token_names([column.token for column in prompt.columns])
-            in_output = [column.in_output for column in prompt.columns]
+        if prompt.predicted_tokens:
+            tokens = predictor.token_names([each.token for each in prompt.predicted_tokens])
+            in_output = [each.in_output for each in prompt.predicted_tokens]
         else:
             # An embedding model has one column, the similarity to its vectors without any gate.
             tokens = ["similarity"]
@@ -329,15 +343,18 @@ class Session:
         }
 
     def smallest(
-        self, question: Question, cancel: CancelToken | None = None, progress: Report = silent
+        self,
+        question: Question,
+        cancel: CancelToken = NEVER_CANCELLED,
+        progress: Report = silent,
     ) -> dict[str, Any]:
         """A small set of heads that changes the output when it is switched off, in addition to the
         question's gates.
 
         Greedy: each step switches off the head that lowers the output's log-probability most. When
         the output has changed, heads are switched on again one by one as long as the output stays
-        changed. So every head of the set is needed, but another set may be smaller. changed: False
-        where the output stays even with all heads off.
+        changed. So every head of the set is needed, but another set may be smaller. old_output: with
+        the question's gates. changed: False where the output stays even with all heads off.
 
         Where `max_steps` heads were switched off and the output has not changed, the answer is
         `unfinished` and the `heads` that are off. A new question continues with them as its
@@ -347,20 +364,20 @@ class Session:
         predictor = self.predictor(question)
         gates = predictor.parse_gates(question.gates)
         already_off = list(predictor.parse_gates(dict.fromkeys(question.continue_from, 0.0)))
-        raise_if_cancelled = (cancel or CancelToken()).raise_if_cancelled
+        raise_if_cancelled = cancel.raise_if_cancelled
         with evaluating(predictor.hf), torch.no_grad():
             prompt, unchanged = predictor.unchanged_prediction(
                 question.text, question.beam, question.position, raise_if_cancelled
             )
-            if not prompt.columns:
+            if not prompt.predicted_tokens:
                 raise HeadwiseError(
                     "This model writes no output that could change: look at the similarity instead."
                 )
 
             # A language model also predicts the tokens of its text. They are given, so they cannot
             # change; with them, the search would lower their probability instead of the output's.
-            in_output = tuple(column for column in prompt.columns if column.in_output)
-            prompt = replace(prompt, columns=in_output)
+            in_output = tuple(each for each in prompt.predicted_tokens if each.in_output)
+            prompt = replace(prompt, predicted_tokens=in_output)
             replacement = predictor.replacement(prompt, question.ablation)
 
             def gates_without(heads: Sequence[Head]) -> dict[Head, float]:
@@ -368,25 +385,27 @@ class Session:
 
             def output_without(heads: Sequence[Head]) -> str:
                 lowered_gates = gates_without(heads)
-                output = predictor.prompt_with_new_translation(
+                new_prompt = predictor.prompt_with_new_translation(
                     prompt, lowered_gates, replacement, question.beam, raise_if_cancelled
                 )
-                with predictor.turned_down(lowered_gates, replacement, raise_if_cancelled):
-                    return predictor.predict(output).text
+                with predictor.with_gates(lowered_gates, replacement, raise_if_cancelled):
+                    return predictor.predict(new_prompt).text
 
-            starting_output = output_without([])  # with the question's gates
             off = list(already_off)
-            after = output_without(off)
-            is_on = [gates.get(head, 1.0) > 0 and head not in off for head in predictor.heads]
-            while after == starting_output and any(is_on):
+            on = []
+            for head in predictor.heads:
+                if gates.get(head, 1.0) > 0 and head not in off:
+                    on.append(head)
+
+            def show_progress(share: float, _: str) -> None:
+                progress(share, f"{len(off)} heads off, trying the next")
+
+            old_output = output_without([])  # with the question's gates
+            new_output = output_without(off)
+            while new_output == old_output and on:
                 if len(off) - len(already_off) == question.max_steps:
                     return {"unfinished": True, "heads": [str(head) for head in off]}
-                note = f"{len(off)} heads off, trying the next"
-
-                def show_progress(share: float, _: str, note: str = note) -> None:
-                    progress(share, note)
-
-                changes = predictor.effects(
+                effects = predictor.effects(
                     prompt,
                     unchanged,
                     gates_without(off),
@@ -394,31 +413,30 @@ class Session:
                     raise_if_cancelled,
                     show_progress,
                 )
-                total_changes = changes.sum(1)
-                total_changes[~torch.tensor(is_on)] = math.inf  # never chosen
-                index = int(total_changes.argmin())
-                off.append(predictor.heads[index])
-                is_on[index] = False
-                after = output_without(off)
+                effect_of_head = dict(zip(predictor.heads, effects.sum(1).tolist(), strict=True))
+                head = min(on, key=effect_of_head.__getitem__)
+                on.remove(head)
+                off.append(head)
+                new_output = output_without(off)
 
             # Switch on again what the change does not need, one head after the other. Once a head
             # is on again, a head that was needed before it may not be needed now: begin again.
-            shrinking = after != starting_output
+            shrinking = new_output != old_output
             while shrinking and len(off) > 1:
                 shrinking = False
                 for head in off:
                     others = [other for other in off if other != head]
                     output = output_without(others)
-                    if output != starting_output:
+                    if output != old_output:
                         off = others
-                        after = output
+                        new_output = output
                         shrinking = True
                         break
         return {
             "heads": [str(head) for head in off],
-            "changed": after != starting_output,
-            "before": starting_output,
-            "after": after,
+            "changed": new_output != old_output,
+            "old_output": old_output,
+            "new_output": new_output,
             "seconds": time.perf_counter() - start,
         }
 
@@ -438,11 +456,12 @@ def indices_in_full_model(model: Model, pruned: Model) -> dict[str, list[list[in
     return full_indices
 
 
-def output_log_probability(columns: Sequence[PredictedToken], log_probabilities: Tensor) -> float:
-    """The log-probability of the output, in nats: the sum over its tokens."""
+def output_log_probability(prompt: Prompt, prediction: Prediction) -> float:
+    """The log-probability of a prompt's output, in nats: the sum over its tokens."""
     total = 0.0
-    for column, value in zip(columns, log_probabilities.tolist(), strict=True):
-        if column.in_output:
+    values = prediction.log_probabilities.tolist()
+    for predicted, value in zip(prompt.predicted_tokens, values, strict=True):
+        if predicted.in_output:
             total += value
     return total
 

@@ -18,7 +18,7 @@ from headwise.heads import Head, HeadMap, HeadMask, Kind
 from headwise.importance.measures import facts
 from headwise.importance.passes import importance_values
 from headwise.model import Model
-from headwise.options import WITHOUT_TEXT, Greedy, Keep, Unit, several
+from headwise.options import TEXTLESS_ORDERS, Greedy, Keep, Unit, several
 from headwise.tasks.batches import Batches
 from headwise.units import (
     Together,
@@ -187,7 +187,7 @@ def greedy_masks(score_of: RemovalScore, options: Greedy) -> dict[int, HeadMask]
     """The mask of every step, by how many heads of the options' kinds are to be left (`left_by_step`)."""
     heads = score_of.model.heads
     kinds = options.kinds or heads.kinds
-    once = not options.rescore or score_of.score in WITHOUT_TEXT
+    once = not options.rescore or score_of.score in TEXTLESS_ORDERS
     parts = units(heads.only(kinds), options.unit)
 
     def score(mask: HeadMask) -> Mapping[Head, float]:

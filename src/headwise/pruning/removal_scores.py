@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headwise.errors import HeadwiseError
 from headwise.importance.measures import facts, resolve_measures
-from headwise.options import WITHOUT_TEXT
+from headwise.options import TEXTLESS_ORDERS
 
 
 def removal_scores(names: Sequence[str]) -> list[str]:
@@ -14,12 +14,12 @@ def removal_scores(names: Sequence[str]) -> list[str]:
     full: list[str] = []
     for name in names:
         try:
-            full += [name] if name in WITHOUT_TEXT else resolve_measures([name])
+            full += [name] if name in TEXTLESS_ORDERS else resolve_measures([name])
         except HeadwiseError as error:
             raise HeadwiseError(
-                f"{error} Here there are {' and '.join(WITHOUT_TEXT)}, too."
+                f"{error} Here there are {' and '.join(TEXTLESS_ORDERS)}, too."
             ) from None
     for name in full:
-        if name not in WITHOUT_TEXT and facts(name).expensive:
+        if name not in TEXTLESS_ORDERS and facts(name).expensive:
             raise HeadwiseError(f"{name} takes too long to give an order of removal.")
     return list(dict.fromkeys(full))

@@ -27,7 +27,7 @@ from headwise.report.format import (
     signed,
 )
 from headwise.report.page import Columns, Table, chosen_badge, section, table
-from headwise.report.role_charts import FAINT, faint, of_kind, role_sorts, sorts_colour
+from headwise.report.role_charts import FAINT, category_colours, faint, of_kind, role_categories
 from headwise.report.run_folder import FinishedRun, RolesFolder
 from headwise.report.score_maps import drawn_measures
 from headwise.roles.role import NO_ROLE, category, display_name, expected_roles
@@ -307,7 +307,7 @@ def functions_left(full: RolesFolder, kind: str, found: list[Change]) -> Figure:
         y=y,
         x2={"field": "right"},
         opacity=faint(2 * FAINT),
-        color=sorts_colour({cell["sort"] for cell in cells}, 3),
+        color=category_colours({cell["category"] for cell in cells}, 3),
         tooltip=tips("address:N|head", "roles:N|does"),
     )
     layers = [squares, charts.beside(counts, y, "text:N")]
@@ -322,28 +322,28 @@ def functions_left(full: RolesFolder, kind: str, found: list[Change]) -> Figure:
 
 def _squares(model: str, heads: list[Head], now: list[Role]) -> list[dict[str, Any]]:
     """The squares of one row: heads of the same categories next to each other, those without a role last."""
-    sorts: dict[Head, list[str]] = {}
-    known = role_sorts()
-    for sort in known:
-        for head in dict.fromkeys(head for head, measure in now if category(measure) == sort):
-            sorts.setdefault(head, []).append(sort)
+    categories_of_head: dict[Head, list[str]] = {}
+    known = role_categories()
+    for name in known:
+        for head in dict.fromkeys(head for head, measure in now if category(measure) == name):
+            categories_of_head.setdefault(head, []).append(name)
 
-    order = sorted(
-        heads,
-        key=lambda head: ([known.index(s) for s in sorts.get(head, [])] or [len(known)], head),
-    )
+    def place(head: Head) -> tuple[list[int], Head]:
+        own = [known.index(name) for name in categories_of_head.get(head, [])]
+        return own or [len(known)], head
+
     cells = []
-    for at, head in enumerate(order):
-        mine = sorts.get(head, [NO_ROLE])
-        width = (1 - SPACE) / len(mine)
+    for at, head in enumerate(sorted(heads, key=place)):
+        categories = categories_of_head.get(head, [NO_ROLE])
+        width = (1 - SPACE) / len(categories)
         roles = (
             ", ".join(display_name(measure) for other, measure in now if other == head) or NO_ROLE
         )
-        for part, sort in enumerate(mine):
-            left = at + SPACE / 2 + part * width
+        for index, name in enumerate(categories):
+            left = at + SPACE / 2 + index * width
             ends = {"left": round(left, 4), "right": round(left + width, 4)}
             cells.append(
-                {"model": model, "address": str(head), "roles": roles, "sort": sort, **ends}
+                {"model": model, "address": str(head), "roles": roles, "category": name, **ends}
             )
     return cells
 
@@ -374,7 +374,7 @@ def role_by_role(full: RolesFolder, kind: str, found: list[Change]) -> Figure:
             "role": _name(role),
             "address": str(role[0]),
             "measure": display_name(role[1]),
-            "sort": category(role[1]),
+            "category": category(role[1]),
         }
         for column, change, scored in zip(columns, [None, *found], tables, strict=True):
             held = role in (change.now if change else before)
@@ -406,7 +406,7 @@ def role_by_role(full: RolesFolder, kind: str, found: list[Change]) -> Figure:
         "address:N|head", "measure:N|role", "model:N", "text:N|score", "became:N|in this model"
     )
     opacity = charts.when("datum.held", 1, FAINT)
-    ink = sorts_colour({cell["sort"] for cell in cells}, 3)
+    colours = category_colours({cell["category"] for cell in cells}, 3)
     marks = [
         charts.mark(
             "rect",
@@ -415,7 +415,7 @@ def role_by_role(full: RolesFolder, kind: str, found: list[Change]) -> Figure:
             "datum.there",
             x=x,
             y=y,
-            color=ink,
+            color=colours,
             opacity=opacity,
             tooltip=tip,
         ),

@@ -25,7 +25,8 @@ SCHEMA = {"$schema": f"https://vega.github.io/schema/vega-lite/{VEGA_LITE}.json"
 SHARPNESS = 2
 Spec = dict[str, Any]
 Rows = pd.DataFrame | Sequence[Mapping[str, Any]]
-ROOM = 16  # heads a layer, above which cells have no room for words
+ATTENTION_NAME = 70  # pixels of `sliding 512` before the number of a layer
+MOST_HEADS_WITH_WORDS = 16  # heads a layer, above which cells have no room for words
 TYPES = {"Q": "quantitative", "N": "nominal", "O": "ordinal"}
 SCALE = ("domain", "range", "zero", "nice", "clamp", "reverse", "type")
 CHANNEL = ("sort", "bandPosition", "stack")
@@ -83,6 +84,18 @@ def axis(text: str, title: str | None, **options: Any) -> Spec:
 
     parts = {"scale": scale, "axis": options}
     return field(text, title=title, **own, **{name: part for name, part in parts.items() if part})
+
+
+def layer_axis(attention: Sequence[str] = ()) -> Spec:
+    """Layers from top to bottom. attention: of each layer, written before its number."""
+    if not attention:
+        return axis("layer:O", "layer")
+    names = [f"{name} · {layer}" for layer, name in enumerate(attention)]
+    return axis(
+        "layer:O",
+        "layer",
+        labelExpr=f"{json.dumps(names, ensure_ascii=False)}[datum.value] || datum.label",
+    )
 
 
 def colour(text: str, names: Sequence[Any], ranged: str = "category", **legend: Any) -> Spec:
@@ -239,7 +252,7 @@ def curve(
     points: Rows,
     x: Spec,
     y: Spec,
-    ink: Any,
+    colours: Any,
     *,
     tip: Sequence[Any] = (),
     band: float = 0.0,
@@ -251,7 +264,7 @@ def curve(
     clip: bool = False,
 ) -> list[Spec]:
     """Lines through points from left to right. `band`: opacity of the area from `low` to `high`; `dots`: their size."""
-    shared: Spec = {"x": x, "color": ink, "detail": detail}
+    shared: Spec = {"x": x, "color": colours, "detail": detail}
     ends: Spec = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
     look = {"strokeWidth": width, "opacity": opacity, "strokeJoin": "round", "clip": clip}
     order = {"field": x["field"], "type": x["type"]}
@@ -276,13 +289,13 @@ def intervals(
     points: Rows,
     x: Spec,
     y: Spec,
-    ink: Any = None,
+    colours: Any = None,
     *,
     along: str = "y",
     tip: Sequence[Any] = (),
     style: str = "point",
     size: int = 70,
-    rule: Mapping[str, Any] | None = None,
+    whisker_look: Mapping[str, Any] | None = None,
     shape: Any = None,
     bar: bool = False,
     clip: bool = False,
@@ -291,8 +304,8 @@ def intervals(
     """Points (or bars) with their 95 % intervals from `low` to `high`, drawn along one channel."""
     places: Spec = {"x": x, "y": y}
     ends: Spec = {along: {**places[along], "field": "low"}, f"{along}2": {"field": "high"}}
-    whiskers = {"strokeWidth": 1.5, "opacity": 0.8, "clip": clip, **(rule or {})}
-    own = None if "style" in whiskers else ink
+    whiskers = {"strokeWidth": 1.5, "opacity": 0.8, "clip": clip, **(whisker_look or {})}
+    own = None if "style" in whiskers else colours
     lines = mark(
         "rule",
         points,
@@ -304,9 +317,12 @@ def intervals(
     )
     if bar:
         filled = {"cornerRadiusEnd": 2, "opacity": 0.85}
-        return [mark("bar", points, filled, **places, color=ink, tooltip=list(tip)), lines]
+        return [mark("bar", points, filled, **places, color=colours, tooltip=list(tip)), lines]
     look = {"style": style, "filled": True, "size": size, "opacity": 1, "clip": clip, **look}
-    return [lines, mark("point", points, look, **places, color=ink, shape=shape, tooltip=list(tip))]
+    return [
+        lines,
+        mark("point", points, look, **places, color=colours, shape=shape, tooltip=list(tip)),
+    ]
 
 
 def level_lines(
@@ -449,15 +465,22 @@ class Figure:
 
 class HeadChart:
     """The chart of one kind of heads of a HeadGrid: layers × heads. Sections choose its marks; its sizes are the same
-    everywhere. more: rows of further cells, in columns behind the last head.
+    everywhere. more: rows of further cells, in columns behind the last head. attention: of each layer, as
+    `FinishedRun.attention` has it.
     """
 
-    def __init__(self, grid: HeadGrid, kind: str, more: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self,
+        grid: HeadGrid,
+        kind: str,
+        more: Sequence[Mapping[str, Any]] = (),
+        attention: Sequence[str] = (),
+    ) -> None:
         heads = grid.cells(kind)
         self.heads = pd.DataFrame(heads)
         self.cells = [*heads, *more]
         self.columns = int(self.heads["column"].max()) + 1
-        self.room = self.columns <= ROOM  # for words in cells
+        self.fits_words = self.columns <= MOST_HEADS_WITH_WORDS
         self.width = max(cell["column"] for cell in self.cells) + 1
         domain: Spec = {"domain": [*range(self.width)]} if more else {}
         if grid.columns:  # in another order than that of their numbers
@@ -465,13 +488,14 @@ class HeadChart:
             self.x = axis("column:O", None, orient="top", **domain)
         else:
             self.x = axis("column:O", "head", orient="top", labelAngle=0, **domain)
-        self.y = axis("layer:O", "layer")
+        self.y = layer_axis(attention)
+        self.named = ATTENTION_NAME if attention else 0
 
-    def squares(self, ink: Spec | None, tip: list[Spec], where: str = "", **look: Any) -> Spec:
+    def squares(self, colours: Spec | None, tip: list[Spec], where: str = "", **look: Any) -> Spec:
         """A square for every head, or those of a test."""
         opacity = look.pop("opacity", None)
         look = {"cornerRadius": 3, **look}
-        shared: Spec = {"x": self.x, "y": self.y, "color": ink, "tooltip": tip}
+        shared: Spec = {"x": self.x, "y": self.y, "color": colours, "tooltip": tip}
         return mark("rect", self.cells, look, where, opacity=opacity, **shared)
 
     def texts(
@@ -483,7 +507,7 @@ class HeadChart:
         """Words in the cells, where there is room. dark: a test for cells on which text must be pale. lines: for each
         line its column, what its style begins with, and its pixels below the middle.
         """
-        if not self.room:
+        if not self.fits_words:
             return []
         marks = []
         for test, style in ((f"!({dark})", "on-low"), (dark, "on-high")):
@@ -509,14 +533,14 @@ class HeadChart:
         pixels for what stands to the right of the heads.
         """
         usual = 48
-        if not self.room:
+        if not self.fits_words:
             row = 22
             narrow = 9
             usual = 20
             wide = 36
         height = row * self.heads["layer"].nunique()
         chart = layered(marks, height, description, color="independent")
-        edges = 70 + beyond
+        edges = 70 + beyond + self.named
         return Panel(
             chart,
             title,

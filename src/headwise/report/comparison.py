@@ -410,11 +410,11 @@ def _change_map(measure: str, both: pd.DataFrame) -> Panel:
     chart = HeadChart(grid, str(both["kind"].iloc[0]))
     ends = [-top, 0, top]
     legend = {"orient": "bottom", "title": None, "gradientLength": 180, "format": ".2~g"}
-    ink = charts.colour("value:Q", ends, "diverging", values=ends, **legend)
-    ink["scale"]["interpolate"] = "rgb"
+    colours = charts.colour("value:Q", ends, "diverging", values=ends, **legend)
+    colours["scale"]["interpolate"] = "rgb"
     tip = tips("address:N|head", "before:Q|A|.3~g", "after:Q|B|.3~g", "text:N|B − A")
     dark = f"abs(datum.value) >= {0.6 * top}"
-    marks = [chart.squares(ink, tip), *chart.texts(tip, dark, [("text:N", "", 0)])]
+    marks = [chart.squares(colours, tip), *chart.texts(tip, dark, [("text:N", "", 0)])]
     name = capital(measure_name(measure))
     return chart.panel(marks, name + times, f"{name}, B minus A", row=34, wide=80)
 
@@ -653,10 +653,10 @@ def _kept_panel(grid: HeadGrid, kind: str) -> Panel:
     chart = HeadChart(grid, kind)
     legend: charts.Spec = {"orient": "bottom", "title": None, "columns": 4}
     legend |= {"symbolType": "square", "symbolOpacity": 1}
-    ink = charts.colour("group:N", WHICH, **legend)
+    colours = charts.colour("group:N", WHICH, **legend)
     tip = tips("address:N|head", "group:N|kept by")
     faint = charts.when("datum.group == 'neither'", 0.25, 1)
-    marks = [chart.squares(ink, tip, opacity=faint, cornerRadius=5)]
+    marks = [chart.squares(colours, tip, opacity=faint, cornerRadius=5)]
     marks += chart.texts(tip, "true", [("letter:N", "", 0)])
     description = f"Heads kept in both runs, {KIND_NAMES[kind]}"
     return chart.panel(marks, KIND_NAMES[kind], description, row=40, narrow=22, wide=50, beyond=60)

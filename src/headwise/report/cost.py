@@ -68,6 +68,10 @@ def cost_section(run: FinishedRun) -> dict[str, Any] | None:
         "all_models": models_table(run),
         "text": "dev" if run.part else "test",
         "measured": run.quality.name,
+        "controls": set(run.models["control"].dropna()),
+        "limited": run.facts.get("max_drop") is not None,
+        "learned": any(model["learned"] for model in run.pruned),
+        "random": any(models.is_random_order(model) for model in run.pruned),
     }
 
 

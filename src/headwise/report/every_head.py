@@ -12,8 +12,9 @@ from headwise.heads import KINDS, Head
 from headwise.report.format import KIND_NAMES, kinds_among, measure_name, number, signed
 from headwise.report.gate_history import closing_steps
 from headwise.report.page import section
-from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun
+from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
 from headwise.report.score_maps import BLEU_MEASURE, LOSS_MEASURE, control_ranges
+from headwise.roles.causal import effect_sentence
 
 # What a pruned model did with a head.
 KEPT = "k"
@@ -119,6 +120,7 @@ def every_head_content(runs: Mapping[str, FinishedRun], heads: list[Head]) -> di
                 "address": str(head),
                 "scores": scores,
                 "role": "; ".join(labels),
+                "attention": attention_of(next(iter(runs.values())), head),
                 "kept": statuses.count(KEPT),
                 "closed": chosen_steps.get(head),
             }
@@ -137,6 +139,7 @@ def every_head_content(runs: Mapping[str, FinishedRun], heads: list[Head]) -> di
     return {
         "kinds": [(kind, KIND_NAMES[kind]) for kind in kinds_among(kinds)],
         "measures": measures,
+        "has_attention": any(row["attention"] for row in rows),
         "has_roles": any(run.roles is not None for run in runs.values()),
         "has_untrained": has_untrained,
         "model_count": len(models) if has_layouts else 0,
@@ -149,6 +152,12 @@ def every_head_content(runs: Mapping[str, FinishedRun], heads: list[Head]) -> di
             "heads": details,
         },
     }
+
+
+def attention_of(run: FinishedRun, head: Head) -> str:
+    """`full` or `sliding 512`, of a model that has both; else empty."""
+    names = run.attention(head.kind)
+    return names[head.layer] if head.layer < len(names) else ""
 
 
 class ShownScore(NamedTuple):
@@ -238,10 +247,23 @@ def role_evidence(run: FinishedRun) -> Mapping[Head, list[str]]:
     evidence: dict[Head, list[str]] = {}
     if run.roles is None:
         return evidence
+    effects = effect_sentences(run.roles)
     for row in run.roles.roles.to_dict("records"):
         interval = "" if pd.isna(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}]"
-        evidence.setdefault(_head_of(row), []).append(f"{row['text']}{interval}")
+        text = f"{row['text']}{interval}"
+        if (_head_of(row), row["measure"]) in effects:
+            text += f"; {effects[_head_of(row), row['measure']]}"
+        evidence.setdefault(_head_of(row), []).append(text)
     return evidence
+
+
+def effect_sentences(found: RolesFolder) -> Mapping[tuple[Head, str], str]:
+    """What the model predicts with a head off, in words, by head and measure of the role."""
+    sentences: dict[tuple[Head, str], str] = {}
+    if found.causal is not None:
+        for row in found.causal.dropna(subset=["with_all", "value"]).to_dict("records"):
+            sentences[_head_of(row), row["measure"]] = effect_sentence(row)
+    return sentences
 
 
 def head_labels(run: FinishedRun) -> Mapping[Head, str]:

@@ -283,9 +283,14 @@ def _gate_panel(part: pd.DataFrame, name: str, layer: str) -> charts.Spec:
     hover = f"at_{name.replace('-', '_')}"
     x = axis("step:Q", "step", tickCount=3, format=",d", grid=False)
     y = axis("p:Q", None, domain=[0, 1], values=[0, 0.5, 1])
-    ink = colour("status:N", ["kept", "removed"])
+    colours = colour("status:N", ["kept", "removed"])
     (line,) = charts.curve(
-        part[["step", "head", "p", "status"]], x, y, ink, detail=charts.field("head:N"), width=1.6
+        part[["step", "head", "p", "status"]],
+        x,
+        y,
+        colours,
+        detail=charts.field("head:N"),
+        width=1.6,
     )
     thick = {"condition": {"param": hover, "value": 4, "empty": False}, "value": 1.6}
     line["encoding"] |= {"strokeWidth": thick, "tooltip": tips("head:N", "status:N")}
@@ -368,8 +373,10 @@ def training_curve(run: FinishedRun) -> Figure | None:
     ]
     x = axis("step:Q", "step", format=",d", grid=False, tickCount=8)
     y = axis("value:Q", "loss (nats a token)", zero=False)
-    ink = colour("curve:N", list(LOSSES.values()), orient="top", title=None, symbolType="stroke")
-    (line,) = charts.curve(points, x, y, ink, width=1.8)
+    colours = colour(
+        "curve:N", list(LOSSES.values()), orient="top", title=None, symbolType="stroke"
+    )
+    (line,) = charts.curve(points, x, y, colours, width=1.8)
     line["encoding"]["tooltip"] = tips("curve:N", "step:Q", "value:Q||.3f")
     return Figure(
         name="training",

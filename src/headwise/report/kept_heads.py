@@ -93,7 +93,7 @@ def head_map(run: FinishedRun, model: models.Model) -> Figure:
         name="head-map",
         title=f"{model['kept']} of {model['total']} {name} kept ({model['label']})",
         note=note,
-        panels=[_map_panel(grid, kind) for kind in kinds],
+        panels=[_map_panel(grid, kind, run.attention(kind)) for kind in kinds],
         facts=facts,
     )
 
@@ -110,14 +110,14 @@ def values_by_head(run: FinishedRun, measure: str) -> dict[Head, float]:
     return values
 
 
-def _map_panel(grid: HeadGrid, kind: Kind) -> Panel:
-    chart = HeadChart(grid, kind)
+def _map_panel(grid: HeadGrid, kind: Kind, attention: list[str]) -> Panel:
+    chart = HeadChart(grid, kind, attention=attention)
     tip = tips("address:N|head", "kept:N|in the pruned model")
-    ink = None
+    colours = None
     if "value" in chart.heads:
-        legend: charts.Spec = {"orient": "bottom", "title": "confidence", "titleOrient": "left"}
-        legend |= {"gradientLength": 180, "values": [0, 0.5, 1]}
-        ink = colour("value:Q", [0, 1], "heatmap", **legend)
+        legend: charts.Spec = {"orient": "bottom", "title": "confidence"}
+        legend |= {"gradientLength": min(180, 30 * chart.columns), "values": [0, 0.5, 1]}
+        colours = colour("value:Q", [0, 1], "heatmap", **legend)
         tip += tips("value:Q|confidence|.3f")
     kept = chart.heads["kept"].eq("kept").groupby(chart.heads["layer"]).agg(["sum", "size"])
     counts = []
@@ -126,9 +126,9 @@ def _map_panel(grid: HeadGrid, kind: Kind) -> Panel:
 
     dots = {"size": 110, "opacity": 1}
     place: charts.Spec = {"x": chart.x, "y": chart.y, "tooltip": tip}
-    place["color"] = ink and {**ink, "legend": None}
+    place["color"] = colours and {**colours, "legend": None}
     marks = [
-        chart.squares(ink, tip, "datum.kept == 'kept'", cornerRadius=5),
+        chart.squares(colours, tip, "datum.kept == 'kept'", cornerRadius=5),
         charts.mark("circle", chart.cells, dots, "datum.kept == 'removed'", **place),
         charts.beside(counts, chart.y, "text:N"),
     ]
@@ -191,12 +191,14 @@ def _bars(run: FinishedRun, known: list[dict[str, Any]], kind: Kind) -> Panel:
     table = pd.DataFrame(cells, columns=["model", "layer", "kept"])
     order = list(dict.fromkeys(table["model"]))
     half = (len(counts) - 1) / 2
-    ink = field("layer:O", scale={"range": "ordinal"}, legend={"orient": "top", "title": "layer"})
+    colours = field(
+        "layer:O", scale={"range": "ordinal"}, legend={"orient": "top", "title": "layer"}
+    )
     marks = charts.stacked_bars(
         table,
         axis("model:N", None, sort=order),
         "kept:Q",
-        ink,
+        colours,
         "layer:Q",
         title="heads kept",
         tip=tips("model:N", "layer:O", "kept:Q|heads kept"),
@@ -367,14 +369,14 @@ def _shares(found: list[Left], title: str, what: str) -> Panel:
         "symbolOpacity": 1,
         "labelLimit": 0,
     }
-    ink = colour(
+    colours = colour(
         "name:N" if by_kind else "name:O", domain, "category" if by_kind else "ordinal", **legend
     )
     marks = charts.curve(
         cells,
         axis("removed:Q", "heads pruned (%)", domain=[0, 100], grid=False),
         axis("left:Q", "heads left (%)", domain=[0, 100], tickCount=4),
-        ink | {"sort": domain},
+        colours | {"sort": domain},
         dots=60,
         shape=charts.shape_field("name:N", domain, charts.SHAPES[:4], **legend) | {"sort": domain},
         tip=tips(f"name:N|{what}", "text:N|heads left"),

@@ -267,7 +267,7 @@ def _quality_panel(
         nice=False,
         tickCount=5,
     )
-    ink = _line_colour(points["line"])
+    colours = _line_colour(points["line"])
     tip = _tip(quality)
     on_line = points[points["line"] != ""]
     sort = points["sort"]
@@ -276,15 +276,23 @@ def _quality_panel(
     learned = single["sort"].isin(["learned", "chosen"])
     thin = {"strokeWidth": 1, "opacity": 0.3}
     marks = [
-        *(charts.curve(random, x, y, ink, band=0.2, clip=True)[:1] if len(random) else []),
+        *(charts.curve(random, x, y, colours, band=0.2, clip=True)[:1] if len(random) else []),
         *_level_marks(levels, y),
         *(_seed_marks(seeds[seeds["several"]], x, y) if len(seeds) else []),
-        *charts.curve(on_line, x, y, ink, dots=34, width=1.6, opacity=0.6, tip=tip, clip=True),
+        *charts.curve(on_line, x, y, colours, dots=34, width=1.6, opacity=0.6, tip=tip, clip=True),
         *charts.intervals(
-            single[~learned], x, y, ink, tip=tip, size=34, style="", rule=thin, clip=True
+            single[~learned],
+            x,
+            y,
+            colours,
+            tip=tip,
+            size=34,
+            style="",
+            whisker_look=thin,
+            clip=True,
         ),
         *charts.intervals(points[sort == "full"], x, y, tip=tip, style="level", size=60),
-        *charts.intervals(single[learned], x, y, ink, tip=tip, clip=True),
+        *charts.intervals(single[learned], x, y, colours, tip=tip, clip=True),
         charts.ring(points[sort == "chosen"], x, y),
         *(
             _control_marks(points[points["control"].notna()], x, y, tip)
@@ -310,7 +318,7 @@ def _control_marks(points: pd.DataFrame, x: Spec, y: Spec, tip: list[Spec]) -> l
     shape = charts.shape_field("control:N", list(shapes), list(shapes.values()))
     look: Spec = {"style": "level", "size": 75, "filled": False, "strokeWidth": 2, "clip": True}
     rule = {"style": "level", "strokeWidth": 1, "opacity": 0.6}
-    return charts.intervals(points, x, y, tip=tip, rule=rule, shape=shape, **look)
+    return charts.intervals(points, x, y, tip=tip, whisker_look=rule, shape=shape, **look)
 
 
 def _level_marks(levels: pd.DataFrame, y: Spec) -> list[Spec]:
@@ -489,16 +497,24 @@ def pairs_panel(
     points: pd.DataFrame, data: list[str], title: str, quality: QualityMeasure, text: str
 ) -> Panel:
     """The difference to the full model against the share of heads kept, a line and shape a language pair (or run)."""
-    ink = charts.categories("data:N", data, orient="bottom")
-    shape = charts.shape_field("data:N", ink["scale"]["domain"], values=data)
+    colours = charts.categories("data:N", data, orient="bottom")
+    shape = charts.shape_field("data:N", colours["scale"]["domain"], values=data)
     x = axis("kept:Q", "heads kept (%)", domain=[0, 100], grid=False)
     y = axis("value:Q", f"{quality.name} on {text}, difference to the full model{quality.in_unit}")
     tip = tips("data:N", "model:N", "heads:N", "seeds:Q", f"text:N|{quality.name}")
     marks = [
         charts.level_lines([{"value": 0}], y),
-        *charts.curve(points, x, y, ink, width=1.6, opacity=0.6),
+        *charts.curve(points, x, y, colours, width=1.6, opacity=0.6),
         *charts.intervals(
-            points, x, y, ink, tip=tip, size=80, style="", shape=shape, rule={"strokeWidth": 2}
+            points,
+            x,
+            y,
+            colours,
+            tip=tip,
+            size=80,
+            style="",
+            shape=shape,
+            whisker_look={"strokeWidth": 2},
         ),
     ]
     chart = charts.layered(

@@ -7,27 +7,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
 from headwise.heads import Kind
 from headwise.report import charts
-from headwise.report.charts import ROOM, Figure, Panel, Spec, axis, colour, tips
+from headwise.report.charts import MOST_HEADS_WITH_WORDS, Figure, Panel, Spec, axis, colour, tips
 from headwise.report.format import KIND_NAMES, kinds_among, measure_name, percent, signed
 from headwise.report.run_folder import FinishedRun, RolesFolder
 from headwise.report.score_maps import drawn_measures, ranks
 from headwise.roles.role import NO_ROLE, UNTRAINED, category, evidence, ordered_roles, role, role_of
 
 FAINT = 0.16  # how strong the grey of heads without a role is
-PARTS = 3  # roles that are written into one cell
-PART, LOWEST, SMALL, FOOT = (
-    31,
-    36,
-    20,
-    17,
-)  # pixels: a role in a cell, a cell, a cell without words, the label below
-HEADS_SHOWN, NEAREST = 9, 3  # heads in figures of evidence; where none has the role
+CONFIRMED = " ✓"
+MOST_ROLES_SHOWN = 3  # roles that are written into one cell
+ROLE_HEIGHT = 31  # pixels of a role in a cell
+MIN_CELL_HEIGHT = 36  # pixels of a cell with words
+BARE_CELL_HEIGHT = 20  # pixels of a cell without words
+LABEL_HEIGHT = 17  # pixels of the label below a cell
+HEADS_SHOWN = 9  # heads in figures of evidence
+NEAREST_SHOWN = 3  # heads in figures of evidence, where none has the role
 RARE = {"rare.two-rarest": "one of the two rarest", "rare.rarest": "the rarest"}
 
 
@@ -38,36 +38,36 @@ def _threshold(name: str) -> float:
     return threshold
 
 
-def of_untrained(found: RolesFolder) -> pd.DataFrame:
+def of_untrained(roles_folder: RolesFolder) -> pd.DataFrame:
     """The tests of roles of untrained models; no row without any."""
-    controls = found.controls
+    controls = roles_folder.controls
     empty = pd.DataFrame(columns=["control", "kind", "layer", "head", "measure", "value", "found"])
     return empty if controls is None else controls[controls["control"].str.startswith(UNTRAINED)]
 
 
-def of_kind(found: pd.DataFrame, kind: str) -> pd.DataFrame:
+def of_kind(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
     """The rows of one kind of heads."""
-    return found[found["kind"] == kind]
+    return rows[rows["kind"] == kind]
 
 
-def kinds_with_roles(found: RolesFolder) -> list[Kind]:
+def kinds_with_roles(roles_folder: RolesFolder) -> list[Kind]:
     """The kinds of heads that were tested."""
-    return kinds_among(found.labels["kind"])
+    return kinds_among(roles_folder.labels["kind"])
 
 
-def role_sorts() -> list[str]:
+def role_categories() -> list[str]:
     """The categories of roles, in the order in which they have the colours of the theme; grey is the second."""
     first, *others = dict.fromkeys(declared.category for declared in ordered_roles())
     return [first, NO_ROLE, *others]
 
 
-def sorts_colour(present: Collection[str], columns: int) -> Spec:
-    """The same colour for a sort of role in every chart. The legend has those there are; grey is no role."""
-    domain = list(dict.fromkeys([*role_sorts(), *present]))
+def category_colours(present: Collection[str], columns: int) -> Spec:
+    """The same colour for a category of role in every chart. The legend has those there are; grey is no role."""
+    domain = list(dict.fromkeys([*role_categories(), *present]))
     values = []
-    for sort in domain:
-        if sort in set(present) and sort != NO_ROLE:
-            values.append(sort)
+    for name in domain:
+        if name in set(present) and name != NO_ROLE:
+            values.append(name)
 
     legend: Spec = {
         "orient": "top",
@@ -76,12 +76,12 @@ def sorts_colour(present: Collection[str], columns: int) -> Spec:
         "symbolType": "square",
         "columns": columns,
     }
-    return colour("sort:N", domain, **(legend if values else {}))
+    return colour("category:N", domain, **(legend if values else {}))
 
 
 def faint(strength: float = FAINT) -> Spec:
     """Cells without a role are faint."""
-    return charts.when(f"datum.sort == '{NO_ROLE}'", strength, 1)
+    return charts.when(f"datum.category == '{NO_ROLE}'", strength, 1)
 
 
 def function_grids(run: FinishedRun) -> list[Figure]:
@@ -93,38 +93,52 @@ def function_grids(run: FinishedRun) -> list[Figure]:
     return grids
 
 
-def _role_grid(run: FinishedRun, found: RolesFolder, kind: str) -> Figure:
-    labels = of_kind(found.labels, kind)
-    by, places = _places(run, labels, kind)
-    roles = of_kind(found.roles, kind).sort_values("value", ascending=False, kind="stable")
-    held = {}
-    for number, part in roles.groupby(["layer", "head"]):
-        held[number] = part.to_dict("records")
+def _role_grid(run: FinishedRun, roles_folder: RolesFolder, kind: str) -> Figure:
+    labels = of_kind(roles_folder.labels, kind)
+    order_measure, column_of_head = _order_heads(run, labels, kind)
+    roles = of_kind(roles_folder.roles, kind).sort_values("value", ascending=False, kind="stable")
+    confirmed = confirmed_roles(roles_folder)
+    roles_by_head = {}
+    for head, rows in roles.groupby(["layer", "head"]):
+        roles_by_head[head] = rows.to_dict("records")
 
     cells = []
-    for head in labels.to_dict("records"):
-        cells += _role_cells(head, held, places)
+    for label in labels.to_dict("records"):
+        cells += _role_cells(label, roles_by_head, column_of_head, confirmed)
 
-    size = max(places.values())
-    room = size <= ROOM
-    edges = _lay_out(cells, room)
-    height = max(bottom for _, bottom in edges.values()) + (FOOT if room else 0)
-    order = (
-        f"in each layer the head of highest {measure_name(by)} first"
-        if by
-        else "heads by their numbers"
-    )
-    narrow, width, wide = (62, 84, 130) if room else (9, 20, 36)
+    size = max(column_of_head.values())
+    fits_words = size <= MOST_HEADS_WITH_WORDS
+    edges = _lay_out(cells, fits_words)
+    height = max(bottom for _, bottom in edges.values()) + (LABEL_HEIGHT if fits_words else 0)
+    order = "heads by their numbers"
+    if order_measure:
+        order = f"in each layer the head of highest {measure_name(order_measure)} first"
+    narrow, width, wide = (62, 84, 130) if fits_words else (9, 20, 36)
+    left = 60 + (charts.ATTENTION_NAME if run.attention(kind) else 0)
     chart = charts.layered(
-        _marks(cells, edges, room, height), height, f"Roles of heads, {KIND_NAMES[kind]}"
+        _marks(cells, edges, fits_words, height, run.attention(kind)),
+        height,
+        f"Roles of heads, {KIND_NAMES[kind]}",
     )
     return Figure(
         name=f"functions-{kind}",
-        title=f"{KIND_NAMES[kind].capitalize()}: {len(held)} of {len(labels)} heads have a role",
+        title=f"{KIND_NAMES[kind].capitalize()}: {len(roles_by_head)} of {len(labels)} heads have a role",
         note=f"layers × heads, {order}; colour: category of role; number: its score",
-        panels=[Panel(chart, KIND_NAMES[kind], size * width, 60 + size * narrow, 90 + size * wide)],
+        panels=[
+            Panel(
+                chart, KIND_NAMES[kind], size * width, left + size * narrow, left + 30 + size * wide
+            )
+        ],
         facts=f"Order: {order}.",
     )
+
+
+def confirmed_roles(roles_folder: RolesFolder) -> set[tuple[Any, ...]]:
+    """Kind, layer, head and measure of every role that is confirmed with the head off."""
+    if roles_folder.causal is None:
+        return set()
+    rows = roles_folder.causal[roles_folder.causal["confirmed"] == 1]
+    return set(rows[["kind", "layer", "head", "measure"]].itertuples(index=False, name=None))
 
 
 def in_cell(measure: str) -> str:
@@ -138,55 +152,73 @@ def in_cell(measure: str) -> str:
     return first if declared is None else declared.short or first
 
 
-def _places(
+def _order_heads(
     run: FinishedRun, labels: pd.DataFrame, kind: str
 ) -> tuple[str | None, dict[tuple[int, int], int]]:
-    """The place of each head in its layer, counted from 1, and by which measure (none: by their numbers)."""
+    """By which measure heads are ordered in their layers (None: by their numbers), and each head's column, from 1 on."""
     heads = labels[["layer", "head"]].sort_values(["layer", "head"])
-    scores = (
-        None if run.heads is None else run.heads[run.heads["kind"] == kind].dropna(subset=["value"])
-    )
-    measures = [] if scores is None else drawn_measures(scores["measure"])
-    by = next((m for m in measures if m.split(".")[0] in ("lrp", "confidence")), None)
-    values = None if scores is None else scores[scores["measure"] == by][["layer", "head", "value"]]
-    if by is None or values is None:
+    order_measure = None
+    if run.heads is not None:
+        scores = of_kind(run.heads, kind).dropna(subset=["value"])
+        for measure in drawn_measures(scores["measure"]):
+            if measure.split(".")[0] in ("lrp", "confidence"):
+                order_measure = measure
+                values = scores[scores["measure"] == measure][["layer", "head", "value"]]
+                heads = heads.merge(values, how="left", on=["layer", "head"])
+                heads = heads.fillna({"value": float("-inf")})  # heads without a score come last
+                break
+
+    if order_measure is None:
         heads = heads.assign(value=-heads["head"])
-    else:
-        heads = heads.merge(values, how="left", on=["layer", "head"]).fillna(
-            {"value": float("-inf")}
-        )
-    return by, {key: int(place) for key, place in ranks(heads).items()}  # type: ignore[misc]
+
+    column_of_head: dict[Any, int] = {}
+    for head, column in ranks(heads).items():
+        column_of_head[head] = int(column)
+    return order_measure, column_of_head
 
 
 def _role_cells(
-    head: Mapping[Any, Any],
-    held: Mapping[Any, list[dict[Any, Any]]],
-    places: Mapping[tuple[int, int], int],
+    label: Mapping[Any, Any],
+    roles_by_head: Mapping[Any, list[dict[Any, Any]]],
+    column_of_head: Mapping[tuple[int, int], int],
+    confirmed: Collection[tuple[Any, ...]],
 ) -> list[dict[str, Any]]:
-    """The parts of one head's cell, one a role."""
-    key = head["layer"], head["head"]
-    roles = held.get(key, [])
-    more = f" · {len(roles) - PARTS} more" if len(roles) > PARTS else ""
+    """What is drawn of one head: a cell for each of its roles, one below the other; a head without any has one.
+
+    confirmed: roles with a mark, as `confirmed_roles` has them.
+    """
+    layer = label["layer"]
+    number = label["head"]
+    roles = roles_by_head.get((layer, number), [])
+    shown = roles[:MOST_ROLES_SHOWN]
+    more = f" · {len(roles) - len(shown)} more" if len(roles) > len(shown) else ""
     base = {
-        "address": f"{head['kind']}/{key[0]}/{key[1]}",
-        "layer": key[0],
-        "head": f"h{key[1]}{more}",
-        "rank": places[key],
-        "label": head["label"],
-        "parts": max(len(roles[:PARTS]), 1),
+        "address": f"{label['kind']}/{layer}/{number}",
+        "layer": layer,
+        "head": f"h{number}{more}",
+        "rank": column_of_head[layer, number],
+        "label": label["label"],
+        "roles_shown": max(len(shown), 1),
     }
-    parts = []
-    for row in roles[:PARTS]:
-        parts.append((category(row["measure"]), in_cell(row["measure"]), f"{row['value']:.2f}"))
+    if not shown:
+        return [base | {"role_index": 0, "category": NO_ROLE, "role": "", "score": ""}]
 
     cells = []
-    for part, (sort, short, score) in enumerate(parts or [(NO_ROLE, "", "")]):
-        cells.append(base | {"part": part, "sort": sort, "role": short, "score": score})
+    for index, row in enumerate(shown):
+        role_of_head = (label["kind"], layer, number, row["measure"])
+        mark = CONFIRMED if role_of_head in confirmed else ""
+        own = {
+            "role_index": index,
+            "category": category(row["measure"]),
+            "role": in_cell(row["measure"]),
+            "score": f"{row['value']:.2f}{mark}",
+        }
+        cells.append(base | own)
     return cells
 
 
-def _lay_out(cells: list[dict[str, Any]], room: bool) -> dict[int, tuple[int, int]]:
-    """Give every part of a cell its place, in pixels from the top; returns where each layer begins and ends."""
+def _lay_out(cells: list[dict[str, Any]], fits_words: bool) -> dict[int, tuple[int, int]]:
+    """Give every cell its place, in pixels from the top; returns where each layer begins and ends."""
     edges: dict[int, tuple[int, int]] = {}
     top = 0
     for layer in sorted({cell["layer"] for cell in cells}):
@@ -195,101 +227,124 @@ def _lay_out(cells: list[dict[str, Any]], room: bool) -> dict[int, tuple[int, in
             if cell["layer"] == layer:
                 inside.append(cell)
 
-        filled = max(max(cell["parts"] for cell in inside) * PART, LOWEST) if room else SMALL
+        layer_height = BARE_CELL_HEIGHT
+        if fits_words:
+            most_roles = max(cell["roles_shown"] for cell in inside)
+            layer_height = max(most_roles * ROLE_HEIGHT, MIN_CELL_HEIGHT)
         for cell in inside:
-            cell["top"] = top + cell["part"] * filled / cell["parts"]
-            cell["bottom"] = top + (cell["part"] + 1) * filled / cell["parts"] - 1.5
+            index = cell["role_index"]
+            cell["top"] = top + index * layer_height / cell["roles_shown"]
+            cell["bottom"] = top + (index + 1) * layer_height / cell["roles_shown"] - 1.5
             cell["middle"] = (cell["top"] + cell["bottom"]) / 2
-            cell["foot"] = top + filled
+            cell["foot"] = top + layer_height
 
-        edges[layer] = top, top + filled
-        top += filled + (FOOT if room else 1)
+        edges[layer] = top, top + layer_height
+        top += layer_height + (LABEL_HEIGHT if fits_words else 1)
     return edges
 
 
 def _marks(
-    cells: list[dict[str, Any]], edges: Mapping[int, tuple[int, int]], room: bool, height: int
+    cells: list[dict[str, Any]],
+    edges: Mapping[int, tuple[int, int]],
+    fits_words: bool,
+    height: int,
+    attention: Sequence[str],
 ) -> list[Spec]:
-    middles = {}
+    """attention: of each layer, as `FinishedRun.attention` has it."""
+    # Layers differ in height, so y is in pixels. The label at the middle of a layer is its name, which Vega looks up in
+    # a chain of tests: `datum.value == 18 ? '0' : datum.value == 71 ? '1' : ''`.
+    middles = []
+    layer_label = ""
     for layer, (top, bottom) in edges.items():
-        middles[(top + bottom) / 2] = layer
+        middle = (top + bottom) / 2
+        middles.append(middle)
+        name = f"{attention[layer]} · {layer}" if layer < len(attention) else layer
+        layer_label += f"datum.value == {middle} ? '{name}' : "
+    layer_label += "''"
 
-    names = "".join(f"datum.value == {middle} ? '{layer}' : " for middle, layer in middles.items())
-    look: Spec = {"labelExpr": f"{names}''", "grid": False, "ticks": False, "domain": False}
     y = axis("top:Q", "layer", domain=[0, height], reverse=True, nice=False)
-    y["axis"] = {"values": list(middles), **look}
+    y["axis"] = {
+        "values": middles,
+        "labelExpr": layer_label,
+        "grid": False,
+        "ticks": False,
+        "domain": False,
+    }
     x = axis("rank:O", None, labels=False, orient="top")
     tip = tips("address:N|head", "label:N|does")
-    ink = sorts_colour({cell["sort"] for cell in cells}, 5)
-    marks = [
-        charts.mark(
-            "rect",
-            cells,
-            {"cornerRadius": 3},
-            x=x,
-            y=y,
-            y2={"field": "bottom"},
-            color=ink,
-            opacity=faint(),
-            tooltip=tip,
-        )
+    across = max(cell["rank"] for cell in cells)
+    names_across = 5 if across > 5 else 2  # of the legend
+    rectangles = charts.mark(
+        "rect",
+        cells,
+        {"cornerRadius": 3},
+        x=x,
+        y=y,
+        y2={"field": "bottom"},
+        color=category_colours({cell["category"] for cell in cells}, names_across),
+        opacity=faint(),
+        tooltip=tip,
+    )
+    if not fits_words:
+        return [rectangles]
+
+    middle_y = {**y, "field": "middle"}
+    foot_y = {**y, "field": "foot"}
+    has_role = f"datum.category != '{NO_ROLE}'"
+    is_first = "datum.role_index == 0"
+    strong: Spec = {"opacity": 1, "fontSize": 11.5}
+    small = "small-on-high"
+    return [
+        rectangles,
+        charts.text(cells, "role:N", small, x, middle_y, has_role, tip, **strong, dy=-5.5),
+        charts.text(cells, "score:N", small, x, middle_y, has_role, tip, **strong, dy=7),
+        charts.text(cells, "head:N", "label", x, foot_y, is_first, tip, fontSize=10, dy=7),
     ]
-    has_role = f"datum.sort != '{NO_ROLE}'"
-    for name, style, at, test, look in (
-        (
-            "role:N",
-            "small-on-high",
-            "middle",
-            has_role,
-            {"opacity": 1, "fontSize": 11.5, "dy": -5.5},
-        ),
-        ("score:N", "small-on-high", "middle", has_role, {"opacity": 1, "fontSize": 11.5, "dy": 7}),
-        ("head:N", "label", "foot", "datum.part == 0", {"fontSize": 10, "dy": 7}),
-    ):
-        marks += (
-            [charts.text(cells, name, style, x, {**y, "field": at}, test, tip, **look)]
-            if room
-            else []
-        )
-    return marks
 
 
-def layer_patterns(found: RolesFolder) -> Figure | None:
+def layer_patterns(run: FinishedRun) -> Figure | None:
     """Stacked bars: which category of role is in which layer; None where no head has a role."""
-    if found.roles.empty:
+    roles_folder = run.roles
+    if roles_folder is None or roles_folder.roles.empty:
         return None
-    heads = found.labels.groupby("kind").size()
-    twice = int((found.patterns.groupby("kind")["heads"].sum() - heads).clip(lower=0).sum())
-    kinds = kinds_among(found.patterns["kind"])
+    heads = roles_folder.labels.groupby("kind").size()
+    counts = roles_folder.patterns.groupby("kind")["heads"].sum()
+    extra_counts = int((counts - heads).clip(lower=0).sum())
+    kinds = kinds_among(roles_folder.patterns["kind"])
     return Figure(
         name="layer-patterns",
         title="Which role lives in which layer",
         note="heads of each category of role, layer by layer",
-        panels=[_pattern_panel(of_kind(found.patterns, kind), kind) for kind in kinds],
+        panels=[_pattern_panel(run, of_kind(roles_folder.patterns, kind), kind) for kind in kinds],
         columns=2,
-        facts=f"Counted more than once: {twice}." if twice else "",
+        facts=f"Counted more than once: {extra_counts}." if extra_counts else "",
     )
 
 
-def _pattern_panel(patterns: pd.DataFrame, kind: str) -> Panel:
-    order = [*(sort for sort in role_sorts() if sort != NO_ROLE), NO_ROLE]
-    cells = patterns.rename(columns={"role": "sort"})[["layer", "sort", "heads"]]
-    cells = cells.assign(place=[order.index(sort) for sort in cells["sort"]])
+def _pattern_panel(run: FinishedRun, patterns: pd.DataFrame, kind: str) -> Panel:
+    left = 260 + (charts.ATTENTION_NAME if run.attention(kind) else 0)
+    order = [name for name in role_categories() if name != NO_ROLE]
+    order.append(NO_ROLE)
+    cells = patterns.rename(columns={"role": "category"})[["layer", "category", "heads"]]
+    cells = cells.assign(place=[order.index(name) for name in cells["category"]])
     marks = charts.stacked_bars(
         cells,
-        axis("layer:O", "layer"),
+        charts.layer_axis(run.attention(kind)),
         "heads:Q",
-        sorts_colour(cells["sort"], 2),
+        category_colours(cells["category"], 2),
         "place:Q",
         title="heads",
-        tip=tips("layer:O", "sort:N|role", "heads:Q"),
+        tip=tips("layer:O", "category:N|role", "heads:Q"),
         faint=faint(),
-        texts=[(f"datum.sort != '{NO_ROLE}'", "on-high"), (f"datum.sort == '{NO_ROLE}'", "label")],
+        texts=[
+            (f"datum.category != '{NO_ROLE}'", "on-high"),
+            (f"datum.category == '{NO_ROLE}'", "label"),
+        ],
     )
     chart = charts.layered(
         marks, 30 * cells["layer"].nunique(), f"Roles by layer, {KIND_NAMES[kind]}"
     )
-    return Panel(chart, KIND_NAMES[kind], width=440, widest=640)
+    return Panel(chart, KIND_NAMES[kind], width=440, narrowest=left, widest=640)
 
 
 def _first_heads(table: pd.DataFrame) -> list[tuple[Any, ...]]:
@@ -304,76 +359,73 @@ def _evidence(
     cells: pd.DataFrame,
     x: Spec,
     y: Spec,
-    ink: Spec,
+    colours: Spec,
     threshold: float,
     tip: list[Spec],
-    along: str,
+    along: Literal["x", "y"],
     **more: Any,
 ) -> list[Spec]:
-    """Bars with whiskers, what a random token would reach, and the share that makes a role."""
-    places = {"x": x, "y": y}
-    rule = {"style": "label-strong", "opacity": 0.8}
-    marks = charts.intervals(cells, x, y, ink, along=along, tip=tip, bar=True, rule=rule)
-    ends = places | {along: {**places[along], "field": "baseline"}}
-    marks.append(
-        charts.mark(
-            "tick",
-            cells,
-            {"style": "level", "opacity": 1, "thickness": 1.5},
-            "isValid(datum.baseline)",
-            **ends,
-        )
+    """Bars with whiskers, what a random token would reach, and the share that makes a role.
+
+    along: the channel of the share. more: channels of all marks but the last.
+    """
+    positions = {"x": x, "y": y}
+    share = positions[along]
+    whisker_look = {"style": "label-strong", "opacity": 0.8}
+    marks = charts.intervals(
+        cells, x, y, colours, along=along, tip=tip, bar=True, whisker_look=whisker_look
     )
-    for layer in marks:
-        layer["encoding"] |= more
-    return [
-        *marks,
-        charts.level_lines(
-            [{"bar": threshold}], {**places[along], "field": "bar"}, style="limit", along=along
-        ),
-    ]
+
+    positions[along] = {**share, "field": "baseline"}
+    tick_look = {"style": "level", "opacity": 1, "thickness": 1.5}
+    marks.append(charts.mark("tick", cells, tick_look, "isValid(datum.baseline)", **positions))
+    for mark in marks:
+        mark["encoding"] |= more
+
+    limit = charts.level_lines(
+        [{"bar": threshold}], {**share, "field": "bar"}, style="limit", along=along
+    )
+    return [*marks, limit]
 
 
-def _untrained(found: RolesFolder, kind: str) -> pd.DataFrame:
+def _untrained(roles_folder: RolesFolder, kind: str) -> pd.DataFrame:
     """The range over all heads of a kind in untrained models: measure, low, high; no row without any."""
-    rows = of_kind(of_untrained(found), kind).dropna(subset=["value"])
-    ends: pd.DataFrame = rows.groupby("measure")["value"].agg(low="min", high="max").reset_index()
-    return ends
+    rows = of_kind(of_untrained(roles_folder), kind).dropna(subset=["value"])
+    ranges: pd.DataFrame = rows.groupby("measure")["value"].agg(low="min", high="max").reset_index()
+    return ranges
 
 
-def _untrained_band(rows: pd.DataFrame, ends: Spec) -> list[Spec]:
-    """What untrained heads reach, behind the bars."""
+def _untrained_band(rows: pd.DataFrame, range_channels: Spec) -> list[Spec]:
+    """What untrained heads reach, behind the bars; nothing without such heads."""
+    if rows.empty:
+        return []
     tip = tips("low:Q|untrained heads, from|.3f", "high:Q|to|.3f")
-    return (
-        [charts.mark("rect", rows, {"style": "untrained"}, **ends, tooltip=tip)]
-        if len(rows)
-        else []
-    )
+    return [charts.mark("rect", rows, {"style": "untrained"}, **range_channels, tooltip=tip)]
 
 
-def offsets(found: RolesFolder) -> Figure | None:
+def offsets(roles_folder: RolesFolder) -> Figure | None:
     """For every positional head, how often its largest weight lies at each offset from −3 to +3."""
-    table = found.table[found.table["measure"].str.fullmatch(r"positional\.-?\d")].dropna(
-        subset=["value"]
-    )
+    table = roles_folder.table
+    table = table[table["measure"].str.fullmatch(r"positional\.-?\d")].dropna(subset=["value"])
     if table.empty:
         return None
-    confirmed = _first_heads(found.roles[found.roles["measure"].str.startswith("positional.")])
-    shown = confirmed[:HEADS_SHOWN] or _first_heads(table)[:NEAREST]
+    roles = roles_folder.roles
+    confirmed = _first_heads(roles[roles["measure"].str.startswith("positional.")])
+    shown = confirmed[:HEADS_SHOWN] or _first_heads(table)[:NEAREST_SHOWN]
     least = percent(_threshold("positional"))
     return Figure(
         name="offsets",
         title="Where positional heads look" if confirmed else "No head is positional; the nearest",
         note="share of tokens whose largest weight lies at each offset · dashed: the threshold of a positional head",
-        panels=[_offset_panel(found, table, head) for head in shown],
+        panels=[_offset_panel(roles_folder, table, head) for head in shown],
         columns=3,
         facts=f"Positional heads: {len(confirmed)}, shown: {len(shown)}. The threshold: {least}.",
     )
 
 
-def _offset_panel(found: RolesFolder, table: pd.DataFrame, head: tuple[Any, ...]) -> Panel:
+def _offset_panel(roles_folder: RolesFolder, table: pd.DataFrame, head: tuple[Any, ...]) -> Panel:
     cells = table[(table[["kind", "layer", "head"]] == list(head)).all(axis=1)]
-    untrained = _untrained(found, str(head[0]))
+    untrained = _untrained(roles_folder, str(head[0]))
     best = cells["value"].max()
     cells = cells.assign(
         offset=[signed(int(measure.split(".")[1]), 0) for measure in cells["measure"]],
@@ -388,12 +440,10 @@ def _offset_panel(found: RolesFolder, table: pd.DataFrame, head: tuple[Any, ...]
     untrained = untrained.assign(
         offset=[signed(int(measure.split(".")[1]), 0) for measure in untrained["measure"]]
     )
-    marks = _evidence(
-        cells, x, y, colour("which:N", ["highest", "other"]), _threshold("positional"), tip, "y"
-    )
-    marks[:0] = _untrained_band(
-        untrained, {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
-    )
+    range_channels = {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    marks = _untrained_band(untrained, range_channels)
+    colours = colour("which:N", ["highest", "other"])
+    marks += _evidence(cells, x, y, colours, _threshold("positional"), tip, "y")
     return Panel(
         charts.layered(marks, 110, f"Offsets of {title}"),
         title,
@@ -403,9 +453,10 @@ def _offset_panel(found: RolesFolder, table: pd.DataFrame, head: tuple[Any, ...]
     )
 
 
-def rare_tokens(found: RolesFolder) -> Figure | None:
+def rare_tokens(roles_folder: RolesFolder) -> Figure | None:
     """The heads that look most at the rarest tokens of a sentence, and what a random token would reach."""
-    table = found.table[found.table["measure"].isin(RARE)].dropna(subset=["value"])
+    table = roles_folder.table
+    table = table[table["measure"].isin(RARE)].dropna(subset=["value"])
     shown = _first_heads(table[table["measure"] == "rare.two-rarest"])[:HEADS_SHOWN]
     if not shown:
         return None
@@ -417,23 +468,24 @@ def rare_tokens(found: RolesFolder) -> Figure | None:
     cells = table.loc[
         table["address"].isin(order), ["address", "which", "value", "low", "high", "baseline", "n"]
     ]
-    count = int((found.roles["measure"] == "rare.two-rarest").sum())
+    count = int((roles_folder.roles["measure"] == "rare.two-rarest").sum())
     threshold = _threshold("rare.two-rarest")
-    ink = colour("which:N", list(RARE.values()), orient="top", title=None, symbolType="square")
+    colours = colour("which:N", list(RARE.values()), orient="top", title=None, symbolType="square")
     x = axis("value:Q", "share of tokens", domain=[0, 1], tickCount=5)
     y = axis("address:N", None, sort=order)
     tip = tips(
         "address:N|head", "which:N|looks at", "value:Q|share|.3f", "baseline:Q||.3f", "n:Q||,"
     )
     shift = charts.field("which:N", sort=list(RARE.values()))
-    untrained = _untrained(found, str(shown[0][0]))
-    untrained = untrained[untrained["measure"].isin(RARE)].assign(
-        which=lambda rows: rows["measure"].map(RARE)
-    )
+
+    # Untrained heads have one range for each measure: it is drawn behind every head that is shown.
+    untrained = _untrained(roles_folder, str(shown[0][0]))
+    untrained = untrained[untrained["measure"].isin(RARE)]
+    untrained = untrained.assign(which=untrained["measure"].map(RARE))
     untrained = untrained.merge(pd.DataFrame({"address": order}), how="cross")
-    marks = _evidence(cells, x, y, ink, threshold, tip, "x", yOffset=shift)
-    ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, "yOffset": shift}
-    marks[:0] = _untrained_band(untrained, ends)
+    range_channels = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, "yOffset": shift}
+    marks = _untrained_band(untrained, range_channels)
+    marks += _evidence(cells, x, y, colours, threshold, tip, "x", yOffset=shift)
     chart = charts.layered(marks, 30 * len(order), "Rare tokens")
     return Figure(
         name="rare-tokens",
@@ -449,8 +501,8 @@ def rare_tokens(found: RolesFolder) -> Figure | None:
 MAP_ROW = 20  # pixels of a row of the map
 LETTER = 7.4  # pixels of a letter
 LONGEST_WORD = 12  # letters of a word that is written out
-POINTED = 80  # letters of a word that pointing shows
-STEP = 0.75  # rows between an arc and the one above it
+LONGEST_HOVER_WORD = 80  # letters of a word that pointing shows
+ARC_SPACING = 0.75  # rows between an arc and the one above it
 GAP = 0.35  # columns between the words and the rest
 CORNER = 7  # points of an arc's rounded end
 ARC_FOOT = 0.13  # columns between the middle of a word and the end of an arc
@@ -462,16 +514,16 @@ SQUARE: Spec = {"x2": {"field": "right"}, "y2": {"field": "bottom"}}  # the ends
 Arc = tuple[int, int, str, int]  # governor, dependent, relation, level
 
 
-def attention_maps(found: RolesFolder) -> Figure | None:
+def attention_maps(roles_folder: RolesFolder) -> Figure | None:
     """A map for every example sentence; None where there is none."""
-    if not found.examples:
+    if not roles_folder.examples:
         return None
-    looked_at = max(example["sentences"] for example in found.examples)
+    looked_at = max(example["sentences"] for example in roles_folder.examples)
     return Figure(
         name="attention-maps",
         title="Roles at work",
         note="from the word of the row to the word of the column; outlined: where the role wants the weight",
-        panels=[_attention_map(example) for example in found.examples],
+        panels=[_attention_map(example) for example in roles_folder.examples],
         columns=2,
         facts=f"Sentences searched: {looked_at:,}.",
     )
@@ -480,10 +532,11 @@ def attention_maps(found: RolesFolder) -> Figure | None:
 def _attention_map(example: Mapping[str, Any]) -> Panel:
     words: list[str] = [_shorten_word(word) for word in example["words"]]
     arcs = arc_levels(example["arcs"])
-    head_room = (max(len(word) for word in [*words, "rest"]) * LETTER + 8) / MAP_ROW
-    tree_room = STEP * (max((level for *_, level in arcs), default=0) + 0.9)
+    # Rows above the map: the words, written upwards, and above them the arcs of the tree.
+    word_rows = (max(len(word) for word in [*words, "rest"]) * LETTER + 8) / MAP_ROW
+    tree_rows = ARC_SPACING * (max((level for *_, level in arcs), default=0) + 0.9)
     size = len(words)
-    top = -(head_room + tree_room)
+    top = -(word_rows + tree_rows)
     x = axis("column:Q", None, domain=[0, size + GAP + 1], nice=False) | {"axis": None}
     y = axis(
         "row:Q",
@@ -502,14 +555,15 @@ def _attention_map(example: Mapping[str, Any]) -> Panel:
     marks = [
         _weight_cells(example, x, y),
         _outlines(example["cells"], x, y),
-        *_columns(words, x, y),
+        *_word_labels(words, x, y),
     ]
     if arcs:
-        marks += _tree(arcs, _own(example), -head_room, x, y)
+        marks += _tree(arcs, _role_arcs(example), -word_rows, x, y)
     height = round((size - top) * MAP_ROW)
     chart = charts.layered(marks, height, f"Attention, {' '.join(words)}", color="independent")
-    held = evidence(example["measure"], example["value"], example["baseline"])
-    title = f"{example['kind']}/{example['layer']}/{example['head']}: {held}; here {example['right']} of {example['asked']}"
+    evidence_text = evidence(example["measure"], example["value"], example["baseline"])
+    address = f"{example['kind']}/{example['layer']}/{example['head']}"
+    title = f"{address}: {evidence_text}; here {example['right']} of {example['asked']}"
     widest = 110 + (size + 1) * 46
     return Panel(
         chart, title, width=110 + size * 22, narrowest=90 + (size + 1) * NARROW, widest=widest
@@ -520,40 +574,40 @@ def _shorten_word(word: str, longest: int = LONGEST_WORD) -> str:
     return word if len(word) <= longest else f"{word[: longest - 1]}…"
 
 
-def _own(example: Mapping[str, Any]) -> set[frozenset[int]]:
-    """The pairs of words whose arcs the role is about."""
-    return (
-        {frozenset(cell) for cell in example["cells"]}
-        if example["measure"].startswith("syntactic.")
-        else set()
-    )
+def _role_arcs(example: Mapping[str, Any]) -> set[frozenset[int]]:
+    """The pairs of words whose arcs the role is about; none where it is not about dependencies."""
+    if not example["measure"].startswith("syntactic."):
+        return set()
+    return {frozenset(cell) for cell in example["cells"]}
 
 
 def arc_levels(arcs: Sequence[Sequence[Any]]) -> list[Arc]:
     """Dependencies with the height of their arcs: 1, or one more than the highest arc that lies below."""
-    found: list[Arc] = []
+    with_levels: list[Arc] = []
     spans: list[tuple[int, int, int]] = []
     for governor, dependent, relation in sorted(arcs, key=lambda arc: abs(arc[0] - arc[1])):
         left, right = sorted((governor, dependent))
         below = [level for start, end, level in spans if start < right and end > left]
         level = 1 + max(below, default=0)
         spans.append((left, right, level))
-        found.append((governor, dependent, relation, level))
-    return found
+        with_levels.append((governor, dependent, relation, level))
+    return with_levels
 
 
 def _weight_cells(example: Mapping[str, Any], x: Spec, y: Spec) -> Spec:
     """The weights as coloured squares; the rest in a column of its own."""
-    words = [*(_shorten_word(word, POINTED) for word in example["words"]), "no word"]
-    size = len(example["words"])
+    words = [_shorten_word(word, LONGEST_HOVER_WORD) for word in example["words"]]
+    size = len(words)
+    words.append("no word")
     cells = []
     for q, weights in enumerate(example["weights"]):
         for k, weight in enumerate([*weights, example["rest"][q]]):
+            column = k if k < size else k + GAP
             cells.append(
                 {
                     "row": q,
                     "bottom": q + 0.93,
-                    "column": (column := k if k < size else k + GAP),
+                    "column": column,
                     "right": round(column + 0.93, 3),
                     "from": words[q],
                     "to": words[k],
@@ -577,32 +631,33 @@ def _outlines(cells: Sequence[Sequence[int]], x: Spec, y: Spec) -> Spec:
     return charts.mark("rect", edges, look, x=x, y=y, **SQUARE)
 
 
-def _columns(words: Sequence[str], x: Spec, y: Spec) -> list[Spec]:
+def _word_labels(words: Sequence[str], x: Spec, y: Spec) -> list[Spec]:
     """The words above their columns, written upwards."""
-    named = []
+    labels = []
     for k, word in enumerate(words):
-        named.append({"word": word, "place": k + MIDDLE, "y": -0.25})
+        labels.append({"word": word, "place": k + MIDDLE, "y": -0.25})
 
     rest = [{"word": "rest", "place": len(words) + GAP + MIDDLE, "y": -0.25}]
     x = x | {"field": "place"}
     y = y | {"field": "y"}
     upwards: Spec = {"angle": 270, "align": "left", "fontWeight": "normal"}
-    marks: list[Spec] = []
-    for some, style in ((named, "label-strong"), (rest, "label")):
-        marks.append(charts.text(some, "word:N", style, x, y, **upwards))
-    return marks
+    return [
+        charts.text(labels, "word:N", "label-strong", x, y, **upwards),
+        charts.text(rest, "word:N", "label", x, y, **upwards),
+    ]
 
 
 def _tree(
-    arcs: Sequence[Arc], own: set[frozenset[int]], base: float, x: Spec, y: Spec
+    arcs: Sequence[Arc], role_arcs: set[frozenset[int]], base: float, x: Spec, y: Spec
 ) -> list[Spec]:
-    """Arcs above the words: the role's own strong and with an end at the dependent, the others faint."""
+    """Arcs above the words, with an end at the dependent: those that the role is about strong, the others faint."""
     lines = []
     ends = []
     names = []
     for number, (governor, dependent, relation, level) in enumerate(arcs):
-        strong = frozenset((governor, dependent)) in own
-        for step, (across, height) in enumerate(arc_points(governor, dependent, level * STEP)):
+        strong = frozenset((governor, dependent)) in role_arcs
+        points = arc_points(governor, dependent, level * ARC_SPACING)
+        for step, (across, height) in enumerate(points):
             lines.append(
                 {
                     "arc": number,
@@ -616,40 +671,42 @@ def _tree(
         toward = ARC_FOOT if governor < dependent else -ARC_FOOT
         ends.append({"x": dependent + MIDDLE - toward, "y": base, "strong": strong})
         middle = (governor + dependent) / 2 + MIDDLE
-        room = abs(governor - dependent) * NARROW >= len(relation) * 5.2
-        if strong or room:
+        name_fits = abs(governor - dependent) * NARROW >= len(relation) * 5.2
+        if strong or name_fits:
             names.append(
                 {
                     "x": middle,
-                    "y": round(base - level * STEP, 4),
+                    "y": round(base - level * ARC_SPACING, 4),
                     "name": relation,
                     "strong": strong,
                 }
             )
 
-    marks = []
-    at = {"x": x | {"field": "x"}, "y": y | {"field": "y"}}
+    x = x | {"field": "x"}
+    y = y | {"field": "y"}
+    detail = charts.field("arc:N")
+    order = charts.field("step:Q")
     small: Spec = {"fontSize": 10, "dy": -6}
-    halo = {
-        "fillOpacity": 0,
-        "strokeWidth": 4,
-        "strokeOpacity": 1,
-    }  # so that no line runs through a name
-    for test, line, label, width, opacity in (
-        ("!datum.strong", "level", "label", 1, 0.55),
-        ("datum.strong", "limit", "limit-label", 2, 1),
-    ):
-        look = {"style": line, "strokeDash": [1, 0], "strokeWidth": width, "opacity": opacity}
-        detail = charts.field("arc:N")
-        order = charts.field("step:Q")
+    # Below each name lies the same name in thick paper colour, so that no line runs through it.
+    halo: Spec = {**small, "fillOpacity": 0, "strokeWidth": 4, "strokeOpacity": 1}
+
+    def arc_marks(test: str, label: str, line_look: Spec) -> list[Spec]:
+        """The lines, ends and names of the arcs that a test selects."""
         end = {"style": label, "shape": "triangle-down", "size": 42, "filled": True, "opacity": 1}
-        marks += [
-            charts.mark("line", lines, look, test, **at, detail=detail, order=order),
-            charts.mark("point", ends, end, test, **at),
-            charts.text(names, "name:N", "point", where=test, **at, **small, **halo),
-            charts.text(names, "name:N", label, where=test, **at, **small),
+        return [
+            charts.mark("line", lines, line_look, test, x=x, y=y, detail=detail, order=order),
+            charts.mark("point", ends, end, test, x=x, y=y),
+            charts.text(names, "name:N", "point", x, y, test, **halo),
+            charts.text(names, "name:N", label, x, y, test, **small),
         ]
-    return marks
+
+    solid = [1, 0]
+    faint_line = {"style": "level", "strokeDash": solid, "strokeWidth": 1, "opacity": 0.55}
+    strong_line = {"style": "limit", "strokeDash": solid, "strokeWidth": 2, "opacity": 1}
+    return [
+        *arc_marks("!datum.strong", "label", faint_line),
+        *arc_marks("datum.strong", "limit-label", strong_line),
+    ]
 
 
 def arc_points(governor: int, dependent: int, height: float) -> list[tuple[float, float]]:
@@ -657,17 +714,15 @@ def arc_points(governor: int, dependent: int, height: float) -> list[tuple[float
     toward = 1 if governor < dependent else -1
     start = governor + MIDDLE + ARC_FOOT * toward
     end = dependent + MIDDLE - ARC_FOOT * toward
+
+    # A corner is a piece of a parabola: `share` of the way through it, the arc has first risen, upright at its foot, and
+    # then bent towards the other word, level at its top. Neither corner takes more than half of the width.
     bend = min(0.35, abs(end - start) / 2) * toward
-    turns = [i / (CORNER - 1) for i in range(CORNER)]
     rise = []
-    for share in turns:
-        rise.append((start + bend * share**2, height * (1 - (1 - share) ** 2)))
-
     fall = []
-    for share in reversed(turns):
-        fall.append((end - bend * share**2, height * (1 - (1 - share) ** 2)))
-
-    points: list[tuple[float, float]] = []
-    for across, up in (*rise, *fall):
-        points.append((round(across, 4), round(up, 4)))
-    return points
+    for number in range(CORNER):
+        share = number / (CORNER - 1)
+        up = round(height * (1 - (1 - share) ** 2), 4)
+        rise.append((round(start + bend * share**2, 4), up))
+        fall.append((round(end - bend * share**2, 4), up))
+    return [*rise, *reversed(fall)]

@@ -22,6 +22,7 @@ from headwise.report.role_charts import (
     rare_tokens,
 )
 from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
+from headwise.roles.causal import NAMED, change_without
 from headwise.roles.label import RATE, effect_sizes
 from headwise.roles.role import (
     NO_ROLE,
@@ -69,8 +70,10 @@ def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
         "groups": _groups(found),
         "claims": claims(found),
         "grids": function_grids(run),
-        "patterns": layer_patterns(found),
+        "patterns": layer_patterns(run),
+        "causal": causal_table(found),
         "shares": share_table(found),
+        "in_encoder": "encoder-self" in kinds_with_roles(found),
         "syntax": syntax,
         "left_out": 0
         if syntax is None
@@ -83,11 +86,12 @@ def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
     }
 
 
-def _by_sort(roles: pd.DataFrame) -> pd.DataFrame:
-    """The roles with the sort of each, the best of each head and sort first."""
-    sorts = roles.assign(sort=[category(measure) for measure in roles["measure"]])
-    return sorts.sort_values("value", ascending=False, kind="stable").drop_duplicates(
-        [*HEAD_COLUMNS, "sort"]
+def _best_by_category(roles: pd.DataFrame) -> pd.DataFrame:
+    """The roles with the category of each: the best of each head and category, the highest first."""
+    categories = [category(measure) for measure in roles["measure"]]
+    roles = roles.assign(category=categories)
+    return roles.sort_values("value", ascending=False, kind="stable").drop_duplicates(
+        [*HEAD_COLUMNS, "category"]
     )
 
 
@@ -98,10 +102,12 @@ def role_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
         assert run.roles is not None
         roles = of_kind(run.roles.roles, kind)
         total = len(of_kind(run.roles.labels, kind))
-        counts = _by_sort(roles)["sort"].value_counts()
-        sorts = " · ".join(f"{sort} {count}" for sort, count in counts.items())
+        counts = _best_by_category(roles)["category"].value_counts()
+        categories = " · ".join(f"{name} {count}" for name, count in counts.items())
         text = f"{len(roles[HEAD_COLUMNS].drop_duplicates())} of {total} have a role that two halves of the text confirm"
-        facts.append((capital(HEADS_OF_KIND[kind]), f"{text}{f': {sorts}' if sorts else ''}", ""))
+        facts.append(
+            (capital(HEADS_OF_KIND[kind]), f"{text}{f': {categories}' if categories else ''}", "")
+        )
     return facts
 
 
@@ -113,14 +119,16 @@ def _groups(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]]]]:
         total = len(of_kind(found.labels, kind))
         count = len(roles[HEAD_COLUMNS].drop_duplicates())
         facts = [("With a role", f"{count} of {total} ({percent(count / total)})", "")]
-        by_sort = _by_sort(roles)
-        for sort in by_sort["sort"].value_counts().index:
-            part = by_sort[by_sort["sort"] == sort]
-            best = part.iloc[0]
-            layers = listed([str(layer) for layer in sorted(set(part["layer"]))])
+        best_by_category = _best_by_category(roles)
+        for name in best_by_category["category"].value_counts().index:
+            of_category = best_by_category[best_by_category["category"] == name]
+            best = of_category.iloc[0]
+            layers = listed([str(layer) for layer in sorted(set(of_category["layer"]))])
             clearest = f"{best['kind']}/{best['layer']}/{best['head']}, {best['text']}"
-            where = f"layer{'s' if len(set(part['layer'])) > 1 else ''} {layers}"
-            facts.append((capital(str(sort)), f"{len(part)} in {where}; clearest {clearest}", ""))
+            where = f"layer{'s' if len(set(of_category['layer'])) > 1 else ''} {layers}"
+            facts.append(
+                (capital(str(name)), f"{len(of_category)} in {where}; clearest {clearest}", "")
+            )
 
         groups.append((capital(HEADS_OF_KIND[kind]), facts))
 
@@ -178,6 +186,14 @@ def claims(found: RolesFolder) -> Table | None:
     return table("Compared with the paper", held, columns)
 
 
+_BASELINES = {
+    "syntactic": "of syntax the best fixed offset between words on the same text, so that a head which only points at a "
+    "neighbour does not count as syntactic",
+    "coreference": "of coreference the nearest mention",
+    "alignment": "of alignment the diagonal",
+}
+
+
 def _rule(found: RolesFolder) -> dict[str, str]:
     """The numbers of the rule by which roles are decided."""
     other = found.facts.get("signature", {}).get("confirmed_on", "the other half")
@@ -204,7 +220,14 @@ def _rule(found: RolesFolder) -> dict[str, str]:
             rules.append(f"{declared.category} {declared.threshold:g}")
 
     first = "one half of the documents" if other == "the other half" else "the text"
-    return {"thresholds": "; ".join(rules), "first": first, "other": other, "rate": percent(RATE)}
+    baselines = [_BASELINES[name] for name in _BASELINES if name in names]
+    return {
+        "baselines": ", ".join(baselines),
+        "thresholds": "; ".join(rules),
+        "first": first,
+        "other": other,
+        "rate": percent(RATE),
+    }
 
 
 def _syntactic(found: RolesFolder) -> pd.DataFrame:
@@ -279,32 +302,33 @@ def syntax_table(found: RolesFolder) -> Table | None:
 
 
 def share_table(found: RolesFolder) -> Table | None:
-    """Shares of each sort of role, and of the paper's three models where encoder heads were tested."""
+    """Shares of each category of role, and of the paper's three models where encoder heads were tested."""
     kinds = kinds_with_roles(found)
     paper = pd.read_csv(PAPER, index_col="role") if "encoder-self" in kinds else pd.DataFrame()
-    sorts = [*paper.index[:-1], *_by_sort(found.roles)["sort"].value_counts().index, NO_ROLE]
+    own_categories = _best_by_category(found.roles)["category"].value_counts().index
+    categories = [*paper.index[:-1], *own_categories, NO_ROLE]
 
-    def ours(kind: str, sort: str) -> str:
+    def ours(kind: str, name: str) -> str:
         patterns = of_kind(found.patterns, kind)
         total = len(of_kind(found.labels, kind))
-        heads = patterns.loc[patterns["role"] == sort, "heads"].sum()
+        heads = patterns.loc[patterns["role"] == name, "heads"].sum()
         return f"{percent(heads / total)}\n{heads} of {total}"
 
-    def theirs(pair: str, sort: str) -> str:
-        heads = paper[pair].get(sort)
+    def theirs(pair: str, name: str) -> str:
+        heads = paper[pair].get(name)
         return "" if heads is None else f"{percent(heads / 48)}\n{heads} of 48"
 
     controls = of_untrained(found)
     held = controls[controls["found"] == 1]
-    held = held.assign(sort=[category(measure) for measure in held["measure"]])
+    held = held.assign(category=[category(measure) for measure in held["measure"]])
     count = max(1, controls["control"].nunique())
 
-    def untrained(kind: str, sort: str) -> str:
+    def untrained(kind: str, name: str) -> str:
         total = count * len(of_kind(found.labels, kind))
         have = of_kind(held, kind)
-        names = have if sort == NO_ROLE else have[have["sort"] == sort]
-        heads = len(names[["control", *HEAD_COLUMNS]].drop_duplicates())
-        return percent((total - heads if sort == NO_ROLE else heads) / total)
+        rows = have if name == NO_ROLE else have[have["category"] == name]
+        heads = len(rows[["control", *HEAD_COLUMNS]].drop_duplicates())
+        return percent((total - heads if name == NO_ROLE else heads) / total)
 
     columns: Columns = {
         "role": capital,
@@ -313,7 +337,7 @@ def share_table(found: RolesFolder) -> Table | None:
     if len(controls):
         columns |= {f"untrained {HEADS_OF_KIND[kind]}": partial(untrained, kind) for kind in kinds}
     columns |= {f"Voita et al., {pair}": partial(theirs, pair) for pair in paper.columns}
-    return table("Shares of roles", [str(sort) for sort in dict.fromkeys(sorts)], columns)
+    return table("Shares of roles", [str(name) for name in dict.fromkeys(categories)], columns)
 
 
 def on_changed_text(found: RolesFolder, control: str) -> Mapping[tuple[Any, ...], float]:
@@ -346,25 +370,61 @@ def effect(value: float, baseline: float) -> float:
     return h
 
 
+def causal_table(found: RolesFolder) -> Table | None:
+    """What the model predicts with the head of each role off; None where that was not tested."""
+    if found.causal is None:
+        return None
+    rows = found.causal.dropna(subset=["with_all", "value"])
+    rows = rows.sort_values(["behaviour", "value"], ascending=[True, False], kind="stable")
+
+    def without(row: Any) -> str:
+        change, low, high = change_without(row)
+        moved = f"{row['with_all'] + change:.2f}\n{signed(change)}"
+        return moved if pd.isna(low) else f"{moved} [{signed(low)}, {signed(high)}]"
+
+    def without_others(row: Any) -> str:
+        if pd.isna(row["others"]):
+            return ""
+        change = NAMED[row["behaviour"]].sign * row["others"]
+        return f"{row['with_all'] + change:.2f}\n{signed(change)}"
+
+    columns: Columns = {
+        "head": lambda row: "/".join(str(row[name]) for name in HEAD_COLUMNS),
+        "role": lambda row: display_name(row["measure"]),
+        "predicted": lambda row: f"{row['behaviour']}\n{NAMED[row['behaviour']].unit}",
+        "all heads": lambda row: f"{row['with_all']:.2f}",
+        "this head off": without,
+        "another of its layer off": without_others,
+    }
+    badge = {True: "confirmed", False: ""}
+    return table(
+        "Roles with their head off",
+        rows.to_dict("records"),
+        columns,
+        lambda row: badge[row["confirmed"] == 1],
+        lambda row: str(row["measure"]),
+    )
+
+
 def controls_table(found: RolesFolder) -> Table | None:
     """How many heads have a role, of the model and of every control."""
     if found.controls is None or found.controls.empty:
         return None
     heads = len(found.labels)
-    sorts = list(dict.fromkeys(category(measure) for measure in found.roles["measure"]))
+    categories = list(dict.fromkeys(category(measure) for measure in found.roles["measure"]))
     for measure in of_role(found.controls)["measure"]:
-        if category(measure) not in sorts:
-            sorts.append(category(measure))
+        if category(measure) not in categories:
+            categories.append(category(measure))
 
-    def have(rows: pd.DataFrame, sort: str = "") -> str:
-        held = rows[rows["measure"].map(category) == sort] if sort else rows
+    def have(rows: pd.DataFrame, name: str = "") -> str:
+        held = rows[rows["measure"].map(category) == name] if name else rows
         return str(len(held[HEAD_COLUMNS].drop_duplicates()))
 
     text: Columns = {
         "tested": lambda row: row[0],
         f"of {heads} heads with a role": lambda row: have(row[1]),
     }
-    text |= {sort: partial(lambda sort, row: have(row[1], sort), sort) for sort in sorts}
+    text |= {name: partial(lambda name, row: have(row[1], name), name) for name in categories}
     names = {
         RANDOM_WORDS: "the model, on random words",
         SHUFFLED: "the model, on shuffled sentences",

@@ -18,6 +18,7 @@ from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS
 from headwise.qualities import QualityMeasure
 from headwise.report import models
 from headwise.report.models import Model
+from headwise.roles.causal import NAMED
 
 HEAD_COLUMNS = ["kind", "layer", "head"]  # those that say which head a row is about
 LOG = ("step", "epoch", "measure", "value")
@@ -39,11 +40,16 @@ ROLES = {
     "labels": ("kind", "layer", "head", "label"),
     "patterns": ("kind", "layer", "role", "heads", "share"),
 }
+CAUSAL = (
+    *("kind", "layer", "head", "measure", "behaviour", "with_all", "value", "low", "high"),
+    *("others", "confirmed"),
+)
 CONTROLS = ("control", "kind", "layer", "head", "measure", "value", "n", "baseline", "found")
 TEXT = (  # all other columns hold numbers
     "setting",
     "kind",
     "measure",
+    "behaviour",
     "against",
     "kinds",
     "statistic",
@@ -86,7 +92,7 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class RolesFolder:
     """The folder roles/: scores of all roles, roles found, labels of heads, categories by layer, facts, examples, and
-    controls, where there are any."""
+    controls and what roles do with their head off, where there are any."""
 
     table: pd.DataFrame
     roles: pd.DataFrame
@@ -95,6 +101,7 @@ class RolesFolder:
     facts: Mapping[str, Any]
     examples: Sequence[Mapping[str, Any]]
     controls: pd.DataFrame | None = None
+    causal: pd.DataFrame | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +164,11 @@ class FinishedRun:
         """What its models are compared by."""
         return models.quality(self.models)
 
+    def attention(self, kind: str) -> list[str]:
+        """By layer `full` or `sliding 512`, of a model that has both; else empty."""
+        names: list[str] = self.facts.get("attention", {}).get(kind, [])
+        return names
+
     def pruned_kinds(self, model: Model) -> list[Kind]:
         """The kinds of heads that a model with a layout could lose."""
         known = self.layouts[model["setting"]].heads.kinds
@@ -216,6 +228,8 @@ def refuse_absent_heads(run: FinishedRun) -> None:
     heads = {tuple(head) for mask in run.layouts.values() for head in mask.heads}
     kinds = {kind for kind, _, _ in heads}
     roles = [] if run.roles is None else [run.roles.table, run.roles.roles, run.roles.labels]
+    if run.roles is not None:
+        roles.append(run.roles.causal)
     for table in (run.heads, run.untrained, *run.gates.values(), *roles):
         if table is None:
             continue
@@ -263,6 +277,7 @@ def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
     """run.json, and the models of pruning.csv; none without that file."""
     facts: Mapping[str, Any] = read_json(folder / "run.json", dict)
     refuse_other_seconds(folder / "run.json", facts.get("seconds"))
+    refuse_other_attention(folder / "run.json", facts.get("attention", {}))
     table = read_optional_table(folder / "pruning.csv", models.COLUMNS)
     if table is not None:
         for setting in table["setting"].unique():
@@ -293,6 +308,9 @@ def _read_roles(folder: Path) -> RolesFolder | None:
 
     if missing:
         raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
+    causal = read_optional_table(folder / "causal.csv", CAUSAL)
+    if causal is not None:
+        refuse_other_behaviours(folder / "causal.csv", causal)
     facts = read_json(folder / "facts.json", dict)
     examples = read_json(folder / "examples.json", list)
     return RolesFolder(
@@ -300,7 +318,17 @@ def _read_roles(folder: Path) -> RolesFolder | None:
         facts=facts,
         examples=examples,
         controls=read_optional_table(folder / "controls.csv", CONTROLS),
+        causal=causal,
     )
+
+
+def refuse_other_behaviours(path: Path, causal: pd.DataFrame) -> None:
+    """Raise HeadwiseError for a table of something that this version does not test."""
+    other = causal.loc[~causal["behaviour"].isin(list(NAMED)), "behaviour"]
+    if len(other):
+        raise HeadwiseError(
+            f"{path} should be about {', '.join(NAMED)}, but has {str(other.iloc[0])[:60]!r}: run the roles again."
+        )
 
 
 def read_json(path: Path, kind: type[T]) -> T:
@@ -442,6 +470,17 @@ def refuse_other_seconds(path: Path, seconds: Any) -> None:
             f"{path} should have numbers as the seconds of each step, but has {str(wrong[0])[:60]!r}: run the study "
             "again."
         )
+
+
+def refuse_other_attention(path: Path, attention: Any) -> None:
+    """Raise HeadwiseError where the attention of layers is no lists of names by kind."""
+    lists = list(attention.values()) if isinstance(attention, dict) else [attention]
+    for names in lists:
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise HeadwiseError(
+                f"{path} should have names of layers by kind as 'attention', but has {str(names)[:60]!r}: run the study "
+                "again."
+            )
 
 
 def is_duration(taken: Any) -> bool:

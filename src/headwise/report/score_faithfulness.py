@@ -300,14 +300,16 @@ def _curve_panel(
         tickMinStep=1,
     )
     y = axis("loss:Q", "loss (nats a token)", domain=span, zero=False, tickCount=4)
-    ink = colour("colour:N", ["once", "random", "rescored"])
+    colours = colour("colour:N", ["once", "random", "rescored"])
     tip = tips("ranking:N", "removed:Q|heads removed", "loss:Q||.3f", "interval:N|95 % interval")
     own = own[["removed", "loss", "low", "high", "colour", "ranking", "interval"]]
     others = others[["measure", "removed", "loss", "colour"]]
     marks = [
-        *charts.curve(random.assign(colour="random"), x, y, ink, band=0.3)[:1],
-        *charts.curve(others, x, y, ink, width=1, opacity=0.5, detail=charts.field("measure:N")),
-        *charts.curve(own, x, y, ink, band=0.2, dots=34, width=2.2, tip=tip),
+        *charts.curve(random.assign(colour="random"), x, y, colours, band=0.3)[:1],
+        *charts.curve(
+            others, x, y, colours, width=1, opacity=0.5, detail=charts.field("measure:N")
+        ),
+        *charts.curve(own, x, y, colours, band=0.2, dots=34, width=2.2, tip=tip),
     ]
     own_areas = []
     for ranking in RANKINGS:

@@ -16,7 +16,7 @@ from headwise.grid import HeadGrid, Scale
 from headwise.heads import KINDS, Head, HeadMap
 from headwise.qualities import BLEU
 from headwise.report import charts
-from headwise.report.charts import ROOM, Figure, HeadChart, Panel, tips
+from headwise.report.charts import MOST_HEADS_WITH_WORDS, Figure, HeadChart, Panel, tips
 from headwise.report.format import (
     KIND_NAMES,
     NONE,
@@ -155,6 +155,7 @@ def score_maps_section(run: FinishedRun) -> dict[str, Any]:
         "apart": apart_table(run),
         "effects": [
             _effects(effects[effects["kind"] == kind], measure, control_ranges(run))
+            | {"attention": run.attention(kind)}
             for kind in kinds_among(effects["kind"])
         ],
         "in_bleu": measure == BLEU_MEASURE,
@@ -205,7 +206,8 @@ def score_maps(run: FinishedRun) -> list[Figure]:
     figures: list[Figure] = []
     for kind in KIND_NAMES:
         if kind in set(found["kind"]):
-            figures.append(_figure(found[found["kind"] == kind], kind, known))
+            of_kind = found[found["kind"] == kind]
+            figures.append(_figure(of_kind, kind, known, run.attention(kind)))
     return figures
 
 
@@ -215,15 +217,19 @@ def ranks(table: pd.DataFrame) -> pd.Series[int]:
     return order.rank(method="first", ascending=False).astype(int)
 
 
-def _figure(found: pd.DataFrame, kind: str, known: Mapping[Layer, ControlRange]) -> Figure:
+def _figure(
+    found: pd.DataFrame,
+    kind: str,
+    known: Mapping[Layer, ControlRange],
+    attention: list[str],
+) -> Figure:
     measures = drawn_measures(found["measure"])
     lead = measure_name(measures[0])
     places = ranks(found[found["measure"] == measures[0]])
     panels = []
     for i, measure in enumerate(measures):
-        panels.append(
-            _score_panel(found[found["measure"] == measure], measure, places, not i, known)
-        )
+        of_one = found[found["measure"] == measure]
+        panels.append(_score_panel(of_one, measure, places, not i, known, attention))
     return Figure(
         name=f"scores-{kind}",
         title=f"{capital(KIND_NAMES[kind])}: {listed([measure_name(measure) for measure in measures])}",
@@ -241,6 +247,7 @@ def _score_panel(
     places: pd.Series[int],
     lead: bool,
     known: Mapping[Layer, ControlRange],
+    attention: list[str],
 ) -> Panel:
     kind = str(found["kind"].iloc[0])
     top = _rounded_up(found["value"].max())
@@ -248,10 +255,10 @@ def _score_panel(
     unit = 10.0**power
     grid = _score_grid(found, measure, places, known, top)
     column = int(places.max())
-    if column > ROOM:
+    if column > MOST_HEADS_WITH_WORDS:
         column += 1  # small cells need a gap between heads and the untrained
     controls = _untrained_cells(found, measure, known, top, column)
-    chart = HeadChart(grid, kind, controls)
+    chart = HeadChart(grid, kind, controls, attention)
 
     tip = tips("address:N|head", f"exact:N|{measure_name(measure)}")
     tip += tips("interval:N|95 % interval", "n:Q|measured on|,")
@@ -369,7 +376,7 @@ def _edge(chart: HeadChart, share: float) -> charts.Spec:
     above = chart.heads[chart.heads["value"] >= share]
     ends = above.groupby("layer")["column"].max().reset_index()
     look = {"style": "limit", "opacity": 1, "orient": "vertical", "thickness": 2.5, "xOffset": 1.5}
-    look["size"] = 44 if chart.room else 22
+    look["size"] = 44 if chart.fits_words else 22
     return charts.mark("tick", ends, look, x={**chart.x, "bandPosition": 1}, y=chart.y)
 
 

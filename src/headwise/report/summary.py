@@ -277,8 +277,7 @@ def orders_of(run: FinishedRun, model: Model) -> list[Fact]:
             better += said == "better"
             label = f"Random order {random}"
         moved = models.difference_text(model, measure, p, ", ", quality.unit)
-        text = f"{quality.name} {its:.2f}; the result is {moved} to it"
-        facts.append((label, f"{text}: {said}" if said else text, said))
+        facts.append((label, f"{quality.name} {its:.2f}; the result is {moved} to it", said))
     if random:
         text = f"better than {better} of {random}"
         if not better:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -65,12 +66,14 @@ LabelledBatch = Mapping[str, Tensor]  # of `tasks.objective`
 class Behaviour:
     """What a model predicts on a text that asks for some roles.
 
-    unit: of what is lost. batches: from a subject and a seed to the text, with labels.
+    unit: of what is lost. batches: from a subject and a seed to the text, with labels. sign: 1 of a loss, which is
+    higher when the model predicts worse; −1 of a logit difference, which is lower.
     """
 
     name: str
     unit: str
     batches: Callable[[Subject, int], Iterator[LabelledBatch]]
+    sign: int = 1
 
 
 def on_repeated_tokens(subject: Subject, seed: int) -> Iterator[LabelledBatch]:
@@ -119,9 +122,10 @@ def on_needle(subject: Subject, seed: int) -> Iterator[LabelledBatch]:
 
 BEHAVIOURS = {
     "repeats": Behaviour("loss of repeated tokens", "nats a token", on_repeated_tokens),
-    "names": Behaviour("logit difference of IO and S", "logits", on_names),
+    "names": Behaviour("logit difference of IO and S", "logits", on_names, sign=-1),
     "needle": Behaviour("loss of the answer", "nats a token", on_needle),
 }
+NAMED = {behaviour.name: behaviour for behaviour in BEHAVIOURS.values()}
 
 
 def text_batches(subject: Subject, generated: Generated) -> Iterator[tuple[PassageBatch, Passage]]:
@@ -182,10 +186,7 @@ def causal_effects(
                     others.append(place)
             own = 1 + switched.index(Head(row["kind"], row["layer"], row["head"]))
             facts = effect(lost, counts, own, others, seed)
-            sign = (
-                -1 if name == "names" else 1
-            )  # the loss of prompts in pairs is a negative logit difference
-            facts["with_all"] *= sign
+            facts["with_all"] *= behaviour.sign
             rows.append({**{key: row[key] for key in KEY}, "behaviour": behaviour.name, **facts})
     count_planned(left)
     table = pd.DataFrame(rows, columns=list(CAUSAL_COLUMNS[:-1]))
@@ -193,6 +194,27 @@ def causal_effects(
         table["p"] = corrected(table["p"].to_numpy())
     table["confirmed"] = table["p"] <= RATE
     return table
+
+
+def effect_sentence(row: Mapping[Any, Any]) -> str:
+    """A row of `causal_effects` in words: `confirmed: switching it off raises the loss of the answer from 0.28 to 4.08
+    nats a token (+3.80 [+3.20, +4.50])`."""
+    verdict = "confirmed" if row["confirmed"] == 1 else "not confirmed"
+    change, low, high = change_without(row)
+    verb = "raises" if change > 0 else "lowers"
+    before = row["with_all"]
+    moved = f"{row['behaviour']} from {before:.2f} to {before + change:.2f}"
+    unit = NAMED[row["behaviour"]].unit
+    text = f"{verdict}: switching it off {verb} the {moved} {unit} ({change:+.2f} [{low:+.2f}, {high:+.2f}])"
+    return text.replace("-", "−")
+
+
+def change_without(row: Mapping[Any, Any]) -> tuple[float, float, float]:
+    """The change of the behaviour of a row of `causal_effects` with the head off, and the ends of its interval: of a
+    head that is of use, a loss rises and a logit difference falls."""
+    sign = NAMED[row["behaviour"]].sign
+    low, high = sorted([sign * row["low"], sign * row["high"]])
+    return sign * row["value"], low, high
 
 
 def no_effects(roles: pd.DataFrame) -> pd.DataFrame:

@@ -257,19 +257,18 @@ def find_roles(
 def mark_sliding_layers(result: Roles, discovery: Discovery) -> None:
     """Say in `labels` and `patterns` which layers have full and which sliding attention, where a model has both, and
     where no probe is as long as a window."""
-    windows = discovery.windows("decoder-self")
-    sizes = {size for size in windows if size is not None}
-    if not sizes or None not in windows:
+    names = discovery.window_names().get("decoder-self")
+    if names is None:
         return
-    names = ["full" if size is None else f"sliding {size}" for size in windows]
     for table in (result.labels, result.patterns):
         attention = []
         for kind, layer in zip(table["kind"], table["layer"], strict=True):
             attention.append(names[layer] if kind == "decoder-self" else "")
         table.insert(list(table.columns).index("layer") + 1, "attention", attention)
-    if min(sizes) > LENGTH * REPEATS:
+    smallest = min(size for size in discovery.windows("decoder-self") if size is not None)
+    if smallest > LENGTH * REPEATS:
         result.warnings.append(
-            f"Sliding layers see the last {min(sizes)} tokens; the repeated tokens of the probes are only "
+            f"Sliding layers see the last {smallest} tokens; the repeated tokens of the probes are only "
             f"{LENGTH * REPEATS}, so that the limit of these layers does not show."
         )
 

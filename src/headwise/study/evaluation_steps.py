@@ -18,6 +18,7 @@ from headwise.evaluation.answers import (
     Translations,
     measure,
     read_measured,
+    save_measured,
 )
 from headwise.files import below
 from headwise.heads import HeadMask, write_text
@@ -123,10 +124,10 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
         def cut(mask: HeadMask) -> Model:
             return model_of(run, self.variants[masks.index(mask)])
 
-        own = any(prune_step(variant).has_weights(run) for variant in self.variants)
+        own = any(prune_step(variant).saves_weights(run) for variant in self.variants)
         text = full_model(run).task.quality_batches(run.text(self.split), run.progress)
         measured = measure(text, masks, cut if own else None)
-        measured.save(below(work / STAGING, f"{self.name}.npz"))
+        save_measured(measured, below(work / STAGING, f"{self.name}.npz"))
         return {}
 
     def read(self, run: Run, variant: Variant) -> AnswersOfOne:
@@ -138,14 +139,9 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
 
 
 @dataclass(frozen=True)
-class Evaluate(Step, stage="evaluate", name_format="evaluate/{0.split}/{0.variant.name}"):
-    """The quality of a model's answers, and its paired differences to those of others.
-
-    others: the models that it is compared with, and the steps that have their answers. The result: `rows` of (measure,
-    value, low, high), `signatures`, and `against`: (value, low, high, p) by name.
-    """
-
-    VERSION = 2  # p of few sentences
+class CompareAnswers(Step, ABC, stage="evaluate", name_format=""):
+    """A model's answers on a split, and those of other models. others: these models, and the steps that have their
+    answers."""
 
     split: Split
     variant: Variant
@@ -162,6 +158,16 @@ class Evaluate(Step, stage="evaluate", name_format="evaluate/{0.split}/{0.varian
     def inputs(self, run: Run) -> dict[str, Any]:
         return {"seed": run.plan.seed}
 
+
+@dataclass(frozen=True)
+class Evaluate(CompareAnswers, name_format="evaluate/{0.split}/{0.variant.name}"):
+    """The quality of a model's answers, and its paired differences to those of others.
+
+    The result: `rows` of (measure, value, low, high), `signatures`, and `against`: (value, low, high, p) by name.
+    """
+
+    VERSION = 2  # p of few sentences
+
     def make(self, run: Run, work: Path) -> Result:
         seed = run.plan.seed
         own = self.answer.read(run, self.variant)
@@ -175,27 +181,12 @@ class Evaluate(Step, stage="evaluate", name_format="evaluate/{0.split}/{0.varian
 
 
 @dataclass(frozen=True)
-class CompareOrders(Step, stage="evaluate", name_format="orders/{0.split}/{0.variant.name}"):
+class CompareOrders(CompareAnswers, name_format="orders/{0.split}/{0.variant.name}"):
     """A model of greedy removal, compared with those that other orders leave with as many heads.
 
-    others: those models, with the steps that have their answers. The result: `against`: (value, low, high, p), the
-    paired difference to each, by the ending of its order; `best`: the other measure whose model is best on this text.
+    The result: `against`: (value, low, high, p), the paired difference to each, by the ending of its order; `best`: the
+    other measure whose model is best on this text.
     """
-
-    split: Split
-    variant: Variant
-    answer: Answer
-    others: tuple[tuple[Variant, Answer], ...]
-
-    @property
-    def after_everything_else(self) -> bool:
-        return self.split == "test"
-
-    def dependencies(self, run: Run) -> list[Step]:
-        return [self.answer, *(answer for _, answer in self.others)]
-
-    def inputs(self, run: Run) -> dict[str, Any]:
-        return {"seed": run.plan.seed}
 
     def make(self, run: Run, work: Path) -> Result:
         seed = run.plan.seed
@@ -207,7 +198,7 @@ class CompareOrders(Step, stage="evaluate", name_format="orders/{0.split}/{0.var
             answers = answer.read(run, other)
             against[other.ranking.ending] = own.difference(answers, seed)
             if other.ranking.score != "random":
-                worth[other.ranking.ending] = run.quality.worth(answers.rows(seed))
+                worth[other.ranking.ending] = run.quality.comparable_value(answers.rows(seed))
         return {"against": against, "best": max(worth, key=worth.__getitem__, default=None)}
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
@@ -318,7 +309,7 @@ class Choose(Step, stage="evaluate", name_format="choose"):
             if facts.get("undecided", 0.0) >= HALF and not asked_for:
                 unsettled.append(variant.name)
                 continue
-            quality[variant.name] = run.quality.worth(result["rows"])
+            quality[variant.name] = run.quality.comparable_value(result["rows"])
             kept[variant.name] = len(run.mask(variant))
         chosen = choose_smallest(quality, kept, limit) if FULL.name in quality else None
         return {"chosen": chosen, "max_drop": limit, "unsettled": unsettled}

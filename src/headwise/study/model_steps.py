@@ -16,7 +16,7 @@ from headwise.importance.mean_outputs import mean_outputs
 from headwise.loading import load
 from headwise.model import Model
 from headwise.model_files import link_equal_weights
-from headwise.options import WITHOUT_TEXT, Architecture
+from headwise.options import TEXTLESS_ORDERS, Architecture
 from headwise.pruning.controls import Case, Control, Trained, control
 from headwise.pruning.fine_tuning import tune
 from headwise.pruning.greedy import RemovalScore, greedy_masks
@@ -82,6 +82,7 @@ class Train(
         return {
             "parameters": model.parameters,
             "heads": model.heads.to_json(),
+            "attention": model.discovery.window_names(),
             "dtype": str(model.hf.dtype).removeprefix("torch."),
             **texts,
         }
@@ -179,16 +180,18 @@ class RankHeads(
         below(work / STAGING / "rankings", self.ranking.name).mkdir(
             parents=True, exist_ok=True
         )  # where no head is to go, too
-        for kept, mask in greedy_masks(
+        for heads_left, mask in greedy_masks(
             removal_score(run, self.ranking, sweep.rescore), sweep
         ).items():
             if run.main:
-                mask.save(below(work / STAGING / "rankings", f"{self.ranking.name}/{kept}.json"))
+                mask.save(
+                    below(work / STAGING / "rankings", f"{self.ranking.name}/{heads_left}.json")
+                )
         return {}
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         sweep = self.sweep(run)
-        if self.ranking.score in WITHOUT_TEXT:
+        if self.ranking.score in TEXTLESS_ORDERS:
             return 0.0
         times = len(left_by_step(run.heads, sweep)) if sweep.rescore and run.heads else 1
         text = replace(estimate.train, examples=min(RANKED, estimate.train.examples))
@@ -226,7 +229,7 @@ class Prune(
     def folder(self) -> str:
         return f"pruned/{self.variant.name}"
 
-    def has_weights(self, run: Run) -> bool:
+    def saves_weights(self, run: Run) -> bool:
         """Whether its weights are more than the full model's without some heads, so that they are saved."""
         return True
 
@@ -237,7 +240,7 @@ class Prune(
         return [self.layout, *self.model_outputs(run)]
 
     def model_outputs(self, run: Run) -> list[str]:
-        return [self.folder] if self.has_weights(run) else []
+        return [self.folder] if self.saves_weights(run) else []
 
     def tuning_inputs(self, run: Run) -> dict[str, Any]:
         """What every model that is fine-tuned from the full one is made from, beside its variant."""
@@ -331,7 +334,7 @@ class PruneGreedily(Prune):
         assert isinstance(sweep, GreedySweep)
         return sweep
 
-    def has_weights(self, run: Run) -> bool:
+    def saves_weights(self, run: Run) -> bool:
         sweep = self.sweep(run)
         return bool(sweep.train) or sweep.compensate
 
@@ -342,7 +345,7 @@ class PruneGreedily(Prune):
     def inputs(self, run: Run) -> dict[str, Any]:
         sweep = self.sweep(run)
         return {
-            "kept": self.variant.kept,
+            "kept": self.variant.heads_left,
             "train": self.tuning_inputs(run) if sweep.train else None,
             "compensate": run.fingerprint("train") if sweep.compensate else None,
         }
@@ -352,7 +355,7 @@ class PruneGreedily(Prune):
         ranking = self.variant.ranking
         assert ranking is not None
         mask = HeadMask.read(
-            below(run.folder / "rankings", f"{ranking.name}/{self.variant.kept}.json")
+            below(run.folder / "rankings", f"{ranking.name}/{self.variant.heads_left}.json")
         )
         if sweep.train:
             return self.tuned(run, mask, work)
@@ -382,8 +385,8 @@ class MakeControl(Prune):
         return control[self.name_of_control]
 
     def dependencies(self, run: Run) -> list[Step]:
-        reference = self.variant.reference
-        return [FULL_MODEL, prune_step(reference)] if reference else [FULL_MODEL]
+        controlled = self.variant.controlled_variant
+        return [FULL_MODEL, prune_step(controlled)] if controlled else [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
         made_from = (
@@ -430,7 +433,7 @@ class MakeControl(Prune):
         variant = self.variant
         sweep = run.sweep(variant)
         shape = run.plan.model
-        reference = variant.reference
+        controlled = variant.controlled_variant
 
         def importance() -> Mapping[Head, float]:
             return removal_score(run, Ranking("", BEST_HEAD), rescore=False)(
@@ -438,8 +441,8 @@ class MakeControl(Prune):
             )
 
         def pruned() -> Model:
-            assert reference is not None
-            return model_of(run, reference)
+            assert controlled is not None
+            return model_of(run, controlled)
 
         def untrained(shape: Architecture) -> Model:
             hf = build_model(shape, full.tokenizer, run.plan.seed).to(run.device)
@@ -455,7 +458,7 @@ class MakeControl(Prune):
 
         return Case(
             full=full,
-            mask=run.mask(reference) if reference else None,
+            mask=run.mask(controlled) if controlled else None,
             kinds=sweep.kinds,
             unit=sweep.unit,
             seed=int(digest([variant.name, run.plan.seed]), 16) % 2**32,
@@ -493,7 +496,7 @@ def model_of(run: Run, variant: Variant) -> Model:
     if variant == FULL:
         return full_model(run)
     step = prune_step(variant)
-    if not step.has_weights(run):
+    if not step.saves_weights(run):
         run.get_or_make(step)
         # Grow to whole units: the heads were removed by the unit that was asked for.
         return full_model(run).remove(run.mask(variant), grow=True)
@@ -501,7 +504,7 @@ def model_of(run: Run, variant: Variant) -> Model:
     return load(below(run.folder, step.folder), run.device)
 
 
-def keeps_all(run: Run, variant: Variant) -> bool:
+def lost_no_head(run: Run, variant: Variant) -> bool:
     """Whether a model is made and lost no head: then there is nothing to compare it with, and no control of it."""
     return (
         run.result(prune_step(variant)) is not None

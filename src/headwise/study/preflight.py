@@ -13,7 +13,7 @@ from headwise.data.text import ParallelText, PromptPairs
 from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.errors import HeadwiseError
 from headwise.model import Model
-from headwise.options import WITHOUT_TEXT, Architecture, Training, too_few
+from headwise.options import TEXTLESS_ORDERS, Architecture, Training, too_few
 from headwise.roles.alignment import need_eflomal
 from headwise.study.estimate import sampled_subwords, text_amount
 from headwise.study.model_steps import Prune, Train
@@ -108,7 +108,7 @@ def refuse_loss(run: Run) -> None:
                 f"[[pruning]] {name} trains by a loss, but {model}: take method = 'greedy' without train."
             )
         for score in sweep.score:
-            if score not in WITHOUT_TEXT and not run.allows(score):
+            if score not in TEXTLESS_ORDERS and not run.allows(score):
                 raise HeadwiseError(
                     f"[[pruning]] score = '{score}' needs a loss, but {model}: take '{run.task.usual_score}'."
                 )
@@ -187,7 +187,7 @@ def refuse_full_disk(plan: Plan, folder: Path, to_do: Collection[Build]) -> None
     trained = []
     for build in to_do:
         step = build.step
-        if isinstance(step, Train) or (isinstance(step, Prune) and step.has_weights(build.run)):
+        if isinstance(step, Train) or (isinstance(step, Prune) and step.saves_weights(build.run)):
             trained.append(build)
     if not weights or not trained:
         return

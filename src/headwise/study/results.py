@@ -35,7 +35,7 @@ from headwise.progress import Progress
 from headwise.pruning.target_count import settle_share
 from headwise.statistics import effective_units, over_seeds, resamples
 from headwise.study.evaluation_steps import Choose, CompareOrders, MeasureSavings
-from headwise.study.model_steps import FULL_MODEL, keeps_all, model_step
+from headwise.study.model_steps import FULL_MODEL, lost_no_head, model_step
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep, TopKSweep
 from headwise.study.records import Result, Store
 from headwise.study.run import Run
@@ -43,8 +43,8 @@ from headwise.study.schedule import Schedule
 from headwise.study.variants import (
     FULL,
     Variant,
-    compared_variants,
     comparison_endings,
+    comparison_names,
     model_controls,
 )
 from headwise.units import usual_unit
@@ -141,7 +141,7 @@ class Tables:
     def measured(self, variant: Variant) -> Iterator[Row]:
         """Everything that was measured of one variant."""
         run = self.run
-        compared = {} if variant == FULL else compared_variants(self.plan.pruning, variant)
+        compared = {} if variant == FULL else comparison_names(self.plan.pruning, variant)
         for split, prefix in (("dev", "dev_"), ("test", "")):
             evaluation = self.result(f"evaluate/{split}/{variant.name}")
             if not evaluation:
@@ -199,6 +199,8 @@ class Tables:
             if build.get("doubts"):
                 facts["doubts"][variant.name] = build["doubts"]
             facts["settings"][variant.name] = self.settings(variant)
+        if attention := (self.run.result(FULL_MODEL) or {}).get("attention"):
+            facts["attention"] = attention
         for name in ("score", "roles", "interactions"):
             if result := self.result(name):
                 facts[name] = result
@@ -242,7 +244,7 @@ class Tables:
     def without_controls(self, variant: Variant) -> list[str]:
         """A note on the controls that a variant does not have."""
         controls = model_controls(self.run.sweep(variant), variant)
-        if variant.control or not controls or not keeps_all(self.run, variant):
+        if variant.control or not controls or not lost_no_head(self.run, variant):
             return []
         names = ", ".join(str(other.control) for other in controls)
         return [f"No head is gone, so controls of it ({names}) would show nothing: none was made."]
@@ -264,12 +266,12 @@ class Tables:
             "ranking": ranking.name if ranking else None,
             "replicate": ranking.replicate if ranking else None,
             "control": variant.control,
-            "reference": variant.reference.name if variant.reference else None,
-            "comparison": variant.comparison,
+            "reference": variant.controlled_variant.name if variant.controlled_variant else None,
+            "comparison": variant.only_for_comparison,
             "train": getattr(sweep, "train", None),
             "compensate": bool(greedy and greedy.compensate),
             "settle": share_after_decision(sweep, variant),
-            "against": {**compared_variants(self.plan.pruning, variant), **self.orders(variant)},
+            "against": {**comparison_names(self.plan.pruning, variant), **self.orders(variant)},
             "best_other": self.result(f"orders/dev/{variant.name}").get("best"),
         }
 

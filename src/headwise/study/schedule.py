@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from headwise.options import WITHOUT_TEXT
+from headwise.options import TEXTLESS_ORDERS
 from headwise.pruning.controls import control
 from headwise.study.evaluation_steps import (
     Answer,
@@ -32,16 +32,16 @@ from headwise.study.head_steps import (
     ScoreUntrained,
     score_passes,
 )
-from headwise.study.model_steps import FULL_MODEL, RankHeads, keeps_all, prune_step
+from headwise.study.model_steps import FULL_MODEL, RankHeads, lost_no_head, prune_step
 from headwise.study.plan import GateSweep, GreedySweep
 from headwise.study.run import Run, Split
 from headwise.study.step import Step
 from headwise.study.variants import (
     FULL,
     Variant,
-    compared_orders,
-    compared_variants,
+    comparison_names,
     model_controls,
+    models_for_comparison,
     own_models,
     sweep_controls,
 )
@@ -66,40 +66,57 @@ class Schedule:
     def variants(self) -> list[Variant]:
         """Every variant that is known by now, those to be trained from random weights last."""
         variants = self.variants_before_choice()
-        comparisons: list[Variant] = []
+        variants += self.variants_of_other_orders(variants)
+        return sorted(variants, key=lambda variant: variant.from_random_weights)
+
+    def variants_of_other_orders(self, variants: Sequence[Variant]) -> list[Variant]:
+        """The models of other greedy orders, with as many heads as those that they are compared with.
+
+        Where a sweep asks for no number of heads, there are none before the choice.
+        """
+        others: list[Variant] = []
         for index, sweep in enumerate(self.run.plan.pruning):
             if not isinstance(sweep, GreedySweep):
                 continue
-            kept = dict.fromkeys(result.kept for result in self.results(index, variants))
-            counts = [count for count in kept if count is not None]
+            counts = []
+            for variant in self.compared_with_other_orders(index, variants):
+                if variant.heads_left is not None and variant.heads_left not in counts:
+                    counts.append(variant.heads_left)
             if counts:
                 scores = [score for score in sweep.compare if self.is_measurable(score)]
-                comparisons += compared_orders(sweep, index, scores, counts)
-        return sorted([*variants, *comparisons], key=lambda variant: variant.from_random_weights)
+                others += models_for_comparison(sweep, index, scores, counts)
+        return others
 
     def is_measurable(self, score: str) -> bool:
         """Whether heads can be ranked by a score in models of this task."""
-        return score in WITHOUT_TEXT or self.run.allows(score)
+        return score in TEXTLESS_ORDERS or self.run.allows(score)
 
-    def results(self, index: int, variants: Sequence[Variant]) -> list[Variant]:
+    def compared_with_other_orders(self, index: int, variants: Sequence[Variant]) -> list[Variant]:
         """The models of a greedy sweep that are compared with those of other orders: those of the number of heads that
         was asked for, or else the chosen one."""
-        results = []
-        chosen = None
-        if self.run.store.record("choose"):
-            chosen = (self.run.result(self.choose_step(variants)) or {}).get("chosen")
+        chosen = self.chosen(variants)
+        compared = []
         for variant in variants:
             if variant.sweep_index != index or not self.is_candidate(variant):
                 continue
-            if keeps_all(self.run, variant):
+            if lost_no_head(self.run, variant):
                 continue
             if self.run.plan.pruning[index].keep or variant.name == chosen:
-                results.append(variant)
-        return results
+                compared.append(variant)
+        return compared
+
+    def chosen(self, variants: Sequence[Variant]) -> str | None:
+        """The name of the variant that was chosen on dev; None before the choice, or where none was."""
+        # Before the choice there is no need to make up its step.
+        if not self.run.store.record("choose"):
+            return None
+        result = self.run.result(self.choose_step(variants)) or {}
+        chosen: str | None = result.get("chosen")
+        return chosen
 
     def is_candidate(self, variant: Variant) -> bool:
         """Whether a model can be chosen: no control, and of no order that others are compared with."""
-        is_other = variant.comparison or variant.method == "greedy.random"
+        is_other = variant.only_for_comparison or variant.method == "greedy.random"
         return variant.control is None and not is_other
 
     def variants_before_choice(self) -> list[Variant]:
@@ -112,7 +129,7 @@ class Schedule:
             variants += models
             variants += [variant for variant in controls if not variant.compared_by_all]
             for variant in models:
-                if sweep.controls and not keeps_all(self.run, variant):
+                if sweep.controls and not lost_no_head(self.run, variant):
                     variants += model_controls(sweep, variant)
         return variants
 
@@ -123,28 +140,38 @@ class Schedule:
         if not isinstance(sweep, GateSweep):
             return refined_penalties
         while len(refined_penalties) < sweep.refine:
-            heads_and_quality_by_penalty: dict[float, tuple[int, float]] = {}
-            for variant in own_models(sweep, index, None, refined_penalties):
-                if variant.penalty is None or self.has_failed(variant):
-                    continue
-                heads_and_quality = self.heads_and_quality(variant)
-                if heads_and_quality is None:
-                    return refined_penalties  # the next λ waits for all before it
-                heads_and_quality_by_penalty[variant.penalty] = heads_and_quality
-            next_penalty = penalty_at_steepest_change(
-                heads_and_quality_by_penalty, [*sweep.penalty, *refined_penalties]
+            tried = [*sweep.penalty, *refined_penalties]
+            measured = self.heads_and_quality_by_penalty(
+                own_models(sweep, index, None, refined_penalties)
             )
+            next_penalty = penalty_at_steepest_change(measured, tried)
             if next_penalty is None:
                 break
             refined_penalties.append(next_penalty)
         return refined_penalties
 
+    def heads_and_quality_by_penalty(
+        self, variants: Sequence[Variant]
+    ) -> dict[float, tuple[int, float]]:
+        """How many heads each λ keeps and its quality on dev; empty until all that did not fail are evaluated."""
+        measured: dict[float, tuple[int, float]] = {}
+        for variant in variants:
+            if variant.penalty is None or self.has_failed(variant):
+                continue
+            heads_and_quality = self.heads_and_quality(variant)
+            if heads_and_quality is None:
+                return {}
+            measured[variant.penalty] = heads_and_quality
+        return measured
+
     def heads_and_quality(self, variant: Variant) -> tuple[int, float] | None:
         """How many heads a variant keeps and its quality on dev, once it is evaluated."""
-        record = self.run.store.record(f"evaluate/dev/{variant.name}")
+        record = self.run.store.record(self.steps_until_evaluated(variant)[-1].name)
         if not record or self.run.result(prune_step(variant)) is None:
             return None
-        return len(self.run.mask(variant)), self.run.quality.worth(record["result"]["rows"])
+        return len(self.run.mask(variant)), self.run.quality.comparable_value(
+            record["result"]["rows"]
+        )
 
     def refine_shortfall_notes(self) -> list[str]:
         """Sweeps that have fewer λ than `refine` asks for, though all they have are evaluated."""
@@ -163,27 +190,28 @@ class Schedule:
 
     def has_failed(self, variant: Variant) -> bool:
         """Whether a variant, its evaluation, or what it is made from failed."""
-        steps = [
-            f"prune/{variant.name}",
-            f"translate/dev/{variant.name}",
-            f"evaluate/dev/{variant.name}",
-        ]
+        for step in self.steps_until_evaluated(variant):
+            if step.name in self.failed:
+                return True
+        controlled = variant.controlled_variant
+        return controlled is not None and self.has_failed(controlled)
+
+    def steps_until_evaluated(self, variant: Variant) -> list[Step]:
+        """What makes one variant and evaluates it on dev, compared with no other; the evaluation is last."""
+        steps: list[Step] = []
         if variant.ranking:
-            steps += [f"ranking/{variant.ranking.name}", f"losses/dev/{variant.ranking.name}"]
-        else:
-            steps.append(f"losses/dev/{variant.name}")
-        if not self.failed.keys().isdisjoint(steps):
-            return True
-        return variant.reference is not None and self.has_failed(variant.reference)
+            steps.append(RankHeads(variant.sweep_index, variant.ranking))
+        answer_step = self.answer_step(variant, [variant], "dev")
+        evaluation = Evaluate("dev", variant, answer_step)
+        return [*steps, prune_step(variant), answer_step, evaluation]
 
     # Steps
 
     def steps(self, stages: Collection[str] = STAGES) -> list[Step]:
         """The steps of some STAGES that are known by now."""
         steps = [step for step in self.every_step() if step.stage in stages]
-        return list(
-            dict.fromkeys(steps)
-        )  # models of one greedy order share the step of their losses
+        # The models of one greedy order share the step of their losses: each step once.
+        return list(dict.fromkeys(steps))
 
     def every_step(self) -> Iterator[Step]:
         """The steps of all stages in their order; some more than once."""
@@ -209,7 +237,7 @@ class Schedule:
         for variant in variants:
             yield prune_step(variant)
             yield from self.measuring_steps(variant, variants)
-            if self.is_rescored(variant):
+            if self.is_analysed_again(variant):
                 yield Rescore(variant)
         yield from self.last_steps(variants)
 
@@ -232,33 +260,39 @@ class Schedule:
         self, variant: Variant, variants: Sequence[Variant], split: Split
     ) -> Evaluate:
         """The step that says how good a variant's answers are, and compares them with those of others."""
-        names: Collection[str] = ()
-        if variant != FULL:
-            names = compared_variants(self.run.plan.pruning, variant).values()
+        answer_step = self.answer_step(variant, variants, split)
+        if variant == FULL:
+            return Evaluate(split, variant, answer_step)
+
+        others = []
         # Losses are measured together with the full model's, so their rows compare with it already.
-        others = [FULL] if self.run.generates and variant != FULL else []
-        for name in names:
+        if self.run.generates:
+            others.append(FULL)
+        for name in comparison_names(self.run.plan.pruning, variant).values():
             others += [other for other in variants if other.name == name]
+
         answers = []
         for other in others:
             if not self.has_failed(other):
                 answers.append((other, self.answer_step(other, variants, split)))
-        return Evaluate(split, variant, self.answer_step(variant, variants, split), tuple(answers))
+        return Evaluate(split, variant, answer_step, tuple(answers))
 
     def measured_together(
         self, variant: Variant, variants: Sequence[Variant]
     ) -> tuple[Variant, ...]:
         """All models of a variant's greedy order that did not fail: they are measured together. A variant without an
         order is measured alone, the full model with none."""
+        if variant == FULL:
+            return ()
         if variant.ranking is None:
-            return () if variant == FULL else (variant,)
-        same = []
+            return (variant,)
+        together = []
         for other in variants:
-            if other.ranking == variant.ranking and f"prune/{other.name}" not in self.failed:
-                same.append(other)
-        return tuple(same)
+            if other.ranking == variant.ranking and prune_step(other).name not in self.failed:
+                together.append(other)
+        return tuple(together)
 
-    def is_rescored(self, variant: Variant) -> bool:
+    def is_analysed_again(self, variant: Variant) -> bool:
         """Whether heads are scored and tested for roles again: those that gates chose, where anything asks for it."""
         wanted = bool(self.run.scoring.pruned) or self.run.treebanks is not None
         return wanted and variant.control is None and variant.ranking is None
@@ -271,18 +305,17 @@ class Schedule:
             if not self.has_failed(variant):
                 finished.append(variant)
 
-        choose_step = self.choose_step(variants)
-        yield choose_step
-        yield from self.comparing_steps(variants, "dev")
+        yield self.choose_step(variants)
+        yield from self.order_comparisons(variants, "dev")
 
-        chosen = (run.result(choose_step) or {}).get("chosen")
+        chosen = self.chosen(variants)
         for variant in variants:
-            if variant.name == chosen and not prune_step(variant).has_weights(run):
+            if variant.name == chosen and not prune_step(variant).saves_weights(run):
                 yield SaveChosen(variant)
         if run.plan.data.has_test:
             for variant in finished:
                 yield from self.measuring_steps(variant, variants, "test")
-            yield from self.comparing_steps(variants, "test")
+            yield from self.order_comparisons(variants, "test")
         if run.generates:
             yield MeasureSpeed(self.variants_to_time(finished, chosen))
 
@@ -294,8 +327,10 @@ class Schedule:
                 candidates.append(self.evaluation_step(variant, variants, "dev"))
         return Choose(tuple(candidates))
 
-    def comparing_steps(self, variants: Sequence[Variant], split: Split) -> Iterator[CompareOrders]:
-        """Every result of greedy removal with the models of other orders that have as many heads."""
+    def order_comparisons(
+        self, variants: Sequence[Variant], split: Split
+    ) -> Iterator[CompareOrders]:
+        """What compares models of greedy removal with those of other orders that have as many heads."""
         for index, sweep in enumerate(self.run.plan.pruning):
             if not isinstance(sweep, GreedySweep):
                 continue
@@ -304,24 +339,27 @@ class Schedule:
                 is_own = variant.sweep_index == index and variant.ranking is not None
                 if is_own and not self.has_failed(variant):
                     greedy.append((variant, self.answer_step(variant, variants, split)))
-            results = self.results(index, variants)
-            for variant, answer in greedy:
+            compared = self.compared_with_other_orders(index, variants)
+            for variant, answer_step in greedy:
+                if variant not in compared:
+                    continue
                 others = []
-                for other, its_answer in greedy:
-                    if other.kept == variant.kept and other != variant:
-                        others.append((other, its_answer))
-                if variant in results and others:
-                    yield CompareOrders(split, variant, answer, tuple(others))
+                for other, other_answer_step in greedy:
+                    if other.heads_left == variant.heads_left and other != variant:
+                        others.append((other, other_answer_step))
+                if others:
+                    yield CompareOrders(split, variant, answer_step, tuple(others))
 
     def steps_before(self, step: Step, steps: Sequence[Step]) -> list[str]:
         """The names of the steps that a step only comes after: the choice waits for all dev evaluations that are still
         possible, test text for the choice."""
         names: list[str] = []
-        for other in steps:
-            variant = other.variant_or_none
-            possible = variant is None or not self.has_failed(variant)
-            if possible and other.name.startswith(step.after_prefixes):
-                names.append(other.name)
+        for earlier in steps:
+            if not earlier.name.startswith(step.after_prefixes):
+                continue
+            variant = earlier.variant_or_none
+            if variant is None or not self.has_failed(variant):
+                names.append(earlier.name)
         return names
 
     def variants_to_time(
@@ -346,16 +384,14 @@ class Schedule:
         # What was measured stays, though the weights are gone by now.
         earlier_speeds = run.store.record("speed").get("result", {})
         recorded = tuple(variant for variant in wanted if variant.name in earlier_speeds)
-        if (
-            earlier_speeds
-            and len(recorded) == len(earlier_speeds)
-            and run.done(MeasureSpeed(recorded))
-        ):
+        all_are_wanted = {variant.name for variant in recorded} == {*earlier_speeds}
+        if recorded and all_are_wanted and run.done(MeasureSpeed(recorded)):
             return recorded
+
         available = []
         for variant in wanted:
-            has_own_weights = variant != FULL and prune_step(variant).has_weights(run)
-            if not has_own_weights or run.done(prune_step(variant), with_weights=True):
+            saves_weights = variant != FULL and prune_step(variant).saves_weights(run)
+            if not saves_weights or run.done(prune_step(variant), with_weights=True):
                 available.append(variant)
         return tuple(available)
 

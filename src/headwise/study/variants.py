@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headwise.heads import HeadMap
-from headwise.options import WITHOUT_TEXT, Keep, keep_name
+from headwise.options import TEXTLESS_ORDERS, Keep, keep_name
 from headwise.pruning.controls import compared_by_all, control
 from headwise.study.plan import GateSweep, GreedySweep, Sweep, TopKSweep
 from headwise.units import left_by_step
@@ -33,9 +33,9 @@ class Ranking:
 class Variant:
     """One model of a study, made from the full one.
 
-    method: as pruning.csv has it. penalty or keep: λ or target count of gates. ranking, kept: the order of greedy
-    removal, and how many heads it leaves. comparison: whether it is there to be compared with, and cannot be chosen.
-    control: which control this is; reference: the variant it belongs to, None for a sweep's own.
+    method: as pruning.csv has it. penalty or keep: λ or target count of gates. ranking, heads_left: the order of greedy
+    removal, and how many heads it leaves. only_for_comparison: others are compared with it, and it cannot be chosen.
+    control: which control this is. controlled_variant: the variant that it is a control of, None for a sweep's own.
     """
 
     name: str
@@ -44,10 +44,10 @@ class Variant:
     penalty: float | None = None
     keep: Keep | None = None
     ranking: Ranking | None = None
-    kept: int | None = None
-    comparison: bool = False
+    heads_left: int | None = None
+    only_for_comparison: bool = False
     control: str | None = None
-    reference: Variant | None = None
+    controlled_variant: Variant | None = None
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -111,28 +111,28 @@ def own_models(
         counts = counts[-1:]  # the last step is the one that was asked for
     for ranking in rankings_of(sweep):
         method = greedy_method(sweep, ranking)
-        for kept in counts:
-            name = f"{ranking.name}-{kept}"
-            models.append(Variant(name, index, method, ranking=ranking, kept=kept))
+        for heads_left in counts:
+            name = f"{ranking.name}-{heads_left}"
+            models.append(Variant(name, index, method, ranking=ranking, heads_left=heads_left))
     return models
 
 
-def compared_orders(
-    sweep: GreedySweep, index: int, scores: Sequence[str], kept: Sequence[int]
+def models_for_comparison(
+    sweep: GreedySweep, index: int, scores: Sequence[str], counts: Sequence[int]
 ) -> list[Variant]:
-    """The models that orders by other scores leave, with as many heads as the results of the sweep."""
+    """The models that orders by other scores leave. counts: of the heads that they keep."""
     others = [score for score in scores if score not in sweep.score]
     variants = []
     for ranking in rankings_by(sweep, others):
-        for count in kept:
+        for count in counts:
             variants.append(
                 Variant(
                     f"{ranking.name}-{count}",
                     index,
                     greedy_method(sweep, ranking),
                     ranking=ranking,
-                    kept=count,
-                    comparison=True,
+                    heads_left=count,
+                    only_for_comparison=True,
                 )
             )
     return variants
@@ -140,7 +140,7 @@ def compared_orders(
 
 def greedy_method(sweep: GreedySweep, ranking: Ranking) -> str:
     """The method of a greedy order, as pruning.csv has it."""
-    rescored = sweep.rescore and ranking.score not in WITHOUT_TEXT
+    rescored = sweep.rescore and ranking.score not in TEXTLESS_ORDERS
     return f"greedy.{ranking.score}{'.rescored' if rescored else ''}"
 
 
@@ -164,7 +164,7 @@ def model_controls(sweep: Sweep, variant: Variant) -> list[Variant]:
                     variant.sweep_index,
                     f"control.{name}",
                     control=name,
-                    reference=variant,
+                    controlled_variant=variant,
                 )
             )
     return variants
@@ -177,10 +177,11 @@ def comparison_endings() -> tuple[str, ...]:
     return ("pruned", *by_all, *against, "uncompensated")
 
 
-def compared_variants(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, str]:
-    """The models besides the full one that a model is compared with: names by `comparison_endings`.
+def comparison_names(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, str]:
+    """The names of the models besides the full one that a model is compared with, by `comparison_endings`.
 
-    pruned: of a control the model it belongs to. uncompensated: the same removal without mean outputs of removed heads.
+    pruned: for a control, the model that it is a control of. uncompensated: the same removal without mean outputs
+    of removed heads.
     """
     own = sweeps[variant.sweep_index]
 
@@ -192,8 +193,8 @@ def compared_variants(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, st
         return None
 
     compared: dict[str, str | None] = {}
-    if variant.reference:
-        compared["pruned"] = variant.reference.name
+    if variant.controlled_variant:
+        compared["pruned"] = variant.controlled_variant.name
     # Models that were trained as long as the control, on from the full model, compare with it.
     untuned = isinstance(own, GreedySweep) and variant.ranking is not None and not own.train
     if not (untuned or variant.from_random_weights or variant.compared_by_all):
@@ -220,5 +221,5 @@ def uncompensated(sweeps: Sequence[Sweep], variant: Variant) -> str | None:
             continue
         for other in rankings_of(sweep):
             if (other.score, other.replicate) == (ranking.score, ranking.replicate):
-                return f"{other.name}-{variant.kept}"
+                return f"{other.name}-{variant.heads_left}"
     return None

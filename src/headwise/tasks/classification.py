@@ -15,7 +15,7 @@ from headwise.training.token_batches import TrainingData
 class Classification(Task):
     """A model that predicts the class of a text."""
 
-    name = "classification"
+    output = "classification"
     noun = "a classifier"
     needs = "labelled text (--text FILE with columns text and label, hw.LabelledText)"
     text_class = LabelledText

@@ -30,8 +30,8 @@ from headwise.training.token_batches import IGNORED
 class Embedding(Task):
     """A model without an output layer. folder: its own, which may say how sentence-transformers makes vectors."""
 
-    name = "embedding"
-    noun = "a model that predicts nothing"
+    output = "embedding"
+    noun = "a model of embeddings"
     needs = "one-sided text (--text), or a table of pairs with sentence1, sentence2 and score"
     text_class: type[Text | ParallelText] = Text
     provides: ClassVar[frozenset[Need]] = frozenset({"text"})

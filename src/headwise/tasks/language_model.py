@@ -19,7 +19,7 @@ from headwise.training.token_batches import TrainingData
 class LanguageModel(Task):
     """A model that predicts the next token of one-sided text."""
 
-    name = "causal-lm"
+    output = "causal-lm"
     noun = "a causal language model"
     needs = "one-sided text (--text)"
     text_class = Text
@@ -76,6 +76,6 @@ class LanguageModel(Task):
 class MaskedLanguageModel(LanguageModel):
     """A model that predicts hidden tokens of one-sided text."""
 
-    name = "masked-lm"
+    output = "masked-lm"
     noun = "a masked language model"
     causal = False

@@ -28,6 +28,7 @@ from headwise.tasks.own_batches import OwnBatches
 from headwise.training.token_batches import TrainingData
 
 Need = Literal["loss", "words", "text", "counterparts", "translations"]
+Output = Literal["translation", "causal-lm", "masked-lm", "classification", "embedding"]
 AnyText = ParallelText | Text | LabelledText | PromptPairs | SentencePairs
 OwnInputs = Sequence[
     Mapping[str, Tensor]
@@ -41,7 +42,7 @@ class Task(ABC):
     hf, tokenizer, discovery (where its heads are): of the model. model_name: for messages.
     """
 
-    name: ClassVar[str]
+    output: ClassVar[Output]  # what the lab asks for and shows
     noun: ClassVar[str]  # "a translation model": for sentences
     needs: ClassVar[str]  # the text that it needs: for sentences
     text_class: type[StoredText]

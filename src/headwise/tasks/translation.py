@@ -19,7 +19,7 @@ from headwise.training.token_batches import Encoded, TrainingData, batches
 class Translation(Task):
     """A model that writes the target side of pairs."""
 
-    name = "translation"
+    output = "translation"
     noun = "a translation model"
     needs = "parallel text (source and target)"
     text_class = ParallelText

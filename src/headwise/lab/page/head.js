@@ -220,7 +220,7 @@ function Details({ head, maps, about, effect, pick }) {
     <div class="about-head">
       ${effect && html`<p class="fact">Without it the output's log-probability changes by <b>${effect}</b> nats.</p>`}
       ${roles.length > 0 && html`<h3>Roles</h3>
-        <ul class="plain">${roles.map((role) => html`<li key=${role.measure}><b>${role.role}</b> ${roleNumbers(role)}</li>`)}</ul>`}
+        <ul class="plain">${roles.map((role) => html`<li key=${role.measure}><b>${role.role}</b> ${roleNumbers(role)}${role.effect && html`<small>${role.confirmed ? "✓ " : ""}${role.effect}</small>`}</li>`)}</ul>`}
       ${scores.length > 0 && html`<h3>Scores, with 95 % intervals</h3>
         <table class="scores"><tbody>${scores.map((score) => {
           const [value, low, high] = score.heads[head];

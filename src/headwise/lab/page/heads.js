@@ -3,8 +3,9 @@ import { draw } from "./maps.js";
 import { KINDS, addresses, plain } from "./text.js";
 import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 
-export function Heads({ heads, maps, gates, picked, values, scale, pick, setGates }) {
-  return Object.entries(heads).map(([kind, counts]) => {
+export function Heads({ about, maps, gates, picked, values, scale, pick, setGates }) {
+  return Object.entries(about.heads).map(([kind, counts]) => {
+    const attention = about.attention[kind] ?? [];
     const ofKind = addresses({ [kind]: counts });
     return html`
       <section class="kind" aria-label=${KINDS[kind]} key=${kind}>
@@ -14,11 +15,11 @@ export function Heads({ heads, maps, gates, picked, values, scale, pick, setGate
           const ofLayer = ofKind.filter((head) => head.startsWith(`${kind}/${layer}/`));
           return html`
             <div class="layer" key=${layer}>
-              <div class="layer-name"><span>Layer ${layer}</span>
+              <div class="layer-name"><span>Layer ${layer}${attention[layer] && html`<small>${attention[layer]}</small>`}</span>
                 <${SwitchAll} name=${`layer ${layer}, ${KINDS[kind]}`} heads=${ofLayer} gates=${gates} setGates=${setGates} /></div>
               <ul class="row" style=${{ "--count": count }}>${ordered(ofLayer, values).map((head) => html`
                 <${SmallMap} key=${head} head=${head} map=${maps.get(head)} gate=${gates[head] ?? 1} picked=${picked === head}
-                  scale=${scale} value=${values?.[head]?.[0]} pick=${pick} setGates=${setGates} />`)}</ul>
+                  roles=${about.roles[head] ?? []} scale=${scale} value=${values?.[head]?.[0]} pick=${pick} setGates=${setGates} />`)}</ul>
             </div>`;
         })}
       </section>`;
@@ -41,21 +42,23 @@ function SwitchAll({ name, heads, gates, setGates }) {
     onClick=${() => setGates(heads, off ? 1 : 0)}>${label}</button>`;
 }
 
-function SmallMap({ head, map, gate, picked, scale, value, pick, setGates }) {
+function SmallMap({ head, map, gate, picked, roles, scale, value, pick, setGates }) {
   const canvas = useRef(null);
   useEffect(() => { if (map && canvas.current) draw(canvas.current, map, scale); }, [map, scale]);
   const number = head.split("/")[2];
+  const confirmed = roles.filter((role) => role.confirmed).map((role) => role.role);
+  const title = [head, ...roles.map((role) => role.role + (role.confirmed ? " ✓" : ""))].join("\n");
   let state = "on";
   if (gate === 0) state = "off";
   else if (gate < 1) state = "down";
   return html`
     <li class=${`small ${state}`}>
-      <button type="button" class="pick" aria-pressed=${picked} aria-label=${`Show head ${head}`} title=${head}
+      <button type="button" class="pick" aria-pressed=${picked} aria-label=${`Show head ${head}`} title=${title}
         data-head=${head} onClick=${() => pick(head)}>
         ${map ? html`<canvas ref=${canvas} aria-hidden="true"></canvas>` : html`<span class="nothing"></span>`}
       </button>
       <button type="button" role="switch" aria-checked=${gate > 0} aria-label=${`Head ${head}`} class="switch" data-switch=${head}
-        onClick=${() => setGates([head], gate > 0 ? 0 : 1)}><span>${number}</span>${state === "down" && html`<em>${gate}</em>`}<i aria-hidden="true"></i></button>
+        onClick=${() => setGates([head], gate > 0 ? 0 : 1)}><span>${number}${confirmed.length > 0 && html` <b title=${`Confirmed with the head off: ${confirmed.join(", ")}`}>✓</b>`}</span>${state === "down" && html`<em>${gate}</em>`}<i aria-hidden="true"></i></button>
       ${value !== undefined && value !== null && html`<span class="value">${plain(value, 2)}</span>`}
     </li>`;
 }

@@ -10,13 +10,6 @@ const START = {
   text: "", gates: {}, ablation: "zero", beam: 5, position: null,
   head: null, sort: "number", words: false, compare: false,
 };
-const TASKS = {
-  translation: "translation",
-  "causal-lm": "language model",
-  "masked-lm": "masked language model",
-  classification: "classifier",
-  embedding: "embedding model",
-};
 const ABLATIONS = { zero: "nothing (zero)", mean: "its mean output", uniform: "uniform attention" };
 
 /** @returns {string} the state for an address, without what is as at the start */
@@ -124,7 +117,7 @@ function Lab({ about, ask, address, root }) {
   const [state, set] = useState(() => ({ ...START, ...address.read() }));
   const [inspection, startInspection] = useQuestion(ask, "inspect");
   const [pruned, startPruned, , forgetPruned] = useQuestion(ask, "inspect");
-  const [effects, startEffects, stopEffects, forgetEffects] = useQuestion(ask, "ablate");
+  const [effects, startEffects, stopEffects, forgetEffects] = useQuestion(ask, "head_effects");
   const [smallest, startSmallest, stopSmallest, forgetSmallest] = useQuestion(ask, "smallest");
   const scale = useScale(root);
   const change = useCallback((fields) => set((old) => ({ ...old, ...fields })), []);
@@ -175,7 +168,7 @@ function Lab({ about, ask, address, root }) {
   return html`
     <header><div>
       <h1>headwise lab</h1>
-      <p class="kicker"><b title=${about.name}>${about.title}</b> · ${TASKS[about.task] ?? about.task} · ${heads}</p>
+      <p class="kicker"><b title=${about.name}>${about.title}</b> · ${about.noun} · ${heads}</p>
     </div></header>
     <main>
       <${SentenceForm} state=${state} about=${about} change=${change} />
@@ -208,7 +201,7 @@ function Lab({ about, ask, address, root }) {
               ${about.compare && html`<label class="check"><input type="checkbox" checked=${state.compare}
                 onChange=${(e) => change({ compare: e.target.checked })} /> compare with the pruned model</label>`}
             </div>
-            <${Heads} heads=${about.heads} maps=${maps} gates=${gates} picked=${head} values=${values} scale=${scale}
+            <${Heads} about=${about} maps=${maps} gates=${gates} picked=${head} values=${values} scale=${scale}
               pick=${pick} setGates=${setGates} />
           </section>
         </div>

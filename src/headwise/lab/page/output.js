@@ -18,11 +18,11 @@ export function Output({ inspection, pruned, busy, off }) {
       ${translates && html`<${Translations} inspection=${inspection} pruned=${pruned} changed=${changed} off=${off} />`}
       ${inspection.task !== "embedding" && html`<dl class="numbers">
         <div>
-          <dt>Log-probability of ${translates ? "the full model's output" : html`“<bdi>${short(inspection.before)}</bdi>”`}</dt>
-          <dd>${off === 0 ? html`<b>${plain(log.before, 2)}</b> <span>nats</span>`
-            : html`<b class="log-change">${signed(log.after - log.before)}</b> <span>from ${plain(log.before, 2)} to ${plain(log.after, 2)} nats</span>`}</dd>
+          <dt>Log-probability of ${translates ? "the full model's output" : html`“<bdi>${short(inspection.old_output)}</bdi>”`}</dt>
+          <dd>${off === 0 ? html`<b>${plain(log.old_output, 2)}</b> <span>nats</span>`
+            : html`<b class="log-change">${signed(log.old_output_now - log.old_output)}</b> <span>from ${plain(log.old_output, 2)} to ${plain(log.old_output_now, 2)} nats</span>`}</dd>
         </div>
-        ${translates && changed && html`<div><dt>Of the new output</dt><dd><b>${plain(log.new, 2)}</b> <span>nats</span></dd></div>`}
+        ${translates && changed && html`<div><dt>Of the new output</dt><dd><b>${plain(log.new_output, 2)}</b> <span>nats</span></dd></div>`}
       </dl>`}
       ${inspection.similarity !== null && html`<dl class="numbers"><div>
         <dt>Cosine of the sentence's mean vector with the full model's</dt>
@@ -39,12 +39,12 @@ function Translations({ inspection, pruned, changed, off }) {
   };
   let after = html`<p class="hint">Switch a head off to see what changes.</p>`;
   if (off > 0)
-    after = html`<p dir="auto" class="said after" aria-live="polite">${changed ? inspection.changes.map(marked) : inspection.after || "(nothing)"}</p>`;
+    after = html`<p dir="auto" class="said after" aria-live="polite">${changed ? inspection.changes.map(marked) : inspection.new_output || "(nothing)"}</p>`;
   return html`
     <div class=${off ? "full aside" : "full"}><span class="who">Full model</span>
-      <p dir="auto" class="said before">${inspection.before || "(nothing)"}</p></div>
+      <p dir="auto" class="said before">${inspection.old_output || "(nothing)"}</p></div>
     <div><span class="who">With your changes</span>${after}</div>
-    ${pruned && html`<div><span class="who">Pruned model</span><p dir="auto" class="said pruned">${pruned.before || "(nothing)"}</p></div>`}`;
+    ${pruned && html`<div><span class="who">Pruned model</span><p dir="auto" class="said pruned">${pruned.old_output || "(nothing)"}</p></div>`}`;
 }
 
 /** The likeliest tokens or classes, with their probabilities in each model. */
@@ -76,19 +76,19 @@ const depth = (change, most = 4) => ({ "--depth": Math.min(1, Math.abs(change) /
 /** The tokens of a translation, or of another model's text, each with its change. */
 export function Tokens({ inspection, choose, off }) {
   let tokens = null;
-  if (inspection.task === "translation") tokens = html`<${OutputTokens} columns=${inspection.columns} off=${off} />`;
+  if (inspection.task === "translation") tokens = html`<${OutputTokens} tokens=${inspection.predicted_tokens} off=${off} />`;
   if (inspection.task in NEXT && inspection.task !== "classification")
     tokens = html`<${TextTokens} inspection=${inspection} choose=${choose} off=${off} />`;
   return tokens && html`<section class="card" aria-label="Tokens">${tokens}</section>`;
 }
 
-function OutputTokens({ columns, off }) {
+function OutputTokens({ tokens, off }) {
   return html`<span class="who">The full model's output, token by token, and how your changes move the log-probability of each</span>
-    <ol class="tokens">${columns.map((column, i) => {
-      const change = column.after - column.before;
-      const title = `${shown(column.token)}: ${signed(change, 3)} nats`;
+    <ol class="tokens">${tokens.map(({ token, before, after }, i) => {
+      const change = after - before;
+      const title = `${shown(token)}: ${signed(change, 3)} nats`;
       return html`<li key=${i} class=${colour(change)} style=${depth(change)} title=${title}>
-        <bdi>${short(column.token, 24)}</bdi><small>${off ? signed(change, 1) : "\u00a0"}</small></li>`;
+        <bdi>${short(token, 24)}</bdi><small>${off ? signed(change, 1) : "\u00a0"}</small></li>`;
     })}</ol>`;
 }
 
@@ -96,8 +96,8 @@ function OutputTokens({ columns, off }) {
 function TextTokens({ inspection, choose, off }) {
   const masked = inspection.task === "masked-lm";
   const changes = new Map();
-  for (const column of inspection.columns)
-    if (!column.in_output) changes.set(column.position + 1, column.after - column.before);
+  for (const { position, in_output, before, after } of inspection.predicted_tokens)
+    if (!in_output) changes.set(position + 1, after - before);
   const action = masked ? "Hide" : "Predict what follows";
   const hint = masked ? "Click a token to hide it"
     : "Click a token to predict what follows it; below each, how your changes move its own log-probability";
@@ -133,7 +133,7 @@ export function Smallest({ answer, switchOff }) {
   if (!answer.changed) return html`<p class="note">No set was found: the output stays even without any head.</p>`;
   const single = answer.heads.length === 1;
   return html`<div class="found">
-    <p>Without ${single ? "this one head" : `these ${answer.heads.length} heads`} the output becomes <q dir="auto">${answer.after || "(nothing)"}</q>.</p>
+    <p>Without ${single ? "this one head" : `these ${answer.heads.length} heads`} the output becomes <q dir="auto">${answer.new_output || "(nothing)"}</q>.</p>
     <p>${answer.heads.map((head) => html`<code key=${head}>${head}</code> `)}</p>
     <p class="note">The search is greedy: no head of this set can be spared, but another set may be smaller.</p>
     <button type="button" onClick=${() => switchOff(answer.heads)}>Switch ${single ? "it" : "them"} off</button></div>`;

@@ -123,7 +123,7 @@ from headwise.lab.session import Question, Session
 
 session = Session(hw.load(${python(about.name)}))
 inspection = session.inspect(Question(${options.join(", ")}))
-print(inspection["after"])
+print(inspection["new_output"])
 print(inspection["log_probability"])
 `;
 }
