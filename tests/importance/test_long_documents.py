@@ -270,3 +270,13 @@ def test_what_a_score_will_take_counts_windows(model: hw.Model) -> None:
     assert of_study.positions == pytest.approx(1.1 * READ)
     cut = text_amount(text(), model.tokenizer, LONGEST, None)
     assert cut == Amount.of([7, 10, 3], 1.1)
+
+
+def test_gradients_report_after_every_backward_pass(
+    model: hw.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch takes several on a large model, seconds each."""
+    monkeypatch.setattr("headwise.importance.gradient.rows_together", lambda *given: 1)
+    shares: list[float] = []
+    hw.score(model, text(), ["gradient"], progress=lambda share, what: shares.append(share))
+    assert len(set(shares)) >= WINDOWS and shares == sorted(shares)

@@ -28,6 +28,7 @@ from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs
 from headwise.importance.measures import measure
 from headwise.importance.sums import SentenceSums, add_all, check_finite, to_numpy, to_unit_norm
+from headwise.tasks.batches import reporter
 from headwise.tasks.objective import (
     asked_tokens,
     differentiable,
@@ -155,6 +156,7 @@ def gradients(
     if patched:
         collected[COUNTERPART] = SentenceSums(discovery.heads)
     collected["gradient.normalised"] = SentenceSums(discovery.heads, scale=to_unit_norm)
+    report = reporter(batches)
     with (
         differentiable(model),
         evaluating(model),
@@ -171,6 +173,7 @@ def gradients(
                 for site, numbers in of_rows(model, discovery, some, patched).items():
                     of_batch[site].append(numbers.pop("gradient.batch"))
                     parts += [(collected[name], site, *both) for name, both in numbers.items()]
+                report((int(rows[-1]) + 1) / len(tensors["labels"]))
             for site, several in of_batch.items():
                 total = torch.stack([total for total, _ in several]).sum(0)
                 some_asked = torch.stack([asked for _, asked in several]).any(0)
