@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,17 @@ import pytest
 import torch
 
 import headwise as hw
+from headwise.importance.passes import usual_measures
 from headwise.model_files import link_equal_weights
 from headwise.report.cost import build_controls, model_comparisons
 from headwise.report.role_tables import causal_table
 from headwise.report.run_folder import read_run
 from headwise.report.summary import other_orders
-from headwise.study import make_plan
+from headwise.study import make_plan, run_study
+from headwise.study.run import Run
 from headwise.study.study import dry_run
 from headwise.truth.planted_templates import plant_template_model
-from study.studies import BARELY, again, facts
+from study.studies import BARELY, QUIET, again, facts
 from tasks.askers import asker, sentences
 
 SWEEPS = [
@@ -289,6 +292,37 @@ def test_heads_are_ranked_on_the_training_text(values: dict[str, Any], tmp_path:
         files = sorted((out / "rankings").rglob("*.json"))
         rankings.append([file.read_text() for file in files])
     assert rankings[0] == rankings[1] != rankings[2]
+
+
+def test_measures_that_a_plan_leaves_open_are_those_of_score(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    """One declaration for both: relevance of a language model only where it is asked for."""
+    model = hw.load(values["model"])
+    batches = model.task.batches(hw.Text.from_lines(sentences(3, 0)))
+
+    def scoring(**options: Any) -> Any:
+        return Run(make_plan({**values, "scoring": options}), tmp_path / "out", QUIET).scoring
+
+    assert scoring().measures == list(usual_measures(model, batches))
+    assert scoring().measures == ["confidence", "gradient", "attribution.zero", "ablation.zero"]
+    assert scoring().pruned == ["confidence", "gradient"]
+    assert scoring(measures=["lrp"], pruned=["lrp"]).measures == ["lrp.ding"]
+
+
+def test_prompts_in_pairs_are_no_text_of_a_study(values: dict[str, Any], tmp_path: Path) -> None:
+    """Heads are scored on them; a study also trains, or measures perplexity. Nothing is written."""
+    table = tmp_path / "pairs.tsv"
+    rows = ["clean\tcorrupted\tanswer\twrong_answer", *["a b c\ta b d\te\tf"] * 20]
+    table.write_text("\n".join(rows) + "\n")
+    out = tmp_path / "out"
+    plan = make_plan({**values, "data": {"train": str(table)}})
+    sentence = f"The train text {table} has prompts in pairs, which heads are scored on"
+    with pytest.raises(hw.HeadwiseError, match=re.escape(sentence)):
+        dry_run(plan, out)
+    with pytest.raises(hw.HeadwiseError, match=re.escape(sentence)):
+        run_study(plan, out, QUIET)
+    assert not (out / "plan.toml").exists()
 
 
 def test_a_study_tests_roles_with_the_head_off_as_the_command_does(tmp_path: Path) -> None:

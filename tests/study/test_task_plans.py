@@ -140,7 +140,7 @@ def test_label_smoothing_is_as_usual_for_the_task(
 def test_measures_that_a_plan_leaves_open_fit_the_task(
     classified: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Relevance starts at words, so a classifier has none; a measure that is named is kept, and refused later."""
+    """Relevance is usual in translation only; a measure that is named is kept, and refused later where it cannot be."""
     from headwise.study.run import Run
 
     def scoring(**options: Any) -> Any:

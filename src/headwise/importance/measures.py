@@ -168,7 +168,8 @@ def resolve_measures(names: Iterable[str]) -> list[str]:
 
 
 def usual(provided: Collection[str] = ("loss", "words", "translations")) -> list[str]:
-    """The measures of a model where none is named. provided: what its task provides, by default what translation does."""
+    """The measures of a model where none is named, in `score` and in plans. provided: what its task provides, by default
+    what translation does."""
     models = {"always", "with a loss" if "loss" in provided else "without a loss"}
     if "translations" in provided:
         models.add("with translations")

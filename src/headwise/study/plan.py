@@ -106,8 +106,8 @@ class Scoring(Strict):
 
     measures: list[str] = Field(
         default_factory=usual,
-        description="names of measures, bare names, or all; none: no scoring. Unset: those of the list that the "
-        "model's task allows, since relevance (lrp) starts at predicted words, so not for classifiers",
+        description="names of measures, bare names, or all; none: no scoring. Unset: those that `headwise score` takes for "
+        "the task of the model, here translation; relevance (lrp) only there",
         json_schema_extra={"page": "howto/score.md#choose-a-measure"},
     )
     judge: bool = option(
@@ -132,7 +132,7 @@ class Scoring(Strict):
     )
     pruned: list[str] = option(
         ["confidence", "lrp.ding.pooled", "gradient"],
-        "measures that score the heads of every model pruned by gates",
+        "measures that score the heads of every model pruned by gates. Unset: lrp in translation only",
     )
 
     @field_validator("measures", "pruned")

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from headwise.data.text import ParallelText
+from headwise.data.text import ParallelText, PromptPairs
 from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.errors import HeadwiseError
 from headwise.model import Model
@@ -72,6 +72,7 @@ def refuse_task(run: Run) -> None:
     """Raise HeadwiseError for what models of this task cannot do."""
     if run.generates:
         return
+    refuse_prompts(run.plan)
     noun = run.task.noun
     if "loss" not in run.task.provides:
         refuse_loss(run)
@@ -83,6 +84,17 @@ def refuse_task(run: Run) -> None:
         raise HeadwiseError(
             f"[roles] pairs tests cross attention on sentence pairs, but {run.plan.model} is {noun}: leave it out."
         )
+
+
+def refuse_prompts(plan: Plan) -> None:
+    """Raise HeadwiseError for prompts in pairs, which are no text to train on or to have a perplexity of."""
+    for texts in (plan.data, *plan.pairs.values()):
+        for split in ("train", "dev", "test"):
+            spec = getattr(texts, split)
+            if spec and PromptPairs.is_named_by(spec):
+                raise HeadwiseError(
+                    f"The {split} text {spec} has prompts in pairs, which heads are scored on: give one-sided text here."
+                )
 
 
 def refuse_loss(run: Run) -> None:

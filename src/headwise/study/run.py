@@ -15,7 +15,7 @@ from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.files import below
 from headwise.heads import HeadMap, HeadMask
-from headwise.importance.measures import measure
+from headwise.importance.measures import measure, usual
 from headwise.loading import load, task_class
 from headwise.model import Model
 from headwise.options import Architecture, Training
@@ -197,11 +197,17 @@ class Run:
 
     @cached_property
     def scoring(self) -> Scoring:
-        """How heads are scored; of measures that the plan leaves open those that the models' task allows."""
+        """How heads are scored; measures that the plan leaves open are as usual for the models' task."""
         scoring = self.plan.scoring
+        named = usual(self.task.provides)
+        families = {measure[name].family for name in named}
+        of_task = {
+            "measures": named,
+            "pruned": [name for name in scoring.pruned if measure[name].family in families],
+        }
         changes: dict[str, Any] = {}
         for field in LEFT_TO_TASK["scoring"] - scoring.model_fields_set:
-            changes[field] = [name for name in getattr(scoring, field) if self.allows(name)]
+            changes[field] = of_task[field]
         if "loss" not in self.task.provides and "pairs" not in scoring.model_fields_set:
             changes["pairs"] = 0
         return scoring.model_copy(update=changes)

@@ -318,9 +318,10 @@ def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:
     device = usable(device)
     with tempfile.TemporaryDirectory() as work:
         study = Study(plan, Path(out), device, Progress(quiet=True), cache=Path(work))
+        runs = [*study.runs.values()]
+        lines = preflight(plan, runs, study.builds(), device, study.given)
         study.estimates = estimates_of(study)
         builds = study.builds()
-        lines = preflight(plan, [*study.runs.values()], builds, device, study.given)
     return [*plan_lines(builds), *left_by_stage(study, builds), *lines]
 
 
