@@ -113,7 +113,7 @@ def _role_grid(run: FinishedRun, roles_folder: RolesFolder, kind: str) -> Figure
     order = "heads by their numbers"
     if order_measure:
         order = f"in each layer the head of highest {measure_name(order_measure)} first"
-    narrow, width, wide = (62, 84, 130) if fits_words else (9, 20, 36)
+    narrow, width, wide = (68, 84, 130) if fits_words else (9, 20, 36)
     left = 60 + (charts.ATTENTION_NAME if run.attention(kind) else 0)
     chart = charts.layered(
         _marks(cells, edges, fits_words, height, run.attention(kind)),
@@ -322,7 +322,7 @@ def layer_patterns(run: FinishedRun) -> Figure | None:
 
 
 def _pattern_panel(run: FinishedRun, patterns: pd.DataFrame, kind: str) -> Panel:
-    left = 260 + (charts.ATTENTION_NAME if run.attention(kind) else 0)
+    narrowest = 290 + (charts.ATTENTION_NAME if run.attention(kind) else 0)
     order = [name for name in role_categories() if name != NO_ROLE]
     order.append(NO_ROLE)
     cells = patterns.rename(columns={"role": "category"})[["layer", "category", "heads"]]
@@ -344,7 +344,7 @@ def _pattern_panel(run: FinishedRun, patterns: pd.DataFrame, kind: str) -> Panel
     chart = charts.layered(
         marks, 30 * cells["layer"].nunique(), f"Roles by layer, {KIND_NAMES[kind]}"
     )
-    return Panel(chart, KIND_NAMES[kind], width=440, narrowest=left, widest=640)
+    return Panel(chart, KIND_NAMES[kind], width=440, narrowest=narrowest, widest=640)
 
 
 def _first_heads(table: pd.DataFrame) -> list[tuple[Any, ...]]:
