@@ -35,14 +35,14 @@ def cells() -> pd.DataFrame:
     return table[[*KEY, "row", "value", "sure", "text", "roles"]]
 
 
-def role_words() -> dict[tuple[int, int], str]:
+def role_words() -> dict[Any, str]:
     """The clearest roles of each head, those with ✓ first, and `sink` where it has no other."""
     roles = pd.read_csv(FOLDER / "roles.csv")
     causal = pd.read_csv(FOLDER / "causal.csv")
     confirmed = causal.loc[causal.confirmed, [*KEY, "measure"]].assign(mark=" ✓")
     roles = roles.merge(confirmed, how="left", on=[*KEY, "measure"]).fillna({"mark": ""})
     roles = roles.sort_values(["mark", "value"], ascending=False)
-    words = {}
+    words: dict[Any, str] = {}
     for (layer, head), of_head in roles.groupby(KEY, sort=False):
         others = of_head[of_head.role != SINK]
         shown = (others if len(others) else of_head).head(SHOWN)
@@ -65,14 +65,18 @@ def main() -> None:
     ink = {
         "field": "value",
         "type": "quantitative",
-        "scale": {"domain": [-FURTHEST, 0, FURTHEST], "range": ["#e08a4f", "#f4f4f1", "#4f93c9"]},
+        "scale": {
+            "domain": [-FURTHEST, 0, FURTHEST],
+            "range": ["#e08a4f", "#f4f4f1", "#4f93c9"],
+            "clamp": True,
+            "interpolate": "rgb",
+        },
         "legend": {
             "title": "loss without the head, nats a token",
             "orient": "bottom",
             "titleLimit": 0,
         },
     }
-    ink["scale"] |= {"clamp": True, "interpolate": "rgb"}
     squares = {"mark": {"type": "rect", "cornerRadius": 3}, "encoding": {"color": ink}}
     layers = [
         squares,

@@ -227,9 +227,9 @@ def refuse_absent_heads(run: FinishedRun) -> None:
         return
     heads = {tuple(head) for mask in run.layouts.values() for head in mask.heads}
     kinds = {kind for kind, _, _ in heads}
-    roles = [] if run.roles is None else [run.roles.table, run.roles.roles, run.roles.labels]
+    roles: list[pd.DataFrame | None] = []
     if run.roles is not None:
-        roles.append(run.roles.causal)
+        roles = [run.roles.table, run.roles.roles, run.roles.labels, run.roles.causal]
     for table in (run.heads, run.untrained, *run.gates.values(), *roles):
         if table is None:
             continue

@@ -11,7 +11,7 @@ from headwise.progress import Report, silent
 from headwise.qualities import PERPLEXITY
 from headwise.tasks.batches import Batches
 from headwise.tasks.prompt_pairs import EncodedPrompts
-from headwise.tasks.task import Need, Task
+from headwise.tasks.task import Need, Output, Task
 from headwise.training.language import Lines, Packed
 from headwise.training.token_batches import TrainingData
 
@@ -19,7 +19,7 @@ from headwise.training.token_batches import TrainingData
 class LanguageModel(Task):
     """A model that predicts the next token of one-sided text."""
 
-    output = "causal-lm"
+    output: ClassVar[Output] = "causal-lm"
     noun = "a causal language model"
     needs = "one-sided text (--text)"
     text_class = Text
