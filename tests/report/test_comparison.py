@@ -128,6 +128,7 @@ def matches(folder: Path) -> Path:
     table[["kind", "other_kind"]] = "encoder-self"
     table[["layer", "head", "other_layer", "other_head", "n"]] = [[0, 6, 2, 1, 9], [1, 0, 0, 3, 9]]
     table[["affinity", "p"]] = [[0.91, 0.004], [0.62, 0.4]]
+    table["confirmed"] = [True, False]
     table.to_csv(folder / "matches.csv", index=False)
     return folder / "matches.csv"
 
@@ -137,10 +138,8 @@ def test_matched_heads_stand_beside_their_roles(runs: tuple[Path, Path], tmp_pat
     found = read_comparison(runs[0], apart, matches(tmp_path))
     shown = collect(found)["comparison_matches"]["tables"][0]
     assert [row.cells[:3] for row in shown.rows] == [
-        ["encoder-self/0/6", "encoder-self/2/1", "0.91\n[0.50, 0.50]"],
-        ["encoder-self/1/0", "encoder-self/0/3", "0.62\n[0.50, 0.50]"],
+        ["encoder-self/0/6", "encoder-self/2/1", "0.91\n[0.50, 0.50]"]
     ]
-    assert [row.badge for row in shown.rows] == ["same words", ""]
     assert "rare tokens" in shown.rows[0].cells[shown.columns.index("roles in A · first")]
     assert "1 of 2 pairs" in render(found, collect(found))
     assert "comparison_matches" not in collect(read_comparison(runs[0], apart))

@@ -46,6 +46,7 @@ def test_heads_that_changed_places_are_paired() -> None:
     assert len(places) == model.heads.total
     np.testing.assert_allclose(found.table["affinity"], 1, atol=1e-5)
     assert (found.table["runner_up"] < 1).all() and (found.table["shuffled"] < 1).all()
+    assert len(found.confirmed) == len(places)
 
 
 @pytest.mark.parametrize("family", TEXTS)

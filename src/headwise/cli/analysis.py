@@ -462,13 +462,13 @@ def match(
     with progress.bar("match"):
         found = hw.match(loaded, second, given, seed=seed, progress=progress)
     found.save(place)
-    for row in found.table.head(SAID_PAIRS).to_dict("records"):
+    for row in found.confirmed.head(SAID_PAIRS).to_dict("records"):
         progress.say(match_line(row))
-    if len(found.table) > SAID_PAIRS:
-        progress.say(f"  … and {len(found.table) - SAID_PAIRS} more")
+    if len(found.confirmed) > SAID_PAIRS:
+        progress.say(f"  … and {len(found.confirmed) - SAID_PAIRS} more")
     progress.say(
-        f"  {len(found.confirmed)} of {len(found.table)} pairs attend to the same words, "
-        "more than to the same places."
+        f"  {len(found.confirmed)} of {len(found.table)} pairs correspond: they attend to the same words, more than to "
+        "the same places, and no other head is more alike."
     )
     progress.say(memory_line())
     typer.echo(str(place / MATCH_FILES[0]))

@@ -12,8 +12,6 @@ from headwise.report.format import number, probability
 from headwise.report.page import Columns, Table, section, table
 from headwise.roles.role import NO_ROLE
 
-RATE = 0.05  # the false discovery rate of the pairs
-
 
 @section(
     "comparison_matches",
@@ -30,13 +28,13 @@ def matched_heads_section(found: Comparison) -> dict[str, Any] | None:
     if found.matches is None:
         return None
     rows = found.matches.to_dict("records")
-    count = sum(row["p"] <= RATE for row in rows)
+    corresponding = [row for row in rows if row["confirmed"]]
     return {
         "figures": [],
-        "tables": [matches_table(found, rows)],
+        "tables": [matches_table(found, corresponding)] if corresponding else [],
         "sentences": [
-            f"{count} of {len(rows)} pairs attend to the same words, more than to the same places: corrected p at most "
-            f"{RATE}.",
+            f"{len(corresponding)} of {len(rows)} pairs correspond: they attend to the same words, more than to the same "
+            "places (p at most 0.05, corrected), and no other head of B is more alike. matches.csv has all pairs.",
             "Affinity: how alike two heads attend on one text, 0 to 1, with a 95 % interval. On another sentence: the "
             "same two heads while the second model reads another sentence of equal length; what they have in common "
             "there depends on places alone. Next best: the largest affinity with any other head of B.",
@@ -61,8 +59,7 @@ def matches_table(found: Comparison, rows: list[dict[Any, Any]]) -> Table | None
         columns[f"roles in {run}"] = partial(
             lambda labels, prefix, row: labels.get(head_of(row, prefix), ""), labels, prefix
         )
-    badge = lambda row: "same words" if row["p"] <= RATE else ""  # noqa: E731
-    return table("Heads that correspond", rows, columns, badge)
+    return table("Heads that correspond", rows, columns)
 
 
 def head_of(row: Mapping[Any, Any], prefix: str = "") -> Head:

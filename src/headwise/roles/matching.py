@@ -68,11 +68,11 @@ class Matches:
 
     @property
     def confirmed(self) -> pd.DataFrame:
-        """The pairs that attend to the same words, more than to the same places: p at most 0.05."""
-        return self.table[self.table["p"] <= RATE]
+        """The pairs that correspond."""
+        return self.table[self.table["confirmed"]]
 
     def __repr__(self) -> str:
-        count = f"{len(self.confirmed)} of {len(self.table)} pairs attend to the same words"
+        count = f"{len(self.confirmed)} of {len(self.table)} pairs correspond"
         return f"Matches({count})\n{self.table}"
 
     def _repr_html_(self) -> str:
@@ -111,7 +111,8 @@ def match(
     text: as for `score`; at most SENTENCES sentences of it, spread evenly, are read. Columns: `affinity` (0 to 1) with its
     95 % interval by a bootstrap over sentences; `shuffled`, that with another sentence for the second model; `difference`,
     what the pair has beyond it, with its interval and a two-sided `p`, corrected over all pairs (Benjamini and Hochberg);
-    `runner_up`, the largest affinity with another head of the second model; `n` query tokens. progress: gets the share
+    `runner_up`, the largest affinity with another head of the second model; `confirmed`: p is at most 0.05, and no other
+    head is more alike; `n` query tokens. progress: gets the share
     that is done, and of what; by default a bar.
 
     Raises HeadwiseError for batches of one's own, for models that read the text as different tokens or share no kind of
@@ -138,6 +139,8 @@ def match(
         rows += matched_rows(heads, others, sums[kind], seed)
     table = pd.DataFrame(rows, columns=list(MATCHES))
     table["p"] = corrected(table["p"].to_numpy())
+    beyond_places = (table["p"] <= RATE) & (table["difference"] > 0)
+    table["confirmed"] = beyond_places & (table["affinity"] > table["runner_up"])
     table = table.sort_values("affinity", ascending=False, kind="stable", ignore_index=True)
     signature = {
         "model": model.name,

@@ -43,6 +43,7 @@ MATCHES = (
     "difference_high",
     "p",
     "runner_up",
+    "confirmed",
     "n",
 )
 GOVERNORS = {
