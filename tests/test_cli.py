@@ -361,6 +361,11 @@ class TestCommands:
             *sets(*SMALL, *FAST, *LIGHT, *small),
         ]
         assert call(*words) == (0, f"{tmp_path}/report.html\n", "")
+        words.remove("--quiet")
+        _, _, brief = call(*words)  # a finished study says its outcome again
+        _, _, whole = call(*words, "--verbose")
+        assert f"Lab: headwise lab {tmp_path}" in brief
+        assert "  Pruned models" in whole and "  Pruned models" not in brief
         assert json.loads((tmp_path / "run.json").read_text())["signature"]["seed"] == 3
 
     def test_study(

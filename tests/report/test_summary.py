@@ -14,6 +14,7 @@ import yaml
 from transformers import MarianMTModel
 
 import headwise as hw
+from headwise.cli.outcome import outcome
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask
 from headwise.hub import RESULTS
@@ -61,6 +62,17 @@ def test_the_facts_are_the_numbers_of_the_tables(whole: Path) -> None:
     )
     assert facts["Which score is faithful"]["Most faithful score"][0] == "Gradient"
     assert facts["What the heads do"]["Encoder heads"][0].startswith("6 of 24 have a role")
+
+
+def test_what_a_study_says_at_its_end(whole: Path, tmp_path: Path) -> None:
+    ended = outcome(whole)
+    assert ended.headline.endswith("to the full model, not distinguishable.")
+    assert ended.verdict == "not distinguishable"
+    assert any("BLEU to the untouched full model: 38.21" in fact for fact in ended.facts)
+    assert ended.model is not None and list(ended.layouts) == [ended.model.name]
+    assert ended.next_lines[-1].endswith(f"headwise translate {ended.model}")
+    # pruning that costs more than equal further training
+    assert outcome(write_sweeps(tmp_path)).verdict == "worse"
 
 
 def test_equal_further_training_leads_where_it_was_measured(tmp_path: Path) -> None:

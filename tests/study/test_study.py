@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.cli.outcome import summary
+from headwise.cli.outcome import outcome
 from headwise.data.embedded import write_parallel
 from headwise.files import read_with_checksum, with_checksum
 from headwise.heads import HeadMask
@@ -364,10 +364,9 @@ class TestOnlyChosenWeights:
         tiny["pruning"]["penalty"] = [0.005]
         again(make_plan(tiny), copied)
         assert facts(copied)["chosen"] is None and facts(copied)["unsettled"] == ["lambda-0.005"]
-        lines, _, place = summary(copied)
-        assert place is None and any(
-            "gates of lambda-0.005 had not settled" in line for line in lines
-        )
+        ended = outcome(copied)
+        assert ended.model is None
+        assert any("gates of lambda-0.005 had not settled" in line for line in ended.doubts)
         assert "had settled gates" in hw.report(copied).read_text(encoding="utf-8")
 
 

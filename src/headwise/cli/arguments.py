@@ -82,6 +82,9 @@ Dtype = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="seed of everything that draws")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but the result")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="end with all facts of the report's first screen")
+]
 Beam = Annotated[int, typer.Option("--beam", min=1, help=option_description(Search, "beam"))]
 EngineName = Annotated[str, typer.Option("--engine", help=option_description(Search, "engine"))]
 DryRun = Annotated[

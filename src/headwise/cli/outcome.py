@@ -1,8 +1,9 @@
-"""The end of a command that prunes: the facts of the report's first screen, what was written, what is next."""
+"""The end of a command that prunes: the headline of the report, the heads that stay, what is next; all facts if asked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,41 +19,71 @@ if TYPE_CHECKING:
 WRITTEN = ("report.html", "heads.csv", "pruning.csv", "layouts/", "pruned/", "figures/")
 
 
-def summary(out: Path) -> tuple[list[str], Mapping[str, HeadMask], Path | None]:
-    """Lines about the finished study in a folder; the layout of the chosen model by its name, or of all where none was
-    chosen; and the folder of the chosen model."""
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished study says at its end.
+
+    headline, and the verdict of its comparison: better, worse, not distinguishable, or none. facts: lines about what was
+    saved, what it cost, how it was chosen. doubts: lines that speak against the choice. layouts: of the chosen model by
+    its name, of all where none was chosen. model: the folder of the chosen model. next_lines: what to do now.
+    """
+
+    headline: str
+    verdict: str = ""
+    facts: Sequence[str] = ()
+    doubts: Sequence[str] = ()
+    layouts: Mapping[str, HeadMask] = field(default_factory=dict)
+    model: Path | None = None
+    next_lines: Sequence[str] = ()
+
+
+def outcome(out: Path) -> Outcome:
+    """The outcome of the finished study in a folder."""
     if (out / "grid.json").exists():
-        line = f"Wrote {out}/report.html, grid.csv, across.csv, and a folder for each run in it."
-        return [line], {}, None
+        return Outcome(
+            f"Wrote {out}/report.html, grid.csv, across.csv, and a folder for each run in it."
+        )
     from headwise.report import summary as report_summary
     from headwise.report.run_folder import read_run
 
     run = read_run(out)
-    facts, chosen = report_summary.summary_section(run), run.facts.get("chosen")
-    lines = [f"{facts['headline']}."]
-    for title, group in facts["groups"]:
-        lines += [f"  {title}", *(f"    {label}: {text}" for label, text, *_ in group)]
-    lines += (
-        ["  Pruned models", *(f"    {model_line(model)}" for model in run.pruned)]
-        if run.pruned
-        else []
-    )
-    lines += doubts(run)
-    lines.append(f"Wrote {out}/{', '.join(name for name in WRITTEN if (out / name).exists())}.")
-    ordered = [model["setting"] for model in run.pruned if model["candidate"]]
-    layouts = {
-        name: run.layouts[name] for name in ([chosen] if chosen else ordered) if name in run.layouts
-    }
+    summary = report_summary.summary_section(run)
+    chosen = run.facts.get("chosen")
+    facts = []
+    for title, group in summary["groups"]:
+        facts.append(f"  {title}")
+        for label, text, *_ in group:
+            facts.append(f"    {label}: {text}")
+    if run.pruned:
+        facts.append("  Pruned models")
+        facts += [f"    {model_line(model)}" for model in run.pruned]
+    facts.append(f"Wrote {out}/{', '.join(name for name in WRITTEN if (out / name).exists())}.")
+
+    shown = [chosen]
     if not chosen:
-        return lines, layouts, None
-    place = below(out / "pruned", chosen)
-    translates = "bleu_signature" in run.facts
-    then = (
-        f"echo 'A sentence.' | headwise translate {place}"
-        if translates
-        else f"headwise score {place} --text FILE"
+        shown = [model["setting"] for model in run.pruned if model["candidate"]]
+    layouts = {name: run.layouts[name] for name in shown if name in run.layouts}
+    next_lines = []
+    if (out / "report.html").exists():
+        next_lines.append(f"Report: {out}/report.html")
+    if (out / "model" / "config.json").exists():
+        next_lines.append(f"Lab: headwise lab {out}")
+    place = None
+    if chosen:
+        place = below(out / "pruned", chosen)
+        then = f"headwise score {place} --text FILE"
+        if "bleu_signature" in run.facts:
+            then = f"echo 'A sentence.' | headwise translate {place}"
+        next_lines.append(f"Next: {then}")
+    return Outcome(
+        f"{summary['headline']}.",
+        summary["verdict"],
+        facts,
+        doubts(run),
+        layouts,
+        place,
+        next_lines,
     )
-    return [*lines, f"Next: {then}"], layouts, place
 
 
 def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]:

@@ -22,6 +22,7 @@ from headwise.cli.arguments import (
     Set,
     TestTexts,
     Texts,
+    Verbose,
     check_text,
     folder,
     known,
@@ -82,6 +83,7 @@ def prune(
     device: Device = "auto",
     dry_run: DryRun = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
     set_: Set = None,
     **fields: Any,
 ) -> None:
@@ -115,7 +117,7 @@ def prune(
     if dry_run:
         say_cost(plan, out, device)
         return
-    run_plan(plan, out, quiet, device, result="pruned")
+    run_plan(plan, out, quiet, device, result="pruned", verbose=verbose)
 
 
 def prune_texts(

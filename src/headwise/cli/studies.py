@@ -17,10 +17,11 @@ from headwise.cli.arguments import (
     Seed,
     Set,
     Texts,
+    Verbose,
     text_spec,
 )
 from headwise.cli.fields import field_options, given_fields, refuse_set_twice, takes_fields
-from headwise.cli.outcome import summary, trained_model_lines
+from headwise.cli.outcome import outcome, trained_model_lines
 from headwise.cli.signals import resumable
 from headwise.devices import memory_line
 from headwise.engines.engine import engine
@@ -39,18 +40,19 @@ def run_plan(
     device: str,
     only: str | None = None,
     result: str = "report.html",
+    verbose: bool = False,
     **workers: Any,
 ) -> None:
-    """Run a plan, print its summary and the path of the result: the chosen model where `result` is `pruned`.
+    """Run a plan, print its outcome and the path of the result: the chosen model where `result` is `pruned`.
 
-    workers:
-    options of `run_study`."""
+    verbose: print all facts of the report's first screen. workers: options of `run_study`.
+    """
     from headwise.study.ownership import refuse_others
 
     refuse_others(plan, out)  # before the seconds that the rest takes to load
     from accelerate import PartialState
 
-    from headwise.cli.terminal import show_kept
+    from headwise.cli.terminal import show_kept, show_verdict
     from headwise.loading import load
     from headwise.progress import Progress
     from headwise.report import report as write_report
@@ -60,12 +62,19 @@ def run_plan(
     with resumable(out):
         run_study(plan, out, progress, only, device, write_report, **workers)
     if PartialState().is_main_process:
-        lines, layouts, small = ([], {}, None) if only else summary(out)
+        ended = None if only else outcome(out)
+        small = None
         if result == "model" and not quiet:
-            lines = trained_model_lines(plan, out, device, progress)
-        for line in lines:
-            progress.say(line)
-        show_kept(progress.console, layouts)
+            for line in trained_model_lines(plan, out, device, progress):
+                progress.say(line)
+        if ended is not None:
+            small = ended.model
+            show_verdict(progress.console, ended.headline, ended.verdict)
+            for line in [*(ended.facts if verbose else ()), *ended.doubts]:
+                progress.say(line)
+            show_kept(progress.console, ended.layouts)
+            for line in ended.next_lines:
+                progress.say(line)
         if result == "pruned" and small and not quiet:
             progress.say(where_it_runs(load(small), small))
         if result == "pruned":
@@ -88,6 +97,7 @@ def demo(
     device: Device = "auto",
     dry_run: DryRun = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
     set_: Set = None,
 ) -> None:
     """The whole story on the embedded corpus: minutes on two CPU cores, no download."""
@@ -99,7 +109,7 @@ def demo(
     if dry_run:
         say_cost(plan, out, device)
         return
-    run_plan(plan, out, quiet, device)
+    run_plan(plan, out, quiet, device, verbose=verbose)
 
 
 def say_cost(plan: Plan, out: Path, device: str) -> None:
@@ -126,6 +136,7 @@ def study(
     ] = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """The whole story on your data, as a plan says; resumable."""
     from headwise.study import read_plan
@@ -139,7 +150,7 @@ def study(
     if dry_run:
         say_cost(read, place, device)
         return
-    run_plan(read, place, quiet, device, only, workers=workers, threads=threads)
+    run_plan(read, place, quiet, device, only, verbose=verbose, workers=workers, threads=threads)
 
 
 TRAIN_OPTIONS = [

@@ -40,6 +40,12 @@ def score_grids(heads: HeadMap, table: pd.DataFrame) -> list[HeadGrid]:
     return [HeadGrid.of_scores(heads, table, measure) for measure in table["measure"].unique()]
 
 
+def show_verdict(console: Console, headline: str, verdict: str) -> None:
+    """Print the headline of a study in the colour of its verdict."""
+    colours = {"better": TERMINAL["kept"], "worse": TERMINAL["removed"]}
+    console.print(Text(headline, style=f"bold {colours.get(verdict, '')}".strip()), soft_wrap=True)
+
+
 def show_kept(console: Console, layouts: Mapping[str, HeadMask | None]) -> None:
     """Print the layouts of pruned models of one model, by name."""
     masks = {name: mask for name, mask in layouts.items() if mask is not None}

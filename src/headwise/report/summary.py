@@ -46,7 +46,7 @@ Fact = tuple[str, str, str]  # label, text, verdict
     files=("run.json", "pruning.csv", "layouts/"),
 )
 def summary_section(run: FinishedRun) -> dict[str, Any]:
-    """Headline, tiles and facts; without a chosen pruned model `why` says why not."""
+    """Headline with its verdict, tiles and facts; without a chosen pruned model `why` says why not."""
     full = run.full
     chosen = run.chosen
     groups = [
@@ -54,10 +54,13 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
         ("What the heads do", role_tables.role_facts(run)),
     ]
     start: dict[str, Any] = {"why": "", "limit": _limit(run), "unit": _unit(run), "tiles": []}
+    start["verdict"] = ""
     if full is None or chosen is None:
         start |= {"headline": _without_choice(run), "why": _why(run)}
     else:
         start |= {"headline": run_headline(run, chosen), "tiles": _tiles(run, full, chosen)}
+        measure, p, _ = leading_change(run, chosen)
+        start["verdict"] = verdict(chosen, measure, p)
         groups = [
             ("What was saved", saved(full, chosen)),
             ("What it cost", cost(run, full, chosen)),
@@ -78,21 +81,25 @@ def run_headline(run: FinishedRun, chosen: Model) -> str:
     if what:
         start = f"{start}, {what}"
     quality = run.quality
-    tuned = value(chosen, run.part + run.quality.change + TUNED) is not None
-    end, p, other = (
-        (TUNED, P_TUNED, "equal further training") if tuned else ("", P, "the full model")
-    )
-    measure = run.part + quality.change + end
+    measure, p, other = leading_change(run, chosen)
     found = value(chosen, measure)
     ends = interval_text(*bounds(chosen, measure))
     if found is None:
         return start
-    unsure = verdict(chosen, measure, run.part + p) == "not distinguishable"
+    unsure = verdict(chosen, measure, p) == "not distinguishable"
     on = " on dev" if run.part else ""
     text = f"{start}; {signed(found)}{quality.unit} {quality.name}{on} {ends}".rstrip()
     text = f"{text} to {other}{', not distinguishable' if unsure else ''}"
     is_bad = _sure_loss(run, chosen, measure) > saved_share
     return f"{text}: do not ship this" if is_bad and not unsure else text
+
+
+def leading_change(run: FinishedRun, chosen: Model) -> tuple[str, str, str]:
+    """The comparison that leads: the measures of its change of quality and of its p, and the other model in words."""
+    change = run.part + run.quality.change
+    if value(chosen, change + TUNED) is not None:
+        return change + TUNED, run.part + P_TUNED, "equal further training"
+    return change, run.part + P, "the full model"
 
 
 def _largest_saving(run: FinishedRun, chosen: Model) -> tuple[float, str]:
