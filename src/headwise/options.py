@@ -20,6 +20,7 @@ from headwise.qualities import LOSSES
 
 TEXTLESS_ORDERS = ("random", "weight-norm")  # orders of removal that look at no text
 DEEPEST = 1000  # layers
+FURTHEST_START = 100.0  # log α of a gate
 MOST_WEIGHTS = 100_000_000_000
 FULL_LENGTH = ("epochs", "learning_rate", "warmup", "schedule", "average", "patience")
 
@@ -114,7 +115,9 @@ class Training(Options):
     inverse square root of the update (Vaswani et al. 2017)."""
 
     epochs: int = option(40, "epochs, at most: see patience", ge=1)
-    batch_tokens: int = option(5040, "positions a side in one batch, padding included", ge=16)
+    batch_tokens: int = option(
+        5040, "positions a side in one batch, padding included", ge=16, le=1_000_000_000
+    )
     accumulate: int = option(1, "batches per update, over all processes", ge=1)
     learning_rate: float = option(1e-3, "the highest rate, reached after warmup", gt=0)
     warmup: int = option(1000, "updates until the highest rate", ge=0)
@@ -257,6 +260,14 @@ class GateTraining(Pruning, FineTuning):
         ge=0,
         le=0.4,
     )
+
+    @field_validator("start")
+    @classmethod
+    def within_reach(cls, start: Any) -> Any:
+        """No training moves a gate that far."""
+        if isinstance(start, float) and abs(start) > FURTHEST_START:
+            raise ValueError(f"log α may be at most {FURTHEST_START:g} away from 0")
+        return start
 
     @model_validator(mode="after")
     def refuse_idle(self) -> Self:

@@ -131,6 +131,8 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ),
         ({"training": {"epochs": "three"}}, ["'training.epochs' is 'three'", "valid integer"]),
         ({"training": {"epochs": 0}}, ["'training.epochs' is 0", "greater than or equal to 1"]),
+        ({"training": {"batch_tokens": 10**400}}, ["less than or equal to 1000000000"]),
+        ({"pruning": {"penalty": 0.1, "start": 1e308}}, ["log α may be at most 100 away from 0"]),
         ({"training": {"dtype": "fp8"}}, ["'training.dtype' is 'fp8'", "'auto', 'fp32' or 'bf16'"]),
         ({"model": {"norm": "none"}}, ["'model.norm' is 'none'", "'post' or 'pre'"]),
         ({"model": 5}, ["'model' is 5"]),
