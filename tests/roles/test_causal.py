@@ -10,13 +10,13 @@ import torch
 import headwise as hw
 from headwise.attention import masked
 from headwise.heads import Head, HeadMask
+from headwise.roles.behaviour import effect_sentence
 from headwise.roles.causal import (
-    BEHAVIOURS,
+    BATCHES,
     CAUSAL_COLUMNS,
     OTHER_SEED,
     causal_effects,
     effect,
-    effect_sentence,
     needed_effects,
 )
 from headwise.roles.role_tests import Roles, subject_of
@@ -93,7 +93,7 @@ def test_against_a_slow_script(planted: PlantedModel, found: Roles) -> None:
         off = HeadMask(model.heads, frozenset(model.heads) - {head})
         full: list[float] = []
         without: list[float] = []
-        for batch in BEHAVIOURS[task].batches(subject, OTHER_SEED):
+        for batch in BATCHES[task](subject, OTHER_SEED):
             for row in range(len(batch["labels"])):
                 one = {key: value[row : row + 1] for key, value in batch.items()}
                 with torch.no_grad():
@@ -122,7 +122,7 @@ def lost(hf: torch.nn.Module, batch: dict[str, torch.Tensor]) -> list[float]:
 
 
 def test_only_repeated_tokens_are_predicted(planted: PlantedModel) -> None:
-    for batch in BEHAVIOURS["repeats"].batches(subject_of(planted.model), 0):
+    for batch in BATCHES["repeats"](subject_of(planted.model), 0):
         for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True):
             length = (len(ids) - 1) // 2
             assert ids[1 : 1 + length].tolist() == ids[1 + length :].tolist()

@@ -14,7 +14,7 @@ from headwise.report.gate_history import closing_steps
 from headwise.report.page import section
 from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
 from headwise.report.score_maps import BLEU_MEASURE, LOSS_MEASURE, control_ranges
-from headwise.roles.causal import effect_sentence
+from headwise.roles.behaviour import effect_sentence
 
 # What a pruned model did with a head.
 KEPT = "k"

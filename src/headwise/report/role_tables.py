@@ -22,7 +22,7 @@ from headwise.report.role_charts import (
     rare_tokens,
 )
 from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
-from headwise.roles.causal import NAMED, change_without
+from headwise.roles.behaviour import NAMED, change_without
 from headwise.roles.label import RATE, effect_sizes
 from headwise.roles.role import (
     NO_ROLE,

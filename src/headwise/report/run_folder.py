@@ -18,7 +18,7 @@ from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS
 from headwise.qualities import QualityMeasure
 from headwise.report import models
 from headwise.report.models import Model
-from headwise.roles.causal import NAMED
+from headwise.roles.behaviour import NAMED
 
 HEAD_COLUMNS = ["kind", "layer", "head"]  # those that say which head a row is about
 LOG = ("step", "epoch", "measure", "value")

@@ -8,8 +8,6 @@ heads of its layer. Texts are drawn by another seed than those that the role was
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +18,7 @@ from headwise.data.subwords import Coverage
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
 from headwise.importance.ablation import removal_losses
+from headwise.roles.behaviour import BEHAVIOURS, Behaviour
 from headwise.roles.halves import in_half
 from headwise.roles.label import KEY, RATE
 from headwise.roles.observation import Count, PassageBatch, Subject, repeats, treebank_batches
@@ -60,20 +59,6 @@ CAUSAL_COLUMNS = (
     "confirmed",
 )
 LabelledBatch = Mapping[str, Tensor]  # of `tasks.objective`
-
-
-@dataclass(frozen=True)
-class Behaviour:
-    """What a model predicts on a text that asks for some roles.
-
-    unit: of what is lost. batches: from a subject and a seed to the text, with labels. sign: 1 of a loss, which is
-    higher when the model predicts worse; −1 of a logit difference, which is lower.
-    """
-
-    name: str
-    unit: str
-    batches: Callable[[Subject, int], Iterator[LabelledBatch]]
-    sign: int = 1
 
 
 def on_repeated_tokens(subject: Subject, seed: int) -> Iterator[LabelledBatch]:
@@ -120,12 +105,12 @@ def on_needle(subject: Subject, seed: int) -> Iterator[LabelledBatch]:
         yield {**batch.inputs, "labels": labels}
 
 
-BEHAVIOURS = {
-    "repeats": Behaviour("loss of repeated tokens", "nats a token", on_repeated_tokens),
-    "names": Behaviour("logit difference of IO and S", "logits", on_names, sign=-1),
-    "needle": Behaviour("loss of the answer", "nats a token", on_needle),
+# By text of a behaviour: from a subject and a seed to batches with labels.
+BATCHES: Mapping[str, Callable[[Subject, int], Iterator[LabelledBatch]]] = {
+    "repeats": on_repeated_tokens,
+    "names": on_names,
+    "needle": on_needle,
 }
-NAMED = {behaviour.name: behaviour for behaviour in BEHAVIOURS.values()}
 
 
 def text_batches(subject: Subject, generated: Generated) -> Iterator[tuple[PassageBatch, Passage]]:
@@ -196,27 +181,6 @@ def causal_effects(
     return table
 
 
-def effect_sentence(row: Mapping[Any, Any]) -> str:
-    """A row of `causal_effects` in words: `confirmed: switching it off raises the loss of the answer from 0.28 to 4.08
-    nats a token (+3.80 [+3.20, +4.50])`."""
-    verdict = "confirmed" if row["confirmed"] == 1 else "not confirmed"
-    change, low, high = change_without(row)
-    verb = "raises" if change > 0 else "lowers"
-    before = row["with_all"]
-    moved = f"{row['behaviour']} from {before:.2f} to {before + change:.2f}"
-    unit = NAMED[row["behaviour"]].unit
-    text = f"{verdict}: switching it off {verb} the {moved} {unit} ({change:+.2f} [{low:+.2f}, {high:+.2f}])"
-    return text.replace("-", "−")
-
-
-def change_without(row: Mapping[Any, Any]) -> tuple[float, float, float]:
-    """The change of the behaviour of a row of `causal_effects` with the head off, and the ends of its interval: of a
-    head that is of use, a loss rises and a logit difference falls."""
-    sign = NAMED[row["behaviour"]].sign
-    low, high = sorted([sign * row["low"], sign * row["high"]])
-    return sign * row["value"], low, high
-
-
 def no_effects(roles: pd.DataFrame) -> pd.DataFrame:
     """The effects of roles on a text that nothing is predicted on."""
     return pd.DataFrame(columns=list(CAUSAL_COLUMNS)).astype({"confirmed": bool})
@@ -239,7 +203,7 @@ def losses_without(
     share = words_of_heads(len(switched))
 
     def counted() -> Iterator[LabelledBatch]:
-        for batch in behaviour.batches(subject, seed):
+        for batch in BATCHES[behaviour.text](subject, seed):
             yield batch
             count(int(share * batch["attention_mask"].sum()))
 
@@ -256,7 +220,7 @@ def words_of_effects(subject: Subject, seed: int) -> int:
     words = 0
     for behaviour in BEHAVIOURS.values():
         try:
-            for batch in behaviour.batches(subject, seed + OTHER_SEED):
+            for batch in BATCHES[behaviour.text](subject, seed + OTHER_SEED):
                 words += int(batch["attention_mask"].sum())
         except HeadwiseError:  # there are no such texts
             continue

@@ -76,7 +76,7 @@ class RoleTest(Declaration):
     scored only. excluded: variants that are scored only. expected: by kind of heads (or "language model"), the measures
     that `Roles.absent` speaks of where no head has them; None: the test's own wherever it is run.
 
-    causal: what must be predicted worse with the head off, of `roles.causal.BEHAVIOURS`; empty for a role that no
+    causal: what must be predicted worse with the head off, of `roles.behaviour.BEHAVIOURS`; empty for a role that no
     prediction shows. causal_needed: whether a head without that effect does not have the role.
 
     baseline: what a score is compared with, in words. untrained: what a head with random weights scores. display: the
