@@ -59,9 +59,9 @@ def outcome(out: Path) -> Outcome:
         facts += [f"    {model_line(model)}" for model in run.pruned]
     facts.append(f"Wrote {out}/{', '.join(name for name in WRITTEN if (out / name).exists())}.")
 
-    shown = [chosen]
-    if not chosen:
-        shown = [model["setting"] for model in run.pruned if model["candidate"]]
+    shown = [str(model["setting"]) for model in run.pruned if model["candidate"]]
+    if chosen:
+        shown = [str(chosen)]
     layouts = {name: run.layouts[name] for name in shown if name in run.layouts}
     next_lines = []
     if (out / "report.html").exists():
