@@ -181,7 +181,7 @@ def mutated(name: str, seed: int, number: int) -> Attempt:
 # Settings of plans, up to where the work would begin
 
 
-def no_work(*_: Any) -> NoReturn:
+def no_work(*_: Any, **__: Any) -> NoReturn:
     """Instead of the builds of a study, or the truth suite."""
     raise HeadwiseError("The work would begin here.")
 

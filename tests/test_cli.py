@@ -269,6 +269,7 @@ class TestCommands:
             "weight-norm",
             "--out",
             tmp_path / "small",
+            "--verbose",
         )
         assert (
             status == 0
@@ -529,7 +530,7 @@ class TestPruning:
             tmp_path / "out",
         ]
         status, out, err = call(
-            *words, "--max-drop", "100", *sets(*FAST, *LIGHT, "pruning.epochs=8")
+            *words, "--max-drop", "100", "-v", *sets(*FAST, *LIGHT, "pruning.epochs=8")
         )
         assert status == 0 and out == f"{tmp_path}/out/pruned/lambda-1.5\n"
         assert "4 of 4 encoder heads removed" in err and "lambda-1.5: 0 of 4 heads left" in err
@@ -591,7 +592,7 @@ class TestPruning:
         )
         words = ["prune", model, *texts, "--out", tmp_path / "out", *sets(*FAST, *LIGHT)]
         words += ["--keep", "encoder-self=1", "--keep", "cross=3"]
-        status, out, err = call(*words)
+        status, out, err = call(*words, "--verbose")
         small = f"{tmp_path}/out/pruned/keep-encoder-self-1+cross-3"
         assert (status, out) == (0, f"{small}\n") and f"headwise translate {small}" in err
         assert "4 of 8" in err and "layer by layer 1 of 4" in err and "layer by layer 3 of 4" in err
@@ -618,7 +619,7 @@ class TestPruning:
             tmp_path,
         ]
         kept = ["--keep", "encoder-self=1", "--keep", "cross=3"]
-        status, out, err = call(*words, *kept, *sets(*LIGHT))
+        status, out, err = call(*words, *kept, "--verbose", *sets(*LIGHT))
         assert status == 0 and out == f"{tmp_path}/pruned/greedy-gradient-4\n"
         assert (
             "4 of 8" in err
@@ -672,6 +673,7 @@ class TestPruning:
         kind = GPT2LMHeadModel if given is GPT2 else BertForMaskedLM
         words = ["prune", language_model(kind(given)), "--text", place / "train.fr"]
         more = ["--max-drop", "1000", "--measure", "confidence", "--rescore", "--compensate"]
+        more.append("--verbose")
         status, out, err = call(*words, "--out", tmp_path / "out", *more)
         assert status == 0 and out == f"{tmp_path}/out/pruned/greedy-confidence-1\n"
         assert (

@@ -28,6 +28,8 @@ from headwise.folders import (
     write_pages,
     write_results,
 )
+from headwise.study import Plan
+from headwise.study.ownership import refuse_others
 
 NAMES = ("heads.csv", "curves.csv", "figures/")
 # Every command that writes results into --out, and a file that it would replace or remove.
@@ -250,7 +252,8 @@ class TestNamedFiles:
             output_file(tmp_path / name, [Path("-"), tmp_path / "text"])
 
     @pytest.mark.parametrize(
-        ("name", "sentence"), [("n" * 300, "File name too long"), ("a\0b", "null byte")]
+        ("name", "sentence"),
+        [("n" * 300, "File name too long"), ("a\0b", "null byte"), ("\udcff", "surrogates")],
     )
     def test_what_can_be_no_folder_of_a_study_is_refused(
         self, tmp_path: Path, name: str, sentence: str
@@ -259,6 +262,7 @@ class TestNamedFiles:
             lambda: hw.report(name),
             lambda: hw.compare(tmp_path, name, tmp_path / "out"),
             lambda: hw.animate(name, tmp_path / "gates.gif"),
+            lambda: refuse_others(Plan(name="n"), Path(name)),
         ):
             with pytest.raises(
                 HeadwiseError, match=f"cannot be the folder of a study .*{sentence}"

@@ -150,17 +150,19 @@ def refuse_other_files(folder: Path, names: Sequence[str]) -> None:
     refuse_to_replace(folder, names, unchanged(folder))
 
 
-def study_folder(name: str | Path) -> Path:
-    """The path of the folder of a study. Raises HeadwiseError for a name that no folder can have."""
+def named_folder(name: str | Path, of: str = "a study") -> Path:
+    """The path of a folder that a user named. Raises HeadwiseError for a name that no folder can have, or that is no
+    UTF-8."""
     folder = Path(name)
     try:
+        str(name).encode()
         folder.stat()
     except (FileNotFoundError, NotADirectoryError):
         pass  # said by those who look for its files
-    except (OSError, ValueError) as error:  # too long, or a NUL in it
+    except (OSError, ValueError) as error:  # too long, a NUL in it, bytes that are no letters
         reason = getattr(error, "strerror", None) or error
         raise HeadwiseError(
-            f"{str(name)[:100]!r} cannot be the folder of a study ({reason}): give the --out folder of one."
+            f"{str(name)[:100]!r} cannot be the folder of {of} ({reason}): give another one."
         ) from None
     return folder
 

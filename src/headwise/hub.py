@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
 from headwise.files import below, checked_name, sha256
-from headwise.folders import MODEL, SUMS, new_folder, record, sums
+from headwise.folders import MODEL, SUMS, named_folder, new_folder, record, sums
 from headwise.heads import HeadMask
 from headwise.model_files import MODEL_FILES, NOTE, README, refuse_damage
 from headwise.report.format import size
@@ -260,6 +260,7 @@ def refuse_name(repo: str) -> None:
 
 def locate_model(place: Path) -> tuple[Path, FinishedRun | None, Row | None]:
     """The folder of a model; and the run that it is from and its row there, where it is from one."""
+    named_folder(place, "a model")
     if (place / "grid.json").is_file():
         raise HeadwiseError(
             f"{place} is a study of several runs: push one of the run folders in it."

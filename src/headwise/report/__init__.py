@@ -6,9 +6,9 @@
 from pathlib import Path
 
 from headwise.folders import (
+    named_folder,
     refuse_other_files,
     refuse_other_pages,
-    study_folder,
     write_pages,
     write_results,
 )
@@ -25,7 +25,7 @@ def report(run: str | Path) -> Path:
     from headwise.report.run_folder import read_run
     from headwise.report.run_grid import read_grid
 
-    folder = study_folder(run)
+    folder = named_folder(run)
     refuse_other_pages(folder, ["report.html"])
     subject = read_grid(folder) if (folder / "grid.json").is_file() else read_run(folder)
     write_pages(folder, page_files(subject), PAGE_FILES)
@@ -52,7 +52,7 @@ def compare(
     folder = Path(out)
     refuse_other_files(folder, ["report.html"])
     paired = None if matches is None else Path(matches)
-    both = read_comparison(study_folder(run), study_folder(other), paired)
+    both = read_comparison(named_folder(run), named_folder(other), paired)
     write_results(folder, page_files(both), PAGE_FILES)
     return folder / "report.html"
 
@@ -66,7 +66,7 @@ def animate(run: str | Path, file: str | Path) -> Path:
     """
     from headwise.report.gate_history import write_animation
 
-    return write_animation(study_folder(run), Path(file))
+    return write_animation(named_folder(run), Path(file))
 
 
 __all__ = ["animate", "compare", "report"]

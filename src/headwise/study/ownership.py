@@ -13,7 +13,7 @@ from typing import Any
 
 from headwise.errors import HeadwiseError
 from headwise.files import below, damaged, manifest_of, read_with_checksum, with_checksum
-from headwise.folders import refuse_other_pages
+from headwise.folders import named_folder, refuse_other_pages
 from headwise.heads import write_text
 from headwise.options import validated
 from headwise.progress import Progress
@@ -54,6 +54,7 @@ def claim(plan: Plan, out: Path) -> None:
 
 def refuse_others(plan: Plan, out: Path) -> None:
     """Raise HeadwiseError where the folder of a plan, or of one of its runs, holds anything else than its results."""
+    named_folder(out)
     if (out / "config.json").exists():
         raise HeadwiseError(
             f"{out} is the folder of a model, in which no study is written: choose another --out."
