@@ -158,7 +158,7 @@ def named_folder(name: str | Path, of: str = "a study") -> Path:
         str(name).encode()
         folder.stat()
     except (FileNotFoundError, NotADirectoryError):
-        pass  # said by those who look for its files
+        return folder  # whether it must be there, those decide who look for its files
     except (OSError, ValueError) as error:  # too long, a NUL in it, bytes that are no letters
         reason = getattr(error, "strerror", None) or error
         raise HeadwiseError(

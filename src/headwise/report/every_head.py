@@ -227,7 +227,7 @@ def shown_scores(run: FinishedRun) -> Mapping[str, Mapping[Head, ShownScore]]:
                 interval = f"[{low}, {high}]"
 
             control = untrained.get((row["kind"], row["layer"], str(measure)))
-            by_head[_head_of(row)] = ShownScore(
+            by_head[head_of(row)] = ShownScore(
                 value=float(f"{row['value']:.6g}"),
                 text=number(row["value"], largest_size, 1),
                 interval=interval,
@@ -237,9 +237,9 @@ def shown_scores(run: FinishedRun) -> Mapping[str, Mapping[Head, ShownScore]]:
     return scores
 
 
-def _head_of(row: Mapping[Any, Any]) -> Head:
-    """The head that a row of a table is about."""
-    return Head(row["kind"], row["layer"], row["head"])
+def head_of(row: Mapping[Any, Any], prefix: str = "") -> Head:
+    """The head that a row of a table is about; with the prefix `other_`, the second one of a pair."""
+    return Head(row[f"{prefix}kind"], row[f"{prefix}layer"], row[f"{prefix}head"])
 
 
 def role_evidence(run: FinishedRun) -> Mapping[Head, list[str]]:
@@ -251,9 +251,9 @@ def role_evidence(run: FinishedRun) -> Mapping[Head, list[str]]:
     for row in run.roles.roles.to_dict("records"):
         interval = "" if pd.isna(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}]"
         text = f"{row['text']}{interval}"
-        if (_head_of(row), row["measure"]) in effects:
-            text += f"; {effects[_head_of(row), row['measure']]}"
-        evidence.setdefault(_head_of(row), []).append(text)
+        if (head_of(row), row["measure"]) in effects:
+            text += f"; {effects[head_of(row), row['measure']]}"
+        evidence.setdefault(head_of(row), []).append(text)
     return evidence
 
 
@@ -262,7 +262,7 @@ def effect_sentences(found: RolesFolder) -> Mapping[tuple[Head, str], str]:
     sentences: dict[tuple[Head, str], str] = {}
     if found.causal is not None:
         for row in found.causal.dropna(subset=["with_all", "value"]).to_dict("records"):
-            sentences[_head_of(row), row["measure"]] = effect_sentence(row)
+            sentences[head_of(row), row["measure"]] = effect_sentence(row)
     return sentences
 
 
@@ -272,7 +272,7 @@ def head_labels(run: FinishedRun) -> Mapping[Head, str]:
     if run.roles is None:
         return labels
     for row in run.roles.labels.to_dict("records"):
-        labels[_head_of(row)] = str(row["label"])
+        labels[head_of(row)] = str(row["label"])
     return labels
 
 
@@ -306,7 +306,7 @@ def costs_alone(run: FinishedRun) -> Mapping[Head, str]:
         rows = run.heads[run.heads["measure"] == measure].dropna(subset=["value"])
         costs: dict[Head, str] = {}
         for row in rows.to_dict("records"):
-            costs[_head_of(row)] = _bleu_change(row) if measure == BLEU_MEASURE else _loss_rise(row)
+            costs[head_of(row)] = _bleu_change(row) if measure == BLEU_MEASURE else _loss_rise(row)
         if costs:
             return costs
     return {}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from headwise.heads import Head
 from headwise.report.comparison import Comparison
+from headwise.report.every_head import head_of
 from headwise.report.format import number, probability
 from headwise.report.page import Columns, Table, section, table
 from headwise.roles.role import NO_ROLE
@@ -60,11 +60,6 @@ def matches_table(found: Comparison, rows: list[dict[Any, Any]]) -> Table | None
             lambda labels, prefix, row: labels.get(head_of(row, prefix), ""), labels, prefix
         )
     return table("Heads that correspond", rows, columns)
-
-
-def head_of(row: Mapping[Any, Any], prefix: str = "") -> Head:
-    """The head of a row; with the prefix `other_`, that of the second model."""
-    return Head(row[f"{prefix}kind"], row[f"{prefix}layer"], row[f"{prefix}head"])
 
 
 def labels_of(found: Comparison, run: str) -> dict[Head, str]:
