@@ -1,81 +1,116 @@
-"""Train the model of a plan, and watch its encoder heads become positional.
+"""Train the model of a plan, and record what its encoder heads become.
 
     python examples/heads_in_training.py examples/six-layers.toml --out runs/six-layers-model
 
-Every `--every` updates one line for each encoder head goes to OUT/positions.csv: at which offset from −3 to 3 its
-strongest attention is most often, and for what share of the tokens (Voita et al. 2019, section 5.1), on the first 300
-sentences of the plan's treebank. A stopped run goes on when the command is given again. OUT/model is a folder of
-transformers: the plan's study takes it with `--set model=OUT/model`. `--updates` ends early on the same schedule, to
-compare recipes by their first part.
+Every `--every` updates OUT/heads.csv gets three rows for each encoder head, measured on a copy of the model:
+
+    positional   its best share over the offsets -3 to 3 (Voita et al. 2019, section 5.1)
+    syntactic    its best share over the dependencies, minus the baseline of that dependency (section 5.2)
+    confidence   its mean largest weight (section 4)
+
+The first two are on the first 300 sentences of the plan's treebank, confidence on the first 200 pairs of dev. `name` is
+the offset or dependency, `role` is 1 where the head has it on both halves of the sentences.
+
+A stopped run goes on when the command is given again. OUT/model is a folder of transformers: the plan's study takes it
+with `--set model=OUT/model`. `--updates` ends early on the same schedule, to compare recipes by their first part.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import csv
 import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from transformers.trainer_callback import TrainerCallback
 
-from headwise.data.subwords import Coverage
+from headwise import Treebank, score
 from headwise.data.text import ParallelText
-from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import write_text
 from headwise.model import Model
 from headwise.options import Architecture
-from headwise.progress import Progress
-from headwise.roles.halves import in_half
-from headwise.roles.observation import PassageBatch, Subject, observe, treebank_batches
-from headwise.roles.positional import OFFSETS, positional
+from headwise.progress import Progress, silent
+from headwise.roles.role import category
+from headwise.roles.role_tests import RoleTexts, find_roles
 from headwise.study.plan import read_plan
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import TrainingRun, converge
 from headwise.training.translation_model import build_model
 
 SENTENCES = 300
-COLUMNS = ("step", "epoch", "dev_loss", "layer", "head", "offset", "share")
+PAIRS = 200
+CLASSES = ("positional", "syntactic")
+KEY = ["kind", "layer", "head"]
 
 
-class Watch(TrainerCallback):
-    """Writes the share of every encoder head each `every` updates, measured on a copy of the model."""
+class Recorder(TrainerCallback):
+    """Writes what every encoder head does each `every` updates, measured on a copy of the model."""
 
     def __init__(
-        self, model: Model, batches: list[PassageBatch], every: int, last: int | None, file: Path
+        self,
+        model: Model,
+        texts: RoleTexts,
+        dev: ParallelText,
+        every: int,
+        last: int | None,
+        file: Path,
     ) -> None:
-        self.batches, self.every, self.last, self.file = batches, every, last, file
+        self.texts, self.dev, self.every, self.last, self.file = texts, dev, every, last, file
         self.copy = Model(copy.deepcopy(model.hf), model.tokenizer, model.name)
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         if state.global_step % self.every == 0:
-            self.write(state, model)
+            self.copy.hf.load_state_dict(model.state_dict())
+            self.write(state)
         if state.global_step == self.last:
             control.should_training_stop = True
 
-    def write(self, state: Any, model: Any) -> None:
-        self.copy.hf.load_state_dict(model.state_dict())
-        observed = observe(
-            self.copy.hf, self.copy.discovery, self.batches, {"encoder-self": [positional]}
-        )
-        answers = observed["encoder-self", 0]
-        asked = answers.whole("counts").sum(0)[: len(OFFSETS)]
+    def write(self, state: Any) -> None:
+        rows = pd.concat([self.best_roles(), self.confidences()])
         losses = [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry]
-        start = (state.global_step, f"{state.epoch:.3f}", f"{losses[-1]:.4f}" if losses else "")
-        new = not self.file.exists()
-        with self.file.open("a", newline="") as file:
-            writer = csv.writer(file)
-            if new:
-                writer.writerow(COLUMNS)
-            for layer in answers.layers:
-                shares = answers.whole(layer).sum(0)[:, : len(OFFSETS)] / asked
-                for head, best in enumerate(shares.argmax(1)):
-                    writer.writerow(
-                        (*start, layer, head, OFFSETS[best], f"{shares[head, best]:.4f}")
-                    )
+        rows.insert(0, "step", state.global_step)
+        rows.insert(1, "epoch", state.epoch)
+        rows.insert(2, "dev_loss", losses[-1] if losses else None)
+        if self.file.exists():
+            before = pd.read_csv(self.file)
+            before = before[before["step"] < state.global_step]  # a stopped run repeats the others
+            rows = pd.concat([before, rows])
+        write_text(self.file, rows.to_csv(index=False, float_format="%.5g"))
+
+    def best_roles(self) -> pd.DataFrame:
+        """The best positional and syntactic share of every head."""
+        found = find_roles(self.copy, self.texts, intervals=False)
+        table = found.table[found.table["kind"] == "encoder-self"].copy()
+        table["class"] = table["measure"].map(category)
+        table = table[table["class"].isin(CLASSES)]
+        syntactic = table["class"] == "syntactic"
+        table["value"] -= table["baseline"].where(syntactic, 0.0)
+        roles = set(found.roles[[*KEY, "measure"]].itertuples(index=False, name=None))
+        keys = table[[*KEY, "measure"]].itertuples(index=False, name=None)
+        table["role"] = [int(key in roles) for key in keys]
+        best = table.sort_values(["role", "value"]).groupby([*KEY, "class"]).tail(1)
+        best = best.sort_values(["class", *KEY]).rename(columns={"measure": "name"})
+        return best[[*KEY, "class", "name", "value", "role"]]
+
+    def confidences(self) -> pd.DataFrame:
+        table = score(self.copy, self.dev, ["confidence"], progress=silent).table
+        table = table[table["kind"] == "encoder-self"].copy()
+        table["class"] = "confidence"
+        table["name"] = "confidence"
+        table["role"] = 0
+        return table[[*KEY, "class", "name", "value", "role"]]
+
+
+def first_pairs(text: ParallelText, folder: Path) -> ParallelText:
+    """The first PAIRS pairs of a text, as two files in a folder."""
+    files = (folder / "first.source", folder / "first.target")
+    for file, side in zip(files, zip(*islice(text, PAIRS), strict=True), strict=True):
+        write_text(file, "\n".join(side) + "\n")
+    return ParallelText.open(files)
 
 
 def main() -> None:
@@ -84,7 +119,7 @@ def main() -> None:
     )
     parser.add_argument("plan", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--every", type=int, default=250, help="updates between two lines")
+    parser.add_argument("--every", type=int, default=250, help="updates between two records")
     parser.add_argument("--updates", type=int, metavar="N", help="stop after so many")
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
@@ -106,9 +141,7 @@ def main() -> None:
     text, dev = ParallelText.open(data.train), ParallelText.open(data.dev)
     tokenizer = learn_subwords((side for pair in text for side in pair), plan.model.vocabulary)
     model = Model(build_model(plan.model, tokenizer, plan.seed), tokenizer, plan.name)
-    subject = Subject(model.hf, tokenizer, model.discovery)
-    sentences = islice(Treebank.read(*plan.roles.treebank), SENTENCES)
-    batches = list(treebank_batches(subject, in_half(0, sentences), Coverage()))
+    sentences = list(islice(Treebank.read(*plan.roles.treebank), SENTENCES))
     recipe, limit, progress = plan.training, plan.model.max_length, Progress()
     training = TrainingRun(
         model.task.training_data(text, recipe.batch_tokens, given.out / "cache", limit),
@@ -118,9 +151,16 @@ def main() -> None:
         plan.seed,
         progress,
     )
-    watch = Watch(model, batches, given.every, given.updates, given.out / "positions.csv")
+    recorder = Recorder(
+        model,
+        RoleTexts(sentences),
+        first_pairs(dev, given.out),
+        given.every,
+        given.updates,
+        given.out / "heads.csv",
+    )
     with progress.bar("train"):
-        facts = converge(model.hf, tokenizer, model.discovery, training, [watch])
+        facts = converge(model.hf, tokenizer, model.discovery, training, [recorder])
     model.save(given.out / "model")
     write_text(
         given.out / "facts.json",
