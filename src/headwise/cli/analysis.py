@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwise.cli.arguments import (
+    Audio,
     Device,
     DryRun,
     Dtype,
@@ -24,6 +25,7 @@ from headwise.cli.arguments import (
     results_folder,
     say_forecast,
     study_in,
+    text_or_audio,
     text_spec,
     text_words,
 )
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 def score(
     model: ModelName,
     text: Texts = None,
+    audio: Audio = None,
     measures: Annotated[
         list[str] | None,
         typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable"),
@@ -82,7 +85,7 @@ def score(
     from headwise.importance.measures import resolve_measures
 
     names = resolve_measures(measures) if measures else None
-    check_text(model, text)
+    check_text(model, text_or_audio(text, audio))
     from accelerate import PartialState
 
     import headwise as hw
@@ -104,7 +107,7 @@ def score(
     written = [*SCORE_FILES, *PAIR_FILES]
     place = results_folder(out, written, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
-    given = read_text(loaded, model, text)
+    given = read_text(loaded, model, text, audio)
     batches = loaded.task.batches(given)
     batches.time_limit = time_limit_of(batches, names, time, judged)
     names = list(usual_measures(loaded, batches)) if names is None else names
@@ -151,21 +154,22 @@ def score(
         show_heads(progress.console, score_grids(loaded.heads, table), SCORED)
         progress.say(memory_line())
         progress.say(
-            f"Next: {shlex.join(['headwise', *next_command(loaded, model, text, scores)])}"
+            f"Next: {shlex.join(['headwise', *next_command(loaded, [model, *text_words(text, audio)], scores)])}"
         )
         typer.echo(str(first))
 
 
-def next_command(loaded: Model, name: str, text: list[str] | None, scores: Scores) -> list[str]:
-    """The command to try after a score: the same judged, or prune by what was measured."""
+def next_command(loaded: Model, words: Sequence[str], scores: Scores) -> list[str]:
+    """The command to try after a score: the same judged, or prune by what was measured. words: the model, and the options
+    that name its text."""
     measured = list(scores.table["measure"].unique())
-    words = [name, *text_words(text)]
     if loaded.task.has_loss and scores.faithfulness is None:
+        named = []
         for measure in dict.fromkeys([*measured, "ablation.zero"]):
-            words += ["--measure", measure]
-        return ["score", *words, "--judge"]
+            named += ["--measure", measure]
+        return ["score", *words, *named, "--judge"]
     if "wrong answer" in scores.signature["objective"]:  # no text to prune by
-        return ["lab", name]
+        return ["lab", words[0]]
     if loaded.task.trains_gates_by_default:
         return ["prune", *words, "--penalty", "0.01"]
     preferred = ("gradient", "confidence", "ablation.zero", *measured)

@@ -22,12 +22,12 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, WhisperFeatureExtractor
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.whisper.generation_whisper import _median_filter
 
 from headwise.attention import AttentionCall, device_of, evaluating
-from headwise.data.speech import Speech, Utterance, samples
+from headwise.data.speech import WORD_COLUMNS, Speech, Utterance, samples
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText
 from headwise.devices import memory_now, peak_memory
@@ -60,9 +60,9 @@ from headwise.roles.head_sets import (
 from headwise.roles.observation import RoleOptions, Subject, halves_of_pairs, pair_batches
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import REACH, same_way
+from headwise.tasks.transcription import FRAME, extractor_of, prompt_of
 
 ALIGNMENT_FILES = ("alignment.csv", "alignment-sets.csv", "alignment.json")
-FRAME = 0.02  # seconds between the states of Whisper's encoder
 STATES = 2**30  # bytes of encoder states that are kept: 350 recordings of Whisper base
 WEIGHTS = 1.2  # forwards that one with all attention weights takes as long as
 ROUNDS = 4  # times that a set grows, as is expected before it is known
@@ -194,6 +194,11 @@ def refuse_unalignable(model: Model, text: ParallelText | LinkedText | Speech) -
         needed = "speech with word times (--audio)" if hears else "sentence pairs (two files)"
         raise HeadwiseError(
             f"{model.name} is a {type(model.hf).__name__}: alignment heads are found on {needed}."
+        )
+    if isinstance(text, Speech) and not text.has_word_times:
+        raise HeadwiseError(
+            f"{text.name} does not say when words start: alignment heads need a table with a row for each word, with "
+            f"{', '.join(WORD_COLUMNS)}."
         )
     model.task.check_tokenizer()
 
@@ -405,7 +410,7 @@ def fitting_recordings(
 
 def encode(model: Any, recordings: Sequence[SpeechRecording], progress: Report) -> None:
     """Measure every recording, run the encoder on the first ones, and keep its states up to STATES bytes."""
-    extractor = features_of(model)
+    extractor = extractor_of(model)
     size = model.config.max_source_positions * model.config.d_model * model.dtype.itemsize
     for number, recording in enumerate(recordings, start=1):
         utterance = recording.utterance
@@ -423,17 +428,9 @@ def encode(model: Any, recordings: Sequence[SpeechRecording], progress: Report) 
         progress(number / len(recordings), f"{number} of {len(recordings)} recordings encoded")
 
 
-def features_of(model: Any) -> WhisperFeatureExtractor:
-    """What makes the encoder's input of audio."""
-    return WhisperFeatureExtractor(
-        feature_size=model.config.num_mel_bins,
-        chunk_length=round(model.config.max_source_positions * FRAME),
-    )
-
-
 def encoder_states(model: Any, utterance: Utterance) -> Tensor:
     """What the encoder makes of a recording: 1 S D."""
-    extractor = features_of(model)
+    extractor = extractor_of(model)
     rate = extractor.sampling_rate
     audio = samples(utterance.audio, rate)
     features = extractor(audio, sampling_rate=rate, return_tensors="pt").input_features
@@ -454,24 +451,6 @@ def speech_batches(
                 yield recording_batch(model, recording)
 
     return batches
-
-
-def prompt_of(model: Any, tokenizer: Any, utterance: Utterance) -> list[int]:
-    """The tokens that begin a transcription without time stamps."""
-    names = ["<|startoftranscript|>", "<|notimestamps|>"]
-    if utterance.language:
-        names[1:1] = [f"<|{utterance.language}|>", "<|transcribe|>"]
-    elif getattr(model.generation_config, "is_multilingual", False):
-        raise HeadwiseError(
-            f"This Whisper knows several languages: give that of {utterance.audio} in a column `language`."
-        )
-    vocabulary = tokenizer.get_vocab()
-    for name in names:
-        if name not in vocabulary:
-            raise HeadwiseError(
-                f"{name}, which {utterance.audio} needs, is no token of this model."
-            )
-    return [vocabulary[name] for name in names]
 
 
 def tokens_by_word(tokenizer: Any, utterance: Utterance) -> list[list[int]]:
