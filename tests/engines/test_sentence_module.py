@@ -48,6 +48,7 @@ def test_vectors_are_those_of_headwise(tmp_path: Path) -> None:
     expected = torch.nn.functional.normalize(vectors, dim=1)
 
     loaded = SentenceTransformer(str(tmp_path / "small"), trust_remote_code=True)
+    assert f"{type(loaded[0]).__module__}.{type(loaded[0]).__qualname__}" == PRUNED_MODULE
     torch.testing.assert_close(torch.tensor(loaded.encode(LINES)), expected, atol=1e-5, rtol=1e-4)
     loaded.save(str(tmp_path / "theirs"))
     again = SentenceTransformer(str(tmp_path / "theirs"), trust_remote_code=True)
