@@ -11,6 +11,7 @@ from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGenera
 import headwise as hw
 from headwise.engines import graph_files
 from headwise.engines.graph_files import graphs
+from headwise.heads import HeadMask
 from headwise.model import Model
 from tasks.askers import asker
 
@@ -53,6 +54,75 @@ def test_an_encoder_decoder_becomes_two_onnx_files(tmp_path):
         "decoder.onnx",
     }
     assert "ONNX Runtime" in notes[0]
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "marian"])
+def test_attention_weights_as_in_transformers(family, tmp_path):
+    """Before and after removal, of two heads of each kind in the order in which they are named."""
+    onnxruntime = pytest.importorskip(
+        "onnxruntime", reason="onnxruntime is not installed (headwise[onnx])"
+    )
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
+    whole = asker(family)
+    first = next(head for head in whole.heads if head.kind != "encoder-self" or family == "bert")
+    mask = HeadMask.full(whole.heads).without([first])
+    for model in (whole, whole.remove(mask, grow=True)):
+        folder = tmp_path / str(model.heads.total)
+        chosen = []
+        for kind in model.heads.kinds:
+            of_kind = list(model.heads.only([kind]))
+            chosen += [of_kind[-1], of_kind[0]]
+        hw.export(model, "onnx", folder, attention=[str(head) for head in chosen])
+
+        ids = torch.arange(5, 12).view(1, 7)
+        mask_of_ids = torch.ones_like(ids)
+        inputs = {"input_ids": ids, "attention_mask": mask_of_ids}
+        if model.hf.config.is_encoder_decoder:
+            inputs["decoder_input_ids"] = ids[:, :4]
+        model.hf.set_attn_implementation("eager")
+        with torch.no_grad():
+            wanted = model.hf(**inputs, output_attentions=True)
+        given = {name: array.numpy() for name, array in inputs.items()}
+        for file in sorted(folder.glob("*.onnx"), reverse=True):  # the encoder first
+            session = onnxruntime.InferenceSession(str(file))
+            feeds = {}
+            for each in session.get_inputs():
+                groups, size = each.shape[1], each.shape[-1]
+                if each.name.startswith("past"):
+                    given[each.name] = np.zeros((1, groups, 0, size), np.float32)
+                feeds[each.name] = given[each.name]
+            names = [one.name for one in session.get_outputs()]
+            outputs = dict(zip(names, session.run(None, feeds), strict=True))
+            given |= {name: value for name, value in outputs.items() if name.startswith("cross")}
+            for kind in model.heads.kinds:
+                if f"attention.{kind}" not in outputs:
+                    continue
+                stack = f"{kind.split('-')[0]}_" if len(model.heads.kinds) > 1 else ""
+                layers = getattr(wanted, f"{stack}attentions")
+                heads = [head for head in chosen if head.kind == kind]
+                expected = torch.stack([layers[head.layer][:, head.head] for head in heads], 1)
+                assert np.abs(outputs.pop(f"attention.{kind}") - expected.numpy()).max() < 1e-4
+                named = session.get_modelmeta().custom_metadata_map[f"attention.{kind}"]
+                assert named == " ".join(map(str, heads))
+                chosen = [head for head in chosen if head.kind != kind]
+        assert not chosen
+        found = hw.check(folder)
+        assert [one.good for one in found.findings if one.what == "attention"] == [True] * len(
+            model.heads.kinds
+        )
+
+
+def test_attention_weights_that_cannot_be_given(tmp_path):
+    model = language_model("llama")
+    with pytest.raises(hw.HeadwiseError, match="files of gguf give none: export to onnx"):
+        hw.export(model, "gguf", tmp_path / "gguf", attention=["decoder-self/0/0"])
+    with pytest.raises(hw.HeadwiseError, match="decoder-self/9/0"):
+        hw.export(model, "onnx", tmp_path / "onnx", attention=["decoder-self/9/0"])
+    chosen = {"decoder-self": []}
+    fewer = graph_files.AttentionGraph(graphs(model)[0].module, chosen, {"decoder-self": 5})
+    with torch.no_grad(), pytest.raises(hw.HeadwiseError, match=r"in 5 layers, but .* of 3"):
+        fewer(graphs(model)[0].inputs)
+    assert not list(tmp_path.iterdir())
 
 
 def test_programs_of_torch_export(tmp_path):
