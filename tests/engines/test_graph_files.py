@@ -11,7 +11,7 @@ from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGenera
 import headwise as hw
 from headwise.engines import graph_files
 from headwise.engines.graph_files import graphs
-from headwise.heads import HeadMask
+from headwise.heads import Head, HeadMask
 from headwise.model import Model
 from tasks.askers import asker
 
@@ -22,7 +22,8 @@ def test_a_language_model_generates_in_onnx_runtime(tmp_path):
     )
     pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
     small = uneven(language_model("llama"))
-    hw.export(small, "onnx", tmp_path / "onnx")
+    chosen = [Head("decoder-self", 2, 1), Head("decoder-self", 0, 0)]
+    hw.export(small, "onnx", tmp_path / "onnx", attention=chosen)
     session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "model.onnx"))
     states = [one for one in session.get_inputs() if one.name.startswith("past")]
     past = {one.name: np.zeros((1, one.shape[1], 0, one.shape[3]), np.float32) for one in states}
@@ -30,7 +31,7 @@ def test_a_language_model_generates_in_onnx_runtime(tmp_path):
     new, made = ids, []
     for _ in range(8):
         length = len(ids) + len(made)
-        logits, *states = session.run(
+        logits, *states, weights = session.run(
             None,
             {
                 "input_ids": np.array([new]),
@@ -38,6 +39,13 @@ def test_a_language_model_generates_in_onnx_runtime(tmp_path):
                 **past,
             },
         )
+        assert weights.shape == (1, 2, len(new), length)
+        if not made:
+            small.hf.set_attn_implementation("eager")
+            with torch.no_grad():
+                layers = small.hf(torch.tensor([ids]), output_attentions=True).attentions
+            for given, head in zip(weights[0], chosen, strict=True):
+                assert np.abs(given - layers[head.layer][0, head.head].numpy()).max() < 1e-4
         logits[0, -1, small.tokenizer.eos_token_id] = -np.inf
         made.append(int(logits[0, -1].argmax()))
         new, past = made[-1:], dict(zip(past, states, strict=True))
@@ -48,68 +56,54 @@ def test_an_encoder_decoder_becomes_two_onnx_files(tmp_path):
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (headwise[onnx])")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
     notes: list[str] = []
-    hw.export(uneven(translator("post")), "onnx", tmp_path / "onnx", say=notes.append)
+    small = uneven(translator("post"))
+    chosen = [next(iter(small.heads.only([kind]))) for kind in small.heads.kinds]
+    hw.export(small, "onnx", tmp_path / "onnx", say=notes.append, attention=list(map(str, chosen)))
     assert {path.name for path in (tmp_path / "onnx").glob("*.onnx")} == {
         "encoder.onnx",
         "decoder.onnx",
     }
     assert "ONNX Runtime" in notes[0]
+    found = [one for one in hw.check(tmp_path / "onnx").findings if one.what == "attention"]
+    assert all(one.good for one in found)
+    said = [one.says.rpartition(" of ")[2] for one in found]
+    assert sorted(said) == sorted(map(str, chosen))
 
 
-@pytest.mark.parametrize("family", ["bert", "llama", "marian"])
-def test_attention_weights_as_in_transformers(family, tmp_path):
+@pytest.mark.parametrize("family", ["bert", "llama", "gpt2", "marian", "t5"])
+def test_attention_weights_as_in_transformers(family):
     """Before and after removal, of two heads of each kind in the order in which they are named."""
-    onnxruntime = pytest.importorskip(
-        "onnxruntime", reason="onnxruntime is not installed (headwise[onnx])"
-    )
-    pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
     whole = asker(family)
-    first = next(head for head in whole.heads if head.kind != "encoder-self" or family == "bert")
-    mask = HeadMask.full(whole.heads).without([first])
+    removed = next(head for head in whole.heads if head.kind != "cross")
+    mask = HeadMask.full(whole.heads).without([removed])
     for model in (whole, whole.remove(mask, grow=True)):
-        folder = tmp_path / str(model.heads.total)
         chosen = []
         for kind in model.heads.kinds:
             of_kind = list(model.heads.only([kind]))
             chosen += [of_kind[-1], of_kind[0]]
-        hw.export(model, "onnx", folder, attention=[str(head) for head in chosen])
-
         ids = torch.arange(5, 12).view(1, 7)
-        mask_of_ids = torch.ones_like(ids)
-        inputs = {"input_ids": ids, "attention_mask": mask_of_ids}
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         if model.hf.config.is_encoder_decoder:
-            inputs["decoder_input_ids"] = ids[:, :4]
-        model.hf.set_attn_implementation("eager")
-        with torch.no_grad():
-            wanted = model.hf(**inputs, output_attentions=True)
-        given = {name: array.numpy() for name, array in inputs.items()}
-        for file in sorted(folder.glob("*.onnx"), reverse=True):  # the encoder first
-            session = onnxruntime.InferenceSession(str(file))
-            feeds = {}
-            for each in session.get_inputs():
-                groups, size = each.shape[1], each.shape[-1]
-                if each.name.startswith("past"):
-                    given[each.name] = np.zeros((1, groups, 0, size), np.float32)
-                feeds[each.name] = given[each.name]
-            names = [one.name for one in session.get_outputs()]
-            outputs = dict(zip(names, session.run(None, feeds), strict=True))
-            given |= {name: value for name, value in outputs.items() if name.startswith("cross")}
-            for kind in model.heads.kinds:
-                if f"attention.{kind}" not in outputs:
-                    continue
-                stack = f"{kind.split('-')[0]}_" if len(model.heads.kinds) > 1 else ""
-                layers = getattr(wanted, f"{stack}attentions")
-                heads = [head for head in chosen if head.kind == kind]
-                expected = torch.stack([layers[head.layer][:, head.head] for head in heads], 1)
-                assert np.abs(outputs.pop(f"attention.{kind}") - expected.numpy()).max() < 1e-4
-                named = session.get_modelmeta().custom_metadata_map[f"attention.{kind}"]
-                assert named == " ".join(map(str, heads))
-                chosen = [head for head in chosen if head.kind != kind]
-        assert not chosen
-        found = hw.check(folder)
-        assert [one.good for one in found.findings if one.what == "attention"] == [True] * len(
-            model.heads.kinds
-        )
+            given["decoder_input_ids"] = ids[:, :4]
+
+        outputs = {}
+        with torch.no_grad(), graph_files.traceable(model, "eager"):
+            wanted = model.hf(**given, output_attentions=True)
+            for graph in graph_files.attending_graphs(model, chosen):
+                inputs = {}
+                for name, example in graph.inputs.items():
+                    if name.startswith("past"):
+                        inputs[name] = example[:1, :, :0]
+                    else:
+                        inputs[name] = given[name] if name in given else outputs[name]
+                outputs |= dict(zip(graph.outputs, graph.module(inputs), strict=True))
+
+        for kind in model.heads.kinds:
+            stack = f"{kind.split('-')[0]}_" if len(model.heads.kinds) > 1 else ""
+            layers = getattr(wanted, f"{stack}attentions")
+            heads = [head for head in chosen if head.kind == kind]
+            expected = torch.stack([layers[head.layer][:, head.head] for head in heads], 1)
+            assert (outputs[f"attention.{kind}"] - expected).abs().max() < 1e-5
 
 
 def test_attention_weights_that_cannot_be_given(tmp_path):
