@@ -19,6 +19,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -408,19 +409,26 @@ def encode(model: Any, recordings: Sequence[SpeechRecording], progress: Report) 
     extractor = features_of(model)
     size = model.config.max_source_positions * model.config.d_model * model.dtype.itemsize
     for number, recording in enumerate(recordings, start=1):
-        utterance = recording.utterance
-        audio = samples(utterance.audio, extractor.sampling_rate)
-        seconds = len(audio) / extractor.sampling_rate
-        if len(audio) > extractor.n_samples or utterance.starts[-1] > seconds:
-            raise HeadwiseError(
-                f"{utterance.audio} has {seconds:.2f} s, but its last word starts at {utterance.starts[-1]:.2f} s, "
-                f"and the model hears {extractor.chunk_length} s: cut the audio, and correct the times."
-            )
-        recording.seconds = seconds
-        recording.frames = len(audio) // extractor.hop_length // 2
+        measure_length(extractor, recording)
         if number * size <= STATES:
-            recording.states = encoder_states(model, utterance)
+            recording.states = encoder_states(model, recording.utterance)
         progress(number / len(recordings), f"{number} of {len(recordings)} recordings encoded")
+
+
+def measure_length(extractor: WhisperFeatureExtractor, recording: SpeechRecording) -> np.ndarray:
+    """Note the length of a recording; returns its samples. Raises HeadwiseError where it is longer than the model hears,
+    or shorter than its words."""
+    utterance = recording.utterance
+    audio = samples(utterance.audio, extractor.sampling_rate)
+    seconds = len(audio) / extractor.sampling_rate
+    if len(audio) > extractor.n_samples or utterance.starts[-1] > seconds:
+        raise HeadwiseError(
+            f"{utterance.audio} has {seconds:.2f} s, but its last word starts at {utterance.starts[-1]:.2f} s, "
+            f"and the model hears {extractor.chunk_length} s: cut the audio, and correct the times."
+        )
+    recording.seconds = seconds
+    recording.frames = len(audio) // extractor.hop_length // 2
+    return audio
 
 
 def features_of(model: Any) -> WhisperFeatureExtractor:
