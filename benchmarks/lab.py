@@ -3,6 +3,7 @@
     python benchmarks/lab.py                        # 3 + 3 layers, 8 heads, width 256
     python benchmarks/lab.py --users 20 --seconds 60
     python benchmarks/lab.py --large                # also a BERT of 72 heads and a GPT-2 of 144, random weights
+    python benchmarks/lab.py --model FOLDER --sentence "When Mary and John went to the store, John gave a drink to"
 
 A real server on loopback answers; times are those a client sees. `toggle` is a new head off and the new translation of
 a sentence of 20 tokens (beam 5); `all heads` the exact ablation of every head. First paint is Chromium's own number for
@@ -49,8 +50,18 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--large", action="store_true")
+    parser.add_argument("--model", help="a checkpoint, instead of random weights")
+    parser.add_argument("--sentence", help="with --model")
     options = parser.parse_args()
+    if (options.model is None) != (options.sentence is None):
+        parser.error("--model and --sentence belong together: give both or none")
     print(json.dumps({"torch": torch.__version__, "threads": torch.get_num_threads()}))
+    if options.model:
+        model = hw.load(options.model)
+        place = served(model)
+        time_model(model.name, model, place, options.sentence, options.rounds)
+        first_paint(place, options.sentence)
+        return
     tokenizer, sentence = words()
     model = hw.Model(build_model(Architecture(), tokenizer, 0), tokenizer, "random")
     # random weights never end a sentence: its length is that of the source, as in a trained model

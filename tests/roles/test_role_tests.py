@@ -247,6 +247,28 @@ def test_layers_say_full_or_sliding_where_a_model_has_both(
     assert "attention" not in full.labels and "Sliding" not in " ".join(full.warnings)
 
 
+@pytest.mark.parametrize(("window", "warned"), [(26, True), (27, False)])
+@pytest.mark.parametrize("second", ["sliding_attention", "full_attention"])
+def test_a_window_shorter_than_the_repeated_tokens_are_apart_is_said(
+    treebank: Treebank,
+    tokenizer: PreTrainedTokenizerFast,
+    window: int,
+    warned: bool,
+    second: str,
+) -> None:
+    config = {
+        "vocab_size": len(tokenizer),
+        "sliding_window": window,
+        "layer_types": ["sliding_attention", second],
+    }
+    out = found_in(tiny("gemma2", **config), tokenizer, list(islice(treebank, 60)))
+    text = (
+        f"Sliding layers see the last {window} tokens; the tokens of the probes repeat after 25, so that these layers "
+        "cannot show induction or duplicate-token heads."
+    )
+    assert (text in out.warnings) == warned
+
+
 def test_progress_counts_every_pass_and_moves_often(
     treebank: Treebank, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:

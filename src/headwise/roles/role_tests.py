@@ -287,7 +287,16 @@ def find_roles(
 
 def mark_sliding_layers(result: Roles, discovery: Discovery) -> None:
     """Say in `labels` and `patterns` which layers have full and which sliding attention, where a model has both, and
-    where no probe is as long as a window."""
+    warn where the repeated tokens of the probes are shorter than a window, or farther apart."""
+    sizes = [size for size in discovery.windows("decoder-self") if size is not None]
+    if not sizes:
+        return
+    smallest = min(sizes)
+    if smallest < LENGTH + 2:  # the farthest key of the tests is LENGTH + 1 tokens back
+        result.warnings.append(
+            f"Sliding layers see the last {smallest} tokens; the tokens of the probes repeat after {LENGTH}, so that "
+            "these layers cannot show induction or duplicate-token heads."
+        )
     names = discovery.window_names().get("decoder-self")
     if names is None:
         return
@@ -296,7 +305,6 @@ def mark_sliding_layers(result: Roles, discovery: Discovery) -> None:
         for kind, layer in zip(table["kind"], table["layer"], strict=True):
             attention.append(names[layer] if kind == "decoder-self" else "")
         table.insert(list(table.columns).index("layer") + 1, "attention", attention)
-    smallest = min(size for size in discovery.windows("decoder-self") if size is not None)
     if smallest > LENGTH * REPEATS:
         result.warnings.append(
             f"Sliding layers see the last {smallest} tokens; the repeated tokens of the probes are only "
