@@ -166,13 +166,11 @@ class RoleTexts:
         training: AnyText | Mapping[int, int] | None,
     ) -> RoleTexts:
         """The texts of `roles`. Raises HeadwiseError for those that the model does not read."""
-        hears = getattr(model.hf, "main_input_name", "") == "input_features"
+        hears = model.task.reads_audio
         if hears != isinstance(text, Speech):
-            needed = (
-                "speech with word times (--audio FILE)" if hears else "a treebank (--treebank FILE)"
-            )
+            needed = "speech (--audio FILE)" if hears else "a treebank (--treebank FILE)"
             raise HeadwiseError(
-                f"{model.name} is a {type(model.hf).__name__}: its heads are tested on {needed}."
+                f"{model.name} is {model.task.noun}: its heads are tested on {needed}."
             )
         if isinstance(text, Speech):
             if confirm is not None or pairs is not None or training is not None:
@@ -266,9 +264,11 @@ def find_roles(
     subject = subject_of(model, options)
     if texts.speech is not None:
         answers = on_speech(subject, texts.speech, count, seed)
-        return conclude(
+        result = conclude(
             model.heads, [answers], seed if intervals else None, subject.coverage, no_effects
         )
+        result.warnings += subject.warnings
+        return result
     passes = [on_treebank(subject, texts.treebank, texts.confirm, texts.frequencies, count, seed)]
     if texts.pairs is not None:
         passes.append(on_pairs(subject, texts.pairs, texts.gold, count, seed))
@@ -474,13 +474,11 @@ def signature(
     model: Model, text: Treebank | Speech, confirm: Treebank | None, seed: int
 ) -> dict[str, Any]:
     """How roles were found."""
-    read = {"speech": text.name}
-    if isinstance(text, Treebank):
-        read = {"treebank": text.name, "fingerprint": text.fingerprint}
     return {
         "model": model.name,
         "heads": model.heads.to_json(),
-        **read,
+        "speech" if isinstance(text, Speech) else "treebank": text.name,
+        "fingerprint": text.fingerprint,
         "confirmed_on": confirm.name if confirm else "the other half",
         "seed": seed,
         **environment_info(),
