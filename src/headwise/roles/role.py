@@ -224,7 +224,8 @@ def expected_roles(kind: str, speech: bool = False) -> list[str]:
     model that hears, not of one that reads."""
     declared = []
     for test in ordered_roles():
-        if "speech" in test.data if speech else test.data != ("speech",):
+        asked = "speech" in test.data if speech else test.data != ("speech",)
+        if asked:
             declared.append(test)
     if kind == "language model":  # the roles that only language models have come first
         declared.sort(key=lambda test: list(test.expected or {}) != [kind])
