@@ -67,7 +67,7 @@ def score(
         typer.Option(
             "--time",
             help="what ablation may take, such as 10m: it reads a sample of the sentences, until the ranks of the heads "
-            "settle; 2m for a language model without --measure, else the whole text",
+            "settle; 2m for a language or speech model without --measure, else the whole text",
         ),
     ] = None,
     out: Out = Path("runs/score"),
@@ -504,6 +504,10 @@ def match(
     place = results_folder(out, MATCH_FILES)
     loaded = hw.load(model, device, dtype=dtype)
     second = hw.load(other, device, dtype=dtype)
+    if loaded.task.reads_audio:
+        raise HeadwiseError(
+            f"{model} is {loaded.task.noun}, and heads are matched on text: give models that read text."
+        )
     given = read_text(loaded, model, text)
     with progress.bar("match"):
         found = hw.match(loaded, second, given, seed=seed, progress=progress)
