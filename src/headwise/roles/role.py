@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 UNLISTED = 1000  # the place of tests that others declare: behind our own
 NO_ROLE = "no known role"
+HEARD = {"diagonal", "spoken-word"}  # measures of speech only
 # Controls: an untrained model, the model on random words and on shuffled sentences.
 UNTRAINED = "untrained"
 RANDOM_WORDS = "random-words"
