@@ -177,7 +177,7 @@ def test_no_two_sections_have_one_place(page: str) -> None:
 
 
 def test_a_section_of_a_users_own_is_on_the_page(whole: Path) -> None:
-    @section("own", menu="Own", heading="Our own", question="What do we ask?", order=35)
+    @section("own", heading="Our own", question="What do we ask?", order=35)
     def own(run: FinishedRun) -> dict[str, Any]:
         heads = table("Our heads", ["cross/0/1"], {"head": str})
         return {"heads": heads, "text": f"{len(run.pruned)} models < 4"}
