@@ -49,16 +49,16 @@ def learn_tokenizer(paths: list[Path], words: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
 
 
-def blocks(paths: list[Path], tokenizer: PreTrainedTokenizerFast) -> Dataset:
-    """Every line with an end after it, packed into blocks."""
+def blocks(paths: list[Path], tokenizer: PreTrainedTokenizerFast, size: int) -> Dataset:
+    """Every line with an end after it, packed into blocks of so many tokens."""
 
     def rows() -> Iterator[dict[str, list[int]]]:
         waiting: list[int] = []
         for line in lines(paths):
             waiting += [*tokenizer(line.strip()).input_ids, tokenizer.eos_token_id]
-            while len(waiting) >= BLOCK:
-                yield {"input_ids": waiting[:BLOCK], "labels": waiting[:BLOCK]}
-                waiting = waiting[BLOCK:]
+            while len(waiting) >= size:
+                yield {"input_ids": waiting[:size], "labels": waiting[:size]}
+                waiting = waiting[size:]
 
     return Dataset.from_generator(rows)
 
@@ -73,6 +73,8 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--words", type=int, default=4096)
+    parser.add_argument("--block", type=int, default=BLOCK, help="tokens of a row")
+    parser.add_argument("--rows", type=int, default=4, help="rows of an update")
     parser.add_argument(
         "--bf16",
         action="store_true",
@@ -98,14 +100,15 @@ def main() -> None:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
+    rows_at_once = min(options.rows, max(1, BLOCK // options.block))
     arguments = TrainingArguments(
         output_dir=str(options.out / "checkpoints"),
         num_train_epochs=options.epochs,
         learning_rate=2e-3,
         lr_scheduler_type="cosine",
         warmup_steps=100,
-        per_device_train_batch_size=1,
-        gradient_accumulation_steps=4,
+        per_device_train_batch_size=rows_at_once,
+        gradient_accumulation_steps=options.rows // rows_at_once,
         weight_decay=0.1,
         adam_beta2=0.95,
         save_steps=50,
@@ -118,7 +121,9 @@ def main() -> None:
         disable_tqdm=True,
     )
     trainer = Trainer(
-        LlamaForCausalLM(config), arguments, train_dataset=blocks(options.text, tokenizer)
+        LlamaForCausalLM(config),
+        arguments,
+        train_dataset=blocks(options.text, tokenizer, options.block),
     )
     Path(arguments.output_dir).mkdir(parents=True, exist_ok=True)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(arguments.output_dir))

@@ -125,16 +125,17 @@ class Model:
 
     @property
     def alignment_heads(self) -> list[Head]:
-        """The cross heads whose attention says which source word, or which moment of speech, a token belongs to:
+        """The heads whose attention says which source word, or which moment of speech, a token belongs to:
         `alignment_heads` of the generation configuration, [[layer, head], …]. Empty where none are named."""
         return configured_alignment_heads(self.hf)
 
     @alignment_heads.setter
     def alignment_heads(self, heads: Sequence[Head]) -> None:
+        kind = "cross" if self.hf.config.is_encoder_decoder else "decoder-self"
         for head in heads:
-            if head not in self.heads or head.kind != "cross":
+            if head not in self.heads or head.kind != kind:
                 raise HeadwiseError(
-                    f"{head} cannot align: it is none of the cross heads of {describe(self.heads)}."
+                    f"{head} cannot align: it is none of the {kind} heads of {describe(self.heads)}."
                 )
         settings: Any = copy.copy(self.hf.generation_config)  # another model may have the same one
         if heads:

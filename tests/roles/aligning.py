@@ -11,6 +11,8 @@ from scipy.io import wavfile
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
     MarianConfig,
     MarianMTModel,
     PreTrainedModel,
@@ -97,6 +99,39 @@ def translator() -> Model:
         known[torch.arange(10), first + torch.arange(10)] = 8.0
         looking(hf.model.decoder.layers[layer].encoder_attn, head, known, known)
     return Model(hf, word_tokenizer(), "by-hand")
+
+
+PROMPT = "say w3 : {source} = {target} ."  # with a word that sentences have, too
+
+
+def prompted_translator() -> Model:
+    """A language model with two heads that look at earlier tokens like the one they read: one knows words 0 to 9, one
+    the others."""
+    shape = dict(n_embd=32, n_layer=2, n_head=2, n_positions=32)
+    hf = GPT2LMHeadModel(GPT2Config(**shape, vocab_size=len(SPECIAL) + len(WORDS)))
+    with torch.no_grad():
+        for name, parameter in hf.named_parameters():
+            if ".h." in name and "ln_" not in name:
+                parameter.zero_()
+        hf.transformer.wte.weight.copy_(torch.eye(len(SPECIAL) + len(WORDS), 32))
+        hf.transformer.wpe.weight.zero_()
+        for (layer, head), first in ((FIRST, len(SPECIAL)), (LATER, len(SPECIAL) + 10)):
+            attention = hf.transformer.h[layer].attn.c_attn.weight  # in x (queries, keys, values)
+            places = torch.arange(10)
+            attention[first + places, head * 16 + places] = 2.0
+            attention[first + places, 32 + head * 16 + places] = 2.0
+    return Model(hf, word_tokenizer(), "by-hand")
+
+
+def copies(folder: Path, count: int = 60) -> tuple[ParallelText, Path]:
+    """Pairs of six words in two orders; each target word is linked with itself."""
+    text, _ = pairs(folder, count)
+    lines = []
+    for source, target in text:
+        words = source.split()
+        lines.append(" ".join(f"{words.index(word)}-{n}" for n, word in enumerate(target.split())))
+    (folder / "links").write_text("\n".join(lines) + "\n")
+    return text, folder / "links"
 
 
 def pairs(folder: Path, count: int = 60) -> tuple[ParallelText, Path]:

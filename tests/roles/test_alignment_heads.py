@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import BertConfig, BertModel
 from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 from typer.testing import CliRunner
 
@@ -24,9 +26,22 @@ from headwise.roles.alignment_heads import ROUNDS, readings, reported, token_sta
 from headwise.roles.halves import halves_of
 from headwise.roles.head_sets import AlignmentBatch, grow
 from headwise.roles.observation import RoleOptions, Subject
-from roles.aligning import FIRST, LATER, listener, pairs, spoken, starts_in_transformers, translator
+from roles.aligning import (
+    FIRST,
+    LATER,
+    PROMPT,
+    copies,
+    listener,
+    pairs,
+    prompted_translator,
+    spoken,
+    starts_in_transformers,
+    translator,
+    word_tokenizer,
+)
 
 PAIR = [Head("cross", *FIRST), Head("cross", *LATER)]
+ASKED = [Head("decoder-self", *FIRST), Head("decoder-self", *LATER)]
 
 
 def test_two_heads_that_know_half_of_the_words_are_chosen_together(tmp_path: Path) -> None:
@@ -40,6 +55,110 @@ def test_two_heads_that_know_half_of_the_words_are_chosen_together(tmp_path: Pat
     table = found.table.set_index(["layer", "head", "measure"])["value"]
     assert table[*FIRST, "alignment"] > 0.5 > table[0, 0, "alignment"]
     assert set(found.table["kind"]) == {"cross"} and len(found.table) == 8
+
+
+def test_two_heads_of_a_language_model_are_chosen_together(tmp_path: Path) -> None:
+    """The prompt has a word of the sentences, which is no source word."""
+    text, links = copies(tmp_path)
+    found = hw.align(prompted_translator(), hw.LinkedText.read(text, links), prompt=PROMPT)
+    assert set(found.heads) == set(ASKED) and found.confirmed
+    chosen = found.sets.set_index("set").loc["chosen"]
+    assert chosen["value"] == 0 and chosen["baseline"] > 0.5
+    assert found.sets.set_index("set").loc["best head", "low"] > 0.1
+    assert set(found.table["kind"]) == {"decoder-self"} and len(found.table) == 8
+    assert found.signature["prompt"] == PROMPT
+
+
+@pytest.mark.parametrize("one_layer", [False, True])
+def test_a_language_model_against_a_slow_version(one_layer: bool, tmp_path: Path) -> None:
+    """Target words are read at their own positions, not at those that write them."""
+    text, links = copies(tmp_path, 40)
+    by_hand = prompted_translator()
+    torch.manual_seed(0)
+    for parameter in by_hand.hf.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.5)
+    found = hw.align(by_hand, hw.LinkedText.read(text, links), prompt=PROMPT, one_layer=one_layer)
+    by_hand.hf.set_attn_implementation("eager")
+    right = {0: 0, 1: 0}  # by how many positions before the word
+    for (source, target), (sure, _) in zip(text, read_links(links), strict=True):
+        whole = PROMPT.replace("{source}", source).replace("{target}", target)
+        ids = by_hand.tokenizer(whole, return_tensors="pt").input_ids
+        with torch.no_grad():
+            weights = by_hand.hf(input_ids=ids, output_attentions=True).attentions[1][0, 0]
+        for back in right:
+            for n, row in enumerate(weights[10 - back : 16 - back]):
+                right[back] += (int(row[3:9].argmax()), n) in sure
+    table = found.table.set_index(["layer", "head", "measure"])["value"]
+    assert table[1, 0, "alignment"] == pytest.approx(right[0] / 240)
+    assert right[0] != right[1]
+    assert table[1, 0, "alignment.error"] == pytest.approx(1 - right[0] / 240)
+    assert not one_layer or len({head.layer for head in found.heads}) == 1
+
+
+def test_lists_of_alignment_heads_are_written_read_and_compared_with(tmp_path: Path) -> None:
+    model = prompted_translator()
+    model.save(tmp_path / "model")
+    copies(tmp_path)
+    published = {"token_alignment_heads": [{"layer": 0, "head": 0, "ts": 0.4, "count": 9}]}
+    (tmp_path / "heads.json").write_text(json.dumps(published))
+    sides = ["--text", str(tmp_path / "source"), "--text", str(tmp_path / "target")]
+    words = [*sides, "--links", str(tmp_path / "links"), "--prompt", PROMPT.replace(":", "\\n")]
+    words += ["--own", str(tmp_path / "heads.json"), "--save", str(tmp_path / "aligned")]
+    done = CliRunner().invoke(
+        app, ["align", str(tmp_path / "model"), *words, "--out", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 0, done.exception
+    assert "own: alignment.error" in done.output and "decoder-self/0/0" in done.output
+    assert "The chosen heads err less than those." in done.output
+
+    facts = json.loads((tmp_path / "out" / "alignment.json").read_text())
+    assert facts["signature"]["prompt"] == PROMPT.replace(":", "\n")
+    ranking = facts["token_alignment_heads"]
+    assert [entry["ts"] for entry in ranking] == sorted(
+        (entry["ts"] for entry in ranking), reverse=True
+    )
+    assert {(entry["layer"], entry["head"]) for entry in ranking} == {FIRST, LATER}
+    aligned = hw.load(tmp_path / "aligned")
+    settings = tmp_path / "aligned" / "generation_config.json"
+    for file in (tmp_path / "out" / "alignment.json", settings):
+        assert alignment_heads.read_alignment_heads(file, aligned) == aligned.alignment_heads
+    assert set(aligned.alignment_heads) == set(ASKED)
+    without = aligned.remove(HeadMask.full(aligned.heads).without([Head("decoder-self", 0, 0)]))
+    assert set(without.alignment_heads) == {
+        Head("decoder-self", 0, 0),
+        Head("decoder-self", *LATER),
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "said"),
+    [
+        ("language", {}, "say how it is asked to translate"),
+        ("language", {"prompt": "Translate: {source}"}, "must have {source} once"),
+        ("language", {"prompt": "{target} of {source}"}, "{target} once after it"),
+        ("language", {"prompt": "{source} {target} {target}"}, "{target} once after it"),
+        ("language", {"prompt": PROMPT, "own": [Head("decoder-self", 7, 0)]}, "decoder-self/7/0"),
+        ("translation", {"prompt": PROMPT}, "reads source and target apart"),
+        ("encoder", {"prompt": PROMPT}, "does not translate"),
+    ],
+)
+def test_what_cannot_align(kind: str, changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    make = {"language": prompted_translator, "translation": translator, "encoder": encoder}
+    text, links = copies(tmp_path, 4)
+    with pytest.raises(hw.HeadwiseError, match=re.escape(said)):
+        hw.align(make[kind](), hw.LinkedText.read(text, links), **changes)
+
+
+def encoder() -> hw.Model:
+    shape = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    return hw.Model(BertModel(BertConfig(vocab_size=50, **shape)), word_tokenizer(), "encoder")
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", '{"alignment_heads": [[1]]}', '{"heads": []}'])
+def test_files_that_name_no_alignment_heads(text: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "heads.json", text)
+    with pytest.raises(hw.HeadwiseError, match="names no alignment heads"):
+        alignment_heads.read_alignment_heads(file, prompted_translator())
 
 
 @pytest.mark.parametrize("rounds", [1, ROUNDS, ROUNDS + 3])
@@ -338,7 +457,7 @@ HEADER = "audio,word,start,end"
         ("a.csv", f"{HEADER}\n0.wav,w1,1,0.5", "Row 1"),
         ("a.csv", f"{HEADER}\n0.wav,w1,1,1.5\n0.wav,w2,0.5,0.7", "Row 2 .* before"),
         ("a.csv", f"{HEADER}\nmissing.wav,w1,1,1.5", "There is no file"),
-        ("a.csv", HEADER, "no words"),
+        ("a.csv", HEADER, "no rows"),
         ("a.jsonl", "[1]", "Line 1"),
     ],
 )

@@ -448,14 +448,16 @@ def start_token(model: nn.Module) -> int:
 
 
 def configured_alignment_heads(model: nn.Module) -> list[Head]:
-    """The cross heads whose attention says which source word, or which moment of speech, a token belongs to:
+    """The heads whose attention says which source word, or which moment of speech, a token belongs to:
     `alignment_heads` of the generation configuration, [[layer, head], …]. Empty where none are named.
 
     Raises HeadwiseError for entries that are no pairs of a layer and a head.
     """
     listed = getattr(getattr(model, "generation_config", None), "alignment_heads", None) or []
+    config: Any = model.config
+    kind: Kind = "cross" if config.is_encoder_decoder else "decoder-self"
     try:
-        return [Head("cross", int(layer), int(head)) for layer, head in listed]
+        return [Head(kind, int(layer), int(head)) for layer, head in listed]
     except (TypeError, ValueError):
         raise HeadwiseError(
             f"The alignment_heads of this {type(model).__name__} are {listed}, but must be pairs of a layer and a "

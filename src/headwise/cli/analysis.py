@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwise.cli.arguments import (
+    Audio,
     Device,
     DryRun,
     Dtype,
@@ -24,6 +25,7 @@ from headwise.cli.arguments import (
     results_folder,
     say_forecast,
     study_in,
+    text_or_audio,
     text_spec,
     text_words,
 )
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 def score(
     model: ModelName,
     text: Texts = None,
+    audio: Audio = None,
     measures: Annotated[
         list[str] | None,
         typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable"),
@@ -82,7 +85,7 @@ def score(
     from headwise.importance.measures import resolve_measures
 
     names = resolve_measures(measures) if measures else None
-    check_text(model, text)
+    check_text(model, text_or_audio(text, audio))
     from accelerate import PartialState
 
     import headwise as hw
@@ -104,7 +107,7 @@ def score(
     written = [*SCORE_FILES, *PAIR_FILES]
     place = results_folder(out, written, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
-    given = read_text(loaded, model, text)
+    given = read_text(loaded, model, text, audio)
     batches = loaded.task.batches(given)
     batches.time_limit = time_limit_of(batches, names, time, judged)
     names = list(usual_measures(loaded, batches)) if names is None else names
@@ -151,21 +154,22 @@ def score(
         show_heads(progress.console, score_grids(loaded.heads, table), SCORED)
         progress.say(memory_line())
         progress.say(
-            f"Next: {shlex.join(['headwise', *next_command(loaded, model, text, scores)])}"
+            f"Next: {shlex.join(['headwise', *next_command(loaded, [model, *text_words(text, audio)], scores)])}"
         )
         typer.echo(str(first))
 
 
-def next_command(loaded: Model, name: str, text: list[str] | None, scores: Scores) -> list[str]:
-    """The command to try after a score: the same judged, or prune by what was measured."""
+def next_command(loaded: Model, words: Sequence[str], scores: Scores) -> list[str]:
+    """The command to try after a score: the same judged, or prune by what was measured. words: the model, and the options
+    that name its text."""
     measured = list(scores.table["measure"].unique())
-    words = [name, *text_words(text)]
     if loaded.task.has_loss and scores.faithfulness is None:
+        named = []
         for measure in dict.fromkeys([*measured, "ablation.zero"]):
-            words += ["--measure", measure]
-        return ["score", *words, "--judge"]
+            named += ["--measure", measure]
+        return ["score", *words, *named, "--judge"]
     if "wrong answer" in scores.signature["objective"]:  # no text to prune by
-        return ["lab", name]
+        return ["lab", words[0]]
     if loaded.task.trains_gates_by_default:
         return ["prune", *words, "--penalty", "0.01"]
     preferred = ("gradient", "confidence", "ablation.zero", *measured)
@@ -359,6 +363,21 @@ def align(
         Path | None,
         typer.Option("--audio", help="for Whisper: a table of audio, word, start, end"),
     ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt",
+            help="for a language model: how it is asked to translate, with {source} and {target}; \\n is a new line",
+        ),
+    ] = None,
+    own: Annotated[
+        Path | None,
+        typer.Option(
+            "--own",
+            help="compare with the heads that this JSON file names, such as a generation_config.json, not with the "
+            "model's",
+        ),
+    ] = None,
     one_layer: Annotated[
         bool,
         typer.Option("--one-layer", help="only heads of one layer, for CTranslate2 and Marian"),
@@ -380,15 +399,20 @@ def align(
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
-    """Which cross heads align?
+    """Which heads align?
 
-    Ranks them by their alignment error and chooses a set on one half of the text; the other
+    Ranks the cross heads of an encoder-decoder, or the heads of a language model that translates by --prompt, by their
+    alignment error and chooses a set on one half of the text; the other
     half confirms it, and compares it with the heads that the model names already: these stay in the saved model unless
     the chosen ones err less (`--replace`: in any case). Writes alignment.csv, alignment-sets.csv and alignment.json.
     MODEL may be the folder of a study: its dev pairs are taken where no text is named."""
     import headwise as hw
     from headwise.progress import Progress
-    from headwise.roles.alignment_heads import ALIGNMENT_FILES, align_forecast
+    from headwise.roles.alignment_heads import (
+        ALIGNMENT_FILES,
+        align_forecast,
+        read_alignment_heads,
+    )
 
     if audio is not None and (text or links):
         raise HeadwiseError("--audio was given, and text as well: give one of them.")
@@ -401,13 +425,23 @@ def align(
     progress = Progress(quiet)
     place = results_folder(out, ALIGNMENT_FILES, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
-    forecast = partial(align_forecast, loaded, given)
+    prompt = None if prompt is None else prompt.replace("\\n", "\n")
+    named = None if own is None else read_alignment_heads(own, loaded)
+    forecast = partial(align_forecast, loaded, given, prompt)
     if dry_run:
         say_forecast(forecast())
         return
     progress.expect(forecast)
     with progress.bar("alignment heads"):
-        found = hw.align(loaded, given, one_layer=one_layer, seed=seed, progress=progress)
+        found = hw.align(
+            loaded,
+            given,
+            prompt=prompt,
+            own=named,
+            one_layer=one_layer,
+            seed=seed,
+            progress=progress,
+        )
     found.save(place)
     for row in found.sets.to_dict("records"):
         interval = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
@@ -428,6 +462,8 @@ def align(
         )
     if found.better_than_own or replace:
         loaded.alignment_heads = found.heads
+    elif named is not None:
+        loaded.alignment_heads = named
     typer.echo(str(loaded.save(save)))
 
 
@@ -484,19 +520,19 @@ def match_line(row: Mapping[Any, Any]) -> str:
 
 
 def comparison_with_own(found: AlignmentHeads, replace: bool) -> list[str]:
-    """What the chosen heads err more or less than the model's own, and which of them the model keeps."""
+    """What the chosen heads err more or less than those they are compared with, and which of them are saved."""
     row = found.sets.iloc[0]
     interval = f"{row['difference_low']:+.3f} to {row['difference_high']:+.3f}"
     lines = [
         f"  chosen − own: {row['difference']:+.3f} ({interval}), on the half that did not choose"
     ]
     if found.better_than_own:
-        lines.append("  The chosen heads err less than the model's own.")
+        lines.append("  The chosen heads err less than those.")
     elif replace:
-        lines.append("  Not shown to err less than the model's own; --replace names them anyway.")
+        lines.append("  Not shown to err less than those; --replace names them anyway.")
     else:
         lines.append(
-            "  Not shown to err less than the model's own, which are kept: --replace names the chosen ones."
+            "  Not shown to err less than those, which are kept: --replace names the chosen ones."
         )
     return lines
 

@@ -74,12 +74,15 @@ def align_subwords(
     sentences: Sequence[Annotated | str],
     max_length: int,
     coverage: Coverage,
+    inside: Sequence[tuple[str, int]] | None = None,
 ) -> list[Aligned]:
     """The sentences in subwords, in their order, without those that do not fit; `coverage` counts both.
 
     max_length: the most subwords of a sentence, special tokens included. A plain string is a sentence whose words are
-    separated by blanks. Left out are sentences with more subwords, and those with a word without a subword (such as a
-    control character that the tokenizer drops).
+    separated by blanks. inside: for sentences within longer texts, such as prompts, the text of each, and where in it
+    the sentence begins; the subwords are then those of the text, and all outside the sentence count as special. Left
+    out are sentences with more subwords, and those with a word without a subword (such as a control character that the
+    tokenizer drops).
     """
     annotated = []
     for sentence in sentences:
@@ -87,9 +90,15 @@ def align_subwords(
             sentence = Annotated.plain(sentence)
         annotated.append(sentence)
     texts = [sentence.text for sentence in annotated]
+    if inside is not None:
+        texts = [text for text, _ in inside]
 
     kept: list[Aligned] = []
-    for sentence, (ids, offsets) in zip(annotated, _with_offsets(tokenizer, texts), strict=True):
+    in_subwords = zip(annotated, _with_offsets(tokenizer, texts), strict=True)
+    for number, (sentence, (ids, offsets)) in enumerate(in_subwords):
+        if inside is not None:
+            start = inside[number][1]
+            offsets = _within(offsets, start, start + len(sentence.text))
         inner = [id for id, span in zip(ids, offsets, strict=True) if span is not None]
         coverage.sentences += 1
         coverage.subwords += len(inner)
@@ -131,6 +140,17 @@ def _with_offsets(
             for span, is_special in zip(spans, special, strict=True):
                 offsets.append(None if is_special else span)
             yield ids, offsets
+
+
+def _within(offsets: Sequence[Offsets], start: int, end: int) -> list[Offsets]:
+    """Offsets in a text as those in a part of it, from start to end; None for subwords outside the part."""
+    part: list[Offsets] = []
+    for span in offsets:
+        if span is None or span[1] <= start or span[0] >= end:
+            part.append(None)
+        else:
+            part.append((max(span[0], start) - start, min(span[1], end) - start))
+    return part
 
 
 def _find_letters(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], list[Offsets]]:

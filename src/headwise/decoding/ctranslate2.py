@@ -402,10 +402,10 @@ def bias_table(modules: dict[str, nn.Module], discovery: Discovery, site: Site) 
 def alignment_layer(hf: Any) -> tuple[int, list[int], str]:
     """The layer whose first heads CTranslate2 averages to align, these heads, and a note on those it cannot take.
 
-    Whisper models name any heads, so theirs stay in their places.
+    Whisper models name any heads, so theirs stay in their places; language models give no attention.
     """
     heads = configured_alignment_heads(hf)
-    if not heads or hf.config.model_type == "whisper":
+    if not heads or hf.config.model_type in ("whisper", *LANGUAGE_MODELS):
         return -1, [], ""
     layer = heads[0].layer
     first = list(dict.fromkeys(head.head for head in heads if head.layer == layer))

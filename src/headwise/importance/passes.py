@@ -19,7 +19,6 @@ from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance.attention_statistics import sides_of_site
-from headwise.importance.gradient import query_masks
 from headwise.importance.measures import (
     Need,
     measure,
@@ -32,7 +31,7 @@ from headwise.importance.work import work_on
 from headwise.model import Model
 from headwise.progress import Report, parts, silent
 from headwise.tasks.batches import Batches, Fold
-from headwise.tasks.objective import inputs_of, losses_of, on_device
+from headwise.tasks.objective import inputs_of, losses_of, on_device, query_masks
 
 if TYPE_CHECKING:
     from headwise.importance.finished_passes import FinishedPasses

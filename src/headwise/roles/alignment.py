@@ -34,6 +34,7 @@ from headwise.roles.role import role
 Links = frozenset[tuple[int, int]]  # (source word, target word)
 Gold = tuple[Links, Links]  # sure links, and those that are possible (the sure ones among them)
 PROGRAM = "eflomal-align"
+FIELDS = re.compile(r"\{(source|target)\}")
 LINK = re.compile(r"([0-9]{1,6})([-p?])([0-9]{1,6})")
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -94,6 +95,34 @@ def monotonicity(target: Passage, source: Passage) -> Probe:
     return Probe(["monotonicity"], counts, chance[:, None], answer)
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """How a language model is asked to translate: the text before a source sentence, between it and its translation,
+    and after both."""
+
+    before: str
+    between: str
+    after: str
+
+    @classmethod
+    def parse(cls, template: str) -> Prompt:
+        """Read a template such as `Translate to German: {source}\n{target}`. Raises HeadwiseError for one without both
+        fields in this order, once each: a translation reads its source before it is written."""
+        parts = FIELDS.split(template)
+        if parts[1::2] != ["source", "target"]:
+            raise HeadwiseError(
+                f"The prompt {template!r} must have {{source}} once and {{target}} once after it, as in "
+                "'Translate to German: {source} => {target}'."
+            )
+        return cls(*parts[::2])
+
+    def written(self, source: str, target: str) -> tuple[str, int, int]:
+        """A pair in this prompt: the text, and where in it the source and the target begin."""
+        start = len(self.before)
+        second = start + len(source) + len(self.between)
+        return f"{self.before}{source}{self.between}{target}{self.after}", start, second
+
+
 def split_into_words(text: str, name: str) -> Annotated:
     """A sentence in words and punctuation marks, without annotation."""
     words = []
@@ -113,17 +142,29 @@ def aligned_pairs(
     sources: Coverage,
     targets: Coverage,
     words: Callable[[str, str], Annotated] = split_into_words,
+    prompt: Prompt | None = None,
 ) -> list[tuple[Aligned, Aligned]]:
     """Sentence pairs in subwords, in their order, with their number as id; pairs with a side that does not fit are left
-    out and counted for that side. words: from a text and its id to its words."""
+    out and counted for that side. words: from a text and its id to its words. prompt: both sides are then in the
+    subwords of a pair in this prompt."""
     source_sentences = []
     target_sentences = []
     for number, (source, target) in enumerate(text):
         source_sentences.append(words(source, str(number)))
         target_sentences.append(words(target, str(number)))
-    read = align_subwords(tokenizer, source_sentences, limit, sources)
+
+    source_places: list[tuple[str, int]] | None = None
+    target_places: list[tuple[str, int]] | None = None
+    if prompt is not None:
+        source_places = []
+        target_places = []
+        for source_side, target_side in zip(source_sentences, target_sentences, strict=True):
+            whole, start, second = prompt.written(source_side.text, target_side.text)
+            source_places.append((whole, start))
+            target_places.append((whole, second))
+    read = align_subwords(tokenizer, source_sentences, limit, sources, source_places)
     with writing(tokenizer):
-        written = align_subwords(tokenizer, target_sentences, limit, targets)
+        written = align_subwords(tokenizer, target_sentences, limit, targets, target_places)
 
     by_id = {aligned.sentence.id: aligned for aligned in written}
     pairs = []
@@ -265,16 +306,17 @@ def linked_pairs(
     limit: int,
     sources: Coverage,
     targets: Coverage,
+    prompt: Prompt | None = None,
 ) -> tuple[list[tuple[Aligned, Aligned]], dict[str, Gold]]:
     """Sentence pairs in subwords, and their links by the id of the sentence.
 
-    gold: reference links; without any those of eflomal, which are sure. Raises HeadwiseError for links that are not
-    those of the text, and where no pair is short enough.
+    gold: reference links; without any those of eflomal, which are sure. prompt: see `aligned_pairs`. Raises
+    HeadwiseError for links that are not those of the text, and where no pair is short enough.
     """
     if gold is not None:
         check_links(text, gold)
     words = split_into_words if gold is None else Annotated.plain
-    pairs = aligned_pairs(text, tokenizer, limit, sources, targets, words)
+    pairs = aligned_pairs(text, tokenizer, limit, sources, targets, words, prompt)
     if not pairs:
         raise HeadwiseError(
             f"No sentence pair can be used: none has at most {limit} subwords on both sides."

@@ -1,6 +1,9 @@
-"""Alignment heads: which cross heads say what a target word, or a spoken word, belongs to.
+"""Alignment heads: which heads say what a target word, or a spoken word, belongs to.
 
-Translated text: a target word is aligned with the source word that the positions writing it attend to most.
+Translated text: a target word is aligned with the source word that its positions attend to most. In an encoder-decoder
+these are the positions that write it. In a language model, which reads source and translation as one prompt, they are
+those that read it, because its users read them: they give a token to the model, and then look at its attention
+(AlignAtt4LLM, Fuxa & Macháček 2026; llama.cpp's pull request 20086).
 
 Spoken text: when words are spoken, read from a Whisper model's cross attention, against reference times. Heads are read
 as their users read them (OpenAI's whisper/timing.py, transformers' `return_timestamps="word"`, CTranslate2's `align`):
@@ -22,14 +25,15 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, WhisperFeatureExtractor
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.whisper.generation_whisper import _median_filter
 
 from headwise.attention import AttentionCall, device_of, evaluating
-from headwise.data.speech import Speech, Utterance, samples
+from headwise.data.lines import existing_file
+from headwise.data.speech import WORD_COLUMNS, Speech, Utterance, samples
 from headwise.data.subwords import Coverage
-from headwise.data.text import ParallelText
+from headwise.data.text import ParallelText, Text
 from headwise.devices import memory_now, peak_memory
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
@@ -46,10 +50,10 @@ from headwise.forecast import (
     text_line,
     where,
 )
-from headwise.heads import Head
+from headwise.heads import Head, Kind, describe
 from headwise.model import Model
 from headwise.progress import Report, parts, silent
-from headwise.roles.alignment import Gold, LinkedText, linked_pairs
+from headwise.roles.alignment import Gold, LinkedText, Prompt, linked_pairs
 from headwise.roles.halves import Half, halves_of
 from headwise.roles.head_sets import (
     AlignmentBatch,
@@ -57,12 +61,23 @@ from headwise.roles.head_sets import (
     Counts,
     choose_heads,
 )
-from headwise.roles.observation import RoleOptions, Subject, halves_of_pairs, pair_batches
+from headwise.roles.observation import (
+    AlignedPair,
+    PassageBatch,
+    RoleOptions,
+    Subject,
+    batched,
+    halves_of_pairs,
+    pair_batches,
+    passage_inputs,
+)
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import REACH, same_way
+from headwise.tasks.transcription import FRAME, extractor_of, prompt_of
 
+ALIGNING: tuple[Kind, ...] = ("cross", "decoder-self")  # by preference
 ALIGNMENT_FILES = ("alignment.csv", "alignment-sets.csv", "alignment.json")
-FRAME = 0.02  # seconds between the states of Whisper's encoder
+TOP = 8  # heads of a ranking that AlignAtt4LLM averages
 STATES = 2**30  # bytes of encoder states that are kept: 350 recordings of Whisper base
 WEIGHTS = 1.2  # forwards that one with all attention weights takes as long as
 ROUNDS = 4  # times that a set grows, as is expected before it is known
@@ -73,7 +88,7 @@ ENCODING = 6.5  # readings of a recording that encoding it takes as long as
 class AlignmentHeads:
     """The result of `align`.
 
-    heads: the chosen ones, the best first. measure: the error they were chosen by. table: a row per cross head and
+    heads: the chosen ones, the best first. measure: the error they were chosen by. table: a row per head and
     measure on the whole text, columns COLUMNS. sets: the error on the half that did not choose, a row for `chosen`,
     `best head`, and `own` where the model names alignment heads already; baseline: the best rule without attention;
     difference, difference_low, difference_high: from `own`, with its paired interval. signature: how they were found.
@@ -104,8 +119,9 @@ class AlignmentHeads:
         return self.own is None or bool(self.sets.iloc[0]["difference_high"] < 0)
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write alignment.csv, a row per head and measure, alignment-sets.csv and alignment.json. Raises HeadwiseError
-        for a folder with files that headwise did not write there."""
+        """Write alignment.csv, a row per head and measure, alignment-sets.csv and alignment.json, which names the chosen
+        heads as generation_config.json does; those of a language model also as AlignAtt4LLM reads them. Raises
+        HeadwiseError for a folder with files that headwise did not write there."""
         table = self.table.to_csv(index=False, float_format="%.6g")
         sets = self.sets.to_csv(index=False, float_format="%.6g")
         facts = {
@@ -114,10 +130,22 @@ class AlignmentHeads:
             "better_than_own": self.better_than_own,
             "signature": self.signature,
         }
+        if self.heads[0].kind == "decoder-self":
+            facts["token_alignment_heads"] = self.ranking()
         contents = (table, sets, json.dumps(facts, indent=1) + "\n")
         write_results(
             Path(folder), dict(zip(ALIGNMENT_FILES, contents, strict=True)), ALIGNMENT_FILES
         )
+
+    def ranking(self) -> list[dict[str, Any]]:
+        """The chosen heads with the share of linked words where each is right alone (`ts`), the best first."""
+        right = self.table[self.table["measure"] == "alignment"]
+        shares = right.set_index(["layer", "head"])["value"]
+        ranked = []
+        for head in self.heads:
+            share = round(float(shares[head.layer, head.head]), 6)
+            ranked.append({"layer": head.layer, "head": head.head, "ts": share})
+        return sorted(ranked, key=lambda entry: -entry["ts"])
 
     def _repr_html_(self) -> str:
         """The error of the sets."""
@@ -129,21 +157,27 @@ def align(
     model: Model,
     text: ParallelText | LinkedText | Speech,
     *,
+    prompt: str | None = None,
+    own: Sequence[Head] | None = None,
     one_layer: bool = False,
     seed: int = 0,
     progress: Report = silent,
 ) -> AlignmentHeads:
-    """Rank the cross heads of an encoder-decoder by how well they align, and choose a set of them.
+    """Rank heads by how well they align, and choose a set of them: cross heads of an encoder-decoder, or those of a
+    language model that translates.
 
     text: sentence pairs (a `LinkedText` has their reference links; for others eflomal draws them), or for Whisper
-    speech with word times. one_layer: only heads of one layer, as CTranslate2 and Marian average them. Heads are chosen
+    speech with word times. prompt: for a language model, how it is asked, such as "{source} => {target}". own: heads to
+    compare with, in place of those that the model names (`read_alignment_heads`). one_layer: only heads of one layer,
+    as CTranslate2 and Marian average them. Heads are chosen
     on one half of the text and confirmed on the other. To keep them in a model, where `found.confirmed` and
     `found.better_than_own`: `model.alignment_heads = found.heads`, then `model.save(folder)`. Of speech, the states of
     the encoder are kept (S × D numbers a recording, STATES bytes in all) until the heads are chosen; the encoder runs
-    on further recordings whenever they are read. Raises HeadwiseError for a model without cross attention, and for
-    other text.
+    on further recordings whenever they are read. Raises HeadwiseError for a model that cannot align, for other text,
+    and for heads to compare with that the model does not have.
     """
-    refuse_unalignable(model, text)
+    template = checked_prompt(model, text, prompt)
+    named = model.alignment_heads if own is None else owned(model, own)
     options = RoleOptions(max_length=model.task.longest)
     subject = Subject(model.hf, model.tokenizer, model.discovery, options)
     links = None
@@ -161,12 +195,13 @@ def align(
         if isinstance(text, LinkedText):
             links = text
         gold = None if links is None else links.gold
-        batches, halves = pair_batches_of(subject, list(text), gold)
+        batches, halves = pair_batches_of(subject, list(text), gold, template)
     sets = choose_heads(
         model.hf,
         model.discovery,
+        aligning_kind(model),
         reported(batches, halves, progress),
-        model.alignment_heads,
+        named,
         one_layer,
         seed,
     )
@@ -175,6 +210,7 @@ def align(
         "heads": model.heads.to_json(),
         "text": text.name,
         "links": None if links is None else links.file,
+        "prompt": prompt,
         "one_layer": one_layer,
         "seed": seed,
         "coverage": {name: asdict(each) for name, each in subject.coverage.items()},
@@ -183,11 +219,21 @@ def align(
     return AlignmentHeads(sets.heads, sets.measure, sets.table, sets.sets, signature)
 
 
-def refuse_unalignable(model: Model, text: ParallelText | LinkedText | Speech) -> None:
-    """Raise HeadwiseError for a model without cross attention, and for other text than it reads."""
-    if "cross" not in model.heads.kinds:
+def checked_prompt(
+    model: Model, text: ParallelText | LinkedText | Speech, prompt: str | None
+) -> Prompt | None:
+    """The prompt of a language model; None for others. Raises HeadwiseError for a model that cannot align, for other
+    text than it reads, and for a missing prompt or one too many."""
+    language_model = aligning_kind(model) == "decoder-self"
+    if language_model and prompt is None:
         raise HeadwiseError(
-            f"{model.name} has no cross attention, which alignment is read from: give another model."
+            f"{model.name} is a language model: say how it is asked to translate, such as "
+            "--prompt 'Translate to German: {source} => {target}'."
+        )
+    if prompt is not None and not language_model:
+        raise HeadwiseError(
+            f"A prompt was given, but {model.name} is a {type(model.hf).__name__}, which reads source and target apart: "
+            "leave it out."
         )
     hears = getattr(model.hf, "main_input_name", "") == "input_features"
     if hears != isinstance(text, Speech):
@@ -195,13 +241,68 @@ def refuse_unalignable(model: Model, text: ParallelText | LinkedText | Speech) -
         raise HeadwiseError(
             f"{model.name} is a {type(model.hf).__name__}: alignment heads are found on {needed}."
         )
+    if isinstance(text, Speech) and not text.has_word_times:
+        raise HeadwiseError(
+            f"{text.name} does not say when words start: alignment heads need a table with a row for each word, with "
+            f"{', '.join(WORD_COLUMNS)}."
+        )
     model.task.check_tokenizer()
+    return None if prompt is None else Prompt.parse(prompt)
 
 
-def align_forecast(model: Model, text: ParallelText | LinkedText | Speech) -> Forecast:
+def aligning_kind(model: Model) -> Kind:
+    """The kind of attention that alignment is read from. Raises HeadwiseError for a model without any."""
+    for kind in ALIGNING:
+        if kind in model.heads.kinds:
+            return kind
+    raise HeadwiseError(
+        f"{model.name} is a {type(model.hf).__name__}, which does not translate: give an encoder-decoder or a language "
+        "model."
+    )
+
+
+def owned(model: Model, heads: Sequence[Head]) -> list[Head]:
+    """Heads to compare with. Raises HeadwiseError for those that the model does not have."""
+    for head in heads:
+        if head not in model.heads:
+            raise HeadwiseError(
+                f"{head} was given to compare with, but {model.name} has {describe(model.heads)}."
+            )
+    return list(heads)
+
+
+def read_alignment_heads(path: str | PathLike[str], model: Model) -> list[Head]:
+    """The alignment heads that a JSON file names for a model.
+
+    `alignment_heads`, [[layer, head], …]: generation_config.json, a Whisper's config.json of CTranslate2, alignment.json.
+    `token_alignment_heads`, [{"layer": …, "head": …, "ts": …}, …]: a ranking of AlignAtt4LLM, of which the first TOP.
+    """
+    file = existing_file(path)
+    kind = aligning_kind(model)
+    try:
+        named = json.loads(file.read_text(encoding="utf-8"))
+        pairs = named.get("alignment_heads")
+        if pairs is None:
+            pairs = [
+                (entry["layer"], entry["head"]) for entry in named["token_alignment_heads"][:TOP]
+            ]
+        heads = [Head(kind, int(layer), int(head)) for layer, head in pairs]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        heads = []
+    if not heads:
+        raise HeadwiseError(
+            f"{file} names no alignment heads: it must be JSON with alignment_heads, [[layer, head], …], or "
+            'token_alignment_heads, [{"layer": …, "head": …}, …].'
+        )
+    return heads
+
+
+def align_forecast(
+    model: Model, text: ParallelText | LinkedText | Speech, prompt: str | None = None
+) -> Forecast:
     """What `align` will take, where the set grows in ROUNDS rounds. Takes a few seconds itself. Raises HeadwiseError for
     what `align` refuses."""
-    refuse_unalignable(model, text)
+    template = checked_prompt(model, text, prompt)
     each = readings([0, 1], ROUNDS) / 2  # times that a sentence is read, on average
     if isinstance(text, Speech):
         coverage = Coverage()
@@ -224,10 +325,13 @@ def align_forecast(model: Model, text: ParallelText | LinkedText | Speech) -> Fo
         line = f"{text.name}: {coverage.used} of {coverage.sentences} recordings"
         memory_used = max(peak_memory(), memory_now() + kept)
     else:
-        pairs = text.text if isinstance(text, LinkedText) else text
-        batches = model.task.batches(pairs)
+        given: ParallelText | Text = text.text if isinstance(text, LinkedText) else text
+        if template is not None:
+            written = [template.written(source, target)[0] for source, target in text]
+            given = Text.from_lines(written, text.name)
+        batches = model.task.batches(given)
         amount = Amount.of_batches(batches)
-        forward, made = forward_seconds(model, pairs)
+        forward, made = forward_seconds(model, given)
         layers = amount.positions * forward * (1 - output_share(model))
         work = {"reading": WEIGHTS * each * layers}
         line = text_line(batches)
@@ -268,21 +372,42 @@ def readings(halves: Sequence[Half], rounds: int) -> int:
 
 
 def pair_batches_of(
-    subject: Subject, text: Sequence[tuple[str, str]], gold: Sequence[Gold] | None
+    subject: Subject,
+    text: Sequence[tuple[str, str]],
+    gold: Sequence[Gold] | None,
+    prompt: Prompt | None = None,
 ) -> tuple[AlignmentBatches, list[Half]]:
-    """Batches of sentence pairs, with reference links or, without any, with those of eflomal; the half of each pair."""
+    """Batches of sentence pairs, with reference links or, without any, with those of eflomal; the half of each pair.
+    prompt: of a language model."""
     sources = subject.coverage.setdefault("source", Coverage())
     targets = subject.coverage.setdefault("target", Coverage())
-    pairs, reference = linked_pairs(text, gold, subject.tokenizer, subject.limit, sources, targets)
+    pairs, reference = linked_pairs(
+        text, gold, subject.tokenizer, subject.limit, sources, targets, prompt
+    )
     halves = halves_of_pairs(pairs)
 
     def batches(half: Half) -> Iterator[AlignmentBatch]:
         of_half = [pair for pair, its_half in zip(pairs, halves, strict=True) if its_half == half]
-        for batch in pair_batches(subject, of_half, [half] * len(of_half)):
-            target, source = batch.sides["cross"]
+        if prompt is None:
+            passages = pair_batches(subject, of_half, [half] * len(of_half))
+        else:
+            passages = prompt_batches(subject, of_half, half)
+        for batch in passages:
+            target, source = batch.sides["decoder-self" if prompt else "cross"]
             yield pair_batch(batch.inputs, target, source, reference)
 
     return batches, halves
+
+
+def prompt_batches(
+    subject: Subject, pairs: Sequence[AlignedPair], half: Half
+) -> Iterator[PassageBatch]:
+    """Batches of pairs in prompts: target words as queries, at the positions that read them, source words as keys."""
+    device = device_of(subject.model)
+    for batch in batched(pairs, lambda pair: len(pair[0].ids), subject.positions):
+        source = Passage.of([pair[0] for pair in batch], subject.pad, device)
+        target = Passage.of([pair[1] for pair in batch], subject.pad, device)
+        yield PassageBatch(half, passage_inputs(source), {"decoder-self": (target, source)})
 
 
 def pair_batch(
@@ -290,7 +415,7 @@ def pair_batch(
 ) -> AlignmentBatch:
     """A batch of sentence pairs.
 
-    A target word is aligned with the source word to which the positions that write it attend most, A. With the sure
+    A target word is aligned with the source word to which its positions attend most, A. With the sure
     links S and the possible ones P ⊇ S, alignment.error = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|), the alignment error
     rate of Och & Ney (2003), and alignment = the share of target words with a possible link whose link in A is one.
     Rules: the diagonal, shifted by a fixed number of words. A link outside the sentence is wrong.
@@ -405,7 +530,7 @@ def fitting_recordings(
 
 def encode(model: Any, recordings: Sequence[SpeechRecording], progress: Report) -> None:
     """Measure every recording, run the encoder on the first ones, and keep its states up to STATES bytes."""
-    extractor = features_of(model)
+    extractor = extractor_of(model)
     size = model.config.max_source_positions * model.config.d_model * model.dtype.itemsize
     for number, recording in enumerate(recordings, start=1):
         utterance = recording.utterance
@@ -423,17 +548,9 @@ def encode(model: Any, recordings: Sequence[SpeechRecording], progress: Report) 
         progress(number / len(recordings), f"{number} of {len(recordings)} recordings encoded")
 
 
-def features_of(model: Any) -> WhisperFeatureExtractor:
-    """What makes the encoder's input of audio."""
-    return WhisperFeatureExtractor(
-        feature_size=model.config.num_mel_bins,
-        chunk_length=round(model.config.max_source_positions * FRAME),
-    )
-
-
 def encoder_states(model: Any, utterance: Utterance) -> Tensor:
     """What the encoder makes of a recording: 1 S D."""
-    extractor = features_of(model)
+    extractor = extractor_of(model)
     rate = extractor.sampling_rate
     audio = samples(utterance.audio, rate)
     features = extractor(audio, sampling_rate=rate, return_tensors="pt").input_features
@@ -454,24 +571,6 @@ def speech_batches(
                 yield recording_batch(model, recording)
 
     return batches
-
-
-def prompt_of(model: Any, tokenizer: Any, utterance: Utterance) -> list[int]:
-    """The tokens that begin a transcription without time stamps."""
-    names = ["<|startoftranscript|>", "<|notimestamps|>"]
-    if utterance.language:
-        names[1:1] = [f"<|{utterance.language}|>", "<|transcribe|>"]
-    elif getattr(model.generation_config, "is_multilingual", False):
-        raise HeadwiseError(
-            f"This Whisper knows several languages: give that of {utterance.audio} in a column `language`."
-        )
-    vocabulary = tokenizer.get_vocab()
-    for name in names:
-        if name not in vocabulary:
-            raise HeadwiseError(
-                f"{name}, which {utterance.audio} needs, is no token of this model."
-            )
-    return [vocabulary[name] for name in names]
 
 
 def tokens_by_word(tokenizer: Any, utterance: Utterance) -> list[list[int]]:

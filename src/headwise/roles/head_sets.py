@@ -1,4 +1,4 @@
-"""Which cross heads align: every head is ranked by its error, and a set of heads is chosen whose mean errs least.
+"""Which heads align: every head is ranked by its error, and a set of heads is chosen whose mean errs least.
 
 What is averaged is the heads' attention maps, as the programs do that read alignments from a model. A set is grown
 greedily on one half of the text and confirmed on the other. `alignment_heads.py` says how alignments
@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from headwise.attention import AttentionCall, Discovery, capture, device_of, evaluating
 from headwise.errors import HeadwiseError
-from headwise.heads import COLUMNS, Head, Site
+from headwise.heads import COLUMNS, Head, Kind, Site
 from headwise.importance.sums import to_numpy
 from headwise.roles.halves import Half
 from headwise.roles.observation import run_model
@@ -64,20 +64,21 @@ class HeadSets:
 def choose_heads(
     model: PreTrainedModel,
     discovery: Discovery,
+    kind: Kind,
     batches: AlignmentBatches,
     named: Sequence[Head],
     one_layer: bool,
     seed: int,
 ) -> HeadSets:
-    """Rank all cross heads, and grow a set of them.
+    """Rank all heads of a kind, and grow a set of them.
 
-    batches: of each half of the text, as often as they are asked for. named: heads that the model names today.
+    batches: of each half of the text, as often as they are asked for. named: heads to compare with.
     one_layer: only sets within a layer. Raises HeadwiseError where a half has no text.
     """
-    heads = list(discovery.heads.only(["cross"]))
+    heads = list(discovery.heads.only([kind]))
     each_alone = np.eye(len(heads))
-    first_counts, first_rules = counts_of(model, discovery, batches(0), each_alone)
-    second_counts, second_rules = counts_of(model, discovery, batches(1), each_alone)
+    first_counts, first_rules = counts_of(model, discovery, kind, batches(0), each_alone)
+    second_counts, second_rules = counts_of(model, discovery, kind, batches(1), each_alone)
     if not first_counts or not second_counts:
         raise HeadwiseError(
             "The text has no second half to confirm alignment heads on: give more of it, at least two dozen sentences "
@@ -87,7 +88,7 @@ def choose_heads(
     alone = ratio(first_counts[measure])
 
     def errors(mixing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return counts_of(model, discovery, batches(0), mixing)[0][measure]
+        return counts_of(model, discovery, kind, batches(0), mixing)[0][measure]
 
     # Chosen on the first half …
     chosen = [heads[number] for number in grow(groups_of(heads, one_layer), alone, errors)]
@@ -100,7 +101,7 @@ def choose_heads(
     mixing = np.zeros((len(candidates), len(heads)))
     for row, members in enumerate(candidates.values()):
         mixing[row, [heads.index(head) for head in members]] = 1
-    counts, rules = counts_of(model, discovery, batches(1), mixing)
+    counts, rules = counts_of(model, discovery, kind, batches(1), mixing)
     sets = candidate_rows(counts, rules, seed)
     sets = sets[sets["measure"] == measure]
     if named_heads:
@@ -114,7 +115,7 @@ def choose_heads(
     whole = join_units([first_counts, second_counts])
     baselines = join_units([first_rules, second_rules])
     table = candidate_rows(whole, baselines, seed).assign(
-        kind="cross",
+        kind=kind,
         layer=[head.layer for head in heads] * len(whole),
         head=[head.head for head in heads] * len(whole),
     )
@@ -169,18 +170,19 @@ def grow(
 def counts_of(
     model: PreTrainedModel,
     discovery: Discovery,
+    kind: Kind,
     batches: Iterable[AlignmentBatch],
     mixing: np.ndarray,
 ) -> tuple[Units, Units]:
     """Sums and divisors of sets of heads, and of the rules without attention. mixing: sets x heads, 1 for a member."""
-    sites = [site for site in discovery.heads.sites if site.kind == "cross"]
+    sites = [site for site in discovery.heads.sites if site.kind == kind]
     of_sets: list[Counts] = []
     of_rules: list[Counts] = []
     current: list[AlignmentBatch] = []
     maps: dict[Site, Tensor] = {}
 
     def hook(call: AttentionCall) -> None:
-        if call.site.kind == "cross":
+        if call.site.kind == kind:
             maps[call.site] = current[-1].maps(call)
 
     weights = torch.tensor(mixing, dtype=torch.float32, device=device_of(model))

@@ -74,6 +74,8 @@ def refuse_task(run: Run) -> None:
         return
     refuse_prompts(run.plan)
     noun = run.task.noun
+    if not run.task.trains:
+        refuse_training(run)
     if "loss" not in run.task.provides:
         refuse_loss(run)
     if run.plan.search.engine != "transformers":
@@ -97,16 +99,23 @@ def refuse_prompts(plan: Plan) -> None:
                 )
 
 
-def refuse_loss(run: Run) -> None:
-    """Raise HeadwiseError for sweeps that train, or that order heads by what needs a loss."""
-    model = f"{run.plan.model} is {run.task.noun}"
+def refuse_training(run: Run) -> None:
+    """Raise HeadwiseError for sweeps that train, of models that headwise does not train."""
     for sweep in run.plan.pruning:
         if not isinstance(sweep, GreedySweep) or sweep.trains:
             greedy = isinstance(sweep, GreedySweep)
             name = f"train = '{sweep.train}'" if greedy else f"method = '{sweep.method}'"
             raise HeadwiseError(
-                f"[[pruning]] {name} trains by a loss, but {model}: take method = 'greedy' without train."
+                f"[[pruning]] {name} trains by a loss, but {run.plan.model} is {run.task.noun}, which headwise does not "
+                "train: take method = 'greedy' without train."
             )
+
+
+def refuse_loss(run: Run) -> None:
+    """Raise HeadwiseError for sweeps that order heads by what needs a loss."""
+    model = f"{run.plan.model} is {run.task.noun}"
+    for sweep in run.plan.pruning:
+        assert isinstance(sweep, GreedySweep)
         for score in sweep.score:
             if score not in TEXTLESS_ORDERS and not run.allows(score):
                 raise HeadwiseError(
