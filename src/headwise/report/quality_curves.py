@@ -91,8 +91,7 @@ def _quality_figure(
         + ("" if len(panels) > 1 else f" on {TEXTS[next(iter(points))]}")
         + " against the heads kept"
         + (f": {models.group_name(kinds)}" if several else ""),
-        note=_note(tuned, seeds is not None)
-        + (" · ring: chosen" if ringed else ""),
+        note=_note(tuned, seeds is not None) + (" · ring: chosen" if ringed else ""),
         panels=panels,
         columns=2,
         facts=" ".join(
@@ -117,7 +116,7 @@ def _note(tuned: Mapping[str, Model], over_seeds: bool) -> str:
     if over_seeds:
         return "solid line: the mean of the full models · bars: 95 % interval of the mean difference over seeds"
     if tuned:
-        return "dotted line: equal further training · solid line: the full model · bars: 95 % interval of the difference to the first"
+        return "dotted line: equal further training · solid line: the full model · bars: 95 % interval to the dotted line"
     return "solid line: the full model · bars: 95 % interval of the difference to it"
 
 
@@ -347,9 +346,7 @@ def _quality_panel(
 
 
 def _tip(quality: QualityMeasure) -> list[Spec]:
-    return tips(
-        "model:N", "kept:Q|heads", f"value:Q|{quality.name}|.2f", "text:N|difference"
-    )
+    return tips("model:N", "kept:Q|heads", f"value:Q|{quality.name}|.2f", "text:N|difference")
 
 
 def _control_marks(points: pd.DataFrame, x: Spec, y: Spec, tip: list[Spec]) -> list[Spec]:
@@ -508,7 +505,7 @@ def _removal_points(
             "high": base,
             "sort": "full",
         }
-        for one in [start, *_line_points(line, full, quality, part)]:
+        for one in [start, *_line_points(line, full, quality, part, {})]:
             found.append(
                 one
                 | {

@@ -38,7 +38,9 @@ SAVED: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 )
 Fact = tuple[str, str, str]  # label, text, verdict
 ENOUGH = 50  # sentences of a text; on fewer, an interval says little
-LITTLE = 0.1  # of the weights or the cache: what a model that is no faster and surely worse is not worth
+LITTLE = (
+    0.1  # of the weights or the cache: what a model that is no faster and surely worse is not worth
+)
 TRANSLATES = 10  # BLEU, below which a model does not translate yet
 
 
