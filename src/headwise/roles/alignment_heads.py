@@ -22,6 +22,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -533,19 +534,27 @@ def encode(model: Any, recordings: Sequence[SpeechRecording], progress: Report) 
     extractor = extractor_of(model)
     size = model.config.max_source_positions * model.config.d_model * model.dtype.itemsize
     for number, recording in enumerate(recordings, start=1):
-        utterance = recording.utterance
-        audio = samples(utterance.audio, extractor.sampling_rate)
-        seconds = len(audio) / extractor.sampling_rate
-        if len(audio) > extractor.n_samples or utterance.starts[-1] > seconds:
-            raise HeadwiseError(
-                f"{utterance.audio} has {seconds:.2f} s, but its last word starts at {utterance.starts[-1]:.2f} s, "
-                f"and the model hears {extractor.chunk_length} s: cut the audio, and correct the times."
-            )
-        recording.seconds = seconds
-        recording.frames = len(audio) // extractor.hop_length // 2
+        measure_length(extractor, recording)
         if number * size <= STATES:
-            recording.states = encoder_states(model, utterance)
+            recording.states = encoder_states(model, recording.utterance)
         progress(number / len(recordings), f"{number} of {len(recordings)} recordings encoded")
+
+
+def measure_length(extractor: Any, recording: SpeechRecording) -> np.ndarray:
+    """Note the length of a recording; returns its samples. Raises HeadwiseError where it is longer than the model hears,
+    or shorter than its words."""
+    utterance = recording.utterance
+    audio = samples(utterance.audio, extractor.sampling_rate)
+    seconds = len(audio) / extractor.sampling_rate
+    last = utterance.starts[-1] if utterance.starts else 0.0
+    if len(audio) > extractor.n_samples or last > seconds:
+        raise HeadwiseError(
+            f"{utterance.audio} has {seconds:.2f} s, its last word starts at {last:.2f} s, and the model hears "
+            f"{extractor.chunk_length} s: cut the audio, and correct the times."
+        )
+    recording.seconds = seconds
+    recording.frames = len(audio) // extractor.hop_length // 2
+    return audio
 
 
 def encoder_states(model: Any, utterance: Utterance) -> Tensor:
@@ -574,8 +583,9 @@ def speech_batches(
 
 
 def tokens_by_word(tokenizer: Any, utterance: Utterance) -> list[list[int]]:
-    """The tokens of each word, with the blank in front."""
-    return [tokenizer(f" {word}", add_special_tokens=False).input_ids for word in utterance.words]
+    """The tokens of each word, with the blank in front. Without word times, blanks separate words."""
+    words = utterance.words or utterance.text.split()
+    return [tokenizer(f" {word}", add_special_tokens=False).input_ids for word in words]
 
 
 def recording_batch(model: PreTrainedModel, recording: SpeechRecording) -> AlignmentBatch:
