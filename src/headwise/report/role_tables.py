@@ -52,9 +52,9 @@ def paper_syntax() -> list[str]:
 
 @section(
     "roles",
-    menu="Roles",
     heading="What each head does",
     question="Which heads have a role, and how sure is it?",
+    story=True,
     order=60,
     files=("roles/",),
 )
