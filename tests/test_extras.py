@@ -14,6 +14,7 @@ import headwise as hw
 from headwise.cli.resources import lab
 from headwise.data.speech import samples
 from headwise.data.treebank import Treebank
+from headwise.engines import sentence_module
 from headwise.pruning.gate_training import lora_layers
 from headwise.report.gate_history import _mp4
 from headwise.roles import alignment
@@ -51,6 +52,7 @@ NEEDED: dict[
     "lora": (("peft",), lambda _: lora_layers(asker("gpt2").hf, 0)),
     "video": (("imageio_ffmpeg",), lambda _: _mp4(iter(()))),
     "parse": (("stanza",), parsed),
+    "sentences": (("sentence_transformers",), lambda _: sentence_module.transformer_class()),
 }
 
 

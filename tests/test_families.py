@@ -41,8 +41,8 @@ def test_the_table_says_what_a_fresh_run_gives(family: str) -> None:
 @pytest.mark.parametrize(
     ("name", "families"),
     [
-        ("qwen3", {"qwen3", "qwen3_moe", "qwen3_next"}),
-        ("gemma-3", {"gemma3_text"}),
+        ("qwen3", {"qwen3", "qwen3_5_text", "qwen3_moe", "qwen3_next"}),
+        ("gemma-3", {"gemma3_text", "gemma3n_text"}),
         ("google/gemma-3-270m", {"gemma3_text"}),
         ("Gemma3ForCausalLM", {"gemma3_text"}),
         ("Qwen/Qwen2.5-0.5B", {"qwen2"}),

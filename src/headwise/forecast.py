@@ -17,12 +17,12 @@ from torch import Tensor
 
 from headwise.attention import capture, evaluating
 from headwise.attention.discover import output_of
-from headwise.data.store import StoredText
 from headwise.devices import memory_now, peak_memory
 from headwise.errors import HeadwiseError
 from headwise.heads import describe
 from headwise.model import Model
 from headwise.progress import about
+from headwise.tasks import AnyText
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import CHUNK, inputs_of, losses_of, on_device, vocabulary_of
 
@@ -171,7 +171,8 @@ def text_line(text: Batches) -> str:
     """How much of a text is read, and what is left out, in a line."""
     data = text.data
     longest = getattr(data, "longest", None)
-    tokens = "" if longest is None else f", {int(longest.sum()):,} tokens"
+    unit = getattr(data, "unit", "tokens")
+    tokens = "" if longest is None else f", {int(longest.sum()):,} {unit}"
     if longest is not None and text.task.generates:
         tokens += " of the longer sides"
     if text.windowed:
@@ -183,7 +184,7 @@ def text_line(text: Batches) -> str:
 def few_sentences(model: Model, text: Any) -> dict[str, Any]:
     """A batch of sentences of a text of middle length, not so many that a forward takes long."""
     few = text
-    if isinstance(text, StoredText) and len(text) > SAMPLE:
+    if isinstance(text, AnyText) and len(text) > SAMPLE:
         few = text.take(drawn(len(text), SAMPLE))
     try:
         batches = [*model.task.batches(few).whole()]
@@ -210,7 +211,7 @@ def few_sentences(model: Model, text: Any) -> dict[str, Any]:
 
 def positions_of(batch: Mapping[str, Tensor]) -> int:
     """The positions of a batch: rows times the longer of its sides."""
-    sides = (batch.get(name) for name in ("input_ids", "decoder_input_ids", "labels"))
+    sides = (batch.get(name) for name in ("input_ids", "places", "decoder_input_ids", "labels"))
     return max(side.numel() for side in sides if side is not None)
 
 

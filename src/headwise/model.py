@@ -28,10 +28,9 @@ from headwise.errors import HeadwiseError, WriteError
 from headwise.grid import HeadGrid
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe
 from headwise.model_files import (
-    NOTE,
     PARTIAL,
-    README,
     copy_siblings,
+    explain_pruned,
     mark,
     replace,
     written_before,
@@ -159,6 +158,10 @@ class Model:
             raise HeadwiseError(
                 f"{self.name} is a {type(self.hf).__name__}, which does not translate: give an encoder-decoder model."
             )
+        if self.task.reads_audio:
+            raise HeadwiseError(
+                f"{self.name} is {self.task.noun}, which reads no sentences: give an encoder-decoder of text."
+            )
         if self.tokenizer is None:
             raise HeadwiseError(
                 f"{self.name} has no tokenizer, which translating needs: put one into its folder."
@@ -232,12 +235,7 @@ class Model:
             if self.source is not None:
                 copy_siblings(self.source, partial)
             if not self.is_stock:
-                text = (
-                    (partial / README).read_text()
-                    if (partial / README).exists()
-                    else f"# {folder.absolute().name}\n"
-                )
-                (partial / README).write_text(text if NOTE in text else text + NOTE)
+                explain_pruned(partial)
             replace(folder, partial, before)
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or error

@@ -42,6 +42,11 @@ import headwise as hw
 model = hw.load("FOLDER").hf  # an ordinary model of transformers in everything else
 ```
 """
+NOTE_ON_SENTENCES = """
+sentence-transformers 6 loads it where headwise is installed:
+`SentenceTransformer("FOLDER", trust_remote_code=True)`.
+"""
+PRUNED_MODULE = "headwise.engines.sentence_module.Transformer"
 SENTENCE_TRANSFORMERS = (
     "modules.json",
     "config_sentence_transformers.json",
@@ -102,6 +107,27 @@ def copy_siblings(source: Path, folder: Path) -> None:
             shutil.copytree(below(source, name), below(folder, name), ignore=unnamed)
         elif below(source, name).is_file():
             shutil.copy(below(source, name), below(folder, name))
+
+
+def explain_pruned(folder: Path) -> None:
+    """Say in the README how a model that is no ordinary checkpoint is loaded, and in `modules.json` which module of
+    sentence-transformers loads it."""
+    readme = folder / README
+    text = f"# {folder.parent.absolute().name}\n"
+    if readme.exists():
+        text = readme.read_text()
+    if NOTE not in text:
+        text += NOTE
+    listed = folder / "modules.json"
+    if listed.exists():
+        modules = json.loads(listed.read_text(encoding="utf-8"))
+        for module in modules:
+            if str(module.get("type")).rpartition(".")[2] == "Transformer":
+                module["type"] = PRUNED_MODULE
+        listed.write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
+        if NOTE_ON_SENTENCES not in text:
+            text += NOTE_ON_SENTENCES
+    readme.write_text(text)
 
 
 def replace(folder: Path, partial: Path, before: set[str]) -> None:

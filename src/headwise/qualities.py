@@ -1,4 +1,4 @@
-"""What models are compared by: BLEU, perplexity, accuracy, similarity.
+"""What models are compared by: BLEU, perplexity, accuracy, similarity, word error rate.
 
 A task names one (`task.quality`); evaluation, pruning, studies, the report and the command line read it here.
 """
@@ -100,7 +100,24 @@ SIMILARITY = QualityMeasure(
     higher_is_better=True,
     compared="similarity",
 )
-QUALITIES = (BLEU, PERPLEXITY, ACCURACY, SIMILARITY)
+WORD_ERROR_RATE = QualityMeasure(
+    measure="wer",
+    name="word error rate",
+    change="wer_change",
+    unit=f"{NO_BREAK}points",
+    loss="points of word error rate",
+    higher_is_better=False,
+    compared="wer",
+)
+QUALITIES = (BLEU, PERPLEXITY, ACCURACY, SIMILARITY, WORD_ERROR_RATE)
 
 # what `max_drop` counts
-LOSSES = f"{BLEU.loss}, {PERPLEXITY.loss}, {ACCURACY.loss}, or {SIMILARITY.loss}"
+LOSSES = (
+    f"{BLEU.loss}, {PERPLEXITY.loss}, {ACCURACY.loss}, {SIMILARITY.loss}, or {WORD_ERROR_RATE.loss}"
+)
+
+
+def less_is_better(change: str) -> bool:
+    """Whether a model is better where a change in a table is below 0. change: its measure, with whatever stands around
+    the quality's own (`dev_perplexity_change_to_random.1`)."""
+    return any(each.change in change and not each.higher_is_better for each in QUALITIES)

@@ -93,6 +93,8 @@ NAMES = [
     "gemma",
     "gemma2",
     "gemma3_text",
+    "gemma3n_text",
+    "gemma4_text",
     "glm",
     "glm4",
     "gpt2",
@@ -105,9 +107,11 @@ NAMES = [
     "helium",
     "jamba",
     "jetmoe",
+    "laguna",
     "layoutlm",
     "led",
     "lfm2",
+    "lfm3",
     "llama",
     "longformer",
     "longt5",
@@ -119,10 +123,12 @@ NAMES = [
     "megatron-bert",
     "minimax_m2",
     "ministral",
+    "ministral3",
     "mistral",
     "mixtral",
     "mobilebert",
     "modernbert",
+    "moonshine",
     "mpnet",
     "mpt",
     "mt5",
@@ -131,6 +137,7 @@ NAMES = [
     "nllb-moe",
     "olmo",
     "olmo2",
+    "olmo3",
     "olmoe",
     "openai-gpt",
     "opt",
@@ -144,6 +151,7 @@ NAMES = [
     "qwen2",
     "qwen2_moe",
     "qwen3",
+    "qwen3_5_text",
     "qwen3_moe",
     "qwen3_next",
     "rembert",
@@ -157,6 +165,8 @@ NAMES = [
     "starcoder2",
     "switch_transformers",
     "t5",
+    "t5gemma",
+    "t5gemma2",
     "umt5",
     "xglm",
     "xlm",
@@ -201,13 +211,13 @@ def family_row(family: str, layouts: int = 20, files: bool = True) -> Row:
     name = class_of(family)
     row = Row(dict.fromkeys((*COLUMNS, *ENGINES, "why"), ""), family=family, **{"class": name})
     hf = make(name, family)
-    inputs = padded(hf)
-    stock = outputs(hf, inputs)
     try:
         discovery = discover(hf)
     except HeadwiseError as error:
         row.say("found", "no", one_line(error))
         return row
+    inputs = padded(hf)
+    stock = outputs(hf, inputs)
     with capture(hf, discovery):
         idle = outputs(hf, inputs)
     rounded = hf.config._attn_implementation == "eager" and apart(stock, idle) <= TOLERANCE
@@ -251,7 +261,14 @@ def score(row: Row, model: Model) -> None:
 
 
 def gates(row: Row, hf: PreTrainedModel, discovery: Discovery, inputs: dict[str, Any]) -> None:
-    """Whether every gate gets a gradient."""
+    """Whether every gate gets a gradient; on whole sentences where the family's own ones are no numbers at padding."""
+    output_of(hf, inputs)[0].square().sum().backward()
+    finite = all(
+        bool(each.grad.isfinite().all()) for each in hf.parameters() if each.grad is not None
+    )
+    hf.zero_grad()
+    if not finite:
+        inputs = {name: tensor[:1] for name, tensor in inputs.items()}
     opened = {
         site: torch.ones(discovery.heads.count(site), requires_grad=True)
         for site in discovery.heads.sites
@@ -265,6 +282,12 @@ def gates(row: Row, hf: PreTrainedModel, discovery: Discovery, inputs: dict[str,
     )
     hf.zero_grad()
     row["gates"] = "yes"
+    if not finite:
+        row.say(
+            "gates",
+            "partly",
+            "Gradients of padding whose embedding is 0 are no numbers in transformers' own code.",
+        )
 
 
 def random_masks(discovery: Discovery, unit: Unit, count: int) -> Iterator[HeadMask]:

@@ -132,11 +132,12 @@ SPECIAL: dict[str, dict[str, Any]] = {  # numbers of a family that must fit one 
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "gemma3n_text": {
         "intermediate_size": 64,
-        "layer_types": ["sliding_attention", "full_attention"],
-        "num_hidden_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_hidden_layers": 4,
         "activation_sparsity_pattern": None,
-        "num_kv_shared_layers": 0,
+        "num_kv_shared_layers": 2,  # as in every checkpoint
     },
+    "gemma4_text": {"global_head_dim": 16},
     "glm5_next_text": {"index_topk": 16},
     "mpt": {"max_seq_len": 128},
     "mpnet": {"relative_attention_num_buckets": 32},

@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel
 
 from attention.every_class import examine, outputs
 from attention.families import TWO_STACKS, build, tiny
-from attention.shrink import classes, make, padded
+from attention.shrink import SPECIAL, classes, make, padded
 from headwise.attention import discover, masked, removal, remove
 from headwise.attention.discover import HALF, Float32, probe
 from headwise.attention.matrices import Matrices
@@ -31,8 +31,17 @@ REFUSED = {  # by name, a word of the reason
     "HYV4ForCausalLM": "'indices'",
     "AXK2ForCausalLM": "'indices'",
     "DiffLlamaForCausalLM": "calls attention 2 times",
+    "T5Gemma2ForConditionalGeneration": "to the target and to the source in one softmax",
 }
 HYBRID = {"Qwen3NextForCausalLM": (4,), "JambaForCausalLM": (4,), "Lfm2ForCausalLM": (4,)}
+BY_LAYER: dict[str, dict[str, Any]] = {  # numbers that are not those of all layers
+    "LagunaForCausalLM": {"num_attention_heads_per_layer": [4, 8]},
+    "Gemma4ForCausalLM": {  # heads of two sizes, and keys that are the values, too
+        "global_head_dim": 16,
+        "attention_k_eq_v": True,
+        "num_global_key_value_heads": 1,
+    },
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -62,6 +71,26 @@ def test_a_hybrid_model_declares_its_attention_layers(name: str) -> None:
 @pytest.mark.parametrize("name", ["BertForSequenceClassification", "MobileBertModel", *HYBRID])
 def test_a_class_keeps_the_three_promises(name: str) -> None:
     assert examine(name, FAMILY[name])[0] == "fine"
+
+
+@pytest.mark.parametrize("name", BY_LAYER)
+def test_layers_with_numbers_of_their_own_keep_the_promises(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name not in FAMILY:
+        pytest.skip(f"this version of transformers has no {name}")
+    monkeypatch.setitem(SPECIAL, FAMILY[name], BY_LAYER[name])
+    assert examine(name, FAMILY[name])[0] == "fine"
+
+
+def test_layers_that_take_the_keys_of_an_earlier_one_are_only_masked() -> None:
+    name = "Gemma3nForCausalLM"
+    if name not in FAMILY:
+        pytest.skip(f"this version of transformers has no {name}")
+    verdict, reason = examine(name, FAMILY[name])
+    assert verdict == "masked only"
+    assert "layers.2.self_attn" in reason
+    assert "keys and values are those of an earlier layer. They can be masked." in reason
 
 
 def test_the_decoder_of_an_encoder_decoder_declares_its_own_layers() -> None:

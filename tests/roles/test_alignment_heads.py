@@ -470,7 +470,7 @@ HEADER = "audio,word,start,end"
         ("a.csv", f"{HEADER}\n0.wav,w1,1,0.5", "Row 1"),
         ("a.csv", f"{HEADER}\n0.wav,w1,1,1.5\n0.wav,w2,0.5,0.7", "Row 2 .* before"),
         ("a.csv", f"{HEADER}\nmissing.wav,w1,1,1.5", "There is no file"),
-        ("a.csv", HEADER, "no words"),
+        ("a.csv", HEADER, "no rows"),
         ("a.jsonl", "[1]", "Line 1"),
     ],
 )

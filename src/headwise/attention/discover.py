@@ -198,16 +198,25 @@ def observed(
 
 def kinds_of(model: nn.Module, calls: list[ProbeCall]) -> list[Kind]:
     """The kind of each call. In an encoder-decoder the probe's lengths decide; in a one-stack model, whether heads at
-    earlier tokens change with the last one. Layers without heads keep the kind they had."""
+    earlier tokens change with the last one. Layers without heads keep the kind they had.
+
+    Raises HeadwiseError where one softmax is over the target and the source (T5Gemma 2): such heads are of no kind.
+    """
     one_stack: Kind = "encoder-self"
     if not model.config.is_encoder_decoder and sees_no_future(model, calls):  # type: ignore[union-attr]
         one_stack = "decoder-self"
 
+    sources = {call.query[2] for call in calls} - {TARGET_LENGTH}
     kinds: list[Kind] = []
     for call in calls:
         queries, keys = call.query[2], call.key[2]
         kind = one_stack
         if model.config.is_encoder_decoder:  # type: ignore[union-attr]
+            if queries == TARGET_LENGTH and keys - queries in sources:
+                raise HeadwiseError(
+                    f"The decoder of this {type(model).__name__} attends to the target and to the source in one softmax, "
+                    "so its heads are neither self-attention nor cross attention: headwise cannot work on it."
+                )
             if queries != keys:
                 kind = "cross"
             elif queries == TARGET_LENGTH:
@@ -248,6 +257,11 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
             torch.linspace(0, count, count, device=device).sin().to(next(model.parameters()).dtype)
         )
         return {"pixel_values": image.view(1, config.num_channels, height, width)}
+    if getattr(model, "main_input_name", "") == "input_values":
+        raise HeadwiseError(
+            f"{type(model).__name__} reads the waves of a sound, not token ids: headwise works on models of text, on "
+            "encoders of images (ViT) and on Whisper."
+        )
     words: int | None = getattr(config.get_text_config(), "vocab_size", None)
     if words is None:
         raise HeadwiseError(
@@ -468,7 +482,8 @@ def configured_alignment_heads(model: nn.Module) -> list[Head]:
 def declared(model: nn.Module) -> int | None:
     """How many heads the configuration declares, by the attribute names transformers uses; None when it has none.
 
-    A model that headwise has pruned declares the heads of its layout. Hybrid models name the type of each layer.
+    A model that headwise has pruned declares the heads of its layout. Hybrid models name the type of each layer, some
+    its number of heads (Laguna).
     """
     config: Any = model.config
     cut = getattr(config, "headwise_layout", None)
@@ -476,6 +491,9 @@ def declared(model: nn.Module) -> int | None:
         return sum(len(row) for layers in cut["kept"].values() for row in layers)
     if not config.is_encoder_decoder:
         config = config.get_text_config()
+    by_layer = getattr(config, "num_attention_heads_per_layer", None)
+    if by_layer:
+        return sum(by_layer)
 
     def first(*names: str) -> int:
         return next(

@@ -31,12 +31,15 @@ def state_heads(model: nn.Module, discovery: Discovery, layout: HeadMask) -> Non
     They are those that are left where all layers have equally many and the stock class with this configuration computes
     the same as the model. Else they are those of the model that was pruned first: from these and the layout the shapes
     follow. Families cannot say the first that take the width of the model divided by the number of heads as the size of
-    a head (BERT, GPT-2), or refuse a number that does not divide the width (Llama, Gemma 3).
+    a head (BERT, GPT-2), or refuse a number that does not divide the width (Llama, Gemma 3). One with other numbers for
+    some layers (Gemma 4) keeps them.
     """
     config: Any = model.config
     if config.is_encoder_decoder or len(layout.heads.kinds) != 1:
         return
     text: Any = config.get_text_config()
+    if getattr(text, "is_heterogeneous", False):
+        return
     if not states_heads(config, layout):
         write_counts(text, layout.heads)
     if not equal_layers(discovery.heads) or discovery.heads == layout.heads:

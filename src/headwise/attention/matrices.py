@@ -37,6 +37,7 @@ FORMS = (
     Form(
         {"q_proj": "q", "k_proj": "k", "v_proj": "v"}, ("out_proj", "o_proj", "dense", "Wo")
     ),  # most families
+    Form({"q_proj": "q", "k_proj": "kv"}, ("o_proj",)),  # keys that are the values, too (Gemma 4)
     Form({"query": "q", "key": "k", "value": "v"}, ("output.dense",)),  # BERT
     Form({"query_proj": "q", "key_proj": "k", "value_proj": "v"}, ("output.dense",)),  # DeBERTa
     Form(
@@ -136,9 +137,13 @@ def matrices(modules: Mapping[str, nn.Module], name: str, heads: int, groups: in
     if fitting:
         form, parent, out_name = fitting
         return Matrices(name, module, form, parent, out_name, heads, groups)
+    reason = (
+        "its linear query, key, value and output projections have names that headwise does not know"
+    )
+    if getattr(module, "is_kv_shared_layer", False):
+        reason = "its keys and values are those of an earlier layer"
     raise HeadwiseError(
-        f"Heads of {name} ({type(module).__name__}) cannot be removed: its linear query, key, value and output "
-        "projections have names that headwise does not know. They can be masked."
+        f"Heads of {name} ({type(module).__name__}) cannot be removed: {reason}. They can be masked."
     )
 
 

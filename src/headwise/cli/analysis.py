@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from headwise.cli.arguments import (
+    Audio,
     Device,
     DryRun,
     Dtype,
@@ -24,6 +25,7 @@ from headwise.cli.arguments import (
     results_folder,
     say_forecast,
     study_in,
+    text_or_audio,
     text_spec,
     text_words,
 )
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 def score(
     model: ModelName,
     text: Texts = None,
+    audio: Audio = None,
     measures: Annotated[
         list[str] | None,
         typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable"),
@@ -64,7 +67,7 @@ def score(
         typer.Option(
             "--time",
             help="what ablation may take, such as 10m: it reads a sample of the sentences, until the ranks of the heads "
-            "settle; 2m for a language model without --measure, else the whole text",
+            "settle; 2m for a language or speech model without --measure, else the whole text",
         ),
     ] = None,
     out: Out = Path("runs/score"),
@@ -82,7 +85,7 @@ def score(
     from headwise.importance.measures import resolve_measures
 
     names = resolve_measures(measures) if measures else None
-    check_text(model, text)
+    check_text(model, text_or_audio(text, audio))
     from accelerate import PartialState
 
     import headwise as hw
@@ -104,7 +107,7 @@ def score(
     written = [*SCORE_FILES, *PAIR_FILES]
     place = results_folder(out, written, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
-    given = read_text(loaded, model, text)
+    given = read_text(loaded, model, text, audio)
     batches = loaded.task.batches(given)
     batches.time_limit = time_limit_of(batches, names, time, judged)
     names = list(usual_measures(loaded, batches)) if names is None else names
@@ -151,21 +154,22 @@ def score(
         show_heads(progress.console, score_grids(loaded.heads, table), SCORED)
         progress.say(memory_line())
         progress.say(
-            f"Next: {shlex.join(['headwise', *next_command(loaded, model, text, scores)])}"
+            f"Next: {shlex.join(['headwise', *next_command(loaded, [model, *text_words(text, audio)], scores)])}"
         )
         typer.echo(str(first))
 
 
-def next_command(loaded: Model, name: str, text: list[str] | None, scores: Scores) -> list[str]:
-    """The command to try after a score: the same judged, or prune by what was measured."""
+def next_command(loaded: Model, words: Sequence[str], scores: Scores) -> list[str]:
+    """The command to try after a score: the same judged, or prune by what was measured. words: the model, and the options
+    that name its text."""
     measured = list(scores.table["measure"].unique())
-    words = [name, *text_words(text)]
     if loaded.task.has_loss and scores.faithfulness is None:
+        named = []
         for measure in dict.fromkeys([*measured, "ablation.zero"]):
-            words += ["--measure", measure]
-        return ["score", *words, "--judge"]
+            named += ["--measure", measure]
+        return ["score", *words, *named, "--judge"]
     if "wrong answer" in scores.signature["objective"]:  # no text to prune by
-        return ["lab", name]
+        return ["lab", words[0]]
     if loaded.task.trains_gates_by_default:
         return ["prune", *words, "--penalty", "0.01"]
     preferred = ("gradient", "confidence", "ablation.zero", *measured)
@@ -247,6 +251,7 @@ def roles(
         list[Path] | None,
         typer.Option("--confirm", help="treebank to confirm roles on, instead of the other half"),
     ] = None,
+    audio: Audio = None,
     text: Texts = None,
     training: Annotated[
         Path | None,
@@ -284,14 +289,23 @@ def roles(
         raise HeadwiseError(
             f"--links {links} was given without sentence pairs: name them with --text SOURCE --text TARGET."
         )
-    study = None if treebank and training else study_in(model)
+    if audio is not None and (treebank or confirm or spec or training):
+        raise HeadwiseError("--audio was given, and text as well: give one of them.")
+    study = None if audio or (treebank and training) else study_in(model)
     own = study.treebanks if study else None
-    if treebank:
-        trees, again = hw.Treebank.read(*treebank), None
+    tested: hw.Treebank | hw.Speech
+    again = None
+    if audio is not None:
+        tested = hw.Speech.read(audio)
+    elif treebank:
+        tested = hw.Treebank.read(*treebank)
     elif own:
-        trees, again = own
+        tested, again = own
     else:
-        raise HeadwiseError("No trees were given: name a CoNLL-U file with --treebank FILE.")
+        raise HeadwiseError(
+            "No trees were given: name a CoNLL-U file with --treebank FILE, or recordings with --audio FILE for a "
+            "speech model."
+        )
     again = hw.Treebank.read(*confirm) if confirm else again
     counted = hw.Text.read(training) if training else study.text("train") if study else None
     pairs: hw.ParallelText | hw.LinkedText | None = None
@@ -309,7 +323,7 @@ def roles(
     place = results_folder(out, ROLE_FILES, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
     forecast = partial(
-        role_forecast, loaded, trees, confirm=again, pairs=pairs, untrained=untrained, seed=seed
+        role_forecast, loaded, tested, confirm=again, pairs=pairs, untrained=untrained, seed=seed
     )
     if dry_run:
         say_forecast(forecast())
@@ -318,7 +332,7 @@ def roles(
     with progress.bar("roles"):
         found = hw.roles(
             loaded,
-            trees,
+            tested,
             confirm=again,
             pairs=pairs,
             training=counted,
@@ -499,6 +513,10 @@ def match(
     place = results_folder(out, MATCH_FILES)
     loaded = hw.load(model, device, dtype=dtype)
     second = hw.load(other, device, dtype=dtype)
+    if loaded.task.reads_audio:
+        raise HeadwiseError(
+            f"{model} is {loaded.task.noun}, and heads are matched on text: give models that read text."
+        )
     given = read_text(loaded, model, text)
     with progress.bar("match"):
         found = hw.match(loaded, second, given, seed=seed, progress=progress)

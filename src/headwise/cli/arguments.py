@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from headwise.forecast import Forecast
     from headwise.model import Model
     from headwise.study.run import Run, Split
+    from headwise.tasks import Task
 
 Names = TypeVar("Names", str, list[str])
 NO_TEXT = (
-    "No text was given: name it with --text FILE, with --text SOURCE --text TARGET for a translation model, or give the "
-    "folder of a study as the model."
+    "No text was given: name it with --text FILE, with --text SOURCE --text TARGET for a translation model, with "
+    "--audio FILE for a speech model, or give the folder of a study as the model."
 )
 TEXT = (
     "one file; for translation two files (--text A --text B); or datasets:NAME, or a name of `headwise data list`, such "
@@ -57,6 +58,13 @@ ModelName = Annotated[
     typer.Argument(callback=known, help="a folder, a hub id, or the folder of a finished study"),
 ]
 Texts = Annotated[list[str] | None, typer.Option("--text", help=TEXT)]
+Audio = Annotated[
+    str | None,
+    typer.Option(
+        "--audio",
+        help="for a speech model, in place of --text: a table of audio and text, or of audio, word, start and end",
+    ),
+]
 DevTexts = Annotated[
     list[str] | None,
     typer.Option("--dev", help="text that choices are made on, named like --text"),
@@ -111,11 +119,39 @@ def text_spec(names: list[str] | None, option: str = "--text") -> str | list[str
     return names[0] if len(names) == 1 else names
 
 
-def read_text(model: Model, name: str, names: list[str] | None, split: Split = "dev") -> Any:
+def text_or_audio(text: list[str] | None, audio: str | None) -> list[str] | None:
+    """The names of a text, given by --text or by --audio."""
+    if audio is None:
+        return text
+    if text:
+        raise HeadwiseError("--audio was given, and --text as well: give one of them.")
+    return [audio]
+
+
+def check_option(task: Task | type[Task], name: str, audio: str | None) -> None:
+    """Refuse --audio for a model that reads text, and --text for one that hears. name: of the model."""
+    if task.reads_audio and audio is None:
+        raise HeadwiseError(
+            f"{name} is {task.noun}: name recordings with --audio FILE, a table of audio and text."
+        )
+    if audio is not None and not task.reads_audio:
+        raise HeadwiseError(
+            f"--audio was given, but {name} is {task.noun}, which needs {task.needs}."
+        )
+
+
+def read_text(
+    model: Model,
+    name: str,
+    text: list[str] | None,
+    audio: str | None = None,
+    split: Split = "dev",
+) -> Any:
     """The text that the options name, as the model's task reads it. Without any, that of the study whose folder is the
     model's name: `split`, or dev where it has no test text."""
-    spec = text_spec(names)
+    spec = text_spec(text_or_audio(text, audio))
     if spec is not None:
+        check_option(model.task, name, audio)
         return model.task.read(spec)
     study = study_in(name)
     if study is None:
@@ -129,11 +165,13 @@ def check_text(name: str, names: list[str] | None) -> None:
         raise HeadwiseError(NO_TEXT)
 
 
-def text_words(names: list[str] | None, option: str = "--text") -> list[str]:
+def text_words(text: list[str] | None, audio: str | None = None) -> list[str]:
     """The options that name a text, for the next command to try."""
+    if audio is not None:
+        return ["--audio", audio]
     words = []
-    for name in names or []:
-        words += [option, name]
+    for name in text or []:
+        words += ["--text", name]
     return words
 
 

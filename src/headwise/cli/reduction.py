@@ -11,6 +11,7 @@ import typer
 
 from headwise.cli.arguments import (
     NO_TEXT,
+    Audio,
     Device,
     DevTexts,
     DryRun,
@@ -23,6 +24,7 @@ from headwise.cli.arguments import (
     TestTexts,
     Texts,
     Verbose,
+    check_option,
     check_text,
     folder,
     known,
@@ -30,6 +32,7 @@ from headwise.cli.arguments import (
     results_folder,
     say_forecast,
     study_in,
+    text_or_audio,
     text_spec,
 )
 from headwise.cli.fields import EVERY, field_options, given_fields, refuse_set_twice, takes_fields
@@ -68,6 +71,7 @@ def prune(
     context: typer.Context,
     model: ModelName,
     text: Texts = None,
+    audio: Audio = None,
     dev: DevTexts = None,
     test: TestTexts = None,
     method: Annotated[
@@ -89,15 +93,15 @@ def prune(
 ) -> None:
     """Prune heads: with gates to a penalty or a number of heads, or greedily without training.
 
-    Trains or ranks heads on --text, chooses on --dev (by default every tenth sentence), and reads --test once, at the
-    end; writes smaller models, tables and a report. Without --penalty and --keep, gates try four penalties, and greedy
-    removal every step. One --keep or --penalty gives that model, whatever it loses. MODEL may be the folder of a study:
-    without a text, its texts are taken."""
+    Trains or ranks heads on --text or --audio, chooses on --dev (by default every tenth sentence), and reads --test once,
+    at the end; writes smaller models, tables and a report. Without --penalty and --keep, gates try four penalties, and
+    greedy removal every step. One --keep or --penalty gives that model, whatever it loses. MODEL may be the folder of a
+    study: without a text, its texts are taken."""
     from headwise.study.ownership import refuse_foreign_files
 
     tables = given_fields(context, PRUNE_OPTIONS, fields)
     refuse_set_twice(PRUNE_OPTIONS, tables, set_ or [])
-    tables["data"] = prune_texts(model, text, dev, test)
+    tables["data"] = prune_texts(model, text_or_audio(text, audio), dev, test)
     goals = tables.setdefault("pruning", {})
     if "kinds" not in goals and (named := counted_kinds(goals.get("keep", []))):
         goals["kinds"] = named
@@ -109,6 +113,8 @@ def prune(
     from headwise.loading import load, task_class
 
     task = task_class(model)
+    if text or audio:
+        check_option(task, model, audio)
     method = method or ("gates" if task.trains_gates_by_default or "penalty" in goals else "greedy")
     if "kinds" not in goals and not task.trains_gates_by_default:
         prune_plan(model, seed, method, tables, set_, task.usual_score)  # refuses before it loads
@@ -189,6 +195,7 @@ def evaluate(
         ),
     ],
     text: Texts = None,
+    audio: Audio = None,
     out: Out = Path("runs/evaluate"),
     device: Device = "auto",
     dtype: Dtype = None,
@@ -198,7 +205,8 @@ def evaluate(
 ) -> None:
     """What models are worth, with intervals, and the difference to the first.
 
-    BLEU and chrF on parallel text, perplexity on one-sided text, accuracy on labelled text; of models of embeddings the
+    BLEU and chrF on parallel text, perplexity on one-sided text, accuracy on labelled text, word error rate on
+    recordings; of models of embeddings the
     rank correlation of similarities with the first model's, or with the scores of a table (columns sentence1, sentence2
     and score). The first may be the folder of a study: without a text, its test text is taken, or else its dev text."""
     import headwise as hw
@@ -206,14 +214,14 @@ def evaluate(
 
     search = given_fields(context, EVALUATE_OPTIONS, fields).get("search", {})
     options = validated(Search, search, "evaluate")
-    check_text(models[0], text)
+    check_text(models[0], text_or_audio(text, audio))
     from headwise.cli.terminal import show_quality
     from headwise.evaluation.quality import QUALITY_FILE, evaluation_forecast
 
     progress = Progress(quiet)
     place = results_folder(out, [QUALITY_FILE], dry_run)
     loaded = [hw.load(name, device, dtype=dtype) for name in models]
-    given = read_text(loaded[0], models[0], text, "test")
+    given = read_text(loaded[0], models[0], text, audio, "test")
     for model in loaded:
         model.task.check(given)
     forecast = partial(evaluation_forecast, loaded, given)

@@ -16,12 +16,12 @@ from rich.text import Text
 
 from headwise.grid import NOTHING, HeadGrid, side_by_side
 from headwise.heads import HeadMap, HeadMask
+from headwise.qualities import less_is_better
 from headwise.theme import TERMINAL
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LESS_IS_BETTER = "perplexity_change"
 HEADS = "Heads in columns, layers in rows:"
 SCORED = "Heads in columns, layers in rows; 0 is the lowest value of a measure, 9 its highest:"
 REMAIN = f"Heads in columns, layers in rows; ■ is kept, {NOTHING} is removed:"
@@ -81,7 +81,7 @@ def valued(measure: str, value: float, low: float, high: float) -> Text:
     text = plain(value) if math.isnan(low) else f"{plain(value)} [{plain(low)}, {plain(high)}]"
     if not measure.endswith(("_change", "_difference")) or not (low > 0 or high < 0):
         return Text(text)
-    better = (low > 0) != (measure == LESS_IS_BETTER)
+    better = (low > 0) != less_is_better(measure)
     return Text(text, TERMINAL["kept" if better else "removed"])
 
 

@@ -1,12 +1,14 @@
-"""Speech with the time of each word: a table of audio files, and the samples of an audio file."""
+"""Speech: tables of recordings with what is said in them, and the samples of an audio file."""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby, pairwise
 from os import PathLike
 from pathlib import Path
@@ -17,19 +19,24 @@ from scipy.io import wavfile
 from scipy.signal import resample_poly
 
 from headwise.data.lines import existing_file, read_lines
+from headwise.data.text import one_line
 from headwise.errors import HeadwiseError
+from headwise.files import sha256
 
-COLUMNS = ("audio", "word", "start", "end")
+WORD_COLUMNS = ("audio", "word", "start", "end")
+TEXT_COLUMNS = ("audio", "text")
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """An audio file, what is said in it, and when: words, and their starts in seconds. language: a code, or ""."""
+    """An audio file and what is said in it: its text, a code of its language or "", and where the table has them, the
+    words and their starts in seconds."""
 
     audio: Path
-    words: tuple[str, ...]
-    starts: tuple[float, ...]
+    text: str
     language: str = ""
+    words: tuple[str, ...] = ()
+    starts: tuple[float, ...] = ()
 
 
 class SpokenWord(NamedTuple):
@@ -43,21 +50,31 @@ class SpokenWord(NamedTuple):
 
 
 class Speech:
-    """Utterances with word times: `for utterance in speech`, `len(speech)`. Audio is read when it is used."""
+    """Recordings with their texts: `for utterance in speech`, `len(speech)`, `.head(n)`, `.take(indices)`,
+    `.fingerprint`. Audio is read when it is used.
 
-    def __init__(self, utterances: tuple[Utterance, ...], name: str) -> None:
+    name: in results. blank: the number of rows left out because their text was blank.
+    """
+
+    def __init__(self, utterances: tuple[Utterance, ...], name: str, blank: int = 0) -> None:
         self.utterances = utterances
         self.name = name
+        self.blank = blank
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> Self:
-        """A table with a row for each word, in the order of speaking: the columns `audio` (a file, from the table's
-        folder), `word`, `start` and `end` (seconds), and perhaps `language` (such as `en`). CSV, or JSON lines.
+        """A table, CSV or JSON lines, in one of two forms; `language` (such as `en`) is a further column of either.
+
+        A row for each recording: `audio` (a file, from the table's folder) and `text`. Or a row for each word, in the
+        order of speaking: `audio`, `word`, `start` and `end` (seconds).
 
         Raises HeadwiseError, with the row, for what is missing or is no time.
         """
         file = existing_file(path)
-        words = [spoken_word(row, file, number) for number, row in rows_of(file)]
+        rows = list(rows_of(file))
+        if rows and "word" not in rows[0][1] and "text" in rows[0][1]:
+            return cls(*texts_of(rows, file))
+        words = [spoken_word(row, file, number) for number, row in rows]
         utterances = []
         for name, group in groupby(words, key=lambda word: word.audio):
             spoken = list(group)
@@ -70,10 +87,11 @@ class Speech:
             audio = existing_file(file.parent / name)
             forms = tuple(word.form for word in spoken)
             starts = tuple(word.start for word in spoken)
-            utterances.append(Utterance(audio, forms, starts, spoken[0].language))
+            utterances.append(Utterance(audio, " ".join(forms), spoken[0].language, forms, starts))
         if not utterances:
             raise HeadwiseError(
-                f"{file} has no words: it needs a row for each, with {', '.join(COLUMNS)}."
+                f"{file} has no rows: it needs one for each recording, with {', '.join(TEXT_COLUMNS)}, or one for "
+                f"each word, with {', '.join(WORD_COLUMNS)}."
             )
         return cls(tuple(utterances), file.name)
 
@@ -84,15 +102,70 @@ class Speech:
         return iter(self.utterances)
 
     def __repr__(self) -> str:
-        words = sum(len(utterance.words) for utterance in self)
+        words = sum(len(utterance.text.split()) for utterance in self)
         return f"Speech({self.name!r}, utterances={len(self):,}, words={words:,})"
+
+    @property
+    def has_word_times(self) -> bool:
+        """Whether the table says when words start."""
+        return all(utterance.words for utterance in self)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the recordings and what is said in them, in hexadecimal, wherever the files are."""
+        digest = hashlib.sha256()
+        for utterance in self:
+            said = [utterance.text, utterance.language, utterance.words, utterance.starts]
+            digest.update(json.dumps([sha256(utterance.audio), *said]).encode())
+        return digest.hexdigest()
+
+    def head(self, count: int) -> Self:
+        """The first `count` recordings (all of them when there are fewer)."""
+        if count < 1:
+            raise HeadwiseError(
+                f"Cannot take the first {count} recordings of '{self.name}': ask for 1 or more."
+            )
+        return self.take(range(min(count, len(self))))
+
+    def take(self, indices: Iterable[int]) -> Self:
+        """The recordings with these indices, in this order; raises IndexError outside the table."""
+        return type(self)(tuple(self.utterances[index] for index in indices), self.name)
+
+
+def texts_of(
+    rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path
+) -> tuple[tuple[Utterance, ...], str, int]:
+    """The recordings of a table with a row for each, its name, and how many have a blank text."""
+    utterances = []
+    blank = 0
+    for number, row in rows:
+        text = row.get("text")
+        if not row.get("audio") or not isinstance(text, str):
+            missing = "text" if row.get("audio") else "audio"
+            raise HeadwiseError(
+                f"Row {number} of {file} lacks {missing}: each row needs {', '.join(TEXT_COLUMNS)}."
+            )
+        audio = existing_file(file.parent / str(row["audio"]))
+        said = one_line(text)
+        if said:
+            utterances.append(Utterance(audio, said, str(row.get("language") or "")))
+        else:
+            blank += 1
+    if not utterances:
+        raise HeadwiseError(f"All {blank} texts of {file} are blank: write what is said.")
+    return tuple(utterances), file.name, blank
 
 
 def rows_of(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The rows of a table, counted from 1."""
     lines = read_lines(file)
     if not file.name.lower().removesuffix(".gz").endswith(".jsonl"):
-        yield from enumerate(csv.DictReader(lines), start=1)
+        for number, row in enumerate(csv.DictReader(lines), start=1):
+            if None in row:
+                raise HeadwiseError(
+                    f"Row {number} of {file} has more columns than its first line: put a text with commas in quotes."
+                )
+            yield number, row
         return
     for number, line in enumerate(lines, start=1):
         try:
@@ -100,17 +173,16 @@ def rows_of(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         except ValueError:
             row = None
         if not isinstance(row, dict):
-            raise HeadwiseError(
-                f"Line {number} of {file} is no JSON object: write one for each word."
-            )
+            raise HeadwiseError(f"Line {number} of {file} is no JSON object: write one a line.")
         yield number, row
 
 
 def spoken_word(row: Mapping[str, Any], file: Path, number: int) -> SpokenWord:
     """The word of a row. Raises HeadwiseError where a column is missing or is no time."""
-    if missing := [column for column in COLUMNS if row.get(column) in (None, "")]:
+    if missing := [column for column in WORD_COLUMNS if row.get(column) in (None, "")]:
         raise HeadwiseError(
-            f"Row {number} of {file} lacks {missing[0]}: each row needs {', '.join(COLUMNS)}."
+            f"Row {number} of {file} lacks {missing[0]}: each row needs {', '.join(WORD_COLUMNS)}, or for a table of "
+            f"recordings {', '.join(TEXT_COLUMNS)}."
         )
     try:
         start = float(row["start"])
@@ -128,7 +200,22 @@ def spoken_word(row: Mapping[str, Any], file: Path, number: int) -> SpokenWord:
 
 
 def samples(file: Path, rate: int) -> np.ndarray:
-    """The samples of an audio file at a rate (Hz), all channels averaged, float32 in −1 … 1.
+    """The samples of an audio file at a rate (Hz), all channels averaged, float32 in −1 … 1. Raises HeadwiseError for a
+    file that is no audio."""
+    mono, file_rate = mono_audio(file)
+    common = math.gcd(rate, file_rate)
+    resampled = resample_poly(mono, rate // common, file_rate // common)
+    return np.asarray(resampled, dtype=np.float32)
+
+
+def seconds_of(file: Path) -> float:
+    """The length of an audio file."""
+    mono, file_rate = mono_audio(file)
+    return len(mono) / file_rate
+
+
+def mono_audio(file: Path) -> tuple[np.ndarray, int]:
+    """The samples of an audio file, all channels averaged, in −1 … 1, and their rate (Hz).
 
     WAV is read by SciPy, every other format by soundfile (an extra).
     """
@@ -156,6 +243,4 @@ def samples(file: Path, rate: int) -> np.ndarray:
     mono = read.mean(1) if read.ndim > 1 else read
     if not np.isfinite(mono).all():
         raise HeadwiseError(f"{file} has samples that are not finite numbers.")
-    common = math.gcd(rate, int(file_rate))
-    resampled = resample_poly(mono, rate // common, int(file_rate) // common)
-    return np.asarray(resampled, dtype=np.float32)
+    return mono, int(file_rate)

@@ -6,7 +6,7 @@ encoder with the keys and values of cross-attention, made once a sentence, and a
 the attention weights of chosen heads.
 
 Every graph is checked against the model with texts of other sizes than the one it was traced with. Whether a model's
-code can be traced shows when it is: the engines here refuse no model before.
+code can be traced shows when it is: the engines here refuse no model of text before.
 """
 
 from __future__ import annotations
@@ -307,11 +307,19 @@ def states(
     return example, sizes
 
 
+def refusal(model: Model) -> str | None:
+    """Why no graph can be written of this model; None where one may be."""
+    if model.hf.main_input_name == "input_ids":
+        return None
+    return f"its graphs are of models that read text, and a {type(model.hf).__name__} reads {model.hf.main_input_name}"
+
+
 @engine(
     "onnx",
     title="ONNX Runtime",
     modules=("onnxruntime", "onnxscript"),
     extra="onnx",
+    refusal="refusal",
     models="any model of text",
     attention=True,
 )
@@ -360,7 +368,12 @@ def run_onnx(session: Any, inputs: Mapping[str, Tensor]) -> list[Tensor]:
     return [torch.from_numpy(output) for output in outputs]
 
 
-@engine("torch", title="PyTorch", models="any model of text, without transformers (`.pt2`)")
+@engine(
+    "torch",
+    title="PyTorch",
+    refusal="refusal",
+    models="any model of text, without transformers (`.pt2`)",
+)
 def write_torch(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write programs of torch.export to a folder. Returns notes for the user."""
     with traceable(model, "sdpa" if getattr(model.hf, "_supports_sdpa", True) else "eager"):

@@ -1,7 +1,8 @@
-"""What a model answered on a text, and what these answers are worth: translations, losses or similarities of sentences.
+"""What a model answered on a text, and what these answers are worth: translations, losses or similarities of sentences,
+word errors of recordings.
 
-All sorts have one interface, `Answers`, so that pruning and studies need not know which they have. Losses and
-similarities are measured under several masks at once (`measure`).
+All sorts have one interface, `Answers`, so that pruning and studies need not know which they have. All but translations
+are measured under several masks at once (`measure`).
 """
 
 from __future__ import annotations
@@ -16,24 +17,29 @@ import numpy as np
 from headwise.decoding.bleu import corpus_scores, paired_difference
 from headwise.evaluation.losses import Change, Losses, Rows
 from headwise.evaluation.similarities import Similarities
+from headwise.evaluation.word_errors import WordErrors
 from headwise.heads import HeadMask
 from headwise.model import Model
+from headwise.qualities import SIMILARITY, WORD_ERROR_RATE
 from headwise.tasks.batches import Batches
 
-Measured = Losses | Similarities
+Measured = Losses | Similarities | WordErrors
 
 
 def measure(
     text: Batches, masks: Sequence[HeadMask], cut: Callable[[HeadMask], Model] | None = None
 ) -> Measured:
-    """What the models of some masks are worth on a text, the whole model's column first: losses, or similarities of
-    sentences where the model has no loss. cut: makes the smaller model of a mask, where that is not the masked one."""
-    sort = Losses if text.task.has_loss else Similarities
-    return sort.measure(text, masks, cut)
+    """What the models of some masks are worth on a text, the whole model's column first: losses, similarities of sentences
+    or word errors, by the quality of the task. cut: makes the smaller model of a mask, where that is not the masked one."""
+    if text.task.quality == SIMILARITY:
+        return Similarities.measure(text, masks, cut)
+    if text.task.quality == WORD_ERROR_RATE:
+        return WordErrors.measure(text, masks, cut)
+    return Losses.measure(text, masks, cut)
 
 
 def save_measured(measured: Measured, file: Path) -> None:
-    """Write losses or similarities to an .npz file: their fields by name, without those that are None."""
+    """Write what was measured to an .npz file: their fields by name, without those that are None."""
     arrays: dict[str, np.ndarray] = {}
     for name, value in vars(measured).items():
         if value is not None:
@@ -47,11 +53,16 @@ def read_measured(file: Path) -> Measured:
     with np.load(file) as arrays:
         fields: dict[str, Any] = {**arrays}
     fields["made"] = str(fields["made"])
-    return Similarities(**fields) if "cosines" in fields else Losses(**fields)
+    if "cosines" in fields:
+        return Similarities(**fields)
+    return WordErrors(**fields) if "errors" in fields else Losses(**fields)
 
 
 class Answers(Protocol):
-    """What one model answered on one text."""
+    """What one model answered on one text. sentences: how many it has."""
+
+    @property
+    def sentences(self) -> int: ...
 
     def rows(self, seed: int) -> Rows:
         """Quality with 95 % intervals: (measure, value, low, high)."""
@@ -69,6 +80,10 @@ class Translations:
 
     lines: Sequence[str]
     references: Sequence[str]
+
+    @property
+    def sentences(self) -> int:
+        return len(self.lines)
 
     def rows(self, seed: int) -> Rows:
         scores = corpus_scores(self.lines, self.references)
@@ -89,6 +104,10 @@ class AnswersOfOne:
 
     measured: Measured
     column: int
+
+    @property
+    def sentences(self) -> int:
+        return self.measured.sentences
 
     def rows(self, seed: int) -> Rows:
         return self.measured.rows(self.column, seed)

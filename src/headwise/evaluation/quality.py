@@ -88,7 +88,8 @@ def evaluate(
 
     On parallel text BLEU and chrF of translation models with 95 % intervals, their paired BLEU difference to the first,
     and decoding speed with its range over a few rounds. On one-sided text loss, perplexity and its change in % of the
-    first model's; on labelled text loss, accuracy in % and its change in points. Of models of
+    first model's; on labelled text loss, accuracy in % and its change in points; on recordings the
+    word error rate in % and its change in points. Of models of
     embeddings, how similarities of sentences are ranked: as the first model ranks them, or as the scores of a table of
     pairs do. On all parameters, and bytes of the weights in memory and of the key/value cache per token. Models of one
     name are distinguished by how many heads they have left.
@@ -201,7 +202,8 @@ def size_rows(name: str, model: Model) -> list[Row]:
 def measured_rows(
     models: Sequence[Model], names: Sequence[str], text: AnyText, progress: Report
 ) -> list[Row]:
-    """Rows for models that predict words of one-sided text, or the class of a text, and for models of embeddings."""
+    """Rows for models that predict words of one-sided text, or the class of a text, for models of embeddings and of
+    speech."""
     every: list[Any] = []
     read: list[Any] = []
     for done, model in enumerate(models):

@@ -34,7 +34,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs
-from headwise.importance.gradient import refuse_unsound, sound, token_masks
+from headwise.importance.gradient import refuse_unsound, sound
 from headwise.importance.mean_outputs import mean_outputs, position_means, positions
 from headwise.importance.measures import measure
 from headwise.importance.passes import Measurement
@@ -50,6 +50,7 @@ from headwise.tasks.objective import (
     asked_tokens,
     losses_of,
     on_device,
+    token_masks,
 )
 
 if TYPE_CHECKING:

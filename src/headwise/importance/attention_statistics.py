@@ -32,8 +32,7 @@ from headwise.heads import HeadMap, Site
 from headwise.importance.measures import measure
 from headwise.importance.processes import gather_values
 from headwise.importance.sums import SentenceSums, add_all, relative
-from headwise.tasks.objective import inputs_of, on_device, source_places
-from headwise.training.token_batches import IGNORED
+from headwise.tasks.objective import inputs_of, on_device, query_masks, token_masks
 
 if TYPE_CHECKING:
     from headwise.model import Model
@@ -47,7 +46,7 @@ STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 @dataclass(frozen=True)
 class Side:
     """Positions of one side of a batch, each B N: all tokens but padding, words, the first token, ends of sentence, and
-    the tokens that count as queries: in windows of a long document each once."""
+    the tokens that count as queries: in windows of a long document each once, of a recording its frames, and no prompt."""
 
     tokens: Tensor
     words: Tensor
@@ -213,18 +212,18 @@ def sides_of_site(site: Site) -> tuple[str, str]:
 
 def batch_sides(batch: Mapping[str, Tensor], special: Tensor) -> dict[str, Side]:
     """The two sides of a batch; for a model of one stack, of the same text."""
-    there = source_places(batch)
+    there = token_masks(batch)
+    counted = query_masks(batch)
     ids = batch.get("input_ids")
     if ids is None:
-        ids = torch.full_like(there, -1, dtype=torch.long)
-    source = side(ids, there, special)
-    if "decoder_input_ids" in batch:
-        ids = batch["decoder_input_ids"]
-        there = batch["labels"] != IGNORED
-    target = side(ids, there, special)
+        ids = torch.full_like(there["source"], -1, dtype=torch.long)
+    source = side(ids, there["source"], special)
+    target = side(batch.get("decoder_input_ids", ids), there["target"], special)
     words = target.words & ~target.first
-    counted = batch.get("counted", target.counted)
-    return {"source": source, "target": replace(target, words=words, counted=counted)}
+    return {
+        "source": replace(source, counted=counted["source"]),
+        "target": replace(target, words=words, counted=counted["target"]),
+    }
 
 
 def side(ids: Tensor, there: Tensor, special: Tensor) -> Side:

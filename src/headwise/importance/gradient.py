@@ -34,9 +34,10 @@ from headwise.tasks.objective import (
     differentiable,
     losses_of,
     on_device,
+    query_masks,
     source_places,
+    token_masks,
 )
-from headwise.training.token_batches import IGNORED
 
 if TYPE_CHECKING:
     from headwise.model import Model
@@ -274,23 +275,6 @@ def exchanged(call: AttentionCall, gradient: Tensor, corrupted: Tensor) -> Tenso
     wide = torch.promote_types(gradient.dtype, torch.float32)
     change = corrupted.to(wide) - call.output.to(wide)
     return (change * gradient.to(wide)).sum((1, 3))
-
-
-def token_masks(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By side, where a token is and no padding: B S and B T. A decoder's tokens end with the last predicted one."""
-    source = source_places(batch)
-    if "decoder_input_ids" not in batch:
-        return {"source": source, "target": source}
-    asked = batch["labels"] != IGNORED
-    return {"source": source, "target": asked.flip(1).cumsum(1).flip(1) > 0}
-
-
-def query_masks(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By side, the tokens that count as queries, B S and B T: all that are there, in windows of a long document once."""
-    there = token_masks(batch)
-    if "counted" not in batch:
-        return there
-    return {side: tokens & batch["counted"] for side, tokens in there.items()}
 
 
 def sound(call: AttentionCall, there: Mapping[str, Tensor]) -> Tensor:

@@ -12,10 +12,10 @@ from headwise.attention.output import run_layers
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.attention_statistics import sides_of_site
-from headwise.importance.gradient import query_masks, refuse_unsound, sound, token_masks
+from headwise.importance.gradient import refuse_unsound, sound
 from headwise.importance.processes import failing_together, gather_values
 from headwise.importance.sums import to_numpy
-from headwise.tasks.objective import inputs_of, on_device
+from headwise.tasks.objective import inputs_of, on_device, query_masks, token_masks
 
 Totals = dict[Site, Tensor]
 

@@ -19,7 +19,6 @@ from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance.attention_statistics import sides_of_site
-from headwise.importance.gradient import query_masks
 from headwise.importance.measures import (
     Need,
     measure,
@@ -32,7 +31,7 @@ from headwise.importance.work import work_on
 from headwise.model import Model
 from headwise.progress import Report, parts, silent
 from headwise.tasks.batches import Batches, Fold
-from headwise.tasks.objective import inputs_of, losses_of, on_device
+from headwise.tasks.objective import inputs_of, losses_of, on_device, query_masks
 
 if TYPE_CHECKING:
     from headwise.importance.finished_passes import FinishedPasses
@@ -241,7 +240,7 @@ def refuse_unscorable(model: Model, measures: Iterable[str], text: Batches) -> N
     kind = type(model.hf).__name__
     free = [name for name, entry in measure.items() if not entry.needs]
     sentences: dict[Need, str] = {
-        "text": "'{}' reads text, and batches were given: choose another measure, or give text.",
+        "text": "'{}' reads text, and recordings or batches were given: choose another measure, or give text.",
         "loss": f"{model.name}, a {kind}, predicts no words, so '{{}}' cannot be computed: load it with its "
         f"language-model head, or choose from {', '.join(free)}.",
         "attention": f"{kind} computes attention in its own code, where headwise sees no queries and keys, so '{{}}' "

@@ -15,7 +15,7 @@ import pandas as pd
 
 from headwise.errors import HeadwiseError
 from headwise.pruning.controls import control_facts
-from headwise.qualities import BLEU, PERPLEXITY, QUALITIES, QualityMeasure
+from headwise.qualities import BLEU, QUALITIES, QualityMeasure, less_is_better
 from headwise.report.format import (
     HEADS_OF_KIND,
     interval_text,
@@ -237,7 +237,7 @@ def verdict(model: Model | None, measure: str, p: str = "") -> str:
         return ""
     if low <= 0 <= high or (chance is not None and chance >= 0.05):
         return "not distinguishable"
-    return "better" if (low > 0) != (PERPLEXITY.change in measure) else "worse"
+    return "better" if (low > 0) != less_is_better(measure) else "worse"
 
 
 def quality(frame: pd.DataFrame) -> QualityMeasure:

@@ -22,16 +22,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, WhisperFeatureExtractor
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.whisper.generation_whisper import _median_filter
 
 from headwise.attention import AttentionCall, device_of, evaluating
 from headwise.data.lines import existing_file
-from headwise.data.speech import Speech, Utterance, samples
+from headwise.data.speech import WORD_COLUMNS, Speech, Utterance, samples
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText, Text
 from headwise.devices import memory_now, peak_memory
@@ -73,12 +74,12 @@ from headwise.roles.observation import (
 )
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import REACH, same_way
+from headwise.tasks.transcription import FRAME, extractor_of, prompt_of
 
 Row = Literal["writes", "reads"]
 ALIGNING: tuple[Kind, ...] = ("cross", "decoder-self")  # by preference
 ALIGNMENT_FILES = ("alignment.csv", "alignment-sets.csv", "alignment.json")
 TOP = 8  # heads of a ranking that AlignAtt4LLM averages
-FRAME = 0.02  # seconds between the states of Whisper's encoder
 STATES = 2**30  # bytes of encoder states that are kept: 350 recordings of Whisper base
 WEIGHTS = 1.2  # forwards that one with all attention weights takes as long as
 ROUNDS = 4  # times that a set grows, as is expected before it is known
@@ -246,6 +247,11 @@ def checked_prompt(
         needed = "speech with word times (--audio)" if hears else "sentence pairs (two files)"
         raise HeadwiseError(
             f"{model.name} is a {type(model.hf).__name__}: alignment heads are found on {needed}."
+        )
+    if isinstance(text, Speech) and not text.has_word_times:
+        raise HeadwiseError(
+            f"{text.name} does not say when words start: alignment heads need a table with a row for each word, with "
+            f"{', '.join(WORD_COLUMNS)}."
         )
     model.task.check_tokenizer()
     return None if prompt is None else Prompt.parse(prompt)
@@ -539,35 +545,35 @@ def fitting_recordings(
 
 def encode(model: Any, recordings: Sequence[SpeechRecording], progress: Report) -> None:
     """Measure every recording, run the encoder on the first ones, and keep its states up to STATES bytes."""
-    extractor = features_of(model)
+    extractor = extractor_of(model)
     size = model.config.max_source_positions * model.config.d_model * model.dtype.itemsize
     for number, recording in enumerate(recordings, start=1):
-        utterance = recording.utterance
-        audio = samples(utterance.audio, extractor.sampling_rate)
-        seconds = len(audio) / extractor.sampling_rate
-        if len(audio) > extractor.n_samples or utterance.starts[-1] > seconds:
-            raise HeadwiseError(
-                f"{utterance.audio} has {seconds:.2f} s, but its last word starts at {utterance.starts[-1]:.2f} s, "
-                f"and the model hears {extractor.chunk_length} s: cut the audio, and correct the times."
-            )
-        recording.seconds = seconds
-        recording.frames = len(audio) // extractor.hop_length // 2
+        measure_length(extractor, recording)
         if number * size <= STATES:
-            recording.states = encoder_states(model, utterance)
+            recording.states = encoder_states(model, recording.utterance)
         progress(number / len(recordings), f"{number} of {len(recordings)} recordings encoded")
 
 
-def features_of(model: Any) -> WhisperFeatureExtractor:
-    """What makes the encoder's input of audio."""
-    return WhisperFeatureExtractor(
-        feature_size=model.config.num_mel_bins,
-        chunk_length=round(model.config.max_source_positions * FRAME),
-    )
+def measure_length(extractor: Any, recording: SpeechRecording) -> np.ndarray:
+    """Note the length of a recording; returns its samples. Raises HeadwiseError where it is longer than the model hears,
+    or shorter than its words."""
+    utterance = recording.utterance
+    audio = samples(utterance.audio, extractor.sampling_rate)
+    seconds = len(audio) / extractor.sampling_rate
+    last = utterance.starts[-1] if utterance.starts else 0.0
+    if len(audio) > extractor.n_samples or last > seconds:
+        raise HeadwiseError(
+            f"{utterance.audio} has {seconds:.2f} s, its last word starts at {last:.2f} s, and the model hears "
+            f"{extractor.chunk_length} s: cut the audio, and correct the times."
+        )
+    recording.seconds = seconds
+    recording.frames = len(audio) // extractor.hop_length // 2
+    return audio
 
 
 def encoder_states(model: Any, utterance: Utterance) -> Tensor:
     """What the encoder makes of a recording: 1 S D."""
-    extractor = features_of(model)
+    extractor = extractor_of(model)
     rate = extractor.sampling_rate
     audio = samples(utterance.audio, rate)
     features = extractor(audio, sampling_rate=rate, return_tensors="pt").input_features
@@ -590,27 +596,10 @@ def speech_batches(
     return batches
 
 
-def prompt_of(model: Any, tokenizer: Any, utterance: Utterance) -> list[int]:
-    """The tokens that begin a transcription without time stamps."""
-    names = ["<|startoftranscript|>", "<|notimestamps|>"]
-    if utterance.language:
-        names[1:1] = [f"<|{utterance.language}|>", "<|transcribe|>"]
-    elif getattr(model.generation_config, "is_multilingual", False):
-        raise HeadwiseError(
-            f"This Whisper knows several languages: give that of {utterance.audio} in a column `language`."
-        )
-    vocabulary = tokenizer.get_vocab()
-    for name in names:
-        if name not in vocabulary:
-            raise HeadwiseError(
-                f"{name}, which {utterance.audio} needs, is no token of this model."
-            )
-    return [vocabulary[name] for name in names]
-
-
 def tokens_by_word(tokenizer: Any, utterance: Utterance) -> list[list[int]]:
-    """The tokens of each word, with the blank in front."""
-    return [tokenizer(f" {word}", add_special_tokens=False).input_ids for word in utterance.words]
+    """The tokens of each word, with the blank in front. Without word times, blanks separate words."""
+    words = utterance.words or utterance.text.split()
+    return [tokenizer(f" {word}", add_special_tokens=False).input_ids for word in words]
 
 
 def recording_batch(model: PreTrainedModel, recording: SpeechRecording) -> AlignmentBatch:

@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.attention import capture, start_token
+from headwise.data.speech import Speech
 from headwise.data.text import ParallelText
 from headwise.forecast import (
     OPERATIONS,
@@ -219,7 +220,9 @@ def text_amount(
     text: AnyText, pieces: PreTrainedTokenizerBase, most: int, stride: int | None = None
 ) -> Amount:
     """The size of a text: all its examples, and their lengths in a sample, of pairs that of the longer side. Too long ones
-    are left out or, with a stride, read in windows."""
+    are left out or, with a stride, read in windows. Recordings all have the length that the model hears, `most`."""
+    if isinstance(text, Speech):
+        return Amount(len(text), float(most))
     rows = text.dataset[drawn(len(text), SAMPLE)]
     if isinstance(text, ParallelText):
         sources = pieces(rows["source"])["input_ids"]

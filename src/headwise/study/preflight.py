@@ -38,6 +38,7 @@ def preflight(
     given = load_given if isinstance(plan.model, str) else None
     for run in runs:
         refuse_task(run)
+        refuse_role_texts(run)
     refuse_roles(plan)
     engine = plan.search.engine
     refuse_engine(engine, device)
@@ -74,6 +75,8 @@ def refuse_task(run: Run) -> None:
         return
     refuse_prompts(run.plan)
     noun = run.task.noun
+    if not run.task.trains:
+        refuse_training(run)
     if "loss" not in run.task.provides:
         refuse_loss(run)
     if run.plan.search.engine != "transformers":
@@ -84,6 +87,18 @@ def refuse_task(run: Run) -> None:
         raise HeadwiseError(
             f"[roles] pairs tests cross attention on sentence pairs, but {run.plan.model} is {noun}: leave it out."
         )
+
+
+def refuse_role_texts(run: Run) -> None:
+    """Raise HeadwiseError for trees where the model hears, and for recordings where it reads."""
+    roles = run.plan.roles
+    model = f"{run.plan.model} is {run.task.noun}"
+    if run.task.reads_audio and (roles.treebank or roles.confirm):
+        raise HeadwiseError(
+            f"[roles] treebank and confirm are text, but {model}: take recordings = N, of the dev recordings."
+        )
+    if roles.recordings and not run.task.reads_audio:
+        raise HeadwiseError(f"[roles] recordings needs a speech model, but {model}: leave it out.")
 
 
 def refuse_prompts(plan: Plan) -> None:
@@ -97,16 +112,23 @@ def refuse_prompts(plan: Plan) -> None:
                 )
 
 
-def refuse_loss(run: Run) -> None:
-    """Raise HeadwiseError for sweeps that train, or that order heads by what needs a loss."""
-    model = f"{run.plan.model} is {run.task.noun}"
+def refuse_training(run: Run) -> None:
+    """Raise HeadwiseError for sweeps that train, of models that headwise does not train."""
     for sweep in run.plan.pruning:
         if not isinstance(sweep, GreedySweep) or sweep.trains:
             greedy = isinstance(sweep, GreedySweep)
             name = f"train = '{sweep.train}'" if greedy else f"method = '{sweep.method}'"
             raise HeadwiseError(
-                f"[[pruning]] {name} trains by a loss, but {model}: take method = 'greedy' without train."
+                f"[[pruning]] {name} trains by a loss, but {run.plan.model} is {run.task.noun}, which headwise does not "
+                "train: take method = 'greedy' without train."
             )
+
+
+def refuse_loss(run: Run) -> None:
+    """Raise HeadwiseError for sweeps that order heads by what needs a loss."""
+    model = f"{run.plan.model} is {run.task.noun}"
+    for sweep in run.plan.pruning:
+        assert isinstance(sweep, GreedySweep)
         for score in sweep.score:
             if score not in TEXTLESS_ORDERS and not run.allows(score):
                 raise HeadwiseError(

@@ -13,6 +13,7 @@ from headwise.tasks.classification import Classification
 from headwise.tasks.embedding import Embedding, PairEmbedding
 from headwise.tasks.language_model import LanguageModel, MaskedLanguageModel
 from headwise.tasks.task import AnyText, OwnInputs, Task, held_out
+from headwise.tasks.transcription import Transcription
 from headwise.tasks.translation import Translation
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Embedding",
     "OwnInputs",
     "Task",
+    "Transcription",
     "Translation",
     "class_of_task",
     "held_out",
@@ -48,5 +50,5 @@ def class_of_task(hf: PreTrainedModel, heads: HeadMap) -> type[Task]:
     if hf.get_output_embeddings() is None:
         return PairEmbedding if hf.config.is_encoder_decoder else Embedding
     if hf.config.is_encoder_decoder:
-        return Translation
+        return Transcription if hf.main_input_name == "input_features" else Translation
     return LanguageModel if "decoder-self" in heads.kinds else MaskedLanguageModel

@@ -13,6 +13,7 @@ from accelerate import PartialState
 from torch import Tensor
 
 from headwise.progress import Report, silent, unreported
+from headwise.tasks.objective import source_places
 from headwise.training.token_batches import IGNORED
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Batches(Reported):
         if not hasattr(self.data, "longest"):
             return float((batch["rows"] >= 0).sum())
         asked = (batch["labels"] != IGNORED).sum(1)
-        lengths = torch.maximum(batch["attention_mask"].sum(1), asked).double()
+        lengths = torch.maximum(source_places(batch).sum(1), asked).double()
         return float((lengths ** (2 if self.by_token else 1)).sum())
 
     def words(self) -> str:

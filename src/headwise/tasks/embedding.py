@@ -36,6 +36,7 @@ class Embedding(Task):
     text_class: type[Text | ParallelText] = Text
     provides: ClassVar[frozenset[Need]] = frozenset({"text"})
     quality = SIMILARITY
+    trains = False
     usual_score = "confidence"
 
     def __init__(

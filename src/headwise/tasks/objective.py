@@ -5,9 +5,9 @@ A batch has the inputs of the model's forward (`input_ids` B S, `attention_mask`
 `decoder_input_ids` B T; images and sound have other inputs, and `places` B S, where the encoder has a position),
 `labels` (B T: the token that the logits at each position predict, or IGNORED; B 1 for a classifier: the class) and
 perhaps `rows` (the row of each sentence in the text) and `counted` (B S: of windows of long documents, the tokens that
-no window before has; all others are read, but counted there). Labels are at the positions of their logits, not
-shifted. Prompts in pairs (`tasks/prompt_pairs.py`) have `wrong_labels` B T, what labels are compared with, and
-`corrupted_ids` B S.
+no window before has; all others are read, but counted there; of recordings, the frames before the silence at their
+end). Labels are at the positions of their logits, not shifted. Prompts in pairs (`tasks/prompt_pairs.py`) have
+`wrong_labels` B T, what labels are compared with, and `corrupted_ids` B S.
 
 Training has a loss of its own, which `training/loss.py` compares with this one.
 """
@@ -72,6 +72,26 @@ def inputs_of(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def source_places(batch: Mapping[str, Tensor]) -> Tensor:
     """Where a token of the source is and no padding: booleans B S."""
     return (batch["places"] if "places" in batch else batch["attention_mask"]).bool()
+
+
+def token_masks(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """By side, where a token is and no padding: B S and B T. A decoder's tokens end with the last predicted one."""
+    source = source_places(batch)
+    if "decoder_input_ids" not in batch:
+        return {"source": source, "target": source}
+    asked = batch["labels"] != IGNORED
+    return {"source": source, "target": asked.flip(1).cumsum(1).flip(1) > 0}
+
+
+def query_masks(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """By side, the tokens that count as queries, B S and B T: all that are there, in windows of a long document once;
+    of a decoder those that predict, so that a prompt does not count."""
+    there = token_masks(batch)
+    if "counted" in batch:
+        there = {**there, "source": there["source"] & batch["counted"]}
+    if "decoder_input_ids" in batch:
+        return {**there, "target": batch["labels"] != IGNORED}
+    return {**there, "target": there["source"]}
 
 
 def predicts(model: nn.Module) -> bool:

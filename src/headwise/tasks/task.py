@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from headwise.attention import Discovery
 from headwise.data.sentence_pairs import SentencePairs
+from headwise.data.speech import Speech
 from headwise.data.store import StoredText
 from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
 from headwise.errors import HeadwiseError
@@ -28,8 +29,10 @@ from headwise.tasks.own_batches import OwnBatches
 from headwise.training.token_batches import TrainingData
 
 Need = Literal["loss", "words", "text", "counterparts", "translations"]
-Output = Literal["translation", "causal-lm", "masked-lm", "classification", "embedding"]
-AnyText = ParallelText | Text | LabelledText | PromptPairs | SentencePairs
+Output = Literal[
+    "translation", "causal-lm", "masked-lm", "classification", "embedding", "transcription"
+]
+AnyText = ParallelText | Text | LabelledText | PromptPairs | SentencePairs | Speech
 OwnInputs = Sequence[
     Mapping[str, Tensor]
 ]  # batches of the model's own keyword tensors, with labels
@@ -45,13 +48,15 @@ class Task(ABC):
     output: ClassVar[Output]  # what the lab asks for and shows
     noun: ClassVar[str]  # "a translation model": for sentences
     needs: ClassVar[str]  # the text that it needs: for sentences
-    text_class: type[StoredText]
+    text_class: type[StoredText] | type[Speech]
     provides: ClassVar[frozenset[Need]]  # what measures may ask for
     quality: ClassVar[QualityMeasure]
     usual_score: ClassVar[str] = "gradient"  # that greedy removal goes by
     predicts_classes: ClassVar[bool] = False  # one for a whole text, rather than words
     label_smoothing: ClassVar[float] = 0.0  # in training, where nothing is asked for
+    trains: ClassVar[bool] = True  # whether headwise trains its weights and gates
     trains_gates_by_default: ClassVar[bool] = False  # to reach a number of heads
+    reads_audio: ClassVar[bool] = False  # named by --audio, not --text
 
     def __init__(
         self, hf: PreTrainedModel, tokenizer: Any, discovery: Discovery, model_name: str
@@ -137,7 +142,7 @@ class Task(ABC):
         progress: gets the share of the sentences that were read. Raises HeadwiseError for text of another sort than
         the model needs.
         """
-        if not isinstance(text, StoredText):
+        if not isinstance(text, AnyText):
             own = OwnBatches(self, text)
             return Batches(self, own, own, progress)
         self.check(text)

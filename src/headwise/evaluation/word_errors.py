@@ -1,0 +1,219 @@
+"""The word errors of transcripts under several masks at once: the quality of a speech model.
+
+The word error rate is the least number of words that must be replaced, removed or inserted to make the transcript what
+was said, over the number of words that were said (Morris et al. 2004, equation 1). Both are normalised as by Whisper
+(Radford et al. 2022, appendix C): case, punctuation, numbers, and for English spelling and contractions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers.models.whisper.english_normalizer import (
+    BasicTextNormalizer,
+    EnglishTextNormalizer,
+)
+from transformers.utils import logging
+
+from headwise.attention import evaluating, masked
+from headwise.data.speech import Speech, Utterance
+from headwise.errors import HeadwiseError
+from headwise.evaluation.losses import Change, Rows
+from headwise.heads import HeadMask
+from headwise.importance.processes import failing_together, gather_batches
+from headwise.model import Model
+from headwise.progress import part
+from headwise.qualities import WORD_ERROR_RATE
+from headwise.statistics import bootstrap, effective_units, interval, paired_bootstrap_p
+from headwise.tasks import Task
+from headwise.tasks.batches import Batches
+from headwise.tasks.objective import on_device
+
+
+@dataclass(frozen=True, eq=False)
+class WordErrors:
+    """The word errors of every recording under every mask, the whole model's first.
+
+    errors: recordings x masks. words: that were said, by recording. made: of what text, and how it was transcribed.
+    """
+
+    errors: np.ndarray
+    words: np.ndarray
+    made: str = ""
+
+    quality = WORD_ERROR_RATE
+
+    @property
+    def sentences(self) -> int:
+        """How many recordings they are of."""
+        return len(self.words)
+
+    @classmethod
+    def measure(
+        cls,
+        text: Batches,
+        masks: Sequence[HeadMask],
+        cut: Callable[[HeadMask], Model] | None = None,
+    ) -> WordErrors:
+        """Transcripts of the text for each mask, by greedy search. cut: makes the smaller model of a mask, where that is
+        not the masked one. Raises HeadwiseError for a text without words."""
+        task = text.task
+        every = [HeadMask.full(task.heads), *masks]
+        columns = []
+        for number, mask in enumerate(every):
+            batches = text.reporting(
+                part(text.progress, number / len(every), (number + 1) / len(every))
+            )
+            if cut is not None and number > 0:  # the first mask is the whole model's
+                written = transcripts(cut(mask).task, batches)
+            else:
+                with masked(task.hf, task.discovery, mask):
+                    written = transcripts(task, batches)
+            columns.append(counted_errors(task, text.text, written))
+        errors = np.stack([errors for errors, _ in columns], 1)
+        words = columns[0][1]
+        if not words.sum():
+            raise HeadwiseError(
+                f"Nothing is said in '{text.text.name}' but marks: an error rate needs words."
+            )
+        return cls(errors, words, made_on(text, words))
+
+    def beside(self, others: Sequence[WordErrors]) -> WordErrors:
+        """The same text's errors of other models in columns of their own."""
+        errors = np.concatenate([self.errors, *(each.errors for each in others)], 1)
+        return WordErrors(errors, self.words, self.made)
+
+    def rate(self, column: int) -> float:
+        """The word error rate in %."""
+        return 100 * float(self.errors[:, column].sum() / self.words.sum())
+
+    def gain(self, column: int) -> float:
+        """How many points a model errs less than the whole one."""
+        return self.rate(0) - self.rate(column)
+
+    def rows(self, column: int, seed: int) -> Rows:
+        """Word error rate in % and its change to the whole model's in points; 95 % intervals by a bootstrap over
+        recordings, paired for the change; none with a single recording."""
+        drawn = None
+        if len(self.words) > 1:
+            drawn = 100 * bootstrap(self.errors, self.words, seed)
+        units = effective_units(self.words)
+
+        def bounds(of_measure: Callable[[np.ndarray], np.ndarray]) -> tuple[float | None, ...]:
+            if drawn is None:
+                return None, None
+            low, high = interval(of_measure(drawn), units)
+            return float(low), float(high)
+
+        low, high = bounds(lambda rates: rates[:, column])
+        rows: Rows = [(WORD_ERROR_RATE.measure, self.rate(column), low, high)]
+        if column:
+            low, high = bounds(lambda rates: rates[:, column] - rates[:, 0])
+            rows.append((WORD_ERROR_RATE.change, -self.gain(column), low, high))
+        return rows
+
+    def change(self, column: int, other: WordErrors, its_column: int, seed: int) -> Change:
+        """The change against another model on the same recordings, in points, by a paired bootstrap. Raises
+        HeadwiseError for other recordings."""
+        if not np.array_equal(self.words, other.words):
+            raise HeadwiseError(
+                "Two models were measured on different recordings, so their word errors cannot be compared."
+            )
+        value = self.rate(column) - other.rate(its_column)
+        if len(self.words) < 2:
+            return value, None, None, None
+        both = np.stack([self.errors[:, column], other.errors[:, its_column]], 1)
+        drawn = 100 * bootstrap(both, self.words, seed)
+        differences = drawn[:, 0] - drawn[:, 1]
+        units = float(effective_units(self.words))
+        low, high = interval(differences, units)
+        return value, float(low), float(high), float(paired_bootstrap_p(differences, units))
+
+
+def transcripts(task: Task, text: Batches) -> dict[int, str]:
+    """What a model writes of each recording that is read, by its row, from all processes: greedy search."""
+    hf: Any = task.hf
+    parts: list[list[tuple[int, str]]] = []
+    with failing_together(), evaluating(hf), torch.no_grad(), without_warnings():
+        for batch in text:
+            rows = batch["rows"].tolist()
+            languages = [text.text.utterances[row].language for row in rows]
+            options: dict[str, Any] = {}
+            if getattr(hf.generation_config, "is_multilingual", False):
+                options = {"language": languages, "task": "transcribe"}
+            written = hf.generate(
+                on_device(hf, {"input_features": batch["input_features"]})["input_features"],
+                num_beams=1,
+                do_sample=False,
+                return_timestamps=False,
+                max_length=hf.config.max_target_positions,
+                **options,
+            )
+            lines = task.tokenizer.batch_decode(written, skip_special_tokens=True)
+            parts.append([(row, line.strip()) for row, line in zip(rows, lines, strict=True)])
+        parts = gather_batches(parts)
+    return {row: line for each in parts for row, line in each}
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """A block in which transformers does not warn of the settings and masks that its own Whisper lacks."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def counted_errors(
+    task: Task, text: Speech, written: dict[int, str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The word errors of transcripts, by row, and how many words were said; in the order of the text."""
+    errors = []
+    words = []
+    for row in sorted(written):
+        utterance = text.utterances[row]
+        normalise = normaliser(task, utterance)
+        said = normalise(utterance.text).split()
+        errors.append(word_errors(said, normalise(written[row]).split()))
+        words.append(len(said))
+    return np.array(errors, dtype=np.float64), np.array(words, dtype=np.float64)
+
+
+def normaliser(task: Task, utterance: Utterance) -> Callable[[str], str]:
+    """What makes transcripts in the language of a recording alike that differ in writing only."""
+    multilingual = getattr(task.hf.generation_config, "is_multilingual", False)
+    if multilingual and utterance.language != "en":
+        return BasicTextNormalizer()
+    spellings = getattr(task.tokenizer, "english_spelling_normalizer", None)
+    return EnglishTextNormalizer(spellings or {})
+
+
+def word_errors(said: Sequence[str], written: Sequence[str]) -> int:
+    """The least number of words that are replaced, removed or inserted to make one text of the other (Levenshtein)."""
+    places = np.arange(len(written) + 1)
+    others = np.array(written, dtype=object)
+    row = places
+    for number, word in enumerate(said, start=1):
+        same_or_replaced = row[:-1] + (others != word)
+        removed = row[1:] + 1
+        best = np.concatenate([[number], np.minimum(same_or_replaced, removed)])
+        # Words inserted one after the other: the least of all cells to the left, and a step for each.
+        row = np.minimum.accumulate(best - places) + places
+    return int(row[-1])
+
+
+def made_on(text: Batches, words: np.ndarray) -> str:
+    """Of what text errors are, how it was transcribed, and what was left out."""
+    made = (
+        f"word error rate in % of {len(words)} recordings with {int(words.sum())} words, bootstrap over recordings; "
+        f"greedy search and Whisper's normaliser of transformers {transformers.__version__}"
+    )
+    return f"{made}; left out: {text.left_out}" if text.left_out else made

@@ -1,0 +1,188 @@
+"""Transcription: encoder-decoders that hear recordings and write what is said (Whisper). Quality is the word error rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import WhisperFeatureExtractor
+
+from headwise.data.speech import Speech, Utterance, samples, seconds_of
+from headwise.errors import HeadwiseError
+from headwise.qualities import WORD_ERROR_RATE
+from headwise.tasks.task import Need, Task
+from headwise.training.token_batches import IGNORED
+
+FRAME = 0.02  # seconds between the states of Whisper's encoder
+POSITIONS = 4096  # states of the encoder in a batch, at most; a recording alone may have more
+
+
+class Transcription(Task):
+    """A model that writes what is said."""
+
+    output = "transcription"
+    noun = "a speech model"
+    needs = "recordings: a table of audio and text, or of audio, word, start and end (--audio FILE, hw.Speech)"
+    text_class = Speech
+    provides: ClassVar[frozenset[Need]] = frozenset({"loss"})
+    quality = WORD_ERROR_RATE
+    trains = False
+    reads_audio = True
+
+    @property
+    def longest(self) -> int:
+        """The states of the encoder, which are equally many for every recording."""
+        return int(self.hf.config.max_source_positions)
+
+    @classmethod
+    def read(cls, spec: Any, cache: Path | None = None) -> Speech:
+        """A table of recordings."""
+        names = [spec] if isinstance(spec, str | Path) else list(spec)
+        if len(names) != 1:
+            raise HeadwiseError(f"Speech is one table, but {len(names)} files were given: {names}.")
+        return Speech.read(names[0])
+
+    def encoded(self, text: Speech) -> EncodedSpeech:
+        return EncodedSpeech(self, text)
+
+    def no_loss(self) -> HeadwiseError:
+        return HeadwiseError(
+            f"{self.model_name} is a {type(self.hf).__name__}, and headwise trains no speech models: remove heads with "
+            "hw.Greedy (method 'greedy') without train, or train gates in a loop of your own (hw.GatedLoop)."
+        )
+
+
+class Transcript(NamedTuple):
+    """A recording that is read. row: in the text. prompt: the tokens that begin the transcript. tokens: those of what is
+    said, and the one that ends it."""
+
+    row: int
+    utterance: Utterance
+    prompt: list[int]
+    tokens: list[int]
+
+
+class EncodedSpeech:
+    """Recordings as a speech model is scored on them. Audio is read for every batch, and not kept.
+
+    Left out and counted (`left_out`) are recordings that are longer than the model hears, and transcripts that are
+    longer than it writes.
+    """
+
+    noun = "recordings"
+    unit = "frames"  # that `longest` counts
+
+    def __init__(self, task: Task, text: Speech) -> None:
+        hf: Any = task.hf
+        self.hf = hf
+        self.extractor = extractor_of(hf)
+        heard = float(self.extractor.chunk_length)
+        written = int(hf.config.max_target_positions)
+        too_long = f"longer than {heard:g} seconds"
+        too_many = f"longer than {written} tokens"
+        self.left_out = {too_long: 0, too_many: 0}
+        self.transcripts: list[Transcript] = []
+        for row, utterance in enumerate(text):
+            prompt = prompt_of(hf, task.tokenizer, utterance)
+            tokens = transcript_tokens(hf, task.tokenizer, utterance)
+            if seconds_of(utterance.audio) > heard:
+                self.left_out[too_long] += 1
+            elif len(prompt) + len(tokens) - 1 > written:
+                self.left_out[too_many] += 1
+            else:
+                self.transcripts.append(Transcript(row, utterance, prompt, tokens))
+        if not self.transcripts:
+            why = ", ".join(f"{count} are {reason}" for reason, count in self.left_out.items())
+            raise HeadwiseError(f"No recording of '{text.name}' can be used: {why}.")
+        self.transcripts.sort(key=lambda transcript: len(transcript.tokens))
+        self.longest = np.full(len(self.transcripts), task.longest)
+
+    def __len__(self) -> int:
+        return len(self.transcripts)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The recordings that are read, by their places in the text."""
+        return np.array([transcript.row for transcript in self.transcripts])
+
+    def groups(self) -> Iterator[list[Transcript]]:
+        """The recordings of each batch, the shortest transcripts first."""
+        size = max(1, POSITIONS // int(self.longest[0]))
+        for start in range(0, len(self), size):
+            yield self.transcripts[start : start + size]
+
+    def batches(self, hide: bool = True) -> Iterator[dict[str, Any]]:
+        """The recordings once; nothing is ever hidden.
+
+        input_features B F T, decoder_input_ids and labels B T (none for the prompt), places B S: all frames, also the
+        silent ones behind a recording, which the model reads; counted B S: those of the recording. rows B.
+        """
+        for group in self.groups():
+            yield self.batch(group)
+
+    def batch(self, group: Sequence[Transcript]) -> dict[str, Tensor]:
+        features, lengths = self.features(group)
+        longest = max(len(each.prompt) + len(each.tokens) - 1 for each in group)
+        end = group[0].tokens[-1]
+        read = torch.full((len(group), longest), end)
+        labels = torch.full((len(group), longest), IGNORED)
+        for number, each in enumerate(group):
+            ids = torch.tensor([*each.prompt, *each.tokens])
+            read[number, : len(ids) - 1] = ids[:-1]
+            labels[number, len(each.prompt) - 1 : len(ids) - 1] = ids[len(each.prompt) :]
+        frames = int(self.longest[0])
+        return {
+            "input_features": features,
+            "decoder_input_ids": read,
+            "labels": labels,
+            "places": torch.ones(len(group), frames, dtype=torch.bool),
+            "counted": torch.arange(frames) < lengths[:, None],
+            "rows": torch.tensor([each.row for each in group]),
+        }
+
+    def features(self, group: Sequence[Transcript]) -> tuple[Tensor, Tensor]:
+        """What the encoder reads of some recordings, B F T, and how many of its states each fills, B."""
+        rate = self.extractor.sampling_rate
+        audio = [samples(each.utterance.audio, rate) for each in group]
+        features = self.extractor(audio, sampling_rate=rate, return_tensors="pt").input_features
+        lengths = [math.ceil(len(each) / (FRAME * rate)) for each in audio]
+        return features.to(self.hf.dtype), torch.tensor(lengths)
+
+
+def extractor_of(hf: Any) -> WhisperFeatureExtractor:
+    """What makes the encoder's input of audio."""
+    return WhisperFeatureExtractor(
+        feature_size=hf.config.num_mel_bins,
+        chunk_length=round(hf.config.max_source_positions * FRAME),
+    )
+
+
+def prompt_of(hf: Any, tokenizer: Any, utterance: Utterance) -> list[int]:
+    """The tokens that begin a transcript without time stamps."""
+    names = ["<|startoftranscript|>", "<|notimestamps|>"]
+    multilingual = getattr(hf.generation_config, "is_multilingual", bool(utterance.language))
+    if multilingual and utterance.language:
+        names[1:1] = [f"<|{utterance.language}|>", "<|transcribe|>"]
+    elif multilingual:
+        raise HeadwiseError(
+            f"This Whisper knows several languages: give that of {utterance.audio} in a column `language`."
+        )
+    vocabulary = tokenizer.get_vocab()
+    for name in names:
+        if name not in vocabulary:
+            raise HeadwiseError(
+                f"{name}, which {utterance.audio} needs, is no token of this model."
+            )
+    return [vocabulary[name] for name in names]
+
+
+def transcript_tokens(hf: Any, tokenizer: Any, utterance: Utterance) -> list[int]:
+    """The tokens of what is said, with the blank in front that Whisper writes, and the token that ends it."""
+    end = hf.generation_config.eos_token_id
+    last = end[0] if isinstance(end, list) else end
+    return [*tokenizer(f" {utterance.text}", add_special_tokens=False).input_ids, last]
