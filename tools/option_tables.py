@@ -96,7 +96,7 @@ def section_table(page: str) -> str:
     """A row for each section of a page of the report."""
     rows = ["| section | question | made from |", "|---|---|---|"]
     for one in sections_of(page):
-        heading = one.heading or one.menu or "the first screen"
+        heading = one.heading or "the first screen"
         files = ", ".join(f"`{file}`" for file in one.files)
         rows.append(f"| {heading} | {one.question} | {files} |")
     return "\n".join(rows)

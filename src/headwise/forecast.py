@@ -17,13 +17,12 @@ from torch import Tensor
 
 from headwise.attention import capture, evaluating
 from headwise.attention.discover import output_of
-from headwise.data.speech import Speech
-from headwise.data.store import StoredText
 from headwise.devices import memory_now, peak_memory
 from headwise.errors import HeadwiseError
 from headwise.heads import describe
 from headwise.model import Model
 from headwise.progress import about
+from headwise.tasks import AnyText
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import CHUNK, inputs_of, losses_of, on_device, vocabulary_of
 
@@ -185,7 +184,7 @@ def text_line(text: Batches) -> str:
 def few_sentences(model: Model, text: Any) -> dict[str, Any]:
     """A batch of sentences of a text of middle length, not so many that a forward takes long."""
     few = text
-    if isinstance(text, StoredText | Speech) and len(text) > SAMPLE:
+    if isinstance(text, AnyText) and len(text) > SAMPLE:
         few = text.take(drawn(len(text), SAMPLE))
     try:
         batches = [*model.task.batches(few).whole()]

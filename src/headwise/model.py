@@ -158,6 +158,10 @@ class Model:
             raise HeadwiseError(
                 f"{self.name} is a {type(self.hf).__name__}, which does not translate: give an encoder-decoder model."
             )
+        if self.task.reads_audio:
+            raise HeadwiseError(
+                f"{self.name} is {self.task.noun}, which reads no sentences: give an encoder-decoder of text."
+            )
         if self.tokenizer is None:
             raise HeadwiseError(
                 f"{self.name} has no tokenizer, which translating needs: put one into its folder."

@@ -31,8 +31,8 @@ SCALES = {  # two sequential scales, and what follows accent, quiet and second i
         "#223b53 #25547a #2c7196 #4f9fb1 #96cec0 #e2f0d0",
     ),
     "categories": (
-        "#1f7a4d #7a3fa0 #0f7478 #3b62c9 #8a5a44 #b0306a #6b6a12 #4a5a8a #a3451f #2f6f2f #8b2f8b #7d5a00",
-        "#7ccf9a #c79bf0 #5fd0cf #9db4ff #d0a58d #f08fb4 #d3cf6a #aab8e6 #f2a488 #a5d99a #e39be0 #e0b55c",
+        "#1f7a4d #7a3fa0 #0f7478 #3b62c9 #8a5a44 #b0306a #6b6a12 #4a5a8a #a3451f #2f6f2f #8b2f8b #7d5a00 #b02a30",
+        "#7ccf9a #c79bf0 #5fd0cf #9db4ff #d0a58d #f08fb4 #d3cf6a #aab8e6 #f2a488 #a5d99a #e39be0 #e0b55c #ff9a94",
     ),
 }
 # The colours of what a pruned model does with a head, and of the model that was chosen.

@@ -31,7 +31,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     hw.export(small, "gguf", place / "gguf", say=lambda note: None)
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (headwise[onnx])")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
-    hw.export(small, "onnx", place / "onnx", say=lambda note: None)
+    heads = ["decoder-self/0/0"]
+    hw.export(small, "onnx", place / "onnx", say=lambda note: None, attention=heads)
     return place
 
 
@@ -57,7 +58,13 @@ def test_a_gguf_file_has_the_heads_that_it_names(place: Path) -> None:
 
 def test_an_onnx_file_runs(place: Path) -> None:
     found = hw.check(place / "onnx", hw.load(place / "small"))
-    assert verdicts(found) == {"files": True, "ONNX Runtime": True, "heads": True}
+    assert verdicts(found) == {
+        "files": True,
+        "ONNX Runtime": True,
+        "heads": True,
+        "attention": True,
+    }
+    assert "gives that of decoder-self/0/0" in repr(found)
     assert verdicts(hw.check(place / "onnx"))["heads"] is None
 
 

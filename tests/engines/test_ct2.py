@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from transformers import WhisperFeatureExtractor
 from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 
 import headwise as hw
@@ -136,6 +137,10 @@ def test_whisper_writes_and_aligns_the_same(tmp_path):
     assert written == [
         [head.layer, head.head] for head in small.heads.only(["cross"]) if head.layer >= 1
     ]
+    features = WhisperFeatureExtractor.from_pretrained(
+        tmp_path / "ct2"
+    )  # as faster-whisper reads it
+    assert features.feature_size == 8
     engine = ctranslate2.models.Whisper(
         str(tmp_path / "ct2"), compute_type="float32", intra_threads=1
     )

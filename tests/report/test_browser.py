@@ -123,3 +123,35 @@ def test_marked_up_text_makes_no_elements(browser: Any, report_page: Path) -> No
     assert seen.page.locator(".example b, .example i, .example script").count() == 0
     assert seen.page.locator(".example", has_text="<b>dog</b>").count() == 1
     seen.page.context.close()
+
+
+def test_evidence_is_folded_and_drawn_when_it_is_opened(browser: Any, report_page: Path) -> None:
+    seen = visit(browser, report_page, 1280, "light", unfolded=False)
+    drawn = "document.querySelectorAll('.chart svg').length"
+    assert 0 < seen.page.evaluate(drawn) < CHARTS / 2
+    assert seen.page.evaluate("document.documentElement.scrollHeight") < 8 * 900
+    menu = seen.page.evaluate("[...document.querySelectorAll('nav a')].map((a) => a.textContent)")
+    shown = "[...document.querySelectorAll('section > h2, details.section > summary h3')]"
+    assert menu == seen.page.evaluate(f"{shown}.map((one) => one.textContent)")
+    counts = seen.page.evaluate(
+        "[...document.querySelectorAll('.fold:has(> .table)')].map((one) => [one.querySelector('.count').textContent, "
+        "one.querySelectorAll('tbody tr').length])"
+    )
+    named = [(text, rows) for text, rows in counts if "table" not in text]
+    assert named and all(text.startswith(f"{rows} row") for text, rows in named)
+    seen.page.locator("nav a", has_text="Which scores are faithful").click()
+    seen.page.wait_for_function(
+        "document.querySelectorAll('#faithfulness .chart svg').length === 6"
+    )
+    assert seen.console == []
+    seen.page.context.close()
+
+
+def test_the_map_stands_beside_the_headline(browser: Any, report_page: Path) -> None:
+    seen = visit(browser, report_page, 1280, "light", unfolded=False)
+    headline = seen.page.locator("h1").bounding_box()
+    heads = seen.page.locator("#figure-head-map").bounding_box()
+    assert heads["x"] > headline["x"] + headline["width"]
+    assert heads["y"] < headline["y"] + headline["height"]
+    assert seen.page.locator(".tile").count() == 3
+    seen.page.context.close()

@@ -77,7 +77,7 @@ def test_the_table_has_a_row_a_model(report_page: Path) -> None:
         ("lrp.csv", []),
         ("train", ["No training curve"]),
         ("gates", ["No gate curves"]),
-        ("layouts", ["No head map", "No chart of layers"]),
+        ("layouts", ["No chart of layers"]),
         ("plan.toml", []),
     ],
 )
@@ -174,10 +174,12 @@ def test_every_section_has_its_template_and_stands_on_a_page() -> None:
 def test_no_two_sections_have_one_place(page: str) -> None:
     places = [one.order for one in sections_of(page)]
     assert len(set(places)) == len(places) and places[0] == 0
+    stories = [one.story for one in sections_of(page)[1:]]
+    assert stories == sorted(stories, reverse=True) and True in stories
 
 
 def test_a_section_of_a_users_own_is_on_the_page(whole: Path) -> None:
-    @section("own", menu="Own", heading="Our own", question="What do we ask?", order=35)
+    @section("own", heading="Our own", question="What do we ask?", order=35)
     def own(run: FinishedRun) -> dict[str, Any]:
         heads = table("Our heads", ["cross/0/1"], {"head": str})
         return {"heads": heads, "text": f"{len(run.pruned)} models < 4"}
@@ -185,13 +187,13 @@ def test_a_section_of_a_users_own_is_on_the_page(whole: Path) -> None:
     try:
         names = [one.name for one in sections_of("run")]
         assert names[names.index("own") - 1 : names.index("own") + 2] == [
-            "scores",
+            "every_head",
             "own",
             "faithfulness",
         ]
         run = read_run(whole)
         page = render(run, collect(run))
-        assert '<section id="own">' in page and 'aria-label="Our heads"' in page
+        assert '<details class="section" id="own">' in page and 'aria-label="Our heads"' in page
         assert "3 models &lt; 4" in page
     finally:
         del section.added["own"]
@@ -202,7 +204,7 @@ def test_layers_that_slide_are_named_in_every_map_and_table(run_folder: Path) ->
     facts["attention"] = {"encoder-self": ["sliding 512", "full", "sliding 512"]}
     (run_folder / "run.json").write_text(json.dumps(facts), encoding="utf-8")
     content = collect(read_run(run_folder))
-    maps = [content["head_map"]["head_map"], *content["scores"]["maps"]]
+    maps = [content["summary"]["head_map"], *content["scores"]["maps"]]
     for figure in [*maps, content["roles"]["patterns"], *content["roles"]["grids"]]:
         for panel in figure.panels:
             assert "sliding 512 · 2" in json.dumps(panel.chart, ensure_ascii=False), figure.name

@@ -20,20 +20,30 @@ def run(whole: Path) -> FinishedRun:
     return read_run(whole)
 
 
-def test_the_head_map_has_every_head_with_its_status_and_confidence(run: FinishedRun) -> None:
+def test_the_head_map_has_every_head_with_its_status_and_most_faithful_score(
+    run: FinishedRun,
+) -> None:
     assert run.chosen is not None and run.heads is not None
-    cells = [cell for cell in data_of(kept_heads.head_map(run, run.chosen)) if "kept" in cell]
+    measure = kept_heads.map_measure(run)
+    assert measure == "gradient"  # the most faithful one of this run
+    figure = kept_heads.head_map(run, run.chosen)
+    assert figure is not None
+    cells = [cell for cell in data_of(figure) if "kept" in cell]
     kept = {str(head) for head in run.layouts["lambda-0.05"].kept}
-    assert {cell["address"] for cell in cells if cell["kept"] == "kept"} == kept and len(
-        cells
-    ) == 24
-    confidence = run.heads[run.heads["measure"] == "confidence"].set_index(["layer", "head"])[
-        "value"
-    ]
-    assert all(
-        cell["value"] == pytest.approx(confidence[cell["layer"], cell["head"]], abs=1e-4)
-        for cell in cells
-    )
+    assert {cell["address"] for cell in cells if cell["kept"] == "kept"} == kept
+    assert len(cells) == 24
+    values = run.heads[run.heads["measure"] == measure].set_index(["kind", "layer", "head"])
+    for cell in cells:
+        expected = values["value"]["encoder-self", cell["layer"], cell["head"]]
+        assert cell["value"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_run_without_pruning_has_a_map_of_all_heads(run_folder: Path) -> None:
+    (run_folder / "pruning.csv").unlink()
+    scored = read_run(run_folder)
+    assert scored.chosen is None
+    figure = kept_heads.head_map(scored, None)
+    assert figure is not None and "kept" not in figure.title and "removed" not in figure.note
 
 
 def test_maps_of_scores_share_one_order_of_heads(run: FinishedRun) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pytest
 
 CHROMIUM = shutil.which("chromium")
+UNFOLD = "document.querySelectorAll('main details').forEach((one) => { one.open = true; })"
 PATIENCE = 300_000  # milliseconds: tests share their machine
 QUIET = [
     "--disable-gpu",
@@ -46,9 +47,14 @@ def chromium() -> Iterator[Any]:
 
 
 def visit(
-    browser: Any, page: Path, width: int, theme: Literal["light", "dark"], place: str = ""
+    browser: Any,
+    page: Path,
+    width: int,
+    theme: Literal["light", "dark"],
+    place: str = "",
+    unfolded: bool = True,
 ) -> Visit:
-    """Open the report, at a place of it (`#head=…`), and wait until every chart is drawn."""
+    """Open the report, at a place of it (`#head=…`), unfold everything, and wait until every chart is drawn."""
     opened = Visit(
         browser.new_context(color_scheme=theme, viewport={"width": width, "height": 900}).new_page()
     )
@@ -58,6 +64,12 @@ def visit(
     opened.page.on("request", lambda request: opened.requests.append(request.url))
     opened.page.goto(page.as_uri() + place)
     wait_until_drawn(opened.page, theme)
+    if unfolded:
+        opened.page.evaluate(UNFOLD)
+        opened.page.wait_for_function(
+            "document.querySelectorAll('.chart svg').length === document.querySelectorAll('.chart').length"
+        )
+        wait_until_drawn(opened.page, theme)
     return opened
 
 

@@ -226,12 +226,12 @@ def listener() -> Model:
     return Model(hf, tokenizer, "by-hand")
 
 
-def spoken(folder: Path, count: int = 24) -> Path:
+def spoken(folder: Path, count: int = 24, seconds: int = 4) -> Path:
     """A table of utterances of five words, and their audio (noise: the model above does not listen)."""
     lines = ["audio,word,start,end,language"]
     for number in range(count):
         rate = 16000 if number % 2 else 8000
-        noise = np.random.default_rng(number).integers(-999, 999, 4 * rate, dtype=np.int16)
+        noise = np.random.default_rng(number).integers(-999, 999, seconds * rate, dtype=np.int16)
         wavfile.write(folder / f"{number}.wav", rate, noise)
         for n in range(number % STEP, 20, STEP):
             lines.append(f"{number}.wav,{SPOKEN[n]},{start_of(n)},{start_of(n) + 0.02},en")

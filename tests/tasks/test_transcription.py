@@ -15,8 +15,12 @@ from torch import Tensor
 from transformers import pipeline
 
 import headwise as hw
+from headwise.cli.outcome import outcome
 from headwise.data.speech import samples
 from headwise.evaluation.word_errors import WordErrors, word_errors
+from headwise.importance.passes import usual_measures
+from headwise.importance.scores import time_limit_of
+from headwise.lab.predictor import Predictor
 from headwise.study import make_plan, run_study
 from headwise.study.study import dry_run
 from headwise.tasks.objective import losses_of
@@ -156,6 +160,19 @@ def test_recordings_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     assert sorted(batches.data.rows) == [1, 2]
 
 
+def test_other_measures_and_controls(tmp_path: Path) -> None:
+    """All but those of text, on every head; a sample in two minutes where no measure is named."""
+    model = hearer()
+    speech = hw.Speech.read(recordings(tmp_path))
+    names = ["attribution.steps", "ablation.mean", "ablation.uniform"]
+    scores = hw.score(model, speech, [*names, "dormancy"], untrained=1)
+    assert len(scores.table) == 4 * 24 and np.isfinite(scores.table.value).all()
+    assert scores.table.baseline.notna().all()
+    batches = model.task.batches(speech)
+    assert time_limit_of(batches, None, None, False) == 120
+    assert usual_measures(model, batches) == ("confidence", "gradient", "ablation.zero")
+
+
 def test_equal_recordings_have_an_equal_fingerprint(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
@@ -202,6 +219,23 @@ def test_tables_that_cannot_be_used(text: str, said: str, tmp_path: Path) -> Non
         (
             lambda model, speech: hw.evaluate(model, speech, search=hw.Search()),
             "is a speech model, which writes no translations",
+        ),
+        (
+            lambda model, speech: hw.score(model, speech, ["lrp"]),
+            "reads text, and recordings or batches",
+        ),
+        (lambda model, speech: hw.match(model, model, speech), "recordings or batches were given"),
+        (lambda model, speech: model.translate(["a"]), "a speech model, which reads no sentences"),
+        (lambda model, speech: Predictor(model), "the lab asks about sentences"),
+        (
+            lambda model, speech: hw.export(model, "onnx", "never"),
+            "a WhisperForConditionalGeneration reads input_features",
+        ),
+        (
+            lambda model, speech: hw.prune(
+                model, speech, hw.Greedy(keep=20, kinds=["encoder-self"]), dev=speech
+            ),
+            r"there are 8 heads to prune \(encoder-self 4\+4\)",
         ),
     ],
 )
@@ -294,5 +328,7 @@ def test_a_study_from_scores_to_the_page(tmp_path: Path) -> None:
     name = quality.table.model.iloc[-1]
     assert quality.of(name, "wer") == pytest.approx(of[chosen, "wer"], abs=1e-3)
     assert quality.of(name, "wer_change") == pytest.approx(of[chosen, "wer_change"], abs=1e-3)
+    ended = outcome(out)
+    assert ended.next_lines[1:] == [f"Next: headwise score {out}/pruned/{chosen} --audio FILE"]
     page = (out / "report.html").read_text()
     assert "word error rate" in page and "perplexity" not in page and "BLEU" not in page

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -67,7 +67,7 @@ def score(
         typer.Option(
             "--time",
             help="what ablation may take, such as 10m: it reads a sample of the sentences, until the ranks of the heads "
-            "settle; 2m for a language model without --measure, else the whole text",
+            "settle; 2m for a language or speech model without --measure, else the whole text",
         ),
     ] = None,
     out: Out = Path("runs/score"),
@@ -251,6 +251,7 @@ def roles(
         list[Path] | None,
         typer.Option("--confirm", help="treebank to confirm roles on, instead of the other half"),
     ] = None,
+    audio: Audio = None,
     text: Texts = None,
     training: Annotated[
         Path | None,
@@ -288,14 +289,23 @@ def roles(
         raise HeadwiseError(
             f"--links {links} was given without sentence pairs: name them with --text SOURCE --text TARGET."
         )
-    study = None if treebank and training else study_in(model)
+    if audio is not None and (treebank or confirm or spec or training):
+        raise HeadwiseError("--audio was given, and text as well: give one of them.")
+    study = None if audio or (treebank and training) else study_in(model)
     own = study.treebanks if study else None
-    if treebank:
-        trees, again = hw.Treebank.read(*treebank), None
+    tested: hw.Treebank | hw.Speech
+    again = None
+    if audio is not None:
+        tested = hw.Speech.read(audio)
+    elif treebank:
+        tested = hw.Treebank.read(*treebank)
     elif own:
-        trees, again = own
+        tested, again = own
     else:
-        raise HeadwiseError("No trees were given: name a CoNLL-U file with --treebank FILE.")
+        raise HeadwiseError(
+            "No trees were given: name a CoNLL-U file with --treebank FILE, or recordings with --audio FILE for a "
+            "speech model."
+        )
     again = hw.Treebank.read(*confirm) if confirm else again
     counted = hw.Text.read(training) if training else study.text("train") if study else None
     pairs: hw.ParallelText | hw.LinkedText | None = None
@@ -313,7 +323,7 @@ def roles(
     place = results_folder(out, ROLE_FILES, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
     forecast = partial(
-        role_forecast, loaded, trees, confirm=again, pairs=pairs, untrained=untrained, seed=seed
+        role_forecast, loaded, tested, confirm=again, pairs=pairs, untrained=untrained, seed=seed
     )
     if dry_run:
         say_forecast(forecast())
@@ -322,7 +332,7 @@ def roles(
     with progress.bar("roles"):
         found = hw.roles(
             loaded,
-            trees,
+            tested,
             confirm=again,
             pairs=pairs,
             training=counted,
@@ -370,6 +380,14 @@ def align(
             help="for a language model: how it is asked to translate, with {source} and {target}; \\n is a new line",
         ),
     ] = None,
+    row: Annotated[
+        Literal["writes", "reads"],
+        typer.Option(
+            "--row",
+            help="for a language model: attention of the position that writes a token, or, as AlignAtt4LLM takes it, "
+            "of the one that reads it",
+        ),
+    ] = "writes",
     own: Annotated[
         Path | None,
         typer.Option(
@@ -427,7 +445,7 @@ def align(
     loaded = hw.load(model, device, dtype=dtype)
     prompt = None if prompt is None else prompt.replace("\\n", "\n")
     named = None if own is None else read_alignment_heads(own, loaded)
-    forecast = partial(align_forecast, loaded, given, prompt)
+    forecast = partial(align_forecast, loaded, given, prompt, row)
     if dry_run:
         say_forecast(forecast())
         return
@@ -437,6 +455,7 @@ def align(
             loaded,
             given,
             prompt=prompt,
+            row=row,
             own=named,
             one_layer=one_layer,
             seed=seed,
@@ -494,6 +513,10 @@ def match(
     place = results_folder(out, MATCH_FILES)
     loaded = hw.load(model, device, dtype=dtype)
     second = hw.load(other, device, dtype=dtype)
+    if loaded.task.reads_audio:
+        raise HeadwiseError(
+            f"{model} is {loaded.task.noun}, and heads are matched on text: give models that read text."
+        )
     given = read_text(loaded, model, text)
     with progress.bar("match"):
         found = hw.match(loaded, second, given, seed=seed, progress=progress)

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from headwise.attention import masked
 from headwise.attention.discover import probe
+from headwise.engines.graph_files import ATTENTION
 from headwise.errors import HeadwiseError
 from headwise.families import configured_types
 from headwise.files import below, sha256
@@ -274,6 +275,24 @@ def onnx_findings(files: list[Path], original: Model | None) -> Iterator[Finding
         says = f"{file.name} runs" if finite else f"{file.name} gives numbers that are not finite"
         yield Finding("ONNX Runtime", finite, says)
         yield from onnx_heads(file.name, session.get_inputs(), original)
+        yield from onnx_attention(file.name, session, outputs)
+
+
+def onnx_attention(name: str, session: Any, outputs: list[np.ndarray]) -> Iterator[Finding]:
+    """The attention weights that an ONNX file gives: for as many heads as it names, and of each token 1 in sum."""
+    named = session.get_modelmeta().custom_metadata_map
+    for info, weights in zip(session.get_outputs(), outputs, strict=True):
+        if not info.name.startswith(ATTENTION):
+            continue
+        heads = named.get(info.name, "").split()
+        if weights.shape[1] != len(heads):
+            says = f"{name} names {len(heads)} heads in {info.name}, but gives {weights.shape[1]}"
+            yield Finding("attention", False, says)
+        elif not np.allclose(weights.sum(-1), 1, atol=NEAR):
+            says = f"{name} gives weights in {info.name} that are not 1 in sum"
+            yield Finding("attention", False, says)
+        else:
+            yield Finding("attention", True, f"{name} gives that of {', '.join(heads)}")
 
 
 def example(inputs: list[Any]) -> dict[str, np.ndarray]:

@@ -59,7 +59,10 @@ def read_measured(file: Path) -> Measured:
 
 
 class Answers(Protocol):
-    """What one model answered on one text."""
+    """What one model answered on one text. sentences: how many it has."""
+
+    @property
+    def sentences(self) -> int: ...
 
     def rows(self, seed: int) -> Rows:
         """Quality with 95 % intervals: (measure, value, low, high)."""
@@ -77,6 +80,10 @@ class Translations:
 
     lines: Sequence[str]
     references: Sequence[str]
+
+    @property
+    def sentences(self) -> int:
+        return len(self.lines)
 
     def rows(self, seed: int) -> Rows:
         scores = corpus_scores(self.lines, self.references)
@@ -97,6 +104,10 @@ class AnswersOfOne:
 
     measured: Measured
     column: int
+
+    @property
+    def sentences(self) -> int:
+        return self.measured.sentences
 
     def rows(self, seed: int) -> Rows:
         return self.measured.rows(self.column, seed)

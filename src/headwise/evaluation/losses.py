@@ -51,6 +51,11 @@ class Losses:
     right: np.ndarray | None = None
     made: str = ""
 
+    @property
+    def sentences(self) -> int:
+        """How many sentences they are of."""
+        return len(self.tokens)
+
     @classmethod
     def measure(
         cls,

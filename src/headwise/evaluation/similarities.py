@@ -57,6 +57,11 @@ class Similarities:
 
     quality = SIMILARITY
 
+    @property
+    def sentences(self) -> int:
+        """How many sentences, or rows of a table, they are of."""
+        return len(np.unique(self.units))
+
     @classmethod
     def measure(
         cls,

@@ -49,6 +49,11 @@ class WordErrors:
 
     quality = WORD_ERROR_RATE
 
+    @property
+    def sentences(self) -> int:
+        """How many recordings they are of."""
+        return len(self.words)
+
     @classmethod
     def measure(
         cls,

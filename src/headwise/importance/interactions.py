@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.data.store import StoredText
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.folders import write_results
@@ -103,7 +102,7 @@ def interactions(
     """
     if type(pairs) is not int or pairs < 1:
         raise HeadwiseError(f"pairs is {pairs!r}: give the number of pairs to measure, at least 1.")
-    if not isinstance(text, StoredText):
+    if not isinstance(text, AnyText):
         raise HeadwiseError(
             "Pairs of heads are measured on text, and batches were given: give text."
         )

@@ -240,7 +240,7 @@ def refuse_unscorable(model: Model, measures: Iterable[str], text: Batches) -> N
     kind = type(model.hf).__name__
     free = [name for name, entry in measure.items() if not entry.needs]
     sentences: dict[Need, str] = {
-        "text": "'{}' reads text, and batches were given: choose another measure, or give text.",
+        "text": "'{}' reads text, and recordings or batches were given: choose another measure, or give text.",
         "loss": f"{model.name}, a {kind}, predicts no words, so '{{}}' cannot be computed: load it with its "
         f"language-model head, or choose from {', '.join(free)}.",
         "attention": f"{kind} computes attention in its own code, where headwise sees no queries and keys, so '{{}}' "

@@ -40,7 +40,7 @@ from headwise.importance.work import TRANSLATION, work_on
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, parts, shown
-from headwise.tasks import AnyText, OwnInputs
+from headwise.tasks import AnyText, OwnInputs, Transcription
 from headwise.tasks.batches import Batches
 from headwise.tasks.language_model import LanguageModel
 from headwise.tasks.own_batches import OwnBatches
@@ -98,13 +98,9 @@ def time_limit_of(
     """The seconds that measures of a sample may take together; None: they read the whole text. measures and time: as they
     were given. Raises HeadwiseError for a time that is no duration, and where the whole text is needed."""
     if time is None:
-        language = isinstance(batches.task, LanguageModel)
+        slow = isinstance(batches.task, LanguageModel | Transcription)
         alone = PartialState().num_processes == 1
-        return (
-            seconds_of(USUAL_TIME)
-            if language and measures is None and not judge and alone
-            else None
-        )
+        return seconds_of(USUAL_TIME) if slow and measures is None and not judge and alone else None
     if judge:
         raise HeadwiseError(
             "The judge compares scores with ablation on the whole text: leave the time out."

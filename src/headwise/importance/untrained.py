@@ -13,7 +13,6 @@ import torch
 
 from headwise.attention import device_of
 from headwise.attention.offload import refuse_offloaded
-from headwise.data.store import StoredText
 from headwise.errors import HeadwiseError
 from headwise.generators import drawing_from
 from headwise.heads import describe
@@ -105,7 +104,7 @@ def work_of_controls(work: Work, measures: Iterable[str], count: int) -> float:
 
 def sample_text(text: AnyText | OwnInputs, count: int) -> Any:
     """At most so many sentences of a text, spread evenly over it; batches that a user brings stay whole."""
-    if not isinstance(text, StoredText) or len(text) <= count:
+    if not isinstance(text, AnyText) or len(text) <= count:
         return text
     return text.take([number * len(text) // count for number in range(count)])
 

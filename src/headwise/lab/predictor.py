@@ -105,7 +105,8 @@ class Predictor:
         model.task.check_tokenizer()
         if getattr(hf, "main_input_name", "input_ids") != "input_ids":
             raise HeadwiseError(
-                f"{model.name} is a {type(hf).__name__}, which reads no text: give a model of text."
+                f"{model.name} is a {type(hf).__name__}, which reads no text, and the lab asks about sentences: give a "
+                "model of text, or see its heads in the report of a study."
             )
         self.model = model
         self.hf = hf

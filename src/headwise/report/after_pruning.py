@@ -84,7 +84,6 @@ class Change:
 
 @section(
     "after_pruning",
-    menu="After pruning",
     heading="How the heads that stay change",
     question="Which roles and scores of the kept heads change?",
     order=110,

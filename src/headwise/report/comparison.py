@@ -229,7 +229,6 @@ def _text_name(run: FinishedRun, split: str) -> str:
 
 @section(
     "comparison_settings",
-    menu="Settings",
     heading="Settings that differ",
     question="Which settings, texts and versions differ?",
     page="comparison",
@@ -282,10 +281,10 @@ def _flat_settings(value: Any, name: str) -> dict[str, str]:
 
 @section(
     "comparison_scores",
-    menu="Scores",
     heading="How much each head matters in each",
     question="Do both runs rank heads alike?",
     page="comparison",
+    story=True,
     order=30,
     files=("heads.csv",),
 )
@@ -426,10 +425,10 @@ def _signed(text: str) -> str:
 
 @section(
     "comparison_roles",
-    menu="Roles",
     heading="Roles gained and lost",
     question="Which roles are in one run only?",
     page="comparison",
+    story=True,
     order=40,
     files=("roles/",),
 )
@@ -485,10 +484,10 @@ def build_roles(found: Comparison) -> dict[str, Any] | None:
 
 @section(
     "comparison_cost",
-    menu="Cost",
     heading="What fewer heads cost in each",
     question="How much quality does each run lose?",
     page="comparison",
+    story=True,
     order=20,
     files=("pruning.csv",),
 )
@@ -508,7 +507,6 @@ def build_cost(found: Comparison) -> dict[str, Any] | None:
 
 @section(
     "comparison_heads",
-    menu="Every head",
     heading="Every head",
     question="What do both runs say about one head?",
     page="comparison",
@@ -527,10 +525,10 @@ Kept = tuple[models.Model, models.Model]  # a model of each run: of the same kin
 
 @section(
     "comparison_layouts",
-    menu="Kept heads",
     heading="Which heads stay in each",
     question="Do both runs keep the same heads?",
     page="comparison",
+    story=True,
     order=50,
     files=("layouts/",),
 )

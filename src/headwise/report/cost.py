@@ -49,9 +49,9 @@ two_digits = "{:.2f}".format
 
 @section(
     "cost",
-    menu="Cost",
     heading="What fewer heads cost",
     question="How much quality does each number of heads cost?",
+    story=True,
     order=80,
     files=("pruning.csv",),
 )
@@ -215,7 +215,6 @@ class ControlComparison(NamedTuple):
 
 @section(
     "controls",
-    menu="Controls",
     heading="Would something simpler have done?",
     question="Are pruned models better than their controls?",
     order=90,
@@ -421,9 +420,9 @@ class Examples:
 
 @section(
     "translations",
-    menu="Translations",
     heading="Translations side by side",
     question="What do the changed translations look like?",
+    story=True,
     order=120,
     files=("translations/test/",),
 )

@@ -24,7 +24,6 @@ LEFT_ALONE = "-"  # heads of its kind were not pruned
 
 @section(
     "every_head",
-    menu="Every head",
     heading="Every head",
     question="What is known about one head?",
     order=20,

@@ -106,9 +106,9 @@ class GateHistory:
 
 @section(
     "gates",
-    menu="Gates",
     heading="How the gates closed",
     question="When did each gate shut, and had the gates settled?",
+    story=True,
     order=70,
     files=("gates/", "pruning.csv"),
 )
@@ -347,7 +347,6 @@ def pruning_notes(run: FinishedRun) -> list[str]:
 
 @section(
     "training",
-    menu="Training",
     heading="The full model's training",
     question="Had the full model converged?",
     order=130,

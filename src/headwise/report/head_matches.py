@@ -15,10 +15,10 @@ from headwise.roles.role import NO_ROLE
 
 @section(
     "comparison_matches",
-    menu="Matched heads",
     heading="Heads that correspond",
     question="Which head of one does the work of which head of the other?",
     page="comparison",
+    story=True,
     order=45,
     files=("matches.csv",),
     template="plain",

@@ -24,7 +24,6 @@ MOST_BACKUPS = 12  # rows of the table of backup heads
 
 @section(
     "pairs",
-    menu="Pairs",
     heading="Heads that replace each other",
     question="Which heads do the same work, and which need each other?",
     order=50,

@@ -5,20 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pandas as pd
 
 from headwise.grid import HeadGrid
-from headwise.heads import KINDS, Head, HeadMask, Kind, Site
-from headwise.report import charts, models
+from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind, Site
+from headwise.report import charts, models, score_faithfulness
 from headwise.report.charts import Figure, HeadChart, Panel, axis, colour, field, tips
-from headwise.report.format import KIND_NAMES, capital, kinds_among, listed, percent
+from headwise.report.format import KIND_NAMES, capital, kinds_among, listed, measure_name, percent
 from headwise.report.page import section
 from headwise.report.run_folder import FinishedRun
 
 PAPERS = Path(__file__).parent / "papers"
+MAPPED = ("ablation.zero", "gradient", "confidence")  # measures that colour the map, the best first
 THIRDS = ("lowest third", "middle third", "highest third")
 PAPER_KIND, PAPER_THIRD = (
     48,
@@ -30,7 +30,6 @@ Lines = list[tuple[str, list[dict[str, Any]]]]
 
 @section(
     "layers",
-    menu="Layers",
     heading="Which layers keep their heads",
     question="Which layers and kinds of attention keep their heads?",
     order=100,
@@ -48,54 +47,47 @@ def kept_heads_section(run: FinishedRun) -> dict[str, Any] | None:
     }
 
 
-@section(
-    "head_map",
-    menu="Head map",
-    heading="The heads that stay",
-    question="Which heads does the chosen model keep?",
-    order=10,
-    files=("pruning.csv", "layouts/", "heads.csv"),
-)
-def build_map(run: FinishedRun) -> dict[str, Any] | None:
-    """The head map of the chosen model; the section is left out where nothing was pruned."""
-    chosen = run.chosen
-    known = chosen is not None and chosen["setting"] in run.layouts
-    return (
-        None
-        if run.models.empty
-        else {"head_map": head_map(run, chosen) if chosen and known else None}
-    )
-
-
-def head_map(run: FinishedRun, model: models.Model) -> Figure:
-    """Layers × heads: what a model keeps (squares) and removes (dots), coloured by confidence."""
-    mask = run.layouts[model["setting"]]
-    kinds = run.pruned_kinds(model)
-    heads = mask.heads.only(kinds)
-    confidence = values_by_head(run, "confidence")
-    note = "square: kept · dot: removed"
+def head_map(run: FinishedRun, model: models.Model | None) -> Figure | None:
+    """Layers × heads, coloured by the most faithful measure; of a pruned model, what it keeps (squares) and removes
+    (dots). None where a run has neither a model with a layout nor scores."""
+    measure = map_measure(run)
+    values = values_by_head(run, measure)
+    removed = False
+    if model is not None and model["setting"] in run.layouts:
+        mask = run.layouts[model["setting"]]
+        heads = mask.heads.only(run.pruned_kinds(model))
+        name = models.heads_name(model["kinds"])
+        title = f"{model['kept']} of {model['total']} {name} kept ({model['label']})"
+        removed = True
+        values = {head: value for head, value in values.items() if head in heads}
+    elif values:
+        heads = HeadMap.smallest(values)
+        mask = HeadMask.full(heads)
+        title = f"{heads.total} heads"
+    else:
+        return None
+    note = "square: kept · dot: removed" if removed else ""
     facts = ""
-    if confidence:
-        note += " · the darker, the more confident"
-        kept = []
-        removed = []
-        for head, value in confidence.items():
-            if head in mask.kept:
-                kept.append(value)
-            elif head in heads:
-                removed.append(value)
+    if values:
+        shade = f"colour: {measure_name(measure)}"
+        note = f"{note} · {shade}" if note else shade
+        facts = f"Colour: {measure_name(measure)} in the full model."
+    grid = HeadGrid(heads, values=values or None, kept=mask.kept)
+    panels = []
+    for kind in heads.kinds:
+        panels.append(_map_panel(grid, kind, run.attention(kind), measure_name(measure), removed))
+    return Figure(name="head-map", title=title, note=note, panels=panels, facts=facts)
 
-        if kept and removed:
-            facts = f"Mean confidence: kept {fmean(kept):.2f}, removed {fmean(removed):.2f}."
-    grid = HeadGrid(heads, values=confidence or None, kept=mask.kept)
-    name = models.heads_name(model["kinds"])
-    return Figure(
-        name="head-map",
-        title=f"{model['kept']} of {model['total']} {name} kept ({model['label']})",
-        note=note,
-        panels=[_map_panel(grid, kind, run.attention(kind)) for kind in kinds],
-        facts=facts,
-    )
+
+def map_measure(run: FinishedRun) -> str:
+    """The measure that colours the map: the most faithful one, else the first of MAPPED that the run has."""
+    there = set() if run.heads is None else set(run.heads["measure"])
+    statistics = score_faithfulness.faithfulness_statistics(run)
+    best = None if statistics is None else score_faithfulness.most_faithful(statistics)
+    for measure in (best, *MAPPED):
+        if measure in there:
+            return str(measure)
+    return MAPPED[-1]
 
 
 def values_by_head(run: FinishedRun, measure: str) -> dict[Head, float]:
@@ -110,19 +102,26 @@ def values_by_head(run: FinishedRun, measure: str) -> dict[Head, float]:
     return values
 
 
-def _map_panel(grid: HeadGrid, kind: Kind, attention: list[str]) -> Panel:
+def _map_panel(
+    grid: HeadGrid, kind: Kind, attention: list[str], measure: str, removed: bool
+) -> Panel:
     chart = HeadChart(grid, kind, attention=attention)
-    tip = tips("address:N|head", "kept:N|in the pruned model")
+    tip = tips("address:N|head")
+    if removed:
+        tip += tips("kept:N|in the pruned model")
     colours = None
     if "value" in chart.heads:
-        legend: charts.Spec = {"orient": "bottom", "title": "confidence"}
-        legend |= {"gradientLength": min(180, 30 * chart.columns), "values": [0, 0.5, 1]}
-        colours = colour("value:Q", [0, 1], "heatmap", **legend)
-        tip += tips("value:Q|confidence|.3f")
+        top = float(f"{chart.heads['value'].max():.2g}")
+        legend: charts.Spec = {"orient": "bottom", "title": measure}
+        legend |= {"gradientLength": min(180, 30 * chart.columns), "values": [0, top]}
+        colours = colour("value:Q", [0, top], "heatmap", **legend)
+        colours["scale"]["clamp"] = True
+        tip += tips(f"value:Q|{measure}|.3g")
     kept = chart.heads["kept"].eq("kept").groupby(chart.heads["layer"]).agg(["sum", "size"])
     counts = []
     for layer, n, total in kept.itertuples():
-        counts.append({"layer": layer, "text": f"{n} of {total} kept"})
+        if removed:
+            counts.append({"layer": layer, "text": f"{n} of {total} kept"})
 
     dots = {"size": 110, "opacity": 1}
     place: charts.Spec = {"x": chart.x, "y": chart.y, "tooltip": tip}
@@ -130,10 +129,12 @@ def _map_panel(grid: HeadGrid, kind: Kind, attention: list[str]) -> Panel:
     marks = [
         chart.squares(colours, tip, "datum.kept == 'kept'", cornerRadius=5),
         charts.mark("circle", chart.cells, dots, "datum.kept == 'removed'", **place),
-        charts.beside(counts, chart.y, "text:N"),
     ]
+    if removed:
+        marks.append(charts.beside(counts, chart.y, "text:N"))
     description = f"Head map, {KIND_NAMES[kind]}"
-    return chart.panel(marks, KIND_NAMES[kind], description, narrow=22, wide=50, beyond=60)
+    beyond = 60 if removed else 0
+    return chart.panel(marks, KIND_NAMES[kind], description, narrow=22, wide=50, beyond=beyond)
 
 
 def heads_by_layer(run: FinishedRun) -> Figure | None:

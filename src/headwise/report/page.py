@@ -32,14 +32,15 @@ class Section(Declaration):
     `templates/NAME.html.j2` needs; None leaves the section out. A section of another package or of a
     script has no template: its figures, tables and sentences are shown in their order.
 
-    menu: its name in the page's menu. heading: without one, the template has its own. question: what it answers, for
-    the documentation. page: the page it is on: `run`, `grid` or `comparison`. order: its place there. files: what it is
-    made from, in the folder of the run. template: the template's name, where it is another's.
+    heading: its name, in the menu of the page too; the first screen has none. question: what it answers. story: whether
+    it stands open; the others are evidence, and folded under their heading and question. page: the page it is on:
+    `run`, `grid` or `comparison`. order: its place there, the story first. files: what it is made from, in the folder of
+    the run. template: the template's name, where it is another's.
     """
 
-    menu: str = ""
     heading: str = ""
     question: str
+    story: bool = False
     page: str = "run"
     order: int
     files: tuple[str, ...] = ()
@@ -51,7 +52,8 @@ section = Declarations("section", Section, "headwise.report", "headwise.sections
 
 def sections_of(page: str) -> list[Section]:
     """The sections of a page in their order."""
-    return sorted((one for one in section.values() if one.page == page), key=lambda one: one.order)
+    on_page = (one for one in section.values() if one.page == page)
+    return sorted(on_page, key=lambda one: (bool(one.heading) and not one.story, one.order))
 
 
 @dataclass(frozen=True)
@@ -235,7 +237,7 @@ def _templates() -> Environment:
     )
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
     macros: Any = environment.get_template("components.html.j2").module
-    for name in ("drawing", "table", "titled", "fact_list"):
+    for name in ("drawing", "fold", "table", "titled", "rows_of", "fact_list"):
         environment.globals[name] = getattr(macros, name)
     return environment
 

@@ -16,7 +16,7 @@ from headwise.qualities import QualityMeasure
 from headwise.report import charts, models
 from headwise.report.charts import PHONE, Figure, Panel, Spec, axis, tips
 from headwise.report.format import NONE, capital
-from headwise.report.models import RANDOM_LINE, Model, P, value
+from headwise.report.models import P_TUNED, RANDOM_LINE, TUNED, Model, P, value
 
 PARTS = {"": "test", "dev_": "dev (where the model is chosen)"}
 TEXTS = {"": "test", "dev_": "dev"}
@@ -57,8 +57,9 @@ def _quality_figure(
     full = models.unpruned_model(frame)
     quality = models.quality(frame)
     points = {}
+    tuned = {} if seeds is not None else _tuned(own)
     for part in PARTS:
-        found = _points(own, full, quality, part)
+        found = _points(own, full, quality, part, tuned)
         if len(found) > 1:
             points[part] = found
 
@@ -90,9 +91,7 @@ def _quality_figure(
         + ("" if len(panels) > 1 else f" on {TEXTS[next(iter(points))]}")
         + " against the heads kept"
         + (f": {models.group_name(kinds)}" if several else ""),
-        note=f"solid line: {'the full model' if seeds is None else 'the mean of the full models'} · "
-        + f"bars: 95 % interval of the {'difference to it' if seeds is None else 'mean difference over seeds'}"
-        + (" · ring: chosen" if ringed else ""),
+        note=_note(tuned, seeds is not None) + (" · ring: chosen" if ringed else ""),
         panels=panels,
         columns=2,
         facts=" ".join(
@@ -107,17 +106,36 @@ def _quality_figure(
     )
 
 
+def _tuned(own: pd.DataFrame) -> dict[str, Model]:
+    """The full models after equal further training, by the names of their settings."""
+    trained = models.model_rows(own[own["control"] == "fine-tuned"])
+    return {str(model["setting"]): model for model in trained}
+
+
+def _note(tuned: Mapping[str, Model], over_seeds: bool) -> str:
+    if over_seeds:
+        return "solid line: the mean of the full models · bars: 95 % interval of the mean difference over seeds"
+    if tuned:
+        return "dotted line: equal further training · solid line: the full model · bars: 95 % interval to the dotted line"
+    return "solid line: the full model · bars: 95 % interval of the difference to it"
+
+
 def _points(
-    own: pd.DataFrame, full: Model | None, quality: QualityMeasure, part: str
+    own: pd.DataFrame,
+    full: Model | None,
+    quality: QualityMeasure,
+    part: str,
+    tuned: Mapping[str, Model],
 ) -> pd.DataFrame:
-    """A point for every model: its quality, the interval of its difference around it, and where it is drawn."""
+    """A point for every model: its quality, the interval of its difference around it, and where it is drawn. tuned: the
+    full models after equal further training, with which the models of the same training are compared."""
     total = int(own["total"].iloc[0])
     base = value(full, part + quality.measure)
     found: list[dict[str, Any]] = [
         {"line": "", "model": "full model", "kept": total, "value": base, "sort": "full"}
     ]
     for name, line in models.lines(own):
-        found += [one | {"line": name} for one in _line_points(line, full, quality, part)]
+        found += [one | {"line": name} for one in _line_points(line, full, quality, part, tuned)]
 
     kept = own["mean_kept"].to_dict()
     for control in models.model_rows(models.control_models(own)):
@@ -125,7 +143,7 @@ def _points(
         if not facts.compared_by_all:
             at = round(kept.get(control["reference"] or "", control["kept"]), 2)
             found.append(
-                _point(control, full, quality, part)
+                _point(control, full, quality, part, tuned)
                 | {"line": "", "control": facts.title, "mark": facts.mark, "kept": at}
             )
 
@@ -133,32 +151,53 @@ def _points(
     return table if table.empty else table.assign(total=total, x=_mark_places(table, total))
 
 
-def _point(model: Model, full: Model | None, quality: QualityMeasure, part: str) -> dict[str, Any]:
-    """One model; low and high are the interval of its difference, drawn from the full model's quality."""
-    base = value(full, part + quality.measure)
-    (low, high) = models.bounds(model, part + quality.change)
+def _point(
+    model: Model,
+    full: Model | None,
+    quality: QualityMeasure,
+    part: str,
+    tuned: Mapping[str, Model],
+) -> dict[str, Any]:
+    """One model; low and high are the interval of its difference, drawn from the quality of the model that it is
+    compared with: equal further training where that was measured, else the full model."""
+    measure = part + quality.change
+    other = tuned.get(models.against(model, "fine-tuned") or "")
+    if other is not None and value(model, measure + TUNED) is not None:
+        p = part + P_TUNED
+        measure += TUNED
+        name = "equal further training"
+    else:
+        p = part + P
+        other = full
+        name = "the full model"
+    base = value(other, part + quality.measure)
+    low, high = models.bounds(model, measure)
     around = {}
     if base is not None and low is not None and high is not None:
         around = {"low": quality.moved(base, low), "high": quality.moved(base, high)}
+    difference = models.difference_text(model, measure, p, ", ", quality.unit)
     return {
         "model": model["label"],
         "kept": round(model["mean_kept"], 2),
         "value": value(model, part + quality.measure),
         "sort": "chosen" if model["chosen"] else "learned" if model["learned"] else "other",
-        "text": models.difference_text(model, part + quality.change, part + P, ", ", quality.unit)
-        or NONE,
+        "text": f"{difference} to {name}" if difference else NONE,
         **around,
     }
 
 
 def _line_points(
-    line: pd.DataFrame, full: Model | None, quality: QualityMeasure, part: str
+    line: pd.DataFrame,
+    full: Model | None,
+    quality: QualityMeasure,
+    part: str,
+    tuned: Mapping[str, Model],
 ) -> list[dict[str, Any]]:
     """The points of a line; for random orders the mean and the range for every number of heads left."""
     points: list[dict[str, Any]] = []
     if not models.is_random(line):
         for model in models.model_rows(line):
-            points.append(_point(model, full, quality, part))
+            points.append(_point(model, full, quality, part, tuned))
         return points
     if part + quality.measure not in line:
         return []
@@ -307,9 +346,7 @@ def _quality_panel(
 
 
 def _tip(quality: QualityMeasure) -> list[Spec]:
-    return tips(
-        "model:N", "kept:Q|heads", f"value:Q|{quality.name}|.2f", "text:N|to the full model"
-    )
+    return tips("model:N", "kept:Q|heads", f"value:Q|{quality.name}|.2f", "text:N|difference")
 
 
 def _control_marks(points: pd.DataFrame, x: Spec, y: Spec, tip: list[Spec]) -> list[Spec]:
@@ -468,7 +505,7 @@ def _removal_points(
             "high": base,
             "sort": "full",
         }
-        for one in [start, *_line_points(line, full, quality, part)]:
+        for one in [start, *_line_points(line, full, quality, part, {})]:
             found.append(
                 one
                 | {

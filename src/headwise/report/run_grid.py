@@ -212,10 +212,10 @@ def _choice(grid: Grid, member: Member) -> tuple[str, str, str]:
 
 @section(
     "grid_pairs",
-    menu="Side by side",
     heading="Language pairs side by side",
     question="How do language pairs differ?",
     page="grid",
+    story=True,
     order=10,
     files=("across.csv",),
 )
@@ -314,9 +314,10 @@ def language_pairs_table(means: Means, part: str) -> Table | None:
 
 @section(
     "grid_seeds",
-    menu="Over seeds",
+    heading="Means over seeds",
     question="What are means and intervals over seeds?",
     page="grid",
+    story=True,
     order=20,
     files=("across.csv",),
 )
@@ -439,10 +440,10 @@ def _kept_text(model: Model) -> str:
 
 @section(
     "grid_runs",
-    menu="Runs",
     heading="Runs",
     question="How far is each run, and what failed?",
     page="grid",
+    story=True,
     order=30,
     files=("grid.json",),
 )

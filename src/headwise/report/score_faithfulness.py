@@ -38,7 +38,6 @@ Judged = tuple[
 
 @section(
     "faithfulness",
-    menu="Faithfulness",
     heading="Which scores are faithful",
     question="Which score predicts what removing heads costs?",
     order=40,

@@ -131,9 +131,9 @@ def _scale(row: tuple[str, str, list[tuple[float, ControlRange]]]) -> float:
 
 @section(
     "scores",
-    menu="Scores",
     heading="How much each head matters",
     question="Which heads matter, by each measure?",
+    story=True,
     order=30,
     files=("heads.csv", "lrp.csv", "untrained.csv"),
 )

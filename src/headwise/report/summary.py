@@ -37,16 +37,22 @@ SAVED: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     (SPEED, "Decoding speed, tokens/s", quantity),
 )
 Fact = tuple[str, str, str]  # label, text, verdict
+ENOUGH = 50  # sentences of a text; on fewer, an interval says little
+LITTLE = (
+    0.1  # of the weights or the cache: what a model that is no faster and surely worse is not worth
+)
+TRANSLATES = 10  # BLEU, below which a model does not translate yet
 
 
 @section(
     "summary",
     question="What was removed, what did it save and cost, and how was it chosen?",
     order=0,
-    files=("run.json", "pruning.csv", "layouts/"),
+    files=("run.json", "pruning.csv", "layouts/", "heads.csv"),
 )
 def summary_section(run: FinishedRun) -> dict[str, Any]:
-    """Headline with its verdict, tiles and facts; without a chosen pruned model `why` says why not."""
+    """Headline with its verdict and doubts, the map of the heads, tiles and facts; without a chosen pruned model `why`
+    says why not."""
     full = run.full
     chosen = run.chosen
     groups = [
@@ -69,7 +75,12 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
             ("What is left", _left(run, chosen) if chosen["setting"] in run.layouts else []),
             *groups,
         ]
-    return start | {"groups": [group for group in groups if group[1]]}
+    groups = [group for group in groups if group[1]]
+    start["groups"] = groups
+    start["leads"] = ", ".join(lead[0].lower() + lead[1:] for lead, _ in groups)
+    start["doubts"] = doubts(run)
+    start["head_map"] = kept_heads.head_map(run, chosen)
+    return start
 
 
 def run_headline(run: FinishedRun, chosen: Model) -> str:
@@ -77,21 +88,36 @@ def run_headline(run: FinishedRun, chosen: Model) -> str:
     measured, else to the full model. A bad bargain is called one."""
     removed = chosen["total"] - chosen["kept"]
     start = f"{removed} of {chosen['total']} {models.heads_name(chosen['kinds'])} removed"
-    saved_share, what = _largest_saving(run, chosen)
-    if what:
-        start = f"{start}, {what}"
+    saved_share, saving = _largest_saving(run, chosen)
+    faster, speed = _faster(run.full, chosen)
+    savings = [text for text in (saving, speed) if text]
+    if savings:
+        start = f"{start}: {', '.join(savings)}"
     quality = run.quality
     measure, p, other = leading_change(run, chosen)
     found = value(chosen, measure)
     ends = interval_text(*bounds(chosen, measure))
     if found is None:
         return start
-    unsure = verdict(chosen, measure, p) == "not distinguishable"
+    said = verdict(chosen, measure, p)
+    unsure = said == "not distinguishable"
     on = " on dev" if run.part else ""
     text = f"{start}; {signed(found)}{quality.unit} {quality.name}{on} {ends}".rstrip()
     text = f"{text} to {other}{', not distinguishable' if unsure else ''}"
-    is_bad = _sure_loss(run, chosen, measure) > saved_share
-    return f"{text}: do not ship this" if is_bad and not unsure else text
+    little = said == "worse" and saved_share < LITTLE and not faster
+    is_bad = little or _sure_loss(run, chosen, measure) > saved_share
+    return f"Not worth shipping. {text}" if is_bad and not unsure else text
+
+
+def _faster(full: Model | None, chosen: Model) -> tuple[bool, str]:
+    """Whether a model is surely faster than the full one, and the same in words; no words without a measurement."""
+    both = _both(full, chosen, SPEED)
+    if full is None or not both or not both[0]:
+        return False, ""
+    if _speed_noise(full, chosen):
+        return False, "no faster"
+    share = both[1] / both[0] - 1
+    return share > 0, f"{percent(abs(share), 0)} {'faster' if share > 0 else 'slower'}"
 
 
 def leading_change(run: FinishedRun, chosen: Model) -> tuple[str, str, str]:
@@ -107,8 +133,8 @@ def _largest_saving(run: FinishedRun, chosen: Model) -> tuple[float, str]:
     share = 0.0
     text = ""
     for measure, what in {
-        "parameters": "the weights",
-        "cache_bytes": "the key/value cache",
+        "parameters": "fewer weights",
+        "cache_bytes": "less key/value cache",
     }.items():
         both = _both(run.full, chosen, measure)
         if not both or not both[0]:
@@ -116,7 +142,7 @@ def _largest_saving(run: FinishedRun, chosen: Model) -> tuple[float, str]:
         own_share = 1 - both[1] / both[0]
         if not text or own_share > share:
             share = own_share
-            text = f"{percent_change(*both)} of {what}"
+            text = f"{percent_change(*both).removeprefix('−')} {what}"
     return share, text
 
 
@@ -170,18 +196,18 @@ def _both(one: Model | None, other: Model, measure: str) -> tuple[float, float] 
 
 
 def _tiles(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
-    """Label, value and detail of each number to see at a glance."""
+    """Label, value and detail of three numbers to see at a glance: size, speed (or the key/value cache, where that is
+    smaller or speed was not measured) and quality."""
     tiles = []
-    for measure, label, write in (SAVED[0], SAVED[1], SAVED[3]):
-        if both := _both(full, chosen, measure):
+    parameters, _, _, cache, speed = SAVED
+    cached = _both(full, chosen, cache[0])
+    smaller = cached is not None and cached[1] < cached[0]
+    second = cache if smaller or not _both(full, chosen, SPEED) else speed
+    for measure, label, write in (parameters, second):
+        if (both := _both(full, chosen, measure)) and both[0]:
             noise = measure == SPEED and _speed_noise(full, chosen)
-            tiles.append(
-                (
-                    label,
-                    "no sure change" if noise else percent_change(*both),
-                    " → ".join(map(write, both)),
-                )
-            )
+            change = "no sure change" if noise else percent_change(*both)
+            tiles.append((label, change, " → ".join(map(write, both))))
 
     quality = run.quality
     both = _both(full, chosen, run.part + run.quality.measure)
@@ -349,12 +375,30 @@ def choice(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
     if fewest and smaller:
         facts.append(("Fewer heads, on dev", " · ".join(smaller), ""))
 
-    doubts = (run.facts.get("doubts") or {}).get(chosen["setting"], [])
-    if not doubts and value(chosen, "settled") == 0:
-        doubts = ["Its gates had not settled when they were decided: train longer."]
-    if doubts:
-        facts.append(("Doubt", " ".join(doubts), ""))
     return facts
+
+
+def doubts(run: FinishedRun) -> list[str]:
+    """What speaks against the headline: little text, a model that does not translate, gates that had not settled."""
+    found = []
+    for text, number in (run.facts.get("sentences") or {}).items():
+        if number < ENOUGH:
+            found.append(
+                f"The {text} text has {count(number, 'sentence')}: too few to tell. Give at least {ENOUGH}."
+            )
+    quality = run.quality
+    full = value(run.full, run.part + quality.measure)
+    if quality.name == "BLEU" and full is not None and full < TRANSLATES:
+        found.append(
+            f"The full model has {full:.1f} BLEU: it does not translate yet. Train it before heads are removed."
+        )
+    chosen = run.chosen
+    if chosen is not None:
+        own = (run.facts.get("doubts") or {}).get(chosen["setting"], [])
+        if not own and value(chosen, "settled") == 0:
+            own = ["Its gates had not settled when they were decided: train longer."]
+        found += own
+    return found
 
 
 def _left(run: FinishedRun, chosen: Model) -> list[Fact]:
@@ -400,7 +444,6 @@ MANY = 25  # steps whose times are listed one by one
 
 @section(
     "provenance",
-    menu="How it was made",
     heading="How it was made",
     question="With which texts, versions and settings was all this made?",
     order=140,

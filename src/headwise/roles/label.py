@@ -16,7 +16,16 @@ import numpy as np
 import pandas as pd
 
 from headwise.heads import Head, HeadMap, Kind
-from headwise.roles.role import NO_ROLE, category, display_name, evidence, expected_roles, role_of
+from headwise.roles.role import (
+    HEARD,
+    NO_ROLE,
+    RoleTest,
+    category,
+    display_name,
+    evidence,
+    expected_roles,
+    role_of,
+)
 from headwise.statistics import cohen_h, corrected
 
 KEY = ["kind", "layer", "head", "measure"]
@@ -57,7 +66,7 @@ def find(whole: pd.DataFrame, tests: pd.DataFrame) -> pd.DataFrame:
     text that are roles, with the columns `role` (its name), `text` (name and evidence), `p` (on the first half,
     corrected) and `effect` (Cohen's h of value and baseline), the highest value of each head first.
     """
-    rows = tests[tests["confirmed"]]
+    rows = without_weaker(tests[tests["confirmed"]])
     roles = whole.drop(columns="p").merge(rows[[*KEY, "p"]], on=KEY)
     roles["effect"] = effect_sizes(roles["value"], roles["baseline"])
     roles["role"] = roles["measure"].map(display_name)
@@ -70,6 +79,24 @@ def find(whole: pd.DataFrame, tests: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def without_weaker(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows without the roles of heads that have a stronger one (`weaker_than`)."""
+    tests = set()
+    for *head, measure in rows[KEY].itertuples(index=False, name=None):
+        tests.add((*head, tested_by(measure).name))
+    kept = []
+    for *head, measure in rows[KEY].itertuples(index=False, name=None):
+        kept.append((*head, tested_by(measure).weaker_than) not in tests)
+    return rows[pd.Series(kept, rows.index, dtype=bool)]
+
+
+def tested_by(measure: str) -> RoleTest:
+    """The test of a measure that can be a role."""
+    declared = role_of(measure)
+    assert declared is not None
+    return declared
+
+
 def thresholds(rows: pd.DataFrame, end: str) -> np.ndarray:
     """The score from which on each row of `compare_halves` is a role on a half."""
     pairs = zip(rows["measure"], rows[f"baseline{end}"], strict=True)
@@ -78,9 +105,7 @@ def thresholds(rows: pd.DataFrame, end: str) -> np.ndarray:
 
 def threshold(measure: str, baseline: float) -> float:
     """The score from which on a head has the role of a measure."""
-    declared = role_of(measure)
-    assert declared is not None
-    return declared.needed(baseline)
+    return tested_by(measure).needed(baseline)
 
 
 def effect_sizes(
@@ -126,10 +151,11 @@ def missing_roles(
     tests: of the halves (`compare_halves`); causal: `causal_effects`.
     """
     missing = []
+    speech = not HEARD.isdisjoint(whole["measure"])
     for kind in whole["kind"].unique():
         here = whole[whole["kind"] == kind]
         decoder_only = kind == "decoder-self" and "induction" in set(here["measure"])
-        for measure in expected_roles("language model" if decoder_only else kind):
+        for measure in expected_roles("language model" if decoder_only else kind, speech):
             if not ((roles["kind"] == kind) & (roles["measure"] == measure)).any():
                 name = display_name(measure)
                 reason = why_missing(here, tests[tests["kind"] == kind], causal, measure)

@@ -119,7 +119,9 @@ def match(
     heads, and for a text in which fewer than LEAST sentences of a half have another one of their length.
     """
     if not isinstance(text, StoredText):
-        raise HeadwiseError("Heads are matched on text, and batches were given: give text.")
+        raise HeadwiseError(
+            "Heads are matched on text, and recordings or batches were given: give text."
+        )
     kinds = [kind for kind in model.heads.kinds if kind in other.heads.kinds]
     if not kinds:
         raise HeadwiseError(

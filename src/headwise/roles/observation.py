@@ -164,7 +164,9 @@ def observe(
             return
         assert call.weights is not None
         sides, probes = current[call.site.kind]
-        view = View(call.weights, sides[0], sides[-1], call)
+        # A recording is shorter than what the model hears at once.
+        weights = call.weights[..., : sides[0].ids.shape[1], : sides[-1].ids.shape[1]]
+        view = View(weights, sides[0], sides[-1], call)
         answers[call.site.kind][call.site.layer] = [probe.answer(view) for probe in probes]
 
     with evaluating(model), torch.no_grad(), capture(model, discovery, hook=hook, weights=True):

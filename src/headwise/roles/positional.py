@@ -14,7 +14,7 @@ OFFSETS = (-3, -2, -1, 0, 1, 2, 3)
 
 @role(
     "positional",
-    data=("treebank", "pairs"),
+    data=("treebank", "pairs", "speech"),
     takes=("edges",),
     variants="offset",
     threshold=0.9,
@@ -24,7 +24,7 @@ OFFSETS = (-3, -2, -1, 0, 1, 2, 3)
     },
     baseline="a random token",
     untrained="the baseline",
-    caption="share of subwords with argmax A_h[q, ·] = q + r, r = −3 … 3",
+    caption="share of subwords, or of sound frames (20 ms), with argmax A_h[q, ·] = q + r, r = −3 … 3",
     source="Voita et al. 2019, 5.1",
     order=0,
     row=0,
@@ -32,7 +32,7 @@ OFFSETS = (-3, -2, -1, 0, 1, 2, 3)
 )
 @role(
     "attention-at",
-    data=("treebank", "pairs"),
+    data=("treebank", "pairs", "speech"),
     takes=("edges",),
     baseline="a random token",
     untrained="the baseline",
@@ -44,8 +44,8 @@ def positional(passage: Passage, edges: bool = False) -> Probe:
     """How often, and how much, tokens attend to the token at an offset r.
 
     positional.r = share of query tokens q with argmax_k A_h[q, k] = q + r; attention-at.r = mean of A_h[q, q + r]
-    (Olsson et al. 2022, Vig 2019). Tokens are subwords; a token may attend to itself. Queries without a token at the
-    offset do not count; with `edges` they count as misses. Baseline: a random visible token.
+    (Olsson et al. 2022, Vig 2019). Tokens are subwords, or frames of sound; a token may attend to itself. Queries
+    without a token at the offset do not count; with `edges` they count as misses. Baseline: a random visible token.
     """
     queries = passage.words
     length = queries.shape[1]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 UNLISTED = 1000  # the place of tests that others declare: behind our own
 NO_ROLE = "no known role"
+HEARD = {"diagonal", "spoken-word"}  # measures of speech only
 # Controls: an untrained model, the model on random words and on shuffled sentences.
 UNTRAINED = "untrained"
 RANDOM_WORDS = "random-words"
@@ -65,7 +66,7 @@ class RoleTest(Declaration):
     * `sentence`: an annotated sentence of the treebank. It yields pairs of words (query, key), numbered from 0: the
       query should attend most to the key, or to one of its keys.
     * `treebank`: a batch of sentences (`Passage`); `pairs`: both sides of a batch of sentence pairs; `repeats`: a batch
-      of random tokens that are repeated. It returns a `Probe`.
+      of random tokens that are repeated; `speech`: a recording (`roles.sound`). It returns a `Probe`.
     * `texts`: a tokenizer. It returns texts of its own with their probe (`Generated`).
 
     kinds: the kinds of attention that it tests. takes: further arguments by name, such as `top` of `RoleOptions`; needs:
@@ -73,7 +74,8 @@ class RoleTest(Declaration):
     path from heads to logits).
 
     threshold: the score from which on a head has the role; margin: the same, above the baseline. A test with neither is
-    scored only. excluded: variants that are scored only. expected: by kind of heads (or "language model"), the measures
+    scored only. excluded: variants that are scored only. weaker_than: another test; a head that has its role does not
+    have this one as well. expected: by kind of heads (or "language model"), the measures
     that `Roles.absent` speaks of where no head has them; None: the test's own wherever it is run.
 
     causal: what must be predicted worse with the head off, of `roles.behaviour.BEHAVIOURS`; empty for a role that no
@@ -94,6 +96,7 @@ class RoleTest(Declaration):
     margin: float | None = None
     variants: str = ""  # "offset", "relation", or none
     excluded: tuple[str, ...] = ()
+    weaker_than: str = ""
     expected: Mapping[str, tuple[str, ...]] | None = None
     baseline: str = "best fixed offset"
     untrained: str = "less than the baseline"
@@ -217,9 +220,14 @@ def evidence(measure: str, value: float, baseline: float) -> str:
     return f"{display_name(measure)} ({value:.2f}{compared})"
 
 
-def expected_roles(kind: str) -> list[str]:
-    """The measures that some head of a model should have as a role. kind: of heads, or "language model"."""
-    declared = ordered_roles()
+def expected_roles(kind: str, speech: bool = False) -> list[str]:
+    """The measures that some head of a model should have as a role. kind: of heads, or "language model". speech: of a
+    model that hears, not of one that reads."""
+    declared = []
+    for test in ordered_roles():
+        asked = "speech" in test.data if speech else test.data != ("speech",)
+        if asked:
+            declared.append(test)
     if kind == "language model":  # the roles that only language models have come first
         declared.sort(key=lambda test: list(test.expected or {}) != [kind])
     measures: list[str] = []

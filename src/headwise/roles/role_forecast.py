@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from itertools import islice
 
+from headwise.data.speech import Speech
 from headwise.data.subwords import Coverage, align_subwords
 from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
+from headwise.devices import peak_memory
 from headwise.forecast import Amount, Forecast, Part, best, memory, model_line, where
 from headwise.model import Model
 from headwise.roles.alignment import LinkedText
@@ -19,7 +21,13 @@ from headwise.roles.observation import (
     words_of_probes,
     words_of_treebank,
 )
-from headwise.roles.role_tests import CHANGES, RoleTexts, subject_of, words_read
+from headwise.roles.role_tests import (
+    RoleTexts,
+    subject_of,
+    words_of_changes,
+    words_read,
+)
+from headwise.roles.sound import on_speech, words_of_speech
 
 FEW = 8  # sentences that are tested to measure
 DECODING = 1.5  # words of an encoder that a word of a sentence pair takes as long as
@@ -27,7 +35,7 @@ DECODING = 1.5  # words of an encoder that a word of a sentence pair takes as lo
 
 def role_forecast(
     model: Model,
-    treebank: Treebank,
+    text: Treebank | Speech,
     *,
     confirm: Treebank | None = None,
     pairs: ParallelText | LinkedText | None = None,
@@ -36,9 +44,11 @@ def role_forecast(
 ) -> Forecast:
     """What `roles` will take; takes a few seconds itself. Raises HeadwiseError for text that cannot be used."""
     model.task.check_tokenizer()
-    texts = RoleTexts.of(model, treebank, confirm, pairs, None)
+    texts = RoleTexts.of(model, text, confirm, pairs, None)
+    if isinstance(text, Speech):
+        return speech_forecast(model, text, untrained)
     subject = subject_of(model)
-    few = list(islice(treebank, FEW))
+    few = list(islice(text, FEW))
     words = words_of_treebank(subject, few, few)
     seconds = best(
         lambda: on_treebank(subject_of(model), few, few, None, uncounted),
@@ -46,8 +56,8 @@ def role_forecast(
         most=1,
     )
 
-    counted = {"trees": words_of_treebank(subject, treebank, confirm)}
-    reads = [model_line(model), treebank_line(treebank, subject)]
+    counted = {"trees": words_of_treebank(subject, text, confirm)}
+    reads = [model_line(model), treebank_line(text, subject)]
     if confirm is not None:
         reads.append(f"{treebank_line(confirm, subject)}, to confirm")
     if texts.pairs is not None:
@@ -56,17 +66,31 @@ def role_forecast(
         reads.append(f"{len(texts.pairs):,} sentence pairs, {both:,} words of both sides")
     if subject.kind == "decoder-self":
         counted["repeated tokens and templates"] = words_of_probes(subject, None, seed)
-    counted["examples"] = sum(len(sentence.words) for sentence in candidates_of(treebank))
+    counted["examples"] = sum(len(sentence.words) for sentence in candidates_of(text))
     if untrained:
         sample = texts.sampled(subject.options.context)
-        of_trees = words_of_treebank(subject, sample.treebank, sample.confirm)
-        counted["controls"] = len(CHANGES) * of_trees
+        counted["controls"] = words_of_changes(model, sample)
         counted["controls"] += untrained * words_read(model, sample, seed)
 
     parts = tuple(Part(name, count * seconds / words) for name, count in counted.items())
     made = f"testing {words:,} words took {seconds:.2g} s here, {where(model)}"
     used = memory(model, Amount(1, min(subject.positions, sum(counted.values()))))
     return Forecast(tuple(reads), parts, used, made)
+
+
+def speech_forecast(model: Model, speech: Speech, untrained: int) -> Forecast:
+    """What `roles` will take on speech."""
+    subject = subject_of(model)
+    first = Speech(speech.utterances[:1], speech.name)
+    seconds = best(
+        lambda: on_speech(subject, first, uncounted), model.hf.device.type, most=1
+    ) * len(speech)
+    parts = [Part("recordings", seconds)]
+    if untrained:
+        parts.append(Part("controls", (1 + untrained) * seconds))
+    made = f"testing {speech.utterances[0].audio.name} took {seconds / len(speech):.2g} s here, {where(model)}"
+    line = f"{speech.name}: {len(speech):,} recordings, {words_of_speech(speech):,} words"
+    return Forecast((model_line(model), line), tuple(parts), peak_memory(), made)
 
 
 def treebank_line(treebank: Treebank, subject: Subject) -> str:

@@ -17,6 +17,7 @@ import pandas as pd
 
 from headwise.attention import Discovery
 from headwise.data.annotated import Annotated
+from headwise.data.speech import Speech
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
@@ -51,6 +52,7 @@ from headwise.roles.observation import (
 from headwise.roles.probe import together
 from headwise.roles.rare import count_tokens
 from headwise.roles.role import RANDOM_WORDS, SHUFFLED, UNTRAINED, category, role_of
+from headwise.roles.sound import on_speech, words_of_speech
 from headwise.tasks.task import AnyText, sentences
 
 FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
@@ -61,6 +63,7 @@ ROLE_FILES = (*(f"{name}.csv" for name in TABLES), "facts.json", "examples.json"
 CONTROL_COLUMNS = ("control", *KEY, "value", "n", "baseline", "found")
 SHOWN = 5  # names in a warning
 SENTENCES = 1000  # of a text, that controls are tested on, at most
+RECORDINGS = 100  # the same of speech
 
 
 @dataclass
@@ -143,31 +146,48 @@ class RoleTexts:
 
     confirm: another treebank to confirm roles on, instead of half of the documents. pairs: for cross attention, with
     reference links (`gold`) or those of eflomal. frequencies: how often each token id occurs in the training text;
-    without them no head is tested for rare tokens.
+    without them no head is tested for rare tokens. speech: in place of all others, for a model that hears.
     """
 
-    treebank: Iterable[Annotated]
+    treebank: Iterable[Annotated] = ()
     confirm: Iterable[Annotated] | None = None
     pairs: Sequence[tuple[str, str]] | None = None
     gold: Sequence[Gold] | None = None
     frequencies: Mapping[int, int] | None = None
+    speech: Speech | None = None
 
     @classmethod
     def of(
         cls,
         model: Model,
-        treebank: Treebank,
+        text: Treebank | Speech,
         confirm: Treebank | None,
         pairs: ParallelText | LinkedText | None,
         training: AnyText | Mapping[int, int] | None,
     ) -> RoleTexts:
-        """The texts of `roles`."""
+        """The texts of `roles`. Raises HeadwiseError for those that the model does not read."""
+        hears = model.task.reads_audio
+        if hears != isinstance(text, Speech):
+            needed = "speech (--audio FILE)" if hears else "a treebank (--treebank FILE)"
+            raise HeadwiseError(
+                f"{model.name} is {model.task.noun}: its heads are tested on {needed}."
+            )
+        if isinstance(text, Speech):
+            if confirm is not None or pairs is not None or training is not None:
+                raise HeadwiseError(
+                    "On speech heads are tested without other text: leave out the treebank to confirm roles on, the "
+                    "sentence pairs and the training text."
+                )
+            return cls(speech=text)
         gold = pairs.gold if isinstance(pairs, LinkedText) else None
         pairs_read = None if pairs is None else list(pairs)
-        return cls(treebank, confirm, pairs_read, gold, token_counts(model, training))
+        return cls(text, confirm, pairs_read, gold, token_counts(model, training))
 
     def sampled(self, context: int) -> RoleTexts:
-        """At most SENTENCES sentences of each treebank."""
+        """At most SENTENCES sentences of each treebank, or RECORDINGS recordings, spread evenly over the text."""
+        if self.speech is not None:
+            step = math.ceil(len(self.speech) / RECORDINGS)
+            return replace(self, speech=Speech(self.speech.utterances[::step], self.speech.name))
         confirm = None if self.confirm is None else sample_sentences(self.confirm, context)
         treebank = sample_sentences(self.treebank, context)
         return replace(self, treebank=treebank or (), confirm=confirm)
@@ -175,7 +195,7 @@ class RoleTexts:
 
 def roles(
     model: Model,
-    treebank: Treebank,
+    text: Treebank | Speech,
     *,
     confirm: Treebank | None = None,
     pairs: ParallelText | LinkedText | None = None,
@@ -189,30 +209,34 @@ def roles(
     There are positional, syntactic, rare-token, coreference and alignment heads, and those of language models, which
     are also tested on repeated random tokens and on texts made from templates; `.labels` has one line a head
     (docs/methods/roles.md). The encoder of an encoder-decoder is tested on the treebank, decoder and cross attention on
-    sentence pairs.
+    sentence pairs; all heads of Whisper on speech with word times.
 
-    treebank: roles are found on one half of its documents and confirmed on the other, or on `confirm`. pairs: for cross
+    text: roles are found on one half of its documents and confirmed on the other, or on `confirm`. pairs: for cross
     attention; a `LinkedText` has their reference links, for others eflomal draws them. training: the text the model was
     trained on (or how often each token id occurs in it), which rare-token heads are tested by. untrained: how many
     randomly initialised models (`hw.untrained`) are tested as a control; then `.controls` also has the model on random
-    words and on shuffled sentences (docs/methods/controls.md). Raises HeadwiseError for a model without tokenizer, and
-    for text that cannot be used.
+    words and on shuffled sentences, or on noise (docs/methods/controls.md). Raises HeadwiseError for a model without
+    tokenizer, and for text that cannot be used.
     """
     model.task.check_tokenizer()
     seeds = control_seeds(untrained, seed)
-    texts = RoleTexts.of(model, treebank, confirm, pairs, training)
+    texts = RoleTexts.of(model, text, confirm, pairs, training)
     total = words_read(model, texts, seed)
-    total += sum(len(sentence.words) for sentence in candidates_of(treebank))
+    total += sum(len(sentence.words) for sentence in candidates_of(texts.treebank))
     if seeds:
         sample = texts.sampled(subject_of(model).options.context)
-        of_trees = words_of_treebank(subject_of(model), sample.treebank, sample.confirm)
-        total += len(CHANGES) * of_trees + untrained * words_read(model, sample, seed)
+        total += words_of_changes(model, sample) + untrained * words_read(model, sample, seed)
     count = counted(total, progress)
     result = find_roles(model, texts, seed, count)
-    result.signature = signature(model, treebank, confirm, seed)
-    result.examples = examples(
-        subject_of(model), treebank, result.roles, frequencies=texts.frequencies, count=count
-    )
+    result.signature = signature(model, text, confirm, seed)
+    if texts.speech is None:
+        result.examples = examples(
+            subject_of(model),
+            texts.treebank,
+            result.roles,
+            frequencies=texts.frequencies,
+            count=count,
+        )
     if seeds:
         result.controls = run_control_tests(model, texts, seeds, seed, count)
     progress(1.0, f"{total:,} of {total:,} words")  # texts that were not needed are not read
@@ -238,6 +262,13 @@ def find_roles(
     intervals: whether the table has them.
     """
     subject = subject_of(model, options)
+    if texts.speech is not None:
+        answers = on_speech(subject, texts.speech, count, seed)
+        result = conclude(
+            model.heads, [answers], seed if intervals else None, subject.coverage, no_effects
+        )
+        result.warnings += subject.warnings
+        return result
     passes = [on_treebank(subject, texts.treebank, texts.confirm, texts.frequencies, count, seed)]
     if texts.pairs is not None:
         passes.append(on_pairs(subject, texts.pairs, texts.gold, count, seed))
@@ -297,6 +328,8 @@ def conclude(
     second_half = []
     for answers in passes:
         for kind in dict.fromkeys(kind for kind, _ in answers):
+            if not any(heads.query[kind]):  # all are removed
+                continue
             if (kind, 0) not in answers or (kind, 1) not in answers:
                 raise HeadwiseError(
                     "The text has no second half to confirm roles on (it is a single sentence): "
@@ -358,20 +391,26 @@ def warnings(coverage: Mapping[str, Coverage], tests: pd.DataFrame) -> list[str]
 def run_control_tests(
     model: Model, texts: RoleTexts, seeds: Sequence[int], seed: int, count: Count
 ) -> pd.DataFrame:
-    """The same tests on text without its words, on text without its order, and of untrained models.
+    """The same tests on text without its words, on text without its order, and of untrained models; on speech, of noise
+    and of untrained models.
 
-    A head that keeps its score on random words looks at positions, not at words. A head that keeps it in shuffled
-    sentences does not need their order. seeds: of the untrained models.
+    A head that keeps its score on random words or noise looks at positions, not at words. A head that keeps it in
+    shuffled sentences does not need their order. seeds: of the untrained models.
     """
     subject = subject_of(model)
     sample = texts.sampled(subject.options.context)
+    changed = replace(subject, coverage={}, warnings=[])
+    answers: dict[str, ByHalf] = {}
+    if sample.speech is not None:
+        answers[RANDOM_WORDS] = on_speech(changed, sample.speech, count, seed, noise=True)
+    else:
+        for name, change in CHANGES.items():
+            confirm = None if sample.confirm is None else change(list(sample.confirm), seed + 1)
+            treebank = change(list(sample.treebank), seed)
+            answers[name] = on_treebank(changed, treebank, confirm, texts.frequencies, count, seed)
     tables = []
-    for name, change in CHANGES.items():
-        confirm = None if sample.confirm is None else change(list(sample.confirm), seed + 1)
-        treebank = change(list(sample.treebank), seed)
-        changed = replace(subject, coverage={}, warnings=[])
-        answers = on_treebank(changed, treebank, confirm, texts.frequencies, count, seed)
-        result = conclude(model.heads, [answers], None, {}, no_effects)
+    for name, by_half in answers.items():
+        result = conclude(model.heads, [by_half], None, {}, no_effects)
         tables.append(control_rows(name, result))
     for control_seed in seeds:
         control = untrained_model(model, control_seed)
@@ -391,6 +430,8 @@ def control_rows(name: str, result: Roles) -> pd.DataFrame:
 
 def words_read(model: Model, texts: RoleTexts, seed: int) -> int:
     """How many words `find_roles` reads."""
+    if texts.speech is not None:
+        return words_of_speech(texts.speech)
     subject = subject_of(model)
     total = words_of_treebank(subject, texts.treebank, texts.confirm)
     for source, target in texts.pairs or ():
@@ -399,6 +440,13 @@ def words_read(model: Model, texts: RoleTexts, seed: int) -> int:
         total += words_of_probes(subject, texts.frequencies, seed)
         total += words_of_effects(subject, seed)
     return total
+
+
+def words_of_changes(model: Model, texts: RoleTexts) -> int:
+    """How many words the controls read that change the text."""
+    if texts.speech is not None:
+        return words_of_speech(texts.speech)
+    return len(CHANGES) * words_of_treebank(subject_of(model), texts.treebank, texts.confirm)
 
 
 def counted(total: int, progress: Report) -> Count:
@@ -423,14 +471,14 @@ def token_counts(
 
 
 def signature(
-    model: Model, treebank: Treebank, confirm: Treebank | None, seed: int
+    model: Model, text: Treebank | Speech, confirm: Treebank | None, seed: int
 ) -> dict[str, Any]:
     """How roles were found."""
     return {
         "model": model.name,
         "heads": model.heads.to_json(),
-        "treebank": treebank.name,
-        "fingerprint": treebank.fingerprint,
+        "speech" if isinstance(text, Speech) else "treebank": text.name,
+        "fingerprint": text.fingerprint,
         "confirmed_on": confirm.name if confirm else "the other half",
         "seed": seed,
         **environment_info(),

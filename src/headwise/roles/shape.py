@@ -42,7 +42,7 @@ OPENING = 10  # first tokens of a sentence, which `variability` compares
 
 @role(
     "sink",
-    data=("treebank", "pairs"),
+    data=("treebank", "pairs", "speech"),
     kinds=("encoder-self", "decoder-self", "cross"),
     threshold=0.5,
     expected={"language model": ("sink",)},

@@ -163,7 +163,8 @@ class CompareAnswers(Step, ABC, stage="evaluate", name_format=""):
 class Evaluate(CompareAnswers, name_format="evaluate/{0.split}/{0.variant.name}"):
     """The quality of a model's answers, and its paired differences to those of others.
 
-    The result: `rows` of (measure, value, low, high), `signatures`, and `against`: (value, low, high, p) by name.
+    The result: `rows` of (measure, value, low, high), `signatures`, how many `sentences`, and `against`: (value, low,
+    high, p) by name.
     """
 
     VERSION = 2  # p of few sentences
@@ -174,7 +175,12 @@ class Evaluate(CompareAnswers, name_format="evaluate/{0.split}/{0.variant.name}"
         against = {}
         for other, answer in self.others:
             against[other.name] = own.difference(answer.read(run, other), seed)
-        return {"rows": own.rows(seed), "signatures": own.signatures(), "against": against}
+        return {
+            "rows": own.rows(seed),
+            "signatures": own.signatures(),
+            "sentences": own.sentences,
+            "against": against,
+        }
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return BOOTSTRAP if run.generates else 0.0

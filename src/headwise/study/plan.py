@@ -145,8 +145,8 @@ class Scoring(Strict):
 
 
 class RolesSection(Strict):
-    """Where heads are tested for roles. The embedded corpus has its own trees; with other data, no treebank means no
-    roles."""
+    """Where heads are tested for roles. The embedded corpus has its own trees; with other data, no treebank and no
+    recordings mean no roles."""
 
     treebank: list[str] = option(
         [], "CoNLL-U files in the source language, gzip allowed", page="howto/roles.md"
@@ -159,6 +159,11 @@ class RolesSection(Strict):
         0,
         "dev pairs that cross attention is tested on; needs eflomal. 0: none",
         page="howto/roles.md#a-translation-model",
+        ge=0,
+    )
+    recordings: int = option(
+        0,
+        "dev recordings that the heads of a speech model are tested on, at least 20. 0: none",
         ge=0,
     )
 

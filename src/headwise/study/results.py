@@ -189,7 +189,11 @@ class Tables:
             "doubts": {},
             "settings": {},
             "failed": dict(self.schedule.failed),
+            "sentences": {},
         }
+        for split in ("dev", "test"):
+            if number := self.result(f"evaluate/{split}/{FULL.name}").get("sentences"):
+                facts["sentences"][split] = number
         for variant in self.variants:
             if self.run.result(model_step(variant)) is None:
                 continue

@@ -142,7 +142,7 @@ class Task(ABC):
         progress: gets the share of the sentences that were read. Raises HeadwiseError for text of another sort than
         the model needs.
         """
-        if not isinstance(text, StoredText | Speech):
+        if not isinstance(text, AnyText):
             own = OwnBatches(self, text)
             return Batches(self, own, own, progress)
         self.check(text)

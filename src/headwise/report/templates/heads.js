@@ -64,8 +64,7 @@ function places(head, marked) {  // the figures and tables in which the head is 
     if (place && !found.has(place)) found.set(place, place.querySelector("h3")?.textContent ?? place.getAttribute("aria-label"));
   }
   return [...found].map(([place, name]) => make("li", {}, button(name, "Show it", () => {
-    const closed = place.closest("details");
-    if (closed) closed.open = true;
+    unfold(place);
     (place.querySelector(`[data-head="${CSS.escape(head)}"]`) ?? place).scrollIntoView({ block: "center" });
   })));
 }
@@ -94,14 +93,12 @@ function modelsOf(head) {
   const list = make("ul", {}, ...rows);
   return rows.length > 12 ? [make("details", {}, make("summary", {}, title), list)] : [make("h3", {}, title), list];
 }
-function examplesOf(head) {  // the attention maps of the page that are this head's
+function examplesOf(head) {  // the attention maps of the page that are this head's, drawn again in the card
   const panels = [...document.querySelectorAll("#figure-attention-maps .panel")].filter((panel) => panel.querySelector("h4")?.textContent.startsWith(`${head}:`));
-  const maps = panels.map((panel) => panel.querySelector("svg")).filter((svg) => svg !== null).map((svg) => {
-    const copy = svg.cloneNode(true);
-    for (const one of copy.querySelectorAll("[data-head]")) one.removeAttribute("data-head");
-    copy.setAttribute("viewBox", `0 0 ${svg.getAttribute("width")} ${svg.getAttribute("height")}`);
-    for (const side of ["width", "height"]) copy.removeAttribute(side);
-    return copy;
+  const maps = panels.map((panel) => {
+    const map = make("div", { class: "map" });
+    drawing = drawing.then(() => (map.isConnected ? embed(map, charts[panel.querySelector(".chart").id.slice("chart-".length)]) : null));
+    return map;
   });
   return maps.length ? [make("h3", {}, "Attention in an example sentence"), make("div", { class: "examples" }, ...maps)] : [];
 }

@@ -6,21 +6,42 @@ for (const { datasets } of Object.values(charts)) {  // rows come as lists, afte
   }
 }
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
-const views = [];
-let latest = 0;
-async function draw() {
-  const turn = ++latest;  // the theme may change while charts are being drawn: the later drawing wins
-  views.splice(0).forEach((view) => view.finalize());
+const views = new Map();  // of the charts that are drawn, by their names
+let drawing = Promise.resolve();  // charts are drawn one after the other
+
+const folded = (element) => element.closest("details:not([open])") !== null;
+function embed(element, specification) {
   const config = dark.matches ? configurations.dark : configurations.light;
-  const options = { renderer: "svg", actions: false, config, tooltip: { theme: "custom" } };
+  return vegaEmbed(element, specification, { renderer: "svg", actions: false, config, tooltip: { theme: "custom" } });
+}
+async function drawMissing() {  // a folded chart has no width: it is drawn when it is opened
   for (const [name, specification] of Object.entries(charts)) {
-    const drawn = await vegaEmbed(document.getElementById("chart-" + name), specification, options);
-    views.push(drawn);
-    if (turn !== latest) return;
+    const place = document.getElementById("chart-" + name);
+    if (!views.has(name) && !folded(place)) views.set(name, await embed(place, specification));
   }
   for (const empty of document.querySelectorAll(".chart [role=graphics-symbol]:not([aria-label])")) empty.removeAttribute("role");
   findMarks();
   document.documentElement.dataset.drawn = dark.matches ? "dark" : "light";
+}
+function draw() {
+  delete document.documentElement.dataset.drawn;
+  drawing = drawing.then(drawMissing);
+}
+function redraw() {  // in the other theme, after what is being drawn
+  drawing = drawing.then(() => {
+    views.forEach((view) => view.finalize());
+    views.clear();
+  });
+  draw();
+}
+function unfold(element) {  // everything that it is folded in
+  for (let parent = element; parent; parent = parent.parentElement) if (parent.localName === "details") parent.open = true;
+}
+function unfoldPlace() {  // the place that the address names
+  const place = document.getElementById(location.hash.slice(1));
+  if (!place) return;
+  unfold(place);
+  place.scrollIntoView();
 }
 
 function make(name, attributes = {}, ...children) {
@@ -37,5 +58,8 @@ function button(label, title, action) {
 {% include "tables.js" %}
 {% include "figures.js" %}
 {% include "heads.js" %}
-dark.addEventListener("change", draw);
+dark.addEventListener("change", redraw);
+document.addEventListener("toggle", (event) => { if (event.target.open && event.target.querySelector(".chart")) draw(); }, true);
+window.addEventListener("hashchange", unfoldPlace);
+unfoldPlace();
 draw();

@@ -1,0 +1,225 @@
+"""Roles of a model that hears: where frames of sound attend, tokens of the transcript, and tokens to sound.
+
+A frame is a state of the encoder (FRAME seconds). The frames of a recording are those of its sound: the silence behind
+it, up to what the model hears at once, is left out as queries and as keys, like the padding of a text. So are the
+tokens of the prompt. Each recording is read alone, and is a unit of the statistics.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.attention import device_of
+from headwise.data.speech import Speech, Utterance
+from headwise.data.subwords import Coverage
+from headwise.errors import HeadwiseError
+from headwise.heads import Kind
+from headwise.roles.alignment_heads import (
+    SpeechRecording,
+    fitting_recordings,
+    measure_length,
+)
+from headwise.roles.halves import Half, halves_of
+from headwise.roles.observation import ByHalf, Count, PassageBatch, Subject, observe, tests_on
+from headwise.roles.passage import Passage, View
+from headwise.roles.probe import REACH, Probe, sum_over_queries
+from headwise.roles.role import role
+from headwise.tasks.transcription import FRAME, extractor_of
+
+KINDS: tuple[Kind, ...] = ("encoder-self", "decoder-self", "cross")
+NEAR = 2  # frames to either side that are on the diagonal
+STEP = 5  # frames between the shifts of an even pace
+
+
+@role(
+    "diagonal",
+    data=("speech",),
+    kinds=("encoder-self",),
+    threshold=0.9,
+    weaker_than="positional",
+    expected={},
+    baseline="a random frame",
+    untrained="the baseline",
+    caption="share of sound frames with argmax A_h[q, ·] at most 2 frames (40 ms) from q; not of heads at one offset",
+    source="Yang et al. 2020",
+    order=14,
+    row=2,
+    example=None,
+)
+def diagonal(sound: Passage) -> Probe:
+    """How often frames attend to themselves or a neighbour, the diagonal heads of Yang et al. (2020).
+
+    diagonal = share of frames q of the sound with |argmax_k A_h[q, k] − q| ≤ NEAR, k in the sound. Baseline: a random
+    frame of the sound.
+    """
+    frames = sound.words
+    positions = torch.arange(frames.shape[1], device=frames.device)
+    last = frames.sum(1, keepdim=True) - 1
+    near = torch.minimum(positions + NEAR, last) - (positions - NEAR).clamp_min(0) + 1
+    chance = (near / (last + 1).clamp_min(1) * frames).sum(1)
+
+    def answer(view: View) -> Tensor:
+        hits = (view.attended - positions).abs() <= NEAR
+        return sum_over_queries(frames, hits)[..., None]
+
+    return Probe(["diagonal"], frames.sum(1)[:, None].float(), chance[:, None, None], answer)
+
+
+@role(
+    "spoken-word",
+    data=("speech",),
+    kinds=("cross",),
+    margin=0.10,
+    baseline="an even pace, best shift",
+    caption="share of tokens whose writing position points at a frame of their word",
+    display="alignment",
+    order=15,
+    row=2,
+    example=None,
+)
+def spoken_word(target: Passage, sound: Passage) -> Probe:
+    """How often the position that writes a token attends most to a frame in which its word is spoken.
+
+    spoken-word = share of tokens t with argmax_s A_h[t, s] between the start of t's word and that of the next word. The
+    queries are the decoder's positions that *write* the tokens. target: `word_of` has the word that each position
+    writes; sound: the word that is spoken in each frame. Baseline: the best of an even pace through the sound, shifted
+    by a fixed time, and a random frame.
+    """
+    queries = target.words
+    written = target.word_of
+    spoken = sound.word_of
+    frames = sound.words.sum(1, keepdim=True)
+    first = sound.words.int().argmax(1, keepdim=True)
+
+    number = queries.cumsum(1) - 1
+    pace = first + (number + 0.5) / queries.sum(1, keepdim=True).clamp_min(1) * frames
+    shifts = STEP * torch.arange(-REACH, REACH + 1, device=spoken.device)
+    shifted = pace.long()[:, None] + shifts[:, None]  # B R T
+    inside = (shifted >= 0) & (shifted < spoken.shape[1])
+    at_pace = at_frames(spoken, shifted.clamp(0, spoken.shape[1] - 1)) == written[:, None]
+    even = sum_over_queries(queries, at_pace & inside)
+    of_word = (spoken[:, None] == written[:, :, None]).sum(-1)
+    chance = (of_word / frames.clamp_min(1) * queries).sum(1, keepdim=True)
+
+    def answer(view: View) -> Tensor:
+        hits = at_frames(spoken, view.attended) == written[:, None]
+        return sum_over_queries(queries, hits)[..., None]
+
+    rules = torch.cat([even, chance], 1)[..., None]
+    return Probe(["spoken-word"], queries.sum(1)[:, None].float(), rules, answer)
+
+
+def at_frames(spoken: Tensor, frames: Tensor) -> Tensor:
+    """What is spoken, B S, in some frames, B N T."""
+    return spoken[:, None].expand(-1, frames.shape[1], -1).gather(2, frames)
+
+
+@dataclass
+class SoundBatch(PassageBatch):
+    """A recording: the frames of its sound, and the tokens that are read and written. spoken: its number of words."""
+
+    spoken: int
+
+    @property
+    def words(self) -> int:
+        """How many words are spoken."""
+        return self.spoken
+
+
+def on_speech(
+    subject: Subject, speech: Speech, count: Count, seed: int = 0, noise: bool = False
+) -> ByHalf:
+    """The tests of all kinds of attention on recordings, in one pass.
+
+    seed: of the halves, and of the noise. noise: the control: white noise as loud as the sound in place of it, and random
+    words in place of those of the transcript (`random_transcripts`).
+    """
+    coverage = subject.coverage.setdefault("speech", Coverage())
+    utterances = random_transcripts(list(speech), seed) if noise else list(speech)
+    recordings = fitting_recordings(subject.model, subject.tokenizer, utterances, coverage)
+    if not recordings:
+        raise HeadwiseError(
+            f"None of the {len(speech)} recordings of {speech.name} can be used: each needs at least two words, and no "
+            "more than the model writes."
+        )
+    # By the names of files: the same wherever their folder is.
+    halves = halves_of([recording.utterance.audio.name for recording in recordings], seed)
+    if not speech.has_word_times:
+        subject.warnings.append(
+            f"Cross heads were not tested: {speech.name} does not say when words start (columns word, start, end)."
+        )
+    arguments = {"edges": subject.options.edges}
+    tests = {kind: tests_on("speech", kind, arguments) for kind in KINDS}
+    generator = np.random.default_rng(seed) if noise else None
+
+    def batches() -> Iterator[SoundBatch]:
+        for recording, half in zip(recordings, halves, strict=True):
+            yield sound_batch(subject, recording, half, generator)
+
+    return observe(subject.model, subject.discovery, batches(), tests, count)
+
+
+def words_of_speech(speech: Speech) -> int:
+    """How many words `on_speech` reads, at most."""
+    return sum(len(utterance.text.split()) for utterance in speech)
+
+
+def sound_batch(
+    subject: Subject, recording: SpeechRecording, half: Half, noise: np.random.Generator | None
+) -> SoundBatch:
+    """A recording as the model reads it. noise: draws what is heard in place of the sound; None for the sound."""
+    model = subject.model
+    device = device_of(model)
+    extractor = extractor_of(model)
+    audio = measure_length(extractor, recording)
+    if noise is not None:
+        loudness = float(np.sqrt(np.mean(audio**2)))
+        audio = noise.normal(0, loudness, len(audio)).astype(np.float32)
+    rate = extractor.sampling_rate
+    features = extractor(audio, sampling_rate=rate, return_tensors="pt").input_features
+
+    ids = [*recording.prompt]
+    word_of = [-1] * len(ids)
+    for number, tokens in enumerate(recording.words):
+        ids += tokens
+        word_of += [number] * len(tokens)
+    token_ids = torch.tensor([ids], device=device)
+    read_words = torch.tensor([word_of], device=device)
+    written_words = read_words.roll(-1, 1)  # the last position writes the end
+    written_words[:, -1] = -1
+    mask = torch.ones_like(token_ids, dtype=torch.bool)
+    read = Passage(token_ids, mask, read_words, causal=True)
+    written = Passage(token_ids, mask, written_words)
+
+    numbers = torch.arange(recording.frames, device=device)[None]
+    sound = Passage(numbers, torch.ones_like(numbers, dtype=torch.bool), numbers)
+    sides: dict[Kind, tuple[Passage, ...]] = {"encoder-self": (sound,), "decoder-self": (read,)}
+    if recording.utterance.starts:
+        starts = torch.tensor(recording.utterance.starts, device=device)
+        spoken = torch.searchsorted((starts / FRAME).round().long(), numbers, right=True) - 1
+        sides["cross"] = (written, Passage(numbers, spoken >= 0, spoken))
+
+    inputs = {
+        "input_features": features.to(device, model.dtype),
+        "decoder_input_ids": token_ids,
+    }
+    return SoundBatch(half, inputs, sides, len(recording.words))
+
+
+def random_transcripts(speech: Sequence[Utterance], seed: int) -> list[Utterance]:
+    """Every word as a random word of the text, at the time of the word that it replaces."""
+    draw = random.Random(seed)
+    forms: list[str] = []
+    for utterance in speech:
+        forms += utterance.text.split()
+    changed = []
+    for utterance in speech:
+        words = [draw.choice(forms) for _ in utterance.words or utterance.text.split()]
+        changed.append(replace(utterance, words=tuple(words)))
+    return changed

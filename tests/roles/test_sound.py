@@ -1,0 +1,321 @@
+"""Roles on speech: a Whisper whose heads are written by hand, slow versions, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import headwise as hw
+from headwise.cli import app
+from headwise.data.embedded import write_treebank
+from headwise.data.speech import samples
+from headwise.data.treebank import Treebank
+from headwise.heads import HeadMask
+from headwise.roles.passage import Passage
+from headwise.roles.sound import NEAR, diagonal, spoken_word
+from headwise.study import make_plan, run_study
+from headwise.study.study import dry_run
+from headwise.tasks.transcription import FRAME, extractor_of
+from roles.aligning import FIRST, LATER, listener, looking, spoken, translator
+from roles.handmade import baselines, random_weights, values
+from study.studies import QUIET
+
+SECONDS = 3  # of the model's 4
+FRAMES = round(SECONDS / FRAME)
+
+
+def passage_of(words: list[list[int]]) -> Passage:
+    """The positions of some rows, with the word of each."""
+    word_of = torch.tensor(words)
+    return Passage(torch.zeros_like(word_of), word_of >= -1, word_of)
+
+
+def neighbouring(model: hw.Model, head: int, offset: int) -> None:
+    """A head of the first encoder layer that attends to the frame at an offset, whatever is heard: sines and cosines are
+    turned by the offset (Vaswani et al. 2017, section 3.5)."""
+    encoder: Any = model.hf.get_encoder()
+    positions = encoder.embed_positions.weight
+    half = positions.shape[1] // 2
+    count = half // 2
+    sines = torch.arange(count)
+    frequencies = torch.asin(positions[1, sines].double())
+    frequencies[0] = 1.0
+    key = torch.zeros(half, 2 * half)
+    key[sines, sines] = 1
+    key[count + sines, half + sines] = 1
+    query = torch.zeros_like(key)
+    query[sines, sines] = torch.cos(offset * frequencies).float()
+    query[sines, half + sines] = torch.sin(offset * frequencies).float()
+    query[count + sines, half + sines] = torch.cos(offset * frequencies).float()
+    query[count + sines, sines] = -torch.sin(offset * frequencies).float()
+    looking(encoder.layers[0].self_attn, head, 8 * query, key)
+
+
+@pytest.fixture(scope="module")
+def heard(tmp_path_factory: pytest.TempPathFactory) -> hw.Speech:
+    """24 recordings of 3 seconds, of five words each."""
+    return hw.Speech.read(spoken(tmp_path_factory.mktemp("speech"), seconds=SECONDS))
+
+
+@pytest.fixture(scope="module")
+def found(heard: hw.Speech) -> Any:
+    model = listener()
+    neighbouring(model, 0, 1)
+    return hw.roles(model, heard, untrained=1)
+
+
+def test_a_head_that_looks_one_frame_ahead_is_found_and_a_uniform_one_is_not(
+    found: Any, heard: hw.Speech
+) -> None:
+    labels = found.labels.set_index(["kind", "layer", "head"])["label"]
+    assert labels["encoder-self", 0, 0].startswith("positional +1 (")
+    assert labels["encoder-self", 0, 1] == "no known role"
+    table = found.table.set_index(["kind", "layer", "head", "measure"])
+    row = table.loc["encoder-self", 0, 0, "positional.1"]
+    assert row["value"] > 0.95 and row["low"] > 0.8
+    # The last frame of a recording has none behind it, and the silent second is not asked about.
+    assert row["n"] == len(heard) * (FRAMES - 1)
+    assert row["baseline"] == pytest.approx(1 / FRAMES)
+    assert table.loc["encoder-self", 0, 1, "positional.1"]["value"] == 0
+    assert found.coverage["speech"].used == len(heard) and found.examples == []
+    assert found.signature["speech"] == "words.csv" and "treebank" not in found.signature
+
+
+def test_a_head_at_one_offset_is_not_diagonal_as_well(found: Any) -> None:
+    scores = found.table.set_index(["kind", "layer", "head", "measure"])["value"]
+    assert scores["encoder-self", 0, 0, "diagonal"] > 0.95
+    assert set(found.roles.loc[found.roles["kind"] == "encoder-self", "measure"]) == {
+        "positional.1"
+    }
+
+
+def test_heads_that_look_at_the_word_that_comes_next_align(found: Any) -> None:
+    """Each head knows half of the words; the other looks at the beginning."""
+    scores = found.table.set_index(["kind", "layer", "head", "measure"])["value"]
+    uniform = scores["cross", 0, 0, "spoken-word"]
+    for layer, head in (FIRST, LATER):
+        assert scores["cross", layer, head, "spoken-word"] > uniform + 0.2
+    assert found.table["measure"].isin(["spoken-word"]).any()
+
+
+def test_prompt_tokens_are_no_queries(found: Any, heard: hw.Speech) -> None:
+    table = found.table.set_index(["kind", "layer", "head", "measure"])
+    words = sum(len(utterance.words) for utterance in heard)
+    assert table.loc["decoder-self", 0, 0, "positional.0"]["n"] == words
+    assert table.loc["decoder-self", 0, 0, "positional.-1"]["n"] == words - len(heard)
+    # All weights are even: of a row with n words in sight, 4 of 4 + n tokens are of the prompt.
+    even = sum(4 / (4 + n) for n in range(1, 6)) / 5
+    assert table.loc["decoder-self", 0, 0, "sink"]["value"] == pytest.approx(even)
+
+
+def test_positions_hold_on_noise_and_not_in_an_untrained_model(found: Any) -> None:
+    controls = found.controls
+    assert list(controls["control"].unique()) == ["random-words", "untrained.1"]
+    positional = controls[
+        (controls["kind"] == "encoder-self") & (controls["measure"] == "positional.1")
+    ].set_index(["control", "head"])
+    assert positional.loc[("random-words", 0), "found"] == 1
+    assert positional.loc["untrained.1"]["found"].sum() == 0
+    of_words = controls[controls["measure"] == "spoken-word"].groupby("control")["value"].max()
+    scores = found.table[found.table["measure"] == "spoken-word"]["value"]
+    assert of_words["random-words"] < scores.max()
+
+
+def test_against_a_slow_script_on_the_stock_model(heard: hw.Speech) -> None:
+    """Recording by recording, attention from transformers' own eager code."""
+    model = hw.untrained(listener(), 3)
+    out = hw.roles(model, heard)
+    model.hf.set_attn_implementation("eager")
+    hits: dict[str, list[bool]] = {"positional.1": [], "diagonal": [], "spoken-word": []}
+    in_decoder: list[bool] = []
+    extractor = extractor_of(model.hf)
+    for utterance in heard:
+        audio = samples(utterance.audio, 16000)
+        features = extractor(audio, sampling_rate=16000, return_tensors="pt").input_features
+        names = ["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
+        prompt = model.tokenizer.convert_tokens_to_ids(names)
+        text = "".join(f" {word}" for word in utterance.words)
+        tokens = model.tokenizer(text, add_special_tokens=False).input_ids
+        with torch.no_grad():
+            attention = model.hf(
+                input_features=features,
+                decoder_input_ids=torch.tensor([[*prompt, *tokens]]),
+                output_attentions=True,
+            )
+        frames = attention.encoder_attentions[0][0, 1, :FRAMES, :FRAMES].argmax(-1).tolist()
+        for q, k in enumerate(frames):
+            if q + 1 < FRAMES:
+                hits["positional.1"].append(k == q + 1)
+            hits["diagonal"].append(abs(k - q) <= 2)
+        starts = [round(start / FRAME) for start in utterance.starts]
+        for number in range(len(tokens)):
+            weights = attention.cross_attentions[1][0, 1, 3 + number, :FRAMES].clone()
+            weights[: starts[0]] = -1
+            end = starts[number + 1] if number + 1 < len(starts) else FRAMES
+            hits["spoken-word"].append(starts[number] <= int(weights.argmax()) < end)
+            of_text = attention.decoder_attentions[1][0, 0, 4 + number, 4 : 5 + number]
+            in_decoder.append(int(of_text.argmax()) == number)
+    table = out.table.set_index(["kind", "layer", "head", "measure"])
+    rows = {
+        ("encoder-self", 0, 1, "positional.1"): hits["positional.1"],
+        ("encoder-self", 0, 1, "diagonal"): hits["diagonal"],
+        ("cross", 1, 1, "spoken-word"): hits["spoken-word"],
+        ("decoder-self", 1, 0, "positional.0"): in_decoder,
+    }
+    for key, right in rows.items():
+        assert table.loc[key]["n"] == len(right)
+        assert table.loc[key]["value"] == pytest.approx(
+            sum(right) / len(right), abs=1.5 / len(right)
+        )
+        assert sum(right) > 0 or key[0] == "encoder-self"
+
+
+def test_the_diagonal_against_a_slow_version() -> None:
+    sound = passage_of([list(range(9)), [*range(6), -1, -1, -1]])
+    weights = random_weights(sound, 3)
+    probe = diagonal(sound)
+    hits = torch.zeros(3)
+    chance = count = 0.0
+    for row, frames in enumerate((9, 6)):
+        for q in range(frames):
+            near = [k for k in range(frames) if abs(k - q) <= NEAR]
+            chance += len(near) / frames
+            count += 1
+            for head in range(3):
+                hits[head] += int(weights[row, head, q, :frames].argmax()) in near
+    assert values(probe, weights, sound)["diagonal"].tolist() == pytest.approx(
+        (hits / count).tolist()
+    )
+    assert baselines(probe)["diagonal"] == pytest.approx(chance / count)
+
+
+def test_spoken_words_against_a_slow_version() -> None:
+    """Two recordings; before the first word is silence, and the prompt writes no word but with its last token."""
+    target = passage_of([[-1, 0, 0, 1, 2, -1], [-1, 0, 1, 1, -1, -1]])
+    spoken_words = [[-1] * 4 + [0] * 9 + [1] * 3 + [2] * 24, [-1] * 2 + [0] * 20 + [1] * 18]
+    sound = passage_of(spoken_words)
+    weights = random_weights(target, 4, keys=sound)
+    probe = spoken_word(target, sound)
+    hits = torch.zeros(4)
+    rules = [0.0] * 22
+    count = 0
+    for row, words in enumerate(spoken_words):
+        silence = words.count(-1)
+        written = [(t, word) for t, word in enumerate(target.word_of[row].tolist()) if word >= 0]
+        for number, (t, word) in enumerate(written):
+            count += 1
+            pace = silence + (number + 0.5) / len(written) * (40 - silence)
+            for rule in range(21):
+                frame = int(pace) + 5 * (rule - 10)
+                rules[rule] += 0 <= frame < 40 and words[frame] == word
+            rules[21] += words.count(word) / (40 - silence)
+            for head in range(4):
+                best = int(weights[row, head, t, silence:].argmax()) + silence
+                hits[head] += words[best] == word
+    found = values(probe, weights, target, sound)["spoken-word"]
+    assert found.tolist() == pytest.approx((hits / count).tolist())
+    assert baselines(probe)["spoken-word"] == pytest.approx(max(rules) / count)
+
+
+def test_a_model_without_cross_heads(heard: hw.Speech) -> None:
+    """After pruning, what is left is tested."""
+    model = listener()
+    neighbouring(model, 1, -2)
+    kept = frozenset(head for head in model.heads if head.kind == "encoder-self")
+    small = model.remove(HeadMask(model.heads, kept))
+    out = hw.roles(small, heard)
+    assert set(out.table["kind"]) == {"encoder-self"}
+    assert out.labels["label"].iloc[1].startswith("positional −2 (")
+
+
+def test_without_word_times_cross_heads_are_not_tested(heard: hw.Speech, tmp_path: Path) -> None:
+    lines = ["audio,text,language"]
+    for utterance in heard:
+        lines.append(f"{utterance.audio},{utterance.text},en")
+    (tmp_path / "texts.csv").write_text("\n".join(lines) + "\n")
+    model = listener()
+    neighbouring(model, 0, 1)
+    out = hw.roles(model, hw.Speech.read(tmp_path / "texts.csv"))
+    assert set(out.labels["kind"]) == {"encoder-self", "decoder-self"}
+    assert out.warnings[-1].startswith("Cross heads were not tested: texts.csv does not say when")
+    timed = hw.roles(model, heard).table
+    timed = timed[timed["kind"] != "cross"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(out.table, timed)
+
+
+def test_a_study_of_a_speech_model_has_roles(heard: hw.Speech, tmp_path: Path) -> None:
+    model = listener()
+    neighbouring(model, 0, 1)
+    model.save(tmp_path / "model")
+    table = str(heard.utterances[0].audio.parent / "words.csv")
+    sections: dict[str, Any] = {
+        "model": str(tmp_path / "model"),
+        "data": {"train": table, "dev": table, "test": table},
+        "pruning": [{"method": "greedy", "score": ["random"], "orders": 1, "step": 0.5}],
+        "scoring": {"measures": ["confidence"], "untrained": 1, "pairs": 0},
+        "roles": {"recordings": 24},
+    }
+    run_study(make_plan(sections), tmp_path / "run", QUIET, report=hw.report, only="roles")
+    labels = pd.read_csv(tmp_path / "run" / "roles" / "labels.csv").set_index(
+        ["kind", "layer", "head"]
+    )
+    assert labels["label"]["encoder-self", 0, 0].startswith("positional +1 (")
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "What each head does" in page and "positional +1" in page
+    assert "Compared with the paper" not in page and "nsubj" not in page
+    trees = str(write_treebank(tmp_path / "dev.conllu", 20))
+    sections["roles"] = {"treebank": [trees]}
+    with pytest.raises(hw.HeadwiseError, match=r"a speech model: take recordings = N"):
+        dry_run(make_plan(sections), tmp_path / "other", "cpu")
+
+
+REFUSED: list[tuple[Callable[[Any], Any], str]] = [
+    (
+        lambda given: hw.roles(given.model, given.treebank),
+        "tested on speech (--audio FILE)",
+    ),
+    (lambda given: hw.roles(translator(), given.speech), "tested on a treebank (--treebank FILE)"),
+    (
+        lambda given: hw.roles(given.model, given.speech, training={1: 2}),
+        "On speech heads are tested without other text",
+    ),
+]
+
+
+class Given:
+    def __init__(self, folder: Path, speech: hw.Speech) -> None:
+        self.model = listener()
+        self.speech = speech
+        self.treebank = Treebank.read(write_treebank(folder / "dev.conllu", 20))
+
+
+@pytest.mark.parametrize(("call", "sentence"), REFUSED)
+def test_texts_that_do_not_fit(
+    call: Callable[[Any], Any], sentence: str, heard: hw.Speech, tmp_path: Path
+) -> None:
+    with pytest.raises(hw.HeadwiseError) as refusal:
+        call(Given(tmp_path, heard))
+    assert sentence in str(refusal.value)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    model = listener()
+    neighbouring(model, 0, -1)
+    model.save(tmp_path / "model")
+    table = str(spoken(tmp_path, seconds=SECONDS))
+    command = ["roles", str(tmp_path / "model"), "--audio", table, "--out", str(tmp_path / "out")]
+    said = CliRunner().invoke(app, [*command, "--dry-run"]).stdout
+    assert "words.csv: 24 recordings, 120 words" in said and not (tmp_path / "out").exists()
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.exception
+    assert "encoder-self/0/0: positional −1 (" in done.output
+    labels = pd.read_csv(tmp_path / "out" / "labels.csv")
+    assert len(labels) == model.heads.total
+    both = CliRunner().invoke(app, [*command, "--treebank", table])
+    assert "--audio was given, and text as well" in str(both.exception)
