@@ -19,9 +19,12 @@ from headwise.data.treebank import Treebank
 from headwise.heads import HeadMask
 from headwise.roles.passage import Passage
 from headwise.roles.sound import NEAR, diagonal, spoken_word
+from headwise.study import make_plan, run_study
+from headwise.study.study import dry_run
 from headwise.tasks.transcription import FRAME, extractor_of
 from roles.aligning import FIRST, LATER, listener, looking, spoken, translator
 from roles.handmade import baselines, random_weights, values
+from study.studies import QUIET
 
 SECONDS = 3  # of the model's 4
 FRAMES = round(SECONDS / FRAME)
@@ -244,6 +247,32 @@ def test_without_word_times_cross_heads_are_not_tested(heard: hw.Speech, tmp_pat
     timed = hw.roles(model, heard).table
     timed = timed[timed["kind"] != "cross"].reset_index(drop=True)
     pd.testing.assert_frame_equal(out.table, timed)
+
+
+def test_a_study_of_a_speech_model_has_roles(heard: hw.Speech, tmp_path: Path) -> None:
+    model = listener()
+    neighbouring(model, 0, 1)
+    model.save(tmp_path / "model")
+    table = str(heard.utterances[0].audio.parent / "words.csv")
+    sections: dict[str, Any] = {
+        "model": str(tmp_path / "model"),
+        "data": {"train": table, "dev": table, "test": table},
+        "pruning": [{"method": "greedy", "score": ["random"], "orders": 1, "step": 0.5}],
+        "scoring": {"measures": ["confidence"], "untrained": 1, "pairs": 0},
+        "roles": {"recordings": 24},
+    }
+    run_study(make_plan(sections), tmp_path / "run", QUIET, report=hw.report, only="roles")
+    labels = pd.read_csv(tmp_path / "run" / "roles" / "labels.csv").set_index(
+        ["kind", "layer", "head"]
+    )
+    assert labels["label"]["encoder-self", 0, 0].startswith("positional +1 (")
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "What each head does" in page and "positional +1" in page
+    assert "Compared with the paper" not in page and "nsubj" not in page
+    trees = str(write_treebank(tmp_path / "dev.conllu", 20))
+    sections["roles"] = {"treebank": [trees]}
+    with pytest.raises(hw.HeadwiseError, match=r"a speech model: take recordings = N"):
+        dry_run(make_plan(sections), tmp_path / "other", "cpu")
 
 
 REFUSED: list[tuple[Callable[[Any], Any], str]] = [

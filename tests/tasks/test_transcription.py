@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import pipeline
 
 import headwise as hw
+from headwise.cli.outcome import outcome
 from headwise.data.speech import samples
 from headwise.evaluation.word_errors import WordErrors, word_errors
 from headwise.importance.passes import usual_measures
@@ -327,5 +328,7 @@ def test_a_study_from_scores_to_the_page(tmp_path: Path) -> None:
     name = quality.table.model.iloc[-1]
     assert quality.of(name, "wer") == pytest.approx(of[chosen, "wer"], abs=1e-3)
     assert quality.of(name, "wer_change") == pytest.approx(of[chosen, "wer_change"], abs=1e-3)
+    ended = outcome(out)
+    assert ended.next_lines[1:] == [f"Next: headwise score {out}/pruned/{chosen} --audio FILE"]
     page = (out / "report.html").read_text()
     assert "word error rate" in page and "perplexity" not in page and "BLEU" not in page

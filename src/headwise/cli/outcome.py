@@ -43,6 +43,7 @@ def outcome(out: Path) -> Outcome:
         return Outcome(
             f"Wrote {out}/report.html, grid.csv, across.csv, and a folder for each run in it."
         )
+    from headwise.qualities import WORD_ERROR_RATE
     from headwise.report import summary as report_summary
     from headwise.report.run_folder import read_run
 
@@ -66,12 +67,13 @@ def outcome(out: Path) -> Outcome:
     next_lines = []
     if (out / "report.html").exists():
         next_lines.append(f"Report: {out}/report.html")
-    if (out / "model" / "config.json").exists():
+    hears = run.quality == WORD_ERROR_RATE
+    if (out / "model" / "config.json").exists() and not hears:  # the lab asks about sentences
         next_lines.append(f"Lab: headwise lab {out}")
     place = None
     if chosen:
         place = below(out / "pruned", chosen)
-        then = f"headwise score {place} --text FILE"
+        then = f"headwise score {place} {'--audio' if hears else '--text'} FILE"
         if "bleu_signature" in run.facts:
             then = f"echo 'A sentence.' | headwise translate {place}"
         next_lines.append(f"Next: {then}")

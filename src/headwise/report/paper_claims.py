@@ -21,6 +21,7 @@ from headwise.report.format import (
 from headwise.report.kept_heads import values_by_head
 from headwise.report.models import Model, P, verdict
 from headwise.report.page import Table, section, table
+from headwise.report.role_tables import reads_text
 from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun
 from headwise.report.summary import leading_change
 from headwise.roles.role import category
@@ -61,14 +62,15 @@ class Claim(NamedTuple):
     files=("pruning.csv", "roles/", "heads.csv", "faithfulness.csv"),
 )
 def paper_claims_section(run: FinishedRun) -> dict[str, Any] | None:
-    """The table of claims; left out for models that are no encoder-decoders."""
+    """The table of claims; left out for models that are no encoder-decoders of text."""
     kinds = set[str]()
     if run.heads is not None:
         kinds |= set(run.heads["kind"])
     for mask in run.layouts.values():
         kinds |= set(mask.heads.kinds)
     translates = "cross" in kinds or run.quality == BLEU
-    if not translates or "encoder-self" not in kinds:
+    hears = run.roles is not None and not reads_text(run.roles)
+    if not translates or hears or "encoder-self" not in kinds:
         return None
     return {"claims": claims_table(run)}
 

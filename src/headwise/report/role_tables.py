@@ -25,6 +25,7 @@ from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
 from headwise.roles.behaviour import NAMED, change_without
 from headwise.roles.label import RATE, effect_sizes
 from headwise.roles.role import (
+    HEARD,
     NO_ROLE,
     RANDOM_WORDS,
     SHUFFLED,
@@ -72,7 +73,7 @@ def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
         "patterns": layer_patterns(run),
         "causal": causal_table(found),
         "shares": share_table(found),
-        "in_encoder": "encoder-self" in kinds_with_roles(found),
+        "in_encoder": reads_text(found),
         "syntax": syntax,
         "left_out": 0
         if syntax is None
@@ -156,6 +157,11 @@ def _topic(measure: str) -> str:
     """What a measure is about: a relation, or its own name."""
     first, _, rest = measure.partition(".")
     return rest.split(".")[0] if first in ("syntactic", "attachment") else measure
+
+
+def reads_text(found: RolesFolder) -> bool:
+    """Whether there are encoder heads that were tested on text, as in the paper."""
+    return "encoder-self" in kinds_with_roles(found) and HEARD.isdisjoint(found.table["measure"])
 
 
 _BASELINES = {
@@ -276,7 +282,7 @@ def syntax_table(found: RolesFolder) -> Table | None:
 def share_table(found: RolesFolder) -> Table | None:
     """Shares of each category of role, and of the paper's three models where encoder heads were tested."""
     kinds = kinds_with_roles(found)
-    paper = pd.read_csv(PAPER, index_col="role") if "encoder-self" in kinds else pd.DataFrame()
+    paper = pd.read_csv(PAPER, index_col="role") if reads_text(found) else pd.DataFrame()
     own_categories = _best_by_category(found.roles)["category"].value_counts().index
     categories = [*paper.index[:-1], *own_categories, NO_ROLE]
 

@@ -17,6 +17,7 @@ import pandas as pd
 
 from headwise.heads import Head, HeadMap, Kind
 from headwise.roles.role import (
+    HEARD,
     NO_ROLE,
     RoleTest,
     category,
@@ -31,7 +32,6 @@ KEY = ["kind", "layer", "head", "measure"]
 RATE = 0.05  # at most this share of the roles found is false, on average
 ENOUGH = 30, 10  # the least tokens and sentences on a half for a test
 HALVES = {"": "first", "_again": "second"}  # by the end of their columns
-HEARD = {"diagonal", "spoken-word"}  # measures of speech only
 
 
 def compare_halves(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:

@@ -45,11 +45,10 @@ def role_forecast(
     """What `roles` will take; takes a few seconds itself. Raises HeadwiseError for text that cannot be used."""
     model.task.check_tokenizer()
     texts = RoleTexts.of(model, text, confirm, pairs, None)
-    if texts.speech is not None:
-        return speech_forecast(model, texts.speech, untrained)
-    treebank = texts.treebank
+    if isinstance(text, Speech):
+        return speech_forecast(model, text, untrained)
     subject = subject_of(model)
-    few = list(islice(treebank, FEW))
+    few = list(islice(text, FEW))
     words = words_of_treebank(subject, few, few)
     seconds = best(
         lambda: on_treebank(subject_of(model), few, few, None, uncounted),
@@ -57,7 +56,7 @@ def role_forecast(
         most=1,
     )
 
-    counted = {"trees": words_of_treebank(subject, treebank, confirm)}
+    counted = {"trees": words_of_treebank(subject, text, confirm)}
     reads = [model_line(model), treebank_line(text, subject)]
     if confirm is not None:
         reads.append(f"{treebank_line(confirm, subject)}, to confirm")
@@ -67,7 +66,7 @@ def role_forecast(
         reads.append(f"{len(texts.pairs):,} sentence pairs, {both:,} words of both sides")
     if subject.kind == "decoder-self":
         counted["repeated tokens and templates"] = words_of_probes(subject, None, seed)
-    counted["examples"] = sum(len(sentence.words) for sentence in candidates_of(treebank))
+    counted["examples"] = sum(len(sentence.words) for sentence in candidates_of(text))
     if untrained:
         sample = texts.sampled(subject.options.context)
         counted["controls"] = words_of_changes(model, sample)

@@ -11,6 +11,7 @@ import pandas as pd
 from accelerate.utils import gather_object
 
 from headwise.attention import is_offloaded
+from headwise.data.speech import Speech
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.files import below
@@ -264,7 +265,8 @@ class Judge(Step, stage="score", name_format="judge", distributed=True, late_in_
 
 @dataclass(frozen=True)
 class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=True):
-    """The tables of roles/, where the plan names a treebank or takes the embedded corpus, with their controls."""
+    """The tables of roles/, where the plan names a treebank or recordings or takes the embedded corpus, with their
+    controls."""
 
     VERSION = 3  # p of few sentences
 
@@ -278,15 +280,15 @@ class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=Tru
         return ["roles"]
 
     def make(self, run: Run, work: Path) -> Result:
-        assert run.treebanks is not None
-        treebank, confirm = run.treebanks
+        assert run.role_texts is not None
+        text, confirm = run.role_texts
         model = full_model(run)
         found = roles(
             model,
-            treebank,
+            text,
             confirm=confirm,
             pairs=tested_pairs(run),
-            training=run.text("train"),
+            training=None if isinstance(text, Speech) else run.text("train"),
             untrained=0 if is_offloaded(model.hf) else run.scoring.untrained,
             seed=run.plan.seed,
             progress=run.progress,
@@ -303,9 +305,14 @@ class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=Tru
         }
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        assert run.treebanks is not None
+        assert run.role_texts is not None
+        text, confirm = run.role_texts
+        if isinstance(text, Speech):  # with noise, and the untrained models
+            return (2 + run.scoring.untrained) * estimate.reading(
+                replace(estimate.dev, examples=len(text))
+            )
         words = 0
-        for treebank in run.treebanks:
+        for treebank in (text, confirm):
             words += sum(len(sentence.words) for sentence in treebank or ())
         if "encoder-self" not in estimate.heads.kinds:
             words += PROBED
@@ -331,15 +338,15 @@ def heads_in_untrained(controls: pd.DataFrame) -> dict[str, int]:
 
 def role_inputs(run: Run) -> dict[str, Any]:
     """What roles are made from, beside the model."""
-    assert run.treebanks is not None
-    treebank, confirm = run.treebanks
+    assert run.role_texts is not None
+    text, confirm = run.role_texts
     declared = fingerprints()
     return {
         **({"declared": declared} if declared else {}),
         "roles": run.plan.roles.model_dump(),
         "dev": run.fingerprint("dev"),
         "train": run.fingerprint("train"),
-        "treebank": treebank.fingerprint,
+        "treebank": text.fingerprint,
         "confirm": confirm.fingerprint if confirm else "the other half",
         "seed": run.plan.seed,
     }

@@ -38,6 +38,7 @@ def preflight(
     given = load_given if isinstance(plan.model, str) else None
     for run in runs:
         refuse_task(run)
+        refuse_role_texts(run)
     refuse_roles(plan)
     engine = plan.search.engine
     refuse_engine(engine, device)
@@ -86,6 +87,18 @@ def refuse_task(run: Run) -> None:
         raise HeadwiseError(
             f"[roles] pairs tests cross attention on sentence pairs, but {run.plan.model} is {noun}: leave it out."
         )
+
+
+def refuse_role_texts(run: Run) -> None:
+    """Raise HeadwiseError for trees where the model hears, and for recordings where it reads."""
+    roles = run.plan.roles
+    model = f"{run.plan.model} is {run.task.noun}"
+    if run.task.reads_audio and (roles.treebank or roles.confirm):
+        raise HeadwiseError(
+            f"[roles] treebank and confirm are text, but {model}: take recordings = N, of the dev recordings."
+        )
+    if roles.recordings and not run.task.reads_audio:
+        raise HeadwiseError(f"[roles] recordings needs a speech model, but {model}: leave it out.")
 
 
 def refuse_prompts(plan: Plan) -> None:

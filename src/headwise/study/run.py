@@ -10,6 +10,7 @@ import torch
 from accelerate import PartialState
 
 from headwise.data import embedded
+from headwise.data.speech import Speech
 from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
@@ -175,6 +176,17 @@ class Run:
             files = [str(embedded.write_treebank(self.cache / "dev.conllu", corpus.dev))]
         confirm = Treebank.read(*roles.confirm) if roles.confirm else None
         return Treebank.read(*files), confirm
+
+    @cached_property
+    def role_texts(self) -> tuple[Treebank | Speech, Treebank | None] | None:
+        """What roles are found on, trees or dev recordings, and the trees that confirm them; None where the plan has
+        none."""
+        count = self.plan.roles.recordings
+        if not count:
+            return self.treebanks
+        dev = self.text("dev")
+        assert isinstance(dev, Speech)
+        return dev.head(count), None
 
     # What the models are for
 

@@ -227,7 +227,7 @@ class Schedule:
                 yield MeasureInteractions()
             if scoring.judge and "ablation.zero" in scoring.measures:
                 yield Judge()
-        if run.treebanks:
+        if run.role_texts:
             yield FindRoles()
         variants = self.variants()
         yield from self.measuring_steps(FULL, variants)
