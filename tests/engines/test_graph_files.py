@@ -11,6 +11,7 @@ from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGenera
 import headwise as hw
 from headwise.engines import graph_files
 from headwise.engines.graph_files import graphs
+from headwise.heads import Head, HeadMask
 from headwise.model import Model
 from tasks.askers import asker
 
@@ -21,7 +22,8 @@ def test_a_language_model_generates_in_onnx_runtime(tmp_path):
     )
     pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
     small = uneven(language_model("llama"))
-    hw.export(small, "onnx", tmp_path / "onnx")
+    chosen = [Head("decoder-self", 2, 1), Head("decoder-self", 0, 0)]
+    hw.export(small, "onnx", tmp_path / "onnx", attention=chosen)
     session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "model.onnx"))
     states = [one for one in session.get_inputs() if one.name.startswith("past")]
     past = {one.name: np.zeros((1, one.shape[1], 0, one.shape[3]), np.float32) for one in states}
@@ -29,7 +31,7 @@ def test_a_language_model_generates_in_onnx_runtime(tmp_path):
     new, made = ids, []
     for _ in range(8):
         length = len(ids) + len(made)
-        logits, *states = session.run(
+        logits, *states, weights = session.run(
             None,
             {
                 "input_ids": np.array([new]),
@@ -37,6 +39,13 @@ def test_a_language_model_generates_in_onnx_runtime(tmp_path):
                 **past,
             },
         )
+        assert weights.shape == (1, 2, len(new), length)
+        if not made:
+            small.hf.set_attn_implementation("eager")
+            with torch.no_grad():
+                layers = small.hf(torch.tensor([ids]), output_attentions=True).attentions
+            for given, head in zip(weights[0], chosen, strict=True):
+                assert np.abs(given - layers[head.layer][0, head.head].numpy()).max() < 1e-4
         logits[0, -1, small.tokenizer.eos_token_id] = -np.inf
         made.append(int(logits[0, -1].argmax()))
         new, past = made[-1:], dict(zip(past, states, strict=True))
@@ -47,12 +56,68 @@ def test_an_encoder_decoder_becomes_two_onnx_files(tmp_path):
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (headwise[onnx])")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
     notes: list[str] = []
-    hw.export(uneven(translator("post")), "onnx", tmp_path / "onnx", say=notes.append)
+    small = uneven(translator("post"))
+    chosen = [next(iter(small.heads.only([kind]))) for kind in small.heads.kinds]
+    hw.export(small, "onnx", tmp_path / "onnx", say=notes.append, attention=list(map(str, chosen)))
     assert {path.name for path in (tmp_path / "onnx").glob("*.onnx")} == {
         "encoder.onnx",
         "decoder.onnx",
     }
     assert "ONNX Runtime" in notes[0]
+    found = [one for one in hw.check(tmp_path / "onnx").findings if one.what == "attention"]
+    assert all(one.good for one in found)
+    said = [one.says.rpartition(" of ")[2] for one in found]
+    assert sorted(said) == sorted(map(str, chosen))
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "gpt2", "marian", "t5"])
+def test_attention_weights_as_in_transformers(family):
+    """Before and after removal, of two heads of each kind in the order in which they are named."""
+    whole = asker(family)
+    removed = next(head for head in whole.heads if head.kind != "cross")
+    mask = HeadMask.full(whole.heads).without([removed])
+    for model in (whole, whole.remove(mask, grow=True)):
+        chosen = []
+        for kind in model.heads.kinds:
+            of_kind = list(model.heads.only([kind]))
+            chosen += [of_kind[-1], of_kind[0]]
+        ids = torch.arange(5, 12).view(1, 7)
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        if model.hf.config.is_encoder_decoder:
+            given["decoder_input_ids"] = ids[:, :4]
+
+        outputs = {}
+        with torch.no_grad(), graph_files.traceable(model, "eager"):
+            wanted = model.hf(**given, output_attentions=True)
+            for graph in graph_files.attending_graphs(model, chosen):
+                inputs = {}
+                for name, example in graph.inputs.items():
+                    if name.startswith("past"):
+                        inputs[name] = example[:1, :, :0]
+                    else:
+                        inputs[name] = given[name] if name in given else outputs[name]
+                outputs |= dict(zip(graph.outputs, graph.module(inputs), strict=True))
+
+        for kind in model.heads.kinds:
+            stack = f"{kind.split('-')[0]}_" if len(model.heads.kinds) > 1 else ""
+            layers = getattr(wanted, f"{stack}attentions")
+            heads = [head for head in chosen if head.kind == kind]
+            expected = torch.stack([layers[head.layer][:, head.head] for head in heads], 1)
+            assert (outputs[f"attention.{kind}"] - expected).abs().max() < 1e-5
+
+
+def test_attention_weights_that_cannot_be_given(tmp_path):
+    model = language_model("llama")
+    with pytest.raises(hw.HeadwiseError, match="files of gguf give none: export to onnx"):
+        hw.export(model, "gguf", tmp_path / "gguf", attention=["decoder-self/0/0"])
+    with pytest.raises(hw.HeadwiseError, match="decoder-self/9/0"):
+        hw.export(model, "onnx", tmp_path / "onnx", attention=["decoder-self/9/0"])
+    chosen = {"decoder-self": []}
+    fewer = graph_files.AttentionGraph(graphs(model)[0].module, chosen, {"decoder-self": 5})
+    refusal = pytest.raises(hw.HeadwiseError, match=r"in 5 layers, but .* of 3")
+    with graph_files.traceable(model, "eager"), refusal:
+        fewer(graphs(model)[0].inputs)
+    assert not list(tmp_path.iterdir())
 
 
 def test_programs_of_torch_export(tmp_path):

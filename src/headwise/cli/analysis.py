@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -380,6 +380,14 @@ def align(
             help="for a language model: how it is asked to translate, with {source} and {target}; \\n is a new line",
         ),
     ] = None,
+    row: Annotated[
+        Literal["writes", "reads"],
+        typer.Option(
+            "--row",
+            help="for a language model: attention of the position that writes a token, or, as AlignAtt4LLM takes it, "
+            "of the one that reads it",
+        ),
+    ] = "writes",
     own: Annotated[
         Path | None,
         typer.Option(
@@ -437,7 +445,7 @@ def align(
     loaded = hw.load(model, device, dtype=dtype)
     prompt = None if prompt is None else prompt.replace("\\n", "\n")
     named = None if own is None else read_alignment_heads(own, loaded)
-    forecast = partial(align_forecast, loaded, given, prompt)
+    forecast = partial(align_forecast, loaded, given, prompt, row)
     if dry_run:
         say_forecast(forecast())
         return
@@ -447,6 +455,7 @@ def align(
             loaded,
             given,
             prompt=prompt,
+            row=row,
             own=named,
             one_layer=one_layer,
             seed=seed,

@@ -254,6 +254,14 @@ def export(
     dtype: Annotated[
         str | None, typer.Option("--dtype", help="type of the weights, such as f16 or q8_0")
     ] = None,
+    attention: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attention",
+            metavar="HEAD",
+            help="also give the attention weights of a head, such as decoder-self/2/1; repeatable; ONNX only",
+        ),
+    ] = None,
     list_: Annotated[
         bool, typer.Option("--list", help="only say which engines can run this model")
     ] = False,
@@ -276,7 +284,7 @@ def export(
 
     notes: list[str] = []
     place = out or Path("runs") / f"{Path(loaded.name).name}-{to}"
-    hw.export(loaded, to, place, dtype, say=notes.append)
+    hw.export(loaded, to, place, dtype, say=notes.append, attention=attention or ())
     if not quiet:
         for note in notes:
             typer.echo(f"  {note}")

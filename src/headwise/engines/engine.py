@@ -23,7 +23,8 @@ class Engine(Declaration):
 
     title: the engine's name in sentences. types: of the weights, the default first. modules: that writing imports, and
     extra: the extra of headwise that installs them. refusal: the function that says why the engine cannot run a model
-    (None where it can), or its name in the same module; without it the engine takes every model. models, uneven,
+    (None where it can), or its name in the same module; without it the engine takes every model. attention: whether
+    its function also takes heads whose attention weights its files give (`attention=`). models, uneven,
     empty: for the documentation: which models it takes, and what becomes of layers with different numbers of heads
     and of layers without heads.
     """
@@ -33,6 +34,7 @@ class Engine(Declaration):
     modules: tuple[str, ...] = ()
     extra: str = ""
     refusal: str | Refusal = ""
+    attention: bool = False
     models: str = "any model"
     uneven: str = "yes"
     empty: str = "yes"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headwise.attention.capture import refuse_captured
@@ -10,6 +10,7 @@ from headwise.attention.offload import refuse_offloaded
 from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
 from headwise.folders import EXPORT, new_folder, seal
+from headwise.heads import Head
 from headwise.model import Model
 
 
@@ -19,12 +20,15 @@ def export(
     out: str | Path,
     dtype: str | None = None,
     say: Callable[[str], object] = print,
+    attention: Sequence[Head | str] = (),
 ) -> Path:
     """Write a model, pruned or not, for an engine: `gguf` (llama.cpp), `ct2`, `onnx`, `mlx`, `torch`, or one of yours.
 
     out: a new or empty folder; it is written completely or not at all, and returned. dtype: of the weights; each
     engine has its own types. say: is called with each note, such as what was checked and what the engine cannot
-    express. Raises HeadwiseError where the engine cannot run the model, with the reason.
+    express. attention: heads, or names as in `HeadMap.named`, whose attention weights the files also give: in ONNX
+    the outputs `attention.KIND`, batch × heads in this order × query × key. Raises HeadwiseError where the engine
+    cannot run the model, with the reason.
     """
     target = engine[to]
     target.refuse_missing()
@@ -38,9 +42,19 @@ def export(
     if reason:
         raise HeadwiseError(f"{model.name} cannot be exported to {to}: {reason}.")
 
+    if attention and not target.attention:
+        able = ", ".join(name for name, entry in engine.items() if entry.attention)
+        raise HeadwiseError(
+            f"Attention weights were asked for, but files of {to} give none: export to {able}."
+        )
+    chosen: list[Head] = []
+    for each in attention:
+        chosen += model.heads.named(str(each))
+    options = {"attention": list(dict.fromkeys(chosen))} if chosen else {}
+
     folder = Path(out)
     with new_folder(folder) as unfinished:
-        notes = target.function(model, unfinished, dtype or target.types[0])
+        notes = target.function(model, unfinished, dtype or target.types[0], **options)
         seal(unfinished, EXPORT)
     for note in notes:
         say(note)

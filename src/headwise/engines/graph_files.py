@@ -2,7 +2,8 @@
 
 Keys and values come in and go out, a pair a layer. An encoder is one graph. A language model is one graph, for the
 first tokens and for every step after them: without any past its keys have length 0. An encoder-decoder is two: the
-encoder with the keys and values of cross-attention, made once a sentence, and a decoder step.
+encoder with the keys and values of cross-attention, made once a sentence, and a decoder step. A graph can also give
+the attention weights of chosen heads.
 
 Every graph is checked against the model with texts of other sizes than the one it was traced with. Whether a model's
 code can be traced shows when it is: the engines here refuse no model of text before.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderD
 
 from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
-from headwise.heads import Kind
+from headwise.heads import Head, Kind
 from headwise.model import Model
 
 # Sizes of the example: all different, and none of them 0 or 1.
@@ -32,6 +33,7 @@ BATCH = 2
 TOKENS = 3
 PAST = 4
 SOURCE = 5
+ATTENTION = "attention."  # and a kind: the output with the weights of its chosen heads
 TOLERANCE = 1e-4  # of the largest number that the model gives
 SIZES = (
     {"batch": 1, "tokens": 4, "past": 0, "source": 7},
@@ -178,6 +180,75 @@ class DecoderStep(nn.Module):
         return (logits, *flat(past.layers))
 
 
+class AttentionGraph(nn.Module):
+    """A graph that also gives attention weights: for each kind of attention those of chosen heads, B H Q K.
+
+    inner: the module of the graph. chosen: by kind, heads. layers: by kind, how many layers have this attention.
+    """
+
+    def __init__(
+        self, inner: nn.Module, chosen: Mapping[Kind, Sequence[Head]], layers: Mapping[Kind, int]
+    ) -> None:
+        super().__init__()
+        self.inner = inner
+        self.chosen = chosen
+        self.layers = layers
+
+    def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        seen: list[Any] = []
+        hf: Any = self.inner.hf
+        before = hf.register_forward_pre_hook(with_weights, with_kwargs=True)
+        after = hf.register_forward_hook(lambda module, given, output: seen.append(output))
+        try:
+            outputs = self.inner(inputs)
+        finally:
+            before.remove()
+            after.remove()
+        return (*outputs, *(self.weights(seen[0], kind) for kind in self.chosen))
+
+    def weights(self, output: Any, kind: Kind) -> Tensor:
+        """The weights of the chosen heads of a kind in the model's output."""
+        name = "attentions"
+        if self.inner.hf.config.is_encoder_decoder:  # type: ignore[union-attr]
+            stack, _, _ = kind.partition("-")
+            name = f"{stack}_attentions"
+        layers = getattr(output, name, None)
+        if layers is None or len(layers) != self.layers[kind]:
+            given = "none" if layers is None else f"that of {len(layers)}"
+            raise HeadwiseError(
+                f"This model's {kind} attention is in {self.layers[kind]} layers, but transformers gives {given}: its "
+                "weights cannot be outputs."
+            )
+        return torch.stack([layers[head.layer][:, head.head] for head in self.chosen[kind]], 1)
+
+
+def with_weights(
+    module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a model, asked for attention weights as well."""
+    return given, {**named, "output_attentions": True}
+
+
+def attending_graphs(model: Model, attention: Sequence[Head]) -> list[Graph]:
+    """The graphs of a model, each also with the weights of those heads that it runs."""
+    attending = []
+    for graph in graphs(model):
+        kinds: tuple[Kind, ...] = model.heads.kinds
+        if graph.name != "model":
+            kinds = ("encoder-self",) if graph.name == "encoder" else ("decoder-self", "cross")
+        chosen: dict[Kind, list[Head]] = {}
+        for head in attention:
+            if head.kind in kinds:
+                chosen.setdefault(head.kind, []).append(head)
+        if chosen:
+            layers = {kind: len(model.heads.query[kind]) for kind in chosen}
+            outputs = (*graph.outputs, *(f"{ATTENTION}{kind}" for kind in chosen))
+            module = AttentionGraph(graph.module, chosen, layers)
+            graph = replace(graph, module=module, outputs=outputs)
+        attending.append(graph)
+    return attending
+
+
 def graphs(model: Model) -> list[Graph]:
     """The graphs of a model, with stock attention."""
     vocabulary = model.hf.config.get_text_config().vocab_size
@@ -250,13 +321,14 @@ def refusal(model: Model) -> str | None:
     extra="onnx",
     refusal="refusal",
     models="any model of text",
+    attention=True,
 )
-def write_onnx(model: Model, folder: Path, dtype: str) -> list[str]:
-    """Write ONNX files to a folder, in float32. Returns notes for the user."""
+def write_onnx(model: Model, folder: Path, dtype: str, attention: Sequence[Head] = ()) -> list[str]:
+    """Write ONNX files to a folder, in float32. attention: heads whose weights are outputs. Returns notes for the user."""
     import onnxruntime
 
     with traceable(model, "eager"):
-        for graph in graphs(model):
+        for graph in attending_graphs(model, attention):
             path = folder / f"{graph.name}.onnx"
             program = graph.program()
             try:
@@ -277,6 +349,10 @@ def write_onnx(model: Model, folder: Path, dtype: str) -> list[str]:
                     f"This model's graph cannot be written as ONNX ({reason[:200]})."
                 ) from error
             assert made is not None
+            for kind in model.heads.kinds:
+                if f"{ATTENTION}{kind}" in graph.outputs:
+                    of_kind = [str(head) for head in attention if head.kind == kind]
+                    made.model.metadata_props[f"{ATTENTION}{kind}"] = " ".join(of_kind)
             made.save(str(path))
             session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
             check_engine(graph, partial(run_onnx, session), "ONNX Runtime")

@@ -1,9 +1,9 @@
 """Alignment heads: which heads say what a target word, or a spoken word, belongs to.
 
-Translated text: a target word is aligned with the source word that its positions attend to most. In an encoder-decoder
-these are the positions that write it. In a language model, which reads source and translation as one prompt, they are
-those that read it, because its users read them: they give a token to the model, and then look at its attention
-(AlignAtt4LLM, Fuxa & Macháček 2026; llama.cpp's pull request 20086).
+Translated text: a target word is aligned with the source word that the positions writing it attend to most. A language
+model has source and translation in one prompt. Those who read its attention do so at the position that writes a token
+(CTranslate2's `return_attention`), or at the one that reads it, after it was given to the model (AlignAtt4LLM, Fuxa &
+Macháček 2026): heads that align in one row do not in the other, so the user says which (`Row`).
 
 Spoken text: when words are spoken, read from a Whisper model's cross attention, against reference times. Heads are read
 as their users read them (OpenAI's whisper/timing.py, transformers' `return_timestamps="word"`, CTranslate2's `align`):
@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -76,6 +76,7 @@ from headwise.roles.passage import Passage, View
 from headwise.roles.probe import REACH, same_way
 from headwise.tasks.transcription import FRAME, extractor_of, prompt_of
 
+Row = Literal["writes", "reads"]
 ALIGNING: tuple[Kind, ...] = ("cross", "decoder-self")  # by preference
 ALIGNMENT_FILES = ("alignment.csv", "alignment-sets.csv", "alignment.json")
 TOP = 8  # heads of a ranking that AlignAtt4LLM averages
@@ -121,7 +122,7 @@ class AlignmentHeads:
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write alignment.csv, a row per head and measure, alignment-sets.csv and alignment.json, which names the chosen
-        heads as generation_config.json does; those of a language model also as AlignAtt4LLM reads them. Raises
+        heads as generation_config.json does; those that read tokens also as AlignAtt4LLM names them. Raises
         HeadwiseError for a folder with files that headwise did not write there."""
         table = self.table.to_csv(index=False, float_format="%.6g")
         sets = self.sets.to_csv(index=False, float_format="%.6g")
@@ -131,7 +132,7 @@ class AlignmentHeads:
             "better_than_own": self.better_than_own,
             "signature": self.signature,
         }
-        if self.heads[0].kind == "decoder-self":
+        if self.signature["row"] == "reads":
             facts["token_alignment_heads"] = self.ranking()
         contents = (table, sets, json.dumps(facts, indent=1) + "\n")
         write_results(
@@ -159,6 +160,7 @@ def align(
     text: ParallelText | LinkedText | Speech,
     *,
     prompt: str | None = None,
+    row: Row = "writes",
     own: Sequence[Head] | None = None,
     one_layer: bool = False,
     seed: int = 0,
@@ -168,7 +170,8 @@ def align(
     language model that translates.
 
     text: sentence pairs (a `LinkedText` has their reference links; for others eflomal draws them), or for Whisper
-    speech with word times. prompt: for a language model, how it is asked, such as "{source} => {target}". own: heads to
+    speech with word times. prompt: for a language model, how it is asked, such as "{source} => {target}". row: whether its
+    attention is that of the position that writes a token, or that reads it. own: heads to
     compare with, in place of those that the model names (`read_alignment_heads`). one_layer: only heads of one layer,
     as CTranslate2 and Marian average them. Heads are chosen
     on one half of the text and confirmed on the other. To keep them in a model, where `found.confirmed` and
@@ -177,7 +180,7 @@ def align(
     on further recordings whenever they are read. Raises HeadwiseError for a model that cannot align, for other text,
     and for heads to compare with that the model does not have.
     """
-    template = checked_prompt(model, text, prompt)
+    template = checked_prompt(model, text, prompt, row)
     named = model.alignment_heads if own is None else owned(model, own)
     options = RoleOptions(max_length=model.task.longest)
     subject = Subject(model.hf, model.tokenizer, model.discovery, options)
@@ -196,7 +199,7 @@ def align(
         if isinstance(text, LinkedText):
             links = text
         gold = None if links is None else links.gold
-        batches, halves = pair_batches_of(subject, list(text), gold, template)
+        batches, halves = pair_batches_of(subject, list(text), gold, template, row)
     sets = choose_heads(
         model.hf,
         model.discovery,
@@ -212,6 +215,7 @@ def align(
         "text": text.name,
         "links": None if links is None else links.file,
         "prompt": prompt,
+        "row": row,
         "one_layer": one_layer,
         "seed": seed,
         "coverage": {name: asdict(each) for name, each in subject.coverage.items()},
@@ -221,20 +225,22 @@ def align(
 
 
 def checked_prompt(
-    model: Model, text: ParallelText | LinkedText | Speech, prompt: str | None
+    model: Model, text: ParallelText | LinkedText | Speech, prompt: str | None, row: str
 ) -> Prompt | None:
     """The prompt of a language model; None for others. Raises HeadwiseError for a model that cannot align, for other
-    text than it reads, and for a missing prompt or one too many."""
+    text than it reads, for a missing prompt or one too many, and for a row that is none or that others lack."""
+    if row not in get_args(Row):
+        raise HeadwiseError(f"The row {row!r} is unknown: it is {' or '.join(get_args(Row))}.")
     language_model = aligning_kind(model) == "decoder-self"
     if language_model and prompt is None:
         raise HeadwiseError(
             f"{model.name} is a language model: say how it is asked to translate, such as "
             "--prompt 'Translate to German: {source} => {target}'."
         )
-    if prompt is not None and not language_model:
+    if not language_model and (prompt is not None or row != "writes"):
         raise HeadwiseError(
-            f"A prompt was given, but {model.name} is a {type(model.hf).__name__}, which reads source and target apart: "
-            "leave it out."
+            f"A prompt or a row was given, but {model.name} is a {type(model.hf).__name__}, which reads source and "
+            "target apart: leave them out."
         )
     hears = getattr(model.hf, "main_input_name", "") == "input_features"
     if hears != isinstance(text, Speech):
@@ -299,11 +305,14 @@ def read_alignment_heads(path: str | PathLike[str], model: Model) -> list[Head]:
 
 
 def align_forecast(
-    model: Model, text: ParallelText | LinkedText | Speech, prompt: str | None = None
+    model: Model,
+    text: ParallelText | LinkedText | Speech,
+    prompt: str | None = None,
+    row: Row = "writes",
 ) -> Forecast:
     """What `align` will take, where the set grows in ROUNDS rounds. Takes a few seconds itself. Raises HeadwiseError for
     what `align` refuses."""
-    template = checked_prompt(model, text, prompt)
+    template = checked_prompt(model, text, prompt, row)
     each = readings([0, 1], ROUNDS) / 2  # times that a sentence is read, on average
     if isinstance(text, Speech):
         coverage = Coverage()
@@ -377,9 +386,10 @@ def pair_batches_of(
     text: Sequence[tuple[str, str]],
     gold: Sequence[Gold] | None,
     prompt: Prompt | None = None,
+    row: Row = "writes",
 ) -> tuple[AlignmentBatches, list[Half]]:
     """Batches of sentence pairs, with reference links or, without any, with those of eflomal; the half of each pair.
-    prompt: of a language model."""
+    prompt, row: of a language model."""
     sources = subject.coverage.setdefault("source", Coverage())
     targets = subject.coverage.setdefault("target", Coverage())
     pairs, reference = linked_pairs(
@@ -392,7 +402,7 @@ def pair_batches_of(
         if prompt is None:
             passages = pair_batches(subject, of_half, [half] * len(of_half))
         else:
-            passages = prompt_batches(subject, of_half, half)
+            passages = prompt_batches(subject, of_half, half, row)
         for batch in passages:
             target, source = batch.sides["decoder-self" if prompt else "cross"]
             yield pair_batch(batch.inputs, target, source, reference)
@@ -401,13 +411,17 @@ def pair_batches_of(
 
 
 def prompt_batches(
-    subject: Subject, pairs: Sequence[AlignedPair], half: Half
+    subject: Subject, pairs: Sequence[AlignedPair], half: Half, row: Row
 ) -> Iterator[PassageBatch]:
-    """Batches of pairs in prompts: target words as queries, at the positions that read them, source words as keys."""
+    """Batches of pairs in prompts: target words as queries, at the positions of the row, source words as keys."""
     device = device_of(subject.model)
     for batch in batched(pairs, lambda pair: len(pair[0].ids), subject.positions):
         source = Passage.of([pair[0] for pair in batch], subject.pad, device)
         target = Passage.of([pair[1] for pair in batch], subject.pad, device)
+        if row == "writes":  # a token is written where the one before it is read
+            word_of = target.word_of.roll(-1, 1)
+            word_of[:, -1] = -1
+            target = replace(target, word_of=word_of)
         yield PassageBatch(half, passage_inputs(source), {"decoder-self": (target, source)})
 
 
@@ -416,7 +430,7 @@ def pair_batch(
 ) -> AlignmentBatch:
     """A batch of sentence pairs.
 
-    A target word is aligned with the source word to which its positions attend most, A. With the sure
+    A target word is aligned with the source word to which the positions of its row attend most, A. With the sure
     links S and the possible ones P ⊇ S, alignment.error = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|), the alignment error
     rate of Och & Ney (2003), and alignment = the share of target words with a possible link whose link in A is one.
     Rules: the diagonal, shifted by a fixed number of words. A link outside the sentence is wrong.
