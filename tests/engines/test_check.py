@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from pruned import language_model, uneven
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import headwise as hw
@@ -84,6 +85,23 @@ def other_counts(folder: Path) -> None:
     (folder / SUMS).unlink()
 
 
+def swapped_rows(folder: Path) -> None:
+    """The first two rows of a layer's queries."""
+    tensors = load_file(folder / WEIGHTS)
+    queries = tensors["model.layers.0.self_attn.q_proj.weight"]
+    queries[:2] = queries[:2].flip(0)
+    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+
+
+def unsealed(folder: Path, damage: Callable[[Path], None]) -> None:
+    """A damage, and no record that would tell."""
+    damage(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config.pop(MARK)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / SUMS).unlink()
+
+
 def trained_on(folder: Path) -> None:
     model = hw.load(folder)
     with torch.no_grad():
@@ -96,7 +114,8 @@ def trained_on(folder: Path) -> None:
     ("name", "damage", "what", "sentence"),
     [
         ("small", lambda place: cut(place / WEIGHTS), "files", "is damaged"),
-        ("small", lambda place: cut(place / WEIGHTS), "transformers", "is damaged"),
+        ("small", swapped_rows, "files", "is damaged"),
+        ("small", lambda place: unsealed(place, swapped_rows), "outputs", "trained or changed"),
         ("small", other_counts, "transformers", "do not fit its layout"),
         ("small", trained_on, "outputs", "trained or changed after removal"),
         ("gguf", lambda place: cut(place / "model.gguf"), "files", "not as they were written"),
@@ -115,6 +134,35 @@ def test_damage_is_said(
     assert not found.good
     done = CliRunner().invoke(app, ["check", str(tmp_path / name), "--original", f"{place}/whole"])
     assert isinstance(done.exception, hw.HeadwiseError) and what in str(done.exception)
+
+
+def test_a_folder_of_ctranslate2_loads_there(place: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed (headwise[ct2])")
+    small = hw.load(place / "small")
+    hw.export(small, "ct2", tmp_path / "ct2", say=lambda note: None)
+    found = hw.check(tmp_path / "ct2", small)
+    assert verdicts(found) == {"files": True, "CTranslate2": True}
+    assert "loads as a Generator" in repr(found)
+    cut(tmp_path / "ct2" / "model.bin")
+    assert verdicts(hw.check(tmp_path / "ct2")) == {"files": False, "CTranslate2": False}
+
+
+def test_a_folder_of_mlx_has_the_heads_that_it_names(place: Path, tmp_path: Path) -> None:
+    """MLX wants a head in every layer, and tied embeddings."""
+    whole = language_model("llama", tie_word_embeddings=True)
+    small = whole.remove(hw.HeadMask.full(whole.heads).without(list(whole.heads)[:4]))
+    hw.export(small, "mlx", tmp_path / "mlx", say=lambda note: None)
+    found = hw.check(tmp_path / "mlx", small)
+    assert verdicts(found) == {"files": True, "heads": True, "MLX": None}
+    assert "4+8+8 by layer" in repr(found)
+    assert verdicts(hw.check(tmp_path / "mlx", whole))["heads"] is False
+
+    config = json.loads((tmp_path / "mlx" / "config.json").read_text())
+    config["num_query_heads"][1] = 7
+    (tmp_path / "mlx" / "config.json").write_text(json.dumps(config))
+    found = hw.check(tmp_path / "mlx")
+    assert verdicts(found)["heads"] is False
+    assert "layer 1 is said to have 7 heads and 4 key/value heads" in repr(found)
 
 
 def test_another_model_and_no_model(place: Path, tmp_path: Path) -> None:

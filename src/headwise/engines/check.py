@@ -1,11 +1,13 @@
 """A model's files read back alone: whether they are whole, whether their heads are those that they name, and whether
 what runs them takes them.
 
-Three sorts: a folder of transformers, pruned or not; GGUF; ONNX. Nothing is written, and no code of a file is run.
+Five sorts: a folder of transformers, pruned or not; GGUF; ONNX; the folders of CTranslate2 and of MLX. Nothing is
+written, and no code of a file is run.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,19 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from headwise.attention import masked
 from headwise.attention.discover import probe
 from headwise.engines.graph_files import ATTENTION
 from headwise.errors import HeadwiseError
+from headwise.families import configured_types
 from headwise.files import below, sha256
 from headwise.folders import SUMS, sums
 from headwise.heads import HeadMask, describe
 from headwise.loading import load
 from headwise.model import Model
-from headwise.model_files import refuse_damage
+from headwise.model_files import WEIGHTS, refuse_damage
 
 NEAR = 1e-3  # of the largest output: what rounding may move
+CT2_WEIGHTS = "model.bin"
+MLX_FAMILY = "openelm"  # as which our MLX folders are written
 
 
 @dataclass(frozen=True)
@@ -59,16 +65,22 @@ class Check:
 
 
 def check(path: str | Path, original: Model | None = None) -> Check:
-    """Read a model's files back: a folder of transformers, a GGUF or an ONNX file, or a folder with one.
+    """Read a model's files back: a folder of transformers, CTranslate2 or MLX, a GGUF or an ONNX file, or a folder with
+    one.
 
-    original: the model that heads were removed from. Then its masked outputs are compared with those of a pruned
-    folder, and its heads with those of the other files. Raises HeadwiseError for what is none of these.
+    original: of a pruned folder the model that heads were removed from, with whose masked outputs its own are compared;
+    of other files the model that was exported, whose heads they should have. Raises HeadwiseError for what is none of
+    these.
     """
     place = Path(path)
     for ending, read in FORMATS.items():
         files = [place] if place.suffix == ending else sorted(place.glob(f"*{ending}"))
         if files:
             return Check(place, (*sealed(place), *read(files, original)))
+    if (place / CT2_WEIGHTS).is_file():
+        return Check(place, (*sealed(place), *ct2_findings(place)))
+    if configured_types(place) == [MLX_FAMILY]:
+        return Check(place, (*sealed(place), *mlx_findings(place, original)))
     if (place / "config.json").is_file():
         return Check(place, tuple(folder_findings(place, original)))
     raise HeadwiseError(
@@ -102,10 +114,10 @@ def folder_findings(folder: Path, original: Model | None) -> Iterator[Finding]:
         refuse_damage(folder)
     except HeadwiseError as error:
         yield Finding("files", False, str(error))
-    else:
-        there = (folder / SUMS).is_file()
-        says = f"as in {SUMS}" if there else f"there is no {SUMS} to compare them with"
-        yield Finding("files", True if there else None, says)
+        return
+    there = (folder / SUMS).is_file()
+    says = f"as in {SUMS}" if there else f"there is no {SUMS} to compare them with"
+    yield Finding("files", True if there else None, says)
     try:
         model = load(folder)
     except HeadwiseError as error:
@@ -183,9 +195,58 @@ def gguf_heads(
                 False,
                 f"layer {layer} is said to have {heads[layer]} heads of {size} numbers, but its projection has {rows} rows",
             )
+    return counted(heads, original)
+
+
+def counted(heads: list[int], original: Model | None) -> Finding:
+    """Heads by layer that a file names and its tensors have, against a model's."""
+    says = f"{'+'.join(map(str, heads))} by layer, as its tensors have them"
     if original is not None and list(original.heads.query.get("decoder-self", ())) != heads:
-        return Finding("heads", False, f"{heads} by layer, but {original.name} has others")
-    return Finding("heads", True, f"{'+'.join(map(str, heads))} by layer, as its tensors have them")
+        return Finding("heads", False, f"{says}, but {original.name} has others")
+    return Finding("heads", True, says)
+
+
+def mlx_findings(folder: Path, original: Model | None) -> Iterator[Finding]:
+    """MLX: the heads that its configuration names against the rows of its joined projections."""
+    try:
+        named = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        heads = [int(count) for count in named["num_query_heads"]]
+        groups = [int(count) for count in named["num_kv_heads"]]
+        size = int(named["head_dim"])
+        with safe_open(folder / WEIGHTS, "np") as file:
+            for layer, (count, shared) in enumerate(zip(heads, groups, strict=True)):
+                name = f"transformer.layers.{layer}.attn.qkv_proj.weight"
+                rows = file.get_slice(name).get_shape()[0]
+                if rows != (count + 2 * shared) * size:
+                    says = f"layer {layer} is said to have {count} heads and {shared} key/value heads of {size} numbers"
+                    yield Finding("heads", False, f"{says}, but its projection has {rows} rows")
+                    return
+    except (SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        yield Finding("heads", False, f"{folder.name} cannot be read ({reason})")
+        return
+    yield counted(heads, original)
+    yield Finding("MLX", None, "it is not run here")
+
+
+def ct2_findings(folder: Path) -> Iterator[Finding]:
+    """CTranslate2: whether it loads, as a model that translates, continues text or hears. Its file names no heads by
+    layer: layers with fewer are filled up."""
+    try:
+        import ctranslate2
+    except ImportError:
+        yield Finding("CTranslate2", None, "ctranslate2 is not installed (headwise[ct2])")
+        return
+    reasons = []
+    for sort in (ctranslate2.Translator, ctranslate2.Generator, ctranslate2.models.Whisper):
+        try:
+            sort(str(folder), device="cpu")
+        except (RuntimeError, ValueError) as error:
+            reasons.append(" ".join(str(error).split())[:200])
+        else:
+            yield Finding("CTranslate2", True, f"loads as a {sort.__name__}")
+            return
+    yield Finding("CTranslate2", False, f"{folder.name} does not load ({reasons[0]})")
 
 
 def per_layer(value: Any, layers: int) -> list[int]:
