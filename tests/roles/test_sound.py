@@ -83,7 +83,9 @@ def test_a_head_that_looks_one_frame_ahead_is_found_and_a_uniform_one_is_not(
     assert row["n"] == len(heard) * (FRAMES - 1)
     assert row["baseline"] == pytest.approx(1 / FRAMES)
     assert table.loc["encoder-self", 0, 1, "positional.1"]["value"] == 0
-    assert found.coverage["speech"].used == len(heard) and found.examples == []
+    coverage = found.coverage["speech"]
+    assert coverage.used == len(heard) and coverage.words == 5 * len(heard)
+    assert found.examples == []
     assert found.signature["speech"] == "words.csv" and "treebank" not in found.signature
 
 
@@ -112,6 +114,11 @@ def test_prompt_tokens_are_no_queries(found: Any, heard: hw.Speech) -> None:
     # All weights are even: of a row with n words in sight, 4 of 4 + n tokens are of the prompt.
     even = sum(4 / (4 + n) for n in range(1, 6)) / 5
     assert table.loc["decoder-self", 0, 0, "sink"]["value"] == pytest.approx(even)
+
+
+def test_what_a_kind_of_attention_cannot_do_is_not_too_rare(found: Any) -> None:
+    """A decoder sees no token ahead, and a recording has no special frames."""
+    assert found.low_support == []
 
 
 def test_positions_hold_on_noise_and_not_in_an_untrained_model(found: Any) -> None:

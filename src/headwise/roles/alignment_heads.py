@@ -539,6 +539,9 @@ def fitting_recordings(
             coverage.unalignable += 1
         else:
             coverage.used += 1
+            coverage.words += len(words)
+            coverage.split_words += sum(len(word) > 1 for word in words)
+            coverage.subwords += sum(map(len, words))
             fitting.append(SpeechRecording(utterance, prompt, words))
     return fitting
 

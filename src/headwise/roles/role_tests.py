@@ -354,7 +354,7 @@ def conclude(
         labels=labels(heads, confirmed),
         patterns=patterns(heads, confirmed),
         absent=missing_roles(scores, confirmed, tests, causal),
-        low_support=sorted(set(scores.loc[~supported, "measure"])),
+        low_support=sorted(set(scores["measure"]) - set(scores.loc[supported, "measure"])),
         coverage=coverage,
         warnings=warnings(coverage, tests),
         causal=causal,
