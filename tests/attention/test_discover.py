@@ -23,6 +23,7 @@ from attention.families import (
 from headwise.attention import AttentionCall, capture, discover, remove
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
+from headwise.model import Model
 
 EYES = {
     "hidden_size": 32,
@@ -200,6 +201,17 @@ def test_a_model_that_does_not_read_text_is_refused_in_one_sentence(
     ):
         discover(model)
     assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_pruned_encoder_whose_heads_look_back_stays_an_encoder() -> None:
+    """As MiniLM with one head left, which looks at the token before; here one whose output is always the same."""
+    model = tiny("bert")
+    with torch.no_grad():
+        model.encoder.layer[1].attention.self.value.weight.zero_()
+    whole = Model(model, None, "bert")
+    removed = [head for head in whole.heads if head.layer == 0]
+    small = whole.remove(HeadMask.full(whole.heads).without(removed))
+    assert small.heads.query == {"encoder-self": (0, 4)}
 
 
 def test_a_cut_model_promises_its_layout() -> None:

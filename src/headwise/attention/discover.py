@@ -198,12 +198,17 @@ def observed(
 
 def kinds_of(model: nn.Module, calls: list[ProbeCall]) -> list[Kind]:
     """The kind of each call. In an encoder-decoder the probe's lengths decide; in a one-stack model, whether heads at
-    earlier tokens change with the last one. Layers without heads keep the kind they had.
+    earlier tokens change with the last one. A pruned model and layers without heads keep the kind they had: the heads that
+    are left may all look back.
 
     Raises HeadwiseError where one softmax is over the target and the source (T5Gemma 2): such heads are of no kind.
     """
+    config: Any = model.config
+    layout = getattr(config, "headwise_layout", None)
     one_stack: Kind = "encoder-self"
-    if not model.config.is_encoder_decoder and sees_no_future(model, calls):  # type: ignore[union-attr]
+    if layout and not config.is_encoder_decoder:
+        one_stack = next(iter(layout["kept"]))
+    elif not config.is_encoder_decoder and sees_no_future(model, calls):
         one_stack = "decoder-self"
 
     sources = {call.query[2] for call in calls} - {TARGET_LENGTH}
