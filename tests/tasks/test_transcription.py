@@ -17,12 +17,14 @@ from transformers import pipeline
 import headwise as hw
 from headwise.cli.outcome import outcome
 from headwise.data.speech import samples
-from headwise.evaluation.word_errors import WordErrors, word_errors
+from headwise.evaluation.word_errors import WordErrors, transcripts, word_errors
 from headwise.importance.passes import usual_measures
 from headwise.importance.scores import time_limit_of
 from headwise.lab.predictor import Predictor
 from headwise.study import make_plan, run_study
 from headwise.study.study import dry_run
+from headwise.tasks import Task
+from headwise.tasks.batches import Batches
 from headwise.tasks.objective import losses_of
 from headwise.tasks.transcription import extractor_of
 from study.studies import QUIET, facts
@@ -256,6 +258,7 @@ def test_what_speech_cannot_do(use: Callable[..., Any], said: str, tmp_path: Pat
             "--audio was given, but READS is a masked language model",
         ),
         (["evaluate", "HEARS", "--text", "said.csv"], "name recordings with --audio FILE"),
+        (["match", "HEARS", "HEARS", "--text", "said.csv"], "heads are matched on text"),
         (
             ["prune", "HEARS", "--text", "said.csv", "--keep", "20"],
             "name recordings with --audio FILE",
@@ -303,8 +306,9 @@ def test_the_commands_that_take_recordings(
         assert not (tmp_path / "runs" / name / "model").exists()
 
 
-def test_a_study_from_scores_to_the_page(tmp_path: Path) -> None:
-    """The word error rate of every model is what `evaluate` says of the model that was saved."""
+def test_a_study_from_scores_to_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The word error rate of every model is what `evaluate` says of the model that was saved; each model, the full one
+    too, transcribes a text once."""
     table = str(recordings(tmp_path, 20, seconds=0.05))
     test = str(recordings(tmp_path, 6, name="test.csv"))
     hearer().save(tmp_path / "given")
@@ -320,8 +324,17 @@ def test_a_study_from_scores_to_the_page(tmp_path: Path) -> None:
     )
     out = tmp_path / "out"
     dry_run(plan, out, "cpu")
+    transcribed: list[str] = []
+
+    def counted(task: Task, text: Batches) -> dict[int, str]:
+        transcribed.append(text.text.name)
+        return transcripts(task, text)
+
+    monkeypatch.setattr(f"{WordErrors.__module__}.transcripts", counted)
     run_study(plan, out, QUIET, report=hw.report)
     of = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"])["value"]
+    models = of.index.get_level_values("setting").nunique()
+    assert transcribed.count("test.csv") == models == len(transcribed) / 2
     chosen = facts(out)["chosen"]
     small = hw.load(out / "pruned" / chosen)
     quality = hw.evaluate([hw.load(out / "model"), small], hw.Speech.read(test))

@@ -27,14 +27,22 @@ Measured = Losses | Similarities | WordErrors
 
 
 def measure(
-    text: Batches, masks: Sequence[HeadMask], cut: Callable[[HeadMask], Model] | None = None
+    text: Batches,
+    masks: Sequence[HeadMask],
+    cut: Callable[[HeadMask], Model] | None = None,
+    whole: Measured | None = None,
 ) -> Measured:
     """What the models of some masks are worth on a text, the whole model's column first: losses, similarities of sentences
-    or word errors, by the quality of the task. cut: makes the smaller model of a mask, where that is not the masked one."""
+    or word errors, by the quality of the task.
+
+    cut: makes the smaller model of a mask, where that is not the masked one. whole: what was measured of the whole model
+    on this text; word errors are taken from there.
+    """
     if text.task.quality == SIMILARITY:
         return Similarities.measure(text, masks, cut)
     if text.task.quality == WORD_ERROR_RATE:
-        return WordErrors.measure(text, masks, cut)
+        assert whole is None or isinstance(whole, WordErrors)
+        return WordErrors.measure(text, masks, cut, whole)
     return Losses.measure(text, masks, cut)
 
 

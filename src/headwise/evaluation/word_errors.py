@@ -60,13 +60,18 @@ class WordErrors:
         text: Batches,
         masks: Sequence[HeadMask],
         cut: Callable[[HeadMask], Model] | None = None,
+        whole: WordErrors | None = None,
     ) -> WordErrors:
         """Transcripts of the text for each mask, by greedy search. cut: makes the smaller model of a mask, where that is
-        not the masked one. Raises HeadwiseError for a text without words."""
+        not the masked one. whole: what was measured of the whole model on this text, which is not transcribed again.
+        Raises HeadwiseError for a text without words."""
         task = text.task
         every = [HeadMask.full(task.heads), *masks]
         columns = []
         for number, mask in enumerate(every):
+            if whole is not None and number == 0:
+                columns.append((whole.errors[:, 0], whole.words))
+                continue
             batches = text.reporting(
                 part(text.progress, number / len(every), (number + 1) / len(every))
             )

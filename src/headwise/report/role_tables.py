@@ -69,7 +69,6 @@ def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
         "untrained_models": untrained_models,
         "controls": controls_table(found),
         "groups": _groups(found),
-        "claims": claims(found),
         "grids": function_grids(run),
         "patterns": layer_patterns(run),
         "causal": causal_table(found),
@@ -163,33 +162,6 @@ def _topic(measure: str) -> str:
 def reads_text(found: RolesFolder) -> bool:
     """Whether there are encoder heads that were tested on text, as in the paper."""
     return "encoder-self" in kinds_with_roles(found) and HEARD.isdisjoint(found.table["measure"])
-
-
-def claims(found: RolesFolder) -> Table | None:
-    """What Voita et al. (2019) found in encoders, and whether this model has it; None without encoder heads that read."""
-    if not reads_text(found):
-        return None
-    roles = of_kind(found.roles, "encoder-self")
-    have = set(roles["measure"])
-    total = len(of_kind(found.labels, "encoder-self"))
-    relations = list(dict.fromkeys(measure.split(".")[1] for measure in paper_syntax()))
-    along = {}
-    for rel in relations:
-        along[rel] = {f"syntactic.{rel}.{way}" for way in ("to-governor", "to-dependent")} & have
-
-    rare = ((roles["measure"] == "rare.two-rarest") & (roles["layer"] == 0)).any()
-    held = [
-        ("a head for the token before", "positional.-1" in have),
-        ("a head for the token after", "positional.1" in have),
-        *((f"a head along {rel}", bool(there)) for rel, there in along.items()),
-        ("a head for rare tokens in the first layer", bool(rare)),
-        ("no known role in most heads", 2 * len(roles[HEAD_COLUMNS].drop_duplicates()) < total),
-    ]
-    columns: Columns = {
-        "Voita et al. (2019), encoder": lambda row: row[0],
-        "here": lambda row: "yes" if row[1] else "no",
-    }
-    return table("Compared with the paper", held, columns)
 
 
 _BASELINES = {

@@ -24,6 +24,7 @@ from headwise.files import below
 from headwise.heads import HeadMask, write_text
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
+from headwise.qualities import WORD_ERROR_RATE
 from headwise.study.estimate import BOOTSTRAP, Estimate
 from headwise.study.model_steps import full_model, model_of, model_step, prune_step
 from headwise.study.records import STAGING, Result
@@ -110,7 +111,15 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
         return first.ranking.name if first.ranking else first.name
 
     def dependencies(self, run: Run) -> list[Step]:
-        return [model_step(variant) for variant in (FULL, *self.variants)]
+        steps = [model_step(variant) for variant in (FULL, *self.variants)]
+        whole = self.whole(run)
+        return steps if whole is None else [*steps, whole]
+
+    def whole(self, run: Run) -> MeasureLosses | None:
+        """The step that measures the full model, where its numbers are taken from there: transcripts take long."""
+        if run.quality != WORD_ERROR_RATE or not self.variants:
+            return None
+        return MeasureLosses(self.split, ())
 
     def inputs(self, run: Run) -> dict[str, Any]:
         return {"text": run.fingerprint(self.split)}
@@ -126,7 +135,12 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
 
         own = any(prune_step(variant).saves_weights(run) for variant in self.variants)
         text = full_model(run).task.quality_batches(run.text(self.split), run.progress)
-        measured = measure(text, masks, cut if own else None)
+        step = self.whole(run)
+        whole = None
+        if step is not None:
+            run.get_or_make(step)
+            whole = read_measured(below(run.folder, f"{step.name}.npz"))
+        measured = measure(text, masks, cut if own else None, whole)
         save_measured(measured, below(work / STAGING, f"{self.name}.npz"))
         return {}
 

@@ -527,11 +527,16 @@ def one_sided(spec: Spec) -> bool:
 def read_plan(path: str | Path, settings: Sequence[str] = ()) -> Plan:
     """Read a plan from TOML; `settings` are `key=value` changes on top, such as `training.epochs=3`."""
     path = Path(path)
-    if not path.is_file():
-        trouble = "is a folder" if path.is_dir() else "does not exist"
-        hint = " (examples/ has some)"
-        if (path / "plan.toml").is_file():
-            hint = f", such as {path / 'plan.toml'}"
+    try:
+        there = path.is_file()
+        is_folder = path.is_dir()
+        inside = (path / "plan.toml").is_file()
+    except (OSError, ValueError) as error:  # too long for a name, or a NUL in it
+        reason = getattr(error, "strerror", None) or error
+        raise HeadwiseError(f"The plan {str(path)[:100]!r} cannot be read ({reason}).") from None
+    if not there:
+        trouble = "is a folder" if is_folder else "does not exist"
+        hint = f", such as {path / 'plan.toml'}" if inside else " (examples/ has some)"
         raise HeadwiseError(f"The plan {path} {trouble}: give the path of a TOML file{hint}.")
     return make_plan(read_toml(path), settings, f"The plan {path}")
 

@@ -1,0 +1,362 @@
+"""What Voita et al. (2019) and Michel et al. (2019) found, claim by claim, and what a run of a translation model says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+from scipy.stats import fisher_exact, mannwhitneyu
+
+from headwise.heads import KINDS, Head
+from headwise.qualities import BLEU
+from headwise.report import models, score_faithfulness
+from headwise.report.format import (
+    KIND_NAMES,
+    listed,
+    measure_name,
+    percent,
+    probability_fact,
+)
+from headwise.report.kept_heads import values_by_head
+from headwise.report.models import Model, P, verdict
+from headwise.report.page import Table, section, table
+from headwise.report.role_tables import reads_text
+from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun
+from headwise.report.summary import leading_change
+from headwise.roles.role import category
+from headwise.statistics import auroc_interval
+
+SUPPORTS = "supports"
+CONTRADICTS = "contradicts"
+IN_PART = "supports in part"
+UNSURE = "cannot tell"
+NOT_TESTED = "not tested"
+HALF = 0.5  # of the encoder heads: what counts as most of them
+FREE = 0.2  # of all heads: what Michel et al. removed without training
+CLASSES = ("positional", "syntactic", "rare")
+
+
+class Finding(NamedTuple):
+    """What a run says of a claim: in words, and as a verdict."""
+
+    here: str
+    verdict: str
+
+
+class Claim(NamedTuple):
+    """A claim of a paper, with its place there, the paper's numbers, what a run needs to test it, and the function that
+    asks a run."""
+
+    text: str
+    theirs: str
+    needs: str
+    ask: Callable[[FinishedRun], Finding | None]
+
+
+@section(
+    "paper_claims",
+    heading="Compared with the papers",
+    question="Does what Voita et al. and Michel et al. found hold here?",
+    order=115,
+    files=("pruning.csv", "roles/", "heads.csv", "faithfulness.csv"),
+)
+def paper_claims_section(run: FinishedRun) -> dict[str, Any] | None:
+    """The table of claims; left out for models that are no encoder-decoders of text."""
+    kinds = set[str]()
+    if run.heads is not None:
+        kinds |= set(run.heads["kind"])
+    for mask in run.layouts.values():
+        kinds |= set(mask.heads.kinds)
+    translates = "cross" in kinds or run.quality == BLEU
+    hears = run.roles is not None and not reads_text(run.roles)
+    if not translates or hears or "encoder-self" not in kinds:
+        return None
+    return {"claims": claims_table(run)}
+
+
+def claims_table(run: FinishedRun) -> Table | None:
+    """A row for each claim."""
+    rows = []
+    for claim in CLAIMS:
+        rows.append((claim, claim.ask(run) or Finding(f"needs {claim.needs}", NOT_TESTED)))
+    return table(
+        "Compared with the papers",
+        rows,
+        {
+            "claim": lambda row: row[0].text,
+            "theirs": lambda row: row[0].theirs,
+            "here": lambda row: row[1].here,
+            "verdict": lambda row: row[1].verdict,
+        },
+    )
+
+
+def most_encoder_heads(run: FinishedRun) -> Finding | None:
+    """Of the models whose gates removed at least half of the encoder heads, the one that loses least."""
+    found = []
+    for model in run.pruned:
+        removed = 1 - model["kept"] / model["total"]
+        if model["learned"] and tuple(model["kinds"]) == ("encoder-self",) and removed >= HALF:
+            found.append(model)
+    return least_loss(run, found)
+
+
+def most_of_all_heads(run: FinishedRun) -> Finding | None:
+    """The same of models whose gates removed at least half of all heads."""
+    found = []
+    for model in run.pruned:
+        removed = 1 - model["kept"] / model["total"]
+        if model["learned"] and len(model["kinds"]) == len(KINDS) and removed >= HALF:
+            found.append(model)
+    return least_loss(run, found)
+
+
+def least_loss(run: FinishedRun, found: Sequence[Model]) -> Finding | None:
+    """Whether the best of some models is distinguishable from equal further training, or else the full model."""
+    best = None
+    for model in found:
+        change = models.value(model, leading_change(run, model)[0])
+        if change is None:
+            continue
+        loss = -run.quality.better * change
+        if best is None or loss < best[0]:
+            best = (loss, model)
+    if best is None:
+        return None
+    model = best[1]
+    measure, p, other = leading_change(run, model)
+    moved = models.difference_text(model, measure, p, ", ", run.quality.unit)
+    removed = model["total"] - model["kept"]
+    here = f"{removed} of {model['total']} removed: {moved} {run.quality.name} to {other}"
+    said = verdict(model, measure, p)
+    return Finding(here, CONTRADICTS if said == "worse" else SUPPORTS if said else UNSURE)
+
+
+def classes_of_heads(run: FinishedRun) -> Finding | None:
+    """How many encoder heads are positional, syntactic, and look at rare tokens."""
+    if run.roles is None:
+        return None
+    roles = run.roles.roles[run.roles.roles["kind"] == "encoder-self"]
+    labels = run.roles.labels[run.roles.labels["kind"] == "encoder-self"]
+    if labels.empty:
+        return None
+    heads = roles[HEAD_COLUMNS].assign(category=[category(name) for name in roles["measure"]])
+    counts = heads.drop_duplicates()["category"].value_counts().to_dict()
+    numbers = [int(counts.get(name, 0)) for name in CLASSES]
+    here = f"{', '.join(map(str, numbers))} of {len(labels)}"
+    if all(numbers):
+        return Finding(here, SUPPORTS)
+    return Finding(here, IN_PART if any(numbers) else "none found")
+
+
+def encoder_heads_with_roles(run: FinishedRun) -> tuple[set[Head], set[Head]] | None:
+    """The encoder heads that have a role, and the others; None where one of both is empty."""
+    if run.roles is None:
+        return None
+    every = set[Head]()
+    having = set[Head]()
+    for frame, heads in ((run.roles.labels, every), (run.roles.roles, having)):
+        for row in frame[HEAD_COLUMNS].itertuples(index=False, name=None):
+            if row[0] == "encoder-self":
+                heads.add(Head(*row))
+    others = every - having
+    return (having, others) if having and others else None
+
+
+def marked_by_scores(run: FinishedRun) -> Finding | None:
+    """How well relevance and confidence tell encoder heads with a role from the others (area under the ROC curve)."""
+    sides = encoder_heads_with_roles(run)
+    if sides is None or run.heads is None:
+        return None
+    having, others = sides
+    relevance = [name for name in dict.fromkeys(run.heads["measure"]) if name.startswith("lrp")]
+    texts = []
+    lows = []
+    highs = []
+    for measure in (*relevance[:1], "confidence"):
+        values = values_by_head(run, measure)
+        ours = [values[head] for head in having if head in values]
+        rest = [values[head] for head in others if head in values]
+        if not ours or not rest:
+            continue
+        area = float(mannwhitneyu(ours, rest).statistic) / (len(ours) * len(rest))
+        low, high = auroc_interval(area, len(ours), len(rest))
+        texts.append(f"{measure_name(measure)} {area:.2f} [{low:.2f}, {high:.2f}]")
+        lows.append(low)
+        highs.append(high)
+    if not texts:
+        return None
+    here = f"area under the curve: {listed(texts)}, {len(having)} heads with a role"
+    if min(lows) > HALF:
+        return Finding(here, SUPPORTS)
+    if max(highs) < HALF:
+        return Finding(here, CONTRADICTS)
+    return Finding(here, IN_PART if max(lows) > HALF else UNSURE)
+
+
+def kept_with_roles(run: FinishedRun) -> Finding | None:
+    """Whether gates keep encoder heads with a role rather than others, in the smallest model that they left."""
+    sides = encoder_heads_with_roles(run)
+    gated = []
+    for model in run.pruned:
+        if (
+            model["learned"]
+            and "encoder-self" in model["kinds"]
+            and model["setting"] in run.layouts
+        ):
+            gated.append(model)
+    if sides is None or not gated:
+        return None
+    having, others = sides
+    smallest = min(gated, key=lambda model: int(model["kept"]))
+    kept = set(run.layouts[smallest["setting"]].kept)
+    ours = len(having & kept)
+    rest = len(others & kept)
+    counts = [[ours, len(having) - ours], [rest, len(others) - rest]]
+    p = float(fisher_exact(counts, alternative="greater").pvalue)
+    here = (
+        f"{smallest['label']}: {ours} of {len(having)} with a role and {rest} of {len(others)} others stay, "
+        f"{probability_fact(p)}"
+    )
+    return Finding(here, SUPPORTS if p < 0.05 else UNSURE)
+
+
+def order_of_kinds(run: FinishedRun) -> Finding | None:
+    """Which kind keeps most and which least where gates removed all kinds together, in the smallest such model."""
+    joint = []
+    for model in run.pruned:
+        together = set(model["kinds"]) == set(KINDS) and not isinstance(model["keep"], dict)
+        if model["learned"] and together and model["setting"] in run.layouts:
+            joint.append(model)
+    if not joint:
+        return None
+    smallest = min(joint, key=lambda model: int(model["kept"]))
+    mask = run.layouts[smallest["setting"]]
+    shares = {}
+    for kind in KINDS:
+        shares[kind] = mask.count(kind) / sum(mask.heads.query[kind])
+    parts = [f"{KIND_NAMES[kind]} {percent(share)}" for kind, share in shares.items()]
+    here = f"{smallest['label']}: {listed(parts)} left"
+    first = min(shares, key=shares.__getitem__) == "encoder-self"
+    last = max(shares, key=shares.__getitem__) == "cross"
+    if first and last:
+        return Finding(here, SUPPORTS)
+    return Finding(here, IN_PART if first or last else CONTRADICTS)
+
+
+def better_than_scratch(run: FinishedRun) -> Finding | None:
+    """Pruned models against the same layouts trained from random weights."""
+    measure = run.part + run.quality.change + "_to_pruned"
+    p = run.part + P + "_to_pruned"
+    texts = []
+    said = []
+    for control in models.model_rows(models.control_models(run.models)):
+        if control["control"] != "from-scratch" or models.value(control, measure) is None:
+            continue
+        # The control minus the pruned model: above 0, pruning was worse.
+        moved = models.difference_text(control, measure, "", ", ", run.quality.unit)
+        texts.append(f"from scratch {moved} to {control['reference']}")
+        said.append(verdict(control, measure, p))
+    if not texts:
+        return None
+    if all(one == "worse" for one in said):
+        return Finding("; ".join(texts), SUPPORTS)
+    worse = "better" in said
+    return Finding("; ".join(texts), CONTRADICTS if worse else UNSURE)
+
+
+def free_without_training(run: FinishedRun) -> Finding | None:
+    """The model of greedy removal that has lost about a fifth of its heads."""
+    greedy = []
+    for model in run.pruned:
+        random = models.is_random_order(model)
+        untrained = models.value(model, "updates") is None
+        if model["score"] and untrained and not random and not model["learned"]:
+            greedy.append(model)
+    if not greedy:
+        return None
+    near = min(greedy, key=lambda model: abs(1 - model["kept"] / model["total"] - FREE))
+    removed = 1 - near["kept"] / near["total"]
+    measure = run.part + run.quality.change
+    moved = models.difference_text(near, measure, run.part + P, ", ", run.quality.unit)
+    said = verdict(near, measure, run.part + P)
+    here = f"{percent(removed)} of {near['total']} by {measure_name(str(near['score']))}: {moved}"
+    if abs(removed - FREE) > FREE / 2 or not said:
+        return Finding(here, UNSURE)
+    return Finding(here, CONTRADICTS if said == "worse" else SUPPORTS)
+
+
+def gradient_as_good(run: FinishedRun) -> Finding | None:
+    """The loss along the gradient's order of removal and along that of exact ablation."""
+    found = score_faithfulness.faithfulness_statistics(run)
+    if found is None:
+        return None
+    areas: pd.DataFrame = score_faithfulness.of(found, "area")
+    if not {"gradient", "ablation.zero"} <= set(areas.index):
+        return None
+    gradient = areas.loc["gradient"]
+    ablation = areas.loc["ablation.zero"]
+    texts = []
+    for name, row in (("gradient", gradient), ("ablation", ablation)):
+        texts.append(f"{name} {row['value']:.3g} [{row['low']:.3g}, {row['high']:.3g}]")
+    here = f"loss while heads are removed: {listed(texts)}"
+    return Finding(here, CONTRADICTS if gradient["low"] > ablation["high"] else SUPPORTS)
+
+
+CLAIMS = (
+    Claim(
+        "Most encoder heads can be removed (Voita, figure 7)",
+        "38 of 48: −0.15 BLEU",
+        "gates that remove half of the encoder heads",
+        most_encoder_heads,
+    ),
+    Claim(
+        "Positional, syntactic and rare-token heads (Voita, figures 1, 2)",
+        "5, 9, 1 of 48",
+        "roles",
+        classes_of_heads,
+    ),
+    Claim(
+        "Relevance and confidence mark the heads with a role (Voita, figure 1)",
+        "by eye",
+        "scores and roles",
+        marked_by_scores,
+    ),
+    Claim(
+        "Heads with a role stay longest (Voita, figure 8)",
+        "with 17 of 48, every role",
+        "roles and gates on the encoder",
+        kept_with_roles,
+    ),
+    Claim(
+        "More than half of all heads can be removed (Voita, table 2)",
+        "58 of 144 left: −0.24 BLEU",
+        "gates that remove half of all heads",
+        most_of_all_heads,
+    ),
+    Claim(
+        "Encoder heads are removed first, cross attention last (Voita, figure 9)",
+        "14, 31, 30 of 48 left",
+        "gates on all kinds together",
+        order_of_kinds,
+    ),
+    Claim(
+        "Pruned is better than the same layout from scratch (Voita, table 2)",
+        "+0.01 to +0.50 BLEU",
+        "the control from-scratch",
+        better_than_scratch,
+    ),
+    Claim(
+        "A fifth of the heads can be removed without training (Michel, figure 3)",
+        "20 % of 288",
+        "greedy removal",
+        free_without_training,
+    ),
+    Claim(
+        "The gradient's order is as good as that of ablation (Michel, section 4)",
+        "better",
+        "scores with a judge",
+        gradient_as_good,
+    ),
+)

@@ -1,0 +1,87 @@
+"""The papers' claims, and what a run says of each: numbers of its own tables, and a verdict that they carry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from headwise.report import paper_claims
+from headwise.report.page import collect
+from headwise.report.paper_claims import CONTRADICTS, IN_PART, NOT_TESTED, SUPPORTS, UNSURE
+from headwise.report.run_folder import read_run
+from report.made_language import make_language
+from report.made_sweeps import write_sweeps
+
+
+def verdicts(folder: Path) -> dict[str, tuple[str, str]]:
+    found = paper_claims.claims_table(read_run(folder))
+    assert found is not None and found.columns == ["claim", "theirs", "here", "verdict"]
+    return {row.cells[0]: (row.cells[2], row.cells[3]) for row in found.rows}
+
+
+def verdict_of(folder: Path, start: str) -> tuple[str, str]:
+    (found,) = (cells for claim, cells in verdicts(folder).items() if claim.startswith(start))
+    return found
+
+
+def change(folder: Path, setting: str, measure: str, value: float, low: float, high: float) -> None:
+    table = pd.read_csv(folder / "pruning.csv")
+    row = (table["setting"] == setting) & (table["measure"] == measure)
+    assert row.sum() == 1
+    table.loc[row, ["value", "low", "high"]] = [value, low, high]
+    table.to_csv(folder / "pruning.csv", index=False)
+
+
+def test_every_claim_has_a_row_and_its_place_in_a_paper(whole: Path) -> None:
+    found = verdicts(whole)
+    assert len(found) == len(paper_claims.CLAIMS)
+    assert all("Voita" in claim or "Michel" in claim for claim in found)
+    known = {SUPPORTS, CONTRADICTS, IN_PART, UNSURE, NOT_TESTED, "none found"}
+    assert {said for _, said in found.values()} <= known
+    assert "paper_claims" in collect(read_run(whole))
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"), [((-0.71, 0.11), SUPPORTS), ((-0.71, -0.11), CONTRADICTS)]
+)
+def test_most_encoder_heads_go_for_little_where_the_interval_says_so(
+    run_folder: Path, ends: tuple[float, float], said: str
+) -> None:
+    table = pd.read_csv(run_folder / "pruning.csv")
+    p = 0.5 if said == SUPPORTS else 0.001
+    for setting in ("lambda-0.05", "lambda-0.2"):
+        change(run_folder, setting, "bleu_difference", -0.31, *ends)
+        change(run_folder, setting, "p_value", p, float("nan"), float("nan"))
+    here, found = verdict_of(run_folder, "Most encoder heads")
+    assert found == said and f"[{ends[0]:+.2f}".replace("-", "−") in here
+    table[~table["setting"].isin(["lambda-0.05", "lambda-0.2"])].to_csv(
+        run_folder / "pruning.csv", index=False
+    )
+    assert verdict_of(run_folder, "Most encoder heads")[1] == NOT_TESTED  # less than half removed
+
+
+def test_heads_with_roles_are_counted_and_compared_with_the_others(whole: Path) -> None:
+    run = read_run(whole)
+    assert run.roles is not None
+    having, others = paper_claims.encoder_heads_with_roles(run) or (set(), set())
+    assert (len(having), len(others)) == (6, 18)
+    smallest = min(
+        (model for model in run.pruned if model["learned"]), key=lambda model: model["kept"]
+    )
+    kept = set(run.layouts[smallest["setting"]].kept)
+    here, _ = verdict_of(whole, "Heads with a role stay")
+    assert f"{len(having & kept)} of 6 with a role and {len(others & kept)} of 18 others" in here
+    assert "6 heads with a role" in verdict_of(whole, "Relevance and confidence")[0]
+
+
+def test_all_kinds_scratch_and_greedy_models_are_asked(tmp_path: Path) -> None:
+    found = verdicts(write_sweeps(tmp_path))
+    for start in ("Encoder heads are removed first", "Pruned is better", "A fifth of the heads"):
+        ((here, said),) = (cells for claim, cells in found.items() if claim.startswith(start))
+        assert said != NOT_TESTED and not here.startswith("needs"), start
+
+
+def test_a_language_model_has_no_such_table(tmp_path: Path) -> None:
+    assert "paper_claims" not in collect(read_run(make_language(tmp_path / "run")))
