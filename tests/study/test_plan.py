@@ -370,9 +370,8 @@ def test_files_that_are_no_toml(tmp_path: Path, content: bytes, reason: str) -> 
         read_plan(tmp_path)
     with pytest.raises(HeadwiseError, match=r"other.toml does not exist"):
         read_plan(tmp_path / "other.toml")
-    for name in ("9" * 300, "a\0b"):
-        with pytest.raises(HeadwiseError, match=r"The plan '.*' cannot be read"):
-            read_plan(name)
+    with pytest.raises(HeadwiseError, match=r"The plan '9+' cannot be read"):
+        read_plan("9" * 300)
 
 
 def test_options_by_name_are_checked_alike() -> None:

@@ -531,9 +531,10 @@ def read_plan(path: str | Path, settings: Sequence[str] = ()) -> Plan:
         there = path.is_file()
         is_folder = path.is_dir()
         inside = (path / "plan.toml").is_file()
-    except (OSError, ValueError) as error:  # too long for a name, or a NUL in it
-        reason = getattr(error, "strerror", None) or error
-        raise HeadwiseError(f"The plan {str(path)[:100]!r} cannot be read ({reason}).") from None
+    except OSError as error:  # too long for a name
+        raise HeadwiseError(
+            f"The plan {str(path)[:100]!r} cannot be read ({error.strerror})."
+        ) from None
     if not there:
         trouble = "is a folder" if is_folder else "does not exist"
         hint = f", such as {path / 'plan.toml'}" if inside else " (examples/ has some)"
