@@ -151,6 +151,13 @@ def test_a_change_is_paired_over_recordings() -> None:
     assert found.gain(2) == pytest.approx(100 * 6 / 26)
 
 
+def test_a_model_without_an_end_is_refused(tmp_path: Path) -> None:
+    model = hearer()
+    model.hf.generation_config.eos_token_id = None
+    with pytest.raises(hw.HeadwiseError, match="ends no transcript"):
+        hw.score(model, hw.Speech.read(recordings(tmp_path)), ["gradient"])
+
+
 def test_recordings_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     table = recordings(tmp_path, 4, seconds=1.75)  # the last one has 2.05 seconds
     lines = table.read_text().splitlines()

@@ -89,10 +89,10 @@ def evaluate(
     On parallel text BLEU and chrF of translation models with 95 % intervals, their paired BLEU difference to the first,
     and decoding speed with its range over a few rounds. On one-sided text loss, perplexity and its change in % of the
     first model's; on labelled text loss, accuracy in % and its change in points; on recordings the
-    word error rate in % and its change in points. Of models of
-    embeddings, how similarities of sentences are ranked: as the first model ranks them, or as the scores of a table of
-    pairs do. On all parameters, and bytes of the weights in memory and of the key/value cache per token. Models of one
-    name are distinguished by how many heads they have left.
+    word error rate in % and its change in points. Of models of embeddings, how similarities of sentences are ranked:
+    as the first model ranks them, or as the scores of a table of pairs do. On all parameters, and bytes of the
+    weights in memory and of the key/value cache per token. Models of one name are distinguished by how many heads
+    they have left.
 
     search: how translations are searched for (`hw.Search(beam=4)`). progress: gets the share that is done, and of what;
     by default a bar. Raises HeadwiseError for text that does not fit, and for models that the engine cannot run.

@@ -427,12 +427,11 @@ class Examples:
     files=("translations/test/",),
 )
 def translation_examples_section(run: FinishedRun) -> dict[str, Any] | None:
-    """The section is left out where nothing was pruned, and for models that do not translate."""
-    return (
-        None
-        if run.models.empty or run.quality != BLEU
-        else {"examples": choose_examples(run), "chosen": run.chosen}
-    )
+    """The section is left out where the test text has not been translated by the full and by a chosen pruned model."""
+    if run.models.empty or run.quality != BLEU:
+        return None
+    examples = choose_examples(run)
+    return None if examples is None else {"examples": examples, "chosen": run.chosen}
 
 
 def choose_examples(run: FinishedRun) -> Examples | None:

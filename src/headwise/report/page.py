@@ -140,7 +140,7 @@ PAGE_FILES = ("report.html", "figures/")
 def page_files(subject: Subject) -> dict[str, str | bytes]:
     """What `figures/*.png|svg` and `report.html` hold, by name; the page comes last.
 
-    A section without data (pruning, translations) says so or is left out.
+    A section without data is left out, and the page's end names it.
     """
     content = collect(subject)
     files: dict[str, str | bytes] = {}
@@ -155,11 +155,11 @@ def page_files(subject: Subject) -> dict[str, str | bytes]:
 
 
 def collect(subject: Subject) -> dict[str, dict[str, Any]]:
-    """The content of every section that there is, by its name."""
+    """The content of every section that has data, by its name."""
     collected = {}
     for declared in sections_of(subject.page):
         content = declared.function(subject)
-        if content is not None:
+        if content is not None and any(content.values()):
             collected[declared.name] = content
     return collected
 
@@ -168,9 +168,12 @@ def render(subject: Subject, content: dict[str, dict[str, Any]]) -> str:
     """The HTML of the page. Everything that comes from the run is escaped by the templates."""
     environment = _templates()
     shown = []
+    left_out = []
     for declared in sections_of(subject.page):
         if declared.name in content:
             shown.append(declared)
+        else:
+            left_out.append(declared.heading)
 
     bodies = {}
     for declared in shown:
@@ -186,6 +189,7 @@ def render(subject: Subject, content: dict[str, dict[str, Any]]) -> str:
         title=content[shown[0].name]["headline"],
         first=bodies[shown[0].name],
         sections=shown[1:],
+        left_out=left_out,
         bodies=bodies,
         colours={"light": _css_colours(LIGHT), "dark": _css_colours(DARK)},
         font=FONT,

@@ -137,11 +137,13 @@ def _scale(row: tuple[str, str, list[tuple[float, ControlRange]]]) -> float:
     order=30,
     files=("heads.csv", "lrp.csv", "untrained.csv"),
 )
-def score_maps_section(run: FinishedRun) -> dict[str, Any]:
-    """Maps of scores, tables of relevance, and single heads. `effects`: for each kind the change without each head, in
-    BLEU or else in loss.
+def score_maps_section(run: FinishedRun) -> dict[str, Any] | None:
+    """Maps of scores, tables of relevance, and single heads; left out without scores. `effects`: for each kind the change
+    without each head, in BLEU or else in loss.
     """
-    drawn = [] if run.heads is None else drawn_measures(run.heads["measure"])
+    if run.heads is None:
+        return None
+    drawn = drawn_measures(run.heads["measure"])
     measures = [name for name in (BLEU_MEASURE, LOSS_MEASURE) if len(of_measure(run, name))]
     measure = measures[0] if measures else BLEU_MEASURE
     effects = of_measure(run, measure)

@@ -87,7 +87,8 @@ def without_weaker(rows: pd.DataFrame) -> pd.DataFrame:
     kept = []
     for *head, measure in rows[KEY].itertuples(index=False, name=None):
         kept.append((*head, tested_by(measure).weaker_than) not in tests)
-    return rows[pd.Series(kept, rows.index, dtype=bool)]
+    out: pd.DataFrame = rows[pd.Series(kept, rows.index, dtype=bool)]
+    return out
 
 
 def tested_by(measure: str) -> RoleTest:

@@ -185,4 +185,8 @@ def transcript_tokens(hf: Any, tokenizer: Any, utterance: Utterance) -> list[int
     """The tokens of what is said, with the blank in front that Whisper writes, and the token that ends it."""
     end = hf.generation_config.eos_token_id
     last = end[0] if isinstance(end, list) else end
+    if type(last) is not int:
+        raise HeadwiseError(
+            f"eos_token_id in generation_config.json is {end!r:.60}, which ends no transcript: mend that file."
+        )
     return [*tokenizer(f" {utterance.text}", add_special_tokens=False).input_ids, last]
