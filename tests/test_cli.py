@@ -781,6 +781,7 @@ class TestPruning:
             ("--penalty 1 --start soon", "'pruning.start' is 'soon', which does not fit"),
             ("--penalty 1 --train gates --settle 0.1", "freezes all weights, so settle would"),
             ("--penalty 1 --beam 2 --set search.beam=3", "--beam and --set search.beam=3 were"),
+            ("--penalty 1 --beam 1001", "less than or equal to 1000"),
             ("--method greedy --measure fame", "the measure 'fame' is unknown"),
         ],
     )

@@ -145,10 +145,13 @@ class Training(Options):
     )
 
 
+WIDEST = 1000  # hypotheses: memory and time grow with them
+
+
 class Search(Options):
     """Beam search for translations."""
 
-    beam: int = option(5, "hypotheses that are followed at once", ge=1)
+    beam: int = option(5, "hypotheses that are followed at once", ge=1, le=WIDEST)
     length_penalty: float = option(
         1.0,
         "a hypothesis' log-probability is divided by its length to this power; 0: no correction",
