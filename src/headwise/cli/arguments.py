@@ -93,7 +93,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but th
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="end with all facts of the report's first screen")
 ]
-Beam = Annotated[int, typer.Option("--beam", min=1, max=WIDEST, help=option_description(Search, "beam"))]
+Beam = Annotated[
+    int, typer.Option("--beam", min=1, max=WIDEST, help=option_description(Search, "beam"))
+]
 EngineName = Annotated[str, typer.Option("--engine", help=option_description(Search, "engine"))]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="only say what would be done, and what it costs")
