@@ -155,3 +155,11 @@ def test_the_map_stands_beside_the_headline(browser: Any, report_page: Path) -> 
     assert heads["y"] < headline["y"] + headline["height"]
     assert seen.page.locator(".tile").count() == 3
     seen.page.context.close()
+
+
+def test_no_table_is_clipped_on_paper(browser: Any, report_page: Path) -> None:
+    seen = visit(browser, report_page, 794, "light")  # A4
+    seen.page.emulate_media(media="print")
+    wide = "[...document.querySelectorAll('.table')].filter((one) => one.scrollWidth > one.clientWidth + 1)"
+    assert seen.page.evaluate(f"{wide}.map((one) => one.ariaLabel)") == []
+    seen.page.context.close()
