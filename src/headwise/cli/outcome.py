@@ -81,7 +81,7 @@ def outcome(out: Path) -> Outcome:
         f"{summary['headline']}.",
         summary["verdict"],
         facts,
-        doubts(run),
+        [*summary["doubts"], *why_this_choice(run)],
         layouts,
         place,
         next_lines,
@@ -148,8 +148,8 @@ def model_line(model: Model) -> str:
     return f"{model['setting']}: {', '.join([*left, change[1]] if change else left)}"
 
 
-def doubts(run: FinishedRun) -> list[str]:
-    """What speaks against the choice: that there is none, or a limit that no model can exceed."""
+def why_this_choice(run: FinishedRun) -> list[str]:
+    """Why no model was chosen, or that no model can exceed the limit."""
     from headwise.pruning.prune import too_generous
     from headwise.report.models import value
 
