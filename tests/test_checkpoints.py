@@ -17,7 +17,7 @@ from headwise.roles.syntactic import syntactic
 
 HEADS = {
     "gemma-3-270m": ("causal-lm", 72),
-    "whisper-base": ("translation", 144),
+    "whisper-base": ("transcription", 144),
     "all-MiniLM-L6-v2": ("embedding", 72),
 }
 

@@ -275,7 +275,7 @@ def test_a_study_of_a_speech_model_has_roles(heard: hw.Speech, tmp_path: Path) -
     assert labels["label"]["encoder-self", 0, 0].startswith("positional +1 (")
     page = (tmp_path / "run" / "report.html").read_text()
     assert "What each head does" in page and "positional +1" in page
-    assert "Compared with the paper" not in page and "nsubj" not in page
+    assert 'id="paper_claims"' not in page and "nsubj" not in page
     trees = str(write_treebank(tmp_path / "dev.conllu", 20))
     sections["roles"] = {"treebank": [trees]}
     with pytest.raises(hw.HeadwiseError, match=r"a speech model: take recordings = N"):

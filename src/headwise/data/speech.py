@@ -145,7 +145,8 @@ def texts_of(
             raise HeadwiseError(
                 f"Row {number} of {file} lacks {missing}: each row needs {', '.join(TEXT_COLUMNS)}."
             )
-        audio = existing_file(file.parent / str(row["audio"]))
+        name = str(row["audio"])
+        audio = existing_file(file.parent / name)
         said = one_line(text)
         if said:
             utterances.append(Utterance(audio, said, str(row.get("language") or "")))

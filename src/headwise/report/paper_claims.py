@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.stats import fisher_exact, mannwhitneyu
 
 from headwise.heads import KINDS, Head
-from headwise.qualities import BLEU
+from headwise.qualities import BLEU, WORD_ERROR_RATE
 from headwise.report import models, score_faithfulness
 from headwise.report.format import (
     KIND_NAMES,
@@ -69,7 +69,9 @@ def paper_claims_section(run: FinishedRun) -> dict[str, Any] | None:
     for mask in run.layouts.values():
         kinds |= set(mask.heads.kinds)
     translates = "cross" in kinds or run.quality == BLEU
-    hears = run.roles is not None and not reads_text(run.roles)
+    hears = run.quality == WORD_ERROR_RATE
+    if run.roles is not None and not reads_text(run.roles):
+        hears = True
     if not translates or hears or "encoder-self" not in kinds:
         return None
     return {"claims": claims_table(run)}
