@@ -498,7 +498,7 @@ def declared(model: nn.Module) -> int | None:
         config = config.get_text_config()
     by_layer = getattr(config, "num_attention_heads_per_layer", None)
     if by_layer:
-        return sum(by_layer)
+        return int(sum(by_layer))
 
     def first(*names: str) -> int:
         return next(

@@ -462,12 +462,12 @@ def align(
             progress=progress,
         )
     found.save(place)
-    for row in found.sets.to_dict("records"):
-        interval = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+    for chosen_set in found.sets.to_dict("records"):
+        interval = f"{chosen_set['value']:.3f} ({chosen_set['low']:.3f} to {chosen_set['high']:.3f})"
         progress.say(
-            f"  {row['set']}: {row['measure']} {interval}, without attention {row['baseline']:.3f}"
+            f"  {chosen_set['set']}: {chosen_set['measure']} {interval}, without attention {chosen_set['baseline']:.3f}"
         )
-        progress.say(f"    {row['heads']}")
+        progress.say(f"    {chosen_set['heads']}")
     if found.own is not None:
         for line in comparison_with_own(found, replace):
             progress.say(line)

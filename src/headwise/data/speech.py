@@ -170,12 +170,12 @@ def rows_of(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         return
     for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line)
+            found = json.loads(line)
         except ValueError:
-            row = None
-        if not isinstance(row, dict):
+            found = None
+        if not isinstance(found, dict):
             raise HeadwiseError(f"Line {number} of {file} is no JSON object: write one a line.")
-        yield number, row
+        yield number, found
 
 
 def spoken_word(row: Mapping[str, Any], file: Path, number: int) -> SpokenWord:

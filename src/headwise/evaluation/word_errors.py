@@ -195,10 +195,13 @@ def counted_errors(
 def normaliser(task: Task, utterance: Utterance) -> Callable[[str], str]:
     """What makes transcripts in the language of a recording alike that differ in writing only."""
     multilingual = getattr(task.hf.generation_config, "is_multilingual", False)
+    made: Callable[[str], str]
     if multilingual and utterance.language != "en":
-        return BasicTextNormalizer()
-    spellings = getattr(task.tokenizer, "english_spelling_normalizer", None)
-    return EnglishTextNormalizer(spellings or {})
+        made = BasicTextNormalizer()
+    else:
+        spellings = getattr(task.tokenizer, "english_spelling_normalizer", None)
+        made = EnglishTextNormalizer(spellings or {})
+    return made
 
 
 def word_errors(said: Sequence[str], written: Sequence[str]) -> int:
