@@ -463,7 +463,9 @@ def align(
         )
     found.save(place)
     for chosen_set in found.sets.to_dict("records"):
-        interval = f"{chosen_set['value']:.3f} ({chosen_set['low']:.3f} to {chosen_set['high']:.3f})"
+        interval = (
+            f"{chosen_set['value']:.3f} ({chosen_set['low']:.3f} to {chosen_set['high']:.3f})"
+        )
         progress.say(
             f"  {chosen_set['set']}: {chosen_set['measure']} {interval}, without attention {chosen_set['baseline']:.3f}"
         )
