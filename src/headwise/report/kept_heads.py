@@ -76,7 +76,7 @@ def head_map(run: FinishedRun, model: models.Model | None) -> Figure | None:
     panels = []
     for kind in heads.kinds:
         panels.append(_map_panel(grid, kind, run.attention(kind), measure_name(measure), removed))
-    return Figure(name="head-map", title=title, note=note, panels=panels, facts=facts)
+    return Figure("head-map", title, note, panels, columns=min(3, len(panels)), facts=facts)
 
 
 def map_measure(run: FinishedRun) -> str:
@@ -114,6 +114,7 @@ def _map_panel(
         top = float(f"{chart.heads['value'].max():.2g}")
         legend: charts.Spec = {"orient": "bottom", "title": measure}
         legend |= {"gradientLength": min(180, 30 * chart.columns), "values": [0, top]}
+        legend["format"] = ".2g"
         colours = colour("value:Q", [0, top], "heatmap", **legend)
         colours["scale"]["clamp"] = True
         tip += tips(f"value:Q|{measure}|.3g")
