@@ -44,13 +44,14 @@ def test_every_claim_has_a_row_and_its_place_in_a_paper(whole: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "said"), [((-0.71, 0.11), SUPPORTS), ((-0.71, -0.11), CONTRADICTS)]
+    ("ends", "said"),
+    [((-0.71, 0.11), SUPPORTS), ((-1.71, 0.61), UNSURE), ((-0.71, -0.11), CONTRADICTS)],
 )
 def test_most_encoder_heads_go_for_little_where_the_interval_says_so(
     run_folder: Path, ends: tuple[float, float], said: str
 ) -> None:
     table = pd.read_csv(run_folder / "pruning.csv")
-    p = 0.5 if said == SUPPORTS else 0.001
+    p = 0.001 if said == CONTRADICTS else 0.5
     for setting in ("lambda-0.05", "lambda-0.2"):
         change(run_folder, setting, "bleu_difference", -0.31, *ends)
         change(run_folder, setting, "p_value", p, float("nan"), float("nan"))

@@ -34,6 +34,8 @@ UNSURE = "cannot tell"
 NOT_TESTED = "not tested"
 HALF = 0.5  # of the encoder heads: what counts as most of them
 FREE = 0.2  # of all heads: what Michel et al. removed without training
+LITTLE = 1.0  # BLEU: a loss is little where the whole interval is above minus this
+AS_GOOD = 0.1  # of an area: how much larger another may be, by its interval, and be as good
 CLASSES = ("positional", "syntactic", "rare")
 
 
@@ -131,8 +133,15 @@ def least_loss(run: FinishedRun, found: Sequence[Model]) -> Finding | None:
     moved = models.difference_text(model, measure, p, ", ", run.quality.unit)
     removed = model["total"] - model["kept"]
     here = f"{removed} of {model['total']} removed: {moved} {run.quality.name} to {other}"
-    said = verdict(model, measure, p)
-    return Finding(here, CONTRADICTS if said == "worse" else SUPPORTS if said else UNSURE)
+    return Finding(here, of_loss(model, measure, p))
+
+
+def of_loss(model: Model, measure: str, p: str) -> str:
+    """Whether a model loses little: a loss that the interval does not show may still be large."""
+    if verdict(model, measure, p) == "worse":
+        return CONTRADICTS
+    low, _ = models.bounds(model, measure)
+    return UNSURE if low is None or low < -LITTLE else SUPPORTS
 
 
 def classes_of_heads(run: FinishedRun) -> Finding | None:
@@ -282,11 +291,10 @@ def free_without_training(run: FinishedRun) -> Finding | None:
     removed = 1 - near["kept"] / near["total"]
     measure = run.part + run.quality.change
     moved = models.difference_text(near, measure, run.part + P, ", ", run.quality.unit)
-    said = verdict(near, measure, run.part + P)
     here = f"{percent(removed)} of {near['total']} by {measure_name(str(near['score']))}: {moved}"
-    if abs(removed - FREE) > FREE / 2 or not said:
+    if abs(removed - FREE) > FREE / 2:
         return Finding(here, UNSURE)
-    return Finding(here, CONTRADICTS if said == "worse" else SUPPORTS)
+    return Finding(here, of_loss(near, measure, run.part + P))
 
 
 def gradient_as_good(run: FinishedRun) -> Finding | None:
@@ -303,7 +311,10 @@ def gradient_as_good(run: FinishedRun) -> Finding | None:
     for name, row in (("gradient", gradient), ("ablation", ablation)):
         texts.append(f"{name} {row['value']:.3g} [{row['low']:.3g}, {row['high']:.3g}]")
     here = f"loss while heads are removed: {listed(texts)}"
-    return Finding(here, CONTRADICTS if gradient["low"] > ablation["high"] else SUPPORTS)
+    if gradient["low"] > ablation["high"]:
+        return Finding(here, CONTRADICTS)
+    as_good = gradient["high"] <= (1 + AS_GOOD) * ablation["value"]
+    return Finding(here, SUPPORTS if as_good else UNSURE)
 
 
 CLAIMS = (
