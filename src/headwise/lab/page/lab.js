@@ -3,6 +3,7 @@ import { Head } from "./head.js";
 import { Groups, Heads } from "./heads.js";
 import { mapsOf, scaleOf } from "./maps.js";
 import { Effects, Output, Smallest, Tokens } from "./output.js";
+import { RecordingForm } from "./sound.js";
 import { asPython, effectsAsCsv, save, signed } from "./text.js";
 import { html, render, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 
@@ -171,7 +172,8 @@ function Lab({ about, ask, address, root }) {
       <p class="kicker"><b title=${about.name}>${about.title}</b> · ${about.noun} · ${heads}</p>
     </div></header>
     <main>
-      <${SentenceForm} state=${state} about=${about} change=${change} />
+      ${about.recordings ? html`<${RecordingForm} state=${state} about=${about} ask=${ask} change=${change} sound=${answer?.sound} />`
+        : html`<${SentenceForm} state=${state} about=${about} change=${change} />`}
       ${inspection.error && html`<p class="error" role="alert">${inspection.error}</p>`}
       ${answer?.source.note && html`<p class="error mild" role="status">${answer.source.note}</p>`}
       ${answer && html`<${Tokens} inspection=${answer} off=${off} choose=${(index) => change({ position: index })} />`}
