@@ -145,7 +145,7 @@ def visit(browser: Any) -> Iterator[Any]:
             ),
         )
         page.goto(url)
-        page.locator("[data-head]").first.wait_for()
+        page.locator("[data-head] canvas").first.wait_for()
         return page
 
     yield open_page
@@ -510,3 +510,51 @@ def test_an_error_is_a_sentence(
         assert "memory" in page.locator("[role=alert]").inner_text()
     page.locator("[role=switch]").first.click()
     page.locator("[role=alert]").wait_for(state="detached")
+
+
+def test_an_old_output_is_not_shown_for_a_new_question(visit: Any, address: str) -> None:
+    """Neither without a server nor for an empty sentence."""
+    page = visit(address)
+    settled(page)
+    page.evaluate(
+        """() => {
+            window.reached = window.fetch;
+            window.fetch = () => Promise.reject(new TypeError("Failed to fetch"));
+        }"""
+    )
+    page.locator("[data-switch='cross/0/0']").click()
+    assert "still running" in page.locator("[role=alert]").inner_text()
+    assert page.locator(".said, .numbers, .tokens").count() == 0
+    page.evaluate("() => { window.fetch = window.reached; }")
+    page.get_by_role("button", name="Try again").click()
+    page.locator(".log-change").wait_for()
+    assert page.locator("[role=alert]").count() == 0
+
+    page.get_by_label("Sentence", exact=True).fill(" ")
+    page.get_by_label("Sentence", exact=True).press("Enter")
+    page.get_by_text("Type a sentence").wait_for()
+    assert page.locator(".said, .numbers, .tokens, [role=alert]").count() == 0
+    page.get_by_label("Sentence", exact=True).fill("a b")
+    page.get_by_label("Sentence", exact=True).press("Enter")
+    page.locator(".log-change").wait_for()
+
+
+def test_heads_of_an_address_that_the_model_lacks_are_left_out(visit: Any, address: str) -> None:
+    page = visit(address + "#text=a+b&off=cross/9/9,cross/0/1&head=cross/0/70&sort=none")
+    settled(page)
+    assert page.get_by_text("no head cross/9/9, cross/0/70.").count() == 1
+    assert page.locator("[role=switch][aria-checked=false]").count() == 1
+    assert "9" not in page.url.split("#")[1]
+
+
+def test_white_space_is_written_in_signs(visit: Any, address: str) -> None:
+    page = visit(address)
+    shown = "async text => (await import('./text.js')).shown(text)"
+    for text, expected in (
+        ("\n\n", "↵↵"),
+        ("\t", "⇥"),
+        (" ", "␣"),
+        ("", "∅"),
+        ("\u200b", "U+200B"),
+    ):
+        assert page.evaluate(shown, text) == expected

@@ -15,7 +15,7 @@ from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.lab.assets import one_module, page_files, theme
 from headwise.lab.server import SECONDS, error_text
-from headwise.lab.session import CancelToken, Session
+from headwise.lab.session import CancelToken, Session, json_text
 from headwise.model import Model
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def reply(session: Session, widget: Any, message: Mapping[str, Any]) -> None:
     try:
         cancel = CancelToken(SECONDS.get(name, SECONDS["inspect"]))
         answer = session.answer(name, message.get("question") or {}, cancel, progress)
-        content = {"answer": json.loads(json.dumps(answer, allow_nan=False))}
+        content = {"answer": json.loads(json_text(answer))}
     except KeyboardInterrupt:  # the notebook's own stop button
         content = {"error": "Stopped."}
     except Exception as error:

@@ -86,9 +86,10 @@ def sentence_of(tokenizer: Any, ids: Sequence[int], note: str = "") -> Sentence:
 
 
 def token_text(tokenizer: Any, token: int, raw: str) -> str:
-    """A token as a reader knows it; one that decodes to nothing keeps its raw name."""
-    text = str(tokenizer.decode([token], clean_up_tokenization_spaces=False)).strip()
-    return text or raw
+    """A token as a reader knows it, without the spaces around it. White space stays as it is, and
+    a token that decodes to nothing keeps its raw name."""
+    text = str(tokenizer.decode([token], clean_up_tokenization_spaces=False))
+    return text.strip() or text or raw
 
 
 def with_tree(tokenizer: Any, sentence: Sentence, tree: Annotated | None) -> Sentence:

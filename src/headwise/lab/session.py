@@ -559,6 +559,17 @@ def word_changes(before: str, after: str) -> list[tuple[str, str]]:
     return pieces
 
 
+def json_text(content: Any) -> str:
+    """A line of JSON. Raises HeadwiseError for a number that is not finite, which JSON has not."""
+    try:
+        return json.dumps(content, allow_nan=False, ensure_ascii=False)
+    except ValueError:
+        raise HeadwiseError(
+            "The model computed a number that is not finite (NaN or infinity): its weights may be "
+            "damaged, or too large for their type; try another sentence or other heads."
+        ) from None
+
+
 def base64_floats(weights: Tensor) -> str:
     """Numbers as base64 of little-endian float32, in the order of memory."""
     return base64.b64encode(weights.contiguous().numpy().astype("<f4").tobytes()).decode()

@@ -31,7 +31,10 @@ function overHttp(server) {
     const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await reader.read().catch((error) => {
+        if (error.name === "AbortError") throw error;
+        return { done: true };
+      });
       if (done) throw new Error("The lab stopped in the middle of an answer.");
       const lines = (rest + value).split("\n");
       rest = lines.pop();

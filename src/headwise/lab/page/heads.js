@@ -11,17 +11,17 @@ export function Heads({ about, maps, gates, picked, values, scale, pick, setGate
       <section class="kind" aria-label=${KINDS[kind]} key=${kind}>
         <div class="kind-head"><h3>${KINDS[kind]}</h3>
           <${SwitchAll} name=${KINDS[kind]} heads=${ofKind} gates=${gates} setGates=${setGates} /></div>
-        ${counts.map((count, layer) => {
+        <div class="layers" style=${{ "--count": Math.max(...counts) }}>${counts.map((_, layer) => {
           const ofLayer = ofKind.filter((head) => head.startsWith(`${kind}/${layer}/`));
           return html`
             <div class="layer" key=${layer}>
               <div class="layer-name"><span>Layer ${layer}${attention[layer] && html`<small>${attention[layer]}</small>`}</span>
                 <${SwitchAll} name=${`layer ${layer}, ${KINDS[kind]}`} heads=${ofLayer} gates=${gates} setGates=${setGates} /></div>
-              <ul class="row" style=${{ "--count": count }}>${ordered(ofLayer, values).map((head) => html`
+              <ul class="row">${ordered(ofLayer, values).map((head) => html`
                 <${SmallMap} key=${head} head=${head} map=${maps.get(head)} gate=${gates[head] ?? 1} picked=${picked === head}
                   roles=${about.roles[head] ?? []} scale=${scale} value=${values?.[head]?.[0]} pick=${pick} setGates=${setGates} />`)}</ul>
             </div>`;
-        })}
+        })}</div>
       </section>`;
   });
 }

@@ -4,7 +4,7 @@ import { Groups, Heads } from "./heads.js";
 import { mapsOf, scaleOf } from "./maps.js";
 import { Effects, Output, Smallest, Tokens } from "./output.js";
 import { RecordingForm } from "./sound.js";
-import { asPython, effectsAsCsv, save, signed } from "./text.js";
+import { addresses, asPython, effectsAsCsv, save, signed } from "./text.js";
 import { html, render, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 
 const START = {
@@ -46,6 +46,16 @@ export function read(text) {
   state.words = get("words") === "1";
   state.compare = get("compare") === "1";
   return state;
+}
+
+/** A state for a model, and the heads in it that the model lacks and that it therefore leaves out. */
+function fitted(state, about) {
+  const heads = addresses(about.heads);
+  const lacking = [...Object.keys(state.gates), state.head].filter((head) => head && !heads.includes(head));
+  const gates = Object.fromEntries(Object.entries(state.gates).filter(([head]) => heads.includes(head)));
+  const orders = ["number", "effect", ...about.scores.map((score) => score.measure)];
+  const sort = orders.includes(state.sort) ? state.sort : "number";
+  return [{ ...state, gates, sort, head: lacking.includes(state.head) ? null : state.head }, [...new Set(lacking)]];
 }
 
 /**
@@ -115,14 +125,17 @@ function useQuestion(ask, name) {
 }
 
 function Lab({ about, ask, address, root }) {
-  const [state, set] = useState(() => ({ ...START, ...address.read() }));
-  const [inspection, startInspection] = useQuestion(ask, "inspect");
+  const [opened] = useState(() => fitted(address.read(), about));
+  const [state, set] = useState(opened[0]);
+  const [lacking, setLacking] = useState(opened[1]);
+  const [inspection, startInspection, , forgetInspection] = useQuestion(ask, "inspect");
   const [pruned, startPruned, , forgetPruned] = useQuestion(ask, "inspect");
   const [effects, startEffects, stopEffects, forgetEffects] = useQuestion(ask, "head_effects");
   const [smallest, startSmallest, stopSmallest, forgetSmallest] = useQuestion(ask, "smallest");
   const scale = useScale(root);
   const change = useCallback((fields) => set((old) => ({ ...old, ...fields })), []);
-  const { text, gates, ablation, beam, position } = state;
+  const { gates, ablation, beam, position } = state;
+  const text = state.text.trim() && state.text;
   const question = { text, gates, ablation, beam, position };
   const key = JSON.stringify(question);
 
@@ -131,11 +144,18 @@ function Lab({ about, ask, address, root }) {
     if (!text && first) change({ text: first });
   }, []);
   useEffect(() => address.write(state), [state]);
-  useEffect(() => address.changed((fromAddress) => set(fromAddress)), []);
+  useEffect(() => address.changed((fromAddress) => {
+    const [fitting, others] = fitted(fromAddress, about);
+    set(fitting);
+    setLacking(others);
+  }), []);
   useEffect(() => {
     forgetEffects();
     forgetSmallest();
-    if (!text) return undefined;
+    if (!text) {
+      forgetInspection();
+      return undefined;
+    }
     const soon = setTimeout(() => startInspection(question), 60);
     return () => clearTimeout(soon);
   }, [key]);
@@ -154,15 +174,17 @@ function Lab({ about, ask, address, root }) {
   }), []);
   const pick = useCallback((head) => change({ head }), []);
 
-  const answer = inspection.answer;
+  // Where the last question failed, the answer to another one would look like its answer.
+  const answer = inspection.error ? null : inspection.answer;
   const other = state.compare ? pruned.answer : null;
-  const outdated = answer && text && !inspection.error && JSON.stringify(answer.question) !== key;
+  const outdated = answer && JSON.stringify(answer.question) !== key;
   const maps = useMemo(() => mapsOf(answer), [answer]);
   const prunedMaps = useMemo(() => mapsOf(other, about.compare), [other]);
   const total = useMemo(() => totalsByHead(effects.answer), [effects.answer]);
   const values = sortValues(state.sort, about.scores, total);
-  const head = maps.has(state.head) ? state.head : maps.keys().next().value;
+  const head = state.head ?? addresses(about.heads)[0];
   const off = Object.keys(gates).length;
+  const offInAnswer = Object.keys(answer?.question.gates ?? {}).length;
   const count = Object.values(about.heads).flat().reduce((sum, heads) => sum + heads, 0);
   const heads = `${count} ${count === 1 ? "head" : "heads"}`;
 
@@ -174,39 +196,43 @@ function Lab({ about, ask, address, root }) {
     <main>
       ${about.recordings ? html`<${RecordingForm} state=${state} about=${about} ask=${ask} change=${change} sound=${answer?.sound} />`
         : html`<${SentenceForm} state=${state} about=${about} change=${change} />`}
-      ${inspection.error && html`<p class="error" role="alert">${inspection.error}</p>`}
+      ${lacking.length > 0 && html`<p class="error mild" role="status">Left out, because this model has no head ${lacking.join(", ")}.</p>`}
       ${answer?.source.note && html`<p class="error mild" role="status">${answer.source.note}</p>`}
-      ${answer && html`<${Tokens} inspection=${answer} off=${off} choose=${(index) => change({ position: index })} />`}
+      ${answer && html`<${Tokens} inspection=${answer} off=${offInAnswer} choose=${(index) => change({ position: index })} />`}
       <p class="waiting" role="status">${text ? inspection.busy && inspection.note : "Type a sentence to see every head at work on it."}</p>
-      ${answer && html`
-        <div class="views">
-          <div class="side">
-            <${Output} inspection=${answer} pruned=${other} busy=${Boolean(inspection.busy || outdated)} off=${off} />
-            ${head && html`<${Head} head=${head} state=${state} inspection=${answer} maps=${maps} about=${about} scale=${scale}
-              setGates=${setGates} pick=${pick} change=${change} effect=${total && signed(total[head])}
-              other=${other} prunedMap=${prunedMaps.get(head)} />`}
-          </div>
-          <section class="card heads" aria-label="Heads">
-            <div class="bar-top">
-              <h2>Heads</h2>
-              <p class="off-count" role="status">${off === 0 ? "All heads are on." : `${off} of ${heads} off or turned down.`}
-                ${off > 0 && html` <button type="button" class="quiet reset" onClick=${() => change({ gates: {} })}>Switch all on</button>`}</p>
-            </div>
-            <div class="tools">
-              <label>Order <select value=${state.sort} onChange=${(e) => change({ sort: e.target.value })}>
-                <option value="number">by number</option>
-                ${about.scores.map((score) => html`<option key=${score.measure} value=${score.measure}>by ${score.name}</option>`)}
-                <option value="effect" disabled=${!total}>by effect on this output</option></select></label>
-              <label>An off head gives <select value=${ablation} onChange=${(e) => change({ ablation: e.target.value })}>
-                ${Object.entries(ABLATIONS).map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}</select></label>
-              <${Groups} about=${about} setGates=${setGates} />
-              ${about.compare && html`<label class="check"><input type="checkbox" checked=${state.compare}
-                onChange=${(e) => change({ compare: e.target.checked })} /> compare with the pruned model</label>`}
-            </div>
-            <${Heads} about=${about} maps=${maps} gates=${gates} picked=${head} values=${values} scale=${scale}
-              pick=${pick} setGates=${setGates} />
-          </section>
+      <div class="views">
+        <div class="side">
+          ${inspection.error && html`<section class="card output" aria-label="Output" aria-busy="false">
+            <p class="error" role="alert">${inspection.error}</p>
+            <div class="actions"><button type="button" onClick=${() => startInspection(question)}>Try again</button></div></section>`}
+          ${answer && html`<${Output} inspection=${answer} pruned=${other} busy=${Boolean(inspection.busy || outdated)} off=${offInAnswer} />`}
+          ${pruned.error && html`<p class="error" role="alert">The pruned model: ${pruned.error}</p>`}
+          ${answer && maps.has(head) && html`<${Head} head=${head} state=${state} inspection=${answer} maps=${maps} about=${about} scale=${scale}
+            setGates=${setGates} pick=${pick} change=${change} effect=${total && signed(total[head])}
+            other=${other} prunedMap=${prunedMaps.get(head)} />`}
         </div>
+        <section class="card heads" aria-label="Heads">
+          <div class="bar-top">
+            <h2>Heads</h2>
+            <p class="off-count" role="status">${off === 0 ? "All heads are on." : `${off} of ${heads} off or turned down.`}
+              ${off > 0 && html` <button type="button" class="quiet reset" onClick=${() => change({ gates: {} })}>Switch all on</button>`}</p>
+          </div>
+          <div class="tools">
+            <label>Order <select value=${state.sort} onChange=${(e) => change({ sort: e.target.value })}>
+              <option value="number">by number</option>
+              ${about.scores.map((score) => html`<option key=${score.measure} value=${score.measure}>by ${score.name}</option>`)}
+              <option value="effect" disabled=${!total}>by effect on this output</option></select></label>
+            <label>An off head gives <select value=${ablation} onChange=${(e) => change({ ablation: e.target.value })}>
+              ${Object.entries(ABLATIONS).map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}</select></label>
+            <${Groups} about=${about} setGates=${setGates} />
+            ${about.compare && html`<label class="check"><input type="checkbox" checked=${state.compare}
+              onChange=${(e) => change({ compare: e.target.checked })} /> compare with the pruned model</label>`}
+          </div>
+          <${Heads} about=${about} maps=${maps} gates=${gates} picked=${head} values=${values} scale=${scale}
+            pick=${pick} setGates=${setGates} />
+        </section>
+      </div>
+      ${answer && html`
         <section class="card" aria-label="Which head matters">
           <h2>Which head matters?</h2>
           <div class="actions">

@@ -138,7 +138,7 @@ export function Smallest({ answer, switchOff }) {
   if (!answer.changed) return html`<p class="note">No set was found: the output stays even without any head.</p>`;
   const single = answer.heads.length === 1;
   return html`<div class="found">
-    <p>Without ${single ? "this one head" : `these ${answer.heads.length} heads`} the output becomes <q dir="auto">${answer.new_output || "(nothing)"}</q>.</p>
+    <p>Without ${single ? "this one head" : `these ${answer.heads.length} heads`} the output becomes <q dir="auto">${shown(answer.new_output)}</q>.</p>
     <p>${answer.heads.map((head) => html`<code key=${head}>${head}</code> `)}</p>
     <p class="note">The search is greedy: no head of this set can be spared, but another set may be smaller.</p>
     <button type="button" onClick=${() => switchOff(answer.heads)}>Switch ${single ? "it" : "them"} off</button></div>`;

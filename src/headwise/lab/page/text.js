@@ -37,13 +37,15 @@ export function percent(share) {
   return `${text}\u202f%`;
 }
 
-/** A token as text: one that would show nothing is named. */
+const SIGNS = { "\n": "↵", "\t": "⇥", " ": "␣" };
+
+/** A token as text: one that would show nothing is written in signs or named. */
 export function shown(token) {
   const visible = token.replace(/[\s\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, "");
   if (visible) return token;
   if (token === "") return "∅";
-  const codes = [...token].map((c) => c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0"));
-  return codes.map((code) => `U+${code}`).join(" ");
+  const code = (c) => `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+  return [...token].map((c) => SIGNS[c] ?? code(c)).join("");
 }
 
 /** A long token, shortened for a label; the whole is in its title. */
