@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from headwise.attention import evaluating
-from headwise.errors import HeadwiseError
+from headwise.errors import NOT_FINITE, HeadwiseError
 from headwise.evaluation.mask_model import mask_model
 from headwise.heads import HeadMask
 from headwise.importance.ablation import removal_losses
@@ -164,7 +164,8 @@ class Losses:
         classifier's accuracy in points."""
         if not np.array_equal(self.tokens, other.tokens):
             raise HeadwiseError(
-                "Two models were measured on different texts, so their perplexity cannot be compared."
+                "Two models were measured on different texts, so their perplexity cannot be compared: measure both "
+                "on one text."
             )
         if self.right is not None and other.right is not None:
             return self.change_of_accuracy(self.right[:, column], other.right[:, its_column], seed)
@@ -202,7 +203,7 @@ def refuse_broken(losses: np.ndarray) -> None:
     """Raise HeadwiseError for losses that are not finite."""
     if not np.isfinite(losses).all():
         raise HeadwiseError(
-            "The loss with heads removed is not a number (NaN or infinite): the model is broken."
+            f"The loss with heads removed is not a number (NaN or infinite). {NOT_FINITE}."
         )
 
 

@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 from headwise.attention import evaluating
 from headwise.attention.discover import output_of
 from headwise.data.sentence_pairs import SentencePairs
-from headwise.errors import HeadwiseError
+from headwise.errors import NOT_FINITE, HeadwiseError
 from headwise.evaluation.losses import Change, Rows
 from headwise.evaluation.mask_model import mask_model
 from headwise.heads import HeadMask
@@ -87,7 +87,7 @@ class Similarities:
         cosines = np.stack(columns, 1)
         if not np.isfinite(cosines).all():
             raise HeadwiseError(
-                "The vectors of sentences with heads removed are not numbers (NaN or infinite): the model is broken."
+                f"The vectors of sentences with heads removed are not numbers (NaN or infinite). {NOT_FINITE}."
             )
         return cls(cosines, units, scores, similarities_made(text, units))
 
@@ -141,7 +141,7 @@ class Similarities:
         if not same or not np.allclose(self.reference, other.reference, atol=1e-4):
             raise HeadwiseError(
                 "Two models were measured on different texts, or compared with different models, so their similarities "
-                "cannot be compared."
+                "cannot be compared: measure both on one text, and compare them with one model."
             )
         value = self.agreement(column) - other.agreement(its_column)
         drawn = self.drawn(column, seed) - other.drawn(its_column, seed)

@@ -121,7 +121,8 @@ class WordErrors:
         HeadwiseError for other recordings."""
         if not np.array_equal(self.words, other.words):
             raise HeadwiseError(
-                "Two models were measured on different recordings, so their word errors cannot be compared."
+                "Two models were measured on different recordings, so their word errors cannot be compared: measure both on "
+                "the same."
             )
         value = self.rate(column) - other.rate(its_column)
         if len(self.words) < 2:

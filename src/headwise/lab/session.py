@@ -267,7 +267,9 @@ class Session:
         """The output before and after a change of heads, what it costs, and every head's attention
         after it.
 
-        The old output is the model's without gates, the new one with them. Where a number is of the
+        The old output is the model's without gates, the new one with them; `changes` are from the
+        full model's output without gates to the new one. `head_effects_seconds`: about what
+        `head_effects` takes at most, from the processor time of one forward. Where a number is of the
         same token or output, `before` and `after` are without and with the gates. Attention maps
         are float32, H Q K, in base64.
         """
@@ -297,10 +299,19 @@ class Session:
                 prompt, gates, replacement, question.beam, raise_if_cancelled
             )
             with predictor.with_gates(gates, replacement, raise_if_cancelled, keep_map):
+                forward_start = time.thread_time()  # not slowed down by other programs
                 old_output_now = predictor.predict(prompt)
+                forward_seconds = time.thread_time() - forward_start
                 new_output = old_output_now
                 if new_prompt is not prompt:
                     new_output = predictor.predict(new_prompt)
+
+            full_output = unchanged.text
+            if question.model != "full":
+                _, of_full = self.predictors["full"].unchanged_prediction(
+                    question.text, question.beam, question.position, raise_if_cancelled
+                )
+                full_output = of_full.text
 
         predicted_tokens = []
         tokens = predictor.token_names([predicted.token for predicted in prompt.predicted_tokens])
@@ -338,7 +349,7 @@ class Session:
             "target": new_prompt.target.to_json() if new_prompt.target else None,
             "old_output": unchanged.text,
             "new_output": new_output.text,
-            "changes": word_changes(unchanged.text, new_output.text),
+            "changes": word_changes(full_output, new_output.text),
             "predicted_tokens": predicted_tokens,
             "log_probability": {
                 "old_output": output_log_probability(prompt, unchanged),
@@ -357,6 +368,7 @@ class Session:
                 for site, weights in maps.items()
             ],
             "similarity": cosine,
+            "head_effects_seconds": forward_seconds * len(predictor.heads),
             "seconds": time.perf_counter() - start,
         }
 

@@ -41,7 +41,7 @@ export function Head({ head, state, inspection, maps, about, scale, setGates, pi
       ${tree && html`<${Tree} tree=${tree} head=${head} />`}
       <p class="exports">
         <button type="button" class="quiet" onClick=${() => save(`${name}.csv`, mapAsCsv(map), "text/csv")}>Map as CSV</button>
-        <button type="button" class="quiet" onClick=${saveJson}>as JSON</button>
+        <button type="button" class="quiet" onClick=${saveJson}>Map as JSON</button>
         ${tree && html`<button type="button" class="quiet" onClick=${() => save(`${name}-tree.csv`, treeAsCsv(tree), "text/csv")}>Tree as CSV</button>`}
       </p>
       <${Details} head=${head} maps=${maps} about=${about} effect=${effect} pick=${pick} />
