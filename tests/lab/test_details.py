@@ -79,7 +79,7 @@ def test_a_speech_model_s_study_brings_its_recordings(tmp_path: Path) -> None:
     table = recordings(tmp_path, 2)
     hearer().save(run / "model")
     with pytest.raises(
-        HeadwiseError, match="cannot be read .* start where the study was run, or name"
+        HeadwiseError, match=r"cannot be read .* start where the study was run, or name"
     ):
         lost = recordings(tmp_path, 1, name="lost.csv")
         write_plan(run, lost)
