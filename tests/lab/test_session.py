@@ -358,3 +358,9 @@ def test_white_space_is_kept_as_a_token() -> None:
         "word",
         "▁",
     ]
+
+
+def test_a_text_of_unknown_words_has_a_remark(translator: Session) -> None:
+    tokenizer = translator.model.tokenizer
+    assert "knows no word" in read_sentence(tokenizer, "ქართული ენა", 20).note
+    assert read_sentence(tokenizer, "a ენა", 20).note == ""
