@@ -1,6 +1,7 @@
 // The picked head: its large map, the tree of the sentence, the pruned model's map, and what the run says of it.
 import { Lines } from "./lines.js";
 import { alike, betweenWords, draw, labelsOf } from "./maps.js";
+import { Seconds, SpokenWords, TimeNote, timeSides } from "./sound.js";
 import { mapAsCsv, percent, plain, save, short, shown, treeAsCsv } from "./text.js";
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 
@@ -15,12 +16,15 @@ export function Head({ head, state, inspection, maps, about, scale, setGates, pi
   const pruned = useMemo(() => prunedMap && other && labelledMap(other, prunedMap, state.words), [prunedMap, other, state.words]);
   const tree = useMemo(() => alongTree(inspection, maps.get(head)), [inspection, maps, head]);
   const layer = useMemo(() => {
+    if (state.view !== "layer") return null;
     const layerName = head.slice(0, head.lastIndexOf("/") + 1);
     const ofLayer = [...maps].filter(([name]) => name.startsWith(layerName));
     return new Map(ofLayer.map(([name, one]) => [name, labelledMap(inspection, one, state.words)]));
-  }, [inspection, maps, head, state.words]);
-  const picture = (one, name) => {
-    if (state.view === "map") return html`<${LargeMap} map=${one} head=${name} scale=${scale} />`;
+  }, [inspection, maps, head, state.view, state.words]);
+  const time = timeSides(inspection.sound, map.kind);
+  const view = time.columns ? "map" : state.view; // there are too many steps of time for lines
+  const picture = (one, name, sound) => {
+    if (view === "map") return html`<${LargeMap} map=${one} head=${name} scale=${scale} sound=${sound} />`;
     return html`<${Lines} maps=${new Map([[head, one]])} name=${name} scale=${scale} pick=${pick} />`;
   };
   const section = useRef(null);
@@ -37,16 +41,18 @@ export function Head({ head, state, inspection, maps, about, scale, setGates, pi
     <section class="card picked" aria-label="Picked head" ref=${section}>
       <div class="bar-top">
         <h2>${head}</h2>
-        <label><select aria-label="Picture" value=${state.view} onChange=${(e) => change({ view: e.target.value })}>
-          ${Object.entries(VIEWS).map(([view, label]) => html`<option key=${view} value=${view}>${label}</option>`)}</select></label>
-        <label class="check"><input type="checkbox" checked=${state.words} onChange=${(e) => change({ words: e.target.checked })} /> words</label>
+        ${!time.columns && html`<label><select aria-label="Picture" value=${state.view} onChange=${(e) => change({ view: e.target.value })}>
+          ${Object.entries(VIEWS).map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}</select></label>`}
+        ${!time.rows && html`<label class="check"><input type="checkbox" checked=${state.words}
+          onChange=${(e) => change({ words: e.target.checked })} /> words</label>`}
         <button type="button" class="quiet" onClick=${fullScreen}>Full screen</button>
       </div>
       <${Slider} head=${head} gate=${state.gates[head] ?? 1} setGates=${setGates} />
-      ${state.view === "layer" ? html`<${Lines} maps=${layer} name=${`the layer of ${head}`} scale=${scale} pick=${pick} />` : picture(map, head)}
-      <p class="note">${state.view === "map" ? "Rows attend to columns; each row sums to 1." : "Words at the left attend to words at the right; the thicker a line, the more."}${head.startsWith("cross/") ? " A word that attends is the position that writes it." : ""}</p>
+      ${view === "layer" ? html`<${Lines} maps=${layer} name=${`the layer of ${head}`} scale=${scale} pick=${pick} />` : picture(map, head, inspection.sound)}
+      <p class="note">${view === "map" ? "Rows attend to columns; each row sums to 1." : "Words at the left attend to words at the right; the thicker a line, the more."}${head.startsWith("cross/") ? " A word that attends is the position that writes it." : ""}</p>
+      ${time.columns && html`<${TimeNote} sound=${inspection.sound} head=${head} />`}
       ${state.compare && other && html`<h3>In the pruned model</h3>
-        ${pruned ? picture(pruned, `${head} of the pruned model`)
+        ${pruned ? picture(pruned, `${head} of the pruned model`, other.sound)
           : html`<p class="note">This head was removed.</p>`}`}
       ${tree && html`<${Tree} tree=${tree} head=${head} />`}
       <p class="exports">
@@ -79,7 +85,7 @@ function labelledMap(inspection, map, words) {
 }
 
 /** A map with a pointer for mouse and keyboard. */
-function LargeMap({ map, head, scale }) {
+function LargeMap({ map, head, scale, sound }) {
   const canvas = useRef(null);
   const [cell, setCell] = useState(null);
   const { rows, columns, values, from, to } = map;
@@ -106,12 +112,15 @@ function LargeMap({ map, head, scale }) {
   const text = `${shown(from[row])} → ${shown(to[column])}: ${plain(values[row * columns + column])}`;
   const label = (token, i, pointed) => html`<li key=${i} title=${shown(token)} class=${pointed === i ? "at" : ""}>
     <span><bdi>${short(token)}</bdi></span></li>`;
+  const time = timeSides(sound, map.kind);
   return html`
-    <figure class="large" style=${{ "--rows": rows, "--columns": columns }}>
+    <figure class=${`large ${time.columns ? "sound" : ""} ${time.rows ? "square" : ""}`} style=${{ "--rows": rows, "--columns": columns }}>
       <div class="scroll">
         <div class="map">
-          <ol class="to" aria-hidden="true">${to.map((token, k) => label(token, k, cell?.[1]))}</ol>
-          <ol class="from" aria-hidden="true">${from.map((token, q) => label(token, q, cell?.[0]))}</ol>
+          ${time.columns ? html`<${SpokenWords} sound=${sound} steps=${columns} /><${Seconds} sound=${sound} side="columns" />`
+            : html`<ol class="to" aria-hidden="true">${to.map((token, k) => label(token, k, cell?.[1]))}</ol>`}
+          ${time.rows ? html`<${Seconds} sound=${sound} side="rows" />`
+            : html`<ol class="from" aria-hidden="true">${from.map((token, q) => label(token, q, cell?.[0]))}</ol>`}
           <div class="cells">
             <canvas ref=${canvas} tabindex="0" role="img"
               aria-label=${`Attention of ${head}, ${rows} rows, ${columns} columns; the arrow keys read it cell by cell`}

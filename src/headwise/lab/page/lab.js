@@ -4,6 +4,7 @@ import { Head, VIEWS } from "./head.js";
 import { Groups, Heads } from "./heads.js";
 import { mapsOf, scaleOf } from "./maps.js";
 import { Effects, Others, Output, Smallest, Tokens } from "./output.js";
+import { RecordingForm } from "./sound.js";
 import { addresses, asPython, effectsAsCsv, save, signed } from "./text.js";
 import { html, render, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 
@@ -259,7 +260,8 @@ function Lab({ about, ask, address, root }) {
       <p class="kicker"><b title=${about.name}>${about.title}</b> · ${about.noun} · ${heads}</p>
     </div></header>
     <main>
-      <${SentenceForm} state=${state} about=${about} change=${change} />
+      ${about.recordings ? html`<${RecordingForm} state=${state} about=${about} ask=${ask} change=${change} sound=${answer?.sound} />`
+        : html`<${SentenceForm} state=${state} about=${about} change=${change} />`}
       <${Guide} picked=${picks > 0} off=${off > 0} searched=${Boolean(smallest.answer)} />
       ${lacking.length > 0 && html`<p class="error mild" role="status">Left out, because this model has no head ${lacking.join(", ")}.</p>`}
       ${answer?.source.note && html`<p class="error mild" role="status">${answer.source.note}</p>`}

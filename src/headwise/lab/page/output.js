@@ -8,21 +8,26 @@ const NEXT = {
   classification: "The class of the text",
 };
 
+/** Whether the model writes a text of its own, token by token. */
+const writesText = ({ task }) => task === "translation" || task === "transcription";
+
 /** The output: what users read while they switch heads. */
 export function Output({ inspection, pruned, pair, busy, off, most, effect, switchOff }) {
-  const translates = inspection.task === "translation";
+  const writes = writesText(inspection);
+  const errors = inspection.sound?.errors;
   const log = inspection.log_probability;
   const changed = inspection.changes.some(([what]) => what !== "same");
   return html`
     <section class="card output" aria-label="Output" aria-busy=${busy}>
-      ${translates && html`<${Translations} inspection=${inspection} pruned=${pruned} changed=${changed} off=${off} />`}
+      ${writes && html`<${Written} inspection=${inspection} pruned=${pruned} changed=${changed} off=${off} />`}
       ${inspection.task !== "embedding" && html`<dl class="numbers">
         <div>
-          <dt>Log-probability of ${translates ? "the full model's output" : html`“<bdi>${short(inspection.old_output)}</bdi>”`}</dt>
+          <dt>Log-probability of ${writes ? "the full model's output" : html`“<bdi>${short(inspection.old_output)}</bdi>”`}</dt>
           <dd>${off === 0 ? html`<b>${plain(log.old_output, 2)}</b> <span>nats</span>`
             : html`<b class="log-change">${signed(log.old_output_now - log.old_output)}</b> <span>from ${plain(log.old_output, 2)} to ${plain(log.old_output_now, 2)} nats</span>`}</dd>
         </div>
-        ${translates && changed && html`<div><dt>Of the new output</dt><dd><b>${plain(log.new_output, 2)}</b> <span>nats</span></dd></div>`}
+        ${writes && changed && html`<div><dt>Of the new output</dt><dd><b>${plain(log.new_output, 2)}</b> <span>nats</span></dd></div>`}
+        ${errors && html`<div><dt>Word errors</dt><dd><b>${errors.after}</b> <span>in ${errors.words} words said${off > 0 ? `; ${errors.before} of the full model` : ""}</span></dd></div>`}
       </dl>`}
       ${inspection.similarity !== null && html`<dl class="numbers"><div>
         <dt>Cosine of the sentence's mean vector with the full model's</dt>
@@ -40,7 +45,7 @@ function marked([what, text], i) {
   return text;
 }
 
-function Translations({ inspection, pruned, changed, off }) {
+function Written({ inspection, pruned, changed, off }) {
   return html`
     <div class=${off ? "full aside" : "full"}><span class="who">Full model</span>
       <p dir="auto" class="said before">${inspection.old_output || "(nothing)"}</p></div>
@@ -84,7 +89,7 @@ export function Others({ texts, answers }) {
     const off = Object.keys(answer.question.gates).length > 0;
     const change = log.old_output_now - log.old_output;
     let after = "";
-    if (off) after = answer.task === "translation" ? changes.map(marked) : shown(new_output);
+    if (off) after = writesText(answer) ? changes.map(marked) : shown(new_output);
     if (similarity !== null) return html`<td></td><td></td><td>${plain(similarity, 4)}</td>`;
     return html`<td dir="auto">${shown(old_output)}</td><td dir="auto" class="after">${after}</td>
       <td class=${off ? colour(change) : ""} style=${depth(change)}>${off ? signed(change) : plain(log.old_output, 2)}</td>`;
@@ -104,7 +109,7 @@ export const depth = (change, most = 4) => ({ "--depth": Math.min(1, Math.abs(ch
 /** The tokens of a translation, or of another model's text, each with its change. */
 export function Tokens({ inspection, choose, off }) {
   let tokens = null;
-  if (inspection.task === "translation") tokens = html`<${OutputTokens} tokens=${inspection.predicted_tokens} off=${off} />`;
+  if (writesText(inspection)) tokens = html`<${OutputTokens} tokens=${inspection.predicted_tokens} off=${off} />`;
   if (inspection.task in NEXT && inspection.task !== "classification")
     tokens = html`<${TextTokens} inspection=${inspection} choose=${choose} off=${off} />`;
   return tokens && html`<section class="card" aria-label="Tokens">${tokens}</section>`;

@@ -119,11 +119,16 @@ export function asPython(about, state) {
     `text=${python(state.text)}`, `gates={${gates.join(", ")}}`, `ablation=${python(state.ablation)}`,
   ];
   if (about.task === "translation") options.push(`beam=${state.beam}`);
-  else if (state.position !== null) options.push(`position=${state.position}`);
-  return `import headwise as hw
+  else if (!about.recordings && state.position !== null) options.push(`position=${state.position}`);
+  let opened = `import headwise as hw
 from headwise.lab.session import Question, Session
 
-session = Session(hw.load(${python(about.name)}))
+session = Session(hw.load(${python(about.name)}))`;
+  if (about.recordings)
+    opened = `from headwise.lab.session import Question, Session
+
+session = Session.open(${python(about.name)}, audio=${python(about.audio)})`;
+  return `${opened}
 inspection = session.inspect(Question(${options.join(", ")}))
 print(inspection["new_output"])
 print(inspection["log_probability"])
