@@ -223,7 +223,7 @@ function Lab({ about, ask, address, root }) {
       <p class="kicker"><b title=${about.name}>${about.title}</b> · ${about.noun} · ${heads}</p>
     </div></header>
     <main>
-      ${about.recordings ? html`<${RecordingForm} state=${state} about=${about} ask=${ask} change=${change} sound=${answer?.sound} />`
+      ${about.recordings ? html`<${RecordingForm} state=${state} about=${about} ask=${ask} change=${change} />`
         : html`<${SentenceForm} state=${state} about=${about} change=${change} />`}
       ${lacking.length > 0 && html`<p class="error mild" role="status">Left out, because this model has no head ${lacking.join(", ")}.</p>`}
       ${answer?.source.note && html`<p class="error mild" role="status">${answer.source.note}</p>`}
