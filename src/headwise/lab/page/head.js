@@ -108,11 +108,11 @@ function LargeMap({ map, head, scale, sound }) {
       Math.max(0, Math.min(columns - 1, column + step[1])),
     ]);
   };
-  const [row, column] = cell ?? strongest(map);
+  const time = timeSides(sound, map.kind);
+  const [row, column] = cell ?? strongest(map, time.rows && sound.silence ? rows - 1 : rows);
   const text = `${shown(from[row])} → ${shown(to[column])}: ${plain(values[row * columns + column])}`;
   const label = (token, i, pointed) => html`<li key=${i} title=${shown(token)} class=${pointed === i ? "at" : ""}>
     <span><bdi>${short(token)}</bdi></span></li>`;
-  const time = timeSides(sound, map.kind);
   return html`
     <figure class=${`large ${time.columns ? "sound" : ""} ${time.rows ? "square" : ""}`} style=${{ "--rows": rows, "--columns": columns }}>
       <div class="scroll">
@@ -134,10 +134,10 @@ function LargeMap({ map, head, scale, sound }) {
     </figure>`;
 }
 
-/** The row and column of the largest weight. */
-function strongest({ values, columns }) {
+/** The row and column of the largest weight in the first rows. */
+function strongest({ values, columns }, rows) {
   let best = 0;
-  for (let i = 1; i < values.length; i++) if (values[i] > values[best]) best = i;
+  for (let i = 1; i < rows * columns; i++) if (values[i] > values[best]) best = i;
   return [Math.floor(best / columns), best % columns];
 }
 
