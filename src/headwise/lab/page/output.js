@@ -8,75 +8,108 @@ const NEXT = {
   classification: "The class of the text",
 };
 
+/** Whether the model writes a text of its own, token by token. */
+const writesText = ({ task }) => task === "translation" || task === "transcription";
+
 /** The output: what users read while they switch heads. */
-export function Output({ inspection, pruned, busy, off }) {
-  const translates = inspection.task === "translation";
+export function Output({ inspection, pruned, pair, busy, off, most, effect, switchOff }) {
+  const writes = writesText(inspection);
+  const errors = inspection.sound?.errors;
   const log = inspection.log_probability;
   const changed = inspection.changes.some(([what]) => what !== "same");
   return html`
     <section class="card output" aria-label="Output" aria-busy=${busy}>
-      ${translates && html`<${Translations} inspection=${inspection} pruned=${pruned} changed=${changed} off=${off} />`}
+      ${writes && html`<${Written} inspection=${inspection} pruned=${pruned} changed=${changed} off=${off} />`}
       ${inspection.task !== "embedding" && html`<dl class="numbers">
         <div>
-          <dt>Log-probability of ${translates ? "the full model's output" : html`“<bdi>${short(inspection.old_output)}</bdi>”`}</dt>
+          <dt>Log-probability of ${writes ? "the full model's output" : html`“<bdi>${short(inspection.old_output)}</bdi>”`}</dt>
           <dd>${off === 0 ? html`<b>${plain(log.old_output, 2)}</b> <span>nats</span>`
             : html`<b class="log-change">${signed(log.old_output_now - log.old_output)}</b> <span>from ${plain(log.old_output, 2)} to ${plain(log.old_output_now, 2)} nats</span>`}</dd>
         </div>
-        ${translates && changed && html`<div><dt>Of the new output</dt><dd><b>${plain(log.new_output, 2)}</b> <span>nats</span></dd></div>`}
+        ${writes && changed && html`<div><dt>Of the new output</dt><dd><b>${plain(log.new_output, 2)}</b> <span>nats</span></dd></div>`}
+        ${errors && html`<div><dt>Word errors</dt><dd><b>${errors.after}</b> <span>in ${errors.words} words said${off > 0 ? `; ${errors.before} of the full model` : ""}</span></dd></div>`}
       </dl>`}
       ${inspection.similarity !== null && html`<dl class="numbers"><div>
         <dt>Cosine of the sentence's mean vector with the full model's</dt>
         <dd><b class="log-change">${plain(inspection.similarity, 4)}</b></dd></div></dl>`}
-      ${inspection.next && html`<${Likely} rows=${inspection.next} pruned=${pruned?.next} task=${inspection.task} off=${off} />`}
+      ${inspection.next && html`<${Likely} rows=${inspection.next} pruned=${pruned?.next} pair=${pair?.next} task=${inspection.task} off=${off} />`}
+      ${off === 0 && html`<p class="hint">${most ? html`<span><b>${most}</b> matters most here: ${signed(effect)}${inspection.similarity === null ? " nats" : ""} without it.</span>
+        <button type="button" class="main" onClick=${() => switchOff(most)}>Switch it off</button>` : "Switch a head off to see what changes."}</p>`}
     </section>`;
 }
 
-function Translations({ inspection, pruned, changed, off }) {
-  const marked = ([what, text], i) => {
-    if (what === "added") return html`<ins key=${i}>${text}</ins>`;
-    if (what === "removed") return html`<del key=${i}>${text}</del>`;
-    return text;
-  };
-  let after = html`<p class="hint">Switch a head off to see what changes.</p>`;
-  if (off > 0)
-    after = html`<p dir="auto" class="said after" aria-live="polite">${changed ? inspection.changes.map(marked) : inspection.new_output || "(nothing)"}</p>`;
+/** A piece of a changed text. */
+function marked([what, text], i) {
+  if (what === "added") return html`<ins key=${i}>${text}</ins>`;
+  if (what === "removed") return html`<del key=${i}>${text}</del>`;
+  return text;
+}
+
+function Written({ inspection, pruned, changed, off }) {
   return html`
     <div class=${off ? "full aside" : "full"}><span class="who">Full model</span>
       <p dir="auto" class="said before">${inspection.old_output || "(nothing)"}</p></div>
-    <div><span class="who">With your changes</span>${after}</div>
-    ${pruned && html`<div><span class="who">Pruned model</span><p dir="auto" class="said pruned">${pruned.old_output || "(nothing)"}</p></div>`}`;
+    ${off > 0 && html`<div><span class="who">With your changes</span>
+      <p dir="auto" class="said after" aria-live="polite">${changed ? inspection.changes.map(marked) : inspection.new_output || "(nothing)"}</p></div>`}
+    ${pruned && html`<div><span class="who">Pruned model</span>
+      <p dir="auto" class="said pruned">${pruned.new_output ? pruned.changes.map(marked) : "(nothing)"}</p></div>`}`;
 }
 
-/** The likeliest tokens or classes, with their probabilities in each model. */
-function Likely({ rows, pruned, task, off }) {
-  const most = Math.max(...rows.flatMap((row) => [row.before, row.after]), 0.0001);
-  const other = new Map((pruned ?? []).map((row) => [row.token, row.before]));
-  return html`<div class="table"><table class="next">
+/** The likeliest tokens or classes, with their probabilities in each model, and of a pair of texts. */
+function Likely({ rows, pruned, pair, task, off }) {
+  const columns = [{ title: "full model", rows, share: "before" }];
+  if (off > 0) columns.push({ title: "with your changes", rows, share: "after" });
+  if (pruned) columns.push({ title: "pruned model", rows: pruned, share: "before" });
+  if (pair) columns.push({ title: "other text", rows: pair, share: "before" });
+  if (pair && off > 0) columns.push({ title: "other text, with your changes", rows: pair, share: "after" });
+  for (const column of columns) column.shares = new Map(column.rows.map((row) => [row.token, row[column.share]]));
+
+  const tokens = [...new Set([...rows, ...(pair ?? [])].map((row) => row.token))];
+  const most = Math.max(0.0001, ...columns.flatMap(({ shares }) => [...shares.values()]));
+  return html`<div class="table"><table class="next" style=${{ "--columns": columns.length }}>
     <caption>${NEXT[task]}</caption>
     <thead><tr>
       <th scope="col">${task === "classification" ? "class" : "token"}</th>
-      <th scope="col">full model</th>
-      ${off > 0 && html`<th scope="col">with your changes</th>`}
-      ${pruned && html`<th scope="col">pruned model</th>`}
+      ${columns.map(({ title }) => html`<th scope="col" key=${title}>${title}</th>`)}
     </tr></thead>
-    <tbody>${rows.map((row, i) => html`<tr key=${i}>
-      <th scope="row" title=${shown(row.token)}><bdi>${short(row.token, 24)}</bdi></th>
-      <${Bar} share=${row.before} most=${most} />
-      ${off > 0 && html`<${Bar} share=${row.after} most=${most} after />`}
-      ${pruned && html`<td>${other.has(row.token) ? percent(other.get(row.token)) : "–"}</td>`}
+    <tbody>${tokens.map((token) => html`<tr key=${token}>
+      <th scope="row" title=${shown(token)}><bdi>${short(token, 24)}</bdi></th>
+      ${columns.map(({ title, shares, share }) => html`<${Bar} key=${title} share=${shares.get(token)} most=${most} after=${share === "after"} />`)}
     </tr>`)}</tbody></table></div>`;
 }
 
 const Bar = ({ share, most, after }) => html`<td class=${after ? "bar after" : "bar"}>
-  <i style=${{ "--share": share / most }} aria-hidden="true"></i><span>${percent(share)}</span></td>`;
+  ${share === undefined ? "–" : html`<i style=${{ "--share": share / most }} aria-hidden="true"></i><span>${percent(share)}</span>`}</td>`;
 
-const colour = (change) => (change < 0 ? "worse" : "better");
-const depth = (change, most = 4) => ({ "--depth": Math.min(1, Math.abs(change) / most) });
+/** Several texts with the same change of heads: a row each. answers: null where one is not there yet. */
+export function Others({ texts, answers }) {
+  const row = (answer) => {
+    if (!answer || answer.error) return html`<td colspan="3">${answer?.error ?? "…"}</td>`;
+    const { log_probability: log, old_output, new_output, changes, similarity } = answer;
+    const off = Object.keys(answer.question.gates).length > 0;
+    const change = log.old_output_now - log.old_output;
+    let after = "";
+    if (off) after = writesText(answer) ? changes.map(marked) : shown(new_output);
+    if (similarity !== null) return html`<td></td><td></td><td>${plain(similarity, 4)}</td>`;
+    return html`<td dir="auto">${shown(old_output)}</td><td dir="auto" class="after">${after}</td>
+      <td class=${off ? colour(change) : ""} style=${depth(change)}>${off ? signed(change) : plain(log.old_output, 2)}</td>`;
+  };
+  const cosine = answers[0].similarity !== null;
+  const off = Object.keys(answers[0].question.gates).length > 0;
+  const last = cosine ? "cosine" : `log-probability${off ? ", change" : ""} (nats)`;
+  return html`<section class="card" aria-label="Several texts"><div class="table"><table class="others">
+    <thead><tr><th scope="col">text</th><th scope="col">full model</th><th scope="col">with your changes</th><th scope="col">${last}</th></tr></thead>
+    <tbody>${texts.map((text, i) => html`<tr key=${i}><th scope="row" dir="auto">${short(text, 200)}</th>${row(answers[i])}</tr>`)}</tbody>
+  </table></div></section>`;
+}
+
+export const colour = (change) => (change < 0 ? "worse" : "better");
+export const depth = (change, most = 4) => ({ "--depth": Math.min(1, Math.abs(change) / most) });
 
 /** The tokens of a translation, or of another model's text, each with its change. */
 export function Tokens({ inspection, choose, off }) {
   let tokens = null;
-  if (inspection.task === "translation") tokens = html`<${OutputTokens} tokens=${inspection.predicted_tokens} off=${off} />`;
+  if (writesText(inspection)) tokens = html`<${OutputTokens} tokens=${inspection.predicted_tokens} off=${off} />`;
   if (inspection.task in NEXT && inspection.task !== "classification")
     tokens = html`<${TextTokens} inspection=${inspection} choose=${choose} off=${off} />`;
   return tokens && html`<section class="card" aria-label="Tokens">${tokens}</section>`;
@@ -112,18 +145,19 @@ function TextTokens({ inspection, choose, off }) {
 }
 
 /** What each single head does to the output: a heat map, heads × output tokens. */
-export function Effects({ effects, picked, pick }) {
+export function Effects({ effects, old, picked, pick }) {
   const { heads, tokens, in_output, values, total } = effects;
   const most = Math.max(0.01, ...values.flat().map(Math.abs));
+  const mostInTotal = Math.max(0.01, ...total.map(Math.abs));
   const order = [...heads.keys()].sort((a, b) => Math.abs(total[b]) - Math.abs(total[a]));
-  const cell = (value, key) => html`<td key=${key} class=${colour(value)} style=${depth(value, most)}>${signed(value, 2)}</td>`;
+  const cell = (value, key, largest) => html`<td key=${key} class=${colour(value)} style=${depth(value, largest)}>${signed(value, 2)}</td>`;
   const column = (token, i) => html`<th scope="col" key=${i} class=${in_output[i] ? "" : "aside"} title=${shown(token)}><bdi>${short(token, 12)}</bdi></th>`;
   const row = (i) => html`<tr key=${heads[i]} class=${heads[i] === picked ? "chosen" : ""}>
     <th scope="row"><button type="button" class="quiet" title=${KINDS[heads[i].split("/")[0]]} onClick=${() => pick(heads[i])}>${heads[i]}</button></th>
-    ${cell(total[i], "total")}${values[i].map(cell)}</tr>`;
+    ${cell(total[i], "total", mostInTotal)}${values[i].map((value, column) => cell(value, column, most))}</tr>`;
   return html`
     <p class="note">The change of each token's log-probability, in nats, when this head alone is switched off as well. Heads that matter most come first.</p>
-    <div class="table tall"><table class="effects">
+    <div class=${old ? "table tall old" : "table tall"}><table class="effects">
       <thead><tr><th scope="col">head</th><th scope="col">output</th>${tokens.map(column)}</tr></thead>
       <tbody>${order.map(row)}</tbody></table></div>`;
 }
@@ -133,7 +167,7 @@ export function Smallest({ answer, switchOff }) {
   if (!answer.changed) return html`<p class="note">No set was found: the output stays even without any head.</p>`;
   const single = answer.heads.length === 1;
   return html`<div class="found">
-    <p>Without ${single ? "this one head" : `these ${answer.heads.length} heads`} the output becomes <q dir="auto">${answer.new_output || "(nothing)"}</q>.</p>
+    <p>Without ${single ? "this one head" : `these ${answer.heads.length} heads`} the output becomes <q dir="auto">${shown(answer.new_output)}</q>.</p>
     <p>${answer.heads.map((head) => html`<code key=${head}>${head}</code> `)}</p>
     <p class="note">The search is greedy: no head of this set can be spared, but another set may be smaller.</p>
     <button type="button" onClick=${() => switchOff(answer.heads)}>Switch ${single ? "it" : "them"} off</button></div>`;
