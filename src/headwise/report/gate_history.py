@@ -136,6 +136,7 @@ class GateHistory:
     story=True,
     order=70,
     files=("gates/", "pruning.csv"),
+    papers={"gate-distribution": "Voita fig. 6"},
 )
 def gate_history_section(run: FinishedRun) -> dict[str, Any] | None:
     """The section is left out where nothing was pruned."""
