@@ -380,7 +380,8 @@ def _gate_panel(part: pd.DataFrame, name: str, layer: str, decision: float) -> c
     """decision: the decision line."""
     hover = f"at_{name.replace('-', '_')}"
     x = axis("step:Q", "step", tickCount=3, format=",d", grid=False)
-    y = axis("p:Q", None, domain=[0, 1], values=[0, round(decision, 2), 1], grid=False)
+    ticks = [0, round(decision, 2), 1]
+    y = axis("p:Q", None, domain=[0, 1], values=ticks, format=".2~f", grid=False)
     colours = colour("status:N", ["kept", "removed"])
     (line,) = charts.curve(
         part[["step", "head", "p", "status"]],
