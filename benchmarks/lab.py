@@ -158,7 +158,7 @@ def first_paint(place: str, sentence: str) -> None:
             page = browser.new_context().new_page()
             start = time.perf_counter()
             page.goto(f"{place}#text={sentence.replace(' ', '+')}")
-            page.locator("[data-head]").last.wait_for()
+            page.locator("[data-head] canvas").last.wait_for()
             shown.append(time.perf_counter() - start)
             paints.append(
                 page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")

@@ -43,6 +43,29 @@ def test_methods_have_their_full_signature(page: Path) -> None:
     assert "ForwardRef" not in text and " at 0x" not in text
 
 
+def test_parameters_are_a_list_and_errors_come_after_it(page: Path) -> None:
+    text = page.read_text("utf-8")
+    load = text[text.index("\n## load\n") : text.index("\n## Model\n")]
+    assert "\n- **spec**: a local folder" in load and "\n- **device**: cpu" in load
+    assert load.index("\n- **device_map**: ") < load.index("\n\nRaises HeadwiseError for")
+
+
+@pytest.mark.parametrize(
+    ("doc", "expected"),
+    [
+        (
+            "Does.\n\na: one. b, c: two. Raises E.",
+            "Does.\n\n- **a**: one.\n- **b, c**: two.\n\nRaises E.",
+        ),
+        ("Does. a: one.", "Does.\n\n- **a**: one."),
+        ("Of data: a word, no parameter.", "Of data: a word, no parameter."),
+        ("a: one\n    indented", "a: one\n    indented"),
+    ],
+)
+def test_lists_of_parameters(doc: str, expected: str) -> None:
+    assert api_reference.listed_parameters(doc, ["a", "b", "c"]) == expected
+
+
 def test_the_site_builds(page: Path, tmp_path: Path) -> None:
     pytest.importorskip("zensical", reason="the site is built by zensical, which is not installed")
     shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("reference"))

@@ -730,7 +730,7 @@ class TestPruning:
             (["--out", tmp_path / "thesis.txt" / "out"], "is not possible"),
             (["--measure", "fame"], "the measure 'fame' is unknown"),
             (["--measure", "random", "--rescore"], "rescore would change nothing"),
-            (["--kinds", "crosss"], "'crosss', which does not fit"),
+            (["--kinds", "crosss"], "--kinds: 'crosss' does not fit: choose 'encoder-self',"),
         ):
             given = [
                 "prune",
@@ -751,14 +751,14 @@ class TestPruning:
         ("words", "expected"),
         [
             ("--penalty -1", "greater than or equal to 0"),
-            ("--kinds cross,heads", "'heads', which does not fit"),
+            ("--kinds cross,heads", "--kinds: 'heads' does not fit: choose 'encoder-self',"),
             ("--max-drop -2", "at least 0"),
             ("--max-drop nan --keep 2", "at least 0"),
             ("--keep ten", "--keep ten was given: write a number of heads, or KIND=NUMBER."),
             ("--keep =3", "--keep =3 was given"),
             ("--keep cross=3 --keep 4", "give each kind one number, or all heads one"),
             ("--keep 0", "greater than or equal to 1"),
-            ("--keep encoder=3", "'encoder', which does not fit"),
+            ("--keep encoder=3", "'encoder' is no kind of heads (did you mean 'encoder-self'?)"),
             (
                 "--keep cross=2 --kinds encoder-self",
                 "keep names cross, but the kinds are encoder-self",
@@ -768,17 +768,20 @@ class TestPruning:
                 "--keep and --set pruning.keep=[2] were given: say it once",
             ),
             ("--method top-k", "keep is needed"),
-            ("--method top-k --keep 2 --penalty 1", "unknown key 'pruning.penalty'"),
-            ("--measure gradient", "unknown key 'pruning.score'"),
+            ("--method top-k --keep 2 --penalty 1", "--penalty means nothing with --method top-k"),
+            ("--measure gradient", "--measure means nothing with --method gates, only with greedy"),
             ("--text dev.en", "--text was given 3 times: a text is one file, or two"),
             ("--dev dev.en --method greedy", "--dev was given 3 times"),
             ("--test dev.fr --keep 2", "There is no file 'dev.fr'"),
             ("--method greedy --keep 3 --keep 2", "at most 1 item"),
-            ("--method greedy --penalty 1", "unknown key 'pruning.penalty'"),
-            ("--method greedy --temperature 1", "unknown key 'pruning.temperature'"),
-            ("--penalty 1 --clip 0", "'training.clip' is 0.0, which does not fit: input should be"),
+            (
+                "--method greedy --penalty 1",
+                "--penalty means nothing with --method greedy, only with gates",
+            ),
+            ("--method greedy --temperature 1", "--temperature means nothing with --method greedy"),
+            ("--penalty 1 --clip 0", "--clip: 0.0 does not fit: input should be"),
             ("--penalty 1 --settle 0.5", "less than or equal to 0.4"),
-            ("--penalty 1 --start soon", "'pruning.start' is 'soon', which does not fit"),
+            ("--penalty 1 --start soon", "--start: 'soon' does not fit"),
             ("--penalty 1 --train gates --settle 0.1", "freezes all weights, so settle would"),
             ("--penalty 1 --beam 2 --set search.beam=3", "--beam and --set search.beam=3 were"),
             ("--penalty 1 --beam 1001", "less than or equal to 1000"),
@@ -961,6 +964,15 @@ class TestStart:
             ("demo --seed three", "'--seed': Input should be a valid integer"),
             ("demo --seed -1", "'--seed': Input should be greater than or equal to 0"),
             ("translate x --beam 0", "'--beam': Input should be greater than or equal to 1"),
+            ("translate x --engine c2t", "'c2t' is not one of 'transformers', 'ct2'"),
+            ("scroe x", "Did you mean 'score'"),
+            ("data gte multi30k", "Did you mean 'get'"),
+            ("score x --measures gradient", "(Possible options: --measure)"),
+            ("roles x --treebnk trees.conllu", "(Possible options: --treebank)"),
+            (
+                "prune x --unit groups",
+                "'groups' is not one of 'head', 'balanced', 'group', 'uniform'",
+            ),
         ],
     )
     def test_what_was_mistyped(self, call: Call, words: str, expected: str) -> None:
@@ -974,23 +986,27 @@ class TestStart:
         [
             (
                 "training.epoch=3",
-                "unknown key 'training.epoch' (did you mean 'epochs'?); allowed here: accumulate, average,",
+                "--set training.epoch=3: unknown key 'training.epoch' (did you mean 'epochs'?); allowed here:",
             ),
-            ("training.epochs=many", "'training.epochs' is 'many'"),
+            ("training.epochs=many", "--set training.epochs=many: 'many' does not fit"),
             ("pruning.penalty=[-1]", "greater than or equal to 0"),
             (
                 "pruning.kinds=['decoder']",
-                "'pruning.kinds.0' is 'decoder', which does not fit: input should be",
+                "--set pruning.kinds=['decoder']: 'decoder' does not fit: choose 'encoder-self',",
             ),
             ("model.decoder_layers=99999999", "less than or equal to 1000"),
             ("model.vocabulary=10000000", "less than or equal to 1000000"),
             ("model={encoder_layers=1000, width=65536}", "is the most that is trained here"),
-            ("pruning=['a']", "'pruning.0' is 'a', which does not fit"),
-            ("pruning.method=['gates']", "the method '['gates']' is none of gates, top-k, greedy"),
+            ("pruning=['a']", "--set pruning=['a']: 'a' does not fit"),
+            ("pruning.method=['gates']", "is none of gates, top-k, greedy"),
             ("pruning.method={a=1}", "is none of gates, top-k, greedy"),
-            ("pruning=[3]", "'pruning.0' is 3, which does not fit"),
+            ("pruning=[3]", "--set pruning=[3]: 3 does not fit"),
             ("model=$NOWHERE_AT_ALL/x", "$NOWHERE_AT_ALL"),
             ("epochs", "it should read key=value"),
+            (
+                "trainig.epochs=3",
+                "--set trainig.epochs=3: unknown key 'trainig' (did you mean 'training'?)",
+            ),
         ],
     )
     def test_changes_of_a_plan(
@@ -1013,6 +1029,30 @@ class TestStart:
         with quick_and_small():
             assert expected in refused("truth", "--page", page, "--out", tmp_path / "out")
         assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize(
+        ("words", "expected"),
+        [
+            ("score MODEL TEXT --measure ablaton.zero", "(did you mean 'ablation.zero'?)"),
+            ("score MODEL TEXT --measure Gradient", "(did you mean 'gradient'?)"),
+            ("score MODEL TEXT --measure lpr", "(did you mean 'lrp'?)"),
+            ("score MODEL TEXT --dtype flaot32", "(did you mean 'float32'?)"),
+            ("score MODEL --text multi30/val.en-de", "(did you mean 'multi30k'?)"),
+            ("score MODEL --text multi30k/vall.en", "(did you mean 'multi30k/val.en'?)"),
+            ("evaluate MODEL TEXT --beam 0", "--beam: 0 does not fit"),
+            ("export MODEL --to ggf", "(did you mean 'gguf'?)"),
+            ("export MODEL --to llama.cpp", "gguf (llama.cpp)"),
+            ("data get Multi30K", "(did you mean 'multi30k'?)"),
+            ("families gema3", "(did you mean 'gemma3'?)"),
+            ("train TEXT --set model.head=3", "(did you mean 'heads'?)"),
+            ("train TEXT --heads 0", "--heads: 0 does not fit"),
+        ],
+    )
+    def test_a_misspelled_name_is_guessed(
+        self, refused: Refused, pairs: list[str], model: str, words: str, expected: str
+    ) -> None:
+        text = " ".join(pairs)
+        assert expected in refused(*words.replace("MODEL", model).replace("TEXT", text).split())
 
     def test_other_options(
         self, refused: Refused, pairs: list[str], place: Path, model: str, tmp_path: Path

@@ -134,12 +134,17 @@ class TestUnwritable:
             raise error
         assert raised.value is error
 
-    def test_errors_that_nobody_foresaw_keep_their_traceback(self) -> None:
+    def test_errors_that_nobody_foresaw_keep_their_traceback_and_are_called_ours(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         def fail() -> None:
             raise FileNotFoundError(errno.ENOENT, "no such file")
 
-        with pytest.raises(FileNotFoundError):
-            cli.guarded(fail)
+        assert cli.guarded(fail) == 1
+        said = capsys.readouterr().err
+        assert "Traceback" in said and "no such file" in said
+        last = said.splitlines()[-1]
+        assert last.startswith("headwise: ") and "a mistake in headwise" in last
 
 
 class TestSignals:

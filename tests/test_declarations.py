@@ -46,7 +46,7 @@ def test_names_are_declared_once() -> None:
 def test_unknown_names_are_refused_with_the_nearest() -> None:
     colour = table()
     colour("crimson")(lambda: None)
-    with pytest.raises(HeadwiseError, match="'crimsn' is unknown; did you mean 'crimson'"):
+    with pytest.raises(HeadwiseError, match=r"'crimsn' is unknown .did you mean 'crimson'"):
         colour["crimsn"]
 
 

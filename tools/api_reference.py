@@ -112,10 +112,40 @@ def members(item: type) -> list[tuple[str, Any]]:
     ]
 
 
+def listed_parameters(doc: str, names: list[str]) -> str:
+    """A docstring with what it says of each parameter (`name: …`, one after another in a paragraph) as a list.
+
+    What it raises comes after the list.
+    """
+    one = "|".join(map(re.escape, names))
+    begins = re.compile(rf"(?:^|(?<=[.)] ))(?=(?:{one})(?:, (?:{one}))*: )")
+    paragraphs = []
+    for paragraph in doc.split("\n\n"):
+        text = " ".join(paragraph.split())
+        first, *items = begins.split(text)
+        if not names or not items or re.search(r"\n[ *|-]", paragraph):
+            paragraphs.append(paragraph)
+            continue
+        last, raises, error = items[-1].partition("Raises ")
+        items[-1] = last
+        lines = [re.sub(r"^([\w, ]+):", r"- **\1**:", item.strip()) for item in items]
+        paragraphs += [first.strip(), "\n".join(lines), raises + error]
+    return "\n\n".join(filter(None, paragraphs))
+
+
+def parameter_names(item: Any) -> list[str]:
+    """What a function or a class takes."""
+    try:
+        return list(inspect.signature(item).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
 def entry(level: str, name: str, item: Any) -> str:
     inner = getattr(item, "__func__", item)
     call = signature(name, inner) if callable(inner) else name
-    doc = re.sub(r"docs/([\w/-]+\.md)", r"[docs/\1](../\1)", inspect.getdoc(inner) or "")
+    doc = listed_parameters(inspect.getdoc(inner) or "", parameter_names(inner))
+    doc = re.sub(r"docs/([\w/-]+\.md)", r"[docs/\1](../\1)", doc)
     return f"{level} {name}\n\n```python\n{call}\n```\n" + (f"\n{doc}\n" if doc else "")
 
 

@@ -21,8 +21,9 @@ TITLES = {"encoder-self": "Encoder heads", ALL_KINDS: "Heads of all kinds"}
 COLOURS = {
     "Voita et al., OpenSubtitles English-Russian": "#b5b5b5",
     "Voita et al., WMT English-Russian": "#707070",
-    "here: Multi30k, 3 + 3 layers": "#0b5aa0",
-    "here: English-German, 6 + 2 layers": "#c4501b",
+    "A: Multi30k, width 128": "#0b5aa0",
+    "B: English-German, 6 + 2 layers": "#c4501b",
+    "C: Multi30k, width 256": "#4f9d4f",
 }
 
 
@@ -38,25 +39,31 @@ class Curve:
 
 CURVES = (
     Curve(
-        "here: Multi30k, 3 + 3 layers",
+        "A: Multi30k, width 128",
         "multi30k-en-de-grid/across.csv",
         "encoder-self",
         ("encoder.lambda",),
     ),
     Curve(
-        "here: English-German, 6 + 2 layers",
+        "C: Multi30k, width 256",
+        "multi30k-en-de/pruning.csv",
+        "encoder-self",
+        ("lambda",),
+    ),
+    Curve(
+        "B: English-German, 6 + 2 layers",
         "six-layers/pruning.csv",
         "encoder-self",
         ("encoder.keep",),
     ),
     Curve(
-        "here: Multi30k, 3 + 3 layers",
+        "A: Multi30k, width 128",
         "multi30k-en-de-grid/grid.csv",
         ALL_KINDS,
         ("all.lambda", "dense.keep-24"),
     ),
     Curve(
-        "here: English-German, 6 + 2 layers",
+        "B: English-German, 6 + 2 layers",
         "six-layers/pruning.csv",
         ALL_KINDS,
         ("all.keep",),

@@ -16,7 +16,6 @@ without torch, which the modules need. So their arguments are literals.
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +23,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, did_you_mean
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -35,6 +34,11 @@ class Declaration:
 
     name: str
     home: tuple[str, str] = ("", "")
+
+    @property
+    def listed(self) -> str:
+        """Its name in a list of what there is."""
+        return self.name
 
     @cached_property
     def function(self) -> Callable[..., Any]:
@@ -166,7 +170,6 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
 
     def unknown(self, name: str, *, others: tuple[str, ...] = ()) -> str:
         """A sentence about a name that the table lacks. others: further names that were possible."""
-        names = [*self.entries, *others]
-        near = difflib.get_close_matches(name, names, n=1)
-        guess = f"did you mean '{near[0]}'? There is" if near else "there is"
-        return f"The {self.word} '{name[:100]}' is unknown; {guess} {', '.join(names)}."
+        guess = did_you_mean(name, [*self.entries, *others])
+        listed = [*(entry.listed for entry in self.entries.values()), *others]
+        return f"The {self.word} '{name[:100]}' is unknown{guess}; there is {', '.join(listed)}."

@@ -1,6 +1,16 @@
 """The errors of headwise: bad input, attention heads that it cannot see, files that cannot be written."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
 LONGEST = 1000  # characters of a message
+LONGEST_NAME = 100  # characters of a name that similar ones are looked for
+NOT_FINITE = (
+    "16-bit numbers may overflow: try --dtype float32. In float32 the model itself is damaged"
+)
+OUR_MISTAKE = "This is a mistake in headwise, not in what you gave: please report it"
 
 
 class HeadwiseError(Exception):
@@ -24,3 +34,17 @@ class HeadsMissing(HeadwiseError):
 
 class WriteError(HeadwiseError):
     """A file could not be written, for lack of space or permission: what was done is kept."""
+
+
+def did_you_mean(name: str, names: Iterable[str], before: str = "", alike: float = 0.6) -> str:
+    """A guess at what a misspelled name means, to follow it in a sentence; nothing where no name is like it, or it is right.
+
+    before: what stands before each name, such as a folder. alike: from 0 to 1, the share of letters in common.
+    """
+    names = list(names)
+    if name in names:
+        return ""
+    by_small_letters = {other.lower(): other for other in names}
+    asked = name[:LONGEST_NAME].lower()
+    near = difflib.get_close_matches(asked, by_small_letters, n=1, cutoff=alike)
+    return f" (did you mean '{before}{by_small_letters[near[0]]}'?)" if near else ""

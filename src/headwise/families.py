@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, did_you_mean
 
 FILE = Path(__file__).with_name("families.csv")
 PAGE = "docs/families.md"
@@ -51,7 +51,8 @@ def family_rows(name: str = "") -> list[dict[str, str]]:
             longest = max((len(stem(row)) for row in inside), default=0)
             some = [row for row in inside if len(stem(row)) == longest]
     if not some:
-        called = f"{types[0]}', which {name} names" if types else f"{name}'"
+        guess = did_you_mean(name, [stem(row) for row in rows]) if not types else ""
+        called = f"{types[0]}', which {name} names" if types else f"{name}'{guess}"
         raise HeadwiseError(
             f"No family in the table is called '{called}: headwise may know it all the same, "
             "try `headwise score` on a model of it."

@@ -140,7 +140,7 @@ def refuse_other_files(folder: Path, names: Sequence[str]) -> None:
         return
     except OSError as error:
         raise HeadwiseError(
-            f"{folder} was to be written to, but that is not possible ({error.strerror})."
+            f"{folder} was to be written to, but that is not possible ({error.strerror}): choose another folder."
         ) from None
     if found and holds(folder) != RESULTS:
         raise HeadwiseError(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
-from headwise.errors import HeadwiseError, WriteError
+from headwise.errors import HeadwiseError, WriteError, did_you_mean
 from headwise.grid import HeadGrid
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Head(NamedTuple):
         if not found:
             raise HeadwiseError(
                 f"'{text}' is not a head: write kind/layer/head, for example encoder-self/0/3, "
-                f"with a kind of {', '.join(KINDS)}."
+                f"with a kind of {', '.join(KINDS)}{did_you_mean(text.partition('/')[0], KINDS)}."
             )
         return cls(cast(Kind, found[1]), int(found[2]), int(found[3]))
 
@@ -185,7 +185,8 @@ class HeadMap:
             if kind not in self.query:
                 has = ", ".join(self.query)
                 raise HeadwiseError(
-                    f"Heads of kind '{kind}' were asked for, but this model has only {has}."
+                    f"Heads of kind '{kind}' were asked for{did_you_mean(kind, self.query)}, but this model has only "
+                    f"{has}."
                 )
         query = {kind: counts for kind, counts in self.query.items() if kind in kinds}
         return HeadMap(query, {kind: self.key_value[kind] for kind in query})
@@ -369,12 +370,14 @@ def read_table(path: Path, heads: HeadMap | None = None) -> tuple[pd.DataFrame, 
         ) from None
     if missing := [column for column in COLUMNS if column not in table]:
         raise HeadwiseError(
-            f"{path} is not a table of scores: it lacks the columns {', '.join(missing)}."
+            f"{path} is not a table of scores: it lacks the columns {', '.join(missing)}. Give heads.csv of headwise "
+            "score."
         )
     for column in ("layer", "head"):
         if not pd.api.types.is_integer_dtype(table[column]):
             raise HeadwiseError(
-                f"{path} is not a table of scores: not every row has a whole number as its {column}."
+                f"{path} is not a table of scores: not every row has a whole number as its {column}. Score the model "
+                "again."
             )
     now = scored if heads is None else heads
     scored_heads = {

@@ -36,7 +36,7 @@ from headwise.attention.head_counts import note_origins, states_heads
 from headwise.attention.offload import named_weights
 from headwise.attention.removal import make_biases
 from headwise.devices import usable
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, did_you_mean
 from headwise.folders import SUMS, sums
 from headwise.generators import unchanged_generators
 from headwise.heads import HeadMap, HeadMask, Kind
@@ -137,11 +137,13 @@ def load(
     except Exception as error:  # of transformers, safetensors or tokenizers, about the user's files
         if isinstance(error, MemoryError) or "allocate" in str(error):
             raise HeadwiseError(
-                f"{spec} cannot be loaded: there is not enough memory ({one_line(error)})."
+                f"{spec} cannot be loaded: there is not enough memory ({one_line(error)}). Give --dtype bfloat16, or in "
+                "Python device_map='disk'."
             ) from error
         if "ignore_mismatched_sizes" in str(error):
             raise HeadwiseError(
-                f"The weights in {spec} do not fit its layout: some have other sizes than its configuration says."
+                f"The weights in {spec} do not fit its layout: some have other sizes than its configuration says. Copy or "
+                "save it again."
             ) from error
         is_not = f"'{spec}' is not a local folder, and not"
         if local:
@@ -243,7 +245,7 @@ def layout_of_config(source: str, config: Any) -> HeadMask | None:
         raise HeadwiseError(f"The layout in {source} cannot be used: {error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise HeadwiseError(
-            f"The layout in {source} is none ({type(error).__name__}: {one_line(error)})."
+            f"The layout in {source} is none ({type(error).__name__}: {one_line(error)}): copy or save the model again."
         ) from None
 
 
@@ -331,7 +333,7 @@ def number_type_of(dtype: str | None) -> torch.dtype | None:
     """The type of weights by its name."""
     if dtype not in (None, *TYPES):
         raise HeadwiseError(
-            f"The type {dtype} was asked for: give {', '.join(TYPES)}, or leave it out."
+            f"The type {dtype} was asked for{did_you_mean(dtype, TYPES)}: give {', '.join(TYPES)}, or leave it out."
         )
     return None if dtype is None else getattr(torch, dtype)
 
@@ -411,11 +413,12 @@ def load_pruned(
         if "allocate" in str(error):
             raise
         raise HeadwiseError(
-            f"The weights in {path} do not fit its layout: {one_line(error)}"
+            f"The weights in {path} do not fit its layout: {one_line(error)}. Copy or save the model again."
         ) from error
     if wrong:
         raise HeadwiseError(
-            f"The weights in {path} do not fit its layout: {few_names(wrong)} missing or unknown."
+            f"The weights in {path} do not fit its layout: {few_names(wrong)} missing or unknown. Copy or save the model "
+            "again."
         )
     return smaller if dtype is None or offloaded else smaller.to(dtype)
 
@@ -431,7 +434,7 @@ def refuse_too_large(path: Path, config: Any, model_class: Any) -> None:
                 stored += torch.Size(file.get_slice(name).get_shape()).numel()
     if declared > 10**8 + 20 * stored:
         raise HeadwiseError(
-            f"Its configuration declares {declared:,} weights, but the file has {stored:,}."
+            f"Its configuration declares {declared:,} weights, but the file has {stored:,}: copy or save the model again."
         )
 
 
@@ -477,7 +480,8 @@ def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
     words = getattr(hf.get_input_embeddings(), "num_embeddings", None)
     if tokenizer is not None and words is not None and len(tokenizer) > words:
         raise HeadwiseError(
-            f"The tokenizer in {source} has {len(tokenizer):,} words, the model {words:,}: it is another model's."
+            f"The tokenizer in {source} has {len(tokenizer):,} words, the model {words:,}: it is another model's. "
+            "Put the model's own there."
         )
     if tokenizer is not None:
         reads_text = hf.main_input_name == "input_ids"  # speech is padded by its feature extractor

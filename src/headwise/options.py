@@ -6,7 +6,6 @@ of the command line and the tables of docs/plan.md. Options are checked when the
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, did_you_mean
 from headwise.heads import KINDS, HeadMap, Kind
 from headwise.qualities import LOSSES
 
@@ -427,16 +426,25 @@ def too_few(options: Gates, updates: int, exactly: bool = True) -> str:
     return ""
 
 
-def validated(kind: type[Checked], values: dict[str, Any], source: str) -> Checked:
-    """Options as `kind` has them; raises HeadwiseError with the key, what was found and what is allowed."""
+def validated(
+    kind: type[Checked], values: dict[str, Any], source: str, typed: Mapping[str, str] = {}
+) -> Checked:
+    """Options as `kind` has them; raises HeadwiseError with the key, what was found and what is allowed.
+
+    typed: what the user typed for a key on the command line, such as `--kinds` for pruning.kinds: it is named instead.
+    """
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise HeadwiseError(describe_misfit(error, kind, values, source)) from None
+        raise HeadwiseError(describe_misfit(error, kind, values, source, typed)) from None
 
 
 def describe_misfit(
-    error: ValidationError, kind: type[BaseModel], values: dict[str, Any], source: str
+    error: ValidationError,
+    kind: type[BaseModel],
+    values: dict[str, Any],
+    source: str,
+    typed: Mapping[str, str] = {},
 ) -> str:
     """What does not fit, in one sentence: an unknown key first, else the problem that lies deepest."""
     problems = error.errors()
@@ -449,11 +457,16 @@ def describe_misfit(
     if problem["type"] == "extra_forbidden":
         table = table_at(kind, problem["loc"][:-1])
         names = sorted(table.model_fields)
-        near = difflib.get_close_matches(path[-1], names, n=1)
-        guess = f" (did you mean '{near[0]}'?)" if near else ""
         method = table.model_fields.get("method")
+        words = typed_for(path, typed)
+        if method and words.startswith("--") and " " not in words:  # an option of another method
+            others = [name for name, other in METHODS.items() if path[-1] in other.model_fields]
+            return f"{words} means nothing with --method {method.default}, only with {' and '.join(others)}."
+        guess = did_you_mean(path[-1], names)
         where = f"with method '{method.default}'" if method else "here"
-        return f"{source}: unknown key '{key}'{guess}; allowed {where}: {', '.join(names)}."
+        return (
+            f"{words or source}: unknown key '{key}'{guess}; allowed {where}: {', '.join(names)}."
+        )
     reason = problem["msg"].removeprefix("Value error, ").rstrip(".")
     reason = reason[0].lower() + reason[1:] if reason[1:2].islower() else reason
     if isinstance(problem["input"], dict | BaseModel):
@@ -461,12 +474,25 @@ def describe_misfit(
         return f"{source}: {about}{reason}."
     found = repr(problem["input"])
     found = found if len(found) <= 200 else f"{found[:200]} …"
-    near = []
+    guess = ""
     if problem["type"] == "literal_error" and isinstance(problem["input"], str):
+        reason = f"choose {problem['ctx']['expected']}"
         allowed = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
-        near = difflib.get_close_matches(problem["input"], allowed, n=1)
-    guess = f" (did you mean '{near[0]}'?)" if near else ""
+        guess = did_you_mean(problem["input"], allowed)
+    if words := typed_for(path, typed):
+        return f"{words}: {found} does not fit: {reason}{guess}."
     return f"{source}: '{key}' is {found}, which does not fit: {reason}{guess}."
+
+
+def typed_for(path: Sequence[str], typed: Mapping[str, str]) -> str:
+    """What the user typed for a place in a plan, for a table around it or for a key in it; else nothing."""
+    names = [part for part in path if not part.isdecimal()]
+    for key, words in typed.items():
+        keys = key.split(".")
+        shared = min(len(names), len(keys))
+        if shared and names[:shared] == keys[:shared]:
+            return words
+    return ""
 
 
 def path_of(loc: Sequence[str | int], values: Any) -> list[str]:

@@ -299,6 +299,13 @@ def paired_bootstrap_p(draws: np.ndarray, units: float | np.ndarray) -> np.ndarr
     return np.where(several == units, p, 1.0)
 
 
+def difference_bounds(draws: np.ndarray, units: float | np.ndarray) -> tuple[float, float, float]:
+    """The 95 % interval of the draws of one paired difference over so many units (`interval`), and its p
+    (`paired_bootstrap_p`)."""
+    low, high = interval(draws, units)
+    return float(low), float(high), float(paired_bootstrap_p(draws, units))
+
+
 def largest_t_p(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
     """Two-sided p of every ratio Σ sums / Σ counts being 0, corrected for there being several: units x ratios, units in,
     ratios out.

@@ -353,7 +353,7 @@ def test_a_name_that_is_not_there() -> None:
     with pytest.raises(HeadwiseError) as error:
         get("multi30")
     assert (
-        "only multi30k, ud_english_ewt, ud_english_gum, pud; did you mean multi30k"
+        "(did you mean 'multi30k'?); it has multi30k, ud_english_ewt, ud_english_gum, pud"
         in one_sentence(error)
     )
 

@@ -90,10 +90,10 @@ class TestLines:
         asked = tmp_path / "dev.en"
         assert (
             refusal(lambda: read_lines(asked))
-            == f"There is no file '{asked}'; did you mean '{asked}.gz'."
+            == f"There is no file '{asked}' (did you mean '{asked}.gz'?)."
         )
         assert "did you mean" not in refusal(lambda: read_lines(tmp_path / "corpus.ru"))
-        assert "test.en'; did you mean" not in refusal(lambda: read_lines(tmp_path / "test.en"))
+        assert "did you mean" not in refusal(lambda: read_lines(tmp_path / "test.en"))
         assert f"the folder '{tmp_path / 'no'}' does not exist" in refusal(
             lambda: read_lines(tmp_path / "no" / "a")
         )
@@ -340,9 +340,12 @@ class TestCatalogueNames:
         ("name", "sentence"),
         [
             ("multi30k/train.en", "fetch it by `headwise data get multi30k`, or name a file."),
-            ("multi30k/val.nl", "There is no file 'multi30k/val.nl', and the data set multi30k"),
-            ("multi30k/vall.en", "did you mean 'multi30k/val.en'."),
-            ("multi3k/val.en", "the folder 'multi3k' does not exist."),
+            (
+                "multi30k/val.nl",
+                "There is no file 'multi30k/val.nl' (did you mean 'multi30k/val.en'?)",
+            ),
+            ("multi30k/vall.en", "(did you mean 'multi30k/val.en'?)"),
+            ("multi3k/val.en", "the folder 'multi3k' does not exist (did you mean 'multi30k'?)."),
         ],
     )
     def test_refusals(

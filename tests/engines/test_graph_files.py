@@ -181,7 +181,7 @@ def test_a_folder_in_use_and_an_unknown_engine_are_refused(tmp_path):
         hw.export(model, "torch", tmp_path)
     with pytest.raises(
         hw.HeadwiseError,
-        match=r"engine 'tensorrt' is unknown; there is ct2, gguf, onnx, torch, mlx\.",
+        match=r"engine 'tensorrt' is unknown; there is ct2 \(CTranslate2\), gguf \(llama.cpp\), onnx",
     ):
         hw.export(model, "tensorrt", tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

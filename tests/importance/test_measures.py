@@ -65,7 +65,7 @@ def test_facts_of_scores_in_tables() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("gradiant", "'gradiant' is unknown; did you mean 'gradient'"),
+        ("gradiant", "'gradiant' is unknown .did you mean 'gradient'"),
         ("fame", "'fame' is unknown; there is confidence, .*, lrp, ablation, all"),
     ],
 )

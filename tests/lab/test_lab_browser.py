@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import csv
 import io
 import json
@@ -25,6 +26,7 @@ from headwise.lab.session import Question, Session
 from headwise.model import Model
 from lab.floats import floats_of
 from tasks.askers import asker, embedder
+from tasks.hearers import hearer, recordings
 from tasks.test_classifiers import classifier
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -61,16 +63,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return asker("marian").save(tmp_path_factory.mktemp("lab") / "tiny")
 
 
-@pytest.fixture(scope="module")
-def session(folder: Path) -> Session:
+def opened(folder: Path) -> Session:
     model = hw.load(folder)
     pruned = model.remove(
         hw.HeadMask.full(model.heads).without([hw.Head("cross", 0, 1), hw.Head("cross", 0, 2)])
     )
-    made = Session(model, pruned, trees={TREE.text: TREE})
+    return Session(model, pruned, trees={TREE.text: TREE})
+
+
+@pytest.fixture(scope="module")
+def library(folder: Path) -> Session:
+    """The same models as the lab's, which may be at work on effects while a test asks."""
+    return opened(folder)
+
+
+@pytest.fixture(scope="module")
+def session(folder: Path) -> Session:
+    made = opened(folder)
     heads = {
         str(head): [place / 10, place / 10 - 0.05, place / 10 + 0.05]
-        for place, head in enumerate(model.heads)
+        for place, head in enumerate(made.model.heads)
     }
     made.about |= {
         "scores": [{"measure": "confidence", "name": "confidence", "heads": heads}],
@@ -144,7 +156,7 @@ def visit(browser: Any) -> Iterator[Any]:
             ),
         )
         page.goto(url)
-        page.locator("[data-head]").first.wait_for()
+        page.locator("[data-head] canvas").first.wait_for()
         return page
 
     yield open_page
@@ -168,14 +180,13 @@ def export(page: Any, name: str) -> str:
     return Path(download.value.path()).read_text(encoding="utf-8")
 
 
-def test_a_head_is_picked_switched_off_and_slid(visit: Any, address: str, session: Session) -> None:
+def test_a_head_is_picked_switched_off_and_slid(visit: Any, address: str, library: Session) -> None:
     page = visit(address)
-    session = Session(session.model)
     page.locator("[data-head='cross/1/2']").click()
     assert page.locator(".picked h2").inner_text() == "cross/1/2"
     page.locator("[data-switch='cross/1/2']").click()
     settled(page)
-    expected = session.inspect(Question(text="a b c d", gates={"cross/1/2": 0.0}))
+    expected = library.inspect(Question(text="a b c d", gates={"cross/1/2": 0.0}))
     assert page.locator("[data-switch='cross/1/2']").get_attribute("aria-checked") == "false"
     shown = page.locator(".said.after").evaluate(
         "e => [...e.childNodes].filter(n => n.nodeName !== 'DEL').map(n => n.textContent).join('')"
@@ -185,11 +196,11 @@ def test_a_head_is_picked_switched_off_and_slid(visit: Any, address: str, sessio
     assert change(page) == pytest.approx(logs["old_output_now"] - logs["old_output"], abs=0.006)
     page.locator("[data-slider]").fill("0.5")
     settled(page)
-    logs = session.inspect(Question(text="a b c d", gates={"cross/1/2": 0.5}))["log_probability"]
+    logs = library.inspect(Question(text="a b c d", gates={"cross/1/2": 0.5}))["log_probability"]
     assert change(page) == pytest.approx(logs["old_output_now"] - logs["old_output"], abs=0.006)
     page.get_by_label("An off head gives").select_option("mean")
     settled(page)
-    logs = session.inspect(Question(text="a b c d", gates={"cross/1/2": 0.5}, ablation="mean"))[
+    logs = library.inspect(Question(text="a b c d", gates={"cross/1/2": 0.5}, ablation="mean"))[
         "log_probability"
     ]
     assert change(page) == pytest.approx(logs["old_output_now"] - logs["old_output"], abs=0.006)
@@ -262,11 +273,11 @@ def test_the_state_is_in_the_address(visit: Any, address: str) -> None:
     settled(other)
 
 
-def test_effects_and_the_smallest_set(visit: Any, address: str, session: Session) -> None:
+def test_effects_and_the_smallest_set(visit: Any, address: str, library: Session) -> None:
     page = visit(address)
     page.get_by_role("button", name="Try every head").click()
     page.locator("table.effects").wait_for()
-    ours = Session(session.model).head_effects(Question(text="a b c d"))
+    ours = library.head_effects(Question(text="a b c d"))
     rows = list(csv.DictReader(io.StringIO(export(page, "Effects as CSV"))))
     values = np.array([float(row["change"]) for row in rows]).reshape(len(ours["heads"]), -1)
     np.testing.assert_allclose(values, ours["values"], atol=1e-5)
@@ -279,9 +290,9 @@ def test_effects_and_the_smallest_set(visit: Any, address: str, session: Session
     assert page.locator(".said.after ins").count() + page.locator(".said.after del").count() > 0
 
 
-def test_the_exported_map_is_the_picture(visit: Any, address: str, session: Session) -> None:
+def test_the_exported_map_is_the_picture(visit: Any, address: str, library: Session) -> None:
     page = visit(address + "#text=a+b+c&head=cross/0/3")
-    inspection = Session(session.model).inspect(Question(text="a b c"))
+    inspection = library.inspect(Question(text="a b c"))
     (site,) = [s for s in inspection["maps"] if (s["kind"], s["layer"]) == ("cross", 0)]
     weights = floats_of(site["data"], site["shape"])[3]
     rows = list(csv.DictReader(io.StringIO(export(page, "Map as CSV"))))
@@ -294,21 +305,21 @@ def test_the_exported_map_is_the_picture(visit: Any, address: str, session: Sess
     )  # the scale darkens: the more attention, the less red
     assert (np.argsort(-weights[0], kind="stable")[0] == np.argmin(red[0])).all()
     page.get_by_label("words").check()
-    held = json.loads(export(page, "as JSON"))
+    held = json.loads(export(page, "Map as JSON"))
     assert held["head"] == "cross/0/3" and len(held["values"]) == held["rows"] * held["columns"]
     page.locator(".picked canvas").focus()
     page.keyboard.press("ArrowRight")
     assert page.locator(".picked .pointer").count() == 1
 
 
-def test_the_tree_is_drawn_with_the_picked_head(visit: Any, address: str, session: Session) -> None:
+def test_the_tree_is_drawn_with_the_picked_head(visit: Any, address: str, library: Session) -> None:
     page = visit(address)
     page.get_by_label("Pick a sentence").select_option(TREE.text)
     page.locator("[data-head='encoder-self/1/2']").click()
     page.locator(".arcs").wait_for()
     assert page.locator(".arc.dependency text").all_text_contents() == ["nsubj", "obj"]
     assert page.locator(".arc.coreference").count() == 1
-    inspection = session.inspect(Question(text=TREE.text))
+    inspection = library.inspect(Question(text=TREE.text))
     (site,) = [s for s in inspection["maps"] if (s["kind"], s["layer"]) == ("encoder-self", 1)]
     map, words = floats_of(site["data"], site["shape"])[2], np.array(inspection["source"]["words"])
     between = lambda a, b: map[words == a][:, words == b].sum(1).mean()  # noqa: E731
@@ -327,7 +338,7 @@ def test_the_tree_is_drawn_with_the_picked_head(visit: Any, address: str, sessio
     page.locator(".arcs").wait_for(state="detached")  # this sentence has no tree
 
 
-def test_the_python_lines_give_the_same(visit: Any, address: str, session: Session) -> None:
+def test_the_python_lines_give_the_same(visit: Any, address: str, library: Session) -> None:
     page = visit(
         address
         + "#text=a+%22b%22+%5C+%C3%BC+%F0%9F%99%82&off=cross/1/2,encoder-self/0/0:0.5&ablation=uniform&beam=2"
@@ -337,7 +348,7 @@ def test_the_python_lines_give_the_same(visit: Any, address: str, session: Sessi
     with contextlib.redirect_stdout(said):
         exec(lines, {})
     gates = {"cross/1/2": 0.0, "encoder-self/0/0": 0.5}
-    inspection = Session(session.model).inspect(
+    inspection = library.inspect(
         Question(text='a "b" \\ ü 🙂', gates=gates, ablation="uniform", beam=2)
     )
     assert said.getvalue().splitlines() == [
@@ -365,7 +376,7 @@ def test_hostile_text_is_shown_as_text(visit: Any, folder: Path, text: str) -> N
     session = Session(Model(model.hf, model.tokenizer, "<i>model</i>"))
     session.about["sentences"] = {"Yours": [text]}
     for width in (1280, 400):
-        page = visit(served(session), width)
+        page = visit(served(session) + "#head=encoder-self/0/0", width)
         settled(page)
         assert (
             page.evaluate("document.querySelectorAll('main script, main img, header i').length")
@@ -381,6 +392,7 @@ def test_hostile_text_is_shown_as_text(visit: Any, folder: Path, text: str) -> N
 def test_other_models_have_their_view(visit: Any, family: str) -> None:
     models = {"embedder": embedder, "classifier": classifier}
     model = models[family]() if family in models else asker(family)
+    library = Session(copy.deepcopy(model))
     page = visit(served(Session(model)) + "#text=a+b+c+d+e")
     page.locator("[role=switch]").nth(1).click()
     settled(page)
@@ -394,7 +406,7 @@ def test_other_models_have_their_view(visit: Any, family: str) -> None:
         page.locator("[data-position='2']").click()
         settled(page)
         assert "position=2" in page.url
-        expected = Session(model).inspect(
+        expected = library.inspect(
             Question(
                 text="a b c d e",
                 gates={next(iter(map(str, list(model.heads)[1:]))): 0.0},
@@ -407,6 +419,76 @@ def test_other_models_have_their_view(visit: Any, family: str) -> None:
     page.get_by_role("button", name="Try every head").click()
     page.locator("table.effects").wait_for()
     assert serious(page) == []
+
+
+@pytest.fixture(scope="module")
+def speech_address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Of a lab with a speech model in a folder, and two recordings with the times of their words."""
+    folder = tmp_path_factory.mktemp("speech")
+    recordings(folder, 2)
+    lines = ["audio,word,start,end,language"]
+    for name in ("0.wav", "1.wav"):
+        lines += [f"{name},a,0.1,0.4,en", f"{name},<b>b</b>,0.5,0.9,en"]
+    (folder / "times.csv").write_text("\n".join(lines) + "\n")
+    model = hearer().save(folder / "hearer")
+    return served(Session.open(model, audio=folder / "times.csv"))
+
+
+def can_be_played(page: Any, seconds: float) -> None:
+    """Wait until the player has a recording of this length."""
+    page.evaluate(
+        """(seconds) => new Promise((done) => {
+            const look = () => Math.abs(document.querySelector("audio").duration - seconds) < 0.01
+              ? done() : setTimeout(look, 50);
+            look(); })""",
+        seconds,
+    )
+
+
+def test_a_speech_model_is_asked_about_a_recording(visit: Any, speech_address: str) -> None:
+    page = visit(speech_address + "#head=cross/1/2", theme="dark")
+    can_be_played(page, 1.0)
+    assert page.locator(".recording .said").inner_text() == "a <b>b</b>"
+    page.get_by_label("Recording of times.csv").select_option("1.wav")
+    can_be_played(page, 1.1)
+    page.locator("[data-switch='cross/1/2']").click()
+    settled(page)
+    lines, said = page.locator(".python").inner_text(), io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(lines, {})
+    transcript, logs = said.getvalue().splitlines()
+    shown = page.locator(".said.after").evaluate(
+        "e => [...e.childNodes].filter(n => n.nodeName !== 'DEL').map(n => n.textContent).join('')"
+    )
+    assert shown == transcript
+    numbers = json.loads(logs.replace("'", '"'))
+    expected = numbers["old_output_now"] - numbers["old_output"]
+    assert change(page) == pytest.approx(expected, abs=0.006)
+
+    # Words and seconds stand where they are on the axis of time: 1.1 s are 55 frames, and the silence a column.
+    places = page.evaluate("""() => {
+        const map = document.querySelector('.picked .cells').getBoundingClientRect();
+        const share = (e) => (e.getBoundingClientRect().left - map.left) / map.width;
+        return [...document.querySelectorAll('.picked .to li, .picked .seconds.columns li')].map(share); }""")
+    steps = [0.1 / 0.02, 0.5 / 0.02, 55, 0, 12.5, 25, 37.5, 50]
+    assert places == pytest.approx([step / 56 for step in steps], abs=0.01)
+    rows = list(csv.DictReader(io.StringIO(export(page, "Map as CSV"))))
+    assert [row["to"] for row in rows[:56]][::55] == ["0.00 s", "silence"]
+    page.locator("[data-head='encoder-self/0/1']").click()
+    assert page.get_by_text("Most often it attends to").count() == 1
+    assert page.locator(".picked .seconds").count() == 2
+    page.get_by_role("button", name="Try every head").click()
+    page.locator("table.effects").wait_for()
+    assert serious(page) == []
+
+
+def test_a_recording_fits_a_phone(visit: Any, speech_address: str) -> None:
+    page = visit(speech_address + "#text=1.wav&head=encoder-self/0/1&off=cross/0/1", 400)
+    settled(page)
+    can_be_played(page, 1.1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.evaluate("location.hash = 'text=by+hand'")
+    page.get_by_text("a speech model reads no text").wait_for()
 
 
 @pytest.mark.parametrize("width", [1280, 400])
@@ -439,3 +521,150 @@ def test_an_error_is_a_sentence(
         assert "memory" in page.locator("[role=alert]").inner_text()
     page.locator("[role=switch]").first.click()
     page.locator("[role=alert]").wait_for(state="detached")
+
+
+def test_an_old_output_is_not_shown_for_a_new_question(visit: Any, address: str) -> None:
+    """Neither without a server nor for an empty sentence."""
+    page = visit(address)
+    settled(page)
+    page.evaluate(
+        """() => {
+            window.reached = window.fetch;
+            window.fetch = () => Promise.reject(new TypeError("Failed to fetch"));
+        }"""
+    )
+    page.locator("[data-switch='cross/0/0']").click()
+    assert "still running" in page.locator("[role=alert]").inner_text()
+    assert page.locator(".said, .numbers, .tokens").count() == 0
+    page.evaluate("() => { window.fetch = window.reached; }")
+    page.get_by_role("button", name="Try again").click()
+    page.locator(".log-change").wait_for()
+    assert page.locator("[role=alert]").count() == 0
+
+    page.get_by_label("Sentence", exact=True).fill(" ")
+    page.get_by_label("Sentence", exact=True).press("Enter")
+    page.get_by_text("Type a sentence").wait_for()
+    assert page.locator(".said, .numbers, .tokens, [role=alert]").count() == 0
+    page.get_by_label("Sentence", exact=True).fill("a b")
+    page.get_by_label("Sentence", exact=True).press("Enter")
+    page.locator(".log-change").wait_for()
+
+
+def test_heads_of_an_address_that_the_model_lacks_are_left_out(visit: Any, address: str) -> None:
+    page = visit(address + "#text=a+b&off=cross/9/9,cross/0/1&head=cross/0/70&sort=none")
+    settled(page)
+    assert page.get_by_text("no head cross/9/9, cross/0/70.").count() == 1
+    assert page.locator("[role=switch][aria-checked=false]").count() == 1
+    assert "9" not in page.url.split("#")[1]
+
+
+def test_white_space_is_written_in_signs(visit: Any, address: str) -> None:
+    page = visit(address)
+    shown = "async text => (await import('./text.js')).shown(text)"
+    for text, expected in (
+        ("\n\n", "↵↵"),
+        ("\t", "⇥"),
+        (" ", "␣"),
+        ("", "∅"),
+        ("\u200b", "U+200B"),
+    ):
+        assert page.evaluate(shown, text) == expected
+
+
+def test_every_head_says_its_effect_role_and_fate(
+    visit: Any, address: str, session: Session, library: Session
+) -> None:
+    """And the lab starts on the head that matters most, with an offer to switch it off."""
+    page = visit(address)
+    page.locator(".effect").first.wait_for()
+    ours = library.head_effects(Question(text="a b c d"))
+    shown = page.locator(".effect").all_inner_texts()
+    effects = [float(text.replace("−", "-")) for text in shown]
+    np.testing.assert_allclose(effects, ours["total"], atol=0.0051)
+    most = ours["heads"][int(np.abs(ours["total"]).argmax())]
+    assert page.locator(".picked h2").inner_text() == most
+
+    named = page.locator(".small", has=page.locator("[data-head='cross/0/1']"))
+    assert named.locator(".role").inner_text() == "<b>nsubj</b>"
+    removed = page.locator(".switch", has_text="✂").evaluate_all(
+        "all => all.map(one => one.dataset.switch)"
+    )
+    every = [str(head) for head in session.model.heads]
+    assert removed == [head for head in every if head != "cross/0/0"]
+
+    page.get_by_role("button", name="Switch it off").click()
+    page.locator(".log-change").wait_for()
+    page.locator(".all:not(.old)").wait_for()
+    assert page.locator(".picked h2").inner_text() == most
+    assert page.locator(f"[data-switch='{most}']").get_attribute("aria-checked") == "false"
+
+
+def test_what_takes_long_is_not_started(
+    visit: Any, address: str, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspect = session.inspect
+    slow = lambda *given: {**inspect(*given), "head_effects_seconds": 30.0}  # noqa: E731
+    monkeypatch.setattr(session, "inspect", slow)
+    page = visit(address)
+    page.get_by_text("Switch a head off to see what changes.").wait_for()
+    page.wait_for_timeout(500)
+    assert page.locator(".effect").count() == 0
+    last = list(session.model.heads)[-1]  # of the highest score of the run
+    assert page.locator(".picked h2").inner_text() == str(last)
+
+
+def test_heads_are_one_tab_stop(visit: Any, address: str) -> None:
+    page = visit(address + "#text=a+b&head=encoder-self/0/1")
+    settled(page)
+    stops = page.locator(".heads :is([data-head], [data-switch]):not([tabindex='-1'])")
+    assert stops.evaluate_all("all => all.map(one => one.dataset.head)") == ["encoder-self/0/1"]
+    page.locator("[data-head='encoder-self/0/1']").focus()
+    for key, head in (
+        ("ArrowRight", "encoder-self/0/2"),
+        ("ArrowDown", "decoder-self/0/2"),
+        ("ArrowLeft", "decoder-self/0/1"),
+        ("ArrowUp", "encoder-self/0/1"),
+        ("End", "cross/1/3"),
+        ("ArrowRight", "cross/1/3"),
+    ):
+        page.keyboard.press(key)
+        assert page.evaluate("document.activeElement.dataset.head") == head
+        assert page.locator(".picked h2").inner_text() == head
+    page.keyboard.press(" ")
+    assert page.locator("[data-switch='cross/1/3']").get_attribute("aria-checked") == "false"
+    settled(page)
+
+
+def test_back_undoes_a_step(visit: Any, address: str) -> None:
+    page = visit(address)
+    settled(page)
+    off = page.locator("[role=switch][aria-checked=false]")
+    page.locator("[data-switch='cross/1/2']").click()
+    page.locator("[data-head='cross/1/1']").click()  # no step
+    for share in ("0.6", "0.5", "0.4"):  # one step
+        page.locator("[data-slider]").fill(share)
+    page.get_by_label("Sentence", exact=True).fill("c d")
+    page.get_by_label("Sentence", exact=True).press("Enter")
+    page.wait_for_function("location.hash.includes('text=c+d')")
+    page.go_back()
+    page.wait_for_function("!location.hash.includes('text=c+d')")
+    assert "cross%2F1%2F1%3A0.4" in page.url
+    page.go_back()
+    page.wait_for_function("!location.hash.includes('%3A')")
+    assert off.count() == 1
+    page.go_back()
+    page.get_by_text("All heads are on.").wait_for()
+    settled(page)
+
+
+def test_the_pruned_model_s_changes_are_marked(visit: Any, address: str, library: Session) -> None:
+    for text in "abcdef":
+        full = library.inspect(Question(text=text))["old_output"]
+        changes = library.inspect(Question(text=text, model="pruned"))["changes"]
+        if any(what != "same" for what, _ in changes):
+            break
+    page = visit(f"{address}#text={text}&compare=1")
+    page.locator(".said.pruned").wait_for()
+    marks = page.locator(".said.pruned :is(ins, del)").all_inner_texts()
+    assert marks == [text for what, text in changes if what != "same"] != []
+    assert "".join(text for what, text in changes if what != "added") == full

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import queue
 import re
 import signal
@@ -204,6 +205,34 @@ def test_an_unforeseen_error_is_logged_and_the_server_lives_on(
         assert "ZeroDivisionError" in ask(client, "inspect", text="a")[-1]["error"]
     assert "A question failed" in caplog.text
     assert "answer" in ask(client, "inspect", text="a")[-1]
+
+
+def test_a_number_that_is_not_finite_gets_a_sentence(
+    client: Any, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(session, "inspect", lambda *_: {"similarity": math.nan})
+        assert "not finite" in ask(client, "inspect", text="a")[-1]["error"]
+    assert "answer" in ask(client, "inspect", text="a")[-1]
+
+
+@pytest.mark.parametrize("host", ["::1", "127.0.0.2", "localhost", "LOCALHOST"])
+def test_the_address_that_is_announced_answers(session: Session, host: str) -> None:
+    try:
+        listening(host, 0).close()
+    except HeadwiseError:
+        pytest.skip(f"this machine has no {host}")
+    said: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=serve, args=(session, host, 0, False, said.put), daemon=True).start()
+    assert requests.get(said.get(timeout=30), timeout=10).status_code == 200
+
+
+def test_a_host_s_capitals_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "Lab-PC")
+    monkeypatch.setattr(socket, "getfqdn", lambda: "Lab-PC.Example.org")
+    ours = host_names("Lab.Example.org", 80)
+    for name in ("lab-pc", "LAB-PC", "lab-pc.example.org", "lab.example.org"):
+        assert ours(f"{name}:80")
 
 
 def test_loopback_only_unless_asked() -> None:

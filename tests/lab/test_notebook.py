@@ -145,10 +145,36 @@ class TestWidget:
             page.expose_function("esm", lambda: widget._esm)
             page.expose_function("ask", ask)
             page.set_content(HOST % (widget._css, json.dumps(widget.state)))
-            page.locator("[data-head]").first.wait_for()
+            page.locator("[data-head] canvas").first.wait_for()
             yield page
             browser.close()
         assert said == []
+
+    def test_it_fits_the_column_of_a_notebook(self, page: Any) -> None:
+        """Its layout depends on its own width: the window has 1,280 px all the time."""
+        for width in (400, 600, 710, 850, 1000):
+            page.locator("#out").evaluate(
+                "(out, width) => { out.style.width = `${width}px`; }", width
+            )
+            tiles = page.locator("[data-head]").evaluate_all(
+                "tiles => tiles.map(tile => tile.getBoundingClientRect().width)"
+            )
+            assert min(tiles) >= 40, f"heads of {min(tiles)} px in a column of {width} px"
+            inside = "[data-head], [data-switch], .picked, .output, .map, button, select, textarea"
+            right = (
+                page.locator("#out")
+                .locator(inside)
+                .evaluate_all(
+                    "all => Math.max(...all.map(one => one.getBoundingClientRect().right))"
+                )
+            )
+            left = page.locator("#out").evaluate("out => out.getBoundingClientRect().left")
+            assert right - left <= width
+            switch = page.locator("[data-switch='cross/1/2']")
+            before = switch.get_attribute("aria-checked")
+            switch.click(timeout=60_000)
+            page.locator(f"[data-switch='cross/1/2']:not([aria-checked={before}])").wait_for()
+            page.locator(".output[aria-busy=false]").wait_for()
 
     def test_a_head_is_switched_off(self, page: Any, model: Model) -> None:
         assert page.evaluate("getComputedStyle(document.body).marginTop") == "8px", (

@@ -16,7 +16,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, Site
 from headwise.importance.ablation import ablate
 from headwise.lab.predictor import Ablation
-from headwise.lab.sentence import example_trees, read_sentence
+from headwise.lab.sentence import example_trees, read_sentence, token_text
 from headwise.lab.session import CancelToken, Question, Session, word_changes
 from headwise.tasks.objective import sentence_losses
 from lab.floats import floats_of
@@ -345,3 +345,22 @@ def test_changes_are_marked_word_by_word() -> None:
         ("same", " dog."),
     ]
     assert word_changes("", "a") == [("added", "a")]
+
+
+def test_white_space_is_kept_as_a_token() -> None:
+    class Tokenizer:
+        def decode(self, ids: list[int], **_: object) -> str:
+            return ["\n\n", " word ", ""][ids[0]]
+
+    names = ["ĊĊ", "Ġword", "▁"]
+    assert [token_text(Tokenizer(), i, name) for i, name in enumerate(names)] == [
+        "\n\n",
+        "word",
+        "▁",
+    ]
+
+
+def test_a_text_of_unknown_words_has_a_remark(translator: Session) -> None:
+    tokenizer = translator.model.tokenizer
+    assert "knows no word" in read_sentence(tokenizer, "ქართული ენა", 20).note
+    assert read_sentence(tokenizer, "a ენა", 20).note == ""

@@ -320,7 +320,9 @@ def test_what_does_not_fit_is_named(data: dict[str, Any], expected: list[str]) -
     [
         ("training.epochs", "should read key=value"),
         ("=3", "should read key=value"),
-        ("training.epochs=many", "'training.epochs' is 'many'"),
+        ("training.epochs=many", "--set training.epochs=many: 'many' does not fit"),
+        ("scoring.measures=['gradiant']", "did you mean 'gradient'"),
+        ("pruning.method=greddy", "the method 'greddy' (did you mean 'greedy'?) is none of"),
         ("name.first=x", "name is not a table"),
         ("training.speed=3", "unknown key 'training.speed'"),
     ],

@@ -115,5 +115,6 @@ def refuse_other_heads(discovery: Discovery, mask: HeadMask) -> None:
     """Raise HeadwiseError unless the mask is over exactly the heads that the model has."""
     if mask.heads.query != discovery.heads.query:
         raise HeadwiseError(
-            f"The layout is for a model with {describe(mask.heads)} heads, but this one has {describe(discovery.heads)}."
+            f"The layout is for a model with {describe(mask.heads)} heads, but this one has "
+            f"{describe(discovery.heads)}: give the layout of this model."
         )

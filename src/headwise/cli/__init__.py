@@ -9,6 +9,7 @@ import gc
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from importlib import metadata
 from typing import Annotated
@@ -20,7 +21,7 @@ from headwise.cli.reduction import check, evaluate, export, prune, push
 from headwise.cli.resources import data_get, data_list, families, lab, translate
 from headwise.cli.signals import Stopped, stoppable, write_error
 from headwise.cli.studies import animate, compare, demo, report, study, train
-from headwise.errors import HeadwiseError
+from headwise.errors import OUR_MISTAKE, HeadwiseError
 
 app = typer.Typer(
     help="The story of every attention head in a Transformer.",
@@ -102,7 +103,8 @@ app.add_typer(data_app, name="data", rich_help_panel="Train and translate")
 
 
 def guarded(run: Callable[[], None]) -> int:
-    """Run the command line; what the user can mend is one sentence on the error stream and an exit status of 1."""
+    """Run the command line; what the user can mend is one sentence on the error stream and an exit status of 1. What
+    nobody foresaw keeps its traceback, and is called our mistake."""
     try:
         with stoppable():
             run()
@@ -114,7 +116,10 @@ def guarded(run: Callable[[], None]) -> int:
     except Exception as error:
         if unwritten := write_error(error):
             return complain(str(unwritten))
-        raise
+        traceback.print_exc()
+        return complain(
+            f"{OUR_MISTAKE}, with the lines above and headwise {metadata.version('headwise')}."
+        )
     return 0
 
 

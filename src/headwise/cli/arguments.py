@@ -17,7 +17,7 @@ from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.folders import refuse_other_files
 from headwise.model_files import folder_of
-from headwise.options import WIDEST, Search
+from headwise.options import WIDEST, Engine, Search
 
 if TYPE_CHECKING:
     from headwise.forecast import Forecast
@@ -96,7 +96,7 @@ Verbose = Annotated[
 Beam = Annotated[
     int, typer.Option("--beam", min=1, max=WIDEST, help=option_description(Search, "beam"))
 ]
-EngineName = Annotated[str, typer.Option("--engine", help=option_description(Search, "engine"))]
+EngineName = Annotated[Engine, typer.Option("--engine", help=option_description(Search, "engine"))]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="only say what would be done, and what it costs")
 ]
@@ -207,6 +207,6 @@ def folder(out: Path) -> Path:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise HeadwiseError(
-            f"{out} was to be written to, but that is not possible ({error.strerror})."
+            f"{out} was to be written to, but that is not possible ({error.strerror}): choose another --out."
         ) from None
     return out

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, did_you_mean
+from headwise.heads import KINDS
 from headwise.options import METHODS, Options
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -166,6 +167,17 @@ def given_fields(
     return tables
 
 
+def typed_options(
+    options: Sequence[FieldOption], tables: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """The options that were given, by the keys of a plan: `--kinds` for pruning.kinds."""
+    return {
+        f"{option.table}.{option.name}": option.flag
+        for option in options
+        if option.name in tables.get(option.table, {})
+    }
+
+
 def refuse_set_twice(
     options: Sequence[FieldOption], tables: Mapping[str, Mapping[str, Any]], settings: list[str]
 ) -> None:
@@ -193,6 +205,11 @@ def parse_target_counts(flag: str, given: list[str]) -> list[int | dict[str, int
     for word in given:
         kind, equals, number = word.rpartition("=")
         kind, number = kind.strip(), number.strip()
+        if kind and kind not in KINDS:
+            raise HeadwiseError(
+                f"{flag} {word[:100]} was given, and '{kind[:50]}' is no kind of heads"
+                f"{did_you_mean(kind, KINDS)}: choose {', '.join(KINDS)}."
+            )
         if not number.isdecimal() or (equals and not kind) or len(number) > 6:
             raise HeadwiseError(
                 f"{flag} {word[:100]} was given: write a number of heads, or KIND=NUMBER."

@@ -68,7 +68,7 @@ def outcome(out: Path) -> Outcome:
     if (out / "report.html").exists():
         next_lines.append(f"Report: {out}/report.html")
     hears = run.quality == WORD_ERROR_RATE
-    if (out / "model" / "config.json").exists() and not hears:  # the lab asks about sentences
+    if (out / "model" / "config.json").exists():
         next_lines.append(f"Lab: headwise lab {out}")
     place = None
     if chosen:

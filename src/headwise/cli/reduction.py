@@ -35,7 +35,14 @@ from headwise.cli.arguments import (
     text_or_audio,
     text_spec,
 )
-from headwise.cli.fields import EVERY, field_options, given_fields, refuse_set_twice, takes_fields
+from headwise.cli.fields import (
+    EVERY,
+    field_options,
+    given_fields,
+    refuse_set_twice,
+    takes_fields,
+    typed_options,
+)
 from headwise.cli.studies import run_plan, say_cost
 from headwise.devices import memory_line
 from headwise.engines.engine import engine
@@ -174,7 +181,8 @@ def prune_plan(
         "choice": tables.get("choice") or ({"max_drop": "any"} if one else {}),
         "scoring": {"measures": [], "pruned": []},
     }
-    return make_plan(given, settings or [], "headwise prune")
+    typed = typed_options(PRUNE_OPTIONS, tables)
+    return make_plan(given, settings or [], "headwise prune", typed)
 
 
 def counted_kinds(counts: list[Any]) -> list[str]:
@@ -213,7 +221,8 @@ def evaluate(
     from headwise.progress import Progress
 
     search = given_fields(context, EVALUATE_OPTIONS, fields).get("search", {})
-    options = validated(Search, search, "evaluate")
+    typed = {name: f"--{name.replace('_', '-')}" for name in search}
+    options = validated(Search, search, "evaluate", typed)
     check_text(models[0], text_or_audio(text, audio))
     from headwise.cli.terminal import show_quality
     from headwise.evaluation.quality import QUALITY_FILE, evaluation_forecast

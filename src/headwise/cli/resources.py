@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.arguments import Beam, Device, Dtype, EngineName, ModelName, Quiet
+from headwise.cli.arguments import Audio, Beam, Device, Dtype, EngineName, ModelName, Quiet
 from headwise.data.lines import existing_file, read_lines
 from headwise.errors import HeadwiseError
 
@@ -38,12 +38,14 @@ def lab(
     text: Annotated[
         str | None, typer.Option("--text", help="sentences to pick, one a line")
     ] = None,
+    audio: Audio = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Type a sentence, see every head's attention, switch heads off and see the output change, in the browser.
 
-    MODEL may be the folder of a study: its scores, roles and pruned model are shown, too.
+    MODEL may be the folder of a study: its scores, roles and pruned model are shown, too. A speech model hears the
+    recordings of --audio, or those of its study.
     """
     if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
         raise HeadwiseError(f"The lab needs {' and '.join(missing)}: pip install 'headwise[lab]'.")
@@ -53,7 +55,7 @@ def lab(
 
     trees = hw.Treebank.read(*treebank) if treebank else None
     lines = list(islice(filter(str.strip, read_lines(existing_file(text))), MOST)) if text else []
-    session = Session.open(model, device, trees, lines)
+    session = Session.open(model, device, trees, lines, audio)
     if not quiet:
         typer.echo("The lab is open until Ctrl-C. Everyone with this address can use it:", err=True)
     serve(session, host, port, open_, typer.echo)

@@ -20,7 +20,13 @@ from headwise.cli.arguments import (
     Verbose,
     text_spec,
 )
-from headwise.cli.fields import field_options, given_fields, refuse_set_twice, takes_fields
+from headwise.cli.fields import (
+    field_options,
+    given_fields,
+    refuse_set_twice,
+    takes_fields,
+    typed_options,
+)
 from headwise.cli.outcome import outcome, trained_model_lines
 from headwise.cli.signals import resumable
 from headwise.devices import memory_line
@@ -186,7 +192,8 @@ def train(
         "data": {key: spec for key, spec in data.items() if spec},
         **tables,
     }
-    plan = make_plan(given, set_ or [], "headwise train")
+    typed = typed_options(TRAIN_OPTIONS, tables)
+    plan = make_plan(given, set_ or [], "headwise train", typed)
     if dry_run:
         say_cost(plan, out, device)
         return

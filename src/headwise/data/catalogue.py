@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +21,7 @@ from filelock import FileLock
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, did_you_mean
 from headwise.files import below, is_name
 from headwise.heads import write_text
 
@@ -170,10 +169,9 @@ def fetched_file(name: str, folder: str | Path | None = None) -> Path:
     names = [file.name for file in entry.files]
     match = next((file for file in names if file_name in (file, file.removesuffix(".gz"))), None)
     if match is None:
-        close = get_close_matches(file_name, names, n=1)
-        hint = f"; did you mean '{chosen}/{close[0].removesuffix('.gz')}'" if close else ""
+        guess = did_you_mean(file_name, [file.removesuffix(".gz") for file in names], f"{chosen}/")
         raise HeadwiseError(
-            f"There is no file '{name}', and the data set {chosen} has {', '.join(names)}{hint}."
+            f"There is no file '{name}'{guess}; the data set {chosen} has {', '.join(names)}."
         )
     root = default_folder() if folder is None else Path(folder).expanduser()
     path = below(root, f"{entry.name}/{match}")
@@ -188,10 +186,8 @@ def _find_entry(name: str, entries: Sequence[Entry]) -> Entry:
     names = {entry.name: entry for entry in entries}
     if name in names:
         return names[name]
-    close = get_close_matches(name, names, n=1)
-    hint = f"; did you mean {close[0]}" if close else ""
     raise HeadwiseError(
-        f"There is no data set '{name}' in the catalogue, only {', '.join(names)}{hint}."
+        f"There is no data set '{name}' in the catalogue{did_you_mean(name, names)}; it has {', '.join(names)}."
     )
 
 

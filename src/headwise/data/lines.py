@@ -10,12 +10,11 @@ import io
 import re
 import zlib
 from collections.abc import Iterator
-from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, did_you_mean
 
 GZIP = b"\x1f\x8b"
 PAIR = re.compile(r"(?P<stem>.+\.)(?P<source>[a-z]+)-(?P<target>[a-z]+)")
@@ -101,19 +100,25 @@ def _is_listed(name: str) -> bool:
     folder, slash, _ = name.partition("/")
     if not slash or not folder:
         return False
+    return folder in _data_sets()
+
+
+def _data_sets() -> set[str]:
+    """The names of the data sets of the catalogue."""
     from headwise.data.catalogue import catalogue
 
-    return folder in {entry.name for entry in catalogue()}
+    return {entry.name for entry in catalogue()}
 
 
 def _similar(file: Path) -> str:
     """A hint for a missing file: a longer or shorter name (dev.en, dev.en.gz), or else a similar one."""
+    before = str(file).removesuffix(file.name)
     if not file.parent.is_dir():
-        return f": the folder '{file.parent}' does not exist"
+        guess = did_you_mean(str(file.parent), _data_sets())
+        return f": the folder '{file.parent}' does not exist{guess}"
     names = sorted(other.name for other in file.parent.iterdir() if other.is_file())
     related = [name for name in names if name.startswith(file.name) or file.name.startswith(name)]
-    close = related or get_close_matches(file.name, names, n=1, cutoff=0.75)
-    return f"; did you mean '{file.with_name(close[0])}'" if close else ""
+    return did_you_mean(file.name, related or names, before, alike=0 if related else 0.75)
 
 
 def _unpacked(stream: io.BufferedReader) -> BinaryIO:

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs
 
 from headwise.data.lines import existing_file, read_lines, side_files, whole_lines
 from headwise.data.store import StoredText, file_key
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, did_you_mean
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -302,7 +302,7 @@ class ParallelText(StoredText):
         if isinstance(dataset, Mapping):  # a DatasetDict
             if split not in dataset:
                 raise HeadwiseError(
-                    f"The dataset has no split '{split}': it has {', '.join(dataset)}."
+                    f"The dataset has no split '{split}'{did_you_mean(split, dataset)}: it has {', '.join(dataset)}."
                 )
             dataset = dataset[split]
         return cls._write(
@@ -350,7 +350,10 @@ def _dataset_spec(spec: str, allowed: Sequence[str]) -> tuple[str, dict[str, str
     options = {key: values[-1] for key, values in parse_qs(query, keep_blank_values=True).items()}
     unknown = options.keys() - {*allowed}
     if unknown:
-        raise HeadwiseError(f"'{min(unknown)}' in '{spec}' is none of {', '.join(allowed)}.")
+        wrong = min(unknown)
+        raise HeadwiseError(
+            f"'{wrong}' in '{spec}'{did_you_mean(wrong, allowed)} is none of {', '.join(allowed)}."
+        )
     return name, options
 
 

@@ -11,7 +11,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from headwise.errors import HeadwiseError
-from headwise.statistics import effective_units, interval, paired_bootstrap_p, resampled_sums
+from headwise.statistics import difference_bounds, effective_units, interval, resampled_sums
 
 REFERENCE_LENGTH = 1  # column of BLEU's sufficient statistics
 FEW = 10  # up to this number of differing lines the test is exact
@@ -82,8 +82,7 @@ def paired_difference(
     deltas = scores_from_sums(metric, resampled_sums(ours))
     deltas -= scores_from_sums(metric, resampled_sums(theirs))
     units = float(effective_units(ours[:, REFERENCE_LENGTH]))
-    low, high = interval(deltas, units)
-    p = float(paired_bootstrap_p(deltas, units))
+    low, high, p = difference_bounds(deltas, units)
     if len(differ) <= FEW:
         swaps = np.array(list(product((0, 1), repeat=len(differ))))
         change = swaps @ (theirs - ours)[differ]
@@ -91,7 +90,7 @@ def paired_difference(
         swapped_theirs = scores_from_sums(metric, theirs.sum(0) - change)
         differences = np.abs(swapped_ours - swapped_theirs)
         p = max(p, float((differences >= abs(value) - 1e-12).mean()))
-    return PairedDifference(value, float(low), float(high), p)
+    return PairedDifference(value, low, high, p)
 
 
 def check_equal_count(hypotheses: Sequence[str], references: Sequence[str]) -> None:

@@ -39,6 +39,11 @@ class Engine(Declaration):
     uneven: str = "yes"
     empty: str = "yes"
 
+    @property
+    def listed(self) -> str:
+        """Its name and its title: who knows only one finds it."""
+        return f"{self.name} ({self.title})"
+
     def why_not(self, model: Model) -> str | None:
         """Why the engine cannot run a model; None where it can."""
         if not self.refusal:

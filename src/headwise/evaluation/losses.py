@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from headwise.attention import evaluating, masked
-from headwise.errors import HeadwiseError
+from headwise.attention import evaluating
+from headwise.errors import NOT_FINITE, HeadwiseError
+from headwise.evaluation.mask_model import mask_model
 from headwise.heads import HeadMask
 from headwise.importance.ablation import removal_losses
 from headwise.importance.processes import failing_together, gather_batches
@@ -23,9 +24,9 @@ from headwise.progress import part
 from headwise.qualities import ACCURACY, PERPLEXITY, QualityMeasure
 from headwise.statistics import (
     bootstrap,
+    difference_bounds,
     effective_units,
     interval,
-    paired_bootstrap_p,
     proportion_interval,
 )
 from headwise.tasks.batches import Batches
@@ -82,30 +83,24 @@ class Losses:
             columns.append(lost)
         summed = np.concatenate(columns, axis=1)
         refuse_broken(summed)
-        return cls(summed, tokens, made=made_on(text, tokens))
+        return cls(summed, tokens, made=losses_made(text, tokens))
 
     @classmethod
     def of_classes(
         cls, text: Batches, masks: Sequence[HeadMask], cut: Callable[[HeadMask], Model] | None
     ) -> Losses:
         """Losses and right answers of a classifier, a pass over the text for each mask."""
-        model = text.task
         losses = []
         right = []
-        for number, mask in enumerate(masks):
-            share = part(text.progress, number / len(masks), (number + 1) / len(masks))
-            batches = text.reporting(share)
-            if cut is not None and number > 0:  # the first mask is the whole model's
-                of_mask = class_losses(cut(mask).hf, batches)
-            else:
-                with masked(model.hf, model.discovery, mask):
-                    of_mask = class_losses(model.hf, batches)
+        for number in range(len(masks)):
+            with mask_model(text, masks, number, cut) as (task, batches):
+                of_mask = class_losses(task.hf, batches)
             losses.append(of_mask[0])
             right.append(of_mask[1])
         summed = np.stack(losses, axis=1)
         refuse_broken(summed)
         tokens = np.ones(len(summed))
-        return cls(summed, tokens, np.stack(right, axis=1), made_on(text, tokens))
+        return cls(summed, tokens, np.stack(right, axis=1), losses_made(text, tokens))
 
     def beside(self, others: Sequence[Losses]) -> Losses:
         """The same text's losses of other models in columns of their own."""
@@ -169,7 +164,8 @@ class Losses:
         classifier's accuracy in points."""
         if not np.array_equal(self.tokens, other.tokens):
             raise HeadwiseError(
-                "Two models were measured on different texts, so their perplexity cannot be compared."
+                "Two models were measured on different texts, so their perplexity cannot be compared: measure both "
+                "on one text."
             )
         if self.right is not None and other.right is not None:
             return self.change_of_accuracy(self.right[:, column], other.right[:, its_column], seed)
@@ -180,10 +176,7 @@ class Losses:
             return value, None, None, None
         drawn = bootstrap(both, self.tokens, seed)
         differences = drawn[:, 0] - drawn[:, 1]
-        units = float(effective_units(self.tokens))
-        low, high = interval(100 * np.expm1(differences), units)
-        p = paired_bootstrap_p(differences, units)
-        return value, float(low), float(high), float(p)
+        return value, *difference_bounds(100 * np.expm1(differences), effective_units(self.tokens))
 
     def change_of_accuracy(self, right: np.ndarray, other: np.ndarray, seed: int) -> Change:
         """Points of accuracy between two models. right, other: whether each text's class is found."""
@@ -192,12 +185,10 @@ class Losses:
             return value, None, None, None
         drawn = bootstrap(np.stack([right, other], axis=1), self.tokens, seed)
         differences = 100 * (drawn[:, 0] - drawn[:, 1])
-        low, high = interval(differences, len(right))
-        p = paired_bootstrap_p(differences, len(right))
-        return value, float(low), float(high), float(p)
+        return value, *difference_bounds(differences, len(right))
 
 
-def made_on(text: Batches, tokens: np.ndarray) -> str:
+def losses_made(text: Batches, tokens: np.ndarray) -> str:
     """How many sentences and tokens of a text losses are about, and what of it was left out."""
     if text.task.predicts_classes:
         made = f"{len(tokens)} texts"
@@ -205,14 +196,14 @@ def made_on(text: Batches, tokens: np.ndarray) -> str:
         made = f"{len(tokens)} sentences, {int(tokens.sum())} predicted tokens"
     if text.windowed:
         made += f", {text.windowed}"
-    return f"{made}; left out: {text.left_out}" if text.left_out else made
+    return text.made_on(made)
 
 
 def refuse_broken(losses: np.ndarray) -> None:
     """Raise HeadwiseError for losses that are not finite."""
     if not np.isfinite(losses).all():
         raise HeadwiseError(
-            "The loss with heads removed is not a number (NaN or infinite): the model is broken."
+            f"The loss with heads removed is not a number (NaN or infinite). {NOT_FINITE}."
         )
 
 

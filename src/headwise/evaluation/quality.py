@@ -13,7 +13,7 @@ import pandas as pd
 from headwise.decoding.bleu import corpus_scores, paired_difference
 from headwise.decoding.translator import speeds, translate
 from headwise.environment import environment_info
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, did_you_mean
 from headwise.evaluation.answers import Measured, measure
 from headwise.evaluation.losses import Losses
 from headwise.folders import write_results
@@ -66,7 +66,11 @@ class Quality:
         """One value. Raises HeadwiseError for what is not in the table."""
         rows = self.table[(self.table.model == model) & (self.table.measure == measure)]
         if rows.empty:
-            raise HeadwiseError(f"There is no {measure} of {model} in this table.")
+            of_models = [f"{row.measure} of {row.model}" for row in self.table.itertuples()]
+            asked = f"{measure} of {model}"
+            raise HeadwiseError(
+                f"There is no {asked} in this table{did_you_mean(asked, of_models)}; it has {', '.join(of_models)}."
+            )
         return float(rows.value.iloc[0])
 
     def save(self, folder: str | Path) -> Path:

@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from headwise.attention import evaluating, masked
+from headwise.attention import evaluating
 from headwise.attention.discover import output_of
 from headwise.data.sentence_pairs import SentencePairs
-from headwise.errors import HeadwiseError
+from headwise.errors import NOT_FINITE, HeadwiseError
 from headwise.evaluation.losses import Change, Rows
+from headwise.evaluation.mask_model import mask_model
 from headwise.heads import HeadMask
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.sums import to_numpy
 from headwise.model import Model
-from headwise.progress import part
 from headwise.qualities import SIMILARITY
 from headwise.statistics import (
     RESAMPLES,
@@ -74,18 +74,12 @@ class Similarities:
         Raises HeadwiseError for a text of fewer than LEAST sentences or pairs, and for a model whose vectors are
         made in a way that headwise does not know.
         """
-        task = text.task
-        every = [HeadMask.full(task.heads), *masks]
+        every = [HeadMask.full(text.task.heads), *masks]
         text = text.intact()
         columns: list[np.ndarray] = []
-        for number, mask in enumerate(every):
-            share = part(text.progress, number / len(every), (number + 1) / len(every))
-            batches = text.reporting(share)
-            if cut is not None and number > 0:  # the first mask is the whole model's
-                rows, vectors = embeddings(cut(mask).task, batches)
-            else:
-                with masked(task.hf, task.discovery, mask):
-                    rows, vectors = embeddings(task, batches)
+        for number in range(len(every)):
+            with mask_model(text, every, number, cut) as (task, batches):
+                rows, vectors = embeddings(task, batches)
             if not columns:
                 places, units, scores = paired(text, rows)
             left, right = vectors[places[:, 0]], vectors[places[:, 1]]
@@ -93,9 +87,9 @@ class Similarities:
         cosines = np.stack(columns, 1)
         if not np.isfinite(cosines).all():
             raise HeadwiseError(
-                "The vectors of sentences with heads removed are not numbers (NaN or infinite): the model is broken."
+                f"The vectors of sentences with heads removed are not numbers (NaN or infinite). {NOT_FINITE}."
             )
-        return cls(cosines, units, scores, made_on(text, units))
+        return cls(cosines, units, scores, similarities_made(text, units))
 
     def beside(self, others: Sequence[Similarities]) -> Similarities:
         """The same text's similarities of other models in columns of their own."""
@@ -147,7 +141,7 @@ class Similarities:
         if not same or not np.allclose(self.reference, other.reference, atol=1e-4):
             raise HeadwiseError(
                 "Two models were measured on different texts, or compared with different models, so their similarities "
-                "cannot be compared."
+                "cannot be compared: measure both on one text, and compare them with one model."
             )
         value = self.agreement(column) - other.agreement(its_column)
         drawn = self.drawn(column, seed) - other.drawn(its_column, seed)
@@ -207,7 +201,7 @@ def refuse_few(count: int, what: str) -> None:
         )
 
 
-def made_on(text: Batches, units: np.ndarray) -> str:
+def similarities_made(text: Batches, units: np.ndarray) -> str:
     """Of what text similarities are, what they are compared with, and what was left out."""
     if isinstance(text.text, SentencePairs):
         made = f"rank correlation (in points) with the scores of {len(units)} pairs, bootstrap over pairs"
@@ -218,4 +212,4 @@ def made_on(text: Batches, units: np.ndarray) -> str:
         )
     assert isinstance(text.task, Embedding)
     made = f"{made}; vectors: {text.task.pooling().words}"
-    return f"{made}; left out: {text.left_out}" if text.left_out else made
+    return text.made_on(made)

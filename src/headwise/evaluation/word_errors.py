@@ -21,16 +21,16 @@ from transformers.models.whisper.english_normalizer import (
 )
 from transformers.utils import logging
 
-from headwise.attention import evaluating, masked
+from headwise.attention import evaluating
 from headwise.data.speech import Speech, Utterance
 from headwise.errors import HeadwiseError
 from headwise.evaluation.losses import Change, Rows
+from headwise.evaluation.mask_model import mask_model
 from headwise.heads import HeadMask
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.model import Model
-from headwise.progress import part
 from headwise.qualities import WORD_ERROR_RATE
-from headwise.statistics import bootstrap, effective_units, interval, paired_bootstrap_p
+from headwise.statistics import bootstrap, difference_bounds, effective_units, interval
 from headwise.tasks import Task
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import on_device
@@ -65,29 +65,22 @@ class WordErrors:
         """Transcripts of the text for each mask, by greedy search. cut: makes the smaller model of a mask, where that is
         not the masked one. whole: what was measured of the whole model on this text, which is not transcribed again.
         Raises HeadwiseError for a text without words."""
-        task = text.task
-        every = [HeadMask.full(task.heads), *masks]
+        every = [HeadMask.full(text.task.heads), *masks]
         columns = []
-        for number, mask in enumerate(every):
+        for number in range(len(every)):
             if whole is not None and number == 0:
                 columns.append((whole.errors[:, 0], whole.words))
                 continue
-            batches = text.reporting(
-                part(text.progress, number / len(every), (number + 1) / len(every))
-            )
-            if cut is not None and number > 0:  # the first mask is the whole model's
-                written = transcripts(cut(mask).task, batches)
-            else:
-                with masked(task.hf, task.discovery, mask):
-                    written = transcripts(task, batches)
-            columns.append(counted_errors(task, text.text, written))
+            with mask_model(text, every, number, cut) as (task, batches):
+                written = transcripts(task, batches)
+            columns.append(counted_errors(text.task, text.text, written))
         errors = np.stack([errors for errors, _ in columns], 1)
         words = columns[0][1]
         if not words.sum():
             raise HeadwiseError(
                 f"Nothing is said in '{text.text.name}' but marks: an error rate needs words."
             )
-        return cls(errors, words, made_on(text, words))
+        return cls(errors, words, word_errors_made(text, words))
 
     def beside(self, others: Sequence[WordErrors]) -> WordErrors:
         """The same text's errors of other models in columns of their own."""
@@ -128,7 +121,8 @@ class WordErrors:
         HeadwiseError for other recordings."""
         if not np.array_equal(self.words, other.words):
             raise HeadwiseError(
-                "Two models were measured on different recordings, so their word errors cannot be compared."
+                "Two models were measured on different recordings, so their word errors cannot be compared: measure both on "
+                "the same."
             )
         value = self.rate(column) - other.rate(its_column)
         if len(self.words) < 2:
@@ -136,9 +130,7 @@ class WordErrors:
         both = np.stack([self.errors[:, column], other.errors[:, its_column]], 1)
         drawn = 100 * bootstrap(both, self.words, seed)
         differences = drawn[:, 0] - drawn[:, 1]
-        units = float(effective_units(self.words))
-        low, high = interval(differences, units)
-        return value, float(low), float(high), float(paired_bootstrap_p(differences, units))
+        return value, *difference_bounds(differences, effective_units(self.words))
 
 
 def transcripts(task: Task, text: Batches) -> dict[int, str]:
@@ -218,10 +210,10 @@ def word_errors(said: Sequence[str], written: Sequence[str]) -> int:
     return int(row[-1])
 
 
-def made_on(text: Batches, words: np.ndarray) -> str:
+def word_errors_made(text: Batches, words: np.ndarray) -> str:
     """Of what text errors are, how it was transcribed, and what was left out."""
     made = (
         f"word error rate in % of {len(words)} recordings with {int(words.sum())} words, bootstrap over recordings; "
         f"greedy search and Whisper's normaliser of transformers {transformers.__version__}"
     )
-    return f"{made}; left out: {text.left_out}" if text.left_out else made
+    return text.made_on(made)

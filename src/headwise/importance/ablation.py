@@ -30,7 +30,7 @@ from headwise.attention.reuse import (
 from headwise.data.text import ParallelText
 from headwise.decoding.bleu import paired_difference
 from headwise.decoding.translator import Generate, translate
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, did_you_mean
 from headwise.heads import HeadMask, Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs
@@ -220,7 +220,9 @@ def ablate(
     measures = tuple(measures)
     for name in measures:
         if name not in CHANGES:
-            raise HeadwiseError(f"'{name}' is not an ablation: choose from {', '.join(CHANGES)}.")
+            raise HeadwiseError(
+                f"'{name}' is not an ablation{did_you_mean(name, CHANGES)}: choose from {', '.join(CHANGES)}."
+            )
     with evaluating(model), torch.no_grad():
         means: dict[str, Means] = {}
         if "ablation.mean" in measures:
@@ -288,7 +290,7 @@ def removal_losses(
         parts = gather_batches(parts)
     if not parts:
         raise HeadwiseError(
-            "The loss without some heads cannot be computed: the text has no sentence."
+            "The loss without some heads cannot be computed: the text has no sentence. Give other text."
         )
     lost, counts = joined(parts)
     documents = getattr(batches, "documents", None)

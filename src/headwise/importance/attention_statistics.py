@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from headwise.attention import AttentionCall, Discovery, capture, device_of, evaluating
 from headwise.attention.output import run_layers
 from headwise.attention.projection import output_weights
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, did_you_mean
 from headwise.heads import HeadMap, Site
 from headwise.importance.measures import measure
 from headwise.importance.processes import gather_values
@@ -168,7 +168,8 @@ def empty(measures: Iterable[str], heads: HeadMap) -> dict[str, SentenceSums]:
     for name in measures:
         if name not in STATISTICS:
             raise HeadwiseError(
-                f"'{name}' is not a statistic of one forward pass: choose from {', '.join(STATISTICS)}."
+                f"'{name}' is not a statistic of one forward pass{did_you_mean(name, STATISTICS)}: choose from "
+                f"{', '.join(STATISTICS)}."
             )
         kinds = list(heads.kinds)
         if name == "attention-to-end" and "decoder-self" in kinds:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headwise.errors import HeadwiseError
+from headwise.errors import NOT_FINITE, HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask
 from headwise.statistics import bootstrap, effective_units, interval
 
@@ -133,7 +133,7 @@ def removal_curves(
         raise HeadwiseError(f"Losses must have the shape {shape}, not {losses.shape}.")
     if not np.isfinite(losses).all():
         raise HeadwiseError(
-            "A loss with heads removed is not a number (NaN or infinite): the model is broken there."
+            f"A loss with heads removed is not a number (NaN or infinite). {NOT_FINITE}."
         )
 
     column_of = {removed: column for column, removed in enumerate(masks)}

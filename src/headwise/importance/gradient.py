@@ -21,7 +21,7 @@ from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.attention.discover import same_gradients
 from headwise.attention.kernel import repeat
 from headwise.attention.offload import reloading
-from headwise.errors import HeadwiseError
+from headwise.errors import NOT_FINITE, HeadwiseError
 from headwise.forecast import kept_numbers
 from headwise.heads import Site
 from headwise.importance.attention_statistics import sides_of_site
@@ -291,7 +291,7 @@ def refuse_unsound(layers: Mapping[Site, Tensor], losses: Tensor | None = None) 
         check_finite(site, np.where(flag, 0.0, np.nan))
     if finite and not flags[-1]:
         raise HeadwiseError(
-            "The loss is not a number (NaN or infinite): the model is broken after its attention."
+            f"The loss is not a number (NaN or infinite), though all attention is finite. {NOT_FINITE}."
         )
 
 

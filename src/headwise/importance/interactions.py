@@ -108,11 +108,12 @@ def interactions(
         )
     if not model.task.has_loss:
         raise HeadwiseError(
-            f"{model.name}, a {type(model.hf).__name__}, predicts nothing, so pairs of heads cost nothing."
+            f"{model.name}, a {type(model.hf).__name__}, predicts nothing, so pairs of heads cost nothing: leave pairs out."
         )
     if len(text) < LEAST:
         raise HeadwiseError(
-            f"Pairs of heads are screened and measured on different sentences: {len(text)} are too few."
+            f"Pairs of heads are screened and measured on different sentences, and the text has {len(text)}: give at "
+            f"least {LEAST}."
         )
     with shown("pairs of heads", progress) as report:
         first, second = halves(text)

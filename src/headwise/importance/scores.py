@@ -12,7 +12,7 @@ import torch
 from accelerate import PartialState
 
 from headwise.environment import environment_info
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, did_you_mean
 from headwise.folders import write_results
 from headwise.forecast import Forecast, Part, forward_seconds, memory, model_line, text_line
 from headwise.grid import HeadGrid
@@ -258,7 +258,8 @@ class Scores:
         rows = self.table[self.table["measure"] == name]
         if rows.empty:
             raise HeadwiseError(
-                f"There are no scores by '{name}' here: there is {', '.join(self.measures)}."
+                f"There are no scores by '{name}' here{did_you_mean(name, self.measures)}; there is "
+                f"{', '.join(self.measures)}."
             )
         addresses = rows[["kind", "layer", "head"]].itertuples(index=False, name=None)
         return {

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.errors import HeadwiseError
+from headwise.errors import NOT_FINITE, HeadwiseError
 from headwise.heads import Head, HeadMap, Kind, Site, write_bytes
 from headwise.importance.processes import gather_batches
 from headwise.statistics import bootstrap, effective_units, interval
@@ -239,7 +239,7 @@ def check_finite(site: Site, values: np.ndarray) -> None:
     """Raise HeadwiseError, with the name of the layer, for values that are not finite numbers."""
     if not np.isfinite(values).all():
         raise HeadwiseError(
-            f"{site} gave values that are not numbers (NaN or infinite): the model is broken there."
+            f"{site} gave values that are not numbers (NaN or infinite). {NOT_FINITE}."
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headwise.errors import HeadwiseError
 from headwise.files import below
 from headwise.heads import Head
 from headwise.lab.sentence import LONGEST, SHORTEST
@@ -18,6 +19,7 @@ from headwise.report.gate_history import closing_steps
 from headwise.report.models import value
 from headwise.report.role_charts import confirmed_roles
 from headwise.report.run_folder import FinishedRun, read_run
+from headwise.study.ownership import plan_of_study
 
 RUN_EXAMPLES = 12  # sentences of the run's text
 
@@ -117,6 +119,20 @@ def run_sentences(run: FinishedRun) -> list[str]:
     if file.is_file():
         lines = file.read_text(encoding="utf-8").splitlines()
     return [line for line in lines if SHORTEST <= len(line.split()) <= LONGEST][:RUN_EXAMPLES]
+
+
+def run_recordings(folder: Path) -> str:
+    """The table of a run's recordings: those of dev, or where the plan names none, those of train.
+    Raises HeadwiseError where it is not there any more."""
+    try:
+        data = plan_of_study(folder).data
+    except HeadwiseError as error:  # a plan names only files that are there
+        reason = str(error).removesuffix(".")
+        raise HeadwiseError(
+            f"The recordings of this study cannot be read ({reason}): start where the study was run, "
+            "or name a table with --audio FILE."
+        ) from None
+    return str(data.dev or data.train)
 
 
 def head_of_row(row: Mapping[Any, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "media-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -76,12 +76,13 @@ def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
 
 
 def host_names(host: str, port: int) -> Callable[[str], bool]:
-    """Whether a `Host` is this server's: loopback; bound beyond it, also the machine's name and
-    plain addresses (a page of another origin needs a name of its own to get here)."""
-    names = {"127.0.0.1", "localhost", "[::1]"}
+    """Whether a `Host` is this server's: loopback, also another address of it; bound beyond it,
+    also the machine's name and plain addresses (a page of another origin needs a name of its own to
+    get here)."""
+    names = {"127.0.0.1", "localhost", "[::1]", host.lower()}
     beyond = not is_loopback(host)
     if beyond:
-        names |= {host, socket.gethostname(), socket.getfqdn()}
+        names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
 
     def is_ours(given: str) -> bool:
         name, number = given, "80"
@@ -103,4 +104,6 @@ def is_address(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
+    if host.lower() == "localhost":
+        return True
+    return is_address(host) and ipaddress.ip_address(host).is_loopback

@@ -15,7 +15,7 @@ from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.lab.assets import one_module, page_files, theme
 from headwise.lab.server import SECONDS, error_text
-from headwise.lab.session import CancelToken, Session
+from headwise.lab.session import CancelToken, Session, json_text
 from headwise.model import Model
 
 if TYPE_CHECKING:
@@ -23,15 +23,19 @@ if TYPE_CHECKING:
 
 
 def lab(
-    model: Model | str | PathLike[str], text: str = "", treebank: Treebank | None = None
+    model: Model | str | PathLike[str],
+    text: str = "",
+    treebank: Treebank | None = None,
+    audio: str | PathLike[str] | None = None,
 ) -> AnyWidget:
     """The lab as a widget for Jupyter, marimo, VS Code and Colab: every head's attention, and heads
     to switch off.
 
     model: as `headwise lab` takes it, or a loaded one; a study's folder brings its scores, roles
     and pruned model. text: the sentence at the start. treebank: sentences to pick, whose trees are
-    drawn. `.state` of the widget is what stands after # in the address of `headwise lab`: it can be
-    read and set. Raises HeadwiseError where anywidget is not installed (`headwise[notebook]`).
+    drawn. audio: of a speech model, the table of its recordings. `.state` of the widget is what
+    stands after # in the address of `headwise lab`: it can be read and set. Raises HeadwiseError
+    where anywidget is not installed (`headwise[notebook]`).
     """
     if not isinstance(model, Model | str | PathLike):
         raise HeadwiseError(
@@ -49,7 +53,7 @@ def lab(
         _css = theme(".headwise-lab") + page_files()["lab.css"][0].decode()
         state = traitlets.Unicode("").tag(sync=True)
 
-    session = Session.open(model, treebank=treebank)
+    session = Session.open(model, treebank=treebank, audio=audio)
     widget = Widget(state=urlencode({"text": text} if text else {}))
     widget.on_msg(lambda shown, message, buffers: reply(session, shown, message))
     return widget
@@ -67,7 +71,7 @@ def reply(session: Session, widget: Any, message: Mapping[str, Any]) -> None:
     try:
         cancel = CancelToken(SECONDS.get(name, SECONDS["inspect"]))
         answer = session.answer(name, message.get("question") or {}, cancel, progress)
-        content = {"answer": json.loads(json.dumps(answer, allow_nan=False))}
+        content = {"answer": json.loads(json_text(answer))}
     except KeyboardInterrupt:  # the notebook's own stop button
         content = {"error": "Stopped."}
     except Exception as error:

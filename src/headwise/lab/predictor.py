@@ -1,8 +1,8 @@
 """A model that is asked about a sentence, with some of its heads turned down, and what it predicts.
 
 What it is asked depends on its task (`PROMPTS`): its own translation, the next token of a text, a
-hidden token, a class, or a vector. Log-probabilities (nats) of these tokens are the numbers of the
-lab.
+hidden token, a class, or a vector; of a recording, its own transcript (`transcriber.py`).
+Log-probabilities (nats) of these tokens are the numbers of the lab.
 
 With a gate g from 0 to 1 a head gives g · own + (1 − g) · replacement. The replacement is that of
 ablation (`headwise.importance.ablation`): zero (Michel et al. 2019, section 2.3), the head's mean
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from headwise.decoding.translator import decode, most_written, sentence_limit
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Site, describe
 from headwise.importance.ablation import uniform_output
+from headwise.lab.recording import Heard
 from headwise.lab.sentence import Sentence, Trees, read_sentence, sentence_of, with_tree
 from headwise.model import Model
 from headwise.options import Search
@@ -44,7 +45,6 @@ RaiseIfCancelled = Callable[[], None]
 
 MAX_TOKENS = 128  # tokens of a sentence
 LIKELY = 8  # most likely tokens that are shown
-CACHED_SENTENCES = 64  # sentences whose output without gates is kept
 MOST_LOGITS = 1 << 26  # logits of a forward with many copies of a sentence
 MOST_POSITIONS = 1 << 13  # and its positions
 
@@ -63,7 +63,8 @@ class PredictedToken:
 class Prompt:
     """What the model is asked about a sentence.
 
-    inputs: of its forward, 1 S and for translation 1 T. target: the translation, from the start
+    inputs: of its forward, 1 S and for translation 1 T; of a recording 1 F T. heard: what its encoder
+    made of it, which `read` gives in its place. target: the translation, from the start
     token on. predicted_tokens: those whose log-probabilities are compared; none for an embedding model.
     position: of the logits that are shown. means: every head's mean output over the tokens of this
     sentence without any gate, H D by site.
@@ -75,6 +76,21 @@ class Prompt:
     position: int | None = None
     target: Sentence | None = None
     means: Mapping[Site, Tensor] = field(default_factory=dict)
+    heard: Heard | None = None
+
+    @property
+    def read(self) -> dict[str, Any]:
+        """What one forward reads."""
+        if self.heard is None:
+            return self.inputs
+        target = self.inputs["decoder_input_ids"]
+        return {"encoder_outputs": (self.heard.states,), "decoder_input_ids": target}
+
+    @property
+    def positions(self) -> int:
+        """The number of positions that a forward has, of both sides."""
+        source = self.heard.recording.positions if self.heard else len(self.source.ids)
+        return source + (self.length if self.target else 0)
 
     @property
     def length(self) -> int:
@@ -96,14 +112,22 @@ class Prediction:
 
 class Predictor:
     """A model and the trees of sentences that it may be asked about. Its layers carry the hooks, so
-    it answers one question at a time."""
+    it answers one question at a time.
+
+    patience: how many times longer than others it may take. cached_sentences: whose output without
+    gates is kept.
+    """
+
+    patience: ClassVar[float] = 1.0
+    cached_sentences: ClassVar[int] = 64
 
     def __init__(
         self, model: Model, trees: Trees | None = None, max_tokens: int = MAX_TOKENS
     ) -> None:
         hf: Any = model.hf
         model.task.check_tokenizer()
-        if getattr(hf, "main_input_name", "input_ids") != "input_ids":
+        reads_text = getattr(hf, "main_input_name", "input_ids") == "input_ids"
+        if not (reads_text or model.task.reads_audio):
             raise HeadwiseError(
                 f"{model.name} is a {type(hf).__name__}, which reads no text, and the lab asks about sentences: give a "
                 "model of text, or see its heads in the report of a study."
@@ -126,25 +150,47 @@ class Predictor:
         the next change of a head."""
         key = (text, beam if self.task_output == "translation" else 0, position)
         if key not in self.unchanged_cache:
-            sentence = read_sentence(self.tokenizer, text, self.max_tokens)
-            sentence = with_tree(self.tokenizer, sentence, self.trees.get(text.strip()))
-            with self.with_gates({}, no_output, raise_if_cancelled):
-                prompt = PROMPTS[self.task_output](self, sentence, beam, position)
-
-            means: dict[Site, Tensor] = {}
-
-            def note_mean(call: AttentionCall) -> None:
-                means[call.site] = call.output[0].float().mean(0)
-
-            # With weights, as `Session.inspect` asks for: another kernel would give other last
-            # digits.
-            with self.with_gates({}, no_output, raise_if_cancelled, note_mean):
-                prediction = self.predict(prompt)
-            self.unchanged_cache[key] = replace(prompt, means=means), prediction
-            if len(self.unchanged_cache) > CACHED_SENTENCES:
+            self.unchanged_cache[key] = self.predict_unchanged(
+                text, beam, position, raise_if_cancelled
+            )
+            if len(self.unchanged_cache) > self.cached_sentences:
                 self.unchanged_cache.popitem(last=False)
         self.unchanged_cache.move_to_end(key)
         return self.unchanged_cache[key]
+
+    def predict_unchanged(
+        self, text: str, beam: int, position: int | None, raise_if_cancelled: RaiseIfCancelled
+    ) -> tuple[Prompt, Prediction]:
+        """`unchanged_prediction` of what was not asked before."""
+        sentence = read_sentence(self.tokenizer, text, self.max_tokens)
+        sentence = with_tree(self.tokenizer, sentence, self.trees.get(text.strip()))
+        with self.with_gates({}, no_output, raise_if_cancelled):
+            prompt = PROMPTS[self.task_output](self, sentence, beam, position)
+
+        means: dict[Site, Tensor] = {}
+
+        def note_mean(call: AttentionCall) -> None:
+            means[call.site] = call.output[0].float().mean(0)
+
+        # With weights, as `Session.inspect` asks for: another kernel would give other last digits.
+        with self.with_gates({}, no_output, raise_if_cancelled, note_mean):
+            prediction = self.predict(prompt)
+        return replace(prompt, means=means), prediction
+
+    def encoded(
+        self,
+        prompt: Prompt,
+        gates: HeadGates,
+        ablation: Ablation,
+        raise_if_cancelled: RaiseIfCancelled,
+    ) -> Prompt:
+        """The prompt with what the encoder gives under these gates, where the prompt keeps that."""
+        return prompt
+
+    def map_of(self, prompt: Prompt, call: AttentionCall) -> Tensor:
+        """The attention of a call with weights, H Q K, as the page shows it."""
+        assert call.weights is not None
+        return call.weights[0].float().cpu()
 
     def predict(self, prompt: Prompt) -> Prediction:
         """What one forward says."""
@@ -152,7 +198,7 @@ class Predictor:
             vectors = output_of(self.hf.base_model, prompt.inputs)[0][0].float().cpu()
             return Prediction(torch.empty(0), vectors=vectors)
 
-        log_probabilities = logits_of(self.hf, prompt.inputs)[0].float().log_softmax(-1).cpu()
+        log_probabilities = logits_of(self.hf, prompt.read)[0].float().log_softmax(-1).cpu()
         positions = [predicted.position for predicted in prompt.predicted_tokens]
         tokens = [predicted.token for predicted in prompt.predicted_tokens]
         of_tokens = log_probabilities[positions, tokens]
@@ -180,12 +226,12 @@ class Predictor:
         if not (prompt.target and gates):
             return prompt
         with self.with_gates(gates, replacement, raise_if_cancelled):
-            ids = self.translate(prompt.inputs, beam)
+            ids = self.translate(prompt, beam)
         return prompt if ids == prompt.target.ids else self.with_target(prompt, ids)
 
-    def translate(self, inputs: Mapping[str, Tensor], beam: int) -> list[int]:
+    def translate(self, prompt: Prompt, beam: int) -> list[int]:
         """The ids of a translation, from the start token to the end of the sentence."""
-        source = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        source = {name: prompt.inputs[name] for name in ("input_ids", "attention_mask")}
         length = most_written(source["input_ids"].shape[1], sentence_limit(self.hf))
         with one_thread():
             ids = decode(self.hf, self.tokenizer, source, Search(beam=beam), length)[0]
@@ -273,14 +319,11 @@ class Predictor:
         logits_per_position = (
             self.hf.config.get_text_config().vocab_size if prompt.predicted_tokens else 1
         )
-        positions_per_copy = prompt.inputs["input_ids"].shape[1] + (
-            prompt.length if prompt.target else 0
-        )
         # How many copies fit into memory: of the logits, and of the states.
         copies = max(
             1,
             min(
-                MOST_POSITIONS // positions_per_copy,
+                MOST_POSITIONS // prompt.positions,
                 MOST_LOGITS // (prompt.length * logits_per_position),
             ),
         )
@@ -305,7 +348,9 @@ class Predictor:
     ) -> Tensor:
         """The predicted tokens' log-probabilities in each of some copies of a sentence, B T. Of an
         embedding model one column, the similarity to its vectors without any gate."""
-        inputs = {name: tensor.expand(copies, -1) for name, tensor in prompt.inputs.items()}
+        inputs = {
+            name: tensor.expand(copies, *tensor.shape[1:]) for name, tensor in prompt.inputs.items()
+        }
         if unchanged.vectors is not None:
             vectors = output_of(self.hf.base_model, inputs)[0].float().cpu()
             return mean_cosine(unchanged.vectors, vectors)[:, None]
@@ -374,7 +419,7 @@ def translation_prompt(
 ) -> Prompt:
     """The model's own translation: all its tokens are asked for."""
     prompt = Prompt(predictor.inputs_of(sentence.ids), sentence)
-    return predictor.with_target(prompt, predictor.translate(prompt.inputs, beam))
+    return predictor.with_target(prompt, predictor.translate(prompt, beam))
 
 
 def next_token(predictor: Predictor, sentence: Sentence, beam: int, position: int | None) -> Prompt:

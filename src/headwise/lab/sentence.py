@@ -58,7 +58,12 @@ def read_sentence(tokenizer: Any, text: str, most: int) -> Sentence:
         ids = tokenizer(text, truncation=True, max_length=most)["input_ids"]
     if not ids:
         raise HeadwiseError("The model's tokenizer finds no token in this text: type another one.")
-    return sentence_of(tokenizer, ids, note)
+    special = set(tokenizer.all_special_ids)
+    unknown = tokenizer.unk_token_id
+    words = [token for token in ids if token == unknown or token not in special]
+    if words and set(words) == {unknown}:
+        note = "The model knows no word of this text: all its tokens are unknown. " + note
+    return sentence_of(tokenizer, ids, note.strip())
 
 
 def sentence_of(tokenizer: Any, ids: Sequence[int], note: str = "") -> Sentence:
@@ -86,9 +91,10 @@ def sentence_of(tokenizer: Any, ids: Sequence[int], note: str = "") -> Sentence:
 
 
 def token_text(tokenizer: Any, token: int, raw: str) -> str:
-    """A token as a reader knows it; one that decodes to nothing keeps its raw name."""
-    text = str(tokenizer.decode([token], clean_up_tokenization_spaces=False)).strip()
-    return text or raw
+    """A token as a reader knows it, without the spaces around it. White space stays as it is, and
+    a token that decodes to nothing keeps its raw name."""
+    text = str(tokenizer.decode([token], clean_up_tokenization_spaces=False))
+    return text.strip() or text or raw
 
 
 def with_tree(tokenizer: Any, sentence: Sentence, tree: Annotated | None) -> Sentence:

@@ -20,7 +20,7 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.lab.assets import page_files
 from headwise.lab.guard import Guard, host_names, is_loopback
-from headwise.lab.session import CancelToken, Session
+from headwise.lab.session import CancelToken, Session, json_text
 
 BODY = 1 << 17  # bytes of a question
 READING = 10.0  # seconds in which a question must have arrived
@@ -85,30 +85,33 @@ async def answer_lines(
     """Lines of JSON: `progress` and `note`, at last `answer` or `error`. The computation is
     cancelled when the page does not wait for it any more."""
     loop = asyncio.get_running_loop()
-    lines = asyncio.Queue[dict[str, Any]]()
+    lines = asyncio.Queue[tuple[str, bool]]()  # each line, and whether it is the last one
     cancel = CancelToken(SECONDS.get(name, 30.0))
 
+    def send(line: str, last: bool = False) -> None:
+        loop.call_soon_threadsafe(lines.put_nowait, (line, last))
+
     def progress(share: float, note: str) -> None:
-        loop.call_soon_threadsafe(lines.put_nowait, {"progress": round(share, 3), "note": note})
+        send(json_text({"progress": round(share, 3), "note": note}))
 
     def compute() -> None:
         try:
-            line = {"answer": session.answer(name, question, cancel, progress)}
+            line = json_text({"answer": session.answer(name, question, cancel, progress)})
         except Exception as error:
-            line = {"error": error_text(error)}
-        loop.call_soon_threadsafe(lines.put_nowait, line)
+            line = json_text({"error": error_text(error)})
+        send(line, last=True)
 
     loop.run_in_executor(None, compute)
     try:
         while True:
             try:
-                line = await asyncio.wait_for(lines.get(), 0.5)
+                line, last = await asyncio.wait_for(lines.get(), 0.5)
             except TimeoutError:
                 if await disconnected():
                     return
                 continue
-            yield json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n"
-            if "answer" in line or "error" in line:
+            yield line + "\n"
+            if last:
                 return
     finally:
         cancel.cancelled = True  # the computing thread sees it at the next layer
@@ -153,12 +156,11 @@ def serve(
     opened = listening(host, port)
     number = opened.getsockname()[1]
     token = secrets.token_urlsafe(16)
-    if is_loopback(host):
-        name = "127.0.0.1"
-    elif host in ("0.0.0.0", "::"):
+    name = opened.getsockname()[0] if is_loopback(host) else host  # localhost may be ::1
+    if host in ("0.0.0.0", "::"):
         name = socket.gethostname()
-    else:
-        name = f"[{host}]" if ":" in host else host
+    if ":" in name:
+        name = f"[{name}]"
     address = f"http://{name}:{number}/{token}/"
 
     class Server(uvicorn.Server):

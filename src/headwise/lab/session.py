@@ -25,12 +25,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from headwise.attention import AttentionCall, evaluating
+from headwise.data.speech import Speech
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Site
-from headwise.lab.details import head_details, pruned_model, run_of, run_sentences
+from headwise.lab.details import (
+    head_details,
+    pruned_model,
+    run_of,
+    run_recordings,
+    run_sentences,
+)
 from headwise.lab.predictor import Ablation, Prediction, Predictor, Prompt, mean_cosine
 from headwise.lab.sentence import Trees, example_trees, run_treebank, sentences_to_pick, trees_of
+from headwise.lab.transcriber import Transcriber
 from headwise.loading import load
 from headwise.model import Model
 from headwise.progress import Report, silent
@@ -40,9 +48,9 @@ from headwise.report.run_folder import FinishedRun
 class Question(BaseModel):
     """What is asked of a model about a sentence.
 
-    gates: by head, from 0 (off) to 1 (on). position: of the token that is hidden (masked language
-    models), or after which the next one is predicted (language models). model: the full one, or the
-    pruned one of the same run.
+    text: the sentence, or the name of a recording. gates: by head, from 0 (off) to 1 (on).
+    position: of the token that is hidden (masked language models), or after which the next one is
+    predicted (language models). model: the full one, or the pruned one of the same run.
 
     The search for the smallest set has two fields of its own. continue_from: the heads that an
     unfinished search had switched off. max_steps: how many more heads it may switch off.
@@ -89,8 +97,10 @@ class CancelToken:
         self.deadline = math.inf
         self.cancelled = False
 
-    def start(self) -> None:
-        """Begin to count the seconds: a question may wait for another one before it is computed."""
+    def start(self, times: float = 1.0) -> None:
+        """Begin to count the seconds: a question may wait for another one before it is computed.
+        times: how many times longer it may take."""
+        self.seconds *= times
         self.deadline = time.monotonic() + self.seconds
 
     def raise_if_cancelled(self) -> None:
@@ -100,7 +110,7 @@ class CancelToken:
         if time.monotonic() > self.deadline:
             raise HeadwiseError(
                 f"This took longer than {self.seconds:.0f} s and was stopped: "
-                "give a shorter sentence."
+                "give a shorter sentence, or a smaller model."
             )
 
 
@@ -118,20 +128,32 @@ class Session:
         run: FinishedRun | None = None,
         trees: Trees | None = None,
         examples: Mapping[str, Sequence[str]] | None = None,
+        speech: Speech | None = None,
     ) -> None:
         """trees: by the text of a sentence. examples: sentences to pick, by the name of their
-        source, such as "The run's text"."""
-        self.predictors = {"full": Predictor(model, trees)}
-        if pruned:
-            self.predictors["pruned"] = Predictor(pruned, trees)
+        source, such as "The run's text". speech: what a speech model can be asked about; raises
+        HeadwiseError for a speech model without, and for another model with it."""
+        refuse_other_input(model, speech)
+        self.predictors: dict[str, Predictor] = {}
+        for name, each in {"full": model, "pruned": pruned}.items():
+            if each:
+                self.predictors[name] = (
+                    Predictor(each, trees) if speech is None else Transcriber(each, speech)
+                )
         self.model = model
+        said: dict[str, str] | None = None
+        if isinstance(self.predictors["full"], Transcriber):
+            utterances = self.predictors["full"].utterances
+            said = {name: utterance.text for name, utterance in utterances.items()}
+            examples = {self.predictors["full"].table: list(said)}
         self.lock = threading.Lock()
 
         # The page's script reads these keys (page/lab.js). heads: by kind, the number of heads in
         # each layer. attention: by kind and layer `full` or `sliding 512`, of a model with both.
         # compare: by kind and layer, the numbers in the full model of the pruned model's heads;
-        # None without a pruned model. sentences: by their source. `head_details` adds scores,
-        # roles and pruned.
+        # None without a pruned model. sentences: by their source; of a speech model the names of
+        # recordings, and recordings: what is said in each. audio: the file of their table, where it
+        # is known (`open`). `head_details` adds scores, roles and pruned.
         self.about = {
             "name": model.name,
             "title": run.folder.resolve().name if run else Path(model.name).name,
@@ -141,6 +163,8 @@ class Session:
             "attention": model.discovery.window_names(),
             "compare": indices_in_full_model(model, pruned) if pruned else None,
             "sentences": {name: list(some) for name, some in (examples or {}).items() if some},
+            "recordings": said,
+            "audio": None,
             **head_details(run),
         }
 
@@ -151,15 +175,32 @@ class Session:
         device: str = "cpu",
         treebank: Treebank | None = None,
         text: Sequence[str] = (),
+        audio: str | PathLike[str] | None = None,
     ) -> Self:
-        """A session with a model; with a study's folder, also with its scores, roles, treebank and
-        chosen pruned model.
+        """A session with a model; with a study's folder, also with its scores, roles, treebank,
+        recordings and chosen pruned model.
 
         treebank: its sentences can be picked and have their trees drawn. text: more sentences to
-        pick. Without any sentence, those of the embedded corpus (English) can be picked.
+        pick. Without any sentence, those of the embedded corpus (English) can be picked. audio: of
+        a speech model, the table of its recordings.
         """
+        speech = Speech.read(audio) if audio else None
         run = None if isinstance(model, Model) else run_of(str(model))
         pruned = pruned_model(run) if run else None
+        full = model if isinstance(model, Model) else load(str(model), device)
+        small = load(pruned, device) if pruned else None
+        if full.task.reads_audio or speech:
+            if full.task.reads_audio and (treebank or text):
+                raise HeadwiseError(
+                    f"{full.name} is {full.task.noun}, which hears recordings and reads no text: "
+                    "leave --text and --treebank out."
+                )
+            if speech is None and run:
+                audio = run_recordings(run.folder)
+                speech = Speech.read(audio)
+            session = cls(full, small, run, speech=speech)
+            session.about["audio"] = str(audio)
+            return session
         examples = {"Your text": list(text), "The run's text": run_sentences(run) if run else []}
         if treebank is None and run:
             treebank = run_treebank(run.folder)
@@ -171,8 +212,7 @@ class Session:
             trees = example_trees()
             if not any(examples.values()):
                 examples["English examples"] = sentences_to_pick(trees)
-        full = model if isinstance(model, Model) else load(str(model), device)
-        return cls(full, load(pruned, device) if pruned else None, run, trees, examples)
+        return cls(full, small, run, trees, examples)
 
     def answer(
         self,
@@ -181,7 +221,7 @@ class Session:
         cancel: CancelToken,
         progress: Report = silent,
     ) -> Any:
-        """The answer to a page's question: `about`, or what `inspect`, `head_effects` and
+        """The answer to a page's question: `about`, or what `sound`, `inspect`, `head_effects` and
         `smallest` return. The page's script reads their keys, so a change of a key changes both.
 
         fields: of the `Question`, as they arrived. Raises HeadwiseError for a question that cannot
@@ -190,11 +230,13 @@ class Session:
         if question_name == "about":
             return self.about
         question = Question.read(fields)
+        if question_name == "sound":
+            return self.sound(question)
 
         if self.lock.locked():
             progress(0.0, "Another question is answered first.")
         with self.lock:
-            cancel.start()
+            cancel.start(self.predictors["full"].patience)
             if question_name == "inspect":
                 return self.inspect(question, cancel)
             if question_name == "head_effects":
@@ -202,8 +244,8 @@ class Session:
             if question_name == "smallest":
                 return self.smallest(question, cancel, progress)
         raise HeadwiseError(
-            f"Unknown request '{question_name[:40]}': ask for about, inspect, head_effects or "
-            "smallest."
+            f"Unknown request '{question_name[:40]}': ask for about, sound, inspect, head_effects "
+            "or smallest."
         )
 
     def predictor(self, question: Question) -> Predictor:
@@ -214,11 +256,20 @@ class Session:
             )
         return self.predictors[question.model]
 
+    def sound(self, question: Question) -> dict[str, str]:
+        """The recording of a question, as a WAV file in base64."""
+        predictor = self.predictor(question)
+        if not isinstance(predictor, Transcriber):
+            raise HeadwiseError(f"{self.model.name} is {self.model.task.noun}: it hears no sound.")
+        return {"wav": predictor.sound(question.text)}
+
     def inspect(self, question: Question, cancel: CancelToken = NEVER_CANCELLED) -> dict[str, Any]:
         """The output before and after a change of heads, what it costs, and every head's attention
         after it.
 
-        The old output is the model's without gates, the new one with them. Where a number is of the
+        The old output is the model's without gates, the new one with them; `changes` are from the
+        full model's output without gates to the new one. `head_effects_seconds`: about what
+        `head_effects` takes at most, from the processor time of one forward. Where a number is of the
         same token or output, `before` and `after` are without and with the gates. Attention maps
         are float32, H Q K, in base64.
         """
@@ -229,14 +280,16 @@ class Session:
         maps: dict[Site, Tensor] = {}
 
         def keep_map(call: AttentionCall) -> None:
-            assert call.weights is not None
-            maps[call.site] = call.weights[0].float().cpu()
+            maps[call.site] = predictor.map_of(prompt, call)
 
         with evaluating(predictor.hf), torch.no_grad():
             prompt, unchanged = predictor.unchanged_prediction(
                 question.text, question.beam, question.position, raise_if_cancelled
             )
             replacement = predictor.replacement(prompt, question.ablation)
+            prompt = predictor.encoded(prompt, gates, question.ablation, raise_if_cancelled)
+            if prompt.heard:
+                maps.update(prompt.heard.maps)
 
             # First the changed model writes freely, in a block of its own: the many passes of a
             # beam search have no maps to keep. The block below only scores outputs that are
@@ -246,10 +299,19 @@ class Session:
                 prompt, gates, replacement, question.beam, raise_if_cancelled
             )
             with predictor.with_gates(gates, replacement, raise_if_cancelled, keep_map):
+                forward_start = time.thread_time()  # not slowed down by other programs
                 old_output_now = predictor.predict(prompt)
+                forward_seconds = time.thread_time() - forward_start
                 new_output = old_output_now
                 if new_prompt is not prompt:
                     new_output = predictor.predict(new_prompt)
+
+            full_output = unchanged.text
+            if question.model != "full":
+                _, of_full = self.predictors["full"].unchanged_prediction(
+                    question.text, question.beam, question.position, raise_if_cancelled
+                )
+                full_output = of_full.text
 
         predicted_tokens = []
         tokens = predictor.token_names([predicted.token for predicted in prompt.predicted_tokens])
@@ -277,13 +339,17 @@ class Session:
         cosine = None
         if unchanged.vectors is not None and new_output.vectors is not None:
             cosine = mean_cosine(unchanged.vectors, new_output.vectors).item()
+        sound = None
+        if isinstance(predictor, Transcriber):
+            sound = predictor.sound_json(prompt, unchanged.text, new_output.text)
         return {
             "task": predictor.task_output,
+            "sound": sound,
             "source": prompt.source.to_json(),
             "target": new_prompt.target.to_json() if new_prompt.target else None,
             "old_output": unchanged.text,
             "new_output": new_output.text,
-            "changes": word_changes(unchanged.text, new_output.text),
+            "changes": word_changes(full_output, new_output.text),
             "predicted_tokens": predicted_tokens,
             "log_probability": {
                 "old_output": output_log_probability(prompt, unchanged),
@@ -302,6 +368,7 @@ class Session:
                 for site, weights in maps.items()
             ],
             "similarity": cosine,
+            "head_effects_seconds": forward_seconds * len(predictor.heads),
             "seconds": time.perf_counter() - start,
         }
 
@@ -385,8 +452,11 @@ class Session:
 
             def output_without(heads: Sequence[Head]) -> str:
                 lowered_gates = gates_without(heads)
+                encoded = predictor.encoded(
+                    prompt, lowered_gates, question.ablation, raise_if_cancelled
+                )
                 new_prompt = predictor.prompt_with_new_translation(
-                    prompt, lowered_gates, replacement, question.beam, raise_if_cancelled
+                    encoded, lowered_gates, replacement, question.beam, raise_if_cancelled
                 )
                 with predictor.with_gates(lowered_gates, replacement, raise_if_cancelled):
                     return predictor.predict(new_prompt).text
@@ -441,6 +511,21 @@ class Session:
         }
 
 
+def refuse_other_input(model: Model, speech: Speech | None) -> None:
+    """Raise HeadwiseError for a speech model without recordings, and for recordings where the model
+    reads text."""
+    if model.task.reads_audio and speech is None:
+        raise HeadwiseError(
+            f"{model.name} is {model.task.noun}: name recordings with --audio FILE (in Python "
+            "audio=FILE), a table of audio and text."
+        )
+    if speech is not None and not model.task.reads_audio:
+        raise HeadwiseError(
+            f"--audio was given, but {model.name} is {model.task.noun}, which needs "
+            f"{model.task.needs}."
+        )
+
+
 def indices_in_full_model(model: Model, pruned: Model) -> dict[str, list[list[int]]]:
     """By kind and layer: for each head of the pruned model, its number in the full model. Raises
     HeadwiseError where the pruned model was not made from the full one."""
@@ -484,6 +569,17 @@ def word_changes(before: str, after: str) -> list[tuple[str, str]]:
         if new:
             pieces.append(("added", new))
     return pieces
+
+
+def json_text(content: Any) -> str:
+    """A line of JSON. Raises HeadwiseError for a number that is not finite, which JSON has not."""
+    try:
+        return json.dumps(content, allow_nan=False, ensure_ascii=False)
+    except ValueError:
+        raise HeadwiseError(
+            "The model computed a number that is not finite (NaN or infinity): its weights may be "
+            "damaged, or too large for their type; try another sentence or other heads."
+        ) from None
 
 
 def base64_floats(weights: Tensor) -> str:

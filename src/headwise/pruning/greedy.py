@@ -13,7 +13,7 @@ import numpy as np
 from torch import nn
 
 from headwise.attention.matrices import matrices
-from headwise.errors import HeadwiseError
+from headwise.errors import NOT_FINITE, HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind
 from headwise.importance.measures import facts
 from headwise.importance.passes import importance_values
@@ -116,9 +116,7 @@ def smallest_within(
         if value >= qualities[0] - max_drop:
             good.append(mask)
     if not good:
-        raise HeadwiseError(
-            "The quality of the full model is not a number (NaN): nothing can be compared with it."
-        )
+        raise HeadwiseError(f"The quality of the full model is not a number (NaN). {NOT_FINITE}.")
     return min(good, key=len), qualities
 
 

@@ -21,5 +21,7 @@ def removal_scores(names: Sequence[str]) -> list[str]:
             ) from None
     for name in full:
         if name not in TEXTLESS_ORDERS and facts(name).expensive:
-            raise HeadwiseError(f"{name} takes too long to give an order of removal.")
+            raise HeadwiseError(
+                f"{name} takes too long to give an order of removal: choose another, such as gradient."
+            )
     return list(dict.fromkeys(full))

@@ -365,7 +365,7 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
 
     if missing:
         raise HeadwiseError(
-            f"{path} has no column {', '.join(missing)}; it should have {', '.join(columns)}."
+            f"{path} has no column {', '.join(missing)}; it should have {', '.join(columns)}: run its step again."
         )
     for column in (column for column in columns if column not in TEXT):
         numbers = pd.to_numeric(table[column], errors="coerce")
@@ -377,7 +377,7 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
         if column in WHOLE and not (numbers.ge(0) & numbers.mod(1).eq(0)).all():
             wrong = table.loc[~(numbers.ge(0) & numbers.mod(1).eq(0)), column]
             raise HeadwiseError(
-                f"{path} should have whole numbers in {column}, but has {wrong.iloc[0]!r}."
+                f"{path} should have whole numbers in {column}, but has {wrong.iloc[0]!r}: run its step again."
             )
         most = LARGEST_WHOLE.get(column, 1e15) if column in WHOLE else LARGEST
         large = table.loc[numbers.abs().gt(most) & numbers.abs().lt(math.inf), column]
@@ -391,7 +391,8 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
         other = [kind for kind in kinds if kind not in KINDS]
         if other:
             raise HeadwiseError(
-                f"{path} should have kinds of heads ({', '.join(KINDS)}) in {column}, but has {other[0]!r}."
+                f"{path} should have kinds of heads ({', '.join(KINDS)}) in {column}, but has {other[0]!r}: run its step "
+                "again."
             )
     # A chart cannot show a loss that is no number.
     table = table.replace([math.inf, -math.inf], math.nan).drop_duplicates(ignore_index=True)

@@ -378,7 +378,7 @@ def on_pairs(
     """
     if "cross" not in subject.discovery.heads.kinds:
         raise HeadwiseError(
-            f"Sentence pairs were given, but a {type(subject.model).__name__} does not translate."
+            f"Sentence pairs were given, but a {type(subject.model).__name__} does not translate: leave them out."
         )
     sources = subject.coverage.setdefault("source", Coverage())
     targets = subject.coverage.setdefault("target", Coverage())

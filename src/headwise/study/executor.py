@@ -16,7 +16,7 @@ from typing import Protocol
 from accelerate import PartialState
 from safetensors import SafetensorError
 
-from headwise.errors import HeadwiseError
+from headwise.errors import OUR_MISTAKE, HeadwiseError
 from headwise.progress import Progress
 from headwise.study.estimate import TimeLeft
 from headwise.study.step import Build
@@ -175,13 +175,13 @@ def checked_builds(builds: Sequence[Build]) -> Sequence[Build]:
     twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:
         raise HeadwiseError(
-            f"The study has several steps of the name {', '.join(twice)}: every name must be unique."
+            f"The study has several steps of the name {', '.join(twice)}. {OUR_MISTAKE}."
         )
     for build in builds:
         missing = sorted(set(build.waits_for) - counts.keys())
         if missing:
             raise HeadwiseError(
-                f"The step {build.name} needs {', '.join(missing)}, but the study has no such step."
+                f"The step {build.name} needs {', '.join(missing)}, but the study has no such step. {OUR_MISTAKE}."
             )
     build_order(builds)
     return builds
@@ -195,7 +195,9 @@ def build_order(builds: Iterable[Build]) -> list[str]:
         )
     except CycleError as error:
         ring = " → ".join(error.args[1])
-        raise HeadwiseError(f"The study's steps wait for each other in a ring: {ring}.") from None
+        raise HeadwiseError(
+            f"The study's steps wait for each other in a ring: {ring}. {OUR_MISTAKE}."
+        ) from None
 
 
 def next_ready(

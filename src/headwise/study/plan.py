@@ -6,7 +6,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from headwise.data.lines import existing_file
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, did_you_mean
 from headwise.heads import Kind
 from headwise.importance.measures import resolve_measures, usual
 from headwise.options import (
@@ -444,7 +444,9 @@ class Plan(Strict):
             sweeps = [sweeps]
         for sweep in sweeps if isinstance(sweeps, list) else ():
             if isinstance(sweep, dict) and sweep.get("method", "gates") not in list(SWEEPS):
-                raise ValueError(f"the method '{sweep['method']}' is none of {', '.join(SWEEPS)}")
+                named = str(sweep["method"])
+                guess = did_you_mean(named, SWEEPS)
+                raise ValueError(f"the method '{named}'{guess} is none of {', '.join(SWEEPS)}")
         return sweeps
 
     @model_validator(mode="after")
@@ -556,12 +558,22 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise HeadwiseError(f"The plan {path} is not valid TOML: {error}.") from None
 
 
-def make_plan(data: dict[str, Any], settings: Sequence[str] = (), source: str = "The plan") -> Plan:
-    """A plan from a dictionary, checked, with environment variables in its paths filled in."""
+def make_plan(
+    data: dict[str, Any],
+    settings: Sequence[str] = (),
+    source: str = "The plan",
+    typed: Mapping[str, str] | None = None,
+) -> Plan:
+    """A plan from a dictionary, checked, with environment variables in its paths filled in.
+
+    settings: `key=value` changes on top. typed: the options of the command line that keys were given by.
+    """
+    typed = dict(typed or {})
     for setting in settings:
         change_setting(data, setting)
+        typed[setting.partition("=")[0].strip()] = f"--set {setting}"
     try:
-        plan = validated(Plan, expand(data), source)
+        plan = validated(Plan, expand(data), source, typed)
     except RecursionError:
         raise HeadwiseError(
             f"{source} has tables inside tables without an end: a plan needs three levels."

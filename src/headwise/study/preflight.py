@@ -81,7 +81,8 @@ def refuse_task(run: Run) -> None:
         refuse_loss(run)
     if run.plan.search.engine != "transformers":
         raise HeadwiseError(
-            f"[search] engine = '{run.plan.search.engine}' translates, but {run.plan.model} is {noun}: leave it out."
+            f"The engine '{run.plan.search.engine}' translates, but {run.plan.model} is {noun}: leave --engine, or "
+            "[search] engine of the plan, out."
         )
     if run.plan.roles.pairs:
         raise HeadwiseError(
@@ -132,7 +133,8 @@ def refuse_loss(run: Run) -> None:
         for score in sweep.score:
             if score not in TEXTLESS_ORDERS and not run.allows(score):
                 raise HeadwiseError(
-                    f"[[pruning]] score = '{score}' needs a loss, but {model}: take '{run.task.usual_score}'."
+                    f"The score '{score}' needs a loss, but {model}: take '{run.task.usual_score}' (--measure, or score in "
+                    "[[pruning]])."
                 )
     if run.scoring.pairs:
         raise HeadwiseError(f"[scoring] pairs needs a loss, but {model}: leave it out.")

@@ -13,7 +13,7 @@ from accelerate import PartialState
 
 from headwise.data import embedded
 from headwise.devices import usable
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, did_you_mean
 from headwise.files import below
 from headwise.loading import load
 from headwise.model import Model
@@ -145,9 +145,13 @@ def run_study(
     end HeadwiseError says what failed. Raises HeadwiseError for a folder that another plan was run in.
     """
     if only is not None and only not in STAGES:
-        raise HeadwiseError(f"--only {only} was asked for, but the stages are {', '.join(STAGES)}.")
+        raise HeadwiseError(
+            f"--only {only} was asked for{did_you_mean(only, STAGES)}, but the stages are {', '.join(STAGES)}."
+        )
     if workers not in (None, *WORKERS):
-        raise HeadwiseError(f"--workers {workers} was asked for; there is {', '.join(WORKERS)}.")
+        raise HeadwiseError(
+            f"--workers {workers} was asked for{did_you_mean(workers, WORKERS)}; there is {', '.join(WORKERS)}."
+        )
     device = usable(device)
     if workers and not threads:
         threads = 1  # as many workers as cores

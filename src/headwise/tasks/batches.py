@@ -116,8 +116,7 @@ class Batches(Reported):
 
     def words_for(self, read: int) -> str:
         """What was read, where that is so many sentences."""
-        rest = f"; left out: {self.left_out}" if self.left_out else ""
-        return f"{read} of {len(self.data)} {self.data.noun}{rest}"
+        return self.made_on(f"{read} of {len(self.data)} {self.data.noun}")
 
     @property
     def provides(self) -> frozenset[str]:
@@ -158,6 +157,10 @@ class Batches(Reported):
         """What of the text is not read, in words: `3 blank lines, 2 longer than 512 tokens`; empty where all is read."""
         counts = {"blank": getattr(self.text, "blank", 0), **self.data.left_out}
         return ", ".join(f"{count} {reason}" for reason, count in counts.items() if count)
+
+    def made_on(self, read: str) -> str:
+        """What of the text a number is about, with what was left out. read: what was read, in words."""
+        return f"{read}; left out: {self.left_out}" if self.left_out else read
 
     def reporting(self, progress: Report, by_token: bool = False) -> Batches:
         """The same with another progress."""

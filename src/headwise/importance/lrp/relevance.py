@@ -191,7 +191,9 @@ def relevance(
     started = whole.pop("started", 0.0)
     predicted = whole.pop("predicted", 0.0)
     if not started:
-        raise HeadwiseError(f"'{name}' cannot be computed: the text has no token to predict.")
+        raise HeadwiseError(
+            f"'{name}' cannot be computed: the text has no token to predict. Give longer text."
+        )
     balance = {what: total / started for what, total in whole.items()}
     if started < predicted:
         balance["positions"] = started / predicted

@@ -1,5 +1,5 @@
 // The lab as a page of its own: questions go to the server that sent it, the state lives in the address.
-import { mount, read, written } from "./lab.js";
+import { isStep, mount, read, written } from "./lab.js";
 
 /**
  * How questions reach the model. A notebook brings another function of the same shape (notebook.js).
@@ -31,7 +31,10 @@ function overHttp(server) {
     const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await reader.read().catch((error) => {
+        if (error.name === "AbortError") throw error;
+        return { done: true };
+      });
       if (done) throw new Error("The lab stopped in the middle of an answer.");
       const lines = (rest + value).split("\n");
       rest = lines.pop();
@@ -45,11 +48,16 @@ function overHttp(server) {
   };
 }
 
-/** The state in the address of a window: `read` it, `write` it, learn when the user changes it. */
+/** The state in the address of a window: `read` it, `write` it, learn when the user changes it. Back undoes a step. */
 function inAddress(page) {
   return {
     read: () => read(page.location.hash),
-    write: (state) => page.history.replaceState(null, "", `#${written(state)}`),
+    write: (state) => {
+      const address = `#${written(state)}`;
+      if (address === page.location.hash) return;
+      if (isStep(read(page.location.hash), state)) page.history.pushState(null, "", address);
+      else page.history.replaceState(null, "", address);
+    },
     changed: (call) => {
       const changed = () => call(read(page.location.hash));
       page.addEventListener("hashchange", changed);

@@ -1,5 +1,6 @@
 // The picked head: its large map, the tree of the sentence, the pruned model's map, and what the run says of it.
 import { alike, betweenWords, draw, labelsOf } from "./maps.js";
+import { Seconds, SpokenWords, TimeNote, timeSides } from "./sound.js";
 import { mapAsCsv, percent, plain, save, short, shown, treeAsCsv } from "./text.js";
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 
@@ -26,19 +27,21 @@ export function Head({ head, state, inspection, maps, about, scale, setGates, pi
     <section class="card picked" aria-label="Picked head" ref=${section}>
       <div class="bar-top">
         <h2>${head}</h2>
-        <label class="check"><input type="checkbox" checked=${state.words} onChange=${(e) => change({ words: e.target.checked })} /> words</label>
+        ${!timeSides(inspection.sound, map.kind).rows && html`<label class="check"><input type="checkbox" checked=${state.words}
+          onChange=${(e) => change({ words: e.target.checked })} /> words</label>`}
         <button type="button" class="quiet" onClick=${fullScreen}>Full screen</button>
       </div>
       <${Slider} head=${head} gate=${state.gates[head] ?? 1} setGates=${setGates} />
-      <${LargeMap} map=${map} head=${head} scale=${scale} />
+      <${LargeMap} map=${map} head=${head} scale=${scale} sound=${inspection.sound} />
       <p class="note">Rows attend to columns; each row sums to 1.${head.startsWith("cross/") ? " A row is the position that writes its token." : ""}</p>
+      ${timeSides(inspection.sound, map.kind).columns && html`<${TimeNote} sound=${inspection.sound} head=${head} />`}
       ${state.compare && other && html`<h3>In the pruned model</h3>
-        ${pruned ? html`<${LargeMap} map=${pruned} head=${`${head} of the pruned model`} scale=${scale} />`
+        ${pruned ? html`<${LargeMap} map=${pruned} head=${`${head} of the pruned model`} scale=${scale} sound=${other.sound} />`
           : html`<p class="note">This head was removed.</p>`}`}
       ${tree && html`<${Tree} tree=${tree} head=${head} />`}
       <p class="exports">
         <button type="button" class="quiet" onClick=${() => save(`${name}.csv`, mapAsCsv(map), "text/csv")}>Map as CSV</button>
-        <button type="button" class="quiet" onClick=${saveJson}>as JSON</button>
+        <button type="button" class="quiet" onClick=${saveJson}>Map as JSON</button>
         ${tree && html`<button type="button" class="quiet" onClick=${() => save(`${name}-tree.csv`, treeAsCsv(tree), "text/csv")}>Tree as CSV</button>`}
       </p>
       <${Details} head=${head} maps=${maps} about=${about} effect=${effect} pick=${pick} />
@@ -66,7 +69,7 @@ function labelledMap(inspection, map, words) {
 }
 
 /** A map with a pointer for mouse and keyboard. */
-function LargeMap({ map, head, scale }) {
+function LargeMap({ map, head, scale, sound }) {
   const canvas = useRef(null);
   const [cell, setCell] = useState(null);
   const { rows, columns, values, from, to } = map;
@@ -93,12 +96,15 @@ function LargeMap({ map, head, scale }) {
   const text = `${shown(from[row])} → ${shown(to[column])}: ${plain(values[row * columns + column])}`;
   const label = (token, i, pointed) => html`<li key=${i} title=${shown(token)} class=${pointed === i ? "at" : ""}>
     <span><bdi>${short(token)}</bdi></span></li>`;
+  const time = timeSides(sound, map.kind);
   return html`
-    <figure class="large" style=${{ "--rows": rows, "--columns": columns }}>
+    <figure class=${`large ${time.columns ? "sound" : ""} ${time.rows ? "square" : ""}`} style=${{ "--rows": rows, "--columns": columns }}>
       <div class="scroll">
         <div class="map">
-          <ol class="to" aria-hidden="true">${to.map((token, k) => label(token, k, cell?.[1]))}</ol>
-          <ol class="from" aria-hidden="true">${from.map((token, q) => label(token, q, cell?.[0]))}</ol>
+          ${time.columns ? html`<${SpokenWords} sound=${sound} steps=${columns} /><${Seconds} sound=${sound} side="columns" />`
+            : html`<ol class="to" aria-hidden="true">${to.map((token, k) => label(token, k, cell?.[1]))}</ol>`}
+          ${time.rows ? html`<${Seconds} sound=${sound} side="rows" />`
+            : html`<ol class="from" aria-hidden="true">${from.map((token, q) => label(token, q, cell?.[0]))}</ol>`}
           <div class="cells">
             <canvas ref=${canvas} tabindex="0" role="img"
               aria-label=${`Attention of ${head}, ${rows} rows, ${columns} columns; the arrow keys read it cell by cell`}

@@ -1,29 +1,75 @@
 // Every head as a small map, with a switch below each: kinds and layers in rows; and groups of heads, switched at once.
 import { draw } from "./maps.js";
-import { KINDS, addresses, plain } from "./text.js";
+import { colour, depth } from "./output.js";
+import { KINDS, addresses, plain, signed } from "./text.js";
 import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 
-export function Heads({ about, maps, gates, picked, values, scale, pick, setGates }) {
-  return Object.entries(about.heads).map(([kind, counts]) => {
+/** All heads. effects: by head, the change of the output without it; old: they are those of the question before. */
+export function Heads({ about, maps, gates, picked, values, effects, old, scale, pick, setGates }) {
+  const chosen = about.pruned.find((model) => model.chosen);
+  const most = effects ? Math.max(0.01, ...Object.values(effects).map(Math.abs)) : 1;
+  const keyDown = (event) => {
+    const tile = event.target.closest("[data-head]");
+    if (!tile) return;
+    const { head } = tile.dataset;
+    const next = neighbour([...event.currentTarget.querySelectorAll("[data-head]")], tile, event.key);
+    if (!next && event.key !== " ") return;
+    event.preventDefault();
+    if (next) {
+      pick(next.dataset.head);
+      next.focus();
+    } else setGates([head], (gates[head] ?? 1) > 0 ? 0 : 1);
+  };
+  const kinds = Object.entries(about.heads).map(([kind, counts]) => {
     const attention = about.attention[kind] ?? [];
     const ofKind = addresses({ [kind]: counts });
     return html`
       <section class="kind" aria-label=${KINDS[kind]} key=${kind}>
         <div class="kind-head"><h3>${KINDS[kind]}</h3>
           <${SwitchAll} name=${KINDS[kind]} heads=${ofKind} gates=${gates} setGates=${setGates} /></div>
-        ${counts.map((count, layer) => {
+        <div class="layers" style=${{ "--count": Math.max(...counts) }}>${counts.map((_, layer) => {
           const ofLayer = ofKind.filter((head) => head.startsWith(`${kind}/${layer}/`));
           return html`
             <div class="layer" key=${layer}>
               <div class="layer-name"><span>Layer ${layer}${attention[layer] && html`<small>${attention[layer]}</small>`}</span>
                 <${SwitchAll} name=${`layer ${layer}, ${KINDS[kind]}`} heads=${ofLayer} gates=${gates} setGates=${setGates} /></div>
-              <ul class="row" style=${{ "--count": count }}>${ordered(ofLayer, values).map((head) => html`
-                <${SmallMap} key=${head} head=${head} map=${maps.get(head)} gate=${gates[head] ?? 1} picked=${picked === head}
-                  roles=${about.roles[head] ?? []} scale=${scale} value=${values?.[head]?.[0]} pick=${pick} setGates=${setGates} />`)}</ul>
+              <ul class="row">${ordered(ofLayer, values).map((head) => html`
+                <${Tile} key=${head} head=${head} map=${maps.get(head)} gate=${gates[head] ?? 1} picked=${picked === head}
+                  roles=${about.roles[head] ?? []} removed=${chosen && !chosen.kept.includes(head)} scale=${scale}
+                  value=${values?.[head]?.[0]} effect=${effects?.[head]} most=${most} pick=${pick} setGates=${setGates} />`)}</ul>
             </div>`;
-        })}
+        })}</div>
       </section>`;
   });
+  const facts = [];
+  if (effects) facts.push("the change of the output without it");
+  if (Object.keys(about.roles).length) facts.push("its role, ✓ if confirmed with the head off");
+  if (chosen) facts.push(`✂ if the pruned model (${chosen.label}) lacks it`);
+  return html`<div class=${old ? "all old" : "all"} onKeyDown=${keyDown}>
+    <p class="note">${facts.length > 0 && `Below each head: ${facts.join("; ")}. `}Arrow keys move, space switches.</p>
+    ${kinds}</div>`;
+}
+
+/** The tile that a key leads to: in the order of the page, or the nearest one above or below. */
+function neighbour(tiles, from, key) {
+  const at = tiles.indexOf(from);
+  const along = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: tiles.length - 1 };
+  if (key in along) return tiles[along[key]];
+  if (key !== "ArrowUp" && key !== "ArrowDown") return null;
+
+  const start = from.getBoundingClientRect();
+  let nearest = null;
+  let least = Infinity;
+  for (const tile of tiles) {
+    const box = tile.getBoundingClientRect();
+    const down = key === "ArrowDown" ? box.top - start.top : start.top - box.top;
+    const distance = 100 * down + Math.abs(box.left - start.left);
+    if (down > start.height / 2 && distance < least) {
+      nearest = tile;
+      least = distance;
+    }
+  }
+  return nearest;
 }
 
 /** The heads of a layer in their order: by number, or from the highest score to the lowest. */
@@ -42,23 +88,30 @@ function SwitchAll({ name, heads, gates, setGates }) {
     onClick=${() => setGates(heads, off ? 1 : 0)}>${label}</button>`;
 }
 
-function SmallMap({ head, map, gate, picked, roles, scale, value, pick, setGates }) {
+/** A head: its map, its switch, its effect on this output, its role, and whether the pruned model lacks it. */
+function Tile({ head, map, gate, picked, roles, removed, scale, value, effect, most, pick, setGates }) {
   const canvas = useRef(null);
   useEffect(() => { if (map && canvas.current) draw(canvas.current, map, scale); }, [map, scale]);
-  const number = head.split("/")[2];
-  const confirmed = roles.filter((role) => role.confirmed).map((role) => role.role);
-  const title = [head, ...roles.map((role) => role.role + (role.confirmed ? " ✓" : ""))].join("\n");
   let state = "on";
   if (gate === 0) state = "off";
   else if (gate < 1) state = "down";
+
+  const named = [...roles].sort((a, b) => Boolean(b.confirmed) - Boolean(a.confirmed));
+  const names = named.map((role) => role.role + (role.confirmed ? " ✓" : ""));
+  const facts = [...names];
+  if (effect !== undefined && gate > 0) facts.push(`${signed(effect)} without it`);
+  if (removed) facts.push("removed in the pruned model");
   return html`
     <li class=${`small ${state}`}>
-      <button type="button" class="pick" aria-pressed=${picked} aria-label=${`Show head ${head}`} title=${title}
+      <button type="button" class="pick" aria-pressed=${picked} aria-label=${[`Show head ${head}`, ...facts].join(", ")}
+        aria-keyshortcuts="Space" title=${[head, ...facts].join("\n")} tabindex=${picked ? 0 : -1}
         data-head=${head} onClick=${() => pick(head)}>
         ${map ? html`<canvas ref=${canvas} aria-hidden="true"></canvas>` : html`<span class="nothing"></span>`}
       </button>
       <button type="button" role="switch" aria-checked=${gate > 0} aria-label=${`Head ${head}`} class="switch" data-switch=${head}
-        onClick=${() => setGates([head], gate > 0 ? 0 : 1)}><span>${number}${confirmed.length > 0 && html` <b title=${`Confirmed with the head off: ${confirmed.join(", ")}`}>✓</b>`}</span>${state === "down" && html`<em>${gate}</em>`}<i aria-hidden="true"></i></button>
+        tabindex="-1" onClick=${() => setGates([head], gate > 0 ? 0 : 1)}><span>${head.split("/")[2]}${removed && " ✂"}</span>${state === "down" && html`<em>${gate}</em>`}<i aria-hidden="true"></i></button>
+      ${effect !== undefined && html`<span class=${`effect ${colour(effect)}`} style=${depth(effect, most)}>${gate > 0 ? signed(effect) : "\u00a0"}</span>`}
+      ${names.length > 0 && html`<span class="role">${names[0]}${names.length > 1 && ` +${names.length - 1}`}</span>`}
       ${value !== undefined && value !== null && html`<span class="value">${plain(value, 2)}</span>`}
     </li>`;
 }

@@ -3,13 +3,15 @@ import { Head } from "./head.js";
 import { Groups, Heads } from "./heads.js";
 import { mapsOf, scaleOf } from "./maps.js";
 import { Effects, Output, Smallest, Tokens } from "./output.js";
-import { asPython, effectsAsCsv, save, signed } from "./text.js";
+import { RecordingForm } from "./sound.js";
+import { addresses, asPython, effectsAsCsv, save, signed } from "./text.js";
 import { html, render, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 
 const START = {
   text: "", gates: {}, ablation: "zero", beam: 5, position: null,
   head: null, sort: "number", words: false, compare: false,
 };
+const AUTOMATIC = 3; // seconds: where every head can be tried in them, that starts by itself
 const ABLATIONS = { zero: "nothing (zero)", mean: "its mean output", uniform: "uniform attention" };
 
 /** @returns {string} the state for an address, without what is as at the start */
@@ -45,6 +47,30 @@ export function read(text) {
   state.words = get("words") === "1";
   state.compare = get("compare") === "1";
   return state;
+}
+
+/** What the model is asked in a state. */
+function questionOf({ text, gates, ablation, beam, position }) {
+  return { text: text.trim() && text, gates, ablation, beam, position };
+}
+
+/** Whether a change of the state is one to undo: not the first sentence, nor a slider that is moved further. */
+export function isStep(before, after) {
+  if (!before.text) return false;
+  const changed = Object.keys({ ...before.gates, ...after.gates }).filter((head) => before.gates[head] !== after.gates[head]);
+  const slides = changed.length === 1 && before.gates[changed[0]] > 0;
+  const asked = (state) => JSON.stringify([questionOf(state), state.compare]);
+  return asked(before) !== asked(after) && !slides;
+}
+
+/** A state for a model, and the heads in it that the model lacks and that it therefore leaves out. */
+function fitted(state, about) {
+  const heads = addresses(about.heads);
+  const lacking = [...Object.keys(state.gates), state.head].filter((head) => head && !heads.includes(head));
+  const gates = Object.fromEntries(Object.entries(state.gates).filter(([head]) => heads.includes(head)));
+  const orders = ["number", "effect", ...about.scores.map((score) => score.measure)];
+  const sort = orders.includes(state.sort) ? state.sort : "number";
+  return [{ ...state, gates, sort, head: lacking.includes(state.head) ? null : state.head }, [...new Set(lacking)]];
 }
 
 /**
@@ -114,15 +140,17 @@ function useQuestion(ask, name) {
 }
 
 function Lab({ about, ask, address, root }) {
-  const [state, set] = useState(() => ({ ...START, ...address.read() }));
-  const [inspection, startInspection] = useQuestion(ask, "inspect");
+  const [opened] = useState(() => fitted(address.read(), about));
+  const [state, set] = useState(opened[0]);
+  const [lacking, setLacking] = useState(opened[1]);
+  const [inspection, startInspection, , forgetInspection] = useQuestion(ask, "inspect");
   const [pruned, startPruned, , forgetPruned] = useQuestion(ask, "inspect");
   const [effects, startEffects, stopEffects, forgetEffects] = useQuestion(ask, "head_effects");
   const [smallest, startSmallest, stopSmallest, forgetSmallest] = useQuestion(ask, "smallest");
   const scale = useScale(root);
   const change = useCallback((fields) => set((old) => ({ ...old, ...fields })), []);
-  const { text, gates, ablation, beam, position } = state;
-  const question = { text, gates, ablation, beam, position };
+  const question = questionOf(state);
+  const { text, gates, ablation, beam, position } = question;
   const key = JSON.stringify(question);
 
   useEffect(() => {
@@ -130,11 +158,19 @@ function Lab({ about, ask, address, root }) {
     if (!text && first) change({ text: first });
   }, []);
   useEffect(() => address.write(state), [state]);
-  useEffect(() => address.changed((fromAddress) => set(fromAddress)), []);
+  useEffect(() => address.changed((fromAddress) => {
+    const [fitting, others] = fitted(fromAddress, about);
+    set(fitting);
+    setLacking(others);
+  }), []);
   useEffect(() => {
-    forgetEffects();
+    stopEffects();
     forgetSmallest();
-    if (!text) return undefined;
+    if (!text) {
+      forgetInspection();
+      forgetEffects();
+      return undefined;
+    }
     const soon = setTimeout(() => startInspection(question), 60);
     return () => clearTimeout(soon);
   }, [key]);
@@ -142,6 +178,24 @@ function Lab({ about, ask, address, root }) {
     if (state.compare && about.compare && text) startPruned({ ...question, gates: {}, model: "pruned" });
     else forgetPruned();
   }, [state.compare, text, beam, position]);
+
+  // Where the last question failed, the answer to another one would look like its answer.
+  const answer = inspection.error ? null : inspection.answer;
+  const outdated = answer && JSON.stringify(answer.question) !== key;
+
+  // The effect of every head on the answer: by itself where that is quick. Until the new effects are there, the old ones
+  // are shown as such.
+  const automatic = Boolean(answer && answer.head_effects_seconds <= AUTOMATIC);
+  useEffect(() => {
+    if (automatic && !outdated) startEffects(question);
+  }, [inspection.answer]);
+  const oldEffects = JSON.stringify(effects.answer?.question) !== key;
+  const shownEffects = answer && (automatic || !oldEffects) ? effects.answer : null;
+  const total = useMemo(() => totalsByHead(shownEffects), [shownEffects]);
+  const most = mostImportant(about, total);
+  useEffect(() => {
+    if (total && !state.head) change({ head: most });
+  }, [total]);
 
   const setGates = useCallback((heads, gate) => set((old) => {
     const changed = { ...old.gates };
@@ -153,15 +207,13 @@ function Lab({ about, ask, address, root }) {
   }), []);
   const pick = useCallback((head) => change({ head }), []);
 
-  const answer = inspection.answer;
   const other = state.compare ? pruned.answer : null;
-  const outdated = answer && text && !inspection.error && JSON.stringify(answer.question) !== key;
   const maps = useMemo(() => mapsOf(answer), [answer]);
   const prunedMaps = useMemo(() => mapsOf(other, about.compare), [other]);
-  const total = useMemo(() => totalsByHead(effects.answer), [effects.answer]);
   const values = sortValues(state.sort, about.scores, total);
-  const head = maps.has(state.head) ? state.head : maps.keys().next().value;
+  const head = state.head ?? most;
   const off = Object.keys(gates).length;
+  const offInAnswer = Object.keys(answer?.question.gates ?? {}).length;
   const count = Object.values(about.heads).flat().reduce((sum, heads) => sum + heads, 0);
   const heads = `${count} ${count === 1 ? "head" : "heads"}`;
 
@@ -171,55 +223,61 @@ function Lab({ about, ask, address, root }) {
       <p class="kicker"><b title=${about.name}>${about.title}</b> · ${about.noun} · ${heads}</p>
     </div></header>
     <main>
-      <${SentenceForm} state=${state} about=${about} change=${change} />
-      ${inspection.error && html`<p class="error" role="alert">${inspection.error}</p>`}
+      ${about.recordings ? html`<${RecordingForm} state=${state} about=${about} ask=${ask} change=${change} sound=${answer?.sound} />`
+        : html`<${SentenceForm} state=${state} about=${about} change=${change} />`}
+      ${lacking.length > 0 && html`<p class="error mild" role="status">Left out, because this model has no head ${lacking.join(", ")}.</p>`}
       ${answer?.source.note && html`<p class="error mild" role="status">${answer.source.note}</p>`}
-      ${answer && html`<${Tokens} inspection=${answer} off=${off} choose=${(index) => change({ position: index })} />`}
+      ${answer && html`<${Tokens} inspection=${answer} off=${offInAnswer} choose=${(index) => change({ position: index })} />`}
       <p class="waiting" role="status">${text ? inspection.busy && inspection.note : "Type a sentence to see every head at work on it."}</p>
-      ${answer && html`
-        <div class="views">
-          <div class="side">
-            <${Output} inspection=${answer} pruned=${other} busy=${Boolean(inspection.busy || outdated)} off=${off} />
-            ${head && html`<${Head} head=${head} state=${state} inspection=${answer} maps=${maps} about=${about} scale=${scale}
-              setGates=${setGates} pick=${pick} change=${change} effect=${total && signed(total[head])}
-              other=${other} prunedMap=${prunedMaps.get(head)} />`}
-          </div>
-          <section class="card heads" aria-label="Heads">
-            <div class="bar-top">
-              <h2>Heads</h2>
-              <p class="off-count" role="status">${off === 0 ? "All heads are on." : `${off} of ${heads} off or turned down.`}
-                ${off > 0 && html` <button type="button" class="quiet reset" onClick=${() => change({ gates: {} })}>Switch all on</button>`}</p>
-            </div>
-            <div class="tools">
-              <label>Order <select value=${state.sort} onChange=${(e) => change({ sort: e.target.value })}>
-                <option value="number">by number</option>
-                ${about.scores.map((score) => html`<option key=${score.measure} value=${score.measure}>by ${score.name}</option>`)}
-                <option value="effect" disabled=${!total}>by effect on this output</option></select></label>
-              <label>An off head gives <select value=${ablation} onChange=${(e) => change({ ablation: e.target.value })}>
-                ${Object.entries(ABLATIONS).map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}</select></label>
-              <${Groups} about=${about} setGates=${setGates} />
-              ${about.compare && html`<label class="check"><input type="checkbox" checked=${state.compare}
-                onChange=${(e) => change({ compare: e.target.checked })} /> compare with the pruned model</label>`}
-            </div>
-            <${Heads} about=${about} maps=${maps} gates=${gates} picked=${head} values=${values} scale=${scale}
-              pick=${pick} setGates=${setGates} />
-          </section>
+      <div class="views">
+        <div class="side">
+          ${inspection.error && html`<section class="card output" aria-label="Output" aria-busy="false">
+            <p class="error" role="alert">${inspection.error}</p>
+            <div class="actions"><button type="button" onClick=${() => startInspection(question)}>Try again</button></div></section>`}
+          ${answer && html`<${Output} inspection=${answer} pruned=${other} busy=${Boolean(inspection.busy || outdated)} off=${offInAnswer}
+            most=${total && most} effect=${total?.[most]} switchOff=${(name) => { pick(name); setGates([name], 0); }} />`}
+          ${pruned.error && html`<p class="error" role="alert">The pruned model: ${pruned.error}</p>`}
+          ${answer && maps.has(head) && html`<${Head} head=${head} state=${state} inspection=${answer} maps=${maps} about=${about} scale=${scale}
+            setGates=${setGates} pick=${pick} change=${change} effect=${total && gates[head] !== 0 && signed(total[head])}
+            other=${other} prunedMap=${prunedMaps.get(head)} />`}
         </div>
+        <section class="card heads" aria-label="Heads">
+          <div class="bar-top">
+            <h2>Heads</h2>
+            <p class="off-count" role="status">${off === 0 ? "All heads are on." : `${off} of ${heads} off or turned down.`}
+              ${off > 0 && html` <button type="button" class="quiet reset" onClick=${() => change({ gates: {} })}>Switch all on</button>`}</p>
+          </div>
+          <div class="tools">
+            <label>Order <select value=${state.sort} onChange=${(e) => change({ sort: e.target.value })}>
+              <option value="number">by number</option>
+              ${about.scores.map((score) => html`<option key=${score.measure} value=${score.measure}>by ${score.name}</option>`)}
+              <option value="effect" disabled=${!total}>by effect on this output</option></select></label>
+            <label>An off head gives <select value=${ablation} onChange=${(e) => change({ ablation: e.target.value })}>
+              ${Object.entries(ABLATIONS).map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}</select></label>
+            <${Groups} about=${about} setGates=${setGates} />
+            ${about.compare && html`<label class="check"><input type="checkbox" checked=${state.compare}
+              onChange=${(e) => change({ compare: e.target.checked })} /> compare with the pruned model</label>`}
+          </div>
+          <${Heads} about=${about} maps=${maps} gates=${gates} picked=${head} values=${values} effects=${total} old=${oldEffects}
+            scale=${scale} pick=${pick} setGates=${setGates} />
+        </section>
+      </div>
+      ${answer && html`
         <section class="card" aria-label="Which head matters">
           <h2>Which head matters?</h2>
           <div class="actions">
             <button type="button" onClick=${() => startEffects(question)} disabled=${effects.busy}>Try every head</button>
             ${answer.task !== "embedding" && html`<button type="button" onClick=${() => startSmallest(question)}
               disabled=${smallest.busy}>Smallest set that changes the output</button>`}
-            ${effects.busy && html`<${Progress} current=${effects} stop=${stopEffects} />`}
+            ${effects.busy && !automatic && html`<${Progress} current=${effects} stop=${stopEffects} />`}
             ${smallest.busy && html`<${Progress} current=${smallest} stop=${stopSmallest} />`}
           </div>
           ${[effects.error, smallest.error].filter(Boolean).map((error) => html`<p class="error" role="alert" key=${error}>${error}</p>`)}
           ${smallest.answer && html`<${Smallest} answer=${smallest.answer} switchOff=${(set) => setGates(set, 0)} />`}
-          ${effects.answer && html`<${Effects} effects=${effects.answer} picked=${head} pick=${pick} />
+          ${shownEffects && html`<${Effects} effects=${shownEffects} old=${oldEffects} picked=${head} pick=${pick} />
             <p class="exports">
-              <button type="button" class="quiet" onClick=${() => save("effects.csv", effectsAsCsv(effects.answer), "text/csv")}>Effects as CSV</button>
-              <button type="button" class="quiet" onClick=${() => save("effects.json", JSON.stringify(effects.answer), "application/json")}>as JSON</button>
+              <button type="button" class="quiet" onClick=${() => save("effects.csv", effectsAsCsv(shownEffects), "text/csv")}>Effects as CSV</button>
+              <button type="button" class="quiet" onClick=${() => save("effects.json", JSON.stringify(shownEffects), "application/json")}>Effects as JSON</button>
             </p>`}
         </section>
         <${Python} about=${about} state=${state} inspection=${answer} />`}
@@ -229,6 +287,15 @@ function Lab({ about, ask, address, root }) {
 /** The change of the output's log-probability without each head, by its address. */
 function totalsByHead(effects) {
   return effects && Object.fromEntries(effects.heads.map((head, i) => [head, effects.total[i]]));
+}
+
+/** The head that matters most: by its effect on the output, else by what the run's ablation or first score says. */
+function mostImportant(about, total) {
+  const heads = addresses(about.heads);
+  if (total) return heads.reduce((best, head) => (Math.abs(total[head]) > Math.abs(total[best]) ? head : best), heads[0]);
+  const score = about.scores.find(({ measure }) => measure.startsWith("ablation")) ?? about.scores[0];
+  const value = (head) => score?.heads[head]?.[0] ?? -Infinity;
+  return heads.reduce((best, head) => (value(head) > value(best) ? head : best), heads[0]);
 }
 
 /** The values that heads are ordered by, the highest first; nothing where the order is that of their numbers. */

@@ -1,7 +1,7 @@
 // Attention maps: numbers as they came, between tokens or words, their colours, and which heads are alike.
 
-/** Every head's map of an answer, by its address: {kind, rows, columns, values (Float32Array, rows × columns)}.
- * kept: of a pruned model, the numbers of its heads in the full one, by kind and layer. */
+/** Every head's map of an answer, by its address: {kind, rows, columns, values (Float32Array, rows × columns),
+ * faint: whether attention is spread over many steps of time}. kept: of a pruned model, the numbers of its heads in the full one, by kind and layer. */
 export function mapsOf(inspection, kept = null) {
   const maps = new Map();
   for (const { kind, layer, shape, data } of inspection?.maps ?? []) {
@@ -12,7 +12,8 @@ export function mapsOf(inspection, kept = null) {
     for (let head = 0; head < heads; head++) {
       const number = kept ? kept[kind][layer][head] : head;
       const values = all.subarray(head * size, (head + 1) * size);
-      maps.set(`${kind}/${layer}/${number}`, { kind, rows, columns, values });
+      const faint = Boolean(inspection.sound) && kind !== "decoder-self";
+      maps.set(`${kind}/${layer}/${number}`, { kind, rows, columns, values, faint });
     }
   }
   return maps;
@@ -29,7 +30,8 @@ export function labelsOf(inspection, kind, words = false) {
   let columns = source;
   if (inspection.target && kind !== "encoder-self") {
     const read = slice(inspection.target, 0, Math.max(1, inspection.target.tokens.length - 1));
-    rows = kind === "cross" ? slice(inspection.target, 1) : read;
+    const given = inspection.sound?.given ?? 1; // tokens that begin the target, which no row writes
+    rows = kind === "cross" ? slice(inspection.target, given) : read;
     columns = kind === "cross" ? source : read;
   }
   return words ? { rows: joined(rows), columns: joined(columns) } : { rows, columns };
@@ -57,7 +59,7 @@ export function betweenWords(map, labels) {
     for (let k = 0; k < map.columns; k++)
       values[row * columns + labels.columns.of[k]] += map.values[q * map.columns + k] / counts[row];
   }
-  return { kind: map.kind, rows, columns, values };
+  return { ...map, rows, columns, values };
 }
 
 /** How much attention two heads share, 0 to 1: the mean over rows of Σ min(a, b), which is 1 − total variation. */
@@ -96,14 +98,15 @@ export function scaleOf(element, name = "--heatmap") {
   return table;
 }
 
-/** Draw a map on a canvas, a pixel a number; the page makes pixels large. */
+/** Draw a map on a canvas, a pixel a number; the page makes pixels large. Of faint maps the square root is drawn. */
 export function draw(canvas, map, scale) {
   canvas.width = map.columns;
   canvas.height = map.rows;
   const context = canvas.getContext("2d");
   const image = context.createImageData(map.columns, map.rows);
   for (let i = 0; i < map.values.length; i++) {
-    const start = Math.round(Math.min(1, Math.max(0, map.values[i])) * 255) * 3;
+    const share = Math.min(1, Math.max(0, map.values[i]));
+    const start = Math.round((map.faint ? Math.sqrt(share) : share) * 255) * 3;
     image.data.set([scale[start], scale[start + 1], scale[start + 2], 255], i * 4);
   }
   context.putImageData(image, 0, 0);

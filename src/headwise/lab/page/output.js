@@ -8,43 +8,49 @@ const NEXT = {
   classification: "The class of the text",
 };
 
+/** Whether the model writes a text of its own, token by token. */
+const writesText = ({ task }) => task === "translation" || task === "transcription";
+
 /** The output: what users read while they switch heads. */
-export function Output({ inspection, pruned, busy, off }) {
-  const translates = inspection.task === "translation";
+export function Output({ inspection, pruned, busy, off, most, effect, switchOff }) {
+  const writes = writesText(inspection);
+  const errors = inspection.sound?.errors;
   const log = inspection.log_probability;
   const changed = inspection.changes.some(([what]) => what !== "same");
   return html`
     <section class="card output" aria-label="Output" aria-busy=${busy}>
-      ${translates && html`<${Translations} inspection=${inspection} pruned=${pruned} changed=${changed} off=${off} />`}
+      ${writes && html`<${Written} inspection=${inspection} pruned=${pruned} changed=${changed} off=${off} />`}
       ${inspection.task !== "embedding" && html`<dl class="numbers">
         <div>
-          <dt>Log-probability of ${translates ? "the full model's output" : html`“<bdi>${short(inspection.old_output)}</bdi>”`}</dt>
+          <dt>Log-probability of ${writes ? "the full model's output" : html`“<bdi>${short(inspection.old_output)}</bdi>”`}</dt>
           <dd>${off === 0 ? html`<b>${plain(log.old_output, 2)}</b> <span>nats</span>`
             : html`<b class="log-change">${signed(log.old_output_now - log.old_output)}</b> <span>from ${plain(log.old_output, 2)} to ${plain(log.old_output_now, 2)} nats</span>`}</dd>
         </div>
-        ${translates && changed && html`<div><dt>Of the new output</dt><dd><b>${plain(log.new_output, 2)}</b> <span>nats</span></dd></div>`}
+        ${writes && changed && html`<div><dt>Of the new output</dt><dd><b>${plain(log.new_output, 2)}</b> <span>nats</span></dd></div>`}
+        ${errors && html`<div><dt>Word errors</dt><dd><b>${errors.after}</b> <span>in ${errors.words} words said${off > 0 ? `; ${errors.before} of the full model` : ""}</span></dd></div>`}
       </dl>`}
       ${inspection.similarity !== null && html`<dl class="numbers"><div>
         <dt>Cosine of the sentence's mean vector with the full model's</dt>
         <dd><b class="log-change">${plain(inspection.similarity, 4)}</b></dd></div></dl>`}
       ${inspection.next && html`<${Likely} rows=${inspection.next} pruned=${pruned?.next} task=${inspection.task} off=${off} />`}
+      ${off === 0 && html`<p class="hint">${most ? html`<span><b>${most}</b> matters most here: ${signed(effect)}${inspection.similarity === null ? " nats" : ""} without it.</span>
+        <button type="button" class="main" onClick=${() => switchOff(most)}>Switch it off</button>` : "Switch a head off to see what changes."}</p>`}
     </section>`;
 }
 
-function Translations({ inspection, pruned, changed, off }) {
+function Written({ inspection, pruned, changed, off }) {
   const marked = ([what, text], i) => {
     if (what === "added") return html`<ins key=${i}>${text}</ins>`;
     if (what === "removed") return html`<del key=${i}>${text}</del>`;
     return text;
   };
-  let after = html`<p class="hint">Switch a head off to see what changes.</p>`;
-  if (off > 0)
-    after = html`<p dir="auto" class="said after" aria-live="polite">${changed ? inspection.changes.map(marked) : inspection.new_output || "(nothing)"}</p>`;
   return html`
     <div class=${off ? "full aside" : "full"}><span class="who">Full model</span>
       <p dir="auto" class="said before">${inspection.old_output || "(nothing)"}</p></div>
-    <div><span class="who">With your changes</span>${after}</div>
-    ${pruned && html`<div><span class="who">Pruned model</span><p dir="auto" class="said pruned">${pruned.old_output || "(nothing)"}</p></div>`}`;
+    ${off > 0 && html`<div><span class="who">With your changes</span>
+      <p dir="auto" class="said after" aria-live="polite">${changed ? inspection.changes.map(marked) : inspection.new_output || "(nothing)"}</p></div>`}
+    ${pruned && html`<div><span class="who">Pruned model</span>
+      <p dir="auto" class="said pruned">${pruned.new_output ? pruned.changes.map(marked) : "(nothing)"}</p></div>`}`;
 }
 
 /** The likeliest tokens or classes, with their probabilities in each model. */
@@ -70,13 +76,13 @@ function Likely({ rows, pruned, task, off }) {
 const Bar = ({ share, most, after }) => html`<td class=${after ? "bar after" : "bar"}>
   <i style=${{ "--share": share / most }} aria-hidden="true"></i><span>${percent(share)}</span></td>`;
 
-const colour = (change) => (change < 0 ? "worse" : "better");
-const depth = (change, most = 4) => ({ "--depth": Math.min(1, Math.abs(change) / most) });
+export const colour = (change) => (change < 0 ? "worse" : "better");
+export const depth = (change, most = 4) => ({ "--depth": Math.min(1, Math.abs(change) / most) });
 
 /** The tokens of a translation, or of another model's text, each with its change. */
 export function Tokens({ inspection, choose, off }) {
   let tokens = null;
-  if (inspection.task === "translation") tokens = html`<${OutputTokens} tokens=${inspection.predicted_tokens} off=${off} />`;
+  if (writesText(inspection)) tokens = html`<${OutputTokens} tokens=${inspection.predicted_tokens} off=${off} />`;
   if (inspection.task in NEXT && inspection.task !== "classification")
     tokens = html`<${TextTokens} inspection=${inspection} choose=${choose} off=${off} />`;
   return tokens && html`<section class="card" aria-label="Tokens">${tokens}</section>`;
@@ -112,7 +118,7 @@ function TextTokens({ inspection, choose, off }) {
 }
 
 /** What each single head does to the output: a heat map, heads × output tokens. */
-export function Effects({ effects, picked, pick }) {
+export function Effects({ effects, old, picked, pick }) {
   const { heads, tokens, in_output, values, total } = effects;
   const most = Math.max(0.01, ...values.flat().map(Math.abs));
   const order = [...heads.keys()].sort((a, b) => Math.abs(total[b]) - Math.abs(total[a]));
@@ -123,7 +129,7 @@ export function Effects({ effects, picked, pick }) {
     ${cell(total[i], "total")}${values[i].map(cell)}</tr>`;
   return html`
     <p class="note">The change of each token's log-probability, in nats, when this head alone is switched off as well. Heads that matter most come first.</p>
-    <div class="table tall"><table class="effects">
+    <div class=${old ? "table tall old" : "table tall"}><table class="effects">
       <thead><tr><th scope="col">head</th><th scope="col">output</th>${tokens.map(column)}</tr></thead>
       <tbody>${order.map(row)}</tbody></table></div>`;
 }
@@ -133,7 +139,7 @@ export function Smallest({ answer, switchOff }) {
   if (!answer.changed) return html`<p class="note">No set was found: the output stays even without any head.</p>`;
   const single = answer.heads.length === 1;
   return html`<div class="found">
-    <p>Without ${single ? "this one head" : `these ${answer.heads.length} heads`} the output becomes <q dir="auto">${answer.new_output || "(nothing)"}</q>.</p>
+    <p>Without ${single ? "this one head" : `these ${answer.heads.length} heads`} the output becomes <q dir="auto">${shown(answer.new_output)}</q>.</p>
     <p>${answer.heads.map((head) => html`<code key=${head}>${head}</code> `)}</p>
     <p class="note">The search is greedy: no head of this set can be spared, but another set may be smaller.</p>
     <button type="button" onClick=${() => switchOff(answer.heads)}>Switch ${single ? "it" : "them"} off</button></div>`;

@@ -37,13 +37,15 @@ export function percent(share) {
   return `${text}\u202f%`;
 }
 
-/** A token as text: one that would show nothing is named. */
+const SIGNS = { "\n": "↵", "\t": "⇥", " ": "␣" };
+
+/** A token as text: one that would show nothing is written in signs or named. */
 export function shown(token) {
   const visible = token.replace(/[\s\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, "");
   if (visible) return token;
   if (token === "") return "∅";
-  const codes = [...token].map((c) => c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0"));
-  return codes.map((code) => `U+${code}`).join(" ");
+  const code = (c) => `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+  return [...token].map((c) => SIGNS[c] ?? code(c)).join("");
 }
 
 /** A long token, shortened for a label; the whole is in its title. */
@@ -117,11 +119,16 @@ export function asPython(about, state) {
     `text=${python(state.text)}`, `gates={${gates.join(", ")}}`, `ablation=${python(state.ablation)}`,
   ];
   if (about.task === "translation") options.push(`beam=${state.beam}`);
-  else if (state.position !== null) options.push(`position=${state.position}`);
-  return `import headwise as hw
+  else if (!about.recordings && state.position !== null) options.push(`position=${state.position}`);
+  let opened = `import headwise as hw
 from headwise.lab.session import Question, Session
 
-session = Session(hw.load(${python(about.name)}))
+session = Session(hw.load(${python(about.name)}))`;
+  if (about.recordings)
+    opened = `from headwise.lab.session import Question, Session
+
+session = Session.open(${python(about.name)}, audio=${python(about.audio)})`;
+  return `${opened}
 inspection = session.inspect(Question(${options.join(", ")}))
 print(inspection["new_output"])
 print(inspection["log_probability"])

@@ -1,0 +1,194 @@
+"""A speech model that is asked about a recording, with some of its heads turned down, and what it writes.
+
+The encoder always hears all that the model hears at once (30 seconds of Whisper), which costs most of the time. So its
+states are kept: a change of decoder heads alone does not encode again. Transcripts are written by greedy search, as in
+`headwise evaluate`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutput
+
+from headwise.attention import AttentionCall
+from headwise.data.speech import Speech, Utterance
+from headwise.errors import HeadwiseError
+from headwise.evaluation.word_errors import normaliser, without_warnings, word_errors
+from headwise.heads import Head, Site
+from headwise.lab.predictor import (
+    Ablation,
+    HeadGates,
+    Prediction,
+    Predictor,
+    Prompt,
+    RaiseIfCancelled,
+    Replacement,
+    no_output,
+    one_thread,
+)
+from headwise.lab.recording import Heard, Recording, recordings_by_name, usual_offsets, wav
+from headwise.model import Model
+from headwise.tasks.transcription import extractor_of, prompt_of, transcript_tokens
+
+ENCODINGS = 8  # of recordings under gates of the encoder, that are kept
+SHORT = 80  # letters of a name in a message
+
+
+class Transcriber(Predictor):
+    """A speech model and the recordings that it may be asked about, by name."""
+
+    patience: ClassVar[float] = 10.0
+    cached_sentences: ClassVar[int] = 16
+
+    def __init__(self, model: Model, speech: Speech) -> None:
+        super().__init__(model)
+        self.table = speech.name
+        self.utterances = recordings_by_name(speech)
+        self.encodings: OrderedDict[tuple[Any, ...], Heard] = OrderedDict()
+
+    def utterance(self, name: str) -> Utterance:
+        """Raises HeadwiseError where there is no recording of that name."""
+        if name not in self.utterances:
+            shown = name if len(name) <= SHORT else f"{name[:SHORT]}…"
+            raise HeadwiseError(
+                f"'{shown}' is no recording of {self.table}, and a speech model reads no text: pick one of its "
+                f"{len(self.utterances)} recordings, such as {next(iter(self.utterances))}."
+            )
+        return self.utterances[name]
+
+    def sound(self, name: str) -> str:
+        """A recording for the page's player, in base64."""
+        return wav(self.utterance(name), extractor_of(self.hf).sampling_rate)
+
+    def predict_unchanged(
+        self, text: str, beam: int, position: int | None, raise_if_cancelled: RaiseIfCancelled
+    ) -> tuple[Prompt, Prediction]:
+        """text: the name of a recording."""
+        recording = Recording.read(self.hf, self.utterance(text))
+        means: dict[Site, Tensor] = {}
+        heard = self.encode(recording, {}, no_output, raise_if_cancelled, means)
+        prompt = Prompt({"input_features": recording.features}, recording.sentence(), heard=heard)
+
+        # As `ablation.mean` takes them: of the frames of the sound, and of the positions that predict.
+        def note_mean(call: AttentionCall) -> None:
+            means[call.site] = call.output[0, self.given(prompt) - 1 :].float().mean(0)
+
+        with self.with_gates({}, no_output, raise_if_cancelled):
+            prompt = self.with_target(prompt, self.translate(prompt, beam))
+        with self.with_gates({}, no_output, raise_if_cancelled, note_mean):
+            prediction = self.predict(prompt)
+        return replace(prompt, means=means), prediction
+
+    def encode(
+        self,
+        recording: Recording,
+        gates: HeadGates,
+        replacement: Replacement,
+        raise_if_cancelled: RaiseIfCancelled,
+        means: dict[Site, Tensor] | None = None,
+    ) -> Heard:
+        """Run the encoder alone. means: gets every head's mean output over the frames of the sound."""
+        maps: dict[Site, Tensor] = {}
+        offsets: dict[str, tuple[int, float]] = {}
+
+        def keep(call: AttentionCall) -> None:
+            assert call.weights is not None
+            weights = call.weights[0].float()
+            maps[call.site] = recording.pooled(weights, call.site.kind).cpu()
+            for head, offset in enumerate(usual_offsets(weights, recording.frames)):
+                offsets[str(Head(*call.site, head))] = offset
+            if means is not None:
+                means[call.site] = call.output[0, : recording.frames].float().mean(0)
+
+        with self.with_gates(gates, replacement, raise_if_cancelled, keep):
+            states = self.hf.get_encoder()(recording.features).last_hidden_state
+        return Heard(recording, states, maps, offsets)
+
+    def encoded(
+        self,
+        prompt: Prompt,
+        gates: HeadGates,
+        ablation: Ablation,
+        raise_if_cancelled: RaiseIfCancelled,
+    ) -> Prompt:
+        assert prompt.heard is not None
+        of_encoder = {head: gate for head, gate in gates.items() if head.kind == "encoder-self"}
+        if not of_encoder:
+            return prompt
+        recording = prompt.heard.recording
+        key = (recording.utterance, ablation, frozenset(of_encoder.items()))
+        if key not in self.encodings:
+            replacement = self.replacement(prompt, ablation)
+            self.encodings[key] = self.encode(
+                recording, of_encoder, replacement, raise_if_cancelled
+            )
+            if len(self.encodings) > ENCODINGS:
+                self.encodings.popitem(last=False)
+        self.encodings.move_to_end(key)
+        return replace(prompt, heard=self.encodings[key])
+
+    def translate(self, prompt: Prompt, beam: int) -> list[int]:
+        """The ids of a transcript: those that begin it, those that the model writes, and the end where it wrote one."""
+        assert prompt.heard is not None
+        utterance = prompt.heard.recording.utterance
+        longest = int(self.hf.config.max_target_positions)
+        options: dict[str, Any] = {}
+        if getattr(self.hf.generation_config, "is_multilingual", False):
+            options = {"language": [utterance.language], "task": "transcribe"}
+        first = prompt_of(self.hf, self.tokenizer, utterance)  # refuses what `generate` cannot do
+        with one_thread(), without_warnings():
+            written = self.hf.generate(
+                encoder_outputs=BaseModelOutput(prompt.heard.states),
+                num_beams=1,
+                do_sample=False,
+                return_timestamps=False,
+                max_length=longest,
+                **options,
+            )
+        ids = [*first, *written[0].tolist()]
+        if len(ids) < longest:
+            ids.append(transcript_tokens(self.hf, self.tokenizer, utterance)[-1])
+        return ids
+
+    def with_target(self, prompt: Prompt, ids: Sequence[int]) -> Prompt:
+        """The tokens that begin a transcript are given, so they are not asked for."""
+        prompt = super().with_target(prompt, ids)
+        given = self.given(prompt) - 1
+        return replace(prompt, predicted_tokens=prompt.predicted_tokens[given:])
+
+    def given(self, prompt: Prompt) -> int:
+        """How many tokens begin a transcript."""
+        assert prompt.heard is not None
+        return len(prompt_of(self.hf, self.tokenizer, prompt.heard.recording.utterance))
+
+    def map_of(self, prompt: Prompt, call: AttentionCall) -> Tensor:
+        """A map of the decoder. Of cross-attention the rows that write what is said."""
+        assert prompt.heard is not None
+        weights = super().map_of(prompt, call)
+        if call.site.kind != "cross":
+            return weights
+        return prompt.heard.recording.pooled(weights[:, self.given(prompt) - 1 :], "cross")
+
+    def sound_json(self, prompt: Prompt, before: str, after: str) -> dict[str, Any]:
+        """The recording for the page: see `Recording.to_json`. given: how many tokens begin the transcript. errors: the
+        word errors of two transcripts, and how many words were said."""
+        heard = prompt.heard
+        assert heard is not None
+        normalise = normaliser(self.model.task, heard.recording.utterance)
+        said = normalise(heard.recording.utterance.text).split()
+        errors: Mapping[str, int] = {
+            "before": word_errors(said, normalise(before).split()),
+            "after": word_errors(said, normalise(after).split()),
+            "words": len(said),
+        }
+        return {
+            **heard.recording.to_json(),
+            "given": self.given(prompt),
+            "errors": errors,
+            "offsets": dict(heard.offsets),
+        }
