@@ -4,6 +4,7 @@
     python benchmarks/lab.py --users 20 --seconds 60
     python benchmarks/lab.py --large                # also a BERT of 72 heads and a GPT-2 of 144, random weights
     python benchmarks/lab.py --model FOLDER --sentence "When Mary and John went to the store, John gave a drink to"
+    python benchmarks/lab.py --model whisper-base --audio words.csv --sentence 000.wav
 
 A real server on loopback answers; times are those a client sees. `toggle` is a new head off and the new translation of
 a sentence of 20 tokens (beam 5); `all heads` the exact ablation of every head. First paint is Chromium's own number for
@@ -51,14 +52,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--model", help="a checkpoint, instead of random weights")
-    parser.add_argument("--sentence", help="with --model")
+    parser.add_argument("--sentence", help="with --model; of a speech model, a recording's name")
+    parser.add_argument("--audio", help="a speech model's table of recordings")
     options = parser.parse_args()
     if (options.model is None) != (options.sentence is None):
         parser.error("--model and --sentence belong together: give both or none")
     print(json.dumps({"torch": torch.__version__, "threads": torch.get_num_threads()}))
     if options.model:
-        model = hw.load(options.model)
-        place = served(model)
+        session = Session.open(options.model, audio=options.audio)
+        model = session.model
+        place = served(session)
         time_model(model.name, model, place, options.sentence, options.rounds)
         first_paint(place, options.sentence)
         return
@@ -66,7 +69,7 @@ def main() -> None:
     model = hw.Model(build_model(Architecture(), tokenizer, 0), tokenizer, "random")
     # random weights never end a sentence: its length is that of the source, as in a trained model
     model.hf.generation_config.exponential_decay_length_penalty = (18, 2.0)
-    place = served(model)
+    place = served(Session(model))
     time_model("3 + 3 layers, 8 heads, width 256", model, place, sentence, options.rounds)
     first_paint(place, sentence)
     if options.users:
@@ -82,7 +85,7 @@ def main() -> None:
         gpt = GPT2LMHeadModel(GPT2Config())
         for name, hf in (("BERT, 6 layers, 72 heads", bert), ("GPT-2, 12 layers, 144 heads", gpt)):
             other = hw.Model(hf, tokenizer, name)
-            time_model(name, other, served(other), sentence, 3)
+            time_model(name, other, served(Session(other)), sentence, 3)
 
 
 def words() -> tuple[PreTrainedTokenizerFast, str]:
@@ -100,10 +103,10 @@ def words() -> tuple[PreTrainedTokenizerFast, str]:
     return tokenizer, sentence
 
 
-def served(model: hw.Model) -> str:
+def served(session: Session) -> str:
     said: queue.Queue[str] = queue.Queue()
     threading.Thread(
-        target=serve, args=(Session(model), "127.0.0.1", 0, False, said.put), daemon=True
+        target=serve, args=(session, "127.0.0.1", 0, False, said.put), daemon=True
     ).start()
     return said.get(timeout=60)
 

@@ -90,6 +90,13 @@ class Recording:
         steps = list(range(len(names)))
         return Sentence(steps, names, steps)
 
+    def wav(self) -> str:
+        """The samples for a player: a WAV file in base64."""
+        file = io.BytesIO()
+        whole = np.clip(self.audio * 32767, -32768, 32767)
+        wavfile.write(file, self.rate, whole.astype(np.int16))
+        return base64.b64encode(file.getvalue()).decode()
+
     def to_json(self) -> dict[str, Any]:
         """What the page draws (page/sound.js). step, seconds: of a step of time, and of the recording. words: with their
         starts in seconds. loudness: the loudest sample of each step, over that of all."""
@@ -147,11 +154,3 @@ def recordings_by_name(speech: Speech) -> dict[str, Utterance]:
             name = f"{path} ({count})"
         by_name[name] = utterance
     return by_name
-
-
-def wav(utterance: Utterance, rate: int) -> str:
-    """A recording as the model hears it, at a rate (Hz): a WAV file in base64."""
-    file = io.BytesIO()
-    whole = np.clip(samples(utterance.audio, rate) * 32767, -32768, 32767)
-    wavfile.write(file, rate, whole.astype(np.int16))
-    return base64.b64encode(file.getvalue()).decode()

@@ -256,12 +256,14 @@ class Session:
             )
         return self.predictors[question.model]
 
-    def sound(self, question: Question) -> dict[str, str]:
-        """The recording of a question, as a WAV file in base64."""
+    def sound(self, question: Question) -> dict[str, Any]:
+        """The recording of a question: `wav`, a file in base64, and what the page draws of it
+        (`Recording.to_json`)."""
         predictor = self.predictor(question)
         if not isinstance(predictor, Transcriber):
             raise HeadwiseError(f"{self.model.name} is {self.model.task.noun}: it hears no sound.")
-        return {"wav": predictor.sound(question.text)}
+        recording = predictor.recording(question.text)
+        return {"wav": recording.wav(), **recording.to_json()}
 
     def inspect(self, question: Question, cancel: CancelToken = NEVER_CANCELLED) -> dict[str, Any]:
         """The output before and after a change of heads, what it costs, and every head's attention

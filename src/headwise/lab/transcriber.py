@@ -31,9 +31,9 @@ from headwise.lab.predictor import (
     no_output,
     one_thread,
 )
-from headwise.lab.recording import Heard, Recording, recordings_by_name, usual_offsets, wav
+from headwise.lab.recording import Heard, Recording, recordings_by_name, usual_offsets
 from headwise.model import Model
-from headwise.tasks.transcription import extractor_of, prompt_of, transcript_tokens
+from headwise.tasks.transcription import prompt_of, transcript_tokens
 
 ENCODINGS = 8  # of recordings under gates of the encoder, that are kept
 SHORT = 80  # letters of a name in a message
@@ -61,15 +61,15 @@ class Transcriber(Predictor):
             )
         return self.utterances[name]
 
-    def sound(self, name: str) -> str:
-        """A recording for the page's player, in base64."""
-        return wav(self.utterance(name), extractor_of(self.hf).sampling_rate)
+    def recording(self, name: str) -> Recording:
+        """Raises HeadwiseError where there is none of that name, or the model cannot hear it."""
+        return Recording.read(self.hf, self.utterance(name))
 
     def predict_unchanged(
         self, text: str, beam: int, position: int | None, raise_if_cancelled: RaiseIfCancelled
     ) -> tuple[Prompt, Prediction]:
         """text: the name of a recording."""
-        recording = Recording.read(self.hf, self.utterance(text))
+        recording = self.recording(text)
         means: dict[Site, Tensor] = {}
         heard = self.encode(recording, {}, no_output, raise_if_cancelled, means)
         prompt = Prompt({"input_features": recording.features}, recording.sentence(), heard=heard)

@@ -6,16 +6,15 @@ const TICKS = [0.25, 0.5, 1, 2, 5, 10]; // seconds between two marks of an axis
 const MOST_TICKS = 8;
 
 /** The recording: picked from the table and played, with its loudness and words over time. */
-export function RecordingForm({ state, about, ask, change, sound }) {
-  const [wav, setWav] = useState("");
+export function RecordingForm({ state, about, ask, change }) {
+  const [sound, setSound] = useState(null);
   const [now, setNow] = useState(0);
   useEffect(() => {
-    setWav("");
     setNow(0);
     let left = false;
-    const keep = (answer) => { if (!left) setWav(answer.wav); };
+    const keep = (answer) => { if (!left) setSound(answer); };
     // What is wrong with a recording, the answer about its heads says as well.
-    if (state.text) ask("sound", { text: state.text }).then(keep, () => {});
+    if (state.text) ask("sound", { text: state.text }).then(keep, () => keep(null));
     return () => { left = true; };
   }, [state.text]);
 
@@ -28,7 +27,7 @@ export function RecordingForm({ state, about, ask, change, sound }) {
           onChange=${(e) => change({ text: e.target.value, position: null })}>
           ${!names.includes(state.text) && html`<option value=${state.text} disabled>${short(state.text, 60)}</option>`}
           ${names.map(option)}</select></label>
-        <audio controls preload="auto" src=${wav ? `data:audio/wav;base64,${wav}` : undefined} aria-label=${`Play ${state.text}`}
+        <audio controls preload="auto" src=${sound ? `data:audio/wav;base64,${sound.wav}` : undefined} aria-label=${`Play ${state.text}`}
           onTimeUpdate=${(e) => setNow(e.target.currentTime)}></audio>
       </div>
       ${sound && html`<p class="who">Said, as the table has it</p>
