@@ -668,3 +668,87 @@ def test_the_pruned_model_s_changes_are_marked(visit: Any, address: str, library
     marks = page.locator(".said.pruned :is(ins, del)").all_inner_texts()
     assert marks == [text for what, text in changes if what != "same"] != []
     assert "".join(text for what, text in changes if what != "added") == full
+
+
+def test_attention_is_drawn_as_lines(visit: Any, address: str, library: Session) -> None:
+    page = visit(address + "#text=a+b+c&head=cross/0/3")
+    page.get_by_label("Picture").select_option("lines")
+    page.locator(".columns line").first.wait_for()
+    (site,) = [
+        each
+        for each in library.inspect(Question(text="a b c"))["maps"]
+        if (each["kind"], each["layer"]) == ("cross", 0)
+    ]
+    weights = floats_of(site["data"], site["shape"])
+    lines = lambda: page.locator(".columns line").count()  # noqa: E731
+    assert abs(lines() - (weights[3] >= 0.03).sum()) <= 1  # one may lie on the limit
+    assert page.locator(".columns .from li").count() == weights.shape[1]
+
+    page.locator(".columns .to li").nth(1).hover()
+    assert page.locator(".columns .to .at").inner_text() == "b"
+    assert abs(lines() - (weights[3][:, 1] > 0.001).sum()) <= 1
+    page.locator(".columns").focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowUp")
+    best = max(weights[3][0])
+    assert f"{best:.2f}" in page.locator(".lines figcaption").inner_text()
+
+    page.get_by_label("Picture").select_option("layer")
+    page.locator(".legend button").nth(3).wait_for()
+    page.mouse.move(0, 0)
+    assert abs(lines() - (weights >= 0.03).sum()) <= 2
+    page.locator(".legend button").nth(2).hover()
+    assert abs(lines() - (weights[2] >= 0.03).sum()) <= 1
+    assert "view=layer" in page.url
+    assert serious(page) == []
+
+
+def test_several_sentences_have_a_row_each(visit: Any, address: str, library: Session) -> None:
+    page = visit(address + "#off=cross/0/0")
+    page.get_by_text("Compare with other sentences").click()
+    page.get_by_label("One a line").fill("e f\n\nb")
+    page.get_by_role("button", name="Translate").click()
+    for row, text in enumerate(("a b c d", "e f", "b")):
+        inspection = library.inspect(Question(text=text, gates={"cross/0/0": 0.0}))
+        log = inspection["log_probability"]
+        cells = page.locator(".others tbody tr").nth(row).locator("th, td")
+        page.wait_for_function(
+            "row => row.children.length === 4", arg=cells.first.locator("..").element_handle()
+        )
+        assert cells.nth(0).inner_text() == text
+        assert cells.nth(1).inner_text() == inspection["old_output"]
+        change = float(cells.nth(3).inner_text().replace("−", "-"))
+        assert change == pytest.approx(log["old_output_now"] - log["old_output"], abs=0.006)
+    assert page.locator(".others tbody tr").count() == 3
+    assert "other=e+f&other=b" in page.url
+    settled(page)
+    assert serious(page) == []
+
+
+def test_a_pair_of_prompts_shares_a_table(visit: Any) -> None:
+    model = asker("gpt2")
+    library = Session(copy.deepcopy(model))
+    page = visit(served(Session(model)) + "#text=a+b+c&other=d+e+f&off=decoder-self/0/0")
+    page.locator("table.next thead th").nth(4).wait_for()
+    titles = page.locator("table.next thead th").all_inner_texts()
+    assert titles[3:] == ["other text", "other text, with your changes"]
+    for row in library.inspect(Question(text="d e f", gates={"decoder-self/0/0": 0.0}))["next"][:3]:
+        line = page.locator("table.next tbody tr", has=page.get_by_text(row["token"], exact=True))
+        shares = line.locator("td").all_inner_texts()[2:]
+        for share, expected in zip(shares, (row["before"], row["after"]), strict=True):
+            assert float(share.split("\u202f")[0]) == pytest.approx(100 * expected, rel=0.05)
+
+
+def test_the_first_steps_are_shown_once(visit: Any, address: str) -> None:
+    page = visit(address)
+    steps = page.locator(".guide li")
+    assert steps.count() == 3
+    page.locator("[data-head='cross/0/0']").click()
+    page.locator("[data-switch='cross/0/0']").click()
+    page.locator(".guide .done").nth(1).wait_for()
+    page.get_by_role("button", name="Hide these steps").click()
+    assert steps.count() == 0
+    page.reload()
+    page.locator("[data-head] canvas").first.wait_for()
+    assert steps.count() == 0
+    settled(page)

@@ -1,4 +1,5 @@
 // The picked head: its large map, the tree of the sentence, the pruned model's map, and what the run says of it.
+import { Lines } from "./lines.js";
 import { alike, betweenWords, draw, labelsOf } from "./maps.js";
 import { Seconds, SpokenWords, TimeNote, timeSides } from "./sound.js";
 import { mapAsCsv, percent, plain, save, short, shown, treeAsCsv } from "./text.js";
@@ -8,11 +9,24 @@ const LETTER = 6.9; // pixels of the tree: a letter, between words, between leve
 const GAP = 11;
 const STEP = 19;
 const ROW = 22;
+export const VIEWS = { map: "map", lines: "lines", layer: "lines of the layer" };
 
 export function Head({ head, state, inspection, maps, about, scale, setGates, pick, change, effect, other, prunedMap }) {
   const map = useMemo(() => labelledMap(inspection, maps.get(head), state.words), [inspection, maps, head, state.words]);
   const pruned = useMemo(() => prunedMap && other && labelledMap(other, prunedMap, state.words), [prunedMap, other, state.words]);
   const tree = useMemo(() => alongTree(inspection, maps.get(head)), [inspection, maps, head]);
+  const layer = useMemo(() => {
+    if (state.view !== "layer") return null;
+    const layerName = head.slice(0, head.lastIndexOf("/") + 1);
+    const ofLayer = [...maps].filter(([name]) => name.startsWith(layerName));
+    return new Map(ofLayer.map(([name, one]) => [name, labelledMap(inspection, one, state.words)]));
+  }, [inspection, maps, head, state.view, state.words]);
+  const time = timeSides(inspection.sound, map.kind);
+  const view = time.columns ? "map" : state.view; // there are too many steps of time for lines
+  const picture = (one, name, sound) => {
+    if (view === "map") return html`<${LargeMap} map=${one} head=${name} scale=${scale} sound=${sound} />`;
+    return html`<${Lines} maps=${new Map([[head, one]])} name=${name} scale=${scale} pick=${pick} />`;
+  };
   const section = useRef(null);
   const name = head.replaceAll("/", "-");
   const fullScreen = () => {
@@ -27,16 +41,18 @@ export function Head({ head, state, inspection, maps, about, scale, setGates, pi
     <section class="card picked" aria-label="Picked head" ref=${section}>
       <div class="bar-top">
         <h2>${head}</h2>
-        ${!timeSides(inspection.sound, map.kind).rows && html`<label class="check"><input type="checkbox" checked=${state.words}
+        ${!time.columns && html`<label><select aria-label="Picture" value=${state.view} onChange=${(e) => change({ view: e.target.value })}>
+          ${Object.entries(VIEWS).map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}</select></label>`}
+        ${!time.rows && html`<label class="check"><input type="checkbox" checked=${state.words}
           onChange=${(e) => change({ words: e.target.checked })} /> words</label>`}
         <button type="button" class="quiet" onClick=${fullScreen}>Full screen</button>
       </div>
       <${Slider} head=${head} gate=${state.gates[head] ?? 1} setGates=${setGates} />
-      <${LargeMap} map=${map} head=${head} scale=${scale} sound=${inspection.sound} />
-      <p class="note">Rows attend to columns; each row sums to 1.${head.startsWith("cross/") ? " A row is the position that writes its token." : ""}</p>
-      ${timeSides(inspection.sound, map.kind).columns && html`<${TimeNote} sound=${inspection.sound} head=${head} />`}
+      ${view === "layer" ? html`<${Lines} maps=${layer} name=${`the layer of ${head}`} scale=${scale} pick=${pick} />` : picture(map, head, inspection.sound)}
+      <p class="note">${view === "map" ? "Rows attend to columns; each row sums to 1." : "Words at the left attend to words at the right; the thicker a line, the more."}${head.startsWith("cross/") ? " A word that attends is the position that writes it." : ""}</p>
+      ${time.columns && html`<${TimeNote} sound=${inspection.sound} head=${head} />`}
       ${state.compare && other && html`<h3>In the pruned model</h3>
-        ${pruned ? html`<${LargeMap} map=${pruned} head=${`${head} of the pruned model`} scale=${scale} sound=${other.sound} />`
+        ${pruned ? picture(pruned, `${head} of the pruned model`, other.sound)
           : html`<p class="note">This head was removed.</p>`}`}
       ${tree && html`<${Tree} tree=${tree} head=${head} />`}
       <p class="exports">

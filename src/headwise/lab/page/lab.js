@@ -1,16 +1,18 @@
 // The lab: one state, which lives in the address; an answer for it from the model; and the views of that answer.
-import { Head } from "./head.js";
+import { Guide } from "./guide.js";
+import { Head, VIEWS } from "./head.js";
 import { Groups, Heads } from "./heads.js";
 import { mapsOf, scaleOf } from "./maps.js";
-import { Effects, Output, Smallest, Tokens } from "./output.js";
+import { Effects, Others, Output, Smallest, Tokens } from "./output.js";
 import { RecordingForm } from "./sound.js";
 import { addresses, asPython, effectsAsCsv, save, signed } from "./text.js";
 import { html, render, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 
 const START = {
-  text: "", gates: {}, ablation: "zero", beam: 5, position: null,
-  head: null, sort: "number", words: false, compare: false,
+  text: "", others: [], gates: {}, ablation: "zero", beam: 5, position: null,
+  head: null, sort: "number", view: "map", words: false, compare: false,
 };
+const OTHERS = 8; // texts that are asked about as well
 const AUTOMATIC = 3; // seconds: where every head can be tried in them, that starts by itself
 const ABLATIONS = { zero: "nothing (zero)", mean: "its mean output", uniform: "uniform attention" };
 
@@ -18,9 +20,10 @@ const ABLATIONS = { zero: "nothing (zero)", mean: "its mean output", uniform: "u
 export function written(state) {
   const fields = new URLSearchParams();
   if (state.text) fields.set("text", state.text);
+  for (const other of state.others) fields.append("other", other);
   const off = Object.entries(state.gates).map(([head, gate]) => (gate === 0 ? head : `${head}:${gate}`));
   if (off.length) fields.set("off", off.join(","));
-  for (const name of ["ablation", "beam", "position", "head", "sort"])
+  for (const name of ["ablation", "beam", "position", "head", "sort", "view"])
     if (state[name] !== START[name]) fields.set(name, state[name]);
   for (const name of ["words", "compare"]) if (state[name]) fields.set(name, "1");
   return fields.toString();
@@ -34,6 +37,7 @@ export function read(text) {
 
   const state = { ...START, gates: {} };
   state.text = get("text").slice(0, 20000);
+  state.others = fields.getAll("other").filter((other) => other.trim()).slice(0, OTHERS).map((other) => other.slice(0, 20000));
   for (const field of get("off").split(",").filter(Boolean)) {
     const [head, gate = "0"] = field.split(":");
     if (isHead(head) && Number(gate) >= 0 && Number(gate) < 1) state.gates[head] = Number(gate);
@@ -43,6 +47,7 @@ export function read(text) {
   if (Number.isInteger(beam) && beam >= 1 && beam <= 10) state.beam = beam;
   if (/^\d{1,4}$/.test(get("position"))) state.position = Number(get("position"));
   if (isHead(get("head"))) state.head = get("head");
+  if (Object.keys(VIEWS).includes(get("view"))) state.view = get("view");
   if (get("sort")) state.sort = get("sort");
   state.words = get("words") === "1";
   state.compare = get("compare") === "1";
@@ -59,7 +64,7 @@ export function isStep(before, after) {
   if (!before.text) return false;
   const changed = Object.keys({ ...before.gates, ...after.gates }).filter((head) => before.gates[head] !== after.gates[head]);
   const slides = changed.length === 1 && before.gates[changed[0]] > 0;
-  const asked = (state) => JSON.stringify([questionOf(state), state.compare]);
+  const asked = (state) => JSON.stringify([questionOf(state), state.others, state.compare]);
   return asked(before) !== asked(after) && !slides;
 }
 
@@ -139,6 +144,29 @@ function useQuestion(ask, name) {
   return [current, start, stop, forget];
 }
 
+/** The answers to several questions, asked one after the other; an answer has its question, and `error` where it failed. */
+function useAnswers(ask, questions) {
+  const [answers, set] = useState([]);
+  useEffect(() => {
+    const own = new AbortController();
+    const askAll = async () => {
+      for (const [index, question] of questions.entries()) {
+        let answer = null;
+        try {
+          answer = await ask("inspect", question, { signal: own.signal });
+        } catch (error) {
+          if (own.signal.aborted) return;
+          answer = { error: error.message };
+        }
+        set((old) => Object.assign([...old], { [index]: { ...answer, question } }));
+      }
+    };
+    if (questions) askAll();
+    return () => own.abort();
+  }, [JSON.stringify(questions)]);
+  return answers;
+}
+
 function Lab({ about, ask, address, root }) {
   const [opened] = useState(() => fitted(address.read(), about));
   const [state, set] = useState(opened[0]);
@@ -197,6 +225,11 @@ function Lab({ about, ask, address, root }) {
     if (total && !state.head) change({ head: most });
   }, [total]);
 
+  // Other texts, once the first one is answered.
+  const asked = answer && !outdated ? state.others.map((other) => ({ ...question, text: other, position: null })) : null;
+  const answers = useAnswers(ask, asked);
+  const others = state.others.map((other, i) => (answers[i]?.question.text === other ? answers[i] : null));
+
   const setGates = useCallback((heads, gate) => set((old) => {
     const changed = { ...old.gates };
     for (const head of heads) {
@@ -205,7 +238,11 @@ function Lab({ about, ask, address, root }) {
     }
     return { ...old, gates: changed };
   }), []);
-  const pick = useCallback((head) => change({ head }), []);
+  const [picks, setPicks] = useState(0);
+  const pick = useCallback((head) => {
+    setPicks((count) => count + 1);
+    change({ head });
+  }, []);
 
   const other = state.compare ? pruned.answer : null;
   const maps = useMemo(() => mapsOf(answer), [answer]);
@@ -225,16 +262,18 @@ function Lab({ about, ask, address, root }) {
     <main>
       ${about.recordings ? html`<${RecordingForm} state=${state} about=${about} ask=${ask} change=${change} />`
         : html`<${SentenceForm} state=${state} about=${about} change=${change} />`}
+      <${Guide} picked=${picks > 0} off=${off > 0} searched=${Boolean(smallest.answer)} />
       ${lacking.length > 0 && html`<p class="error mild" role="status">Left out, because this model has no head ${lacking.join(", ")}.</p>`}
       ${answer?.source.note && html`<p class="error mild" role="status">${answer.source.note}</p>`}
       ${answer && html`<${Tokens} inspection=${answer} off=${offInAnswer} choose=${(index) => change({ position: index })} />`}
+      ${answer && others.length > 0 && html`<${Others} texts=${[text, ...state.others]} answers=${[answer, ...others]} />`}
       <p class="waiting" role="status">${text ? inspection.busy && inspection.note : "Type a sentence to see every head at work on it."}</p>
       <div class="views">
         <div class="side">
           ${inspection.error && html`<section class="card output" aria-label="Output" aria-busy="false">
             <p class="error" role="alert">${inspection.error}</p>
             <div class="actions"><button type="button" onClick=${() => startInspection(question)}>Try again</button></div></section>`}
-          ${answer && html`<${Output} inspection=${answer} pruned=${other} busy=${Boolean(inspection.busy || outdated)} off=${offInAnswer}
+          ${answer && html`<${Output} inspection=${answer} pruned=${other} pair=${others.length === 1 ? others[0] : null} busy=${Boolean(inspection.busy || outdated)} off=${offInAnswer}
             most=${total && most} effect=${total?.[most]} switchOff=${(name) => { pick(name); setGates([name], 0); }} />`}
           ${pruned.error && html`<p class="error" role="alert">The pruned model: ${pruned.error}</p>`}
           ${answer && maps.has(head) && html`<${Head} head=${head} state=${state} inspection=${answer} maps=${maps} about=${about} scale=${scale}
@@ -307,8 +346,13 @@ function sortValues(sort, scores, total) {
 /** The sentence: typed, or picked from those that the lab has. */
 function SentenceForm({ state, about, change }) {
   const [text, setText] = useState(state.text);
+  const [lines, setLines] = useState(state.others.join("\n"));
   useEffect(() => setText(state.text), [state.text]);
-  const send = () => change({ text, position: null });
+  useEffect(() => setLines(state.others.join("\n")), [state.others]);
+  const send = () => {
+    const others = lines.split("\n").filter((line) => line.trim()).slice(0, OTHERS);
+    change({ text, others, position: text === state.text ? state.position : null });
+  };
   const submit = (event) => {
     event.preventDefault();
     send();
@@ -332,6 +376,10 @@ function SentenceForm({ state, about, change }) {
           onChange=${(e) => change({ beam: Number(e.target.value) })}>
           ${[1, 2, 4, 5, 8].map((beam) => html`<option key=${beam} value=${beam}>${beam}</option>`)}</select></label>`}
       </div>
+      <details class="more" open=${state.others.length > 0}><summary>Compare with other sentences</summary>
+        <label class="sentence"><span>One a line, at most ${OTHERS}</span>
+          <textarea rows="3" dir="auto" maxlength="100000" value=${lines} spellcheck="false"
+            onInput=${(e) => setLines(e.target.value)}></textarea></label></details>
     </form>`;
 }
 

@@ -82,9 +82,14 @@ export function alike(maps, head, most = 5) {
   return others.sort((a, b) => b.share - a.share).slice(0, most);
 }
 
+/** A list of colours of the page's theme. */
+export function coloursOf(element, name) {
+  return getComputedStyle(element).getPropertyValue(name).trim().split(/\s+/);
+}
+
 /** The colours of the page for numbers from 0 to 1: 256 × RGB. */
 export function scaleOf(element, name = "--heatmap") {
-  const colours = getComputedStyle(element).getPropertyValue(name).trim().split(/\s+/);
+  const colours = coloursOf(element, name);
   const stops = colours.map((colour) => [1, 3, 5].map((start) => parseInt(colour.slice(start, start + 2), 16)));
   const table = new Uint8Array(256 * 3);
   for (let i = 0; i < 256; i++) {

@@ -12,7 +12,7 @@ const NEXT = {
 const writesText = ({ task }) => task === "translation" || task === "transcription";
 
 /** The output: what users read while they switch heads. */
-export function Output({ inspection, pruned, busy, off, most, effect, switchOff }) {
+export function Output({ inspection, pruned, pair, busy, off, most, effect, switchOff }) {
   const writes = writesText(inspection);
   const errors = inspection.sound?.errors;
   const log = inspection.log_probability;
@@ -32,18 +32,20 @@ export function Output({ inspection, pruned, busy, off, most, effect, switchOff 
       ${inspection.similarity !== null && html`<dl class="numbers"><div>
         <dt>Cosine of the sentence's mean vector with the full model's</dt>
         <dd><b class="log-change">${plain(inspection.similarity, 4)}</b></dd></div></dl>`}
-      ${inspection.next && html`<${Likely} rows=${inspection.next} pruned=${pruned?.next} task=${inspection.task} off=${off} />`}
+      ${inspection.next && html`<${Likely} rows=${inspection.next} pruned=${pruned?.next} pair=${pair?.next} task=${inspection.task} off=${off} />`}
       ${off === 0 && html`<p class="hint">${most ? html`<span><b>${most}</b> matters most here: ${signed(effect)}${inspection.similarity === null ? " nats" : ""} without it.</span>
         <button type="button" class="main" onClick=${() => switchOff(most)}>Switch it off</button>` : "Switch a head off to see what changes."}</p>`}
     </section>`;
 }
 
+/** A piece of a changed text. */
+function marked([what, text], i) {
+  if (what === "added") return html`<ins key=${i}>${text}</ins>`;
+  if (what === "removed") return html`<del key=${i}>${text}</del>`;
+  return text;
+}
+
 function Written({ inspection, pruned, changed, off }) {
-  const marked = ([what, text], i) => {
-    if (what === "added") return html`<ins key=${i}>${text}</ins>`;
-    if (what === "removed") return html`<del key=${i}>${text}</del>`;
-    return text;
-  };
   return html`
     <div class=${off ? "full aside" : "full"}><span class="who">Full model</span>
       <p dir="auto" class="said before">${inspection.old_output || "(nothing)"}</p></div>
@@ -53,28 +55,53 @@ function Written({ inspection, pruned, changed, off }) {
       <p dir="auto" class="said pruned">${pruned.new_output ? pruned.changes.map(marked) : "(nothing)"}</p></div>`}`;
 }
 
-/** The likeliest tokens or classes, with their probabilities in each model. */
-function Likely({ rows, pruned, task, off }) {
-  const most = Math.max(...rows.flatMap((row) => [row.before, row.after]), 0.0001);
-  const other = new Map((pruned ?? []).map((row) => [row.token, row.before]));
-  return html`<div class="table"><table class="next">
+/** The likeliest tokens or classes, with their probabilities in each model, and of a pair of texts. */
+function Likely({ rows, pruned, pair, task, off }) {
+  const columns = [{ title: "full model", rows, share: "before" }];
+  if (off > 0) columns.push({ title: "with your changes", rows, share: "after" });
+  if (pruned) columns.push({ title: "pruned model", rows: pruned, share: "before" });
+  if (pair) columns.push({ title: "other text", rows: pair, share: "before" });
+  if (pair && off > 0) columns.push({ title: "other text, with your changes", rows: pair, share: "after" });
+  for (const column of columns) column.shares = new Map(column.rows.map((row) => [row.token, row[column.share]]));
+
+  const tokens = [...new Set([...rows, ...(pair ?? [])].map((row) => row.token))];
+  const most = Math.max(0.0001, ...columns.flatMap(({ shares }) => [...shares.values()]));
+  return html`<div class="table"><table class="next" style=${{ "--columns": columns.length }}>
     <caption>${NEXT[task]}</caption>
     <thead><tr>
       <th scope="col">${task === "classification" ? "class" : "token"}</th>
-      <th scope="col">full model</th>
-      ${off > 0 && html`<th scope="col">with your changes</th>`}
-      ${pruned && html`<th scope="col">pruned model</th>`}
+      ${columns.map(({ title }) => html`<th scope="col" key=${title}>${title}</th>`)}
     </tr></thead>
-    <tbody>${rows.map((row, i) => html`<tr key=${i}>
-      <th scope="row" title=${shown(row.token)}><bdi>${short(row.token, 24)}</bdi></th>
-      <${Bar} share=${row.before} most=${most} />
-      ${off > 0 && html`<${Bar} share=${row.after} most=${most} after />`}
-      ${pruned && html`<td>${other.has(row.token) ? percent(other.get(row.token)) : "–"}</td>`}
+    <tbody>${tokens.map((token) => html`<tr key=${token}>
+      <th scope="row" title=${shown(token)}><bdi>${short(token, 24)}</bdi></th>
+      ${columns.map(({ title, shares, share }) => html`<${Bar} key=${title} share=${shares.get(token)} most=${most} after=${share === "after"} />`)}
     </tr>`)}</tbody></table></div>`;
 }
 
 const Bar = ({ share, most, after }) => html`<td class=${after ? "bar after" : "bar"}>
-  <i style=${{ "--share": share / most }} aria-hidden="true"></i><span>${percent(share)}</span></td>`;
+  ${share === undefined ? "–" : html`<i style=${{ "--share": share / most }} aria-hidden="true"></i><span>${percent(share)}</span>`}</td>`;
+
+/** Several texts with the same change of heads: a row each. answers: null where one is not there yet. */
+export function Others({ texts, answers }) {
+  const row = (answer) => {
+    if (!answer || answer.error) return html`<td colspan="3">${answer?.error ?? "…"}</td>`;
+    const { log_probability: log, old_output, new_output, changes, similarity } = answer;
+    const off = Object.keys(answer.question.gates).length > 0;
+    const change = log.old_output_now - log.old_output;
+    let after = "";
+    if (off) after = writesText(answer) ? changes.map(marked) : shown(new_output);
+    if (similarity !== null) return html`<td></td><td></td><td>${plain(similarity, 4)}</td>`;
+    return html`<td dir="auto">${shown(old_output)}</td><td dir="auto" class="after">${after}</td>
+      <td class=${off ? colour(change) : ""} style=${depth(change)}>${off ? signed(change) : plain(log.old_output, 2)}</td>`;
+  };
+  const cosine = answers[0].similarity !== null;
+  const off = Object.keys(answers[0].question.gates).length > 0;
+  const last = cosine ? "cosine" : `log-probability${off ? ", change" : ""} (nats)`;
+  return html`<section class="card" aria-label="Several texts"><div class="table"><table class="others">
+    <thead><tr><th scope="col">text</th><th scope="col">full model</th><th scope="col">with your changes</th><th scope="col">${last}</th></tr></thead>
+    <tbody>${texts.map((text, i) => html`<tr key=${i}><th scope="row" dir="auto">${short(text, 200)}</th>${row(answers[i])}</tr>`)}</tbody>
+  </table></div></section>`;
+}
 
 export const colour = (change) => (change < 0 ? "worse" : "better");
 export const depth = (change, most = 4) => ({ "--depth": Math.min(1, Math.abs(change) / most) });
@@ -121,12 +148,13 @@ function TextTokens({ inspection, choose, off }) {
 export function Effects({ effects, old, picked, pick }) {
   const { heads, tokens, in_output, values, total } = effects;
   const most = Math.max(0.01, ...values.flat().map(Math.abs));
+  const mostInTotal = Math.max(0.01, ...total.map(Math.abs));
   const order = [...heads.keys()].sort((a, b) => Math.abs(total[b]) - Math.abs(total[a]));
-  const cell = (value, key) => html`<td key=${key} class=${colour(value)} style=${depth(value, most)}>${signed(value, 2)}</td>`;
+  const cell = (value, key, largest) => html`<td key=${key} class=${colour(value)} style=${depth(value, largest)}>${signed(value, 2)}</td>`;
   const column = (token, i) => html`<th scope="col" key=${i} class=${in_output[i] ? "" : "aside"} title=${shown(token)}><bdi>${short(token, 12)}</bdi></th>`;
   const row = (i) => html`<tr key=${heads[i]} class=${heads[i] === picked ? "chosen" : ""}>
     <th scope="row"><button type="button" class="quiet" title=${KINDS[heads[i].split("/")[0]]} onClick=${() => pick(heads[i])}>${heads[i]}</button></th>
-    ${cell(total[i], "total")}${values[i].map(cell)}</tr>`;
+    ${cell(total[i], "total", mostInTotal)}${values[i].map((value, column) => cell(value, column, most))}</tr>`;
   return html`
     <p class="note">The change of each token's log-probability, in nats, when this head alone is switched off as well. Heads that matter most come first.</p>
     <div class=${old ? "table tall old" : "table tall"}><table class="effects">
