@@ -102,7 +102,8 @@ def run_headline(run: FinishedRun, chosen: Model) -> str:
     said = verdict(chosen, measure, p)
     unsure = said == "not distinguishable"
     on = " on dev" if run.part else ""
-    text = f"{start}; {signed(found)}{quality.unit} {quality.name}{on} {ends}".rstrip()
+    of = " of" if quality.unit.endswith("points") else ""
+    text = f"{start}; {signed(found)}{quality.unit}{of} {quality.name}{on} {ends}".rstrip()
     text = f"{text} to {other}{', not distinguishable' if unsure else ''}"
     little = said == "worse" and saved_share < LITTLE and not faster
     is_bad = little or _sure_loss(run, chosen, measure) > saved_share
@@ -384,7 +385,7 @@ def doubts(run: FinishedRun) -> list[str]:
     for text, number in (run.facts.get("sentences") or {}).items():
         if number < ENOUGH:
             found.append(
-                f"The {text} text has {count(number, 'sentence')}: too few to tell. Give at least {ENOUGH}."
+                f"The {text} text has {count(number, run.quality.over.removesuffix('s'))}: too few to tell. Give at least {ENOUGH}."
             )
     quality = run.quality
     full = value(run.full, run.part + quality.measure)
