@@ -97,4 +97,4 @@ gpu:
 
 docs: $(INSTALLED)
 	$(BIN)/python tools/api_reference.py
-	$(BIN)/zensical build --strict
+	PYTHONPATH=tools $(BIN)/zensical build --strict

@@ -2,9 +2,9 @@
 
     python examples/heads_in_training.py examples/six-layers.toml --out runs/six-layers-model
 
-Every `--every` updates OUT/heads.csv gets three rows for each encoder head, measured on a copy of the model:
+Every `--every` updates OUT/heads.csv gets these rows for each encoder head, measured on a copy of the model:
 
-    positional   its best share over the offsets -3 to 3 (Voita et al. 2019, section 5.1)
+    positional   its share at each of the offsets -3 to 3 (Voita et al. 2019, section 5.1)
     syntactic    its best share over the dependencies, minus the baseline of that dependency (section 5.2)
     confidence   its mean largest weight (section 4)
 
@@ -13,6 +13,7 @@ the offset or dependency, `role` is 1 where the head has it on both halves of th
 
 A stopped run goes on when the command is given again. OUT/model is a folder of transformers: the plan's study takes it
 with `--set model=OUT/model`. `--updates` ends early on the same schedule, to compare recipes by their first part.
+`--embeddings 0.2` starts the source's embeddings at a fifth of their size, so that positions weigh more at first.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from transformers.trainer_callback import TrainerCallback
 
 from headwise import Treebank, score
@@ -43,7 +45,6 @@ from headwise.training.translation_model import build_model
 
 SENTENCES = 300
 PAIRS = 200
-CLASSES = ("positional", "syntactic")
 KEY = ["kind", "layer", "head"]
 
 
@@ -70,7 +71,7 @@ class Recorder(TrainerCallback):
             control.should_training_stop = True
 
     def write(self, state: Any) -> None:
-        rows = pd.concat([self.best_roles(), self.confidences()])
+        rows = pd.concat([self.shares(), self.confidences()])
         losses = [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry]
         rows.insert(0, "step", state.global_step)
         rows.insert(1, "epoch", state.epoch)
@@ -81,20 +82,20 @@ class Recorder(TrainerCallback):
             rows = pd.concat([before, rows])
         write_text(self.file, rows.to_csv(index=False, float_format="%.5g"))
 
-    def best_roles(self) -> pd.DataFrame:
-        """The best positional and syntactic share of every head."""
+    def shares(self) -> pd.DataFrame:
+        """The positional shares of every head, one for each offset, and its best syntactic share."""
         found = find_roles(self.copy, self.texts, intervals=False)
         table = found.table[found.table["kind"] == "encoder-self"].copy()
         table["class"] = table["measure"].map(category)
-        table = table[table["class"].isin(CLASSES)]
-        syntactic = table["class"] == "syntactic"
-        table["value"] -= table["baseline"].where(syntactic, 0.0)
         roles = set(found.roles[[*KEY, "measure"]].itertuples(index=False, name=None))
         keys = table[[*KEY, "measure"]].itertuples(index=False, name=None)
         table["role"] = [int(key in roles) for key in keys]
-        best = table.sort_values(["role", "value"]).groupby([*KEY, "class"]).tail(1)
-        best = best.sort_values(["class", *KEY]).rename(columns={"measure": "name"})
-        return best[[*KEY, "class", "name", "value", "role"]]
+        positional = table[table["class"] == "positional"]
+        syntactic = table[table["class"] == "syntactic"].copy()
+        syntactic["value"] -= syntactic["baseline"]
+        best = syntactic.sort_values(["role", "value"]).groupby(KEY).tail(1).sort_values(KEY)
+        both = pd.concat([positional, best]).rename(columns={"measure": "name"})
+        return both[[*KEY, "class", "name", "value", "role"]]
 
     def confidences(self) -> pd.DataFrame:
         table = score(self.copy, self.dev, ["confidence"], progress=silent).table
@@ -121,6 +122,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--every", type=int, default=250, help="updates between two records")
     parser.add_argument("--updates", type=int, metavar="N", help="stop after so many")
+    parser.add_argument("--embeddings", type=float, default=1.0, metavar="SIZE")
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
     try:
@@ -141,6 +143,8 @@ def main() -> None:
     text, dev = ParallelText.open(data.train), ParallelText.open(data.dev)
     tokenizer = learn_subwords((side for pair in text for side in pair), plan.model.vocabulary)
     model = Model(build_model(plan.model, tokenizer, plan.seed), tokenizer, plan.name)
+    with torch.no_grad():
+        model.hf.model.encoder.embed_tokens.weight.mul_(given.embeddings)
     sentences = list(islice(Treebank.read(*plan.roles.treebank), SENTENCES))
     recipe, limit, progress = plan.training, plan.model.max_length, Progress()
     training = TrainingRun(
@@ -164,7 +168,11 @@ def main() -> None:
     model.save(given.out / "model")
     write_text(
         given.out / "facts.json",
-        json.dumps({**facts, "plan": plan.model_dump(mode="json")}, indent=1) + "\n",
+        json.dumps(
+            {**facts, "embeddings": given.embeddings, "plan": plan.model_dump(mode="json")},
+            indent=1,
+        )
+        + "\n",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -67,7 +68,8 @@ def test_lists_of_parameters(doc: str, expected: str) -> None:
 
 
 def test_the_site_builds(page: Path, tmp_path: Path) -> None:
-    pytest.importorskip("zensical", reason="the site is built by zensical, which is not installed")
+    for module in ("zensical", "latex2mathml"):
+        pytest.importorskip(module, reason=f"the site is built by {module}, which is not installed")
     shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("reference"))
     (tmp_path / "docs" / "reference").mkdir()
     shutil.copy(page, tmp_path / "docs" / "reference" / "api.md")
@@ -75,8 +77,10 @@ def test_the_site_builds(page: Path, tmp_path: Path) -> None:
     build = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict"],
         cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tools"), *sys.path])},
         capture_output=True,
         text=True,
     )
     assert build.returncode == 0, build.stdout + build.stderr
     assert (tmp_path / "site" / "reference" / "api.html").is_file()
+    assert "<mfrac>" in (tmp_path / "site" / "methods" / "gradient.html").read_text("utf-8")

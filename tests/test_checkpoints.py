@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModel
@@ -14,12 +15,21 @@ import headwise as hw
 from headwise.data.subwords import Coverage
 from headwise.roles.observation import Subject, observe, treebank_batches
 from headwise.roles.syntactic import syntactic
+from headwise.tasks.transcription import FRAME
+from roles.word_starts import (
+    ctranslate2_engine,
+    heard_by_ctranslate2,
+    starts_in_ctranslate2,
+    starts_in_headwise,
+    starts_in_transformers,
+)
 
 HEADS = {
     "gemma-3-270m": ("causal-lm", 72),
     "whisper-base": ("transcription", 144),
     "all-MiniLM-L6-v2": ("embedding", 72),
 }
+RECORDINGS = Path(__file__).parent / "recordings" / "words.csv"
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -32,6 +42,30 @@ def test_a_checkpoint_loads(checkpoints: Path, name: str) -> None:
     assert (model.task.output, model.heads.total) == (task, heads)
     if name == "whisper-base":
         assert len(model.alignment_heads) == 8
+
+
+def test_words_of_whisper_start_where_those_who_read_its_heads_say(
+    checkpoints: Path, tmp_path: Path
+) -> None:
+    """Two sentences that espeak-ng speaks, read by the published heads."""
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed (headwise[ct2])")
+    if not (checkpoints / "whisper-base").is_dir():
+        pytest.skip(f"{checkpoints} has no whisper-base")
+    model = hw.load(checkpoints / "whisper-base")
+    speech = list(hw.Speech.read(RECORDINGS))
+    hw.export(model, "ct2", tmp_path, say=lambda note: None)
+    engine = ctranslate2_engine(tmp_path, model.alignment_heads)
+    heard = heard_by_ctranslate2(engine, model, speech)
+    readings = [
+        starts_in_headwise(model, speech, model.alignment_heads),
+        starts_in_transformers(model, speech),
+        starts_in_ctranslate2(engine, model, speech, heard),
+    ]
+    truth = np.concatenate([each.starts for each in speech])
+    own = np.concatenate(readings[0])
+    for starts in map(np.concatenate, readings):
+        assert np.abs(starts - truth).mean() < 0.15  # seconds; 0.12 was read
+        assert np.abs(starts - own).mean() < FRAME
 
 
 def test_syntactic_heads_are_counted_as_one_would_by_hand(

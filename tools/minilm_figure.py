@@ -17,6 +17,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "docs" / "results" / "minilm"
 KEY = ["layer", "head"]
 TREEBANKS = ("ewt", "gum", "pud")
 SHOWN = 3  # roles in a cell
+FEWEST = 2  # treebanks that a role is shown from
 SINK = "sink"
 LINES = {"dormancy": "#2f6f9f", "confidence": "#d0782f", "weight-norm": "#7d8590"}
 RANDOM = "#b9b4aa"
@@ -38,10 +39,10 @@ def cells() -> pd.DataFrame:
 
 
 def role_words() -> dict[Any, list[str]]:
-    """The roles of each head that most treebanks have, the clearest first."""
+    """The roles of each head that most treebanks have, at least FEWEST, the clearest first."""
     tables = [pd.read_csv(FOLDER / f"roles-{name}.csv") for name in TREEBANKS]
     roles = pd.concat(tables).groupby([*KEY, "role"]).value.agg(["count", "mean"]).reset_index()
-    roles = roles.sort_values(["count", "mean"], ascending=False)
+    roles = roles[roles["count"] >= FEWEST].sort_values(["count", "mean"], ascending=False)
     words: dict[Any, list[str]] = {}
     for (layer, head), of_head in roles.groupby(KEY, sort=False):
         shown = of_head.head(SHOWN)
@@ -76,7 +77,7 @@ def grid() -> dict[str, Any]:
         mark = {"type": "text", "fontSize": 10, "dy": BELOW * (place - 1), "color": "#1c2430"}
         layers.append({"mark": mark, "encoding": {"text": {"field": f"role_{place}"}}})
     return {
-        "width": 1080,
+        "width": 1200,
         "height": 6 * 58,
         "data": {"values": table.to_dict("records")},
         "encoding": {

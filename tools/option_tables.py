@@ -15,6 +15,7 @@ from headwise.engines.gguf_file import families_table
 from headwise.importance.measures import measure
 from headwise.options import Architecture, Choice, FineTuning, GateTraining, Search, Training
 from headwise.pruning.controls import control
+from headwise.report.glossary import glossary
 from headwise.report.page import sections_of
 from headwise.roles.role import RoleTest, role
 from headwise.study.plan import (
@@ -102,6 +103,14 @@ def section_table(page: str) -> str:
     return "\n".join(rows)
 
 
+def glossary_table() -> str:
+    """A row for each term."""
+    rows = ["| word | meaning |", "|---|---|"]
+    for term in glossary():
+        rows.append(f"| {term.word} | {term.meaning} |")
+    return "\n".join(rows)
+
+
 def tables() -> dict[Path, dict[str, str]]:
     """The tables of each page, by the names of their places."""
     page = DOCS / "plan.md"
@@ -131,6 +140,7 @@ def tables() -> dict[Path, dict[str, str]]:
     export = {"engines": "\n".join(engine_table()), "gguf": "\n".join(families_table())}
     return {
         page: plan,
+        DOCS / "glossary.md": {"words": glossary_table()},
         DOCS / "methods/controls.md": {"controls": control_table()},
         DOCS / "methods/roles.md": {"tests": role_table()},
         DOCS / "howto/score.md": {"measures": measure_table()},

@@ -33,7 +33,8 @@ window.state = {"state": %s};
 window.tell = (said) => heard["msg:custom"].forEach((call) => call(said));
 window.changeState = (state) => { window.state.state = state; heard["change:state"].forEach((call) => call()); };
 const model = {
-  get: (name) => window.state[name], set: (name, value) => { window.state[name] = value; }, save_changes: () => {},
+  get: (name) => window.state[name], save_changes: () => {},
+  set: (name, value) => { window.state[name] = value; heard[`change:${name}`].forEach((call) => call()); },
   on: (name, call) => heard[name].add(call), off: (name, call) => heard[name].delete(call),
   send: (asked) => window.ask(asked),
 };

@@ -108,13 +108,92 @@ def test_charts_follow_a_change_of_theme_and_of_width(browser: Any, report_page:
 def test_pointing_at_a_cell_shows_its_interval(browser: Any, report_page: Path) -> None:
     seen = visit(browser, report_page, 1280, "light")
     seen.page.locator(
-        "#chart-scores-encoder-self-1 svg path[aria-roledescription='rect mark']"
+        "#chart-functions-encoder-self-1 svg path[aria-roledescription='rect mark']"
     ).first.hover(force=True)
     tooltip = seen.page.locator("#vg-tooltip-element.visible")
     tooltip.wait_for()
     assert "encoder-self/0/0" in tooltip.inner_text()
     assert "confidence" in tooltip.inner_text()
     assert "95 % interval" in tooltip.inner_text()
+    seen.page.context.close()
+
+
+def test_a_head_is_outlined_in_all_panels_of_its_figure(browser: Any, report_page: Path) -> None:
+    seen = visit(browser, report_page, 1280, "light", unfolded=False)
+    panel = "#chart-functions-encoder-self-{} svg path[data-head='encoder-self/{}']"
+    outlined = (
+        "[...document.querySelectorAll('.is-near')]"
+        ".map((one) => [one.closest('.chart').id.slice(-1), one.dataset.head])"
+    )
+    seen.page.locator(panel.format(1, "1/2")).hover(force=True)
+    found = seen.page.evaluate(outlined)
+    assert {head for _, head in found} == {"encoder-self/1/2"}
+    assert {at for at, _ in found} == {"0", "1", "2"}
+    seen.page.locator("h1").hover()
+    assert seen.page.evaluate(outlined) == []
+    seen.page.locator("#chart-functions-encoder-self-0 svg path[tabindex='0']").focus()
+    seen.page.keyboard.press("ArrowRight")
+    focused = seen.page.evaluate("document.activeElement.dataset.head")
+    found = seen.page.evaluate(outlined)
+    assert {at for at, head in found if head == focused} == {"0", "1", "2"}
+    assert {head for _, head in found} == {focused}
+    seen.page.context.close()
+
+
+def test_figures_of_the_papers_are_named_and_indexed(browser: Any, report_page: Path) -> None:
+    seen = visit(browser, report_page, 1280, "light", unfolded=False)
+    chips = seen.page.locator(".chip").all_text_contents()
+    links = seen.page.locator("#papers a")
+    assert {"Voita fig. 1", "Voita fig. 7", "Michel table 1"} <= set(chips)
+    assert sorted(text.split(":")[0] for text in links.all_text_contents()) == sorted(chips)
+    voita = [text for text in links.all_text_contents() if text.startswith("Voita")]
+    assert links.all_text_contents()[: len(voita)] == voita  # one paper after the other
+    links.filter(has_text="Michel table 1").click()
+    seen.page.wait_for_function(
+        "document.querySelector('.effects').closest('details.fold').open"
+        " && document.querySelector('#scores').open"
+    )
+    assert seen.console == []
+    seen.page.context.close()
+
+
+def test_terms_explain_themselves_to_pointer_and_keyboard(browser: Any, report_page: Path) -> None:
+    seen = visit(browser, report_page, 1280, "light")
+    page = seen.page
+    tip = page.locator("#term")
+    assert tip.is_hidden()
+    nats = page.locator("#faithfulness .term", has_text="nats").first
+    nats.hover()
+    tip.wait_for()
+    meaning = "nat: a loss in natural logarithms: 1 nat per token is a perplexity of e"
+    assert tip.inner_text() == meaning
+    described = "document.getElementById(document.activeElement.getAttribute('aria-describedby')).textContent"
+    page.locator("h1").hover()
+    tip.wait_for(state="hidden")
+    header = page.locator("#faithfulness th button[data-term]", has_text="rank correlation").first
+    header.focus()
+    tip.wait_for()
+    assert tip.inner_text() == page.evaluate(described) and tip.inner_text().startswith("rank corr")
+    page.mouse.wheel(0, 200)
+    assert tip.is_visible()
+    page.keyboard.press("Escape")
+    tip.wait_for(state="hidden")
+    once = "[...document.querySelectorAll('#faithfulness .term')].map((one) => one.dataset.term)"
+    found = page.evaluate(once)
+    assert len(set(found)) == len(found) > 2, "once in a section"
+    assert seen.console == []
+    page.context.close()
+
+
+def test_a_wide_table_fades_where_more_lies_to_the_right(browser: Any, report_page: Path) -> None:
+    seen = visit(browser, report_page, 700, "light")
+    wide = "[...document.querySelectorAll('.table')].find((one) => one.scrollWidth > one.clientWidth + 9)"
+    faded = f"getComputedStyle({wide}).maskImage"
+    seen.page.wait_for_function(f"{faded} !== 'none'")
+    seen.page.evaluate(f"{wide}.scrollLeft = 9999")
+    seen.page.wait_for_function(f"{faded} === 'none'")
+    fitting = "[...document.querySelectorAll('.table')].filter((one) => one.scrollWidth <= one.clientWidth)"
+    assert seen.page.evaluate(f"{fitting}.some((one) => one.matches('.more'))") is False
     seen.page.context.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from scipy.stats import spearmanr
 import headwise as hw
 from axe import serious
 from headwise import HeadwiseError
-from headwise.report.comparison import read_comparison
+from headwise.report.comparison import difference, on_same_sentences, read_comparison
 from headwise.report.page import Table, collect, render
 from headwise.roles.role import MATCHES
 from report.conftest import data_of, make_run
@@ -108,6 +109,43 @@ def test_curves_of_both_runs_share_a_figure(content: dict[str, dict[str, Any]]) 
     }
 
 
+def test_the_page_starts_with_the_difference_and_its_interval(runs: tuple[Path, Path]) -> None:
+    found = read_comparison(*runs)
+    a, b = (run.translations["lambda-0.05"] for run in found.both)
+    assert a == b
+    sentence = (
+        "on the same 60 sentences, not distinguishable; A keeps 9 and B 9 of 24 encoder heads"
+    )
+    assert difference(found) == f"B − A: 0.00 BLEU [0.00, 0.00] {sentence}"
+
+    other = found.both[1]
+    worse = [line.replace("la", "une") for line in b]
+    changed = replace(other, translations={**other.translations, "lambda-0.05": worse})
+    direct = replace(found, runs=dict(zip(found.runs, (found.both[0], changed), strict=True)))
+    value, low, high, p, sentences = on_same_sentences(direct) or pytest.fail("not compared")
+    assert low < value < high < 0 and p < 0.05 and sentences == 60
+    assert "not distinguishable" not in difference(direct)
+
+
+def test_without_translations_the_difference_is_that_of_the_changes(
+    runs: tuple[Path, Path],
+) -> None:
+    found = read_comparison(*runs)
+    models = found.both[1].models.copy()
+    names = [f"bleu_difference{end}" for end in ("", ".low", ".high")]
+    models.loc["lambda-0.05", names] = [0.69, 0.39, 1.09]
+    both = (
+        replace(found.both[0], translations={}),
+        replace(found.both[1], translations={}, models=models),
+    )
+    bare = replace(found, runs=dict(zip(found.runs, both, strict=True)))
+    # 0.69 − −0.31 = 1; down √(0.3² + 0.42²), up √(0.4² + 0.4²)
+    assert difference(bare).startswith("B − A: +1.00 BLEU [+0.48, +1.57], each compared with the")
+    unpruned = [replace(run, models=run.models.iloc[:0]) for run in found.both]
+    scored = replace(found, runs=dict(zip(found.runs, unpruned, strict=True)))
+    assert re.match(r"LRP-Ding ranks the 24 heads of A and B with a .* \[", difference(scored))
+
+
 def test_models_trained_apart_are_compared_without_their_heads(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -120,6 +158,9 @@ def test_models_trained_apart_are_compared_without_their_heads(
     )
     assert cells(found["comparison_layouts"]["layouts"])[1][3:] == ["3 · 2 · 4", "3 · 2 · 4"]
     assert "Heads are not compared one by one" in render(apart, found)
+    plan = apart.both[1].folder / "plan.toml"
+    plan.write_text(plan.read_text() + "\n[model]\nheads = 8\n")  # as every study that trains
+    assert read_comparison(runs[0], plan.parent).heads == []
 
 
 def matches(folder: Path) -> Path:

@@ -77,7 +77,7 @@ def test_every_model_has_a_point_with_its_interval(run: FinishedRun) -> None:
         names = {c["name"] for c in cells if "name" in c}
         assert names == {
             "full model",
-            "fine-tuned, not pruned",
+            "equal further training",
             *(["allowed loss"] if part else []),
         }
     assert "fall out of the panels" in encoder.facts and "Chosen" not in everything.facts

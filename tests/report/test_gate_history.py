@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,11 +14,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
 from headwise.errors import HeadwiseError
+from headwise.heads import Head
+from headwise.options import Rule
+from headwise.pruning.gates import HardConcrete
 from headwise.report import animate
-from headwise.report.gate_history import FRAMES, animation, closing_table, gate_histories
+from headwise.report.gate_history import (
+    FRAMES,
+    animation,
+    closing_steps,
+    closing_table,
+    gate_histories,
+    penalty_line,
+    pruning_options,
+)
 from headwise.report.run_folder import FinishedRun, read_run
 from report.conftest import make_run
 from report.part_page import part_page
@@ -64,14 +77,72 @@ def test_when_gates_shut_is_counted_from_the_last_time_on(run: FinishedRun) -> N
     values = [
         [0.9, 0.9, 0.9, 0.9],
         [0.9, 0.4, 0.3, 0.9],
-        [0.9, 0.3, 0.8, 0.6],
-        [0.95, 0.05, 0.02, 0.6],
+        [0.9, 0.3, 0.8, 0.75],
+        [0.95, 0.05, 0.02, 0.75],
     ]
     table = closing_table(gate_histories(with_gates(run, values)))
     assert table is not None  # the third head was shut at step 10 too, but opened again
     assert table.rows[0].cells[1:] == ["4", "2", "10", "10", "30", "1", "1", "no"]
     table = closing_table(gate_histories(with_gates(run, [[0.9, 0.9], [0.95, 0.99]])))
     assert table is not None and table.rows[0].cells[1:] == ["2", "0", "0", "0", "no"]
+
+
+def test_shut_gates_are_the_heads_that_were_removed(run: FinishedRun) -> None:
+    """Also where a gate ends between ½ and the decision line, which is what 9 shut and 10 removed came from."""
+    log = run.gates["lambda-0.05"].copy()
+    last = log["step"] == log["step"].max()
+    gone = (log["layer"] == 0) & (log["head"] == 1)
+    log.loc[last & gone, "p_open"] = 0.6
+    changed = replace(run, gates={**run.gates, "lambda-0.05": log})
+    for history in gate_histories(changed):
+        removed = history.model["total"] - history.model["kept"]
+        assert len(history.closed) == removed
+        assert history.open_at([2000]) == [history.model["kept"]]
+        assert history.lines == {"encoder-self": pytest.approx(0.6881, abs=1e-4)}
+    steps = closing_steps(changed)["lambda-0.05"]
+    layout = run.layouts["lambda-0.05"]
+    assert {head for head, step in steps.items() if step is not None} == set(
+        layout.heads
+    ) - layout.kept
+
+
+def test_with_a_target_count_the_line_parts_the_heads_that_stay(run: FinishedRun) -> None:
+    models = run.models.copy()
+    models["penalty"] = math.nan
+    (history,) = [
+        one
+        for one in gate_histories(replace(run, models=models))
+        if one.model["setting"] == "lambda-0.2"
+    ]
+    last = history.opened.iloc[-1]
+    kept = [p for head, p in last.items() if Head(*head) in run.layouts["lambda-0.2"].kept]
+    others = sorted(set(last) - set(kept))
+    assert history.lines["encoder-self"] == pytest.approx((min(kept) + others[-1]) / 2)
+    assert len(history.closed) == 20
+
+
+@pytest.mark.parametrize("temperature", [0.33, 0.5, 2 / 3])
+@pytest.mark.parametrize("rule", ["sign", "deterministic"])
+def test_the_decision_line_is_that_of_the_gates(temperature: float, rule: Rule) -> None:
+    gates = HardConcrete(temperature)
+    log_alpha = torch.linspace(-5, 5, 20_001)
+    first = gates.p_open(log_alpha)[gates.kept(log_alpha, rule)][0]
+    assert penalty_line(temperature, rule) == pytest.approx(float(first), abs=2e-4)
+
+
+def test_the_plan_of_a_sweep_says_its_rule(run: FinishedRun) -> None:
+    plan = """
+        [[pruning]]
+        name = "other"
+        temperature = 2
+        [[pruning]]
+        temperature = 0.5
+        rule = "deterministic"
+    """
+    planned = replace(run, plan=plan)
+    assert pruning_options(planned, None) == {"temperature": 0.5, "rule": "deterministic"}
+    assert pruning_options(planned, "other") == {"temperature": 2}
+    assert pruning_options(replace(run, plan="pruning = 3"), None) == {}
 
 
 def test_models_logged_at_other_steps_keep_their_last_value(run: FinishedRun) -> None:
@@ -168,7 +239,8 @@ def test_the_slider_shows_each_step_and_keys_move_it(page: Any) -> None:
     page.keyboard.press("ArrowRight")
     assert shades(page) == frames[1]
     told = page.locator("#gate-animation .open").first.inner_text()
-    assert told == f"{sum(frames[1]) / 100:.1f} of 24 open"
+    is_open = played["models"][0]["open"][1]
+    assert told == f"{is_open} of 24 open, {sum(frames[1]) / 100:.1f} expected"
 
 
 def test_play_runs_from_the_beginning_to_the_end_and_pauses(page: Any) -> None:

@@ -16,6 +16,8 @@ from markupsafe import escape
 from headwise.errors import HeadwiseError
 from headwise.report import page as report_page
 from headwise.report import report
+from headwise.report.every_head import kept_in
+from headwise.report.glossary import glossary
 from headwise.report.page import collect, figures_in, render, section, sections_of, table
 from headwise.report.run_folder import FinishedRun, read_run
 from report.conftest import data_of
@@ -210,7 +212,7 @@ def test_a_section_of_a_users_own_is_on_the_page(whole: Path) -> None:
     try:
         names = [one.name for one in sections_of("run")]
         assert names[names.index("own") - 1 : names.index("own") + 2] == [
-            "every_head",
+            "roles",
             "own",
             "faithfulness",
         ]
@@ -222,13 +224,46 @@ def test_a_section_of_a_users_own_is_on_the_page(whole: Path) -> None:
         del section.added["own"]
 
 
+def test_papers_are_declared_for_what_a_whole_run_shows(whole: Path) -> None:
+    content = collect(read_run(whole))
+    names = {figure.name for figure in figures_in(list(content.values()))}
+    assert {"functions-encoder-self", "bleu-by-heads"} <= names
+    shown = {
+        name: report_page.paper_of(name) for name in sorted(names) if report_page.paper_of(name)
+    }
+    assert shown == {
+        "bleu-by-heads": "Voita fig. 7",
+        "functions-encoder-self": "Voita fig. 1",
+        "functions-left-encoder-self": "Voita fig. 8",
+    }
+    assert report_page.paper_of("Without one head") == "Michel table 1"
+    assert report_page.paper_of("functions-decoder-self") == ""
+
+
+def test_every_spelling_of_a_term_leads_to_its_meaning() -> None:
+    terms = report_page.terms_in(["a loss in nats, a penalty λ, CPR; Glass's Δ"])
+    assert [term.word for term in terms] == ["λ", "nat", "CPR", "Glass's Δ"]
+    known = report_page.spellings([term for term in glossary() if term.spellings])
+    assert len(known) == sum(len(term.spellings) for term in glossary()), "no spelling of two"
+    assert report_page.spellings(terms)["Glass's Δ"] == 3
+    for term in glossary():
+        assert "](" not in term.text and "`" not in term.text
+    (role,) = [term for term in glossary() if term.word == "role"]
+    assert role.text == "a known function that a head has surely, on two texts"
+
+
+def test_heads_that_no_plan_asked_about_have_no_count() -> None:
+    kept = {"kk-": "2 of 2", "krk": "2", "--": "", "r": "0", "r-": "0 of 1"}
+    assert {statuses: kept_in(statuses) for statuses in kept} == kept
+
+
 def test_layers_that_slide_are_named_in_every_map_and_table(run_folder: Path) -> None:
     facts = json.loads((run_folder / "run.json").read_text(encoding="utf-8"))
     facts["attention"] = {"encoder-self": ["sliding 512", "full", "sliding 512"]}
     (run_folder / "run.json").write_text(json.dumps(facts), encoding="utf-8")
     content = collect(read_run(run_folder))
     maps = [content["summary"]["head_map"], *content["scores"]["maps"]]
-    for figure in [*maps, content["roles"]["patterns"], *content["roles"]["grids"]]:
+    for figure in [*maps, content["roles"]["patterns"], *content["functions"]["figures"]]:
         for panel in figure.panels:
             assert "sliding 512 · 2" in json.dumps(panel.chart, ensure_ascii=False), figure.name
     rows = content["every_head"]["rows"]

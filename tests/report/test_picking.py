@@ -10,13 +10,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from headwise.report.gate_history import penalty_line
 from headwise.report.page import collect, render
 from headwise.report.run_folder import read_run
 from report.conftest import data_of
 from report.made_large import make_large
 from report.visits import Visit, visit
 
-CELL = "#chart-scores-encoder-self-1 svg path[data-head='{}']"
+CELL = "#chart-functions-encoder-self-1 svg path[data-head='{}']"
 MARKED = "document.querySelectorAll('.is-picked').length"
 PICKED = "[...new Set([...document.querySelectorAll('.is-picked')].map(one => one.dataset.head))]"
 
@@ -138,7 +139,8 @@ def test_the_numbers_of_the_card_are_those_of_the_files(seen: Visit, report_page
     assert copied == page.evaluate(drawn) > 100  # the map of its example, whole
     assert page.evaluate("document.querySelectorAll('#picked .examples [data-head]').length") == 0
     log = run.gates["lambda-0.2"].query("layer == 1 and head == 5").set_index("step")["p_open"]
-    shut = int(log[log >= 0.5].index.max()) + 20
+    line = penalty_line()
+    shut = int(log[log > line].index.max()) + 20
     assert f"its gate shut at step {shut:,}" in text
 
 
@@ -193,20 +195,20 @@ def test_tables_are_sorted_by_any_column(seen: Visit, report_page: Path) -> None
 
 def test_a_figure_gives_the_rows_it_draws(seen: Visit, report_page: Path) -> None:
     page, run = seen.page, read_run(report_page.parent)
-    figure = collect(run)["scores"]["maps"][0]
+    figure = collect(run)["functions"]["figures"][0]
     with page.expect_download() as waiting:
-        page.locator("#figure-scores-encoder-self").get_by_role("button", name="CSV").click()
-    assert waiting.value.suggested_filename == "scores-encoder-self.csv"
+        page.locator("#figure-functions-encoder-self").get_by_role("button", name="CSV").click()
+    assert waiting.value.suggested_filename == "functions-encoder-self.csv"
     rows = list(csv.DictReader(Path(waiting.value.path()).read_text(encoding="utf-8").splitlines()))
-    drawn = [row for panel in range(4) for row in data_of(figure, panel) if "address" in row]
-    read = [row for row in rows if row["address"]]
+    drawn = [row for panel in range(2) for row in data_of(figure, panel) if "address" in row]
+    read = [row for row in rows if row["address"] and row["value"]]
     assert [(row["address"], float(row["value"]), float(row["low"])) for row in read] == [
         (row["address"], row["value"], row["low"]) for row in drawn
     ]
     titles = list(
         dict.fromkeys(row["panel"] for row in read)
     )  # heads, and those that are within the untrained range
-    assert titles == [panel.title for panel in figure.panels]
+    assert titles == [panel.title for panel in figure.panels[:2]]
     with page.expect_download() as waiting:
         page.locator("#gate-animation").get_by_role("button", name="CSV").click()
     history = pd.read_csv(waiting.value.path())
@@ -249,7 +251,7 @@ def test_144_heads_are_picked_at_once_and_kinds_are_hidden(browser: Any, tmp_pat
     times = opened.page.evaluate(
         """async () => {
           const times = [];
-          for (const one of [...document.querySelectorAll("#chart-scores-cross-0 svg path[data-head]")].slice(0, 9)) {
+          for (const one of [...document.querySelectorAll("#chart-functions-cross-0 svg path[data-head]")].slice(0, 9)) {
             const start = performance.now();
             one.dispatchEvent(new MouseEvent("click", { bubbles: true, detail: 1 }));
             await new Promise((shown) => addEventListener("hashchange", shown, { once: true }));

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from headwise.heads import Head
-from headwise.report import after_pruning, role_charts, role_tables
+from headwise.report import after_pruning, head_functions, role_charts, role_tables
 from headwise.report.every_head import role_evidence
 from headwise.report.page import figures_in
 from headwise.report.run_folder import FinishedRun, Rescored, read_run
@@ -30,8 +30,8 @@ def head(layer: int, number: int) -> Head:
 
 def test_a_grid_has_every_head_and_its_roles(run: FinishedRun) -> None:
     assert run.roles is not None
-    (figure,) = role_charts.function_grids(run)
-    cells = [cell for cell in data_of(figure) if "address" in cell]
+    (figure,) = head_functions.head_functions(run)
+    cells = [cell for cell in data_of(figure, 2) if "address" in cell]
     assert {cell["address"] for cell in cells} == {
         f"encoder-self/{i}/{h}" for i in range(3) for h in range(8)
     }
@@ -249,7 +249,7 @@ def test_what_a_role_does_with_its_head_off_is_in_the_table_the_map_and_the_card
     assert answer.cells[3:] == ["1.00", "4.00\n+3.00 [+2.00, +4.00]", "–"]
     assert [row.badge for row in shown.rows] == ["", "confirmed"]
 
-    cells = data_of(role_charts.function_grids(tested)[0])
+    cells = data_of(head_functions.head_functions(tested)[0], 2)
     marked = [(cell["address"], cell["role"]) for cell in cells if "✓" in cell.get("score", "")]
     assert marked == [("encoder-self/1/5", "obj→")]
 
@@ -260,5 +260,5 @@ def test_what_a_role_does_with_its_head_off_is_in_the_table_the_map_and_the_card
 
     assert role_tables.causal_table(run.roles) is None
     assert not any(
-        "✓" in cell.get("score", "") for cell in data_of(role_charts.function_grids(run)[0])
+        "✓" in cell.get("score", "") for cell in data_of(head_functions.head_functions(run)[0], 2)
     )

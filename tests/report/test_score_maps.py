@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from headwise.report import kept_heads, score_faithfulness, score_maps
+from headwise.report import head_functions, kept_heads, score_faithfulness, score_maps
 from headwise.report.run_folder import FinishedRun, read_run
 from report.conftest import data_of
 
@@ -47,22 +47,47 @@ def test_a_run_without_pruning_has_a_map_of_all_heads(run_folder: Path) -> None:
 
 
 def test_maps_of_scores_share_one_order_of_heads(run: FinishedRun) -> None:
-    (figure,) = score_maps.score_maps(run)
-    assert [panel.title.split(":")[0] for panel in figure.panels] == [
+    (figure,) = head_functions.head_functions(run)
+    (others,) = score_maps.score_maps(run)
+    assert [panel.title.split(":")[0] for panel in figure.panels + others.panels] == [
         "LRP-Ding",
         "Confidence",
+        "Functions",
         "Gradient × 10⁻³",
         "Zero ablation × 10⁻³",
     ]
     places = [
-        {(c["layer"], c["head"]): c["column"] for c in data_of(figure, i) if "address" in c}
-        for i in range(4)
+        {(c["layer"], c["head"]): c["column"] for c in data_of(found, i) if "address" in c}
+        for found in (figure, others)
+        for i in range(2)
     ]
     assert places[0] == places[1] == places[2] == places[3]
+    functions = {}
+    for cell in data_of(figure, 2):
+        if "address" in cell:
+            functions[cell["address"]] = cell["rank"] - 1
+    assert functions == {
+        f"encoder-self/{layer}/{head}": column for (layer, head), column in places[0].items()
+    }
     first = [cell for cell in data_of(figure) if cell.get("layer") == 1 and "address" in cell]
     assert [c["value"] for c in sorted(first, key=lambda c: c["column"])] == sorted(
         (c["value"] for c in first), reverse=True
     )
+
+
+def test_without_relevance_the_most_faithful_score_leads(run: FinishedRun) -> None:
+    assert run.heads is not None
+    heads = run.heads[~run.heads["measure"].str.startswith("lrp")]
+    (figure,) = head_functions.head_functions(replace(run, heads=heads))
+    assert [panel.title.split(":")[0] for panel in figure.panels[:2]] == [
+        "Gradient × 10⁻³",
+        "Confidence",
+    ]
+    (bare,) = head_functions.head_functions(replace(run, heads=None))
+    assert len(bare.panels) == 1 and bare.facts == "Order: heads by their numbers."
+    (scores,) = head_functions.head_functions(replace(run, roles=None))
+    assert len(scores.panels) == 2
+    assert head_functions.head_functions_section(replace(run, heads=None, roles=None)) is None
 
 
 def test_relevance_tables(run: FinishedRun) -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from headwise.report import every_head, head_pairs, role_charts, role_tables, score_maps
+from headwise.report import (
+    every_head,
+    head_functions,
+    head_pairs,
+    role_charts,
+    role_tables,
+    score_maps,
+)
 from headwise.report.run_folder import FinishedRun, read_run
 from report.conftest import data_of
 from report.made_controls import MEASURED
@@ -38,8 +45,8 @@ def test_the_band_is_the_range_of_all_untrained_heads_of_a_layer(run: FinishedRu
 
 
 def test_maps_have_a_column_of_untrained_heads_and_mark_heads_like_them(run: FinishedRun) -> None:
-    (figure,) = score_maps.score_maps(run)
-    for panel in range(len(figure.panels)):
+    (figure,) = head_functions.head_functions(run)
+    for panel in range(2):
         cells = data_of(figure, panel)
         controls = {cell["layer"]: cell for cell in cells if cell.get("label") == "mean"}
         assert sorted(controls) == [0, 1, 2] and all(
@@ -48,7 +55,7 @@ def test_maps_have_a_column_of_untrained_heads_and_mark_heads_like_them(run: Fin
     confident = [cell for cell in data_of(figure, 1) if "address" in cell]
     assert all(cell["framed"] == (0.2 <= cell["value"] <= 0.3) for cell in confident)
     assert 0 < sum(cell["framed"] for cell in confident) < 24
-    (plain,) = score_maps.score_maps(without(run))
+    (plain,) = head_functions.head_functions(without(run))
     assert not [
         cell for cell in data_of(plain) if cell.get("label") == "mean" or cell.get("framed")
     ]

@@ -18,13 +18,10 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
     WhisperConfig,
-    WhisperFeatureExtractor,
     WhisperForConditionalGeneration,
     WhisperTokenizer,
-    pipeline,
 )
 
-from headwise.data.speech import Speech, samples
 from headwise.data.text import ParallelText
 from headwise.model import Model
 
@@ -237,43 +234,3 @@ def spoken(folder: Path, count: int = 24, seconds: int = 4) -> Path:
             lines.append(f"{number}.wav,{SPOKEN[n]},{start_of(n)},{start_of(n) + 0.02},en")
     (folder / "words.csv").write_text("\n".join(lines) + "\n")
     return folder / "words.csv"
-
-
-def starts_in_transformers(model: Model, speech: Speech) -> list[list[float]]:
-    """When the words of each utterance start, as transformers' pipeline says, which is made to write the true words."""
-    hf = model.hf
-    names = ("<|endoftext|>", "<|notimestamps|>")
-    end, no_times = model.tokenizer.convert_tokens_to_ids(list(names))
-    recognizer = pipeline(
-        "automatic-speech-recognition",
-        model=hf,
-        tokenizer=model.tokenizer,
-        feature_extractor=WhisperFeatureExtractor(feature_size=8, chunk_length=4),
-    )
-    starts = []
-    for utterance in speech:
-        text = "".join(f" {word}" for word in utterance.words)
-        ids = model.tokenizer(text, add_special_tokens=False).input_ids
-        script = [no_times + 1, *ids, no_times + 201, end]  # from 0.00 to 4.00 seconds
-
-        # The prompt has three tokens: start, language and task.
-        def scripted(written: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-            forced = torch.full_like(scores, -torch.inf)
-            forced[:, script[written.shape[1] - 3]] = 0  # noqa: B023
-            return forced
-
-        audio = samples(utterance.audio, 16000)
-        options = {
-            "language": "en",
-            "task": "transcribe",
-            "logits_processor": [scripted],
-            "max_new_tokens": len(script),
-        }
-        said = recognizer(
-            {"raw": audio, "sampling_rate": 16000},
-            return_timestamps="word",
-            generate_kwargs=options,
-        )
-        assert [chunk["text"].strip() for chunk in said["chunks"]] == list(utterance.words)
-        starts.append([chunk["timestamp"][0] for chunk in said["chunks"]])
-    return starts

@@ -21,7 +21,9 @@ from headwise.evaluation.word_errors import WordErrors, transcripts, word_errors
 from headwise.importance.passes import usual_measures
 from headwise.importance.scores import time_limit_of
 from headwise.lab.predictor import Predictor
+from headwise.options import Search, Training
 from headwise.study import make_plan, run_study
+from headwise.study.estimate import estimate
 from headwise.study.study import dry_run
 from headwise.tasks import Task
 from headwise.tasks.batches import Batches
@@ -310,7 +312,32 @@ def test_the_commands_that_take_recordings(
     for name, *words in (["score"], ["evaluate"], ["prune", "--keep", "20"]):
         status, out, err = call(name, "model", "--audio", "said.csv", *words, "--dry-run")
         assert status == 0 and "about" in out, err
+        assert ("transcribing 2 recordings took" in out) == (name == "evaluate")
         assert not (tmp_path / "runs" / name / "model").exists()
+
+
+def test_a_study_is_expected_to_transcribe(tmp_path: Path) -> None:
+    speech = hw.Speech.read(recordings(tmp_path, 6, seconds=0.05))
+    found = estimate(hearer(), Training(), Search(), speech, speech, trains=False)
+    assert found.transcript > 0
+    assert found.answering(found.dev) == pytest.approx(6 * found.transcript)
+
+
+def test_a_plan_says_which_kinds_of_heads_may_be_removed(tmp_path: Path) -> None:
+    """Encoder heads alone, as of a translation model, would be a guess."""
+    table = str(recordings(tmp_path, 20, seconds=0.05))
+    hearer().save(tmp_path / "given")
+    values = {
+        "model": str(tmp_path / "given"),
+        "data": {"train": table},
+        "pruning": [{"method": "greedy", "keep": 20}],
+        "scoring": {"untrained": 0, "pairs": 0},
+    }
+    with pytest.raises(hw.HeadwiseError, match=r"names no kinds .* is a speech model with .*cross"):
+        dry_run(make_plan(values), tmp_path / "out", "cpu")
+    values["pruning"] = [{"method": "greedy", "keep": 20, "kinds": ["encoder-self"]}]
+    with pytest.raises(hw.HeadwiseError, match="there are 8 heads to prune"):
+        dry_run(make_plan(values), tmp_path / "out", "cpu")
 
 
 def test_a_study_from_scores_to_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,12 +161,16 @@ def rows_of(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The rows of a table, counted from 1."""
     lines = read_lines(file)
     if not file.name.lower().removesuffix(".gz").endswith(".jsonl"):
-        for number, row in enumerate(csv.DictReader(lines), start=1):
-            if None in row:
-                raise HeadwiseError(
-                    f"Row {number} of {file} has more columns than its first line: put a text with commas in quotes."
-                )
-            yield number, row
+        try:
+            for number, row in enumerate(csv.DictReader(lines), start=1):
+                if None in row:
+                    raise HeadwiseError(
+                        f"Row {number} of {file} has more columns than its first line: put a text with commas in "
+                        "quotes."
+                    )
+                yield number, row
+        except csv.Error as error:
+            raise HeadwiseError(f"{file} is no CSV table ({error}): save it again.") from None
         return
     for number, line in enumerate(lines, start=1):
         try:

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from headwise.data.speech import Speech
 from headwise.decoding.bleu import corpus_scores, paired_difference
 from headwise.decoding.translator import speeds, translate
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.evaluation.answers import Measured, measure
 from headwise.evaluation.losses import Losses
+from headwise.evaluation.word_errors import transcription_seconds
 from headwise.folders import write_results
 from headwise.forecast import (
     Amount,
@@ -132,18 +134,23 @@ def evaluate(
 
 
 def evaluation_forecast(models: Sequence[Model], text: AnyText) -> Forecast:
-    """What `evaluate` will take: a forward over the text for each model, or its translation. Takes a few seconds itself.
-    Raises HeadwiseError for text that does not fit."""
+    """What `evaluate` will take: for each model a forward over the text, its translation, or transcripts. Takes a few
+    seconds itself. Raises HeadwiseError for text that does not fit."""
     reads = []
     done = []
     used = 0.0
     for name, model in zip(distinct_names(models), models, strict=True):
         batches = model.task.quality_batches(text)
         amount = Amount.of_batches(batches)
-        forward, made = forward_seconds(model, text)
-        times = TRANSLATION if model.task.generates else 1.0
+        if isinstance(text, Speech):
+            recording, made = transcription_seconds(model, text)
+            seconds = amount.examples * recording
+        else:
+            forward, made = forward_seconds(model, text)
+            times = TRANSLATION if model.task.generates else 1.0
+            seconds = times * amount.positions * forward
         reads.append(model_line(model))
-        done.append(Part(name, times * amount.positions * forward))
+        done.append(Part(name, seconds))
         used = max(used, memory(model, amount))
     reads.append(text_line(batches))
     if models[0].task.generates:

@@ -26,6 +26,7 @@ from headwise.data.speech import Speech, Utterance
 from headwise.errors import HeadwiseError
 from headwise.evaluation.losses import Change, Rows
 from headwise.evaluation.mask_model import mask_model
+from headwise.forecast import best, drawn, where
 from headwise.heads import HeadMask
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.model import Model
@@ -34,6 +35,8 @@ from headwise.statistics import bootstrap, difference_bounds, effective_units, i
 from headwise.tasks import Task
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import on_device
+
+TIMED = 2  # recordings that are transcribed to know how long a text takes
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +159,17 @@ def transcripts(task: Task, text: Batches) -> dict[int, str]:
             parts.append([(row, line.strip()) for row, line in zip(rows, lines, strict=True)])
         parts = gather_batches(parts)
     return {row: line for each in parts for row, line in each}
+
+
+def transcription_seconds(model: Model, text: Speech) -> tuple[float, str]:
+    """The seconds of transcribing a recording, and how that was measured: on a few recordings of the text. Raises
+    HeadwiseError where none can be used."""
+    rows = model.task.batches(text).data.rows
+    few = text.take([int(rows[place]) for place in drawn(len(rows), TIMED, len(rows) // 4)])
+    batches = model.task.batches(few)
+    seconds = best(lambda: transcripts(model.task, batches), model.hf.device.type, most=1)
+    made = f"transcribing {len(few)} recordings took {seconds:.2g} s here, {where(model)}"
+    return seconds / len(few), made
 
 
 @contextmanager

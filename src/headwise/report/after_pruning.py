@@ -88,6 +88,7 @@ class Change:
     question="Which roles and scores of the kept heads change?",
     order=110,
     files=("rescored/", "roles/", "heads.csv"),
+    papers={"functions-left-encoder-self": "Voita fig. 8"},
 )
 def after_pruning_section(run: FinishedRun) -> dict[str, Any] | None:
     """Figures and tables, kind by kind; None where no pruned model was scored or tested for roles again."""

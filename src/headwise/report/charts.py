@@ -407,13 +407,17 @@ def vega_config(palette: Palette) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart of a figure. In the page it fills its place, from `narrowest` to `widest` pixels; in files: `width`."""
+    """One chart of a figure. In the page it fills its place, from `narrowest` to `widest` pixels; in files: `width`.
+
+    wide: whether it has a row of the figure to itself.
+    """
 
     chart: Spec
     title: str
     width: int
     narrowest: int = 260
     widest: int = 2000
+    wide: bool = False
 
     def specification(self) -> Spec:
         """The Vega-Lite specification for the page."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
+from headwise.decoding.bleu import paired_difference
 from headwise.errors import HeadwiseError
 from headwise.grid import HeadGrid, Scale
 from headwise.heads import KINDS, Head, HeadMap
@@ -25,6 +26,7 @@ from headwise.report.format import (
     KIND_NAMES,
     capital,
     count,
+    interval_text,
     kinds_among,
     listed,
     measure_name,
@@ -84,10 +86,11 @@ class Comparison:
             return f"{listed([name for name, run in self.runs.items() if not heads_of_run(run)])} names no head yet."
         if not self._shared:
             return f"The two have other heads: {_counted(one)}, and {_counted(other)}."
-        if not self.same_model and not all(plan_of_run(run).get("model") for run in self.both):
+        given = [isinstance(plan_of_run(run).get("model"), str) for run in self.both]
+        if not self.same_model and not all(given):
             return (
                 "Their models were trained apart, so that head 3 of a layer in one has nothing to do with head 3 of "
-                "that layer in the other."
+                "that layer in the other; headwise match pairs such heads, for --matches."
             )
         return ""
 
@@ -209,7 +212,7 @@ def comparison_summary_section(found: Comparison) -> dict[str, Any]:
         if len({_text_name(run, split) for run in found.both}) > 1:
             other_texts.append(split)
     return {
-        "headline": "What differs between two runs",
+        "headline": difference(found) or "What differs between two runs",
         "runs": {name: one["headline"] for name, one in built.items()},
         "side": table("Side by side", rows, columns),
         "reason": found.reason,
@@ -217,6 +220,94 @@ def comparison_summary_section(found: Comparison) -> dict[str, Any]:
         "heads": len(found.heads),
         "texts": other_texts,
     }
+
+
+def difference(found: Comparison) -> str:
+    """What differs in one sentence with its interval: the quality of the chosen models, or else how alike both runs rank
+    their heads; empty where neither is known."""
+    one, other = found.both
+    if one.chosen is None or other.chosen is None or one.quality != other.quality:
+        return _ranked_alike(found)
+    direct = on_same_sentences(found)
+    if direct is not None:
+        change, low, high, p, sentences = direct
+        start = f"B − A: {signed(change)} BLEU {interval_text(low, high)} on the same {sentences} sentences"
+        unsure = low <= 0 <= high or p >= 0.05
+    else:
+        changes = difference_of_changes(found)
+        if changes is None:
+            return _ranked_alike(found)
+        change, low, high, reference = changes
+        quality = one.quality
+        start = (
+            f"B − A: {signed(change)}{quality.unit} {quality.name} {interval_text(low, high)}, each compared with "
+            f"{reference}"
+        )
+        unsure = low <= 0 <= high
+    heads = []
+    for run in found.both:
+        assert run.chosen is not None
+        name = models.heads_name(run.chosen["kinds"])
+        heads.append(f"of {run.chosen['total']} {name}")
+    sure = ", not distinguishable" if unsure else ""
+    of_a = "" if heads[0] == heads[1] else f" {heads[0]}"
+    return (
+        f"{start}{sure}; A keeps {one.chosen['kept']}{of_a} and B {other.chosen['kept']} {heads[1]}"
+    )
+
+
+def on_same_sentences(found: Comparison) -> tuple[float, float, float, float, int] | None:
+    """BLEU of B's chosen model minus that of A's, with its 95 % interval, p and the number of sentences, by paired
+    bootstrap; None where they did not translate the same test sentences."""
+    texts = []
+    for run in found.both:
+        chosen = run.chosen
+        if chosen is None or not {"reference", "source", chosen["setting"]} <= set(
+            run.translations
+        ):
+            return None
+        names = ("source", "reference", chosen["setting"])
+        texts.append([run.translations[name] for name in names])
+
+    (sources, references, ours), (other_sources, other_references, theirs) = texts
+    if sources != other_sources or references != other_references or not references:
+        return None
+    paired = paired_difference(theirs, ours, references)
+    return paired.value, paired.low, paired.high, paired.p, len(references)
+
+
+def difference_of_changes(found: Comparison) -> tuple[float, float, float, str] | None:
+    """The change of quality by pruning in B minus that in A, with an interval, and what both changes are to; None where
+    they were not measured against the same model.
+
+    The interval is made of both runs' own as if they were independent (Zou and Donner 2008, section 2): with changes a, b
+    and their ends l, u, from d − √((b − l_b)² + (u_a − a)²) to d + √((u_b − b)² + (a − l_a)²).
+    """
+    known = []
+    for run in found.both:
+        assert run.chosen is not None
+        measure, _, reference = summary.leading_change(run, run.chosen)
+        ends = models.bounds(run.chosen, measure)
+        known.append((measure, reference, models.value(run.chosen, measure), *ends))
+
+    (measure, reference, a, low_a, high_a), (other_measure, _, b, low_b, high_b) = known
+    if measure != other_measure or a is None or b is None:
+        return None
+    if low_a is None or high_a is None or low_b is None or high_b is None:
+        return None
+    low = b - a - math.hypot(b - low_b, high_a - a)
+    high = b - a + math.hypot(high_b - b, a - low_a)
+    return b - a, low, high, reference
+
+
+def _ranked_alike(found: Comparison) -> str:
+    """How alike both runs rank their heads, by the measure that leads."""
+    for measure in drawn_measures(_measures(found)):
+        both = paired_scores(found, measure)
+        text = _rank_text(both)
+        if text:
+            return f"{capital(measure_name(measure))} ranks the {len(both)} heads of A and B with a correlation of {text}"
+    return ""
 
 
 def _text_name(run: FinishedRun, split: str) -> str:

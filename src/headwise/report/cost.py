@@ -54,6 +54,12 @@ two_digits = "{:.2f}".format
     story=True,
     order=80,
     files=("pruning.csv",),
+    papers={
+        "bleu-by-heads*": "Voita fig. 7",
+        "Trained and pruned, or trained from scratch*": "Voita table 2",
+        "greedy-curves": "Michel fig. 3",
+        "greedy-by-kind": "Michel fig. 4",
+    },
 )
 def cost_section(run: FinishedRun) -> dict[str, Any] | None:
     """Curves and tables; the section is left out where nothing was pruned."""

@@ -120,7 +120,7 @@ def every_head_content(runs: Mapping[str, FinishedRun], heads: list[Head]) -> di
                 "scores": scores,
                 "role": "; ".join(labels),
                 "attention": attention_of(next(iter(runs.values())), head),
-                "kept": statuses.count(KEPT),
+                "kept": kept_in(statuses),
                 "closed": chosen_steps.get(head),
             }
         )
@@ -292,6 +292,15 @@ def statuses_of(run: FinishedRun, heads: list[Head]) -> Mapping[Head, str]:
             else:
                 statuses[head] += REMOVED
     return statuses
+
+
+def kept_in(statuses: str) -> str:
+    """In how many models a head is kept: `2`, or `2 of 3` where the others left its kind alone; empty where all did."""
+    asked = len(statuses) - statuses.count(LEFT_ALONE)
+    if not asked:
+        return ""
+    kept = statuses.count(KEPT)
+    return str(kept) if asked == len(statuses) else f"{kept} of {asked}"
 
 
 def costs_alone(run: FinishedRun) -> Mapping[Head, str]:

@@ -1,4 +1,8 @@
-"""How the gates closed: the animation, a curve for every head, how far they had settled; and the model's training."""
+"""How the gates closed: the animation, a curve for every head, how far they had settled; and the model's training.
+
+One rule says whether a gate is shut: its P(open) is below the decision line, as of the gates that are decided at the
+end. So the gates that are shut in the end are the heads that were removed.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,7 @@ from headwise.report.format import KIND_NAMES, kinds_among, listed, percent
 from headwise.report.models import value
 from headwise.report.page import Table, chosen_badge, section, table
 from headwise.report.run_folder import FinishedRun, read_run
+from headwise.report.summary import plan_of_run
 from headwise.theme import LIGHT
 
 FRAMES, RATE = 60, 8  # of the animation; frames a second
@@ -34,7 +39,8 @@ VALUES = 150_000  # numbers in the animation of all models together: about 400 k
 POINTS = 20_000  # points in all gate curves together: about 1 MB of page
 LOGGED = 400  # points in a curve of training
 LOSSES = {"dev_loss": "dev loss", "loss": "training loss"}
-HALF, SURE = 0.5, 0.1  # a gate is shut below HALF, undecided between SURE and 1 − SURE
+SURE = 0.1  # a gate is undecided between SURE and 1 − SURE
+LOWEST, HIGHEST = -0.1, 1.1  # the stretch of the gates, γ and ζ in pruning/gates.py
 MOST_NAMED = 4
 HEALTH: dict[str, tuple[str, Callable[[float], str]]] = {
     "undecided_gates": ("undecided", percent),
@@ -48,12 +54,17 @@ HEALTH: dict[str, tuple[str, Callable[[float], str]]] = {
 
 @dataclass(frozen=True)
 class GateHistory:
-    """A model's gates through training. opened: P(open), a row a logged step, a column for each of `heads`."""
+    """A model's gates through training.
+
+    opened: P(open), a row a logged step, a column for each of `heads`. kept: the heads that stay; None without a
+    layout. lines: by kind, the P(open) below which a gate is shut.
+    """
 
     model: Mapping[str, Any]
     heads: list[Head]
     opened: pd.DataFrame
-    kept: frozenset[Head]
+    kept: frozenset[Head] | None
+    lines: Mapping[str, float]
 
     @property
     def grids(self) -> list[tuple[str, list[int]]]:
@@ -70,8 +81,16 @@ class GateHistory:
 
     @property
     def shut(self) -> np.ndarray:
-        """Which gates are shut at each logged step (steps × heads)."""
-        return np.asarray(self.opened) < HALF
+        """Which gates are shut at each logged step (steps × heads). The last is the decision, where it is known."""
+        below = self.below(self.opened.to_numpy())
+        if self.kept is not None:
+            below[-1] = [head not in self.kept for head in self.heads]
+        return below
+
+    def below(self, opened: np.ndarray) -> np.ndarray:
+        """Which of some P(open) are below the decision line of their head (steps × heads)."""
+        lines = np.array([self.lines[head.kind] for head in self.heads])
+        return np.asarray(opened <= lines)
 
     @property
     def closed_at(self) -> list[int | None]:
@@ -103,6 +122,12 @@ class GateHistory:
         """P(open) at some steps, as it was last logged before each (steps × heads)."""
         return np.asarray(self.opened.reindex(steps, method="ffill").bfill())
 
+    def open_at(self, steps: list[int]) -> list[int]:
+        """How many gates are open at some steps."""
+        shut = pd.DataFrame(self.shut, self.opened.index).sum(axis=1)
+        found = shut.reindex(steps, method="ffill").bfill().astype(int)
+        return [len(self.heads) - count for count in found]
+
 
 @section(
     "gates",
@@ -111,6 +136,7 @@ class GateHistory:
     story=True,
     order=70,
     files=("gates/", "pruning.csv"),
+    papers={"gate-distribution": "Voita fig. 6"},
 )
 def gate_history_section(run: FinishedRun) -> dict[str, Any] | None:
     """The section is left out where nothing was pruned."""
@@ -125,6 +151,7 @@ def gate_history_section(run: FinishedRun) -> dict[str, Any] | None:
         "health": health_table(run),
         "notes": pruning_notes(run),
         "concrete": any(history.model["method"] == "gates" for history in shown),
+        "decision": decision_sentence(shown),
     }
 
 
@@ -142,16 +169,80 @@ def gate_histories(run: FinishedRun) -> list[GateHistory]:
             (Head(*column) for column in opened.columns),
             key=lambda h: (KINDS.index(h.kind), *h[1:]),
         )
+        opened = opened[heads].ffill().bfill()
         mask = run.layouts.get(model["setting"])
-        found.append(
-            GateHistory(
-                model,
-                heads,
-                opened[heads].ffill().bfill(),
-                frozenset() if mask is None else mask.kept,
-            )
-        )
+        kept = None if mask is None else mask.kept
+        lines = decision_lines(run, model, opened, kept)
+        found.append(GateHistory(model, heads, opened, kept, lines))
     return found
+
+
+def decision_lines(
+    run: FinishedRun, model: Mapping[str, Any], opened: pd.DataFrame, kept: frozenset[Head] | None
+) -> dict[str, float]:
+    """By kind, the P(open) below which a gate is shut.
+
+    Under a penalty the rule of the plan has it for all (`penalty_line`). With a target count the gates that are most
+    open stay: it lies half-way between the least open head that stays and the most open one that does not.
+    """
+    kinds = kinds_among(opened.columns.get_level_values("kind"))
+    if kept is None or pd.notna(model["penalty"]):
+        return dict.fromkeys(kinds, penalty_line(**pruning_options(run, model["sweep"])))
+    least = dict.fromkeys(kinds, 1.0)  # of the heads that stay
+    most = dict.fromkeys(kinds, 0.0)  # of those that do not
+    for column, p_open in opened.iloc[-1].items():
+        head = Head(*column)
+        if head in kept:
+            least[head.kind] = min(least[head.kind], p_open)
+        else:
+            most[head.kind] = max(most[head.kind], p_open)
+    return {kind: (least[kind] + most[kind]) / 2 for kind in kinds}
+
+
+def penalty_line(temperature: float = 0.33, rule: str = "sign") -> float:
+    """P(open) where a gate under a penalty turns from removed to kept, 0.69 at the usual temperature of 0.33.
+
+    By `sign` that is log α = 0 (P(z = 1) = P(z = 0); Voita et al. 2019, footnote 7); by `deterministic` the log α at
+    which the gate without noise reaches 0, σ(log α)(ζ − γ) + γ = 0. Of either P(open) = σ(log α − β ln(−γ/ζ)).
+    """
+    log_alpha = 0.0 if rule == "sign" else math.log(-LOWEST / HIGHEST)
+    return 1 / (1 + math.exp(temperature * math.log(-LOWEST / HIGHEST) - log_alpha))
+
+
+def pruning_options(run: FinishedRun, sweep: str | None) -> dict[str, Any]:
+    """What the plan says of the decision of a sweep's gates: `temperature` and `rule`, where it has them."""
+    pruning = plan_of_run(run).get("pruning")
+    known = {}
+    for options in pruning if isinstance(pruning, list) else [pruning]:
+        if isinstance(options, Mapping) and options.get("name", "") == (sweep or ""):
+            temperature = options.get("temperature")
+            if isinstance(temperature, int | float) and 0 < temperature < 100:
+                known["temperature"] = temperature
+            if options.get("rule") in ("sign", "deterministic"):
+                known["rule"] = options["rule"]
+    return known
+
+
+def decision_sentence(shown: list[GateHistory]) -> str:
+    """What shuts a gate in words, with the decision lines of all models."""
+    by_penalty = set()
+    by_count = set()
+    for history in shown:
+        is_penalty = history.kept is None or pd.notna(history.model["penalty"])
+        found = by_penalty if is_penalty else by_count
+        found.update(f"{line:.2f}" for line in history.lines.values())
+    sentences = []
+    if by_penalty:
+        sentences.append(
+            f"Under a penalty a gate is shut while its P(open) is at most {listed(sorted(by_penalty))}: there the rule "
+            "of the plan decides."
+        )
+    if by_count:
+        sentences.append(
+            "With a target count the most open gates stay: a gate is shut while its P(open) is at most half-way between "
+            f"the last that stays and the first that does not ({listed(sorted(by_count))})."
+        )
+    return " ".join(sentences)
 
 
 def closing_steps(run: FinishedRun) -> Mapping[str, Mapping[Head, int | None]]:
@@ -196,12 +287,14 @@ def animation(shown: list[GateHistory]) -> dict[str, Any]:
         for row in np.rint(100 * history.at(steps)).astype(int).tolist():
             frames.append(" ".join(map(str, row)))
 
+        kept = history.kept or frozenset()
         drawn.append(
             {
                 "label": history.model["label"],
                 "total": len(history.heads),
                 "grids": grids,
-                "kept": [int(head in history.kept) for head in history.heads],
+                "kept": [int(head in kept) for head in history.heads],
+                "open": history.open_at(steps),
                 "frames": frames,
             }
         )
@@ -244,15 +337,18 @@ def gate_curves(run: FinishedRun) -> list[Figure]:
         lines += len(run.gates[model["setting"]].drop_duplicates(["kind", "layer", "head"]))
 
     points = max(20, min(120, POINTS // max(lines, 1)))
-    return [_gate_figure(run, model, points) for model in known]
+    figures = []
+    for history in gate_histories(run):
+        figures.append(_gate_figure(run, history, points))
+    return figures
 
 
-def _gate_figure(run: FinishedRun, model: dict[str, Any], points: int) -> Figure:
+def _gate_figure(run: FinishedRun, history: GateHistory, points: int) -> Figure:
+    model = history.model
     name = model["setting"]
     log = run.gates[name].dropna(subset=["p_open"])
-    mask = run.layouts.get(name)
     log = log[log["step"].isin(thinned(log["step"], points))]
-    kept = frozenset[Head]() if mask is None else mask.kept
+    kept = history.kept or frozenset()
     heads = log[["kind", "layer", "head"]].itertuples(index=False, name=None)
     log = log.assign(
         p=log["p_open"], status=["kept" if head in kept else "removed" for head in heads]
@@ -263,7 +359,7 @@ def _gate_figure(run: FinishedRun, model: dict[str, Any], points: int) -> Figure
         for layer, part in log[log["kind"] == kind].groupby("layer"):
             panels.append(
                 Panel(
-                    _gate_panel(part, f"{kind}_{layer}", f"{kind}/{layer}/"),
+                    _gate_panel(part, f"{kind}_{layer}", f"{kind}/{layer}/", history.lines[kind]),
                     f"{f'{kind} ' if len(kinds) > 1 else ''}layer {layer}",
                     230,
                     150,
@@ -273,16 +369,19 @@ def _gate_figure(run: FinishedRun, model: dict[str, Any], points: int) -> Figure
         name=f"gates-{name}",
         title=f"{model['label']}: {model['kept']} of {model['total']} heads stay open",
         note="probability that each gate is open, through pruning"
-        + ("" if mask is None else " · blue: kept · grey: removed"),
+        + " · dashed: the decision line"
+        + ("" if history.kept is None else " · blue: kept · grey: removed"),
         panels=panels,
         columns=3,
     )
 
 
-def _gate_panel(part: pd.DataFrame, name: str, layer: str) -> charts.Spec:
+def _gate_panel(part: pd.DataFrame, name: str, layer: str, decision: float) -> charts.Spec:
+    """decision: the decision line."""
     hover = f"at_{name.replace('-', '_')}"
     x = axis("step:Q", "step", tickCount=3, format=",d", grid=False)
-    y = axis("p:Q", None, domain=[0, 1], values=[0, 0.5, 1])
+    ticks = [0, round(decision, 2), 1]
+    y = axis("p:Q", None, domain=[0, 1], values=ticks, format=".2~f", grid=False)
     colours = colour("status:N", ["kept", "removed"])
     (line,) = charts.curve(
         part[["step", "head", "p", "status"]],
@@ -298,7 +397,8 @@ def _gate_panel(part: pd.DataFrame, name: str, layer: str) -> charts.Spec:
     line["params"] = [
         {"name": hover, "select": {"type": "point", "fields": ["head"], "on": "pointerover"}}
     ]
-    return line | {"height": 120, "description": f"Gate probabilities, {name}"}
+    rule = charts.level_lines([{"p": decision}], y, style="limit")
+    return charts.layered([rule, line], 120, f"Gate probabilities, {name}")
 
 
 def health_table(run: FinishedRun) -> Table | None:
@@ -497,11 +597,12 @@ def _whole_blocks(pixels: int) -> int:
 def _gate_map(history: GateHistory, opened: np.ndarray, left: int, top: int) -> list[str]:
     """One model: the surer a gate is open, the fuller its square; framed where the head is kept in the end."""
     values = dict(zip(history.heads, opened.tolist(), strict=True))
+    framed = history.kept or frozenset()
     grid = HeadGrid(
-        HeadMap.smallest(values), values=values, scale=Scale(colours="opening"), framed=history.kept
+        HeadMap.smallest(values), values=values, scale=Scale(colours="opening"), framed=framed
     )
     label = history.model["label"]
-    is_open = f"{opened.sum():.1f} of {len(history.heads)} open"
+    is_open = f"{opened.sum():.1f} of {len(history.heads)} expected open"
     parts = [
         svg_text(left, top, label, LIGHT["ink"], 14, 600),
         svg_text(left, top + 17, is_open, LIGHT["muted"]),

@@ -34,6 +34,7 @@ Lines = list[tuple[str, list[dict[str, Any]]]]
     question="Which layers and kinds of attention keep their heads?",
     order=100,
     files=("layouts/",),
+    papers={"heads-by-kind": "Voita fig. 9", "decoder-layers": "Voita fig. 10"},
 )
 def kept_heads_section(run: FinishedRun) -> dict[str, Any] | None:
     """The charts of layers and kinds; the section is left out where nothing was pruned."""

@@ -7,9 +7,10 @@ figures (`charts.py`) and tables.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -21,6 +22,7 @@ from markupsafe import Markup
 from headwise.declarations import Declaration, Declarations
 from headwise.report.charts import VEGA_LITE, Figure, vega_config
 from headwise.report.format import NONE
+from headwise.report.glossary import Term, glossary
 from headwise.theme import COLOURS, DARK, FONT, LIGHT, Palette
 
 
@@ -35,7 +37,8 @@ class Section(Declaration):
     heading: its name, in the menu of the page too; the first screen has none. question: what it answers. story: whether
     it stands open; the others are evidence, and folded under their heading and question. page: the page it is on:
     `run`, `grid` or `comparison`. order: its place there, the story first. files: what it is made from, in the folder of
-    the run. template: the template's name, where it is another's.
+    the run. template: the template's name, where it is another's. papers: what its figures and tables correspond to in
+    the papers, such as `Voita fig. 7`, by the name of the figure or the title of the table (`*` stands for any text).
     """
 
     heading: str = ""
@@ -45,6 +48,7 @@ class Section(Declaration):
     order: int
     files: tuple[str, ...] = ()
     template: str = ""
+    papers: Mapping[str, str] = field(default_factory=dict)
 
 
 section = Declarations("section", Section, "headwise.report", "headwise.sections")
@@ -54,6 +58,15 @@ def sections_of(page: str) -> list[Section]:
     """The sections of a page in their order."""
     on_page = (one for one in section.values() if one.page == page)
     return sorted(on_page, key=lambda one: (bool(one.heading) and not one.story, one.order))
+
+
+def paper_of(name: str) -> str:
+    """The figure or table of a paper that one of ours corresponds to, as its section declares; empty without one."""
+    for declared in section.values():
+        for pattern, paper in declared.papers.items():
+            if fnmatchcase(name, pattern):
+                return paper
+    return ""
 
 
 @dataclass(frozen=True)
@@ -179,6 +192,7 @@ def render(subject: Subject, content: dict[str, dict[str, Any]]) -> str:
     for declared in shown:
         bodies[declared.name] = Markup(body_of(declared, content[declared.name], subject.name))
 
+    terms = terms_in(bodies.values())
     charts = {}
     for figure in figures_in(list(content.values())):
         for at, panel in enumerate(figure.panels):
@@ -196,7 +210,24 @@ def render(subject: Subject, content: dict[str, dict[str, Any]]) -> str:
         charts=charts,
         configurations={"light": vega_config(LIGHT), "dark": vega_config(DARK)},
         library=_library(),
+        terms=terms,
+        spellings=spellings(terms),
     )
+
+
+def terms_in(texts: Iterable[str]) -> list[Term]:
+    """The terms of the glossary that some texts use."""
+    whole = " ".join(texts)
+    return [term for term in glossary() if any(word in whole for word in term.spellings)]
+
+
+def spellings(terms: Sequence[Term]) -> dict[str, int]:
+    """The number of the term that each spelling stands for."""
+    known = {}
+    for number, term in enumerate(terms):
+        for spelling in term.spellings:
+            known[spelling] = number
+    return known
 
 
 def _css_colours(palette: Palette) -> str:
@@ -240,8 +271,9 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
+    environment.globals["paper_of"] = paper_of
     macros: Any = environment.get_template("components.html.j2").module
-    for name in ("drawing", "fold", "table", "titled", "rows_of", "fact_list"):
+    for name in ("chip", "drawing", "fold", "table", "titled", "rows_of", "fact_list"):
         environment.globals[name] = getattr(macros, name)
     return environment
 

@@ -21,7 +21,7 @@ from headwise.report.models import P_TUNED, RANDOM_LINE, TUNED, Model, P, value
 PARTS = {"": "test", "dev_": "dev (where the model is chosen)"}
 TEXTS = {"": "test", "dev_": "dev"}
 INTERVAL = "95 % interval of the difference to the full model"
-TUNED_NAME = control_facts("fine-tuned").title
+TUNED_NAME = "equal further training"
 DASHES = {"full model": [1, 0], TUNED_NAME: [2, 3], "allowed loss": [6, 4]}
 APART = 0.2  # heads, or 0.6 % of them where that is more: how far marks of as many heads move from their number
 

@@ -14,9 +14,8 @@ import pandas as pd
 from headwise.heads import Kind
 from headwise.report import charts
 from headwise.report.charts import MOST_HEADS_WITH_WORDS, Figure, Panel, Spec, axis, colour, tips
-from headwise.report.format import KIND_NAMES, kinds_among, measure_name, percent, signed
+from headwise.report.format import KIND_NAMES, kinds_among, percent, signed
 from headwise.report.run_folder import FinishedRun, RolesFolder
-from headwise.report.score_maps import drawn_measures, ranks
 from headwise.roles.role import NO_ROLE, UNTRAINED, category, evidence, ordered_roles, role, role_of
 
 FAINT = 0.16  # how strong the grey of heads without a role is
@@ -84,20 +83,14 @@ def faint(strength: float = FAINT) -> Spec:
     return charts.when(f"datum.category == '{NO_ROLE}'", strength, 1)
 
 
-def function_grids(run: FinishedRun) -> list[Figure]:
-    """For each kind, layers × heads with the roles of every head in its cell (Voita et al. 2019, figure 1c)."""
+def functions_panel(
+    run: FinishedRun, kind: str, column_of_head: Mapping[tuple[int, int], int]
+) -> Panel:
+    """Layers × heads with the roles of every head in its cell (Voita et al. 2019, figure 1c). column_of_head: from 1."""
     assert run.roles is not None
-    grids: list[Figure] = []
-    for kind in kinds_with_roles(run.roles):
-        grids.append(_role_grid(run, run.roles, kind))
-    return grids
-
-
-def _role_grid(run: FinishedRun, roles_folder: RolesFolder, kind: str) -> Figure:
-    labels = of_kind(roles_folder.labels, kind)
-    order_measure, column_of_head = _order_heads(run, labels, kind)
-    roles = of_kind(roles_folder.roles, kind).sort_values("value", ascending=False, kind="stable")
-    confirmed = confirmed_roles(roles_folder)
+    labels = of_kind(run.roles.labels, kind)
+    roles = of_kind(run.roles.roles, kind).sort_values("value", ascending=False, kind="stable")
+    confirmed = confirmed_roles(run.roles)
     roles_by_head = {}
     for head, rows in roles.groupby(["layer", "head"]):
         roles_by_head[head] = rows.to_dict("records")
@@ -110,26 +103,20 @@ def _role_grid(run: FinishedRun, roles_folder: RolesFolder, kind: str) -> Figure
     fits_words = size <= MOST_HEADS_WITH_WORDS
     edges = _lay_out(cells, fits_words)
     height = max(bottom for _, bottom in edges.values()) + (LABEL_HEIGHT if fits_words else 0)
-    order = "heads by their numbers"
-    if order_measure:
-        order = f"in each layer the head of highest {measure_name(order_measure)} first"
     narrow, width, wide = (68, 84, 130) if fits_words else (9, 20, 36)
     left = 60 + (charts.ATTENTION_NAME if run.attention(kind) else 0)
     chart = charts.layered(
         _marks(cells, edges, fits_words, height, run.attention(kind)),
         height,
-        f"Roles of heads, {KIND_NAMES[kind]}",
+        f"Functions of heads, {KIND_NAMES[kind]}",
     )
-    return Figure(
-        name=f"functions-{kind}",
-        title=f"{KIND_NAMES[kind].capitalize()}: {len(roles_by_head)} of {len(labels)} heads have a role",
-        note=f"layers × heads, {order}; colour: category of role; number: its score",
-        panels=[
-            Panel(
-                chart, KIND_NAMES[kind], size * width, left + size * narrow, left + 30 + size * wide
-            )
-        ],
-        facts=f"Order: {order}.",
+    return Panel(
+        chart,
+        f"Functions: {len(roles_by_head)} of {len(labels)} heads have a role",
+        width=size * width,
+        narrowest=left + size * narrow,
+        widest=left + 30 + size * wide,
+        wide=True,
     )
 
 
@@ -150,31 +137,6 @@ def in_cell(measure: str) -> str:
         return f"{rest[0]}→" if rest[1] == "to-governor" else f"→{rest[0]}"
     declared = role_of(measure)
     return first if declared is None else declared.short or first
-
-
-def _order_heads(
-    run: FinishedRun, labels: pd.DataFrame, kind: str
-) -> tuple[str | None, dict[tuple[int, int], int]]:
-    """By which measure heads are ordered in their layers (None: by their numbers), and each head's column, from 1 on."""
-    heads = labels[["layer", "head"]].sort_values(["layer", "head"])
-    order_measure = None
-    if run.heads is not None:
-        scores = of_kind(run.heads, kind).dropna(subset=["value"])
-        for measure in drawn_measures(scores["measure"]):
-            if measure.split(".")[0] in ("lrp", "confidence"):
-                order_measure = measure
-                values = scores[scores["measure"] == measure][["layer", "head", "value"]]
-                heads = heads.merge(values, how="left", on=["layer", "head"])
-                heads = heads.fillna({"value": float("-inf")})  # heads without a score come last
-                break
-
-    if order_measure is None:
-        heads = heads.assign(value=-heads["head"])
-
-    column_of_head: dict[Any, int] = {}
-    for head, column in ranks(heads).items():
-        column_of_head[head] = int(column)
-    return order_measure, column_of_head
 
 
 def _role_cells(

@@ -13,7 +13,6 @@ from headwise.report.format import HEADS_OF_KIND, capital, listed, percent, sign
 from headwise.report.page import Columns, Table, section, table
 from headwise.report.role_charts import (
     attention_maps,
-    function_grids,
     kinds_with_roles,
     layer_patterns,
     of_kind,
@@ -54,9 +53,9 @@ def paper_syntax() -> list[str]:
     "roles",
     heading="What each head does",
     question="Which heads have a role, and how sure is it?",
-    story=True,
-    order=60,
+    order=27,
     files=("roles/",),
+    papers={"Best head against baseline*": "Voita table 1"},
 )
 def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
     """All about roles; the section is left out without them."""
@@ -68,8 +67,7 @@ def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
     return {
         "untrained_models": untrained_models,
         "controls": controls_table(found),
-        "groups": _groups(found),
-        "grids": function_grids(run),
+        "groups": _text_facts(found),
         "patterns": layer_patterns(run),
         "causal": causal_table(found),
         "shares": share_table(found),
@@ -111,8 +109,8 @@ def role_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
     return facts
 
 
-def _groups(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]]]]:
-    """Facts for each kind of heads and for the text."""
+def functions_found(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]]]]:
+    """Facts for each kind of heads."""
     groups = []
     for kind in kinds_with_roles(found):
         roles = of_kind(found.roles, kind)
@@ -131,7 +129,11 @@ def _groups(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]]]]:
             )
 
         groups.append((capital(HEADS_OF_KIND[kind]), facts))
+    return groups
 
+
+def _text_facts(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]]]]:
+    """Facts for the text."""
     text = []
     for name, part in found.facts["coverage"].items():
         split = part["split_words"] / max(part["words"], 1)
@@ -150,7 +152,7 @@ def _groups(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]]]]:
 
     low_support = list(dict.fromkeys(_topic(measure) for measure in found.facts["low_support"]))
     text += [("Too rare to be scored", listed(low_support), "")] if low_support else []
-    return [*groups, ("The text", text)]
+    return [("The text", text)]
 
 
 def _topic(measure: str) -> str:

@@ -15,7 +15,7 @@ import headwise.importance.measures as measure_table
 from headwise.grid import HeadGrid, Scale
 from headwise.heads import KINDS, Head, HeadMap
 from headwise.qualities import BLEU
-from headwise.report import charts
+from headwise.report import charts, kept_heads
 from headwise.report.charts import MOST_HEADS_WITH_WORDS, Figure, HeadChart, Panel, tips
 from headwise.report.format import (
     KIND_NAMES,
@@ -48,6 +48,7 @@ FAR = 0.5  # of a layer's ranks: from here on two scores disagree about a head
 BLEU_MEASURE = "ablation.bleu"
 LOSS_MEASURE = "ablation.zero"
 ALONE = "ablation.all-but-one"
+UNTRAINED_NOTE = " · last column: untrained models; dashed: a head within their range"
 FALSE_RATE = 0.05  # how often a 95 % interval excludes 0 when nothing differs
 
 Layer = tuple[str, int, str]  # kind, layer, measure
@@ -133,9 +134,9 @@ def _scale(row: tuple[str, str, list[tuple[float, ControlRange]]]) -> float:
     "scores",
     heading="How much each head matters",
     question="Which heads matter, by each measure?",
-    story=True,
-    order=30,
+    order=25,
     files=("heads.csv", "lrp.csv", "untrained.csv"),
+    papers={"Without one head": "Michel table 1", "With one head alone": "Michel table 2"},
 )
 def score_maps_section(run: FinishedRun) -> dict[str, Any] | None:
     """Maps of scores, tables of relevance, and single heads; left out without scores. `effects`: for each kind the change
@@ -143,15 +144,14 @@ def score_maps_section(run: FinishedRun) -> dict[str, Any] | None:
     """
     if run.heads is None:
         return None
-    drawn = drawn_measures(run.heads["measure"])
+    maps = score_maps(run)
     measures = [name for name in (BLEU_MEASURE, LOSS_MEASURE) if len(of_measure(run, name))]
     measure = measures[0] if measures else BLEU_MEASURE
     effects = of_measure(run, measure)
     return {
-        "maps": score_maps(run),
+        "maps": maps,
         "untrained": untrained_table(run),
         "untrained_models": untrained_models(run),
-        "families": [name.split(".")[0] for name in drawn],
         "conserved": conservation_table(run),
         "pooled": pooled_table(run),
         "apart": apart_table(run),
@@ -194,23 +194,71 @@ def drawn_measures(names: Iterable[str]) -> list[str]:
     return drawn
 
 
-def score_maps(run: FinishedRun) -> list[Figure]:
-    """For each attention kind the heat maps of LRP, confidence, gradient and ablation, as far as they are there.
-
-    All have one order of heads: in every layer, the highest of the first measure first (Voita et al. 2019, figure 1).
-    """
+def measures_of(run: FinishedRun, kind: str) -> list[str]:
+    """The measures of a kind of heads that are drawn. The first orders the heads: relevance, else the most faithful one."""
     if run.heads is None:
         return []
-    found = run.heads[run.heads["measure"].isin(drawn_measures(run.heads["measure"]))].dropna(
-        subset=["value"]
-    )
-    known = control_ranges(run)
+    found = run.heads[run.heads["kind"] == kind].dropna(subset=["value"])
+    drawn = drawn_measures(found["measure"])
+    best = kept_heads.map_measure(run)
+    if drawn and not drawn[0].startswith("lrp") and best in set(found["measure"]):
+        return [best, *(measure for measure in drawn if measure != best)]
+    return drawn
+
+
+def leading_measures(run: FinishedRun, kind: str) -> list[str]:
+    """Of the measures that are drawn, the first and confidence: those of the figure with functions."""
+    drawn = measures_of(run, kind)
+    return drawn[:1] + [measure for measure in drawn[1:] if measure == "confidence"]
+
+
+def places_of_heads(run: FinishedRun, kind: str) -> pd.Series[int]:
+    """The place of each head in its layer, by layer and head, the same in all maps: the highest of the first measure
+    has 1 (Voita et al. 2019, figure 1), heads without a value come last; without scores, heads by their numbers."""
+    parts = []
+    for known in (run.heads, None if run.roles is None else run.roles.labels):
+        if known is not None:
+            parts.append(known.loc[known["kind"] == kind, ["layer", "head"]])
+
+    heads = pd.concat(parts).drop_duplicates().sort_values(["layer", "head"])
+    drawn = measures_of(run, kind)
+    if not drawn:
+        return ranks(heads.assign(value=-heads["head"]))
+    found = of_measure(run, drawn[0])
+    values = found.loc[found["kind"] == kind, ["layer", "head", "value"]]
+    heads = heads.merge(values, how="left", on=["layer", "head"])
+    return ranks(heads.fillna({"value": float("-inf")}))
+
+
+def score_maps(run: FinishedRun) -> list[Figure]:
+    """For each attention kind the maps of the measures that do not stand with the functions of heads, in their order."""
     figures: list[Figure] = []
     for kind in KIND_NAMES:
-        if kind in set(found["kind"]):
-            of_kind = found[found["kind"] == kind]
-            figures.append(_figure(of_kind, kind, known, run.attention(kind)))
+        leading = leading_measures(run, kind)
+        others = [measure for measure in measures_of(run, kind) if measure not in leading]
+        if others:
+            panels = score_panels(run, kind, others)
+            figures.append(_figure(run, kind, others, panels))
     return figures
+
+
+def score_panels(run: FinishedRun, kind: str, measures: list[str]) -> list[Panel]:
+    """A map for each of some measures of a kind of heads."""
+    assert run.heads is not None
+    known = control_ranges(run)
+    places = places_of_heads(run, kind)
+    panels = []
+    for i, measure in enumerate(measures):
+        found = of_measure(run, measure)
+        of_kind = found[found["kind"] == kind]
+        panels.append(_score_panel(of_kind, measure, places, not i, known, run.attention(kind)))
+    return panels
+
+
+def panel_columns(run: FinishedRun, kind: str, panels: int) -> int:
+    """How many maps of a kind stand side by side."""
+    room = BESIDE - 2 * bool(control_ranges(run))
+    return 2 if panels > 1 and places_of_heads(run, kind).max() <= room else 1
 
 
 def ranks(table: pd.DataFrame) -> pd.Series[int]:
@@ -219,26 +267,15 @@ def ranks(table: pd.DataFrame) -> pd.Series[int]:
     return order.rank(method="first", ascending=False).astype(int)
 
 
-def _figure(
-    found: pd.DataFrame,
-    kind: str,
-    known: Mapping[Layer, ControlRange],
-    attention: list[str],
-) -> Figure:
-    measures = drawn_measures(found["measure"])
-    lead = measure_name(measures[0])
-    places = ranks(found[found["measure"] == measures[0]])
-    panels = []
-    for i, measure in enumerate(measures):
-        of_one = found[found["measure"] == measure]
-        panels.append(_score_panel(of_one, measure, places, not i, known, attention))
+def _figure(run: FinishedRun, kind: str, measures: list[str], panels: list[Panel]) -> Figure:
+    lead = measure_name(measures_of(run, kind)[0])
     return Figure(
         name=f"scores-{kind}",
         title=f"{capital(KIND_NAMES[kind])}: {listed([measure_name(measure) for measure in measures])}",
         note=f"layers × heads, in each layer the highest {lead} first"
-        + " · last column: untrained models; dashed: a head within their range" * bool(known),
+        + UNTRAINED_NOTE * bool(control_ranges(run)),
         panels=panels,
-        columns=2 if len(panels) > 1 and places.max() <= BESIDE - 2 * bool(known) else 1,
+        columns=panel_columns(run, kind, len(panels)),
         facts=f"In each layer the head of highest {lead} comes first.",
     )
 

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headwise.attention import capture, start_token
 from headwise.data.speech import Speech
 from headwise.data.text import ParallelText
+from headwise.evaluation.word_errors import transcription_seconds
 from headwise.forecast import (
     OPERATIONS,
     Amount,
@@ -87,6 +88,7 @@ class Estimate:
     forward: of a position of a batch, in evaluation mode, as heads are scored. recipe, search: the plan's. train, dev:
     the sizes of its texts. heads: those of the full model. output: the share of a forward that the output layer takes.
     rates: of training, where they were measured. piece: of one more piece of every sentence of a decoded batch.
+    transcript: of what is said in a recording.
     """
 
     forward: float
@@ -98,6 +100,7 @@ class Estimate:
     output: float = 0.0
     rates: TrainingRates | None = None
     piece: float = 0.0
+    transcript: float = 0.0
 
     def training(self, epochs: int | None = None, kinds: Iterable[Kind] = ()) -> float:
         """A training, or a pruning run with gates on `kinds`: updates, and after every epoch the dev loss."""
@@ -114,6 +117,10 @@ class Estimate:
     def reading(self, text: Amount) -> float:
         """One pass forward over a text, such as for its loss."""
         return text.positions * self.forward
+
+    def answering(self, text: Amount) -> float:
+        """What a model's quality is measured on, where it does not translate: transcripts, or a pass forward."""
+        return text.examples * self.transcript if self.transcript else self.reading(text)
 
     def translating(self, text: Amount) -> float:
         """A text by beam search; a batch ends with its last hypothesis, which is longer than the mean."""
@@ -199,6 +206,8 @@ def estimate(
     if model.task.generates:
         most = max(16, room / (2 * model.parameters * search.beam * STEPS))
         found = replace(found, piece=decoding(model.hf, search, length, int(most)))
+    if isinstance(dev, Speech):
+        found = replace(found, transcript=transcription_seconds(model, dev)[0])
     return found
 
 

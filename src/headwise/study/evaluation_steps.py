@@ -149,7 +149,8 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
         return AnswersOfOne(measured, (FULL, *self.variants).index(variant))
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return (1 + len(self.variants)) * estimate.reading(estimate.dev)
+        models = len(self.variants) + (self.whole(run) is None)
+        return models * estimate.answering(estimate.dev)
 
 
 @dataclass(frozen=True)
@@ -255,7 +256,7 @@ class MeasureSavings(Step, stage="evaluate", name_format="measure/{0.variant.nam
         return {**facts, "memory": model.weight_bytes, "cache_bytes": model.cache_bytes}
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.reading(estimate.dev)
+        return estimate.reading(estimate.dev) if run.generates else 0.0
 
 
 @dataclass(frozen=True)

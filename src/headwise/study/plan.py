@@ -202,7 +202,8 @@ class Sweep(Pruning, FineTuning):
     )
     kinds: Sequence[Kind] = option(
         ["encoder-self"],
-        "kinds of the heads that may be removed. With encoder-self alone the decoder is frozen",
+        "kinds of the heads that may be removed; models with others that do not translate need them named. "
+        "With encoder-self alone the decoder is frozen",
         min_length=1,
     )
     keep: list[Counts] = option(

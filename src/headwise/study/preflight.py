@@ -12,6 +12,7 @@ from pathlib import Path
 from headwise.data.text import ParallelText, PromptPairs
 from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.errors import HeadwiseError
+from headwise.heads import describe
 from headwise.model import Model
 from headwise.options import TEXTLESS_ORDERS, Architecture, Training, too_few
 from headwise.roles.alignment import need_eflomal
@@ -147,10 +148,17 @@ def refuse_roles(plan: Plan) -> None:
 
 
 def refuse_heads(plan: Plan, model: Model) -> None:
-    """Raise HeadwiseError for numbers of heads that a given model cannot keep."""
+    """Raise HeadwiseError for kinds and numbers of heads that a given model cannot keep, and where a plan leaves open
+    which of several kinds may be removed: encoder heads alone are usual for models that translate."""
     if model.task.generates:
         model.task.check_generates()
+    usual = model.task.usual_kinds
     for sweep in plan.pruning:
+        if "kinds" not in sweep.model_fields_set and tuple(sweep.kinds) != usual:
+            raise HeadwiseError(
+                f"[[pruning]] names no kinds of heads, but {plan.model} is {model.task.noun} with "
+                f"{describe(model.heads)}: write kinds = {list(usual)}, or those of them that may be removed."
+            )
         try:
             refuse_counts(model.heads, sweep)
         except ValueError as error:

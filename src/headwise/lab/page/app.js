@@ -51,6 +51,7 @@ function overHttp(server) {
 /** The state in the address of a window: `read` it, `write` it, learn when the user changes it. Back undoes a step. */
 function inAddress(page) {
   return {
+    undo: true,
     read: () => read(page.location.hash),
     write: (state) => {
       const address = `#${written(state)}`;

@@ -262,7 +262,7 @@ function Lab({ about, ask, address, root }) {
     <main>
       ${about.recordings ? html`<${RecordingForm} state=${state} about=${about} ask=${ask} change=${change} />`
         : html`<${SentenceForm} state=${state} about=${about} change=${change} />`}
-      <${Guide} picked=${picks > 0} off=${off > 0} searched=${Boolean(smallest.answer)} />
+      <${Guide} picked=${picks > 0} off=${off > 0} searched=${Boolean(smallest.answer)} undo=${address.undo} />
       ${lacking.length > 0 && html`<p class="error mild" role="status">Left out, because this model has no head ${lacking.join(", ")}.</p>`}
       ${answer?.source.note && html`<p class="error mild" role="status">${answer.source.note}</p>`}
       ${answer && html`<${Tokens} inspection=${answer} off=${offInAnswer} choose=${(index) => change({ position: index })} />`}

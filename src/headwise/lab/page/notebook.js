@@ -58,8 +58,11 @@ export function overWidget(model) {
 /** The state in the widget: Python reads and sets it, and views of one widget share it. */
 export function inWidget(model) {
   return {
+    undo: false,
     read: () => read(model.get("state")),
     write: (state) => {
+      // In marimo, a value that is set again is a change, which would be read and set again without end.
+      if (model.get("state") === written(state)) return;
       model.set("state", written(state));
       model.save_changes();
     },

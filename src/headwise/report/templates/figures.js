@@ -28,6 +28,16 @@ async function fill(figure) {  // the same picture, larger: all of it is scaled,
   await figure.requestFullscreen();
   figure.style.setProperty("--zoom", Math.max(1, Math.min(innerWidth / width, innerHeight / height)));
 }
+function indexPapers() {  // a link to each figure and table that corresponds to one of a paper
+  const links = [...document.querySelectorAll(".chip")].map((chip, i) => {
+    const place = chip.closest("figure, details"), title = [...chip.parentElement.childNodes].find((node) => node.nodeType === Node.TEXT_NODE).data.trim();
+    place.id ||= `paper-${i}`;
+    return [chip.textContent, make("li", {}, make("a", { href: `#${place.id}` }, `${chip.textContent}: ${title}`))];
+  });
+  links.sort(([a], [b]) => words.compare(b.startsWith("Voita"), a.startsWith("Voita")) || words.compare(a, b));
+  if (links.length) document.querySelector("main").append(make("section", { id: "papers", "aria-label": "Figures of the papers" }, make("p", { class: "note" }, "Figures and tables of the papers, as this run has them:"), make("ul", { class: "plain" }, ...links.map(([, link]) => link))));
+}
+indexPapers();
 for (const figure of document.querySelectorAll("figure.card")) {
   const title = figure.querySelector("h3"), tools = make("div", { class: "tools" });
   if (document.fullscreenEnabled) tools.append(button("Full screen", `${title.textContent}: full screen and back`, () => fill(figure)));

@@ -34,7 +34,7 @@ function lay(model) {  // the map of one model: its cells, and a function that s
   box.insertAdjacentHTML("beforeend", `<svg viewBox="0 0 100 32" preserveAspectRatio="none" aria-hidden="true"><path d="M${path.join("L")}"/><line y1="0" y2="32"/></svg>`);
   const line = box.querySelector("line");
   return (at) => {
-    const sum = `${expected[at].toFixed(1)} of ${model.total} open`;
+    const sum = `${model.open[at]} of ${model.total} open, ${expected[at].toFixed(1)} expected`;
     open.textContent = sum;
     cells.forEach((cell, i) => {
       cell.style.setProperty("--p", frames[at][i]);

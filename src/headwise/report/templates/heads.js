@@ -152,6 +152,15 @@ function beside(mark, key) {  // the nearest mark of the chart in the direction 
   }
   return best;
 }
+function outline(event) {  // the head that one points at, or else that has the focus, in all panels of its figure
+  const at = event.type === "pointerover" ? event.target : document.activeElement;
+  const one = at?.closest?.(".chart [data-head]");
+  for (const old of document.querySelectorAll(".is-near")) old.classList.remove("is-near");
+  for (const same of one?.closest("figure")?.querySelectorAll(`path[data-head="${CSS.escape(one.dataset.head)}"]`) ?? []) {
+    same.classList.add("is-near");
+    same.style.setProperty("--faint", same.getAttribute("opacity") ?? 1);
+  }
+}
 if (details) {
   nameHeads();
   document.body.append(card);
@@ -175,6 +184,7 @@ if (details) {
     }
     if (next || event.key === "Enter" || event.key === " " || event.key.startsWith("Arrow")) event.preventDefault();
   });
+  for (const type of ["pointerover", "focusin", "focusout"]) document.addEventListener(type, outline);
   window.addEventListener("hashchange", show);
   document.addEventListener("fullscreenchange", show);
   show();

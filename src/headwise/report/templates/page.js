@@ -58,6 +58,7 @@ function button(label, title, action) {
 {% include "tables.js" %}
 {% include "figures.js" %}
 {% include "heads.js" %}
+{% include "terms.js" %}
 dark.addEventListener("change", redraw);
 document.addEventListener("toggle", (event) => { if (event.target.open && event.target.querySelector(".chart")) draw(); }, true);
 window.addEventListener("hashchange", unfoldPlace);

@@ -32,6 +32,15 @@ for (const table of document.querySelectorAll("main table")) {
     cell.replaceChildren(name);
   });
 }
+function hint(box) {  // whether more of it lies to the right
+  box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 2);
+}
+const sizes = new ResizeObserver((changed) => changed.forEach(({ target }) => hint(target.closest(".table, .scroll"))));
+for (const box of document.querySelectorAll("main :is(.table, .scroll)")) {
+  box.addEventListener("scroll", () => hint(box));
+  sizes.observe(box);
+  sizes.observe(box.firstElementChild);
+}
 const kinds = document.querySelector(".kinds");
 if (kinds) {
   kinds.hidden = false;

@@ -1,0 +1,85 @@
+"""Relevance, confidence and functions of heads in one figure, as in figure 1 of Voita et al. (2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from headwise.report.charts import Figure
+from headwise.report.format import KIND_NAMES, capital, listed, measure_name
+from headwise.report.page import section
+from headwise.report.role_charts import RARE, functions_panel, kinds_with_roles
+from headwise.report.role_tables import functions_found
+from headwise.report.run_folder import FinishedRun
+from headwise.report.score_maps import (
+    UNTRAINED_NOTE,
+    control_ranges,
+    leading_measures,
+    panel_columns,
+    places_of_heads,
+    score_panels,
+    untrained_models,
+)
+
+
+@section(
+    "functions",
+    heading="Which heads matter, and what they do",
+    question="Do the heads that matter have a function?",
+    story=True,
+    order=30,
+    files=("heads.csv", "roles/", "untrained.csv"),
+    papers={"functions-encoder-self": "Voita fig. 1"},
+)
+def head_functions_section(run: FinishedRun) -> dict[str, Any] | None:
+    """A figure for each kind of heads, and the functions that were found; None without scores and roles."""
+    figures = head_functions(run)
+    if not figures:
+        return None
+    measures = {measure for kind in KIND_NAMES for measure in leading_measures(run, kind)}
+    return {
+        "figures": figures,
+        "families": [name.split(".")[0] for name in sorted(measures)],
+        "groups": [] if run.roles is None else functions_found(run.roles),
+        "has_roles": run.roles is not None,
+        "causal": run.roles is not None and run.roles.causal is not None,
+        "rare": run.roles is not None and bool(run.roles.table["measure"].isin(list(RARE)).any()),
+        "untrained_models": untrained_models(run),
+    }
+
+
+def head_functions(run: FinishedRun) -> list[Figure]:
+    """For each kind of heads relevance (or the most faithful score), confidence and functions, as far as they are there.
+
+    All have one order: layers are rows, and in each the head of the highest first score comes first.
+    """
+    tested = [] if run.roles is None else kinds_with_roles(run.roles)
+    figures = []
+    for kind in KIND_NAMES:
+        measures = leading_measures(run, kind)
+        if not measures and kind not in tested:
+            continue
+        panels = score_panels(run, kind, measures) if measures else []
+        columns = panel_columns(run, kind, len(panels))
+        names = [measure_name(measure) for measure in measures]
+        what = "importance"
+        if kind in tested:
+            what = "functions"
+            places: dict[Hashable, int] = places_of_heads(run, kind).to_dict()
+            panels.append(functions_panel(run, kind, places))
+            names.append("functions")
+        order = "heads by their numbers"
+        if measures:
+            order = f"in each layer the head of highest {names[0]} first"
+        figures.append(
+            Figure(
+                name=f"{what}-{kind}",
+                title=f"{capital(KIND_NAMES[kind])}: {listed(names)}",
+                note=f"layers × heads, {order}"
+                + UNTRAINED_NOTE * bool(measures and control_ranges(run)),
+                panels=panels,
+                columns=columns,
+                facts=f"Order: {order}.",
+            )
+        )
+    return figures
