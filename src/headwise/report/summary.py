@@ -384,9 +384,8 @@ def doubts(run: FinishedRun) -> list[str]:
     found = []
     for text, number in (run.facts.get("sentences") or {}).items():
         if number < ENOUGH:
-            found.append(
-                f"The {text} text has {count(number, run.quality.over.removesuffix('s'))}: too few to tell. Give at least {ENOUGH}."
-            )
+            those = count(number, run.quality.over.removesuffix("s"))
+            found.append(f"The {text} text has {those}: too few to tell. Give at least {ENOUGH}.")
     quality = run.quality
     full = value(run.full, run.part + quality.measure)
     if quality.name == "BLEU" and full is not None and full < TRANSLATES:
