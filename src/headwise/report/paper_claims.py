@@ -23,7 +23,7 @@ from headwise.report.models import Model, P, verdict
 from headwise.report.page import Table, section, table
 from headwise.report.role_tables import reads_text
 from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun
-from headwise.report.summary import leading_change
+from headwise.report.summary import does_not_translate, leading_change
 from headwise.roles.role import category
 from headwise.statistics import auroc_interval
 
@@ -32,6 +32,7 @@ CONTRADICTS = "contradicts"
 IN_PART = "supports in part"
 UNSURE = "cannot tell"
 NOT_TESTED = "not tested"
+NO_TRANSLATOR = "cannot tell: the model does not translate yet"
 HALF = 0.5  # of the encoder heads: what counts as most of them
 FREE = 0.2  # of all heads: what Michel et al. removed without training
 LITTLE = 1.0  # BLEU: a loss is little where the whole interval is above minus this
@@ -82,10 +83,13 @@ def paper_claims_section(run: FinishedRun) -> dict[str, Any] | None:
 
 
 def claims_table(run: FinishedRun) -> Table | None:
-    """A row for each claim."""
+    """A row for each claim. A model that does not translate yet can neither support nor contradict one."""
     rows = []
     for claim in CLAIMS:
-        rows.append((claim, claim.ask(run) or Finding(f"needs {claim.needs}", NOT_TESTED)))
+        finding = claim.ask(run) or Finding(f"needs {claim.needs}", NOT_TESTED)
+        if does_not_translate(run) and finding.verdict != NOT_TESTED:
+            finding = Finding(finding.here, NO_TRANSLATOR)
+        rows.append((claim, finding))
     return table(
         "Compared with the papers",
         rows,
@@ -135,6 +139,8 @@ def least_loss(run: FinishedRun, found: Sequence[Model], theirs: float) -> Findi
     moved = models.difference_text(model, measure, p, ", ", run.quality.unit)
     removed = model["total"] - model["kept"]
     here = f"{removed} of {model['total']} removed: {run.quality.name} to {other} {moved}"
+    if models.value(model, "settled") == 0:
+        here += "; its gates had not settled"
     return Finding(here, of_loss(model, measure, p, theirs))
 
 
@@ -167,7 +173,7 @@ def classes_of_heads(run: FinishedRun) -> Finding | None:
 
 
 def encoder_heads_with_roles(run: FinishedRun) -> tuple[set[Head], set[Head]] | None:
-    """The encoder heads that have a role, and the others; None where one of both is empty."""
+    """The encoder heads that have a role, and the others; None without roles."""
     if run.roles is None:
         return None
     every = set[Head]()
@@ -176,8 +182,7 @@ def encoder_heads_with_roles(run: FinishedRun) -> tuple[set[Head], set[Head]] | 
         for row in frame[HEAD_COLUMNS].itertuples(index=False, name=None):
             if row[0] == "encoder-self":
                 heads.add(Head(*row))
-    others = every - having
-    return (having, others) if having and others else None
+    return having, every - having
 
 
 def marked_by_scores(run: FinishedRun) -> Finding | None:
@@ -186,6 +191,8 @@ def marked_by_scores(run: FinishedRun) -> Finding | None:
     if sides is None or run.heads is None:
         return None
     having, others = sides
+    if not having or not others:
+        return one_sided(having)
     relevance = [name for name in dict.fromkeys(run.heads["measure"]) if name.startswith("lrp")]
     texts = []
     lows = []
@@ -211,6 +218,11 @@ def marked_by_scores(run: FinishedRun) -> Finding | None:
     return Finding(here, IN_PART if max(lows) > HALF else UNSURE)
 
 
+def one_sided(having: set[Head]) -> Finding:
+    """Where all encoder heads, or none, have a role."""
+    return Finding(f"{'every' if having else 'no'} encoder head has a role", NOT_TESTED)
+
+
 def kept_with_roles(run: FinishedRun) -> Finding | None:
     """Whether gates keep encoder heads with a role rather than others, in the smallest model that they left."""
     sides = encoder_heads_with_roles(run)
@@ -225,6 +237,8 @@ def kept_with_roles(run: FinishedRun) -> Finding | None:
     if sides is None or not gated:
         return None
     having, others = sides
+    if not having or not others:
+        return one_sided(having)
     smallest = min(gated, key=lambda model: int(model["kept"]))
     kept = set(run.layouts[smallest["setting"]].kept)
     ours = len(having & kept)
@@ -254,8 +268,10 @@ def order_of_kinds(run: FinishedRun) -> Finding | None:
         shares[kind] = mask.count(kind) / sum(mask.heads.query[kind])
     parts = [f"{KIND_NAMES[kind]} {percent(share)}" for kind, share in shares.items()]
     here = f"{smallest['label']}: {listed(parts)} left"
-    first = min(shares, key=shares.__getitem__) == "encoder-self"
-    last = max(shares, key=shares.__getitem__) == "cross"
+    if shares["cross"] <= shares["encoder-self"]:
+        return Finding(here, CONTRADICTS)
+    first = shares["encoder-self"] == min(shares.values())
+    last = shares["cross"] == max(shares.values())
     if first and last:
         return Finding(here, SUPPORTS)
     return Finding(here, IN_PART if first or last else CONTRADICTS)

@@ -386,11 +386,11 @@ def doubts(run: FinishedRun) -> list[str]:
         if number < ENOUGH:
             those = count(number, run.quality.over.removesuffix("s"))
             found.append(f"The {text} text has {those}: too few to tell. Give at least {ENOUGH}.")
-    quality = run.quality
-    full = value(run.full, run.part + quality.measure)
-    if quality.name == "BLEU" and full is not None and full < TRANSLATES:
+    if does_not_translate(run):
+        full = value(run.full, run.part + run.quality.measure)
         found.append(
-            f"The full model has {full:.1f} BLEU: it does not translate yet. Train it before heads are removed."
+            f"The full model has {full:.1f} BLEU: it does not translate yet. Train it on more text or for more epochs "
+            "before heads are removed."
         )
     chosen = run.chosen
     if chosen is not None:
@@ -399,6 +399,12 @@ def doubts(run: FinishedRun) -> list[str]:
             own = ["Its gates had not settled when they were decided: train longer."]
         found += own
     return found
+
+
+def does_not_translate(run: FinishedRun) -> bool:
+    """Whether the full model's BLEU is too low for its differences to mean anything."""
+    full = value(run.full, run.part + run.quality.measure)
+    return run.quality.name == "BLEU" and full is not None and full < TRANSLATES
 
 
 def _left(run: FinishedRun, chosen: Model) -> list[Fact]:
