@@ -280,7 +280,7 @@ class TestCommands:
         for words, reason in (
             (["--penalty", 1], "method = 'gates' trains by a loss"),
             (["--keep", 2, "--epochs", 3], "epochs would mean nothing"),
-            (["--keep", 2, "--measure", "gradient"], "score = 'gradient' needs a loss"),
+            (["--keep", 2, "--measure", "gradient"], "'gradient' needs a loss"),
         ):
             assert reason in refused("prune", given, *text, *words, "--out", tmp_path / "none")
         assert "predicts no words" in refused(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import json
 import re
 import resource
@@ -25,7 +26,7 @@ from headwise import cli
 from headwise.data.catalogue import catalogue
 from headwise.data.text import LabelledText, ParallelText, Text
 from headwise.data.treebank import Treebank
-from headwise.errors import LONGEST, HeadwiseError
+from headwise.errors import LONGEST, OUR_MISTAKE, HeadwiseError
 from headwise.exchange import read_circuit
 from headwise.heads import Head, HeadMap, HeadMask, read_table, save_table, score_table
 from headwise.study import read_plan
@@ -261,12 +262,15 @@ def read_words(content: bytes, folder: Path) -> None:
         *words,
     ]
     before, sys.argv = sys.argv, ["headwise", *argv]
+    said = io.StringIO()
     try:
-        cli.main()
+        with contextlib.redirect_stderr(said):
+            cli.main()
     except SystemExit as ended:
         assert ended.code in (0, 1, 2), ended.code
     finally:
         sys.argv = before
+    assert OUR_MISTAKE not in said.getvalue(), said.getvalue()
 
 
 def read_layout(content: bytes, folder: Path) -> None:

@@ -731,7 +731,7 @@ def test_a_pair_of_prompts_shares_a_table(visit: Any) -> None:
     page = visit(served(Session(model)) + "#text=a+b+c&other=d+e+f&off=decoder-self/0/0")
     page.locator("table.next thead th").nth(4).wait_for()
     titles = page.locator("table.next thead th").all_inner_texts()
-    assert titles[3:] == ["other text", "other text, with your changes"]
+    assert titles[3:] == ["other text", "other, with your changes"]
     for row in library.inspect(Question(text="d e f", gates={"decoder-self/0/0": 0.0}))["next"][:3]:
         line = page.locator("table.next tbody tr", has=page.get_by_text(row["token"], exact=True))
         shares = line.locator("td").all_inner_texts()[2:]

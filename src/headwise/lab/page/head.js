@@ -9,7 +9,7 @@ const LETTER = 6.9; // pixels of the tree: a letter, between words, between leve
 const GAP = 11;
 const STEP = 19;
 const ROW = 22;
-export const VIEWS = { map: "map", lines: "lines", layer: "lines of the layer" };
+export const VIEWS = { map: "map", lines: "lines", layer: "layer's lines" };
 
 export function Head({ head, state, inspection, maps, about, scale, setGates, pick, change, effect, other, prunedMap }) {
   const map = useMemo(() => labelledMap(inspection, maps.get(head), state.words), [inspection, maps, head, state.words]);

@@ -61,7 +61,7 @@ function Likely({ rows, pruned, pair, task, off }) {
   if (off > 0) columns.push({ title: "with your changes", rows, share: "after" });
   if (pruned) columns.push({ title: "pruned model", rows: pruned, share: "before" });
   if (pair) columns.push({ title: "other text", rows: pair, share: "before" });
-  if (pair && off > 0) columns.push({ title: "other text, with your changes", rows: pair, share: "after" });
+  if (pair && off > 0) columns.push({ title: "other, with your changes", rows: pair, share: "after" });
   for (const column of columns) column.shares = new Map(column.rows.map((row) => [row.token, row[column.share]]));
 
   const tokens = [...new Set([...rows, ...(pair ?? [])].map((row) => row.token))];
