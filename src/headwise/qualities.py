@@ -19,7 +19,8 @@ class QualityMeasure:
 
     measure: its name in tables. change: the measure of a difference to another model. name: in figures and sentences.
     unit: of a change, behind its number. loss: what a model may lose, in words. higher_is_better: which way is up.
-    compared: the measure that choices compare, the quality itself or its change.
+    compared: the measure that choices compare, the quality itself or its change. scale: what its own numbers are, for
+    an axis. over: what a text has many of.
     """
 
     measure: str
@@ -29,6 +30,13 @@ class QualityMeasure:
     loss: str
     higher_is_better: bool
     compared: str
+    scale: str = ""
+    over: str = "sentences"
+
+    @property
+    def axis(self) -> str:
+        """Its name at an axis."""
+        return f"{self.name} ({self.scale})" if self.scale else self.name
 
     @property
     def better(self) -> int:
@@ -108,6 +116,8 @@ WORD_ERROR_RATE = QualityMeasure(
     loss="points of word error rate",
     higher_is_better=False,
     compared="wer",
+    scale="%",
+    over="recordings",
 )
 QUALITIES = (BLEU, PERPLEXITY, ACCURACY, SIMILARITY, WORD_ERROR_RATE)
 

@@ -121,6 +121,23 @@ def test_a_language_model_is_measured_in_perplexity_everywhere(tmp_path: Path) -
     )
 
 
+def test_a_speech_model_s_page_counts_recordings(tmp_path: Path) -> None:
+    folder = make_language(tmp_path / "run")
+    table = pd.read_csv(folder / "pruning.csv")
+    table["measure"] = table["measure"].str.replace("perplexity", "wer")
+    table.to_csv(folder / "pruning.csv", index=False)
+    facts = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**facts, "sentences": {"dev": 3, "test": 50}}))
+    run = read_run(folder)
+    content = collect(run)
+    page = without_scripts(render(run, content))
+    assert "The dev text has 3 recordings: too few" in page
+    assert "points of word error rate [" in page
+    assert "over its sentences" not in page
+    figures = {figure.name: figure for figure in figures_in(list(content.values()))}
+    assert "word error rate (%) on test" in json.dumps(figures["wer-by-heads"].panels[0].chart)
+
+
 def test_one_head_of_a_decoder_gives_a_page(run_folder: Path) -> None:
     heads = (
         pd.read_csv(run_folder / "heads.csv")

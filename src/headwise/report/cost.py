@@ -74,6 +74,7 @@ def cost_section(run: FinishedRun) -> dict[str, Any] | None:
         "all_models": models_table(run),
         "text": "dev" if run.part else "test",
         "measured": run.quality.name,
+        "over": run.quality.over,
         "controls": set(run.models["control"].dropna()),
         "limited": run.facts.get("max_drop") is not None,
         "learned": any(model["learned"] for model in run.pruned),
@@ -238,6 +239,7 @@ def build_controls(run: FinishedRun) -> dict[str, Any] | None:
             **tables,
             "text": "dev" if run.part else "test",
             "measured": run.quality.name,
+            "over": run.quality.over,
             "better": "above" if run.quality.higher_is_better else "below",
             "trained": bool(run.models["control"].isin([f.name for f in compared_by_all()]).any()),
         }

@@ -300,7 +300,7 @@ def _quality_panel(
     )
     y = axis(
         "value:Q",
-        f"{quality.name} on {TEXTS[part]}",
+        f"{quality.axis} on {TEXTS[part]}",
         domain=domain,
         zero=False,
         nice=False,
@@ -520,7 +520,7 @@ def _removal_points(
 def _greedy_panel(points: pd.DataFrame, title: str, quality: QualityMeasure, part: str) -> Panel:
     x = axis("removed:Q", "heads removed (%)", domain=[0, 100], grid=False)
     scale: dict[str, Any] = {"type": "log", "nice": False} if quality.relative else {"zero": False}
-    y = axis("value:Q", f"{quality.name} on {TEXTS[part]}", **scale)
+    y = axis("value:Q", f"{quality.axis} on {TEXTS[part]}", **scale)
     marks = charts.curve(
         points, x, y, _line_colour(points["line"]), band=0.18, dots=34, tip=_tip(quality)
     )

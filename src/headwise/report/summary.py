@@ -102,7 +102,8 @@ def run_headline(run: FinishedRun, chosen: Model) -> str:
     said = verdict(chosen, measure, p)
     unsure = said == "not distinguishable"
     on = " on dev" if run.part else ""
-    text = f"{start}; {signed(found)}{quality.unit} {quality.name}{on} {ends}".rstrip()
+    of = " of" if quality.unit.endswith("points") else ""
+    text = f"{start}; {signed(found)}{quality.unit}{of} {quality.name}{on} {ends}".rstrip()
     text = f"{text} to {other}{', not distinguishable' if unsure else ''}"
     little = said == "worse" and saved_share < LITTLE and not faster
     is_bad = little or _sure_loss(run, chosen, measure) > saved_share
@@ -383,9 +384,8 @@ def doubts(run: FinishedRun) -> list[str]:
     found = []
     for text, number in (run.facts.get("sentences") or {}).items():
         if number < ENOUGH:
-            found.append(
-                f"The {text} text has {count(number, 'sentence')}: too few to tell. Give at least {ENOUGH}."
-            )
+            those = count(number, run.quality.over.removesuffix("s"))
+            found.append(f"The {text} text has {those}: too few to tell. Give at least {ENOUGH}.")
     quality = run.quality
     full = value(run.full, run.part + quality.measure)
     if quality.name == "BLEU" and full is not None and full < TRANSLATES:

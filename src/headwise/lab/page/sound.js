@@ -3,7 +3,6 @@ import { percent, short } from "./text.js";
 import { html, useEffect, useState } from "./vendor/preact-htm.js";
 
 const TICKS = [0.25, 0.5, 1, 2, 5, 10]; // seconds between two marks of an axis
-const MOST_TICKS = 8;
 
 /** The recording: picked from the table and played, with its loudness and words over time. */
 export function RecordingForm({ state, about, ask, change }) {
@@ -49,14 +48,14 @@ function OverTime({ sound, now }) {
     <svg viewBox=${`0 0 ${seconds / sound.step} 2`} preserveAspectRatio="none" role="img"
       aria-label=${`Loudness over ${seconds.toFixed(1)} seconds`}><path d=${bars} /></svg>
     ${words.length > 0 && html`<ol class="spoken" aria-label="Words, each where it starts">${spoken}</ol>`}
-    <ol class="seconds" aria-hidden="true">${ticks(seconds).map((time) => html`<li key=${time} style=${share(time)}>${time} s</li>`)}</ol>
+    <ol class="seconds" aria-hidden="true">${ticks(seconds, 8).map((time) => html`<li key=${time} style=${share(time)}>${time} s</li>`)}</ol>
     ${now > 0 && html`<i class="now" style=${share(Math.min(now, seconds))}></i>`}
   </div>`;
 }
 
-/** The marks of an axis, in seconds; none whose label would end behind it. */
-function ticks(seconds) {
-  const every = TICKS.find((step) => seconds / step <= MOST_TICKS) ?? TICKS.at(-1);
+/** The marks of an axis, in seconds, at most so many; none whose label would end behind it. */
+function ticks(seconds, most) {
+  const every = TICKS.find((step) => seconds / step <= most) ?? TICKS.at(-1);
   const marks = [];
   for (let i = 0; (i + 0.25) * every <= seconds; i++) marks.push(i * every);
   return marks;
@@ -70,7 +69,7 @@ export function timeSides(sound, kind) {
 /** Seconds at a side of a map. --at: in steps of time from the beginning. */
 export function Seconds({ sound, side }) {
   const mark = (time) => html`<li key=${time} style=${{ "--at": time / sound.step }}>${time} s</li>`;
-  return html`<ol class=${`seconds ${side}`} aria-hidden="true">${ticks(sound.seconds).map(mark)}</ol>`;
+  return html`<ol class=${`seconds ${side}`} aria-hidden="true">${ticks(sound.seconds, 6).map(mark)}</ol>`;
 }
 
 /** Words above a map, each where it starts, and the silence behind the recording. */
@@ -85,7 +84,7 @@ export function SpokenWords({ sound, steps }) {
 export function TimeNote({ sound, head }) {
   const behind = sound.silence ? ` The last one is all the silence behind the recording${head.startsWith("cross/") ? "" : ", in both directions"}.` : "";
   const offset = sound.offsets[head];
-  return html`<p class="note">A step of time is ${sound.step} s: ${Math.round(sound.step / 0.02)} frames, attention to them added up.${behind}</p>
+  return html`<p class="note">A step of time is ${sound.step} s: ${Math.round(sound.step / 0.02)} frames, attention to them added up.${behind} Colours are those of the square root.</p>
     ${offset && html`<p class="fact">Most often it attends to ${distance(offset[0])}: ${percent(offset[1])} of the recording's frames.</p>`}`;
 }
 
