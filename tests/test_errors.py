@@ -1,12 +1,22 @@
-"""Sentences about bad input: a misspelled name is guessed."""
+"""Sentences about bad input: a misspelled name is guessed, and a loss that is no number comes with a remedy."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
 
-from headwise.errors import did_you_mean
+import numpy as np
+import pytest
+import torch
+
+from headwise.errors import HeadwiseError, did_you_mean
+from headwise.evaluation.losses import refuse_broken
+from headwise.heads import Site
+from headwise.importance.gradient import refuse_unsound
+from headwise.importance.sums import check_finite
 
 NAMES = ["ablation.zero", "gradient", "encoder-self", "GGUF"]
+SITE = Site("cross", 0)
+NO_NUMBERS = np.array([np.nan])
 
 
 @pytest.mark.parametrize(
@@ -29,3 +39,16 @@ def test_a_guess_may_stand_in_a_folder_and_must_be_as_alike_as_asked() -> None:
     assert did_you_mean("vall.en", ["val.en"], "data/") == " (did you mean 'data/val.en'?)"
     assert did_you_mean("test.en", ["dev.en"]) != ""
     assert did_you_mean("test.en", ["dev.en"], alike=0.75) == ""
+
+
+@pytest.mark.parametrize(
+    "refuse",
+    [
+        lambda: check_finite(SITE, NO_NUMBERS),
+        lambda: refuse_broken(NO_NUMBERS),
+        lambda: refuse_unsound({SITE: torch.tensor(True)}, torch.tensor([torch.nan])),
+    ],
+)
+def test_numbers_that_are_none_come_with_a_remedy(refuse: Callable[[], None]) -> None:
+    with pytest.raises(HeadwiseError, match=r"NaN or infinite.*--dtype float32"):
+        refuse()

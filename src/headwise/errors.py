@@ -8,7 +8,8 @@ from collections.abc import Iterable
 LONGEST = 1000  # characters of a message
 LONGEST_NAME = 100  # characters of a name that similar ones are looked for
 NOT_FINITE = (
-    "16-bit numbers may overflow: try --dtype float32. In float32 the model itself is damaged"
+    "16-bit numbers may overflow: load the model in float32 (--dtype float32, in Python dtype='float32'). If it is, the "
+    "model itself is damaged"
 )
 OUR_MISTAKE = "This is a mistake in headwise, not in what you gave: please report it"
 

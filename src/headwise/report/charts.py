@@ -449,7 +449,11 @@ class Figure:
             parts.append(p.chart | {"width": p.width} | ({"title": p.title} if titled else {}))
 
         title = {"text": self.title, "subtitle": self.note, "fontSize": 16, "offset": 16}
-        resolve = {"scale": {"color": "shared", "strokeDash": "independent"}}
+        # Panels of unequal width have nothing in common but their heads: each keeps its own legend.
+        wide = any(panel.wide for panel in self.panels)
+        resolve = {
+            "scale": {"color": "independent" if wide else "shared", "strokeDash": "independent"}
+        }
         together = {
             "concat": parts,
             "columns": self.columns,

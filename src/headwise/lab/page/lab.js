@@ -376,7 +376,7 @@ function SentenceForm({ state, about, change }) {
           onChange=${(e) => change({ beam: Number(e.target.value) })}>
           ${[1, 2, 4, 5, 8].map((beam) => html`<option key=${beam} value=${beam}>${beam}</option>`)}</select></label>`}
       </div>
-      <details class="more" open=${state.others.length > 0}><summary>Compare with other sentences</summary>
+      <details class="more" open=${state.others.length > 0}><summary>Compare with other ${about.task === "causal-lm" ? "prompts" : "sentences"}</summary>
         <label class="sentence"><span>One a line, at most ${OTHERS}</span>
           <textarea rows="3" dir="auto" maxlength="100000" value=${lines} spellcheck="false"
             onInput=${(e) => setLines(e.target.value)}></textarea></label></details>
