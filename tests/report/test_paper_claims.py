@@ -85,6 +85,27 @@ def test_heads_with_roles_are_counted_and_compared_with_the_others(whole: Path) 
     assert "6 heads with a role" in verdict_of(whole, "Relevance and confidence")[0]
 
 
+def test_a_model_that_does_not_translate_supports_and_contradicts_nothing(whole: Path) -> None:
+    table = pd.read_csv(whole / "pruning.csv")
+    table.loc[(table["setting"] == "full") & (table["measure"] == "bleu"), "value"] = 3.1
+    table.to_csv(whole / "pruning.csv", index=False)
+    said = {said for _, said in verdicts(whole).values()}
+    assert said == {paper_claims.NO_TRANSLATOR, NOT_TESTED}
+
+
+def test_where_no_head_has_a_role_the_table_says_so(whole: Path) -> None:
+    for file in ("roles", "labels"):
+        path = whole / "roles" / f"{file}.csv"
+        table = pd.read_csv(path)
+        if file == "labels":
+            table["label"] = "no known role"
+        else:
+            table = table[table["kind"] != "encoder-self"]
+        table.to_csv(path, index=False)
+    for start in ("Relevance and confidence", "Heads with a role stay"):
+        assert verdict_of(whole, start) == ("no encoder head has a role", NOT_TESTED)
+
+
 def test_all_kinds_scratch_and_greedy_models_are_asked(tmp_path: Path) -> None:
     found = verdicts(write_sweeps(tmp_path))
     for start in ("Encoder heads are removed first", "Pruned is better", "A fifth of the heads"):

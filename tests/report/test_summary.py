@@ -201,7 +201,8 @@ def test_doubts_stand_under_the_headline(run_folder: Path) -> None:
     table.to_csv(run_folder / "pruning.csv", index=False)
     assert summary.summary_section(read_run(run_folder))["doubts"] == [
         "The dev text has 49 sentences: too few to tell. Give at least 50.",
-        "The full model has 9.9 BLEU: it does not translate yet. Train it before heads are removed.",
+        "The full model has 9.9 BLEU: it does not translate yet. Train it on more text or for more epochs before "
+        "heads are removed.",
         "The gates had not settled.",
     ]
 
