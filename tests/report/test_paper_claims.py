@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -85,17 +86,21 @@ def test_heads_with_roles_are_counted_and_compared_with_the_others(whole: Path) 
     assert "6 heads with a role" in verdict_of(whole, "Relevance and confidence")[0]
 
 
-def test_a_model_that_does_not_translate_supports_and_contradicts_nothing(whole: Path) -> None:
-    table = pd.read_csv(whole / "pruning.csv")
+def test_a_model_that_does_not_translate_supports_and_contradicts_nothing(
+    whole: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(whole, tmp_path / "run")
+    table = pd.read_csv(folder / "pruning.csv")
     table.loc[(table["setting"] == "full") & (table["measure"] == "bleu"), "value"] = 3.1
-    table.to_csv(whole / "pruning.csv", index=False)
-    said = {said for _, said in verdicts(whole).values()}
+    table.to_csv(folder / "pruning.csv", index=False)
+    said = {said for _, said in verdicts(folder).values()}
     assert said == {paper_claims.NO_TRANSLATOR, NOT_TESTED}
 
 
-def test_where_no_head_has_a_role_the_table_says_so(whole: Path) -> None:
+def test_where_no_head_has_a_role_the_table_says_so(whole: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(whole, tmp_path / "run")
     for file in ("roles", "labels"):
-        path = whole / "roles" / f"{file}.csv"
+        path = folder / "roles" / f"{file}.csv"
         table = pd.read_csv(path)
         if file == "labels":
             table["label"] = "no known role"
@@ -103,7 +108,7 @@ def test_where_no_head_has_a_role_the_table_says_so(whole: Path) -> None:
             table = table[table["kind"] != "encoder-self"]
         table.to_csv(path, index=False)
     for start in ("Relevance and confidence", "Heads with a role stay"):
-        assert verdict_of(whole, start) == ("no encoder head has a role", NOT_TESTED)
+        assert verdict_of(folder, start) == ("no encoder head has a role", NOT_TESTED)
 
 
 def test_all_kinds_scratch_and_greedy_models_are_asked(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def next_command(loaded: Model, words: Sequence[str], scores: Scores) -> list[st
         return ["lab", words[0]]
     if loaded.task.trains_gates_by_default:
         return ["prune", *words, "--penalty", "0.01"]
-    preferred = ("gradient", "confidence", "ablation.zero", *measured)
+    preferred = (loaded.task.usual_score, "confidence", "ablation.zero", *measured)
     measure = next(name for name in preferred if name in measured)
     half = max(1, loaded.heads.total // 2)
     return ["prune", *words, "--keep", str(half), "--measure", measure]

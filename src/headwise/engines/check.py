@@ -76,11 +76,16 @@ def check(path: str | Path, original: Model | None = None) -> Check:
     for ending, read in FORMATS.items():
         files = [place] if place.suffix == ending else sorted(place.glob(f"*{ending}"))
         if files:
-            return Check(place, (*sealed(place), *read(files, original)))
+            return Check(
+                place, (*sealed(place), *read(files, original), *outputs_not_compared(original))
+            )
     if (place / CT2_WEIGHTS).is_file():
-        return Check(place, (*sealed(place), *ct2_findings(place)))
+        return Check(place, (*sealed(place), *ct2_findings(place), *outputs_not_compared(original)))
     if configured_types(place) == [MLX_FAMILY]:
-        return Check(place, (*sealed(place), *mlx_findings(place, original)))
+        return Check(
+            place,
+            (*sealed(place), *mlx_findings(place, original), *outputs_not_compared(original)),
+        )
     if (place / "config.json").is_file():
         return Check(place, tuple(folder_findings(place, original)))
     raise HeadwiseError(
@@ -106,6 +111,12 @@ def sealed(place: Path) -> Iterator[Finding]:
         return
     says = f"not as they were written: {', '.join(changed[:3])}" if changed else f"as in {SUMS}"
     yield Finding("files", not changed, says)
+
+
+def outputs_not_compared(original: Model | None) -> Iterator[Finding]:
+    """Says of an export that its outputs were not compared, where an original was given to compare them with."""
+    if original is not None:
+        yield Finding("outputs", None, "only those of a folder of transformers are compared")
 
 
 def folder_findings(folder: Path, original: Model | None) -> Iterator[Finding]:

@@ -74,6 +74,7 @@ def cost_section(run: FinishedRun) -> dict[str, Any] | None:
         "all_models": models_table(run),
         "text": "dev" if run.part else "test",
         "measured": run.quality.name,
+        "higher_is_better": run.quality.higher_is_better,
         "over": run.quality.over,
         "controls": set(run.models["control"].dropna()),
         "limited": run.facts.get("max_drop") is not None,

@@ -37,7 +37,7 @@ class Embedding(Task):
     provides: ClassVar[frozenset[Need]] = frozenset({"text"})
     quality = SIMILARITY
     trains = False
-    usual_score = "confidence"
+    usual_score = "dormancy"
 
     def __init__(
         self,

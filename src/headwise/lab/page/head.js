@@ -60,7 +60,7 @@ export function Head({ head, state, inspection, maps, about, scale, setGates, pi
         <button type="button" class="quiet" onClick=${saveJson}>Map as JSON</button>
         ${tree && html`<button type="button" class="quiet" onClick=${() => save(`${name}-tree.csv`, treeAsCsv(tree), "text/csv")}>Tree as CSV</button>`}
       </p>
-      <${Details} head=${head} maps=${maps} about=${about} effect=${effect} pick=${pick} />
+      <${Details} head=${head} maps=${maps} about=${about} effect=${effect} cosine=${inspection.similarity !== null} pick=${pick} />
     </section>`;
 }
 
@@ -232,7 +232,7 @@ function Tree({ tree, head }) {
 // What the run and this sentence say of the head
 
 /** Scores with intervals, roles with evidence, the models that kept it, and heads like it. */
-function Details({ head, maps, about, effect, pick }) {
+function Details({ head, maps, about, effect, cosine, pick }) {
   const scores = about.scores.filter((score) => score.heads[head]);
   const roles = about.roles[head] ?? [];
   const near = alike(maps, head);
@@ -240,7 +240,7 @@ function Details({ head, maps, about, effect, pick }) {
   const button = (name) => html`<button type="button" class="quiet" onClick=${() => pick(name)}>${name}</button>`;
   return html`
     <div class="about-head">
-      ${effect && html`<p class="fact">Without it the output's log-probability changes by <b>${effect}</b> nats.</p>`}
+      ${effect && html`<p class="fact">Without it the output's ${cosine ? "similarity" : "log-probability"} changes by <b>${effect}</b>${cosine ? "" : " nats"}.</p>`}
       ${roles.length > 0 && html`<h3>Roles</h3>
         <ul class="plain">${roles.map((role) => html`<li key=${role.measure}><b>${role.role}</b> ${roleNumbers(role)}${role.effect && html`<small>${role.confirmed ? "✓ " : ""}${role.effect}</small>`}</li>`)}</ul>`}
       ${scores.length > 0 && html`<h3>Scores, with 95 % intervals</h3>

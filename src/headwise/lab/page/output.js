@@ -147,6 +147,7 @@ function TextTokens({ inspection, choose, off }) {
 /** What each single head does to the output: a heat map, heads × output tokens. */
 export function Effects({ effects, old, picked, pick }) {
   const { heads, tokens, in_output, values, total } = effects;
+  const cosine = tokens.length === 1 && tokens[0] === "similarity";
   const most = Math.max(0.01, ...values.flat().map(Math.abs));
   const mostInTotal = Math.max(0.01, ...total.map(Math.abs));
   const order = [...heads.keys()].sort((a, b) => Math.abs(total[b]) - Math.abs(total[a]));
@@ -156,7 +157,7 @@ export function Effects({ effects, old, picked, pick }) {
     <th scope="row"><button type="button" class="quiet" title=${KINDS[heads[i].split("/")[0]]} onClick=${() => pick(heads[i])}>${heads[i]}</button></th>
     ${cell(total[i], "total", mostInTotal)}${values[i].map((value, column) => cell(value, column, most))}</tr>`;
   return html`
-    <p class="note">The change of each token's log-probability, in nats, when this head alone is switched off as well. Heads that matter most come first.</p>
+    <p class="note">${cosine ? "The change of the similarity" : "The change of each token's log-probability, in nats,"} when this head alone is switched off as well. Heads that matter most come first.</p>
     <div class=${old ? "table tall old" : "table tall"}><table class="effects">
       <thead><tr><th scope="col">head</th><th scope="col">output</th>${tokens.map(column)}</tr></thead>
       <tbody>${order.map(row)}</tbody></table></div>`;

@@ -128,9 +128,11 @@ session = Session(hw.load(${python(about.name)}))`;
     opened = `from headwise.lab.session import Question, Session
 
 session = Session.open(${python(about.name)}, audio=${python(about.audio)})`;
-  return `${opened}
+  const asked = `${opened}
 inspection = session.inspect(Question(${options.join(", ")}))
-print(inspection["new_output"])
+`;
+  if (about.task === "embedding") return `${asked}print(inspection["similarity"])\n`;
+  return `${asked}print(inspection["new_output"])
 print(inspection["log_probability"])
 `;
 }
