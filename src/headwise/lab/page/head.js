@@ -251,7 +251,7 @@ function Details({ head, maps, about, effect, pick }) {
         })}</tbody></table>`}
       ${about.pruned.length > 0 && html`<h3>Pruned models of this run</h3>
         <ul class="kept">${about.pruned.map((model) => html`<li key=${model.setting} class=${model.kept.includes(head) ? "yes" : "no"}>${fate(model, head)}</li>`)}</ul>`}
-      ${near.length > 0 && html`<h3>Heads like this one</h3><p class="note">Shared attention in this sentence.</p>
+      ${near.length > 0 && html`<h3>Heads like this one</h3><p class="note">Shared attention in this ${about.recordings ? "recording" : "sentence"}.</p>
         <ul class="near">${near.map((row) => html`<li key=${row.head}>${button(row.head)} ${percent(row.share)}</li>`)}</ul>`}
       ${nearByScores.length > 0 && html`<p class="note">Nearest by scores.</p>
         <ul class="near">${nearByScores.map((name) => html`<li key=${name}>${button(name)}</li>`)}</ul>`}
