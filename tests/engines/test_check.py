@@ -63,6 +63,7 @@ def test_an_onnx_file_runs(place: Path) -> None:
         "ONNX Runtime": True,
         "heads": True,
         "attention": True,
+        "outputs": None,
     }
     assert "gives that of decoder-self/0/0" in repr(found)
     assert verdicts(hw.check(place / "onnx"))["heads"] is None
@@ -141,7 +142,7 @@ def test_a_folder_of_ctranslate2_loads_there(place: Path, tmp_path: Path) -> Non
     small = hw.load(place / "small")
     hw.export(small, "ct2", tmp_path / "ct2", say=lambda note: None)
     found = hw.check(tmp_path / "ct2", small)
-    assert verdicts(found) == {"files": True, "CTranslate2": True}
+    assert verdicts(found) == {"files": True, "CTranslate2": True, "outputs": None}
     assert "loads as a Generator" in repr(found)
     cut(tmp_path / "ct2" / "model.bin")
     assert verdicts(hw.check(tmp_path / "ct2")) == {"files": False, "CTranslate2": False}
@@ -153,7 +154,7 @@ def test_a_folder_of_mlx_has_the_heads_that_it_names(place: Path, tmp_path: Path
     small = whole.remove(hw.HeadMask.full(whole.heads).without(list(whole.heads)[:4]))
     hw.export(small, "mlx", tmp_path / "mlx", say=lambda note: None)
     found = hw.check(tmp_path / "mlx", small)
-    assert verdicts(found) == {"files": True, "heads": True, "MLX": None}
+    assert verdicts(found) == {"files": True, "heads": True, "MLX": None, "outputs": None}
     assert "4+8+8 by layer" in repr(found)
     assert verdicts(hw.check(tmp_path / "mlx", whole))["heads"] is False
 
