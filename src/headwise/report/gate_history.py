@@ -190,8 +190,9 @@ def decision_lines(
         return dict.fromkeys(kinds, penalty_line(**pruning_options(run, model["sweep"])))
     least = dict.fromkeys(kinds, 1.0)  # of the heads that stay
     most = dict.fromkeys(kinds, 0.0)  # of those that do not
-    for column, p_open in opened.iloc[-1].items():
-        head = Head(*column)
+    last: Any = opened.iloc[-1].to_dict()
+    for (kind, layer, number), p_open in last.items():
+        head = Head(kind, layer, number)
         if head in kept:
             least[head.kind] = min(least[head.kind], p_open)
         else:
@@ -225,8 +226,8 @@ def pruning_options(run: FinishedRun, sweep: str | None) -> dict[str, Any]:
 
 def decision_sentence(shown: list[GateHistory]) -> str:
     """What shuts a gate in words, with the decision lines of all models."""
-    by_penalty = set()
-    by_count = set()
+    by_penalty: set[str] = set()
+    by_count: set[str] = set()
     for history in shown:
         is_penalty = history.kept is None or pd.notna(history.model["penalty"])
         found = by_penalty if is_penalty else by_count

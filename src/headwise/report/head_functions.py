@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any
 
 from headwise.report.charts import Figure
@@ -65,7 +64,7 @@ def head_functions(run: FinishedRun) -> list[Figure]:
         what = "importance"
         if kind in tested:
             what = "functions"
-            places: dict[Hashable, int] = places_of_heads(run, kind).to_dict()
+            places: Any = places_of_heads(run, kind).to_dict()
             panels.append(functions_panel(run, kind, places))
             names.append("functions")
         order = "heads by their numbers"
