@@ -154,7 +154,7 @@ def evaluation_forecast(models: Sequence[Model], text: AnyText) -> Forecast:
         used = max(used, memory(model, amount))
     reads.append(text_line(batches))
     if models[0].task.generates:
-        made += f"; translating a text is taken for {TRANSLATION:g} forwards over it"
+        made += f"; translating a text counts as {TRANSLATION:g} forwards over it"
     return Forecast(tuple(reads), tuple(done), used, made)
 
 

@@ -187,7 +187,7 @@ def score_forecast(
     work = work_on(model, batches)
     forward, made = forward_seconds(model, batches.text)
     if "translations per head" in {unit for name in names for unit in measure[name].cost}:
-        made += f"; translating a text is taken for {TRANSLATION:g} forwards over it"
+        made += f"; translating a text counts as {TRANSLATION:g} forwards over it"
     seconds = work.text.positions * forward
 
     reads = [model_line(model), text_line(batches)]
@@ -407,7 +407,7 @@ def relevance_line(name: str, shares: Mapping[str, float]) -> str:
         if what not in ("arrived", "positions") and abs(value) >= 0.0005
     }
     absorbed = ", ".join(f"{what} {value:+.3f}" for what, value in some.items()) or "nothing"
-    line = f"  {name}: of relevance 1, {shares.get('arrived', 0.0):.3f} arrived at the embeddings; taken by {absorbed}"
+    line = f"  {name}: of the relevance, {shares.get('arrived', 0.0):.3f} arrived at the embeddings; the rest: {absorbed}"
     if "positions" in shares:
         line += f"; started at {100 * shares['positions']:.0f} % of the positions, spread over each long sentence"
     return line
