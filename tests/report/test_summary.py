@@ -284,3 +284,22 @@ def test_a_run_without_a_choice_is_refused(run: Path) -> None:
     (run / "run.json").write_text(json.dumps(facts | {"chosen": None}))
     with pytest.raises(HeadwiseError, match="chose no smaller model"):
         hw.push(run, "me/small")
+
+
+@pytest.mark.parametrize(
+    ("ends", "says"),
+    [
+        ((0.0, 0.0), "no faster"),  # one round is its own range
+        ((-1.0, 1.0), "8\u202f% faster"),
+        ((-60.0, 60.0), "no faster"),
+    ],
+)
+def test_a_speed_is_a_difference_where_the_rounds_say_so(
+    run_folder: Path, ends: tuple[float, float], says: str
+) -> None:
+    table = pd.read_csv(run_folder / "pruning.csv")
+    for setting, speed in (("full", 1000.0), ("lambda-0.05", 1080.0)):
+        row = (table["setting"] == setting) & (table["measure"] == "tokens_per_second")
+        table.loc[row, ["value", "low", "high"]] = [speed, speed + ends[0], speed + ends[1]]
+    table.to_csv(run_folder / "pruning.csv", index=False)
+    assert f", {says}; " in summary.summary_section(read_run(run_folder))["headline"]

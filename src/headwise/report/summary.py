@@ -249,6 +249,8 @@ def _speed_noise(full: Model, chosen: Model) -> str:
     (low, high), (after_low, after_high) = (bounds(model, SPEED) for model in (full, chosen))
     if low is None or high is None or after_low is None or after_high is None:
         return "; one round only"
+    if low == high or after_low == after_high:  # a single round is its own range
+        return "; one round only"
     return "; the ranges over the rounds overlap" if after_low <= high and low <= after_high else ""
 
 
