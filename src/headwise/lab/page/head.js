@@ -9,6 +9,10 @@ const LETTER = 6.9; // pixels of the tree: a letter, between words, between leve
 const GAP = 11;
 const STEP = 19;
 const ROW = 22;
+const ROWS = { // what attends, where the maps of a kind leave doubt
+  cross: " A word that attends is the position that writes it.",
+  "decoder-self": " A word that attends is the last one read; the next one is written from it.",
+};
 export const VIEWS = { map: "map", lines: "lines", layer: "layer's lines" };
 
 export function Head({ head, state, inspection, maps, about, scale, setGates, pick, change, effect, other, prunedMap }) {
@@ -49,7 +53,7 @@ export function Head({ head, state, inspection, maps, about, scale, setGates, pi
       </div>
       <${Slider} head=${head} gate=${state.gates[head] ?? 1} setGates=${setGates} />
       ${view === "layer" ? html`<${Lines} maps=${layer} name=${`the layer of ${head}`} scale=${scale} pick=${pick} />` : picture(map, head, inspection.sound)}
-      <p class="note">${view === "map" ? "Rows attend to columns; each row sums to 1." : "Words at the left attend to words at the right; the thicker a line, the more."}${head.startsWith("cross/") ? " A word that attends is the position that writes it." : ""}</p>
+      <p class="note">${view === "map" ? "Rows attend to columns; each row sums to 1." : "Words at the left attend to words at the right; the thicker a line, the more."}${inspection.sound && !head.startsWith("cross/") ? "" : ROWS[head.split("/")[0]] ?? ""}</p>
       ${time.columns && html`<${TimeNote} sound=${inspection.sound} head=${head} />`}
       ${state.compare && other && html`<h3>In the pruned model</h3>
         ${pruned ? picture(pruned, `${head} of the pruned model`, other.sound)
