@@ -325,7 +325,7 @@ def test_a_layout_of_another_model_is_refused() -> None:
     discovery = discover(model)
     with pytest.raises(
         HeadwiseError,
-        match=r"for a model with encoder-self 4\+4\+4 heads, but .* encoder-self 4\+4\.$",
+        match=r"for a model with encoder-self 4\+4\+4 heads, but .* encoder-self 4\+4: give the layout",
     ):
         remove(model, discovery, HeadMask.full(discover(other).heads))
     with pytest.raises(HeadwiseError, match="discover its heads again"):

@@ -166,7 +166,7 @@ def test_heads_of_the_largest_outputs_of_a_large_model(monkeypatch: pytest.Monke
 def test_what_is_refused() -> None:
     with pytest.raises(hw.HeadwiseError, match="at least 1"):
         interactions(asker(), pairs(30), pairs=0)
-    with pytest.raises(hw.HeadwiseError, match="too few"):
+    with pytest.raises(hw.HeadwiseError, match="at least 20"):
         interactions(asker(), pairs(19))
     with pytest.raises(hw.HeadwiseError, match="predicts nothing"):
         interactions(embedder(), lines(30))

@@ -490,7 +490,7 @@ class TestWithoutWords:
         model = embedder()
         small = hw.prune(model, lines(12), Greedy(keep=3, **options))
         assert small.heads.total == 3 and small.layout is not None
-        same = Greedy(keep=3, **{"score": "confidence", **options})
+        same = Greedy(keep=3, **{"score": model.task.usual_score, **options})
         expected = hw.prune(model, lines(12), same)
         assert small.layout == expected.layout
 

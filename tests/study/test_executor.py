@@ -78,7 +78,7 @@ class TestOrder:
                 "ring: (a → b → c|b → c → a|c → a → b)",
             ),
             ([Toy("a", ("a",))], "ring: a → a"),
-            ([Toy("a"), Toy("b"), Toy("a")], "several steps of the name a:"),
+            ([Toy("a"), Toy("b"), Toy("a")], "several steps of the name a"),
             ([Toy("a", ("z", "y"))], "a needs y, z, but"),
         ],
         ids=["ring", "itself", "twice", "missing"],
