@@ -167,10 +167,20 @@ class Predictor:
         with self.with_gates({}, no_output, raise_if_cancelled):
             prompt = PROMPTS[self.task_output](self, sentence, beam, position)
 
-        means: dict[Site, Tensor] = {}
+        return self.answered(prompt, raise_if_cancelled, {})
+
+    def answered(
+        self,
+        prompt: Prompt,
+        raise_if_cancelled: RaiseIfCancelled,
+        means: dict[Site, Tensor],
+        first: int = 0,
+    ) -> tuple[Prompt, Prediction]:
+        """What the model says without any gate, and the prompt with every head's mean output over
+        the positions from `first` on. means: those that are known, H D by site; gets the others."""
 
         def note_mean(call: AttentionCall) -> None:
-            means[call.site] = call.output[0].float().mean(0)
+            means[call.site] = call.output[0, first:].float().mean(0)
 
         # With weights, as `Session.inspect` asks for: another kernel would give other last digits.
         with self.with_gates({}, no_output, raise_if_cancelled, note_mean):

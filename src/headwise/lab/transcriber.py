@@ -74,15 +74,11 @@ class Transcriber(Predictor):
         heard = self.encode(recording, {}, no_output, raise_if_cancelled, means)
         prompt = Prompt({"input_features": recording.features}, recording.sentence(), heard=heard)
 
-        # As `ablation.mean` takes them: of the frames of the sound, and of the positions that predict.
-        def note_mean(call: AttentionCall) -> None:
-            means[call.site] = call.output[0, self.given(prompt) - 1 :].float().mean(0)
-
         with self.with_gates({}, no_output, raise_if_cancelled):
             prompt = self.with_target(prompt, self.translate(prompt, beam))
-        with self.with_gates({}, no_output, raise_if_cancelled, note_mean):
-            prediction = self.predict(prompt)
-        return replace(prompt, means=means), prediction
+
+        # As `ablation.mean` takes them: of the frames of the sound, and of the positions that predict.
+        return self.answered(prompt, raise_if_cancelled, means, first=self.given(prompt) - 1)
 
     def encode(
         self,

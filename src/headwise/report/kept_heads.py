@@ -123,7 +123,7 @@ def _map_panel(
     counts = []
     for layer, n, total in kept.itertuples():
         if removed:
-            counts.append({"layer": layer, "text": f"{n} of {total} kept"})
+            counts.append({"layer": layer, "text": f"{n} of {total}"})
 
     dots = {"size": 110, "opacity": 1}
     place: charts.Spec = {"x": chart.x, "y": chart.y, "tooltip": tip}

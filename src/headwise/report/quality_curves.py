@@ -97,7 +97,7 @@ def _quality_figure(
         facts=" ".join(
             [f"Chosen: {label}." for label in chosen["label"]]
             + (
-                ["Some models are below these panels: greedy removal has its own figure."]
+                ["Some models are outside these panels: greedy removal has its own figure."]
                 if cut
                 else []
             )
