@@ -2,7 +2,7 @@
 
     python tools/papers_figure.py
 
-The paper's points stand in docs/results/papers/published.csv. Ours are read from the tables of the studies.
+The paper's points are those of the report, docs/results/papers/published.csv. Ours are read from the tables of the studies.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class QualityMeasure:
     measure: its name in tables. change: the measure of a difference to another model. name: in figures and sentences.
     unit: of a change, behind its number. loss: what a model may lose, in words. higher_is_better: which way is up.
     compared: the measure that choices compare, the quality itself or its change. scale: what its own numbers are, for
-    an axis. over: what a text has many of.
+    an axis. over: what a text has many of. least: below it, a model is too poor for its differences to mean anything.
     """
 
     measure: str
@@ -32,6 +32,11 @@ class QualityMeasure:
     compared: str
     scale: str = ""
     over: str = "sentences"
+    least: float | None = None
+
+    def is_too_low(self, value: float) -> bool:
+        """Whether a model of this quality is too poor for its differences to other models to mean anything."""
+        return self.least is not None and value < self.least
 
     @property
     def axis(self) -> str:
@@ -80,6 +85,7 @@ BLEU = QualityMeasure(
     loss="BLEU",
     higher_is_better=True,
     compared="bleu",
+    least=10,
 )
 PERPLEXITY = QualityMeasure(
     measure="perplexity",

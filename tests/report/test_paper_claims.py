@@ -8,10 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from headwise.heads import Site
 from headwise.report import paper_claims
 from headwise.report.page import collect
 from headwise.report.paper_claims import CONTRADICTS, IN_PART, NOT_TESTED, SUPPORTS, UNSURE
 from headwise.report.run_folder import read_run
+from report.conftest import data_of
 from report.made_language import make_language
 from report.made_sweeps import write_sweeps
 
@@ -155,3 +157,84 @@ def test_pruned_is_better_than_from_scratch_where_it_is_above(
 
 def test_a_language_model_has_no_such_table(tmp_path: Path) -> None:
     assert "paper_claims" not in collect(read_run(make_language(tmp_path / "run")))
+
+
+def with_scores(folder: Path, rows: list[tuple[str, int, int, str, float, float, float]]) -> Path:
+    """The folder with more rows in heads.csv."""
+    names = ["kind", "layer", "head", "measure", "value", "low", "high"]
+    more = pd.DataFrame(rows, columns=names).assign(n=200)
+    pd.concat([pd.read_csv(folder / "heads.csv"), more]).to_csv(folder / "heads.csv", index=False)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changed", "half", "said"),
+    [(3, 0.2, SUPPORTS), (3, 0.9, UNSURE), (13, 0.2, CONTRADICTS)],
+)
+def test_heads_that_change_bleu_alone_are_counted_both_ways(
+    whole: Path, tmp_path: Path, changed: int, half: float, said: str
+) -> None:
+    folder = shutil.copytree(whole, tmp_path / "run")
+    rows = []
+    for number in range(24):
+        value = 0.0
+        if number < changed:
+            value = 2.0 if number else -2.0
+        layer, head = divmod(number, 8)
+        rows.append(
+            ("encoder-self", layer, head, "ablation.bleu", value, value - half, value + half)
+        )
+    rows.append(("cross", 0, 0, "ablation.bleu", 9.0, 8.0, 10.0))  # not an encoder head
+    here, verdict = verdict_of(with_scores(folder, rows), "Few encoder heads change BLEU")
+    assert verdict == said
+    assert here.startswith(f"{changed} of 24 change BLEU, 1 for the better")
+    assert f"±{half:.2f}" in here
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [((0.8, 0.7, 0.9), IN_PART), ((0.3, 0.1, 0.5), UNSURE), ((0.01, 0.0, 0.02), CONTRADICTS)],
+)
+def test_the_last_cross_attention_is_compared_by_the_best_head_of_each_layer(
+    whole: Path, tmp_path: Path, last: tuple[float, float, float], said: str
+) -> None:
+    folder = shutil.copytree(whole, tmp_path / "run")
+    rows = []
+    for kind in ("encoder-self", "decoder-self", "cross"):
+        for layer in range(2):
+            ends = last if (kind, layer) == ("cross", 1) else (0.2, 0.15, 0.25)
+            rows.append((kind, layer, 0, "ablation.all-but-one", *ends))
+            rows.append((kind, layer, 1, "ablation.all-but-one", 5.0, 4.0, 6.0))  # not the best
+    here, verdict = verdict_of(with_scores(folder, rows), "One head is enough")
+    assert verdict == said
+    assert f"last cross-attention +{last[0]:.2f}" in here and "others +0.20 to +0.20" in here
+
+
+def test_the_decoders_thirds_come_from_the_smallest_joint_model(tmp_path: Path) -> None:
+    folder = write_sweeps(tmp_path)
+    run = read_run(folder)
+    smallest = paper_claims.smallest_joint(run)
+    assert smallest is not None
+    mask = run.layouts[smallest["setting"]]
+    low, high = (len(mask.of(Site("cross", layer))) for layer in (0, 2))
+    here, verdict = verdict_of(folder, "Low decoder layers keep")
+    assert f"cross-attention {low} in the lowest, {high} in the highest" in here
+    lowest, highest = (len(mask.of(Site("decoder-self", layer))) for layer in (0, 2))
+    agreeing = (lowest > highest) + (high > low)
+    assert verdict == (CONTRADICTS, IN_PART, SUPPORTS)[agreeing]
+
+
+def test_the_papers_points_are_drawn_around_those_of_the_gates(
+    run_folder: Path, tmp_path: Path
+) -> None:
+    figure = paper_claims.published_curves(read_run(run_folder))
+    assert figure is not None
+    drawn = data_of(figure)
+    ours = {row["share"]: row["value"] for row in drawn if row["line"] == paper_claims.THIS_RUN}
+    assert ours == {1.0: 0.0, 0.708333: 0.09, 0.375: -0.31, 0.166667: -2.44}
+    theirs = [row["value"] for row in drawn if row["line"] == "Voita et al., WMT English-Russian"]
+    assert -0.15 in theirs and min(theirs) == -1.34  # figure 7, ten heads and two
+    assert len(figure.panels) == 1  # no model here lost heads of all kinds
+    both = paper_claims.published_curves(read_run(write_sweeps(tmp_path)))
+    assert both is not None and len(both.panels) == 2
+    assert paper_claims.published_curves(read_run(make_language(tmp_path / "language"))) is None

@@ -20,6 +20,7 @@ from headwise.cli.outcome import outcome
 from headwise.data.embedded import write_parallel
 from headwise.files import read_with_checksum, with_checksum
 from headwise.heads import HeadMask
+from headwise.qualities import QualityMeasure
 from headwise.report import report
 from headwise.report.run_folder import read_run
 from headwise.report.summary import made
@@ -229,6 +230,25 @@ class TestDryRun:
         assert lines[-2].startswith("left: train 2 (about ") and ", prune 4 (about" in lines[-2]
         assert lines[-1] == "without 2 λ of refine: results of this study decide them"
         assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_does_not_translate_is_named_once_and_before_pruning(
+    copied: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bleu = pd.read_csv(copied / "pruning.csv").query("setting == 'full' and measure == 'dev_bleu'")
+    study = Study(make_plan(tiny), copied, "cpu", QUIET)
+    steps = [build.name for build in study.builds()]
+    assert steps.index("evaluate/dev/full") < steps.index("prune/lambda-0.005")
+
+    def warnings() -> list[str]:
+        lines = again(make_plan(tiny), copied).lines
+        return [line for line in lines if "does not translate yet" in line]
+
+    (warning,) = warnings()
+    assert f"The full model has {bleu.value.item():.1f} BLEU on dev" in warning
+    assert "Train it longer or on more text, or give a better model." in warning
+    monkeypatch.setattr(QualityMeasure, "is_too_low", lambda quality, value: False)
+    assert not warnings()
 
 
 class TestMadeAgain:

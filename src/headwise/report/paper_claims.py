@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 from scipy.stats import fisher_exact, mannwhitneyu
 
-from headwise.heads import KINDS, Head
+from headwise.heads import KINDS, Head, Kind
 from headwise.qualities import BLEU, WORD_ERROR_RATE
-from headwise.report import models, score_faithfulness
+from headwise.report import charts, models, score_faithfulness
+from headwise.report.charts import Figure, Panel, axis, tips
 from headwise.report.format import (
     KIND_NAMES,
+    capital,
+    interval_text,
     listed,
     measure_name,
     percent,
     probability_fact,
+    signed,
 )
-from headwise.report.kept_heads import values_by_head
+from headwise.report.kept_heads import by_layer, values_by_head
 from headwise.report.models import Model, P, verdict
 from headwise.report.page import Table, section, table
 from headwise.report.role_tables import reads_text
@@ -40,6 +45,10 @@ ENCODER_LOSS = 0.15  # BLEU: theirs, of 38 of 48 encoder heads
 JOINT_LOSS = 0.24  # BLEU: theirs, of 86 of 144 heads
 AS_GOOD = 0.1  # of an area: how much larger another may be, by its interval, and be as good
 CLASSES = ("positional", "syntactic", "rare")
+ORDER_OF_LAYERS: dict[Kind, bool] = {"decoder-self": True, "cross": False}  # lowest first
+FINE = 0.5  # BLEU: half an interval that is wider cannot show what one head does
+PUBLISHED = Path(__file__).parent / "papers" / "voita2019_bleu.csv"  # figure 7 and table 2
+THIS_RUN = "this run"
 
 
 class Finding(NamedTuple):
@@ -65,6 +74,7 @@ class Claim(NamedTuple):
     question="Does what Voita et al. and Michel et al. found hold here?",
     order=115,
     files=("pruning.csv", "roles/", "heads.csv", "faithfulness.csv"),
+    papers={"bleu-by-share": "Voita fig. 7, table 2"},
 )
 def paper_claims_section(run: FinishedRun) -> dict[str, Any] | None:
     """The table of claims; left out for models that are no encoder-decoders of text."""
@@ -79,7 +89,70 @@ def paper_claims_section(run: FinishedRun) -> dict[str, Any] | None:
         hears = True
     if not translates or hears or "encoder-self" not in kinds:
         return None
-    return {"claims": claims_table(run)}
+    return {"curves": published_curves(run), "claims": claims_table(run)}
+
+
+def published_curves(run: FinishedRun) -> Figure | None:
+    """BLEU against the share of heads kept: this run's gates among the paper's points, a panel for encoder heads and
+    one for all kinds. None where no gates were measured in BLEU, or the model does not translate yet."""
+    if run.quality != BLEU or does_not_translate(run):
+        return None
+    published = pd.read_csv(PUBLISHED)
+    panels = []
+    for kinds in ((KINDS[0],), KINDS):
+        ours = _gated_points(run, kinds)
+        if ours:
+            theirs = published[published["kinds"] == "+".join(kinds)]
+            panels.append(_share_panel(ours, theirs, models.heads_name(kinds)))
+    if not panels:
+        return None
+    return Figure(
+        name="bleu-by-share",
+        title="BLEU against the share of heads kept, with the paper's points",
+        note="without bars: Voita et al. 2019 · bars: 95 % interval of the difference to the full model",
+        panels=panels,
+        columns=2,
+    )
+
+
+def _gated_points(run: FinishedRun, kinds: Sequence[str]) -> list[dict[str, Any]]:
+    """The full model and those that gates left of these kinds, by the share of heads kept."""
+    points: list[dict[str, Any]] = []
+    for model in run.pruned:
+        change = models.value(model, run.part + BLEU.change)
+        if not model["learned"] or set(model["kinds"]) != set(kinds) or change is None:
+            continue
+        low, high = models.bounds(model, run.part + BLEU.change)
+        text = f"{model['kept']} of {model['total']} heads {interval_text(low, high)}"
+        share = model["kept"] / model["total"]
+        points.append(
+            {"line": THIS_RUN, "share": share, "value": change, "low": low, "high": high}
+            | {"heads": text}
+        )
+    full = {"line": THIS_RUN, "share": 1.0, "value": 0.0, "heads": "the full model"}
+    return [full, *points] if points else []
+
+
+def _share_panel(ours: list[dict[str, Any]], theirs: pd.DataFrame, name: str) -> Panel:
+    points = []
+    for row in theirs.to_dict("records"):
+        text = f"{row['kept']} of {row['total']} heads"
+        line = f"Voita et al., {row['data']}"
+        share = row["kept"] / row["total"]
+        points.append(
+            {"line": line, "share": share, "value": row["bleu_difference"], "heads": text}
+        )
+    x = axis("share:Q", "heads kept", domain=[0, 1.02], nice=False, format="%", grid=False)
+    y = axis("value:Q", "BLEU, difference to the full model", zero=False)
+    colours = charts.categories("line:N", [THIS_RUN, *(point["line"] for point in points)])
+    tip = tips("line:N", "heads:N", "value:Q|BLEU|+.2f")
+    marks = [
+        *charts.curve(points, x, y, colours, dots=20, width=1.2, opacity=0.6, tip=tip),
+        *charts.curve(ours, x, y, colours, width=1.6),
+        *charts.intervals(ours, x, y, colours, tip=tip),
+    ]
+    chart = charts.layered(marks, 260, f"BLEU against the share of {name} kept")
+    return Panel(chart, capital(name), width=400, narrowest=270)
 
 
 def claims_table(run: FinishedRun) -> Table | None:
@@ -252,16 +325,21 @@ def kept_with_roles(run: FinishedRun) -> Finding | None:
     return Finding(here, SUPPORTS if p < 0.05 else UNSURE)
 
 
-def order_of_kinds(run: FinishedRun) -> Finding | None:
-    """Which kind keeps most and which least where gates removed all kinds together, in the smallest such model."""
+def smallest_joint(run: FinishedRun) -> Model | None:
+    """The model with fewest heads that gates left of all kinds together."""
     joint = []
     for model in run.pruned:
         together = set(model["kinds"]) == set(KINDS) and not isinstance(model["keep"], dict)
         if model["learned"] and together and model["setting"] in run.layouts:
             joint.append(model)
-    if not joint:
+    return min(joint, key=lambda model: int(model["kept"]), default=None)
+
+
+def order_of_kinds(run: FinishedRun) -> Finding | None:
+    """Which kind keeps most and which least where gates removed all kinds together, in the smallest such model."""
+    smallest = smallest_joint(run)
+    if smallest is None:
         return None
-    smallest = min(joint, key=lambda model: int(model["kept"]))
     mask = run.layouts[smallest["setting"]]
     shares = {}
     for kind in KINDS:
@@ -275,6 +353,30 @@ def order_of_kinds(run: FinishedRun) -> Finding | None:
     if first and last:
         return Finding(here, SUPPORTS)
     return Finding(here, IN_PART if first or last else CONTRADICTS)
+
+
+def thirds_of_the_decoder(run: FinishedRun) -> Finding | None:
+    """Whether the lowest third of the decoder's layers keeps more self-attention than the highest, and less
+    cross-attention, in the smallest model that gates left of all kinds."""
+    smallest = smallest_joint(run)
+    if smallest is None:
+        return None
+    mask = run.layouts[smallest["setting"]]
+    texts = []
+    agrees = []
+    for kind, lower in ORDER_OF_LAYERS.items():
+        layers = by_layer(mask, kind)
+        if len(layers) < 2:
+            return None
+        third = max(1, len(layers) // 3)
+        low = sum(left for left, _ in layers[:third])
+        high = sum(left for left, _ in layers[-third:])
+        texts.append(f"{KIND_NAMES[kind]} {low} in the lowest, {high} in the highest")
+        agrees.append(low > high if lower else high > low)
+    here = f"{smallest['label']}: {'; '.join(texts)} third of the layers"
+    if all(agrees):
+        return Finding(here, SUPPORTS)
+    return Finding(here, IN_PART if any(agrees) else CONTRADICTS)
 
 
 def better_than_scratch(run: FinishedRun) -> Finding | None:
@@ -298,6 +400,56 @@ def better_than_scratch(run: FinishedRun) -> Finding | None:
     if "worse" in said:
         return Finding(here, IN_PART if "better" in said else CONTRADICTS)
     return Finding(here, UNSURE)
+
+
+def one_head_off(run: FinishedRun) -> Finding | None:
+    """How many encoder heads change BLEU where one is removed. The paper tests at p < 0.01, an interval here at 0.05."""
+    rows = encoder_rows(run, "ablation.bleu")
+    if rows is None:
+        return None
+    worse = int((rows["low"] > 0).sum())
+    better = int((rows["high"] < 0).sum())
+    half = float((rows["high"] - rows["low"]).median()) / 2
+    here = (
+        f"{worse + better} of {len(rows)} change BLEU, {better} for the better (by chance about "
+        f"{0.05 * len(rows):.1f}); median interval ±{half:.2f}"
+    )
+    if 2 * (worse + better) > len(rows):
+        return Finding(here, CONTRADICTS)
+    return Finding(here, SUPPORTS if half <= FINE else UNSURE)
+
+
+def encoder_rows(run: FinishedRun, measure: str) -> pd.DataFrame | None:
+    """The values of a measure for encoder heads, with intervals; None where there are none."""
+    if run.heads is None:
+        return None
+    chosen = (run.heads["measure"] == measure) & (run.heads["kind"] == "encoder-self")
+    rows = run.heads[chosen].dropna(subset=["value", "low", "high"])
+    return None if rows.empty else rows
+
+
+def one_head_left(run: FinishedRun) -> Finding | None:
+    """What a layer loses where its best head alone is left: whether the last cross-attention is the worst case.
+
+    The loss cannot say whether one head is enough in the other layers: the paper's numbers are BLEU.
+    """
+    if run.heads is None:
+        return None
+    alone = run.heads[run.heads["measure"] == "ablation.all-but-one"]
+    alone = alone.dropna(subset=["value", "low", "high"])
+    if set(alone["kind"]) != set(KINDS):
+        return None
+    best = alone.loc[alone.groupby(["kind", "layer"])["value"].idxmin()]
+    best = best.set_index(["kind", "layer"])
+    last = best.loc[("cross", best.loc["cross"].index.max())]
+    others = best.drop(index=[last.name])
+    here = (
+        f"last cross-attention {signed(last['value'])} {interval_text(last['low'], last['high'])} nats a token, "
+        f"others {signed(others['value'].min())} to {signed(others['value'].max())}"
+    )
+    if last["low"] > others["high"].max():
+        return Finding(f"{here}; the loss cannot say whether one is enough", IN_PART)
+    return Finding(here, CONTRADICTS if (others["low"] > last["high"]).any() else UNSURE)
 
 
 def free_without_training(run: FinishedRun) -> Finding | None:
@@ -384,6 +536,24 @@ CLAIMS = (
         "+0.01 to +0.50 BLEU",
         "the control from-scratch",
         better_than_scratch,
+    ),
+    Claim(
+        "Low decoder layers keep self-attention, high ones cross-attention (Voita, figure 10)",
+        "10, 9, 2 and 5, 10, 10 of 16 left",
+        "gates on all kinds together",
+        thirds_of_the_decoder,
+    ),
+    Claim(
+        "Few encoder heads change BLEU where one is removed (Michel, table 1)",
+        "8 of 96, four for the better",
+        "the measure ablation.bleu",
+        one_head_off,
+    ),
+    Claim(
+        "One head is enough in most layers, not in the last cross-attention (Michel, table 2)",
+        "−13.56 BLEU there",
+        "the measure ablation.all-but-one",
+        one_head_left,
     ),
     Claim(
         "A fifth of the heads can be removed without training (Michel, figure 3)",

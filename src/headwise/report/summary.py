@@ -41,7 +41,6 @@ ENOUGH = 50  # sentences of a text; on fewer, an interval says little
 LITTLE = (
     0.1  # of the weights or the cache: what a model that is no faster and surely worse is not worth
 )
-TRANSLATES = 10  # BLEU, below which a model does not translate yet
 
 
 @section(
@@ -406,7 +405,7 @@ def doubts(run: FinishedRun) -> list[str]:
 def does_not_translate(run: FinishedRun) -> bool:
     """Whether the full model's BLEU is too low for its differences to mean anything."""
     full = value(run.full, run.part + run.quality.measure)
-    return run.quality.name == "BLEU" and full is not None and full < TRANSLATES
+    return full is not None and run.quality.is_too_low(full)
 
 
 def _left(run: FinishedRun, chosen: Model) -> list[Fact]:

@@ -37,6 +37,7 @@ from headwise.study.results import Tables, write_grid
 from headwise.study.run import Run
 from headwise.study.schedule import STAGES, Schedule
 from headwise.study.step import Build
+from headwise.study.variants import FULL
 
 FEW = 5  # models: for so many, and a short text, progress bars say enough without an estimate
 LONG = 10000  # pairs of a training text that is not short
@@ -117,8 +118,23 @@ class Study:
         run = self.runs[build.run.name]
         if build.name in outcome.failed:
             self.failed[run.name][build.step.name] = outcome.failed[build.name]
-        elif isinstance(build.step, Evaluate) and not build.was_done and run.main:
-            self.write_tables(run.name)
+        elif isinstance(build.step, Evaluate):
+            if build.step.variant == FULL and build.step.split == "dev":
+                self.warn_of_low_quality(run, build.step)
+            if not build.was_done and run.main:
+                self.write_tables(run.name)
+
+    def warn_of_low_quality(self, run: Run, evaluation: Evaluate) -> None:
+        """Say where a full model is too poor to be pruned, once it is evaluated on dev: models are pruned after that."""
+        rows = run.store.record(evaluation.name)["result"]["rows"]
+        values = {row[0]: float(row[1]) for row in rows}
+        found = values.get(run.quality.measure)
+        if run.plan.pruning and found is not None and run.quality.is_too_low(found):
+            which = "" if run.name == "." else f" of {run.name}"
+            self.progress.say(
+                f"  The full model{which} has {found:.1f} {run.quality.name} on dev: it does not translate yet, so what "
+                "its pruned models lose means little. Train it longer or on more text, or give a better model."
+            )
 
     def write_tables(self, name: str) -> None:
         """The tables of one run, from what is known by now."""
