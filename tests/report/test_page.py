@@ -13,11 +13,13 @@ import pandas as pd
 import pytest
 from markupsafe import escape
 
+from headwise.data import embedded
+from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.report import page as report_page
 from headwise.report import report
 from headwise.report.every_head import kept_in
-from headwise.report.glossary import glossary
+from headwise.report.glossary import glossary, meaning_of_role, relations
 from headwise.report.page import collect, figures_in, render, section, sections_of, table
 from headwise.report.run_folder import FinishedRun, read_run
 from report.conftest import data_of
@@ -233,6 +235,7 @@ def test_papers_are_declared_for_what_a_whole_run_shows(whole: Path) -> None:
     }
     assert shown == {
         "bleu-by-heads": "Voita fig. 7",
+        "bleu-by-share": "Voita fig. 7, table 2",
         "functions-encoder-self": "Voita fig. 1",
         "functions-left-encoder-self": "Voita fig. 8",
     }
@@ -250,6 +253,19 @@ def test_every_spelling_of_a_term_leads_to_its_meaning() -> None:
         assert "](" not in term.text and "`" not in term.text
     (role,) = [term for term in glossary() if term.word == "role"]
     assert role.text == "a known function that a head has surely, on two texts"
+
+
+def test_every_relation_of_a_treebank_has_a_meaning(tmp_path: Path) -> None:
+    """In a report's roles; never as a plain word, such as *case* or *list*."""
+    (term,) = report_page.terms_in(["in that case det→noun (0.92), a list, a mark"])
+    assert term.word == "det" and term.spellings == ("det→noun", "noun→det")
+    embedded.write_treebank(tmp_path / "dev.conllu", 40)
+    for sentence in Treebank.read(tmp_path / "dev.conllu"):
+        assert {word.relation for word in sentence.words} <= relations().keys()
+    assert meaning_of_role("syntactic.det.to-governor") == "det: a determiner: “the” in “the house”"
+    assert (
+        meaning_of_role("syntactic.other.to-governor") is meaning_of_role("positional.-1") is None
+    )
 
 
 def test_heads_that_no_plan_asked_about_have_no_count() -> None:
