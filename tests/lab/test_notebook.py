@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from headwise.lab.session import Question, Session
 from headwise.model import Model
 from headwise.progress import Progress
 from headwise.study import make_plan, run_study
+from own_process import Running, script
 from tasks.askers import asker
 
 CHROMIUM = shutil.which("chromium")
@@ -42,6 +45,19 @@ const source = await window.esm();
 const made = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
 made.default.render({ model, el: document.getElementById("out") });
 </script>"""
+
+BOOK = """import marimo
+
+app = marimo.App(width="medium")
+
+
+@app.cell
+def _():
+    import headwise as hw
+
+    hw.lab("tiny", "a b c d")
+    return
+"""
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +134,33 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, model: Model) 
         hw.lab(model)
 
 
+def assert_fits(page: Any, width: float) -> None:
+    """The layout depends on the widget's own width: heads can be hit, and nothing stands out of the column."""
+    lab = page.locator(".headwise-lab")
+    box = lab.bounding_box()
+    assert abs(box["width"] - width) <= 25
+    tiles = page.locator("[data-head]").evaluate_all(
+        "tiles => tiles.map(tile => tile.getBoundingClientRect().width)"
+    )
+    assert min(tiles) >= 40, f"heads of {min(tiles)} px in a column of {width} px"
+    inside = "[data-head], [data-switch], .picked, .output, .map, button, select, textarea"
+    right = lab.locator(inside).evaluate_all(
+        "all => Math.max(...all.map(one => one.getBoundingClientRect().right))"
+    )
+    assert right <= box["x"] + box["width"]
+
+
+def switch_off_and_undo(page: Any) -> None:
+    page.locator("[data-switch='cross/1/2']").click(timeout=60_000)
+    page.locator("[data-switch='cross/1/2'][aria-checked=false]").wait_for()
+    page.locator(".log-change").wait_for()
+    page.get_by_role("button", name="Undo").click(timeout=60_000)
+    page.get_by_text("All heads are on.").wait_for()
+    page.locator(".log-change").wait_for(state="detached")
+    page.locator(".output[aria-busy=false]").wait_for()
+    assert page.get_by_role("button", name="Undo").count() == 0
+
+
 class TestWidget:
     @pytest.fixture
     def page(self, model: Model) -> Iterator[Any]:
@@ -151,31 +194,10 @@ class TestWidget:
             browser.close()
         assert said == []
 
-    def test_it_fits_the_column_of_a_notebook(self, page: Any) -> None:
-        """Its layout depends on its own width: the window has 1,280 px all the time."""
-        for width in (400, 600, 710, 850, 1000):
-            page.locator("#out").evaluate(
-                "(out, width) => { out.style.width = `${width}px`; }", width
-            )
-            tiles = page.locator("[data-head]").evaluate_all(
-                "tiles => tiles.map(tile => tile.getBoundingClientRect().width)"
-            )
-            assert min(tiles) >= 40, f"heads of {min(tiles)} px in a column of {width} px"
-            inside = "[data-head], [data-switch], .picked, .output, .map, button, select, textarea"
-            right = (
-                page.locator("#out")
-                .locator(inside)
-                .evaluate_all(
-                    "all => Math.max(...all.map(one => one.getBoundingClientRect().right))"
-                )
-            )
-            left = page.locator("#out").evaluate("out => out.getBoundingClientRect().left")
-            assert right - left <= width
-            switch = page.locator("[data-switch='cross/1/2']")
-            before = switch.get_attribute("aria-checked")
-            switch.click(timeout=60_000)
-            page.locator(f"[data-switch='cross/1/2']:not([aria-checked={before}])").wait_for()
-            page.locator(".output[aria-busy=false]").wait_for()
+    def test_it_fits_a_narrow_column_of_a_wide_window(self, page: Any) -> None:
+        page.locator("#out").evaluate("out => { out.style.width = '400px'; }")
+        assert_fits(page, 400)
+        switch_off_and_undo(page)
 
     def test_a_head_is_switched_off(self, page: Any, model: Model) -> None:
         assert page.evaluate("getComputedStyle(document.body).marginTop") == "8px", (
@@ -198,6 +220,52 @@ class TestWidget:
         page.locator(".found").wait_for()
         found = Session(model).smallest(Question(text="a b c d"))
         assert page.locator(".found code").all_inner_texts() == found["heads"]
+
+
+def test_in_marimo(model: Model, tmp_path: Path) -> None:
+    """In columns of the widths that notebooks have, whatever the page around it does to its elements."""
+    marimo = pytest.importorskip("marimo", reason="marimo is not installed")
+    pytest.importorskip("anywidget", reason="anywidget is not installed")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium on this machine")
+    model.save(tmp_path / "tiny")
+    (tmp_path / "book.py").write_text(BOOK.replace("tiny", str(tmp_path / "tiny")))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = Path(marimo.__file__).with_name("__main__.py")
+    options = ("--headless", "--no-token", "--host", "127.0.0.1", "--port", port)
+    served = Running(tmp_path / "marimo", script, program, "run", tmp_path / "book.py", *options)
+
+    def answers() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                return True
+        except OSError:
+            return False
+
+    errors: list[str] = []
+    try:
+        served.wait_until(answers)
+        with sync_api.sync_playwright() as playwright:
+            browser = playwright.chromium.launch(
+                executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+            )
+            page = browser.new_page(viewport={"width": 744, "height": 900})
+            page.set_default_timeout(300_000)
+            page.on("pageerror", lambda error: errors.append(str(error)))
+            page.goto(f"http://127.0.0.1:{port}")
+            page.locator("[data-head] canvas").first.wait_for()
+            for window, column in ((744, 600), (883, 710), (1023, 850), (1173, 1000)):
+                page.set_viewport_size({"width": window, "height": 900})
+                assert_fits(page, column)
+                switch_off_and_undo(page)
+            browser.close()
+    finally:
+        served.process.kill()
+        served.end()
+    assert errors == []
 
 
 class TestExamples:

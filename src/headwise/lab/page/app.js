@@ -48,16 +48,23 @@ function overHttp(server) {
   };
 }
 
-/** The state in the address of a window: `read` it, `write` it, learn when the user changes it. Back undoes a step. */
+/**
+ * Where the state is kept. `read` it; `write` it, which returns the number of steps that `undo` can take back; learn when
+ * it is `changed` from outside. undo is null where the browser's Back does it.
+ * @typedef {{undo: (() => void)?, read: () => object, write: (state: object) => number, changed: (call: (state: object) => void) => () => void}} Address
+ */
+
+/** The state in the address of a window: Back undoes a step. @returns {Address} */
 function inAddress(page) {
   return {
-    undo: true,
+    undo: null,
     read: () => read(page.location.hash),
     write: (state) => {
       const address = `#${written(state)}`;
-      if (address === page.location.hash) return;
+      if (address === page.location.hash) return 0;
       if (isStep(read(page.location.hash), state)) page.history.pushState(null, "", address);
       else page.history.replaceState(null, "", address);
+      return 0;
     },
     changed: (call) => {
       const changed = () => call(read(page.location.hash));

@@ -20,9 +20,9 @@ function remember() {
   }
 }
 
-/** picked, off, searched: whether the user has picked a head, switched one off, looked for the smallest set. undo: whether
- * Back undoes a step. */
-export function Guide({ picked, off, searched, undo }) {
+/** picked, off, searched: whether the user has picked a head, switched one off, looked for the smallest set. browserUndoes:
+ * whether the browser's Back undoes a step. */
+export function Guide({ picked, off, searched, browserUndoes }) {
   const [closed, setClosed] = useState(wasDone);
   const [done, setDone] = useState([false, false, false]);
   useEffect(() => setDone(([first, second, third]) => [first || picked, second || off, third || searched]), [picked, off, searched]);
@@ -34,7 +34,7 @@ export function Guide({ picked, off, searched, undo }) {
   };
   const steps = [
     "Pick a head. A dark cell of its map: the row's word attends to the column's.",
-    `Switch it off, and read what changes in the output.${undo ? " The browser's Back is undo." : ""}`,
+    `Switch it off, and read what changes in the output.${browserUndoes ? " The browser's Back is undo." : ""}`,
     "Look for the smallest set of heads that changes the output, at the end of the page.",
   ];
   return html`<section class="card guide" aria-label="First steps">

@@ -171,6 +171,7 @@ function Lab({ about, ask, address, root }) {
   const [opened] = useState(() => fitted(address.read(), about));
   const [state, set] = useState(opened[0]);
   const [lacking, setLacking] = useState(opened[1]);
+  const [steps, setSteps] = useState(0);
   const [inspection, startInspection, , forgetInspection] = useQuestion(ask, "inspect");
   const [pruned, startPruned, , forgetPruned] = useQuestion(ask, "inspect");
   const [effects, startEffects, stopEffects, forgetEffects] = useQuestion(ask, "head_effects");
@@ -185,7 +186,7 @@ function Lab({ about, ask, address, root }) {
     const first = Object.values(about.sentences).flat()[0];
     if (!text && first) change({ text: first });
   }, []);
-  useEffect(() => address.write(state), [state]);
+  useEffect(() => setSteps(address.write(state)), [state]);
   useEffect(() => address.changed((fromAddress) => {
     const [fitting, others] = fitted(fromAddress, about);
     set(fitting);
@@ -262,7 +263,7 @@ function Lab({ about, ask, address, root }) {
     <main>
       ${about.recordings ? html`<${RecordingForm} state=${state} about=${about} ask=${ask} change=${change} />`
         : html`<${SentenceForm} state=${state} about=${about} change=${change} />`}
-      <${Guide} picked=${picks > 0} off=${off > 0} searched=${Boolean(smallest.answer)} undo=${address.undo} />
+      <${Guide} picked=${picks > 0} off=${off > 0} searched=${Boolean(smallest.answer)} browserUndoes=${address.undo === null} />
       ${lacking.length > 0 && html`<p class="error mild" role="status">Left out, because this model has no head ${lacking.join(", ")}.</p>`}
       ${answer?.source.note && html`<p class="error mild" role="status">${answer.source.note}</p>`}
       ${answer && html`<${Tokens} inspection=${answer} off=${offInAnswer} choose=${(index) => change({ position: index })} />`}
@@ -284,7 +285,8 @@ function Lab({ about, ask, address, root }) {
           <div class="bar-top">
             <h2>Heads</h2>
             <p class="off-count" role="status">${off === 0 ? "All heads are on." : `${off} of ${heads} off or turned down.`}
-              ${off > 0 && html` <button type="button" class="quiet reset" onClick=${() => change({ gates: {} })}>Switch all on</button>`}</p>
+              ${off > 0 && html` <button type="button" class="quiet reset" onClick=${() => change({ gates: {} })}>Switch all on</button>`}
+              ${steps > 0 && html` <button type="button" class="quiet" onClick=${address.undo}>Undo</button>`}</p>
           </div>
           <div class="tools">
             <label>Order <select value=${state.sort} onChange=${(e) => change({ sort: e.target.value })}>

@@ -1,5 +1,5 @@
 // The lab as a widget (anywidget.dev) in a notebook: questions go to its kernel, the state lives in the widget.
-import { mount, read, written } from "./lab.js";
+import { isStep, mount, read, written } from "./lab.js";
 
 /** Questions through a widget, one at a time: a kernel cannot be stopped in the middle of one, so those that nobody
  * waits for any more are not sent, and a long search is asked for step by step. @returns {import("./app.js").Ask} */
@@ -55,16 +55,25 @@ export function overWidget(model) {
   };
 }
 
-/** The state in the widget: Python reads and sets it, and views of one widget share it. */
+/** The state in the widget: Python reads and sets it, and views of one widget share it. The browser's Back would leave
+ * the notebook, so steps are kept here. */
 export function inWidget(model) {
+  const steps = []; // the states before them
+  const set = (state) => {
+    model.set("state", state);
+    model.save_changes();
+  };
   return {
-    undo: false,
+    undo: () => set(steps.pop()),
     read: () => read(model.get("state")),
     write: (state) => {
       // In marimo, a value that is set again is a change, which would be read and set again without end.
-      if (model.get("state") === written(state)) return;
-      model.set("state", written(state));
-      model.save_changes();
+      const before = model.get("state");
+      if (before !== written(state)) {
+        if (isStep(read(before), state)) steps.push(before);
+        set(written(state));
+      }
+      return steps.length;
     },
     changed: (call) => {
       const changed = () => call(read(model.get("state")));
