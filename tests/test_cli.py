@@ -791,7 +791,10 @@ class TestPruning:
                 "--method greedy --keep 2 --epochs 5",
                 "--epochs, --keep: epochs would mean nothing without train: set train, or leave it out.",
             ),
-            ("--keep 2 --rule sign --kinds cross --test no.en", "There is no file 'no.en': check its"),
+            (
+                "--keep 2 --rule sign --kinds cross --test no.en",
+                "There is no file 'no.en': check its",
+            ),
             (
                 "--method greedy --train all --compensate",
                 "--train, --compensate: compensate replaces training, so train cannot be set as well: leave",

@@ -305,7 +305,9 @@ class Gates(GateTraining):
         """A target count has no penalty, and decides by the order of the gates."""
         ignored = changed_options(self, ("rule", "penalty_scale"))
         if self.keep and not several(self.penalty) and ignored:
-            raise ValueError(f"{', '.join(ignored)} would mean nothing without a penalty: give one, or leave it out")
+            raise ValueError(
+                f"{', '.join(ignored)} would mean nothing without a penalty: give one, or leave it out"
+            )
         return self
 
 
@@ -346,10 +348,14 @@ class Greedy(Pruning, FineTuning):
     @model_validator(mode="after")
     def refuse_idle(self) -> Self:
         if self.train and self.compensate:
-            raise ValueError("compensate replaces training, so train cannot be set as well: leave one out")
+            raise ValueError(
+                "compensate replaces training, so train cannot be set as well: leave one out"
+            )
         idle = changed_options(self, tuple(FineTuning.model_fields))
         if idle and not self.train:
-            raise ValueError(f"{', '.join(idle)} would mean nothing without train: set train, or leave it out")
+            raise ValueError(
+                f"{', '.join(idle)} would mean nothing without train: set train, or leave it out"
+            )
         scores = several(self.score)
         if self.rescore and scores and {*scores} <= {*TEXTLESS_ORDERS}:
             raise ValueError(

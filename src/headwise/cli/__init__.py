@@ -25,7 +25,6 @@ from headwise.cli.studies import animate, compare, demo, report, study, train
 from headwise.errors import OUR_MISTAKE, HeadwiseError, reason_in
 
 
-
 class Commands(TyperGroup):
     """The commands, whose options are refused in our words where the check is ours."""
 
