@@ -787,6 +787,18 @@ class TestPruning:
             ("--penalty 1 --beam 2 --set search.beam=3", "--beam and --set search.beam=3 were"),
             ("--penalty 1 --beam 1001", "less than or equal to 1000"),
             ("--method greedy --measure fame", "the measure 'fame' is unknown"),
+            (
+                "--method greedy --keep 2 --epochs 5",
+                "--epochs, --keep: epochs would mean nothing without train: set train, or leave it out.",
+            ),
+            (
+                "--keep 2 --rule sign --kinds cross --test no.en",
+                "There is no file 'no.en': check its",
+            ),
+            (
+                "--method greedy --train all --compensate",
+                "--train, --compensate: compensate replaces training, so train cannot be set as well: leave",
+            ),
         ],
     )
     def test_options(
@@ -965,14 +977,17 @@ class TestStart:
             ("demo --seed three", "'--seed': Input should be a valid integer"),
             ("demo --seed -1", "'--seed': Input should be greater than or equal to 0"),
             ("translate x --beam 0", "'--beam': Input should be greater than or equal to 1"),
-            ("translate x --engine c2t", "'c2t' is not one of 'transformers', 'ct2'"),
             ("scroe x", "Did you mean 'score'"),
             ("data gte multi30k", "Did you mean 'get'"),
             ("score x --measures gradient", "(Possible options: --measure)"),
             ("roles x --treebnk trees.conllu", "(Possible options: --treebank)"),
             (
                 "prune x --unit groups",
-                "'groups' is not one of 'head', 'balanced', 'group', 'uniform'",
+                "Invalid value for '--unit': 'groups' is not one of 'head', 'balanced', 'group', 'uniform'.",
+            ),
+            (
+                "translate x --engine c2t",
+                "Invalid value for '--engine': 'c2t' is not one of 'transformers', 'ct2'.",
             ),
         ],
     )

@@ -25,6 +25,11 @@ class HeadwiseError(Exception):
         super().__init__(shorten_text(escaped))
 
 
+def reason_in(message: str) -> str:
+    """What pydantic says about a value, without what it puts before the sentences of our own checks."""
+    return message.removeprefix("Value error, ")
+
+
 def shorten_text(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 3 :]}"
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from headwise.errors import HeadwiseError, did_you_mean
+from headwise.errors import HeadwiseError, did_you_mean, reason_in
 from headwise.heads import KINDS, HeadMap, Kind
 from headwise.qualities import LOSSES
 
@@ -234,7 +234,7 @@ class Pruning(Options):
         for keep in several(self.keep):
             if isinstance(keep, Mapping) and self.kinds is not None and {*keep} != {*self.kinds}:
                 raise ValueError(
-                    f"keep names {', '.join(keep)}, but the kinds are {', '.join(self.kinds)}"
+                    f"keep names {', '.join(keep)}, but the kinds are {', '.join(self.kinds)}: name the same"
                 )
         return self
 
@@ -305,7 +305,9 @@ class Gates(GateTraining):
         """A target count has no penalty, and decides by the order of the gates."""
         ignored = changed_options(self, ("rule", "penalty_scale"))
         if self.keep and not several(self.penalty) and ignored:
-            raise ValueError(f"{', '.join(ignored)} would mean nothing without a penalty")
+            raise ValueError(
+                f"{', '.join(ignored)} would mean nothing without a penalty: give one, or leave it out"
+            )
         return self
 
 
@@ -346,13 +348,19 @@ class Greedy(Pruning, FineTuning):
     @model_validator(mode="after")
     def refuse_idle(self) -> Self:
         if self.train and self.compensate:
-            raise ValueError("compensate replaces training, so train cannot be set as well")
+            raise ValueError(
+                "compensate replaces training, so train cannot be set as well: leave one out"
+            )
         idle = changed_options(self, tuple(FineTuning.model_fields))
         if idle and not self.train:
-            raise ValueError(f"{', '.join(idle)} would mean nothing without train")
+            raise ValueError(
+                f"{', '.join(idle)} would mean nothing without train: set train, or leave it out"
+            )
         scores = several(self.score)
         if self.rescore and scores and {*scores} <= {*TEXTLESS_ORDERS}:
-            raise ValueError(f"rescore would change nothing: {', '.join(scores)} stays as it is")
+            raise ValueError(
+                f"rescore would change nothing: {', '.join(scores)} stays as it is, so leave rescore out"
+            )
         return self
 
 
@@ -467,9 +475,12 @@ def describe_misfit(
         return (
             f"{words or source}: unknown key '{key}'{guess}; allowed {where}: {', '.join(names)}."
         )
-    reason = problem["msg"].removeprefix("Value error, ").rstrip(".")
+    reason = reason_in(problem["msg"]).rstrip(".")
     reason = reason[0].lower() + reason[1:] if reason[1:2].islower() else reason
     if isinstance(problem["input"], dict | BaseModel):
+        given = [words for name, words in typed.items() if key and name.startswith(f"{key}.")]
+        if given:
+            return f"{', '.join(given)}: {reason}."
         about = f"'{key}' does not fit: " if key else ""
         return f"{source}: {about}{reason}."
     found = repr(problem["input"])

@@ -356,7 +356,7 @@ class TestCatalogueNames:
 
     def test_two_files_are_no_text_of_one(self) -> None:
         assert refusal(lambda: Text.open(["a", "b"])) == (
-            "One-sided text is one file, but 2 were given: ['a', 'b']."
+            "One-sided text is one file, but 2 were given: ['a', 'b']: give one."
         )
         assert "Labelled text is one file, but 0" in refusal(lambda: LabelledText.open([]))
 

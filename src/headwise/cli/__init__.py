@@ -12,18 +12,32 @@ import sys
 import traceback
 from collections.abc import Callable
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from headwise.cli.analysis import align, match, roles, score, truth
 from headwise.cli.reduction import check, evaluate, export, prune, push
 from headwise.cli.resources import data_get, data_list, families, lab, translate
 from headwise.cli.signals import Stopped, stoppable, write_error
 from headwise.cli.studies import animate, compare, demo, report, study, train
-from headwise.errors import OUR_MISTAKE, HeadwiseError
+from headwise.errors import OUR_MISTAKE, HeadwiseError, reason_in
+
+
+class Commands(TyperGroup):
+    """The commands, whose options are refused in our words where the check is ours."""
+
+    def invoke(self, context: typer.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except typer.BadParameter as error:
+            error.message = reason_in(error.message)
+            raise
+
 
 app = typer.Typer(
+    cls=Commands,
     help="The story of every attention head in a Transformer.",
     no_args_is_help=True,
     add_completion=False,

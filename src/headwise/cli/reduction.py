@@ -182,7 +182,7 @@ def prune_plan(
         "scoring": {"measures": [], "pruned": []},
     }
     typed = typed_options(PRUNE_OPTIONS, tables)
-    return make_plan(given, settings or [], "headwise prune", typed)
+    return make_plan(given, settings or [], "prune", typed)
 
 
 def counted_kinds(counts: list[Any]) -> list[str]:

@@ -193,7 +193,7 @@ def train(
         **tables,
     }
     typed = typed_options(TRAIN_OPTIONS, tables)
-    plan = make_plan(given, set_ or [], "headwise train", typed)
+    plan = make_plan(given, set_ or [], "train", typed)
     if dry_run:
         say_cost(plan, out, device)
         return

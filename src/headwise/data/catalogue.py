@@ -21,7 +21,7 @@ from filelock import FileLock
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from headwise.errors import HeadwiseError, did_you_mean
+from headwise.errors import HeadwiseError, did_you_mean, reason_in
 from headwise.files import below, is_name
 from headwise.heads import write_text
 
@@ -95,7 +95,7 @@ def catalogue(path: Path | None = None) -> list[Entry]:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
         raise HeadwiseError(
-            f"{source} cannot be used as a catalogue: {where and where + ': '}{problem['msg']}."
+            f"{source} cannot be used as a catalogue: {where and where + ': '}{reason_in(problem['msg'])}."
         ) from None
 
 

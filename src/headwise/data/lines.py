@@ -74,7 +74,7 @@ def existing_file(path: str | PathLike[str]) -> Path:
         raise HeadwiseError(
             f"Cannot read '{file}': {getattr(error, 'strerror', None) or error}."
         ) from error
-    raise HeadwiseError(f"There is no file '{file}'{hint}.")
+    raise HeadwiseError(f"There is no file '{file}'{hint or ': check its path'}.")
 
 
 def side_files(path: str | PathLike[str]) -> list[str | PathLike[str]]:

@@ -340,7 +340,9 @@ def _one_spec(spec: Spec, what: str) -> AnyPath:
     if isinstance(spec, str | PathLike):
         return spec
     if len(spec) != 1:
-        raise HeadwiseError(f"{what} is one file, but {len(spec)} were given: {list(spec)}.")
+        raise HeadwiseError(
+            f"{what} is one file, but {len(spec)} were given: {list(spec)}: give one."
+        )
     return spec[0]
 
 

@@ -34,7 +34,7 @@ def export(
     target.refuse_missing()
     if dtype is not None and dtype not in target.types:
         raise HeadwiseError(
-            f"{dtype} was asked for, but {to} is written as {', '.join(target.types)}."
+            f"{dtype} was asked for, but {to} is written as {', '.join(target.types)}: give one of these."
         )
     refuse_offloaded(model.hf, "An export")
     refuse_captured(model.hf, "An export")

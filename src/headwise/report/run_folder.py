@@ -180,7 +180,7 @@ def read_run(folder: Path) -> FinishedRun:
     if not (folder / "run.json").is_file():
         found = "a folder without run.json" if folder.is_dir() else "no folder"
         raise HeadwiseError(
-            f"A report needs the --out folder of a finished study, but {folder} is {found}."
+            f"{folder} is {found}, but this needs the --out folder of a finished study: give that."
         )
     refuse_damaged(folder)
     facts, known = read_models(folder)

@@ -475,7 +475,7 @@ class Plan(Strict):
         one_sided = any(data.one_sided for data in (self.data, *self.pairs.values()))
         if one_sided and isinstance(self.model, Architecture):
             raise ValueError(
-                "translation models are trained on pairs, but the training text is one-sided"
+                "translation models are trained on pairs, but the training text is one-sided: name both of its files"
             )
         return self
 
