@@ -243,6 +243,40 @@ def test_papers_are_declared_for_what_a_whole_run_shows(whole: Path) -> None:
     assert report_page.paper_of("functions-decoder-self") == ""
 
 
+def test_figure_1_says_which_score_agrees_with_ablation_and_what_was_tested(
+    run_folder: Path,
+) -> None:
+    def captions() -> list[str]:
+        content = collect(read_run(run_folder))["functions"]
+        text = report_page.body_of(section["functions"], content, "run")
+        figures = re.findall("<figcaption>(.*?)</figcaption>", text, flags=re.DOTALL)
+        return [" ".join(html.unescape(figure).split()) for figure in figures]
+
+    (encoder,) = captions()
+    assert encoder.startswith(
+        "Relevance is what came through a head, not what is lost without it. Gradient orders these 24 heads most as "
+        "exact ablation does: rank correlation 0.71 [0.62, 0.78]; LRP-Ding 0.66 [0.57, 0.73], not surely less. Rows"
+    )
+    assert "only" not in encoder
+
+    table = pd.read_csv(run_folder / "faithfulness.csv")
+    lrp = (table["measure"] == "lrp.ding") & (table["statistic"] == "spearman")
+    table.loc[lrp, "high"] = 0.61
+    table.to_csv(run_folder / "faithfulness.csv", index=False)
+    heads = pd.read_csv(run_folder / "heads.csv")
+    cross = heads[heads["measure"] == "confidence"].assign(kind="cross")
+    pd.concat([heads, cross]).to_csv(run_folder / "heads.csv", index=False)
+    encoder, other = captions()
+    assert "LRP-Ding 0.66 [0.57, 0.61], less. Rows" in encoder
+    for caption in (encoder, other):
+        assert caption.partition(" Order:")[0].endswith("Roles were tested for encoder heads only.")
+    assert "exact ablation" not in other and "Grey" not in other
+
+    (run_folder / "faithfulness.csv").unlink()
+    encoder, _ = captions()
+    assert "lost without it. Rows are layers" in encoder
+
+
 def test_every_spelling_of_a_term_leads_to_its_meaning() -> None:
     terms = report_page.terms_in(["a loss in nats, a penalty λ, CPR; Glass's Δ"])
     assert [term.word for term in terms] == ["λ", "nat", "CPR", "Glass's Δ"]
@@ -279,7 +313,7 @@ def test_layers_that_slide_are_named_in_every_map_and_table(run_folder: Path) ->
     (run_folder / "run.json").write_text(json.dumps(facts), encoding="utf-8")
     content = collect(read_run(run_folder))
     maps = [content["summary"]["head_map"], *content["scores"]["maps"]]
-    for figure in [*maps, content["roles"]["patterns"], *content["functions"]["figures"]]:
+    for figure in [*maps, content["roles"]["patterns"], *content["functions"]["figures"].values()]:
         for panel in figure.panels:
             assert "sliding 512 · 2" in json.dumps(panel.chart, ensure_ascii=False), figure.name
     rows = content["every_head"]["rows"]
