@@ -32,6 +32,11 @@ def test_a_run_s_scores_roles_and_layouts_are_in_its_details(tmp_path: Path) -> 
     assert sum(map(len, details["roles"].values())) == len(roles)
     assert {model["setting"] for model in details["pruned"]} == run.layouts.keys()
     assert sum(model["chosen"] for model in details["pruned"]) == 1
+    meanings = [
+        (role["role"], role["meaning"]) for of_head in details["roles"].values() for role in of_head
+    ]
+    assert ("obj→verb", "obj: an object: “tea” in “drinks tea”") in meanings
+    assert all((meaning is None) == ("→" not in role) for role, meaning in meanings)
     assert run_sentences(run) and pruned_model(run) is None
     for model in details["pruned"]:
         shut = {head for head, step in model["closed"].items() if step is not None}

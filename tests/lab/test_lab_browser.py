@@ -91,6 +91,7 @@ def session(folder: Path) -> Session:
                 {
                     "role": "<b>nsubj</b>",
                     "measure": "syntactic",
+                    "meaning": "nsubj: a subject",
                     "value": 0.9,
                     "low": 0.8,
                     "high": 0.95,
@@ -106,7 +107,7 @@ def session(folder: Path) -> Session:
                 "chosen": True,
                 "bleu": 30.0,
                 "kept": ["cross/0/0"],
-                "closed": {},
+                "closed": {"cross/0/1": 40},
             }
         ],
         "sentences": {"Yours": ["a b c d", TREE.text]},
@@ -319,6 +320,13 @@ def test_the_tree_is_drawn_with_the_picked_head(visit: Any, address: str, librar
     page.locator(".arcs").wait_for()
     assert page.locator(".arc.dependency text").all_text_contents() == ["nsubj", "obj"]
     assert page.locator(".arc.coreference").count() == 1
+    hover = page.locator(".arc.dependency title").first.text_content()
+    assert hover.startswith("nsubj: c → d ") and hover.endswith(
+        "a subject: “girls” in “girls sing”"
+    )
+    page.get_by_text("What the relations mean").click()
+    meanings = page.locator(".picked details.more li").all_inner_texts()
+    assert [each.split(" ")[0] for each in meanings] == ["nsubj", "obj"]
     inspection = library.inspect(Question(text=TREE.text))
     (site,) = [s for s in inspection["maps"] if (s["kind"], s["layer"]) == ("encoder-self", 1)]
     map, words = floats_of(site["data"], site["shape"])[2], np.array(inspection["source"]["words"])
@@ -569,6 +577,20 @@ def test_white_space_is_written_in_signs(visit: Any, address: str) -> None:
         ("\u200b", "U+200B"),
     ):
         assert page.evaluate(shown, text) == expected
+
+
+def test_words_of_the_glossary_explain_themselves(visit: Any, address: str) -> None:
+    page = visit(address + "#head=cross/0/1")
+    settled(page)
+    tokens = page.locator(".tokens li").count()
+    (note,) = page.locator(".numbers .note").all_inner_texts()
+    assert note == f"The sum over its {tokens} tokens; 0 would be certainty."
+    unit = page.locator(".numbers abbr").first
+    assert unit.inner_text() == "nats" and "1 nat per token" in unit.get_attribute("title")
+    assert page.locator(".kept abbr").all_inner_texts() == ["λ", "gate"]
+    assert "multiplies" in page.locator(".kept abbr").last.get_attribute("title")
+    assert page.locator(".about-head li small").first.inner_text() == "nsubj: a subject"
+    assert "nsubj: a subject" in page.locator("[data-head='cross/0/1']").get_attribute("title")
 
 
 def test_every_head_says_its_effect_role_and_fate(

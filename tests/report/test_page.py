@@ -13,11 +13,13 @@ import pandas as pd
 import pytest
 from markupsafe import escape
 
+from headwise.data import embedded
+from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.report import page as report_page
 from headwise.report import report
 from headwise.report.every_head import kept_in
-from headwise.report.glossary import glossary
+from headwise.report.glossary import glossary, meaning_of_role, relations
 from headwise.report.page import collect, figures_in, render, section, sections_of, table
 from headwise.report.run_folder import FinishedRun, read_run
 from report.conftest import data_of
@@ -233,11 +235,46 @@ def test_papers_are_declared_for_what_a_whole_run_shows(whole: Path) -> None:
     }
     assert shown == {
         "bleu-by-heads": "Voita fig. 7",
+        "bleu-by-share": "Voita fig. 7, table 2",
         "functions-encoder-self": "Voita fig. 1",
         "functions-left-encoder-self": "Voita fig. 8",
     }
     assert report_page.paper_of("Without one head") == "Michel table 1"
     assert report_page.paper_of("functions-decoder-self") == ""
+
+
+def test_figure_1_says_which_score_agrees_with_ablation_and_what_was_tested(
+    run_folder: Path,
+) -> None:
+    def captions() -> list[str]:
+        content = collect(read_run(run_folder))["functions"]
+        text = report_page.body_of(section["functions"], content, "run")
+        figures = re.findall("<figcaption>(.*?)</figcaption>", text, flags=re.DOTALL)
+        return [" ".join(html.unescape(figure).split()) for figure in figures]
+
+    (encoder,) = captions()
+    assert encoder.startswith(
+        "Relevance is what came through a head, not what is lost without it. Gradient orders these 24 heads most as "
+        "exact ablation does: rank correlation 0.71 [0.62, 0.78]; LRP-Ding 0.66 [0.57, 0.73], not surely less. Rows"
+    )
+    assert "only" not in encoder
+
+    table = pd.read_csv(run_folder / "faithfulness.csv")
+    lrp = (table["measure"] == "lrp.ding") & (table["statistic"] == "spearman")
+    table.loc[lrp, "high"] = 0.61
+    table.to_csv(run_folder / "faithfulness.csv", index=False)
+    heads = pd.read_csv(run_folder / "heads.csv")
+    cross = heads[heads["measure"] == "confidence"].assign(kind="cross")
+    pd.concat([heads, cross]).to_csv(run_folder / "heads.csv", index=False)
+    encoder, other = captions()
+    assert "LRP-Ding 0.66 [0.57, 0.61], less. Rows" in encoder
+    for caption in (encoder, other):
+        assert caption.partition(" Order:")[0].endswith("Roles were tested for encoder heads only.")
+    assert "exact ablation" not in other and "Grey" not in other
+
+    (run_folder / "faithfulness.csv").unlink()
+    encoder, _ = captions()
+    assert "lost without it. Rows are layers" in encoder
 
 
 def test_every_spelling_of_a_term_leads_to_its_meaning() -> None:
@@ -252,6 +289,19 @@ def test_every_spelling_of_a_term_leads_to_its_meaning() -> None:
     assert role.text == "a known function that a head has surely, on two texts"
 
 
+def test_every_relation_of_a_treebank_has_a_meaning(tmp_path: Path) -> None:
+    """In a report's roles; never as a plain word, such as *case* or *list*."""
+    (term,) = report_page.terms_in(["in that case det→noun (0.92), a list, a mark"])
+    assert term.word == "det" and term.spellings == ("det→noun", "noun→det")
+    embedded.write_treebank(tmp_path / "dev.conllu", 40)
+    for sentence in Treebank.read(tmp_path / "dev.conllu"):
+        assert {word.relation for word in sentence.words} <= relations().keys()
+    assert meaning_of_role("syntactic.det.to-governor") == "det: a determiner: “the” in “the house”"
+    assert (
+        meaning_of_role("syntactic.other.to-governor") is meaning_of_role("positional.-1") is None
+    )
+
+
 def test_heads_that_no_plan_asked_about_have_no_count() -> None:
     kept = {"kk-": "2 of 2", "krk": "2", "--": "", "r": "0", "r-": "0 of 1"}
     assert {statuses: kept_in(statuses) for statuses in kept} == kept
@@ -263,7 +313,7 @@ def test_layers_that_slide_are_named_in_every_map_and_table(run_folder: Path) ->
     (run_folder / "run.json").write_text(json.dumps(facts), encoding="utf-8")
     content = collect(read_run(run_folder))
     maps = [content["summary"]["head_map"], *content["scores"]["maps"]]
-    for figure in [*maps, content["roles"]["patterns"], *content["functions"]["figures"]]:
+    for figure in [*maps, content["roles"]["patterns"], *content["functions"]["figures"].values()]:
         for panel in figure.panels:
             assert "sliding 512 · 2" in json.dumps(panel.chart, ensure_ascii=False), figure.name
     rows = content["every_head"]["rows"]

@@ -195,7 +195,7 @@ def test_tables_are_sorted_by_any_column(seen: Visit, report_page: Path) -> None
 
 def test_a_figure_gives_the_rows_it_draws(seen: Visit, report_page: Path) -> None:
     page, run = seen.page, read_run(report_page.parent)
-    figure = collect(run)["functions"]["figures"][0]
+    figure = collect(run)["functions"]["figures"]["encoder-self"]
     with page.expect_download() as waiting:
         page.locator("#figure-functions-encoder-self").get_by_role("button", name="CSV").click()
     assert waiting.value.suggested_filename == "functions-encoder-self.csv"

@@ -16,6 +16,7 @@ from headwise.model_files import folder_of
 from headwise.report.every_head import effect_sentences
 from headwise.report.format import measure_name
 from headwise.report.gate_history import closing_steps
+from headwise.report.glossary import meaning_of_role
 from headwise.report.models import value
 from headwise.report.role_charts import confirmed_roles
 from headwise.report.run_folder import FinishedRun, read_run
@@ -72,8 +73,9 @@ def scores_by_measure(run: FinishedRun) -> list[dict[str, Any]]:
 
 
 def roles_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
-    """The roles of each head: name, value, interval, number of words, and baseline; the `effect` of
-    switching the head off, in words (None where that was not tested), and whether it is `confirmed`."""
+    """The roles of each head: name, value, interval, number of words, and baseline; the `meaning`
+    of its relation (None of a role without one); the `effect` of switching the head off, in words
+    (None where that was not tested), and whether it is `confirmed`."""
     by_head: dict[str, list[dict[str, Any]]] = {}
     if run.roles is None:
         return by_head
@@ -83,6 +85,7 @@ def roles_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
         role = {"role": row["role"], "measure": row["measure"]}
         for name in ("value", "low", "high", "n", "baseline"):
             role[name] = json_number(row[name])
+        role["meaning"] = meaning_of_role(row["measure"])
         head = Head(row["kind"], row["layer"], row["head"])
         role["effect"] = sentences.get((head, row["measure"]))
         role["confirmed"] = (*head, row["measure"]) in confirmed

@@ -42,6 +42,7 @@ from headwise.lab.transcriber import Transcriber
 from headwise.loading import load
 from headwise.model import Model
 from headwise.progress import Report, silent
+from headwise.report.glossary import glossary, relations
 from headwise.report.run_folder import FinishedRun
 
 
@@ -153,7 +154,8 @@ class Session:
         # compare: by kind and layer, the numbers in the full model of the pruned model's heads;
         # None without a pruned model. sentences: by their source; of a speech model the names of
         # recordings, and recordings: what is said in each. audio: the file of their table, where it
-        # is known (`open`). `head_details` adds scores, roles and pruned.
+        # is known (`open`). terms: what words of the page mean, by each spelling; relations: the
+        # same of the relations in trees. `head_details` adds scores, roles and pruned.
         self.about = {
             "name": model.name,
             "title": run.folder.resolve().name if run else Path(model.name).name,
@@ -165,6 +167,8 @@ class Session:
             "sentences": {name: list(some) for name, some in (examples or {}).items() if some},
             "recordings": said,
             "audio": None,
+            "terms": {word: term.text for term in glossary() for word in term.spellings},
+            "relations": relations(),
             **head_details(run),
         }
 

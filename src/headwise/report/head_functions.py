@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from headwise.report.charts import Figure
-from headwise.report.format import KIND_NAMES, capital, listed, measure_name
+from headwise.report.format import HEADS_OF_KIND, KIND_NAMES, capital, listed, measure_name
 from headwise.report.page import section
-from headwise.report.role_charts import RARE, functions_panel, kinds_with_roles
+from headwise.report.role_charts import functions_panel, kinds_with_roles
 from headwise.report.role_tables import functions_found
 from headwise.report.run_folder import FinishedRun
+from headwise.report.score_faithfulness import agreement_with_ablation
 from headwise.report.score_maps import (
     UNTRAINED_NOTE,
     control_ranges,
@@ -36,15 +37,36 @@ def head_functions_section(run: FinishedRun) -> dict[str, Any] | None:
     if not figures:
         return None
     measures = {measure for kind in KIND_NAMES for measure in leading_measures(run, kind)}
+    agreements = {}
+    for kind in KIND_NAMES:
+        leading = leading_measures(run, kind)
+        if leading:
+            agreements[kind] = agreement_with_ablation(run, kind, leading[0])
+    roles = run.roles
     return {
-        "figures": figures,
+        "figures": {figure.name.partition("-")[2]: figure for figure in figures},  # by kind
         "families": [name.split(".")[0] for name in sorted(measures)],
-        "groups": [] if run.roles is None else functions_found(run.roles),
-        "has_roles": run.roles is not None,
-        "causal": run.roles is not None and run.roles.causal is not None,
-        "rare": run.roles is not None and bool(run.roles.table["measure"].isin(list(RARE)).any()),
+        "agreements": agreements,
+        "groups": [] if roles is None else functions_found(roles),
+        "has_roles": roles is not None,
+        "tested": [] if roles is None else kinds_with_roles(roles),
+        "only_tested": only_tested(run),
+        "sorts": []
+        if roles is None
+        else sorted({name.split(".")[0] for name in roles.roles["measure"]}),
+        "causal": roles is not None and roles.causal is not None,
         "untrained_models": untrained_models(run),
     }
+
+
+def only_tested(run: FinishedRun) -> str:
+    """The kinds of heads that roles were tested for, where the run scored other kinds as well; else nothing."""
+    if run.roles is None or run.heads is None:
+        return ""
+    tested = kinds_with_roles(run.roles)
+    if set(run.heads["kind"]) <= set(tested):
+        return ""
+    return listed([HEADS_OF_KIND[kind] for kind in tested])
 
 
 def head_functions(run: FinishedRun) -> list[Figure]:

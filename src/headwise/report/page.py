@@ -22,7 +22,7 @@ from markupsafe import Markup
 from headwise.declarations import Declaration, Declarations
 from headwise.report.charts import VEGA_LITE, Figure, vega_config
 from headwise.report.format import NONE
-from headwise.report.glossary import Term, glossary
+from headwise.report.glossary import Term, glossary, relation_terms
 from headwise.theme import COLOURS, DARK, FONT, LIGHT, Palette
 
 
@@ -216,9 +216,10 @@ def render(subject: Subject, content: dict[str, dict[str, Any]]) -> str:
 
 
 def terms_in(texts: Iterable[str]) -> list[Term]:
-    """The terms of the glossary that some texts use."""
+    """The terms of the glossary, and the relations, that some texts use."""
     whole = " ".join(texts)
-    return [term for term in glossary() if any(word in whole for word in term.spellings)]
+    terms = (*glossary(), *relation_terms())
+    return [term for term in terms if any(word in whole for word in term.spellings)]
 
 
 def spellings(terms: Sequence[Term]) -> dict[str, int]:

@@ -198,8 +198,8 @@ def _cell(found: pd.DataFrame, statistic: str, row: Judged) -> str:
     return f"{number(one['value'], scale)}\n{f'{low} to {high}' if measure == 'random' else f'[{low}, {high}]'}"
 
 
-def kinds_table(run: FinishedRun) -> Table | None:
-    """The score that ranks the heads of each kind most as ablation does; None for one kind."""
+def _ranks_by_kind(run: FinishedRun) -> pd.DataFrame | None:
+    """The rank correlations with exact ablation among the heads of one kind, the highest first; None without any."""
     found = None if run.faithfulness is None else run.faithfulness.dropna(subset=["value"])
     if found is None or found.empty:
         return None
@@ -208,9 +208,48 @@ def kinds_table(run: FinishedRun) -> Table | None:
         & found["kinds"].isin(KIND_NAMES)
         & ~_of_another_truth(found)
     ]
-    found = found[~found["measure"].str.startswith("ablation")].sort_values(
+    return found[~found["measure"].str.startswith("ablation")].sort_values(
         "value", ascending=False, kind="stable"
     )
+
+
+def agreement_with_ablation(run: FinishedRun, kind: str, measure: str) -> str:
+    """A sentence: the score that orders the heads of a kind most as exact ablation does, and how `measure` orders them.
+
+    Empty where the run did not judge scores, or an interval is missing.
+    """
+    found = _ranks_by_kind(run)
+    if found is None:
+        return ""
+    of_kind = found[(found["kinds"] == kind) & found["against"].str.startswith("ablation")]
+    rows = of_kind.dropna(subset=["low", "high"]).set_index("measure")
+    if rows.empty:
+        return ""
+
+    def correlation(name: str) -> str:
+        one = rows.loc[name]
+        low = number(one["low"], 0.5)
+        high = number(one["high"], 0.5)
+        return f"{number(one['value'], 0.5)} [{low}, {high}]"
+
+    best = str(rows.index[0])
+    text = (
+        f"{capital(measure_name(best))} orders these {rows['n'].iloc[0]:.0f} heads most as exact ablation does: "
+        f"rank correlation {correlation(best)}"
+    )
+    if measure != best and measure in rows.index:
+        less = rows.loc[measure, "high"] < rows.loc[best, "low"]
+        text += (
+            f"; {measure_name(measure)} {correlation(measure)}, {'' if less else 'not surely '}less"
+        )
+    return f"{text}."
+
+
+def kinds_table(run: FinishedRun) -> Table | None:
+    """The score that ranks the heads of each kind most as ablation does; None for one kind."""
+    found = _ranks_by_kind(run)
+    if found is None:
+        return None
     best = found.drop_duplicates("kinds").set_index("kinds")
     columns = {
         "heads": lambda kind: KIND_NAMES[kind],

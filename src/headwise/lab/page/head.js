@@ -2,6 +2,7 @@
 import { Lines } from "./lines.js";
 import { alike, betweenWords, draw, labelsOf } from "./maps.js";
 import { Seconds, SpokenWords, TimeNote, timeSides } from "./sound.js";
+import { Explained } from "./terms.js";
 import { mapAsCsv, percent, plain, save, short, shown, treeAsCsv } from "./text.js";
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 
@@ -58,7 +59,7 @@ export function Head({ head, state, inspection, maps, about, scale, setGates, pi
       ${state.compare && other && html`<h3>In the pruned model</h3>
         ${pruned ? picture(pruned, `${head} of the pruned model`, other.sound)
           : html`<p class="note">This head was removed.</p>`}`}
-      ${tree && html`<${Tree} tree=${tree} head=${head} />`}
+      ${tree && html`<${Tree} tree=${tree} head=${head} meanings=${about.relations} />`}
       <p class="exports">
         <button type="button" class="quiet" onClick=${() => save(`${name}.csv`, mapAsCsv(map), "text/csv")}>Map as CSV</button>
         <button type="button" class="quiet" onClick=${saveJson}>Map as JSON</button>
@@ -188,7 +189,8 @@ function withLevels(arcs) {
   return drawn;
 }
 
-function Tree({ tree, head }) {
+/** meanings: of relations. */
+function Tree({ tree, head, meanings }) {
   const texts = tree.words.map((word) => short(word, 18));
   const centres = [];
   let width = 4;
@@ -199,6 +201,7 @@ function Tree({ tree, head }) {
   }
   const above = withLevels(tree.arcs.filter((arc) => arc.kind === "dependency"));
   const below = withLevels(tree.arcs.filter((arc) => arc.kind === "coreference"));
+  const known = [...new Set(above.map((arc) => arc.relation))].filter((name) => meanings[name]).sort();
   const levels = (arcs) => Math.max(0, ...arcs.map((arc) => arc.level));
   const top = 16 + STEP * levels(above);
   const height = top + ROW + STEP * levels(below) + (below.length ? 16 : 2);
@@ -218,7 +221,7 @@ function Tree({ tree, head }) {
     const label = up ? html`<text x=${middle} y=${y - 3}>${arc.relation}</text>`
       : html`<text x=${middle} y=${y + 12}>${plain(weight, 2)}</text>`;
     return html`<g key=${`${arc.from}-${arc.to}-${up}`} class=${`arc ${arc.kind} ${arc.most ? "most" : ""}`}>
-      <title>${describe(arc)}</title><path d=${path} style=${{ "--weight": weight }} />${label}</g>`;
+      <title>${meanings[arc.relation] ? `${describe(arc)}\n${arc.relation}: ${meanings[arc.relation]}` : describe(arc)}</title><path d=${path} style=${{ "--weight": weight }} />${label}</g>`;
   };
   return html`
     <h3>Along the tree of the sentence</h3>
@@ -230,7 +233,9 @@ function Tree({ tree, head }) {
         ${below.map((arc) => line(arc, false))}
       </svg>
     </div>
-    <p class="note">The thicker, the more attention along it, in either direction; coloured where it is the most of a word.${below.length > 0 ? " Below: words that name the same entity." : ""}</p>`;
+    <p class="note">The thicker, the more attention along it, in either direction; coloured where it is the most of a word.${below.length > 0 ? " Below: words that name the same entity." : ""}</p>
+    ${known.length > 0 && html`<details class="more"><summary>What the relations mean</summary>
+      <ul class="plain">${known.map((name) => html`<li key=${name}><b>${name}</b> ${meanings[name]}</li>`)}</ul></details>`}`;
 }
 
 // What the run and this sentence say of the head
@@ -244,9 +249,9 @@ function Details({ head, maps, about, effect, cosine, pick }) {
   const button = (name) => html`<button type="button" class="quiet" onClick=${() => pick(name)}>${name}</button>`;
   return html`
     <div class="about-head">
-      ${effect && html`<p class="fact">Without it the output's ${cosine ? "similarity" : "log-probability"} changes by <b>${effect}</b>${cosine ? "" : " nats"}.</p>`}
+      ${effect && html`<p class="fact">Without it the output's ${cosine ? "similarity" : "log-probability"} changes by <b>${effect}</b>${cosine ? "" : html`<${Explained} text=" nats" terms=${about.terms} />`}.</p>`}
       ${roles.length > 0 && html`<h3>Roles</h3>
-        <ul class="plain">${roles.map((role) => html`<li key=${role.measure}><b>${role.role}</b> ${roleNumbers(role)}${role.effect && html`<small>${role.confirmed ? "✓ " : ""}${role.effect}</small>`}</li>`)}</ul>`}
+        <ul class="plain">${roles.map((role) => html`<li key=${role.measure}><b>${role.role}</b> ${roleNumbers(role)}${role.meaning && html`<small>${role.meaning}</small>`}${role.effect && html`<small>${role.confirmed ? "✓ " : ""}${role.effect}</small>`}</li>`)}</ul>`}
       ${scores.length > 0 && html`<h3>Scores, with 95 % intervals</h3>
         <table class="scores"><tbody>${scores.map((score) => {
           const [value, low, high] = score.heads[head];
@@ -254,7 +259,7 @@ function Details({ head, maps, about, effect, cosine, pick }) {
           return html`<tr key=${score.measure}><th scope="row">${score.name}</th><td>${plain(value)}</td><td>${interval}</td></tr>`;
         })}</tbody></table>`}
       ${about.pruned.length > 0 && html`<h3>Pruned models of this run</h3>
-        <ul class="kept">${about.pruned.map((model) => html`<li key=${model.setting} class=${model.kept.includes(head) ? "yes" : "no"}>${fate(model, head)}</li>`)}</ul>`}
+        <ul class="kept">${about.pruned.map((model) => html`<li key=${model.setting} class=${model.kept.includes(head) ? "yes" : "no"}><${Explained} text=${fate(model, head)} terms=${about.terms} /></li>`)}</ul>`}
       ${near.length > 0 && html`<h3>Heads like this one</h3><p class="note">Shared attention in this ${about.recordings ? "recording" : "sentence"}.</p>
         <ul class="near">${near.map((row) => html`<li key=${row.head}>${button(row.head)} ${percent(row.share)}</li>`)}</ul>`}
       ${nearByScores.length > 0 && html`<p class="note">Nearest by scores.</p>

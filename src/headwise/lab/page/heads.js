@@ -98,13 +98,14 @@ function Tile({ head, map, gate, picked, roles, removed, scale, value, effect, m
 
   const named = [...roles].sort((a, b) => Boolean(b.confirmed) - Boolean(a.confirmed));
   const names = named.map((role) => role.role + (role.confirmed ? " ✓" : ""));
+  const meanings = named.map((role) => role.meaning).filter(Boolean);
   const facts = [...names];
   if (effect !== undefined && gate > 0) facts.push(`${signed(effect)} without it`);
   if (removed) facts.push("removed in the pruned model");
   return html`
     <li class=${`small ${state}`}>
       <button type="button" class="pick" aria-pressed=${picked} aria-label=${[`Show head ${head}`, ...facts].join(", ")}
-        aria-keyshortcuts="Space" title=${[head, ...facts].join("\n")} tabindex=${picked ? 0 : -1}
+        aria-keyshortcuts="Space" title=${[head, ...facts, ...meanings].join("\n")} tabindex=${picked ? 0 : -1}
         data-head=${head} onClick=${() => pick(head)}>
         ${map ? html`<canvas ref=${canvas} aria-hidden="true"></canvas>` : html`<span class="nothing"></span>`}
       </button>

@@ -274,7 +274,7 @@ function Lab({ about, ask, address, root }) {
           ${inspection.error && html`<section class="card output" aria-label="Output" aria-busy="false">
             <p class="error" role="alert">${inspection.error}</p>
             <div class="actions"><button type="button" onClick=${() => startInspection(question)}>Try again</button></div></section>`}
-          ${answer && html`<${Output} inspection=${answer} pruned=${other} pair=${others.length === 1 ? others[0] : null} busy=${Boolean(inspection.busy || outdated)} off=${offInAnswer}
+          ${answer && html`<${Output} inspection=${answer} pruned=${other} pair=${others.length === 1 ? others[0] : null} busy=${Boolean(inspection.busy || outdated)} off=${offInAnswer} terms=${about.terms}
             most=${total && most} effect=${total?.[most]} switchOff=${(name) => { pick(name); setGates([name], 0); }} />`}
           ${pruned.error && html`<p class="error" role="alert">The pruned model: ${pruned.error}</p>`}
           ${answer && maps.has(head) && html`<${Head} head=${head} state=${state} inspection=${answer} maps=${maps} about=${about} scale=${scale}

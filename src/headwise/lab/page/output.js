@@ -1,4 +1,5 @@
 // What the model gives, before and after the change of heads; and what every head does to it.
+import { Explained } from "./terms.js";
 import { KINDS, percent, plain, short, shown, signed } from "./text.js";
 import { html } from "./vendor/preact-htm.js";
 
@@ -12,10 +13,12 @@ const NEXT = {
 const writesText = ({ task }) => task === "translation" || task === "transcription";
 
 /** The output: what users read while they switch heads. */
-export function Output({ inspection, pruned, pair, busy, off, most, effect, switchOff }) {
+export function Output({ inspection, pruned, pair, busy, off, most, effect, switchOff, terms }) {
   const writes = writesText(inspection);
   const errors = inspection.sound?.errors;
   const log = inspection.log_probability;
+  const tokens = inspection.predicted_tokens.filter((each) => each.in_output).length;
+  const unit = html`<${Explained} text="nats" terms=${terms} />`;
   const changed = inspection.changes.some(([what]) => what !== "same");
   return html`
     <section class="card output" aria-label="Output" aria-busy=${busy}>
@@ -23,10 +26,11 @@ export function Output({ inspection, pruned, pair, busy, off, most, effect, swit
       ${inspection.task !== "embedding" && html`<dl class="numbers">
         <div>
           <dt>Log-probability of ${writes ? "the full model's output" : html`“<bdi>${short(inspection.old_output)}</bdi>”`}</dt>
-          <dd>${off === 0 ? html`<b>${plain(log.old_output, 2)}</b> <span>nats</span>`
-            : html`<b class="log-change">${signed(log.old_output_now - log.old_output)}</b> <span>from ${plain(log.old_output, 2)} to ${plain(log.old_output_now, 2)} nats</span>`}</dd>
+          <dd>${off === 0 ? html`<b>${plain(log.old_output, 2)}</b> <span>${unit}</span>`
+            : html`<b class="log-change">${signed(log.old_output_now - log.old_output)}</b> <span>from ${plain(log.old_output, 2)} to ${plain(log.old_output_now, 2)} ${unit}</span>`}</dd>
+          ${writes && html`<dd class="note">The sum over its ${tokens} ${tokens === 1 ? "token" : "tokens"}; 0 would be certainty.</dd>`}
         </div>
-        ${writes && changed && html`<div><dt>Of the new output</dt><dd><b>${plain(log.new_output, 2)}</b> <span>nats</span></dd></div>`}
+        ${writes && changed && html`<div><dt>Log-probability of the new output</dt><dd><b>${plain(log.new_output, 2)}</b> <span>${unit}</span></dd></div>`}
         ${errors && html`<div><dt>Word errors</dt><dd><b>${errors.after}</b> <span>in ${errors.words} words said${off > 0 ? `; ${errors.before} of the full model` : ""}</span></dd></div>`}
       </dl>`}
       ${inspection.similarity !== null && html`<dl class="numbers"><div>
