@@ -16,10 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
-from headwise.files import below, checked_name, sha256
+from headwise.files import below, checked_name, digest, sha256
 from headwise.folders import MODEL, SUMS, named_folder, new_folder, record, sums
-from headwise.heads import HeadMask
-from headwise.model_files import MODEL_FILES, NOTE, README, refuse_damage
+from headwise.heads import HeadMask, write_text
+from headwise.model_files import (
+    MODEL_FILES,
+    NOTE,
+    NOTE_ON_SENTENCES,
+    PRUNED_MODULE,
+    README,
+    refuse_damage,
+)
 from headwise.report.format import size
 
 if TYPE_CHECKING:
@@ -207,7 +214,7 @@ def push(
     text = ""
     if (folder / README).is_file():
         text = (folder / README).read_text(encoding="utf-8", errors="replace")
-    card = card_of(repo, layout_in_folder(folder), run, row, base_model, text)
+    card = card_of(folder, repo, run, row, base_model, text)
     entries = results_of(run, row)
     if run is not None and not entries:
         notes.append(
@@ -240,6 +247,40 @@ def push(
     if yes:
         upload.send()
     return upload
+
+
+def write_cards(study: Path) -> None:
+    """Put the model card into the folder of every pruned model of a finished study. A README that is neither as `save`
+    wrote it nor an earlier card stays as it is."""
+    from headwise.report.models import model_rows
+    from headwise.report.run_folder import read_run
+
+    run = read_run(study)
+    base_model, _ = base_of(run, None)
+    for row in model_rows(run.models):
+        folder = below(study / "pruned", row["setting"])
+        readme = folder / README
+        text = ""
+        if not (folder / "config.json").is_file():
+            continue
+        if readme.is_file():
+            text = readme.read_text(encoding="utf-8", errors="replace")
+            as_saved = dict(sums(folder)).get(README) == sha256(readme)
+            if not as_saved and not is_our_card(text):
+                continue
+        card = card_of(folder, str(folder), run, row, base_model, text)
+        write_text(readme, f"{card}{signature_of(card)}")
+
+
+def signature_of(card: str) -> str:
+    """The last line of a card in a folder, by which a later one may take its place."""
+    return f"\n<!-- headwise {digest(card)} -->\n"
+
+
+def is_our_card(text: str) -> bool:
+    """Whether a text is a card as `write_cards` wrote it."""
+    card, mark, _ = text.rpartition("\n<!-- headwise ")
+    return bool(mark) and text == f"{card}{signature_of(card)}"
 
 
 def refuse_name(repo: str) -> None:
@@ -387,19 +428,20 @@ def sums_of(items: Sequence[FileToPush]) -> str:
 
 
 def card_of(
-    repo: str,
-    layout: HeadMask | None,
+    folder: Path,
+    address: str,
     run: FinishedRun | None,
     row: Row | None,
     base_model: str | None,
     text: str,
 ) -> str:
-    """The model card. text: the README of the folder, whose metadata on licence and language and whose own words stay,
-    below ours."""
+    """The model card. address: by which the model is loaded. text: the README of the folder, whose metadata on licence
+    and language and whose own words stay, below ours."""
     from huggingface_hub import ModelCard, ModelCardData
 
     from headwise.report.summary import card_headline, kept_table, sections
 
+    layout = layout_in_folder(folder)
     try:
         before = ModelCard(text, ignore_metadata_errors=True)
     except Exception as error:  # of yaml and huggingface_hub, about the user's file
@@ -422,29 +464,39 @@ def card_of(
     )
     if base_model:
         facts["base_model_relation"] = "finetune"  # of the hub's words the nearest
-    paragraphs = [f"# {repo.partition('/')[2]}"]
+    paragraphs = [f"# {address.rpartition('/')[2]}"]
     if run is not None and row is not None:
         paragraphs.append(f"{card_headline(run, row)}.")
     elif layout is not None:
         paragraphs.append(f"{len(layout)} of {layout.heads.total} attention heads are left.")
     if layout is not None:
-        paragraphs += [LOAD.format(repo=repo), "## What was kept", kept_table(layout)]
+        paragraphs.append(LOAD.format(address=address))
+        listed = folder / "modules.json"
+        if listed.is_file() and PRUNED_MODULE in listed.read_text(encoding="utf-8"):
+            paragraphs.append(NOTE_ON_SENTENCES.strip().replace("FOLDER", address))
+        paragraphs += ["## What was kept", kept_table(layout)]
     if run is not None and row is not None:
         for title, body in sections(run, row):
             paragraphs += [f"## {title}", body]
-    own = before.text.replace(NOTE.strip(), "").strip()
+    own = before.text
+    if is_our_card(text):
+        _, _, own = own.rpartition("\n<!-- headwise ")[0].partition(FROM_ORIGINAL)
+    for note in (NOTE, NOTE_ON_SENTENCES):
+        own = own.replace(note.strip(), "")
+    own = own.strip()
     if len(own.splitlines()) > 1:
-        paragraphs += ["---", "*From the model that this one was made from:*", own]
+        paragraphs += ["---", FROM_ORIGINAL, own]
     return f"---\n{facts.to_yaml()}\n---\n\n" + "\n\n".join(paragraphs) + "\n"
 
 
+FROM_ORIGINAL = "*From the model that this one was made from:*"
 LOAD = """Attention heads were removed by headwise, layer by layer, so `from_pretrained` of transformers refuses the
 shapes. Load it like this:
 
 ```python
 import headwise as hw
 
-model = hw.load("{repo}").hf  # an ordinary model of transformers in everything else
+model = hw.load("{address}").hf  # an ordinary model of transformers in everything else
 ```"""
 
 

@@ -59,6 +59,7 @@ def run_plan(
     from accelerate import PartialState
 
     from headwise.cli.terminal import show_kept, show_verdict
+    from headwise.hub import write_cards
     from headwise.loading import load
     from headwise.progress import Progress
     from headwise.report import report as write_report
@@ -69,6 +70,9 @@ def run_plan(
         run_study(plan, out, progress, only, device, write_report, **workers)
     if PartialState().is_main_process:
         ended = None if only else outcome(out)
+        for name in plan.runs:
+            if only is None and (out / name / "run.json").is_file():
+                write_cards(out / name)
         small = None
         if result == "model" and not quiet:
             for line in trained_model_lines(plan, out, device, progress):

@@ -571,10 +571,11 @@ def fact_rows(facts: Sequence[Fact]) -> Rows:
 
 
 def made(run: FinishedRun, model: Model) -> Rows:
-    """Method, texts by name, seed, signature and versions."""
+    """The original model, method, texts by name, seed, signature and versions."""
     settings = (run.facts.get("settings") or {}).get(model["setting"]) or {}
     signature: Mapping[str, Any] = run.facts.get("signature") or {}
-    rows = []
+    original = plan_of_run(run).get("model")
+    rows = [("original model", PurePath(original).name)] if isinstance(original, str) else []
     for name in MADE:
         if settings.get(name) not in (None, False, []):
             rows.append((name, words(settings[name])))

@@ -30,6 +30,7 @@ from headwise.files import (
     with_checksum,
 )
 from headwise.heads import write_text
+from headwise.model_files import README
 from headwise.progress import Progress
 
 if TYPE_CHECKING:
@@ -331,9 +332,14 @@ def delete_path(path: Path) -> None:
 
 
 def files_of_outputs(files: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-    """The files of a manifest that belong to some outputs, which are files or folders."""
+    """The files of a manifest that belong to some outputs, which are files or folders. The README of a model is none:
+    words about it may change."""
     folders = tuple(f"{output}/" for output in outputs)
-    return {file: facts for file, facts in files.items() if f"{file}/".startswith(folders)}
+    found = {}
+    for file, facts in files.items():
+        if f"{file}/".startswith(folders) and not file.endswith(f"/{README}"):
+            found[file] = facts
+    return found
 
 
 def read_record(path: Path) -> dict[str, Any]:
