@@ -318,9 +318,9 @@ def test_the_tree_is_drawn_with_the_picked_head(visit: Any, address: str, librar
     page.get_by_label("Pick a sentence").select_option(TREE.text)
     page.locator("[data-head='encoder-self/1/2']").click()
     page.locator(".arcs").wait_for()
-    assert page.locator(".arc.dependency text").all_text_contents() == ["nsubj", "obj"]
+    assert sorted(page.locator(".arc.dependency text").all_text_contents()) == ["nsubj", "obj"]
     assert page.locator(".arc.coreference").count() == 1
-    hover = page.locator(".arc.dependency title").first.text_content()
+    hover = page.locator(".arc.dependency title", has_text="nsubj").text_content()
     assert hover.startswith("nsubj: c → d ") and hover.endswith(
         "a subject: “girls” in “girls sing”"
     )
@@ -577,6 +577,20 @@ def test_white_space_is_written_in_signs(visit: Any, address: str) -> None:
         ("\u200b", "U+200B"),
     ):
         assert page.evaluate(shown, text) == expected
+
+
+def test_labels_do_not_overlap_or_hide_on_a_phone(visit: Any, address: str) -> None:
+    page = visit(f"{address}#text={'+'.join('abcdef' * 5)}&head=encoder-self/0/0", width=400)
+    settled(page)
+    for side, edge, size in ((".from", "top", "height"), (".to", "left", "width")):
+        edges, letters = page.locator(f".large {side} li").evaluate_all(
+            """(all, [edge, size]) => [all.map(one => one.getBoundingClientRect()[edge]),
+                all.map(one => parseFloat(getComputedStyle(one).fontSize))]""",
+            [edge, size],
+        )
+        assert min(np.diff(edges)) >= 0.9 * max(letters) >= 8
+    role = page.locator(".small .role").first
+    assert role.evaluate("one => one.scrollWidth <= one.clientWidth")
 
 
 def test_words_of_the_glossary_explain_themselves(visit: Any, address: str) -> None:

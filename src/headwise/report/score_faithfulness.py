@@ -239,9 +239,8 @@ def agreement_with_ablation(run: FinishedRun, kind: str, measure: str) -> str:
     )
     if measure != best and measure in rows.index:
         less = rows.loc[measure, "high"] < rows.loc[best, "low"]
-        text += (
-            f"; {measure_name(measure)} {correlation(measure)}, {'' if less else 'not surely '}less"
-        )
+        surely = "" if less else "not surely "
+        text += f" ({measure_name(measure)}: {correlation(measure)}, {surely}less)"
     return f"{text}."
 
 

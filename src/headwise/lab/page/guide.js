@@ -33,7 +33,7 @@ export function Guide({ picked, off, searched, browserUndoes }) {
     setClosed(true);
   };
   const steps = [
-    "Pick a head. A dark cell of its map: the row's word attends to the column's.",
+    "Pick a head. Where a cell of its map stands out, the row's word attends to the column's.",
     `Switch it off, and read what changes in the output.${browserUndoes ? " The browser's Back is undo." : ""}`,
     "Look for the smallest set of heads that changes the output, at the end of the page.",
   ];

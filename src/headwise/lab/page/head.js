@@ -202,6 +202,7 @@ function Tree({ tree, head, meanings }) {
   const above = withLevels(tree.arcs.filter((arc) => arc.kind === "dependency"));
   const below = withLevels(tree.arcs.filter((arc) => arc.kind === "coreference"));
   const known = [...new Set(above.map((arc) => arc.relation))].filter((name) => meanings[name]).sort();
+  const outerFirst = above.toReversed(); // the labels of short arcs lie over the lines of long ones
   const levels = (arcs) => Math.max(0, ...arcs.map((arc) => arc.level));
   const top = 16 + STEP * levels(above);
   const height = top + ROW + STEP * levels(below) + (below.length ? 16 : 2);
@@ -219,7 +220,7 @@ function Tree({ tree, head, meanings }) {
     const weight = Math.max(arc.there, arc.back);
     const path = `M${x1},${base} C${x1},${y} ${x1},${y} ${x1 + bend},${y} L${x2 - bend},${y} C${x2},${y} ${x2},${y} ${x2},${base}`;
     const label = up ? html`<text x=${middle} y=${y - 3}>${arc.relation}</text>`
-      : html`<text x=${middle} y=${y + 12}>${plain(weight, 2)}</text>`;
+      : html`<text x=${middle} y=${y + 12}>${weight.toFixed(2)}</text>`;
     return html`<g key=${`${arc.from}-${arc.to}-${up}`} class=${`arc ${arc.kind} ${arc.most ? "most" : ""}`}>
       <title>${meanings[arc.relation] ? `${describe(arc)}\n${arc.relation}: ${meanings[arc.relation]}` : describe(arc)}</title><path d=${path} style=${{ "--weight": weight }} />${label}</g>`;
   };
@@ -228,7 +229,7 @@ function Tree({ tree, head, meanings }) {
     <div class="scroll" tabindex="0" role="group" aria-label="Tree of the sentence">
       <svg class="arcs" style=${{ "--width": `${width}px` }} viewBox=${`0 0 ${width} ${height}`} role="img"
         aria-label=${`Attention of ${head} along the tree. ${tree.arcs.map(describe).join("; ")}`}>
-        ${above.map((arc) => line(arc, true))}
+        ${outerFirst.map((arc) => line(arc, true))}
         ${texts.map((text, word) => html`<text key=${word} class="word" x=${centres[word]} y=${top + 15}>${text}</text>`)}
         ${below.map((arc) => line(arc, false))}
       </svg>

@@ -112,10 +112,13 @@ function Tile({ head, map, gate, picked, roles, removed, scale, value, effect, m
       <button type="button" role="switch" aria-checked=${gate > 0} aria-label=${`Head ${head}`} class="switch" data-switch=${head}
         tabindex="-1" onClick=${() => setGates([head], gate > 0 ? 0 : 1)}><span>${head.split("/")[2]}${removed && " ✂"}</span>${state === "down" && html`<em>${gate}</em>`}<i aria-hidden="true"></i></button>
       ${effect !== undefined && html`<span class=${`effect ${colour(effect)}`} style=${depth(effect, most)}>${gate > 0 ? signed(effect) : "\u00a0"}</span>`}
-      ${names.length > 0 && html`<span class="role">${names[0]}${names.length > 1 && ` +${names.length - 1}`}</span>`}
+      ${names.length > 0 && html`<span class="role">${breakable(names[0])}${names.length > 1 && ` +${names.length - 1}`}</span>`}
       ${value !== undefined && value !== null && html`<span class="value">${plain(value, 2)}</span>`}
     </li>`;
 }
+
+/** A role's name, which a narrow tile breaks after its arrow. */
+const breakable = (name) => name.split(/(?<=→)/).map((part, i) => html`${i > 0 && html`<wbr />`}${part}`);
 
 /** Several heads switched at once: by kind, role, pruned model, or share of a score. */
 export function Groups({ about, setGates }) {
