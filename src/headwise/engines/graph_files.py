@@ -401,7 +401,9 @@ def pooling_notes(model: Model) -> list[str]:
         pooling = f"take the {model.task.pooling().words}"
     except HeadwiseError as error:  # a module that headwise does not run
         pooling = f"pool as modules.json says ({error})"
-    return [f"the graph gives a vector for each token, not for a sentence: {pooling} over its tokens"]
+    return [
+        f"the graph gives a vector for each token, not for a sentence: {pooling} over its tokens"
+    ]
 
 
 def save_tokenizer(model: Model, folder: Path) -> None:
