@@ -172,3 +172,16 @@ def test_another_model_and_no_model(place: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("words")
     with pytest.raises(hw.HeadwiseError, match="is no file that can be checked"):
         hw.check(tmp_path / "text.txt")
+
+
+def test_a_program_of_torch_export_is_whole_or_damaged(tmp_path: Path) -> None:
+    """Of a model of embeddings, whose export says how a sentence's vector is made."""
+    notes: list[str] = []
+    hw.export(embedder(), "torch", tmp_path / "torch", say=notes.append)
+    assert any("not for a sentence: take the mean of the last states over its" in n for n in notes)
+    found = hw.check(tmp_path / "torch")
+    assert verdicts(found) == {"files": True, "archive": True, "PyTorch": None}
+    assert "model.pt2 is whole" in repr(found)
+    cut(tmp_path / "torch" / "model.pt2")
+    found = hw.check(tmp_path / "torch")
+    assert verdicts(found) == {"files": False, "archive": False, "PyTorch": None}

@@ -302,7 +302,8 @@ def export(
 
 def check(
     path: Annotated[
-        Path, typer.Argument(help="a model's folder, or a GGUF or ONNX file that export wrote")
+        Path,
+        typer.Argument(help="a model's folder, or a GGUF, ONNX or .pt2 file that export wrote"),
     ],
     original: Annotated[
         str | None,

@@ -1,7 +1,8 @@
 """A model's files read back alone: whether they are whole, whether their heads are those that they name, and whether
 what runs them takes them.
 
-Five sorts: a folder of transformers, pruned or not; GGUF; ONNX; the folders of CTranslate2 and of MLX. Nothing is
+Six sorts: a folder of transformers, pruned or not; GGUF; ONNX; programs of torch.export; the folders of CTranslate2 and
+of MLX. Nothing is
 written, and no code of a file is run.
 """
 
@@ -14,6 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -65,8 +67,8 @@ class Check:
 
 
 def check(path: str | Path, original: Model | None = None) -> Check:
-    """Read a model's files back: a folder of transformers, CTranslate2 or MLX, a GGUF or an ONNX file, or a folder with
-    one.
+    """Read a model's files back: a folder of transformers, CTranslate2 or MLX, a GGUF, ONNX or .pt2 file, or a folder
+    with one.
 
     original: of a pruned folder the model that heads were removed from, with whose masked outputs its own are compared;
     of other files the model that was exported, whose heads they should have. Raises HeadwiseError for what is none of
@@ -89,8 +91,8 @@ def check(path: str | Path, original: Model | None = None) -> Check:
     if (place / "config.json").is_file():
         return Check(place, tuple(folder_findings(place, original)))
     raise HeadwiseError(
-        f"{place} is no file that can be checked: give the folder of a model, a .gguf or an .onnx file, or a folder "
-        "with one."
+        f"{place} is no file that can be checked: give the folder of a model, a .gguf, .onnx or .pt2 file, or a "
+        "folder with one."
     )
 
 
@@ -289,6 +291,20 @@ def onnx_findings(files: list[Path], original: Model | None) -> Iterator[Finding
         yield from onnx_attention(file.name, session, outputs)
 
 
+def program_findings(files: list[Path], original: Model | None) -> Iterator[Finding]:
+    """Programs of torch.export: whether the archive is whole. To load one may run code that is in it."""
+    for file in files:
+        try:
+            with ZipFile(file) as archive:
+                broken = archive.testzip()
+        except (BadZipFile, OSError, EOFError) as error:
+            yield Finding("archive", False, f"{file.name} cannot be read ({error})")
+            continue
+        says = f"{file.name} is whole" if broken is None else f"{broken} in {file.name} is damaged"
+        yield Finding("archive", broken is None, says)
+    yield Finding("PyTorch", None, "programs are not run here: export compared them with the model")
+
+
 def onnx_attention(name: str, session: Any, outputs: list[np.ndarray]) -> Iterator[Finding]:
     """The attention weights that an ONNX file gives: for as many heads as it names, and of each token 1 in sum."""
     named = session.get_modelmeta().custom_metadata_map
@@ -342,4 +358,5 @@ def onnx_heads(name: str, inputs: list[Any], original: Model | None) -> Iterator
 FORMATS: dict[str, Callable[[list[Path], Model | None], Iterator[Finding]]] = {
     ".gguf": gguf_findings,
     ".onnx": onnx_findings,
+    ".pt2": program_findings,
 }

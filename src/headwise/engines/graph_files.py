@@ -27,6 +27,7 @@ from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Kind
 from headwise.model import Model
+from headwise.tasks import Embedding
 
 # Sizes of the example: all different, and none of them 0 or 1.
 BATCH = 2
@@ -357,7 +358,8 @@ def write_onnx(model: Model, folder: Path, dtype: str, attention: Sequence[Head]
             session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
             check_engine(graph, partial(run_onnx, session), "ONNX Runtime")
     save_tokenizer(model, folder)
-    return [f"checked in ONNX Runtime: within {TOLERANCE:g} of the largest number"]
+    checked = f"checked in ONNX Runtime: within {TOLERANCE:g} of the largest number"
+    return [checked, *pooling_notes(model)]
 
 
 def run_onnx(session: Any, inputs: Mapping[str, Tensor]) -> list[Tensor]:
@@ -383,11 +385,25 @@ def write_torch(model: Model, folder: Path, dtype: str) -> list[str]:
             program = torch.export.load(path).module()
             check_engine(graph, partial(run_program, program), "torch.export")
     save_tokenizer(model, folder)
-    return [f"checked in PyTorch: within {TOLERANCE:g} of the largest number"]
+    checked = f"checked in PyTorch: within {TOLERANCE:g} of the largest number"
+    return [checked, *pooling_notes(model)]
 
 
 def run_program(program: Any, inputs: dict[str, Tensor]) -> list[Tensor]:
     return list(program(inputs=inputs))
+
+
+def pooling_notes(model: Model) -> list[str]:
+    """What makes one vector of the states of tokens that the graph of a model of embeddings gives."""
+    if not isinstance(model.task, Embedding):
+        return []
+    try:
+        pooling = f"take the {model.task.pooling().words}"
+    except HeadwiseError as error:  # a module that headwise does not run
+        pooling = f"pool as modules.json says ({error})"
+    return [
+        f"the graph gives a vector for each token, not for a sentence: {pooling} over its tokens"
+    ]
 
 
 def save_tokenizer(model: Model, folder: Path) -> None:
