@@ -254,8 +254,8 @@ def test_figure_1_says_which_score_agrees_with_ablation_and_what_was_tested(
 
     (encoder,) = captions()
     assert encoder.startswith(
-        "Relevance is what came through a head, not what is lost without it. Gradient orders these 24 heads most as "
-        "exact ablation does: rank correlation 0.71 [0.62, 0.78] (LRP-Ding: 0.66 [0.57, 0.73], not surely less). Rows"
+        "Relevance is what came through a head, not what is lost without it. Gradient orders these 24 heads most like "
+        "exact ablation: rank correlation 0.71 [0.62, 0.78] (LRP-Ding: 0.66 [0.57, 0.73], not surely lower). Rows"
     )
     assert "only" not in encoder
 
@@ -267,7 +267,7 @@ def test_figure_1_says_which_score_agrees_with_ablation_and_what_was_tested(
     cross = heads[heads["measure"] == "confidence"].assign(kind="cross")
     pd.concat([heads, cross]).to_csv(run_folder / "heads.csv", index=False)
     encoder, other = captions()
-    assert "(LRP-Ding: 0.66 [0.57, 0.61], less). Rows" in encoder
+    assert "(LRP-Ding: 0.66 [0.57, 0.61], lower). Rows" in encoder
     for caption in (encoder, other):
         assert caption.partition(" Order:")[0].endswith("Roles were tested for encoder heads only.")
     assert "exact ablation" not in other and "Grey" not in other

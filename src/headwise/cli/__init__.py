@@ -28,9 +28,9 @@ from headwise.errors import OUR_MISTAKE, HeadwiseError, reason_in
 class Commands(TyperGroup):
     """The commands, whose options are refused in our words where the check is ours."""
 
-    def invoke(self, context: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(context)
+            return super().invoke(ctx)
         except typer.BadParameter as error:
             error.message = reason_in(error.message)
             raise

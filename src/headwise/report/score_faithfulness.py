@@ -214,7 +214,7 @@ def _ranks_by_kind(run: FinishedRun) -> pd.DataFrame | None:
 
 
 def agreement_with_ablation(run: FinishedRun, kind: str, measure: str) -> str:
-    """A sentence: the score that orders the heads of a kind most as exact ablation does, and how `measure` orders them.
+    """A sentence: the score that orders the heads of a kind most like exact ablation, and how `measure` orders them.
 
     Empty where the run did not judge scores, or an interval is missing.
     """
@@ -222,25 +222,24 @@ def agreement_with_ablation(run: FinishedRun, kind: str, measure: str) -> str:
     if found is None:
         return ""
     of_kind = found[(found["kinds"] == kind) & found["against"].str.startswith("ablation")]
-    rows = of_kind.dropna(subset=["low", "high"]).set_index("measure")
-    if rows.empty:
+    rows: dict[str, dict[str, Any]] = {}
+    for row in of_kind.dropna(subset=["low", "high"]).to_dict("records"):
+        rows.setdefault(str(row["measure"]), {str(name): value for name, value in row.items()})
+    if not rows:
         return ""
 
-    def correlation(name: str) -> str:
-        one = rows.loc[name]
-        low = number(one["low"], 0.5)
-        high = number(one["high"], 0.5)
-        return f"{number(one['value'], 0.5)} [{low}, {high}]"
+    def correlation(row: dict[str, Any]) -> str:
+        ends = [number(row[end], 0.5) for end in ("low", "high")]
+        return f"{number(row['value'], 0.5)} [{', '.join(ends)}]"
 
-    best = str(rows.index[0])
+    name, best = next(iter(rows.items()))
     text = (
-        f"{capital(measure_name(best))} orders these {rows['n'].iloc[0]:.0f} heads most as exact ablation does: "
+        f"{capital(measure_name(name))} orders these {best['n']:.0f} heads most like exact ablation: "
         f"rank correlation {correlation(best)}"
     )
-    if measure != best and measure in rows.index:
-        less = rows.loc[measure, "high"] < rows.loc[best, "low"]
-        surely = "" if less else "not surely "
-        text += f" ({measure_name(measure)}: {correlation(measure)}, {surely}less)"
+    if measure != name and measure in rows:
+        surely = "" if rows[measure]["high"] < best["low"] else "not surely "
+        text += f" ({measure_name(measure)}: {correlation(rows[measure])}, {surely}lower)"
     return f"{text}."
 
 
