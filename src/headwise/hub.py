@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwise.attention.head_counts import states_heads
 from headwise.errors import HeadwiseError
 from headwise.files import below, checked_name, digest, sha256
 from headwise.folders import MODEL, SUMS, named_folder, new_folder, record, sums
@@ -269,7 +270,9 @@ def write_cards(study: Path) -> None:
             if not as_saved and not is_our_card(text):
                 continue
         card = card_of(folder, str(folder), run, row, base_model, text)
-        write_text(readme, f"{card}{signature_of(card)}")
+        signed = f"{card}{signature_of(card)}"
+        if signed != text:
+            write_text(readme, signed)
 
 
 def signature_of(card: str) -> str:
@@ -438,10 +441,13 @@ def card_of(
     """The model card. address: by which the model is loaded. text: the README of the folder, whose metadata on licence
     and language and whose own words stay, below ours."""
     from huggingface_hub import ModelCard, ModelCardData
+    from transformers import AutoConfig
 
     from headwise.report.summary import card_headline, kept_table, sections
 
     layout = layout_in_folder(folder)
+    config = AutoConfig.from_pretrained(folder)
+    is_stock = layout is None or states_heads(config, layout)
     try:
         before = ModelCard(text, ignore_metadata_errors=True)
     except Exception as error:  # of yaml and huggingface_hub, about the user's file
@@ -458,7 +464,7 @@ def card_of(
         tags += ["pruned", "attention-head-pruning"]
     facts = ModelCardData(
         **kept,
-        library_name="headwise" if layout else "transformers",
+        library_name="transformers" if is_stock else "headwise",
         tags=list(dict.fromkeys(tags)),
         base_model=base_model,
     )
@@ -470,7 +476,10 @@ def card_of(
     elif layout is not None:
         paragraphs.append(f"{len(layout)} of {layout.heads.total} attention heads are left.")
     if layout is not None:
-        paragraphs.append(LOAD.format(address=address))
+        how = LOAD_STOCK if is_stock else LOAD
+        paragraphs.append(
+            how.format(address=address, name=(config.architectures or ["AutoModel"])[0])
+        )
         listed = folder / "modules.json"
         if listed.is_file() and PRUNED_MODULE in listed.read_text(encoding="utf-8"):
             paragraphs.append(NOTE_ON_SENTENCES.strip().replace("FOLDER", address))
@@ -497,6 +506,14 @@ shapes. Load it like this:
 import headwise as hw
 
 model = hw.load("{address}").hf  # an ordinary model of transformers in everything else
+```"""
+
+LOAD_STOCK = """Attention heads were removed by headwise, equally many of every layer, so transformers loads the model:
+
+```python
+from transformers import {name}
+
+model = {name}.from_pretrained("{address}")
 ```"""
 
 

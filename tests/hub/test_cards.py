@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 import yaml
 from test_hub import call
 
+from attention.test_head_counts import halved, model_of
 from evaluation.test_similarities import folder_of_sentence_transformers, lines
+from headwise.heads import Head, HeadMask
 from headwise.hub import card_of, write_cards
 from headwise.report.run_folder import read_run
 from headwise.study.records import files_of_outputs
@@ -55,9 +58,10 @@ def test_a_pruned_models_folder_has_its_own_card(words: list[Any], tmp_path: Pat
     assert theirs.strip().startswith("# given\n\nMaps sentences to vectors.")
     assert card.count("Maps sentences") == 1 and "FOLDER" not in card
 
-    # A card in the place of another is the same, and quotes the original once.
+    # A card in the place of another is the same, and is not written again.
+    written = readme.stat().st_mtime_ns
     write_cards(tmp_path / "run")
-    assert readme.read_text() == card
+    assert readme.read_text() == card and readme.stat().st_mtime_ns == written
     run = read_run(tmp_path / "run")
     sent = card_of(small, "me/small", run, run.pruned[0], None, card)
     assert 'hw.load("me/small")' in sent and sent.count("Maps sentences") == 1
@@ -69,3 +73,21 @@ def test_a_pruned_models_folder_has_its_own_card(words: list[Any], tmp_path: Pat
     assert readme.read_text().endswith("My own words.\n")
     files = {f"pruned/small/{name}": [1, "sum"] for name in ("README.md", "config.json")}
     assert [*files_of_outputs(files, ["pruned/small"])] == ["pruned/small/config.json"]
+
+
+def test_the_card_of_equal_layers_loads_them_with_transformers(tmp_path: Path) -> None:
+    model = model_of("phi3")
+    halved(model).save(tmp_path / "equal")
+    first = HeadMask.full(model.heads).without([Head("decoder-self", 0, 0)])
+    model.remove(first).save(tmp_path / "uneven")
+    cards = {}
+    for name in ("equal", "uneven"):
+        folder = tmp_path / name
+        cards[name] = card_of(folder, str(folder), None, None, None, "")
+
+    (code,) = re.findall("```python\n(.*?)```", cards["equal"], flags=re.DOTALL)
+    loaded: dict[str, Any] = {}
+    exec(code, loaded)
+    assert loaded["model"].config.num_attention_heads == 2
+    assert "library_name: transformers" in cards["equal"] and "headwise as hw" not in cards["equal"]
+    assert "library_name: headwise" in cards["uneven"] and "hw.load" in cards["uneven"]
