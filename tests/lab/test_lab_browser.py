@@ -681,12 +681,12 @@ def test_back_undoes_a_step(visit: Any, address: str) -> None:
         page.locator("[data-slider]").fill(share)
     page.get_by_label("Sentence", exact=True).fill("c d")
     page.get_by_label("Sentence", exact=True).press("Enter")
-    page.wait_for_function("location.hash.includes('text=c+d')")
+    page.wait_for_url(lambda url: "text=c+d" in url)
     page.go_back()
-    page.wait_for_function("!location.hash.includes('text=c+d')")
+    page.wait_for_url(lambda url: "text=c+d" not in url)
     assert "cross%2F1%2F1%3A0.4" in page.url
     page.go_back()
-    page.wait_for_function("!location.hash.includes('%3A')")
+    page.wait_for_url(lambda url: "%3A" not in url)
     assert off.count() == 1
     page.go_back()
     page.get_by_text("All heads are on.").wait_for()

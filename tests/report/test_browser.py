@@ -16,8 +16,8 @@ from report.made_language import make_language
 from report.made_sweeps import write_grid
 from report.visits import visit, wait_until_drawn
 
-CHARTS = 35  # head map, 4 scores, pairs, 6 removal curves, grid, patterns, 3 heads of offsets, rare tokens, 4 maps, more:
-# 3 × 3 layers of gates, BLEU on test and dev, layers, training
+CHARTS = 36  # head map, 4 scores, pairs, 6 removal curves, grid, patterns, 3 heads of offsets, rare tokens, 4 maps, more:
+# 3 × 3 layers of gates, BLEU on test and dev, layers, training, BLEU by share
 TABLES = 15
 
 

@@ -49,14 +49,19 @@ def test_the_plans_that_come_along_are_valid(
     monkeypatch.setenv("HEADWISE_TARGET", "de")
     monkeypatch.chdir(tmp_path)  # some paths are relative
     values = tomllib.loads(path.read_text())
-    texts = [values["data"].get(split, []) for split in ("train", "dev", "test")]
+    data = values.get("data", {})
+    texts = [data.get(split, []) for split in ("train", "dev", "test")]
     files = [file for text in texts for file in ([text] if isinstance(text, str) else text)]
+    own = []
+    if not data:  # a plan for the user's own text
+        files += ["train.en", "train.de", "dev.en", "dev.de"]
+        own = ['data.train=["train.en", "train.de"]', 'data.dev=["dev.en", "dev.de"]']
     roles = values.get("roles", {})
     for file in [*files, *roles.get("treebank", []), *roles.get("confirm", [])]:
         place = Path(os.path.expandvars(file))
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text("x\n")
-    assert read_plan(path).name
+    assert read_plan(path, own).name
 
 
 def test_a_plan_written_out_is_the_same_plan(tmp_path: Path) -> None:
