@@ -29,7 +29,7 @@ BARS = {
 def best_of_heads(table: pd.DataFrame, panel: str) -> pd.DataFrame:
     """The best value of every head at every record. A head that attends to the token itself is not positional."""
     rows = table[(table["class"] == panel) & (table["name"] != "positional.0")]
-    best = rows.groupby(["step", "layer", "head"], as_index=False)["value"].max()
+    best = rows.groupby(["step", "layer", "head"])["value"].max().reset_index()
     best["address"] = best["layer"].astype(str) + "/" + best["head"].astype(str)
     return best
 
