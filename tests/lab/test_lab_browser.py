@@ -693,6 +693,27 @@ def test_back_undoes_a_step(visit: Any, address: str) -> None:
     settled(page)
 
 
+def test_back_twice_at_once_undoes_two_steps(visit: Any, address: str) -> None:
+    page = visit(address + "#text=a+b")
+    settled(page)
+    page.locator("[data-switch='cross/1/2']").click()
+    page.locator("[data-switch='cross/1/1']").click()
+    page.get_by_text("2 of").wait_for()
+    page.wait_for_url(lambda url: "cross%2F1%2F1" in url)
+    page.evaluate(
+        """() => {
+            requestAnimationFrame = () => 0;  // a busy page: nothing is painted between the two
+            addEventListener("hashchange", () => history.back(), {once: true});
+            history.back();
+        }"""
+    )
+    page.get_by_text("All heads are on.").wait_for()
+    settled(page)
+    assert "off=" not in page.url
+    page.evaluate("history.go(2)")  # the steps are still there, forwards
+    page.get_by_text("2 of").wait_for()
+
+
 def test_the_pruned_model_s_changes_are_marked(visit: Any, address: str, library: Session) -> None:
     for text in "abcdef":
         full = library.inspect(Question(text=text))["old_output"]

@@ -6,7 +6,7 @@ import { mapsOf, scaleOf } from "./maps.js";
 import { Effects, Others, Output, Smallest, Tokens } from "./output.js";
 import { RecordingForm } from "./sound.js";
 import { addresses, asPython, effectsAsCsv, save, signed } from "./text.js";
-import { html, render, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
+import { html, render, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 
 const START = {
   text: "", others: [], gates: {}, ablation: "zero", beam: 5, position: null,
@@ -186,7 +186,8 @@ function Lab({ about, ask, address, root }) {
     const first = Object.values(about.sentences).flat()[0];
     if (!text && first) change({ text: first });
   }, []);
-  useEffect(() => setSteps(address.write(state)), [state]);
+  // Before the browser can go back again: a later write would undo that step.
+  useLayoutEffect(() => setSteps(address.write(state)), [state]);
   useEffect(() => address.changed((fromAddress) => {
     const [fitting, others] = fitted(fromAddress, about);
     set(fitting);
