@@ -28,7 +28,7 @@ setup: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	@if [ ! -x $(BIN)/pip ]; then \
 	  '$(PYTHON)' -c '$(NEW_ENOUGH)' 2>/dev/null || { echo "headwise needs Python 3.11 or newer, found none; name one with 'make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3'." >&2; exit 1; }; \
-	  echo "making .venv with $$('$(PYTHON)' -V), then installing: a minute or more"; \
+	  echo "making .venv with $$('$(PYTHON)' -V), then installing (some minutes)"; \
 	  '$(PYTHON)' -m venv .venv; \
 	fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

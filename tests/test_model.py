@@ -268,6 +268,14 @@ def test_saving_replaces_a_model(translator: Model, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_who_may_read_the_configuration_may_read_the_weights(
+    translator: Model, tmp_path: Path
+) -> None:
+    saved = translator.save(tmp_path / "model")
+    modes = {file.stat().st_mode for file in saved.iterdir()}
+    assert len(modes) == 1
+
+
 def test_saving_keeps_what_it_did_not_write(translator: Model, tmp_path: Path) -> None:
     folder = translator.save(tmp_path / "model")
     mine = {

@@ -54,8 +54,8 @@ def family_rows(name: str = "") -> list[dict[str, str]]:
         guess = did_you_mean(name, [stem(row) for row in rows]) if not types else ""
         called = f"{types[0]}', which {name} names" if types else f"{name}'{guess}"
         raise HeadwiseError(
-            f"No family in the table is called '{called}: headwise may know it all the same, "
-            "try `headwise score` on a model of it."
+            f"No family in the table is called '{called}. Give the folder of a model, whose configuration names "
+            "its family, or try `headwise score` on it: headwise may know it all the same."
         )
     return some
 

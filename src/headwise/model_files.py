@@ -143,6 +143,8 @@ def replace(folder: Path, partial: Path, before: set[str]) -> None:
     both = dict.fromkeys([*sums(folder), *new.items()])
     (partial / "now").write_text(record(MODEL, both))
     (partial / "then").write_text(record(MODEL, new.items()))
+    for name in new:  # safetensors writes files that only their owner may read
+        shutil.copymode(partial / "then", below(partial, name))
     (partial / "now").replace(folder / SUMS)
     for name in new:
         below(folder, name).parent.mkdir(parents=True, exist_ok=True)

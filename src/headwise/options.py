@@ -245,7 +245,7 @@ class GateTraining(Pruning, FineTuning):
     train: Train = option(
         "all",
         "what trains besides the gates: all weights; no weight (gates); low-rank changes of linear layers (lora). "
-        "After greedy removal: all or lora; unset: nothing",
+        "Greedy removal trains nothing unless this says all or lora",
         page="methods/gates.md#what-trains",
     )
     gate_learning_rate: float = option(0.05, "rate of the gates, after warmup", gt=0)
@@ -321,7 +321,7 @@ class Greedy(Pruning, FineTuning):
     score: str | list[str] | None = option(
         None,
         "the order of removal: a measure, weight-norm or random; "
-        "unset: gradient, or confidence of a model that predicts nothing",
+        "unset: gradient, or dormancy of a model of embeddings",
         page="howto/score.md#choose-a-measure",
     )
     max_drop: float | None = option(

@@ -231,6 +231,18 @@ class TestDryRun:
         assert lines[-1] == "without 2 λ of refine: results of this study decide them"
         assert not (tmp_path / "out").exists()
 
+    def test_models_that_the_choice_will_ask_for_have_a_cost(
+        self, tiny: dict[str, Any], tmp_path: Path
+    ) -> None:
+        compared = {"score": ["gradient"], "compare": ["confidence", "random"], "orders": 2}
+        tiny["pruning"] = {"method": "greedy", **compared}
+        lines = dry_run(plan_of(tiny), tmp_path / "out")
+        assert "then 3 models of other orders" in lines[-1] and "about" in lines[-1]
+        tiny["pruning"]["keep"] = [4]
+        lines = dry_run(plan_of(tiny), tmp_path / "out")
+        assert not any("of other orders" in line for line in lines)
+        assert any("prune/greedy-confidence-4" in line for line in lines)
+
 
 def test_a_model_that_does_not_translate_is_named_once_and_before_pruning(
     copied: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch

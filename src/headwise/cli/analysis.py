@@ -189,7 +189,7 @@ def extremes(table: pd.DataFrame) -> list[str]:
             )
             for some in (ranked.head(3), ranked.tail(3).iloc[::-1])
         )
-        lines.append(f"    {measure}: {best} … {worst}")
+        lines.append(f"    {measure}: highest {best}; lowest {worst}")
     return lines
 
 

@@ -59,7 +59,7 @@ class Check:
         return all(finding.good is not False for finding in self.findings)
 
     def __repr__(self) -> str:
-        lines = [f"Check({str(self.path)!r})"]
+        lines = [str(self.path)]
         for finding in self.findings:
             mark = {True: "good", False: "BAD", None: "not tried"}[finding.good]
             lines.append(f"  {finding.what:14}{mark:11}{finding.says}")

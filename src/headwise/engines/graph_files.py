@@ -11,6 +11,8 @@ code can be traced shows when it is: the engines here refuse no model of text be
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -258,7 +260,8 @@ def graphs(model: Model) -> list[Graph]:
     source = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     source_sizes = dict.fromkeys(source, batch_and_source)
     if "decoder-self" not in model.heads.kinds:
-        return [Graph("model", Encoder(model.hf), source, source_sizes, ("output",))]
+        output = "last_hidden_state" if isinstance(model.task, Embedding) else "logits"
+        return [Graph("model", Encoder(model.hf), source, source_sizes, (output,))]
 
     layers = len(model.heads.query["decoder-self"])
     past, past_sizes = states(model, "decoder-self", "past", PAST, list(range(layers)))
@@ -333,16 +336,17 @@ def write_onnx(model: Model, folder: Path, dtype: str, attention: Sequence[Head]
             path = folder / f"{graph.name}.onnx"
             program = graph.program()
             try:
-                made = torch.onnx.export(
-                    program,
-                    (),
-                    kwargs={"inputs": graph.inputs},
-                    dynamo=True,
-                    verbose=False,
-                    optimize=True,
-                    input_names=list(graph.inputs),
-                    output_names=list(graph.outputs),
-                )
+                with quiet_converter():
+                    made = torch.onnx.export(
+                        program,
+                        (),
+                        kwargs={"inputs": graph.inputs},
+                        dynamo=True,
+                        verbose=False,
+                        optimize=True,
+                        input_names=list(graph.inputs),
+                        output_names=list(graph.outputs),
+                    )
             except Exception as error:  # of the converter, about an operation that ONNX lacks
                 message = " ".join(str(error.__cause__ or error).split())
                 reason, _, _ = message.partition(" : [")  # without the node's whole entry
@@ -360,6 +364,19 @@ def write_onnx(model: Model, folder: Path, dtype: str, attention: Sequence[Head]
     save_tokenizer(model, folder)
     checked = f"checked in ONNX Runtime: within {TOLERANCE:g} of the largest number"
     return [checked, *pooling_notes(model)]
+
+
+@contextmanager
+def quiet_converter() -> Iterator[None]:
+    """Without the converter's own warnings: about torchvision, which no graph here needs, and about torch's code."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def run_onnx(session: Any, inputs: Mapping[str, Tensor]) -> list[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,8 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
         weights[name] = tensor.detach().to(TYPES[dtype]).contiguous().clone()
     save_file(weights, folder / "model.safetensors", {"format": "mlx"})
     (folder / "config.json").write_text(json.dumps(facts, indent=1) + "\n")
+    # safetensors writes files that only their owner may read.
+    shutil.copymode(folder / "config.json", folder / "model.safetensors")
     if model.tokenizer is not None:
         model.tokenizer.save_pretrained(folder)
     return []

@@ -87,6 +87,17 @@ class Schedule:
                 others += models_for_comparison(sweep, index, scores, counts)
         return others
 
+    def models_after_choice(self) -> int:
+        """How many models of other greedy orders the choice will ask for: as yet nobody knows their number of heads."""
+        if self.run.store.record("choose"):
+            return 0
+        models = 0
+        for index, sweep in enumerate(self.run.plan.pruning):
+            if isinstance(sweep, GreedySweep) and not sweep.keep:
+                scores = [score for score in sweep.compare if self.is_measurable(score)]
+                models += len(models_for_comparison(sweep, index, scores, [1]))
+        return models
+
     def is_measurable(self, score: str) -> bool:
         """Whether heads can be ranked by a score in models of this task."""
         return score in TEXTLESS_ORDERS or self.run.allows(score)

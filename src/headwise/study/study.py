@@ -360,11 +360,30 @@ def left_by_stage(study: Study, builds: Sequence[Build]) -> list[str]:
         lines.append(f"left: {', '.join(parts)}")
 
     unknown = 0
+    models = 0
     for name, run in study.runs.items():
         schedule = study.schedule(name)
+        models += schedule.models_after_choice()
         for index, sweep in enumerate(run.plan.pruning):
             if isinstance(sweep, GateSweep):
                 unknown += max(0, sweep.refine - len(schedule.refine_penalties(index)))
     if unknown:
         lines.append(f"without {unknown} λ of refine: results of this study decide them")
+    if models:
+        cost = cost_in_words(models * seconds_per_greedy_model(builds))
+        lines.append(
+            f"then {models} models of other orders, with as many heads as the chosen one: {cost}"
+        )
     return lines
+
+
+def seconds_per_greedy_model(builds: Sequence[Build]) -> float:
+    """The mean cost of making and evaluating a model of a greedy order."""
+    seconds = 0.0
+    names = set()
+    for build in builds:
+        variant = build.step.variant_or_none
+        if variant is not None and variant.ranking is not None:
+            seconds += build.estimated_seconds
+            names.add(variant.name)
+    return seconds / len(names) if names else 0.0
