@@ -271,3 +271,20 @@ def test_some_unchanged_then_the_most_changed(run_folder: Path) -> None:
 def test_nothing_to_show_when_a_side_is_missing(run_folder: Path, name: str) -> None:
     (run_folder / "translations" / "test" / f"{name}.txt").unlink()
     assert choose_examples(read_run(run_folder)) is None
+
+
+def test_models_that_were_not_saved_have_their_weights_in_memory(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    table = pd.read_csv(folder / "pruning.csv")
+    weights = table[table["measure"] == "parameters"]
+    in_memory = weights.assign(measure="memory", value=4 * weights["value"])
+    unsaved = (table["measure"] == "bytes") & (table["setting"] == "lambda-0.2")
+    pd.concat([table[~unsaved], in_memory]).to_csv(folder / "pruning.csv", index=False)
+    run = read_run(folder)
+    shown = cost.models_table(run)
+    assert shown is not None and "size on disk" not in shown.columns
+    at = shown.columns.index("weights in memory")
+    assert [row.cells[at] for row in shown.rows][::3] == ["37.9\u202fMB", "36.6\u202fMB"]
+    page = render(run, collect(run))
+    assert "p is that of the difference" in page  # a column of the table
+    assert "the full model trained on for as many steps" not in page  # nothing was trained on

@@ -186,7 +186,7 @@ def test_tables_are_sorted_by_any_column(seen: Visit, report_page: Path) -> None
     header.get_by_role("button").click()
     assert (header.get_attribute("aria-sort"), page.evaluate(addresses)) == ("none", start)
     models = page.locator(".table[aria-label='All models']")
-    models.get_by_role("button", name="size").click()
+    models.get_by_role("button", name="size on disk").click()
     sizes = models.locator("tbody tr").evaluate_all(
         "rows => rows.map(row => row.cells[0].textContent)"
     )

@@ -154,7 +154,8 @@ def masked_against_removed(model: Model, layout: HeadMask, original: Model) -> F
     largest = float(wanted.abs().max())
     moved = float((found - wanted).abs().max())
     says = (
-        f"moved by {moved:.1e} of at most {largest:.3g} from the original with the same heads off"
+        f"differ by at most {moved:.1e} from those of the original with the same heads off, "
+        f"whose largest is {largest:.3g}"
     )
     if moved <= NEAR * largest:
         return Finding("outputs", True, says)

@@ -31,7 +31,7 @@ UNCOMPENSATED = Control(
 RANDOM_ORDER = Control(
     name="random-order",
     title="random order of removal",
-    better="which heads go matters",
+    better="which heads are removed matters",
     worse="random heads do better",
 )
 OTHER_MEASURE = Control(
@@ -77,6 +77,7 @@ def cost_section(run: FinishedRun) -> dict[str, Any] | None:
         "higher_is_better": run.quality.higher_is_better,
         "over": run.quality.over,
         "controls": set(run.models["control"].dropna()),
+        "tuned": (run.part + run.quality.change + TUNED) in run.models,
         "limited": run.facts.get("max_drop") is not None,
         "learned": any(model["learned"] for model in run.pruned),
         "random": any(models.is_random_order(model) for model in run.pruned),
@@ -171,10 +172,12 @@ def difference_column(change_measure: str, p_measure: str = "") -> Column:
 
 
 def models_table(run: FinishedRun) -> Table | None:
-    """Every model. Without test text, quality is that of dev. The loss is shown where some models have no BLEU."""
+    """Every model. Without test text, quality is that of dev. The loss is shown where some models have no BLEU, and the
+    size of weights in memory where some were not saved."""
     prefix = run.part
     dev = "dev " if run.part else ""
     quality = run.quality
+    on_disk = all(value(model, "bytes") is not None for model in models.model_rows(run.models))
     lossy = any(value(model, "dev_bleu") is None for model in models.model_rows(run.models))
     change_measure = prefix + quality.change
     unit = quality.in_unit
@@ -195,7 +198,8 @@ def models_table(run: FinishedRun) -> Table | None:
         ),  # without test text, the column above
         "dev loss": number_column("dev_loss" if lossy else "", "{:.4f}".format),
         "parameters": number_column("parameters", quantity),
-        "size": number_column("bytes", size),
+        "size on disk": number_column("bytes" if on_disk else "", size),
+        "weights in memory": number_column("" if on_disk else "memory", size),
         "tokens/s": number_column("tokens_per_second", quantity),
     }
     return table(
@@ -334,7 +338,7 @@ def verdict_counts_table(run: FinishedRun, comparisons: list[ControlComparison])
             lambda word, control_name: str(found[control_name].count(word)), word
         )
 
-    columns["so"] = meaning
+    columns["conclusion"] = meaning
     return table(
         "How often a comparison says something",
         [control_name for control_name in found if found[control_name]],

@@ -25,7 +25,7 @@ LEFT_ALONE = "-"  # heads of its kind were not pruned
 @section(
     "every_head",
     heading="Every head",
-    question="What is known about one head?",
+    question="What was measured of each head?",
     order=20,
     files=("heads.csv", "roles/", "layouts/"),
 )

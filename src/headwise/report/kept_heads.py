@@ -67,7 +67,7 @@ def head_map(run: FinishedRun, model: models.Model | None) -> Figure | None:
         title = f"{heads.total} heads"
     else:
         return None
-    note = "square: kept · dot: removed" if removed else ""
+    note = "filled: kept · dot: removed" if removed else ""
     facts = ""
     if values:
         shade = f"colour: {measure_name(measure)}"

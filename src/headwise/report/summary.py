@@ -17,6 +17,7 @@ from headwise.report.format import (
     count,
     duration,
     interval_text,
+    listed,
     measure_name,
     percent,
     percent_change,
@@ -39,8 +40,9 @@ SAVED: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 Fact = tuple[str, str, str]  # label, text, verdict
 ENOUGH = 50  # sentences of a text; on fewer, an interval says little
 LITTLE = (
-    0.1  # of the weights or the cache: what a model that is no faster and surely worse is not worth
+    0.1  # of the weights or the cache: a model that is no faster and surely worse should save more
 )
+ROUNDING = 1e-5  # of tables: by so much a loss may exceed a limit that it equals
 
 
 @section(
@@ -84,11 +86,19 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
 
 def run_headline(run: FinishedRun, chosen: Model) -> str:
     """The heads removed, what that saved, and the change of quality with its interval: to equal further training where
-    measured, else to the full model. A bad bargain is called one."""
+    measured, else to the full model; then whether the limit of the plan was kept.
+
+    A bad bargain is called one, with the reason. But a loss that the plan allows is only called a small saving: how much
+    may be lost is the user's choice.
+    """
     removed = chosen["total"] - chosen["kept"]
     start = f"{removed} of {chosen['total']} {models.heads_name(chosen['kinds'])} removed"
-    saved_share, saving = _largest_saving(run, chosen)
-    faster, speed = _faster(run.full, chosen)
+    _, saving = _largest_saving(run, chosen)
+    _, speed = _faster(run.full, chosen)
+    bad = why_not_worth_it(run, chosen)
+    allowed = bad and _is_allowed(run, chosen)
+    if allowed and saving:
+        saving = f"only {saving}"
     savings = [text for text in (saving, speed) if text]
     if savings:
         start = f"{start}: {', '.join(savings)}"
@@ -98,15 +108,63 @@ def run_headline(run: FinishedRun, chosen: Model) -> str:
     ends = interval_text(*bounds(chosen, measure))
     if found is None:
         return start
-    said = verdict(chosen, measure, p)
-    unsure = said == "not distinguishable"
+    unsure = verdict(chosen, measure, p) == "not distinguishable"
     on = " on dev" if run.part else ""
     of = " of" if quality.unit.endswith("points") else ""
     text = f"{start}; {signed(found)}{quality.unit}{of} {quality.name}{on} {ends}".rstrip()
     text = f"{text} to {other}{', not distinguishable' if unsure else ''}"
-    little = said == "worse" and saved_share < LITTLE and not faster
-    is_bad = little or _sure_loss(run, chosen, measure) > saved_share
-    return f"Not worth shipping. {text}" if is_bad and not unsure else text
+    kept = _limit_kept(run, chosen)
+    if kept:
+        text = f"{text}; {kept}"
+    return f"Not worth shipping ({bad}): {text}" if bad and not allowed else text
+
+
+def why_not_worth_it(run: FinishedRun, chosen: Model) -> str:
+    """Why a model is a bad bargain, in words: it is surely worse and saves little, or surely loses more than it saves;
+    empty where it is none."""
+    measure, p, _ = leading_change(run, chosen)
+    saved_share, saving = _largest_saving(run, chosen)
+    if verdict(chosen, measure, p) != "worse":
+        return ""
+    lost_share = _sure_loss(run, chosen, measure)
+    if lost_share > saved_share:
+        return f"a sure loss of at least {percent(lost_share, 1)}, more than it saves"
+    faster, speed = _faster(run.full, chosen)
+    if saved_share >= LITTLE or faster or not saving:
+        return ""
+    return f"less than {percent(LITTLE)} saved, {speed or 'speed not measured'}, surely worse"
+
+
+def _is_allowed(run: FinishedRun, model: Model) -> bool:
+    """Whether the limit of the plan allows what a model loses: on dev, and as far as can be told on test."""
+    limit = _limit(run)
+    lost = _lost(run, model)
+    if limit is None or lost is None or lost > limit + ROUNDING:
+        return False
+    low, high = bounds(model, run.quality.change)
+    least = low if run.quality.better < 0 else None if high is None else -high
+    return least is None or least <= limit + ROUNDING
+
+
+def _limit_kept(run: FinishedRun, model: Model) -> str:
+    """On which texts a model stays within the limit of the plan; empty without a limit, or where dev was not measured."""
+    limit = _limit(run)
+    on_dev = _lost(run, model)
+    if limit is None or on_dev is None:
+        return ""
+    on_test = _lost(run, model, "")
+    within = []
+    over = []
+    for text, lost in (("dev", on_dev), ("test", on_test)):
+        if lost is not None:
+            (within if lost <= limit + ROUNDING else over).append(text)
+
+    named = f"the limit of {limit:g}{run.quality.unit}"
+    if not over:
+        return f"within {named} on {listed(within)}"
+    if not within:
+        return f"over {named} on {listed(over)}"
+    return f"within {named} on {within[0]}, over it on {over[0]}"
 
 
 def _faster(full: Model | None, chosen: Model) -> tuple[bool, str]:
@@ -312,7 +370,7 @@ def orders_of(run: FinishedRun, model: Model) -> list[Fact]:
             better += said == "better"
             label = f"Random order {random}"
         moved = models.difference_text(model, measure, p, ", ", quality.unit)
-        facts.append((label, f"{quality.name} {its:.2f}; the result is {moved} to it", said))
+        facts.append((label, f"{quality.name} {its:.2f}; the result differs by {moved}", said))
     if random:
         text = f"better than {better} of {random}"
         if not better:
@@ -347,7 +405,7 @@ def choice(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
     left = _heads(run, chosen)
     fits = []
     for model in measured:
-        if limit is None or losses[model["setting"]] <= limit + 1e-5:
+        if limit is None or losses[model["setting"]] <= limit + ROUNDING:
             fits.append(_heads(run, model))
 
     fewest = own is not None and left == min(fits, default=None)
@@ -424,10 +482,11 @@ def _left(run: FinishedRun, chosen: Model) -> list[Fact]:
     return facts
 
 
-def _lost(run: FinishedRun, model: Model) -> float | None:
-    """What a model loses on dev, in the unit of the limit: BLEU, or % of the perplexity of a language model."""
+def _lost(run: FinishedRun, model: Model, part: str = "dev_") -> float | None:
+    """What a model loses on dev, in the unit of the limit: BLEU, or % of the perplexity of a language model. part: what
+    begins the names of measures on the text, nothing for test."""
     quality = run.quality
-    both = _both(run.full, model, f"dev_{quality.measure}")
+    both = _both(run.full, model, part + quality.measure)
     return None if both is None else -quality.better * quality.change_of(*both)
 
 
