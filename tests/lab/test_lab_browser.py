@@ -742,7 +742,7 @@ def test_back_twice_at_once_undoes_two_steps(visit: Any, address: str) -> None:
     settled(page)
     page.locator("[data-switch='cross/1/2']").click()
     page.locator("[data-switch='cross/1/1']").click()
-    page.get_by_text("2 of").wait_for()
+    page.get_by_text("2 of 24 heads off").wait_for()
     page.wait_for_url(lambda url: "cross%2F1%2F1" in url)
     page.evaluate(
         """() => {
@@ -755,7 +755,7 @@ def test_back_twice_at_once_undoes_two_steps(visit: Any, address: str) -> None:
     settled(page)
     assert "off=" not in page.url
     page.evaluate("history.go(2)")  # the steps are still there, forwards
-    page.get_by_text("2 of").wait_for()
+    page.get_by_text("2 of 24 heads off").wait_for()
 
 
 def test_the_pruned_model_s_changes_are_marked(visit: Any, address: str, library: Session) -> None:
