@@ -624,6 +624,14 @@ def test_every_head_says_its_effect_role_and_fate(
     every = [str(head) for head in session.model.heads]
     assert removed == [head for head in every if head != "cross/0/0"]
 
+    way = "falls" if min(ours["total"], key=lambda change: -abs(change)) < 0 else "rises"
+    size = np.abs(ours["total"]).max()
+    for said in (page.locator(".hint"), page.locator(".picked .fact")):
+        sentence = said.inner_text()
+        assert f"(nats) {way} by" in sentence
+        assert float(sentence.split(" by ")[1].split()[0].rstrip(".")) == pytest.approx(
+            size, rel=0.01
+        )
     page.get_by_role("button", name="Switch it off").click()
     page.locator(".log-change").wait_for()
     page.locator(".all:not(.old)").wait_for()
