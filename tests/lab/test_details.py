@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -11,10 +12,12 @@ import pytest
 import headwise as hw
 from headwise.data import embedded
 from headwise.errors import HeadwiseError
-from headwise.lab.details import head_details, pruned_model, run_of, run_sentences
+from headwise.lab.details import given_model, head_details, pruned_model, run_of, run_sentences
+from headwise.lab.sentence import ENGLISH, example_trees
 from headwise.lab.session import Session
 from headwise.report.run_folder import CAUSAL, read_run
 from headwise.study import Plan
+from headwise.tasks import Embedding, Translation, held_out
 from report.conftest import make_run
 from tasks.askers import asker
 from tasks.hearers import hearer, recordings
@@ -37,7 +40,7 @@ def test_a_run_s_scores_roles_and_layouts_are_in_its_details(tmp_path: Path) -> 
     ]
     assert ("obj→verb", "obj: an object: “tea” in “drinks tea”") in meanings
     assert all((meaning is None) == ("→" not in role) for role, meaning in meanings)
-    assert run_sentences(run) and pruned_model(run) is None
+    assert run_sentences(run, Translation) and pruned_model(run) is None
     for model in details["pruned"]:
         shut = {head for head, step in model["closed"].items() if step is not None}
         assert not shut & set(model["kept"]) and all(model["closed"][head] > 0 for head in shut)
@@ -62,16 +65,51 @@ def test_a_session_is_opened_from_a_run_a_folder_or_a_model(tmp_path: Path) -> N
     model.save(run / "model")
     embedded.write_treebank(run / "corpus" / "dev.conllu", 40)
     opened = Session.open(run).about
-    assert opened["title"] == "run" and opened["scores"] and opened["roles"] and opened["pruned"]
+    assert (opened["title"], opened["run"]) == (None, "run")
+    assert opened["scores"] and opened["roles"] and opened["pruned"]
     assert list(opened["sentences"]) == ["The run's text", "With dependencies"]
     for given in (run / "model" / "config.json").parent, model:
         assert not Session.open(given).about["scores"]
-    assert len(Session.open(model).about["sentences"]["English examples"]) > 10
+    assert Session.open(model).about["sentences"]["English examples"] == list(ENGLISH)
+    assert set(ENGLISH) <= example_trees().keys()
     trees = hw.Treebank.read(run / "corpus" / "dev.conllu")
     session = Session.open(model, treebank=trees, text=["a b c"])
     assert list(session.about["sentences"]) == ["Your text", "With dependencies"]
     assert set(session.about["sentences"]["With dependencies"]) <= {tree.text for tree in trees}
     assert session.predictors["full"].trees.keys() == {tree.text for tree in trees}
+
+
+@pytest.mark.parametrize("named", ["dev", "train"])
+def test_a_run_of_one_sided_text_brings_sentences_of_its_dev_text(
+    tmp_path: Path, named: str
+) -> None:
+    """Which the run does not copy: the plan says where it is. Without dev it is a part of train."""
+    folder = make_run(tmp_path / "run")
+    shutil.rmtree(folder / "translations")
+    file = tmp_path / f"{named}.txt"
+    file.write_text("short\n" * 9 + "".join(f"the sentence of number {n}\n" for n in range(300)))
+    plan = f'model = "models/tiny-embedder"\n[data]\n{named} = "{file}"\n'
+    (folder / "plan.toml").write_text(plan)
+    text = Embedding.read(file) if named == "dev" else held_out(Embedding.read(file))[1]
+    sign(folder, text.fingerprint)
+
+    run = read_run(folder)
+    shown = run_sentences(run, Embedding)
+    assert shown == [line for line in text.lines if line != "short"][:12] != []
+    assert given_model(run) == "tiny-embedder"
+
+    sign(folder, "another")
+    assert run_sentences(read_run(folder), Embedding) == []
+    sign(folder, text.fingerprint)
+    file.unlink()
+    assert run_sentences(read_run(folder), Embedding) == []
+
+
+def sign(folder: Path, dev: str) -> None:
+    """Record a fingerprint of the dev text."""
+    facts = json.loads((folder / "run.json").read_text())
+    facts["signature"]["dev"] = dev
+    (folder / "run.json").write_text(json.dumps(facts))
 
 
 def test_a_plain_model_has_no_head_details(tmp_path: Path) -> None:

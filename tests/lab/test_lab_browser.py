@@ -276,7 +276,6 @@ def test_the_state_is_in_the_address(visit: Any, address: str) -> None:
 
 def test_effects_and_the_smallest_set(visit: Any, address: str, library: Session) -> None:
     page = visit(address)
-    page.get_by_role("button", name="Try every head").click()
     page.locator("table.effects").wait_for()
     ours = library.head_effects(Question(text="a b c d"))
     rows = list(csv.DictReader(io.StringIO(export(page, "Effects as CSV"))))
@@ -325,7 +324,7 @@ def test_the_tree_is_drawn_with_the_picked_head(visit: Any, address: str, librar
         "a subject: “girls” in “girls sing”"
     )
     page.get_by_text("What the relations mean").click()
-    meanings = page.locator(".picked details.more li").all_inner_texts()
+    meanings = page.locator(".picked details.more .plain li").all_inner_texts()
     assert [each.split(" ")[0] for each in meanings] == ["nsubj", "obj"]
     inspection = library.inspect(Question(text=TREE.text))
     (site,) = [s for s in inspection["maps"] if (s["kind"], s["layer"]) == ("encoder-self", 1)]
@@ -424,7 +423,6 @@ def test_other_models_have_their_view(visit: Any, family: str) -> None:
         assert change(page) == pytest.approx(
             expected["old_output_now"] - expected["old_output"], abs=0.006
         )
-    page.get_by_role("button", name="Try every head").click()
     page.locator("table.effects").wait_for()
     assert serious(page) == []
 
@@ -485,7 +483,6 @@ def test_a_speech_model_is_asked_about_a_recording(visit: Any, speech_address: s
     page.locator("[data-head='encoder-self/0/1']").click()
     assert page.get_by_text("Most often it attends to").count() == 1
     assert page.locator(".picked .seconds").count() == 2
-    page.get_by_role("button", name="Try every head").click()
     page.locator("table.effects").wait_for()
     assert serious(page) == []
 
@@ -508,7 +505,6 @@ def test_it_fits_the_screen_in_both_themes(
         address + "#text=c+d+e&head=encoder-self/0/1&off=cross/0/1&compare=1", width, theme
     )
     page.locator(".said.pruned").wait_for()
-    page.get_by_role("button", name="Try every head").click()
     page.locator("table.effects").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     channels = re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))
@@ -628,6 +624,14 @@ def test_every_head_says_its_effect_role_and_fate(
     every = [str(head) for head in session.model.heads]
     assert removed == [head for head in every if head != "cross/0/0"]
 
+    way = "falls" if min(ours["total"], key=lambda change: -abs(change)) < 0 else "rises"
+    size = np.abs(ours["total"]).max()
+    for said in (page.locator(".hint"), page.locator(".picked .fact")):
+        sentence = said.inner_text()
+        assert f"(nats) {way} by" in sentence
+        assert float(sentence.split(" by ")[1].split()[0].rstrip(".")) == pytest.approx(
+            size, rel=0.01
+        )
     page.get_by_role("button", name="Switch it off").click()
     page.locator(".log-change").wait_for()
     page.locator(".all:not(.old)").wait_for()
@@ -647,6 +651,54 @@ def test_what_takes_long_is_not_started(
     assert page.locator(".effect").count() == 0
     last = list(session.model.heads)[-1]  # of the highest score of the run
     assert page.locator(".picked h2").inner_text() == str(last)
+
+    start = page.get_by_role("button", name="Try every head")
+    start.click()
+    page.locator("table.effects").wait_for()
+    assert start.count() == 0  # the table is there
+    page.locator("[data-switch='cross/0/0']").click()
+    start.wait_for()
+
+
+def test_the_table_of_effects_has_no_scrollbar_of_its_own(
+    visit: Any, address: str, session: Session
+) -> None:
+    """The heads that matter most, then on demand all, with digits that tell them apart."""
+    page = visit(address)
+    rows = page.locator("table.effects tbody tr")
+    rows.first.wait_for()
+    assert rows.count() == 12 < session.model.heads.total
+    page.get_by_role("button", name=f"Show all {session.model.heads.total} heads").click()
+    assert rows.count() == session.model.heads.total
+    hidden = page.locator(".table:has(.effects)").evaluate(
+        "one => one.scrollHeight - one.clientHeight"
+    )
+    assert hidden <= 0
+    texts = rows.locator("td:nth-child(2)").all_inner_texts()
+    sizes = [float(text.lstrip("−+")) for text in texts]
+    assert sizes == sorted(sizes, reverse=True)
+    for text in texts:
+        digits = text.lstrip("−+").replace(".", "").lstrip("0")
+        assert len(digits) >= 3 or len(text.partition(".")[2]) == 6
+    assert page.get_by_role("button", name="Try every head").count() == 0
+
+
+def test_on_a_phone_the_picked_head_is_one_click_away(visit: Any, address: str) -> None:
+    page = visit(address + "#text=a+b&head=cross/1/3", width=400)
+    settled(page)
+    page.get_by_role("button", name="Go to the map of cross/1/3").click()
+    page.wait_for_function("document.querySelector('.picked').getBoundingClientRect().top < 400")
+    page.get_by_role("button", name="Back to the heads").click()
+    page.wait_for_function(
+        """() => {
+            const box = document.querySelector("[data-switch='cross/1/3']").getBoundingClientRect();
+            return box.top > 0 && box.bottom < innerHeight;
+        }"""
+    )
+    assert page.locator(".python").evaluate("one => one.scrollWidth <= one.clientWidth")
+    wide = visit(address + "#text=a+b&head=cross/1/3")
+    settled(wide)
+    assert not wide.locator(".jump").first.is_visible()
 
 
 def test_heads_are_one_tab_stop(visit: Any, address: str) -> None:
@@ -698,7 +750,7 @@ def test_back_twice_at_once_undoes_two_steps(visit: Any, address: str) -> None:
     settled(page)
     page.locator("[data-switch='cross/1/2']").click()
     page.locator("[data-switch='cross/1/1']").click()
-    page.get_by_text("2 of").wait_for()
+    page.get_by_text("2 of 24 heads off").wait_for()
     page.wait_for_url(lambda url: "cross%2F1%2F1" in url)
     page.evaluate(
         """() => {
@@ -711,7 +763,7 @@ def test_back_twice_at_once_undoes_two_steps(visit: Any, address: str) -> None:
     settled(page)
     assert "off=" not in page.url
     page.evaluate("history.go(2)")  # the steps are still there, forwards
-    page.get_by_text("2 of").wait_for()
+    page.get_by_text("2 of 24 heads off").wait_for()
 
 
 def test_the_pruned_model_s_changes_are_marked(visit: Any, address: str, library: Session) -> None:
@@ -796,10 +848,47 @@ def test_a_pair_of_prompts_shares_a_table(visit: Any) -> None:
             assert float(share.split("\u202f")[0]) == pytest.approx(100 * expected, rel=0.05)
 
 
+def test_an_embedding_model_is_compared_with_its_pruned_one(visit: Any) -> None:
+    model = embedder()
+    mask = hw.HeadMask.full(model.heads).without([hw.Head("encoder-self", 1, 0)])
+    pruned = model.remove(mask)
+    library = Session(copy.deepcopy(model), copy.deepcopy(pruned))
+    session = Session(model, pruned)
+    session.about |= {"title": "tiny-embedder", "run": "small"}
+    page = visit(served(session) + "#text=a+b+c+d+e")
+    total = model.heads.total
+    which, other = page.locator("header .kicker").all_inner_texts()
+    assert (
+        which
+        == f"tiny-embedder · full model of the run small · a model of embeddings · {total} heads"
+    )
+    assert other.startswith(f"Its pruned model has {total - 1} of the {total} heads")
+
+    page.locator("table.effects").wait_for()
+    assert page.locator("table.effects thead th").all_inner_texts() == ["head", "similarity"]
+    done = page.locator(".guide .done")
+    assert done.count() == 0
+    page.get_by_role("button", name="Switch it off").click()
+    page.get_by_label("compare with the pruned model").check()
+    page.locator(".similarity.pruned").wait_for()
+    expected = library.inspect(Question(text="a b c d e", model="pruned"))["similarity"]
+    assert float(page.locator(".similarity.pruned").inner_text()) == pytest.approx(
+        expected, abs=1e-4
+    )
+    steps = page.locator(".guide li").all_inner_texts()
+    assert [step.startswith("✓") for step in steps] == [False, True, True]
+    assert not any("smallest set" in step for step in steps)
+    settled(page)
+    assert serious(page) == []
+
+
 def test_the_first_steps_are_shown_once(visit: Any, address: str) -> None:
     page = visit(address)
     steps = page.locator(".guide li")
     assert steps.count() == 3
+    other = visit(address + "#text=a+b&off=cross/0/1&head=cross/0/1")  # of somebody else
+    settled(other)
+    assert other.locator(".guide .done").count() == 0
     page.locator("[data-head='cross/0/0']").click()
     page.locator("[data-switch='cross/0/0']").click()
     page.locator(".guide .done").nth(1).wait_for()

@@ -228,6 +228,17 @@ def test_an_embedding_model_is_compared_by_cosine() -> None:
         session.smallest(Question(text=TEXT))
 
 
+def test_a_pruned_embedding_model_is_compared_with_the_full_one() -> None:
+    """Not with itself, which would always be 1."""
+    full = embedder()
+    mask = hw.HeadMask.full(full.heads).without([Head("encoder-self", 1, 0)])
+    session = Session(full, full.remove(mask))
+    pruned = session.inspect(Question(text=TEXT, model="pruned"))["similarity"]
+    switched_off = session.inspect(Question(text=TEXT, gates={"encoder-self/1/0": 0.0}))
+    assert pruned == pytest.approx(switched_off["similarity"], abs=1e-5)
+    assert pruned < 1 - 1e-4
+
+
 def test_a_classifier_says_the_class_of_the_text() -> None:
     config = BertConfig(
         vocab_size=30,

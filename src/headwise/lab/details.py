@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from headwise.errors import HeadwiseError
@@ -20,9 +20,11 @@ from headwise.report.glossary import meaning_of_role
 from headwise.report.models import value
 from headwise.report.role_charts import confirmed_roles
 from headwise.report.run_folder import FinishedRun, read_run
-from headwise.study.ownership import plan_of_study
+from headwise.study.ownership import plan_of_folder, plan_of_study
+from headwise.tasks import Task, held_out
 
 RUN_EXAMPLES = 12  # sentences of the run's text
+DEV_LINES = 1_000  # of the dev text, in which they are looked for
 
 
 def run_of(spec: str) -> FinishedRun | None:
@@ -40,6 +42,12 @@ def pruned_model(run: FinishedRun) -> Path | None:
         return None
     folder = below(run.folder / "pruned", chosen)
     return folder if (folder / "config.json").is_file() else None
+
+
+def given_model(run: FinishedRun) -> str | None:
+    """The name of the model that was given to the run, or None where the run trained its own."""
+    given = plan_of_folder(run.folder).get("model")
+    return PurePath(given).name if isinstance(given, str) else None
 
 
 def head_details(run: FinishedRun | None) -> dict[str, Any]:
@@ -115,13 +123,33 @@ def pruned_models(run: FinishedRun) -> list[dict[str, Any]]:
     return models
 
 
-def run_sentences(run: FinishedRun) -> list[str]:
-    """A few short source sentences of the run's dev text."""
+def run_sentences(run: FinishedRun, task: type[Task]) -> list[str]:
+    """A few short sentences of the run's dev text, of pairs the sources. task: that of its models."""
     file = run.folder / "translations" / "dev" / "source.txt"
     lines = run.translations.get("source", [])
     if file.is_file():
         lines = file.read_text(encoding="utf-8").splitlines()
+    if not lines:
+        lines = dev_lines(run, task)
     return [line for line in lines if SHORTEST <= len(line.split()) <= LONGEST][:RUN_EXAMPLES]
+
+
+def dev_lines(run: FinishedRun, task: type[Task]) -> list[str]:
+    """The first lines of the dev text that the run's plan names, which only translations copy into
+    the run's folder; none where that text is not there any more, or has changed."""
+    data = plan_of_folder(run.folder).get("data", {})
+    try:
+        if "dev" in data:
+            text = task.read(data["dev"])
+        elif "train" in data:
+            _, text = held_out(task.read(data["train"]))
+        else:
+            return []
+    except HeadwiseError:
+        return []
+    if text.fingerprint != run.facts["signature"].get("dev"):
+        return []
+    return [row[0] for row in text.head(DEV_LINES).rows()]
 
 
 def run_recordings(folder: Path) -> str:

@@ -30,6 +30,7 @@ from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Site
 from headwise.lab.details import (
+    given_model,
     head_details,
     pruned_model,
     run_of,
@@ -37,7 +38,14 @@ from headwise.lab.details import (
     run_sentences,
 )
 from headwise.lab.predictor import Ablation, Prediction, Predictor, Prompt, mean_cosine
-from headwise.lab.sentence import Trees, example_trees, run_treebank, sentences_to_pick, trees_of
+from headwise.lab.sentence import (
+    ENGLISH,
+    Trees,
+    example_trees,
+    run_treebank,
+    sentences_to_pick,
+    trees_of,
+)
 from headwise.lab.transcriber import Transcriber
 from headwise.loading import load
 from headwise.model import Model
@@ -149,16 +157,19 @@ class Session:
             examples = {self.predictors["full"].table: list(said)}
         self.lock = threading.Lock()
 
-        # The page's script reads these keys (page/lab.js). heads: by kind, the number of heads in
-        # each layer. attention: by kind and layer `full` or `sliding 512`, of a model with both.
-        # compare: by kind and layer, the numbers in the full model of the pruned model's heads;
-        # None without a pruned model. sentences: by their source; of a speech model the names of
-        # recordings, and recordings: what is said in each. audio: the file of their table, where it
-        # is known (`open`). terms: what words of the page mean, by each spelling; relations: the
-        # same of the relations in trees. `head_details` adds scores, roles and pruned.
+        # The page's script reads these keys (page/lab.js). title: the model's own name, or None
+        # where a run trained it; run: the name of the run whose full model it is, else None.
+        # heads: by kind, the number of heads in each layer. attention: by kind and layer `full` or
+        # `sliding 512`, of a model with both. compare: by kind and layer, the numbers in the full
+        # model of the pruned model's heads; None without a pruned model. sentences: by their
+        # source; of a speech model the names of recordings, and recordings: what is said in each.
+        # audio: the file of their table, where it is known (`open`). terms: what words of the page
+        # mean, by each spelling; relations: the same of the relations in trees. `head_details` adds
+        # scores, roles and pruned.
         self.about = {
             "name": model.name,
-            "title": run.folder.resolve().name if run else Path(model.name).name,
+            "title": given_model(run) if run else Path(model.name).name,
+            "run": run.folder.resolve().name if run else None,
             "task": self.predictors["full"].task_output,
             "noun": model.task.noun,
             "heads": {kind: list(counts) for kind, counts in model.heads.query.items()},
@@ -205,7 +216,8 @@ class Session:
             session = cls(full, small, run, speech=speech)
             session.about["audio"] = str(audio)
             return session
-        examples = {"Your text": list(text), "The run's text": run_sentences(run) if run else []}
+        of_run = run_sentences(run, type(full.task)) if run else []
+        examples = {"Your text": list(text), "The run's text": of_run}
         if treebank is None and run:
             treebank = run_treebank(run.folder)
         if treebank:
@@ -215,7 +227,7 @@ class Session:
         else:
             trees = example_trees()
             if not any(examples.values()):
-                examples["English examples"] = sentences_to_pick(trees)
+                examples["English examples"] = list(ENGLISH)
         return cls(full, small, run, trees, examples)
 
     def answer(
@@ -274,7 +286,9 @@ class Session:
         after it.
 
         The old output is the model's without gates, the new one with them; `changes` are from the
-        full model's output without gates to the new one. `head_effects_seconds`: about what
+        full model's output without gates to the new one. `similarity`: of an embedding model, the
+        cosine of the new output, the mean of the tokens' vectors, with that of the full model without
+        gates. `head_effects_seconds`: about what
         `head_effects` takes at most, from the processor time of one forward. Where a number is of the
         same token or output, `before` and `after` are without and with the gates. Attention maps
         are float32, H Q K, in base64.
@@ -312,12 +326,11 @@ class Session:
                 if new_prompt is not prompt:
                     new_output = predictor.predict(new_prompt)
 
-            full_output = unchanged.text
+            of_full = unchanged
             if question.model != "full":
                 _, of_full = self.predictors["full"].unchanged_prediction(
                     question.text, question.beam, question.position, raise_if_cancelled
                 )
-                full_output = of_full.text
 
         predicted_tokens = []
         tokens = predictor.token_names([predicted.token for predicted in prompt.predicted_tokens])
@@ -343,8 +356,8 @@ class Session:
                 unchanged.shown_log_probabilities, new_output.shown_log_probabilities
             )
         cosine = None
-        if unchanged.vectors is not None and new_output.vectors is not None:
-            cosine = mean_cosine(unchanged.vectors, new_output.vectors).item()
+        if of_full.vectors is not None and new_output.vectors is not None:
+            cosine = mean_cosine(of_full.vectors, new_output.vectors).item()
         sound = None
         if isinstance(predictor, Transcriber):
             sound = predictor.sound_json(prompt, unchanged.text, new_output.text)
@@ -355,7 +368,7 @@ class Session:
             "target": new_prompt.target.to_json() if new_prompt.target else None,
             "old_output": unchanged.text,
             "new_output": new_output.text,
-            "changes": word_changes(full_output, new_output.text),
+            "changes": word_changes(of_full.text, new_output.text),
             "predicted_tokens": predicted_tokens,
             "log_probability": {
                 "old_output": output_log_probability(prompt, unchanged),

@@ -20,24 +20,24 @@ function remember() {
   }
 }
 
-/** picked, off, searched: whether the user has picked a head, switched one off, looked for the smallest set. browserUndoes:
- * whether the browser's Back undoes a step. */
-export function Guide({ picked, off, searched, browserUndoes }) {
+/** did: by its name, whether the user has done a step. writes: whether the model has an output that a set of heads can
+ * change; compares: whether there is a pruned model. browserUndoes: whether the browser's Back undoes a step. */
+export function Guide({ did, writes, compares, browserUndoes }) {
   const [closed, setClosed] = useState(wasDone);
-  const [done, setDone] = useState([false, false, false]);
-  useEffect(() => setDone(([first, second, third]) => [first || picked, second || off, third || searched]), [picked, off, searched]);
-  useEffect(() => { if (done.every(Boolean)) remember(); }, [done]);
+  const steps = [
+    ["picked", "Pick a head. Where a cell of its map stands out, the row's word attends to the column's."],
+    ["switched", `Switch it off, and read what changes in the output.${browserUndoes ? " The browser's Back is undo." : ""}`],
+  ];
+  if (writes) steps.push(["searched", "Look for the smallest set of heads that changes the output, at the end of the page."]);
+  else if (compares) steps.push(["compared", "Compare with the pruned model: tick the box above the heads."]);
+  const finished = steps.every(([name]) => did[name]);
+  useEffect(() => { if (finished) remember(); }, [finished]);
   if (closed) return null;
   const close = () => {
     remember();
     setClosed(true);
   };
-  const steps = [
-    "Pick a head. Where a cell of its map stands out, the row's word attends to the column's.",
-    `Switch it off, and read what changes in the output.${browserUndoes ? " The browser's Back is undo." : ""}`,
-    "Look for the smallest set of heads that changes the output, at the end of the page.",
-  ];
   return html`<section class="card guide" aria-label="First steps">
-    <ol>${steps.map((step, i) => html`<li key=${i} class=${done[i] ? "done" : ""}>${done[i] && html`<span aria-label="done">✓</span> `}${step}</li>`)}</ol>
-    <button type="button" class="quiet" onClick=${close}>${done.every(Boolean) ? "Done" : "Hide these steps"}</button></section>`;
+    <ol>${steps.map(([name, text]) => html`<li key=${name} class=${did[name] ? "done" : ""}>${did[name] && html`<span aria-label="done">✓</span> `}${text}</li>`)}</ol>
+    <button type="button" class="quiet" onClick=${close}>${finished ? "Done" : "Hide these steps"}</button></section>`;
 }

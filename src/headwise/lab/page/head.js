@@ -3,7 +3,7 @@ import { Lines } from "./lines.js";
 import { alike, betweenWords, draw, labelsOf } from "./maps.js";
 import { Seconds, SpokenWords, TimeNote, timeSides } from "./sound.js";
 import { Explained } from "./terms.js";
-import { mapAsCsv, percent, plain, save, short, shown, treeAsCsv } from "./text.js";
+import { mapAsCsv, moved, percent, plain, save, short, shown, treeAsCsv } from "./text.js";
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 
 const LETTER = 6.9; // pixels of the tree: a letter, between words, between levels of arcs, the row of words
@@ -14,6 +14,7 @@ const ROWS = { // what attends, where the maps of a kind leave doubt
   cross: " A word that attends is the position that writes it.",
   "decoder-self": " A word that attends is the last one read; the next one is written from it.",
 };
+const FEW = 5; // pruned models that are listed without a click
 export const VIEWS = { map: "map", lines: "lines", layer: "layer's lines" };
 
 export function Head({ head, state, inspection, maps, about, scale, setGates, pick, change, effect, other, prunedMap }) {
@@ -38,6 +39,10 @@ export function Head({ head, state, inspection, maps, about, scale, setGates, pi
     if (document.fullscreenElement) document.exitFullscreen();
     else section.current.requestFullscreen();
   };
+  const backToHeads = () => {
+    const lab = section.current.closest(".headwise-lab");
+    lab.querySelector(`[data-switch="${head}"]`).scrollIntoView({ block: "center" });
+  };
   const saveJson = () => {
     const content = { head, ...map, values: [...map.values], tree };
     save(`${name}.json`, JSON.stringify(content), "application/json");
@@ -51,6 +56,7 @@ export function Head({ head, state, inspection, maps, about, scale, setGates, pi
         ${!time.rows && html`<label class="check"><input type="checkbox" checked=${state.words}
           onChange=${(e) => change({ words: e.target.checked })} /> words</label>`}
         <button type="button" class="quiet" onClick=${fullScreen}>Full screen</button>
+        <button type="button" class="quiet jump" onClick=${backToHeads}>Back to the heads ↑</button>
       </div>
       <${Slider} head=${head} gate=${state.gates[head] ?? 1} setGates=${setGates} />
       ${view === "layer" ? html`<${Lines} maps=${layer} name=${`the layer of ${head}`} scale=${scale} pick=${pick} />` : picture(map, head, inspection.sound)}
@@ -250,7 +256,7 @@ function Details({ head, maps, about, effect, cosine, pick }) {
   const button = (name) => html`<button type="button" class="quiet" onClick=${() => pick(name)}>${name}</button>`;
   return html`
     <div class="about-head">
-      ${effect && html`<p class="fact">Without it the output's ${cosine ? "similarity" : "log-probability"} changes by <b>${effect}</b>${cosine ? "" : html`<${Explained} text=" nats" terms=${about.terms} />`}.</p>`}
+      ${effect !== null && html`<p class="fact">With this head off, the ${cosine ? "similarity" : html`output's log-probability (<${Explained} text="nats" terms=${about.terms} />)`} <b>${moved(effect)}</b>.</p>`}
       ${roles.length > 0 && html`<h3>Roles</h3>
         <ul class="plain">${roles.map((role) => html`<li key=${role.measure}><b>${role.role}</b> ${roleNumbers(role)}${role.meaning && html`<small>${role.meaning}</small>`}${role.effect && html`<small>${role.confirmed ? "✓ " : ""}${role.effect}</small>`}</li>`)}</ul>`}
       ${scores.length > 0 && html`<h3>Scores, with 95 % intervals</h3>
@@ -259,8 +265,9 @@ function Details({ head, maps, about, effect, cosine, pick }) {
           const interval = low === null ? "" : `[${plain(low)}, ${plain(high)}]`;
           return html`<tr key=${score.measure}><th scope="row">${score.name}</th><td>${plain(value)}</td><td>${interval}</td></tr>`;
         })}</tbody></table>`}
-      ${about.pruned.length > 0 && html`<h3>Pruned models of this run</h3>
-        <ul class="kept">${about.pruned.map((model) => html`<li key=${model.setting} class=${model.kept.includes(head) ? "yes" : "no"}><${Explained} text=${fate(model, head)} terms=${about.terms} /></li>`)}</ul>`}
+      ${about.pruned.length > 0 && html`<details class="more" open=${about.pruned.length <= FEW}>
+        <summary>Pruned models of this run: ${about.pruned.filter((model) => model.kept.includes(head)).length} of ${about.pruned.length} kept it</summary>
+        <ul class="kept">${about.pruned.map((model) => html`<li key=${model.setting} class=${model.kept.includes(head) ? "yes" : "no"}><${Explained} text=${fate(model, head)} terms=${about.terms} /></li>`)}</ul></details>`}
       ${near.length > 0 && html`<h3>Heads like this one</h3><p class="note">Shared attention in this ${about.recordings ? "recording" : "sentence"}.</p>
         <ul class="near">${near.map((row) => html`<li key=${row.head}>${button(row.head)} ${percent(row.share)}</li>`)}</ul>`}
       ${nearByScores.length > 0 && html`<p class="note">Nearest by scores.</p>

@@ -1,7 +1,7 @@
 // Every head as a small map, with a switch below each: kinds and layers in rows; and groups of heads, switched at once.
 import { draw } from "./maps.js";
 import { colour, depth } from "./output.js";
-import { KINDS, addresses, plain, signed } from "./text.js";
+import { KINDS, addresses, decimals, plain, signed } from "./text.js";
 import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 
 /** All heads. effects: by head, the change of the output without it; old: they are those of the question before. */
@@ -98,9 +98,10 @@ function Tile({ head, map, gate, picked, roles, removed, scale, value, effect, m
 
   const named = [...roles].sort((a, b) => Boolean(b.confirmed) - Boolean(a.confirmed));
   const names = named.map((role) => role.role + (role.confirmed ? " ✓" : ""));
+  const change = effect !== undefined && signed(effect, decimals(effect, 2));
   const meanings = named.map((role) => role.meaning).filter(Boolean);
   const facts = [...names];
-  if (effect !== undefined && gate > 0) facts.push(`${signed(effect)} without it`);
+  if (effect !== undefined && gate > 0) facts.push(`${change} without it`);
   if (removed) facts.push("removed in the pruned model");
   return html`
     <li class=${`small ${state}`}>
@@ -111,7 +112,7 @@ function Tile({ head, map, gate, picked, roles, removed, scale, value, effect, m
       </button>
       <button type="button" role="switch" aria-checked=${gate > 0} aria-label=${`Head ${head}`} class="switch" data-switch=${head}
         tabindex="-1" onClick=${() => setGates([head], gate > 0 ? 0 : 1)}><span>${head.split("/")[2]}${removed && " ✂"}</span>${state === "down" && html`<em>${gate}</em>`}<i aria-hidden="true"></i></button>
-      ${effect !== undefined && html`<span class=${`effect ${colour(effect)}`} style=${depth(effect, most)}>${gate > 0 ? signed(effect) : "\u00a0"}</span>`}
+      ${effect !== undefined && html`<span class=${`effect ${colour(effect)}`} style=${depth(effect, most)}>${gate > 0 ? change : "\u00a0"}</span>`}
       ${names.length > 0 && html`<span class="role">${breakable(names[0])}${names.length > 1 && ` +${names.length - 1}`}</span>`}
       ${value !== undefined && value !== null && html`<span class="value">${plain(value, 2)}</span>`}
     </li>`;

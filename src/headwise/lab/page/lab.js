@@ -5,7 +5,7 @@ import { Groups, Heads } from "./heads.js";
 import { mapsOf, scaleOf } from "./maps.js";
 import { Effects, Others, Output, Smallest, Tokens } from "./output.js";
 import { RecordingForm } from "./sound.js";
-import { addresses, asPython, effectsAsCsv, save, signed } from "./text.js";
+import { addresses, asPython, effectsAsCsv, save } from "./text.js";
 import { html, render, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 
 const START = {
@@ -178,6 +178,8 @@ function Lab({ about, ask, address, root }) {
   const [smallest, startSmallest, stopSmallest, forgetSmallest] = useQuestion(ask, "smallest");
   const scale = useScale(root);
   const change = useCallback((fields) => set((old) => ({ ...old, ...fields })), []);
+  const [did, setDid] = useState({}); // by its name, whether the user has done a step of the guide
+  const note = useCallback((step) => setDid((old) => ({ ...old, [step]: true })), []);
   const question = questionOf(state);
   const { text, gates, ablation, beam, position } = question;
   const key = JSON.stringify(question);
@@ -213,6 +215,8 @@ function Lab({ about, ask, address, root }) {
   const answer = inspection.error ? null : inspection.answer;
   const outdated = answer && JSON.stringify(answer.question) !== key;
 
+  useEffect(() => { if (smallest.answer) note("searched"); }, [smallest.answer]);
+
   // The effect of every head on the answer: by itself where that is quick. Until the new effects are there, the old ones
   // are shown as such.
   const automatic = Boolean(answer && answer.head_effects_seconds <= AUTOMATIC);
@@ -232,19 +236,26 @@ function Lab({ about, ask, address, root }) {
   const answers = useAnswers(ask, asked);
   const others = state.others.map((other, i) => (answers[i]?.question.text === other ? answers[i] : null));
 
-  const setGates = useCallback((heads, gate) => set((old) => {
-    const changed = { ...old.gates };
-    for (const head of heads) {
-      if (gate === 1) delete changed[head];
-      else changed[head] = gate;
-    }
-    return { ...old, gates: changed };
-  }), []);
-  const [picks, setPicks] = useState(0);
+  const setGates = useCallback((heads, gate) => {
+    if (gate < 1) note("switched");
+    set((old) => {
+      const changed = { ...old.gates };
+      for (const head of heads) {
+        if (gate === 1) delete changed[head];
+        else changed[head] = gate;
+      }
+      return { ...old, gates: changed };
+    });
+  }, []);
   const pick = useCallback((head) => {
-    setPicks((count) => count + 1);
+    note("picked");
     change({ head });
   }, []);
+  const compare = (event) => {
+    note("compared");
+    change({ compare: event.target.checked });
+  };
+  const showPicked = () => root.querySelector(".picked").scrollIntoView({ block: "start" });
 
   const other = state.compare ? pruned.answer : null;
   const maps = useMemo(() => mapsOf(answer), [answer]);
@@ -255,16 +266,18 @@ function Lab({ about, ask, address, root }) {
   const offInAnswer = Object.keys(answer?.question.gates ?? {}).length;
   const count = Object.values(about.heads).flat().reduce((sum, heads) => sum + heads, 0);
   const heads = `${count} ${count === 1 ? "head" : "heads"}`;
+  // The effects of every head are asked for where they did not come by themselves.
+  const askForEffects = automatic ? effects.error : oldEffects;
 
   return html`
     <header><div>
       <h1>headwise lab</h1>
-      <p class="kicker"><b title=${about.name}>${about.title}</b> · ${about.noun} · ${heads}</p>
+      <${Identity} about=${about} heads=${heads} />
     </div></header>
     <main>
       ${about.recordings ? html`<${RecordingForm} state=${state} about=${about} ask=${ask} change=${change} />`
         : html`<${SentenceForm} state=${state} about=${about} change=${change} />`}
-      <${Guide} picked=${picks > 0} off=${off > 0} searched=${Boolean(smallest.answer)} browserUndoes=${address.undo === null} />
+      <${Guide} did=${did} writes=${about.task !== "embedding"} compares=${Boolean(about.compare)} browserUndoes=${address.undo === null} />
       ${lacking.length > 0 && html`<p class="error mild" role="status">Left out, because this model has no head ${lacking.join(", ")}.</p>`}
       ${answer?.source.note && html`<p class="error mild" role="status">${answer.source.note}</p>`}
       ${answer && html`<${Tokens} inspection=${answer} off=${offInAnswer} choose=${(index) => change({ position: index })} />`}
@@ -276,10 +289,11 @@ function Lab({ about, ask, address, root }) {
             <p class="error" role="alert">${inspection.error}</p>
             <div class="actions"><button type="button" onClick=${() => startInspection(question)}>Try again</button></div></section>`}
           ${answer && html`<${Output} inspection=${answer} pruned=${other} pair=${others.length === 1 ? others[0] : null} busy=${Boolean(inspection.busy || outdated)} off=${offInAnswer} terms=${about.terms}
-            most=${total && most} effect=${total?.[most]} switchOff=${(name) => { pick(name); setGates([name], 0); }} />`}
+            most=${total && most} effect=${total?.[most]} switchOff=${(name) => { change({ head: name }); setGates([name], 0); }}
+            picked=${maps.has(head) && head} showPicked=${showPicked} />`}
           ${pruned.error && html`<p class="error" role="alert">The pruned model: ${pruned.error}</p>`}
           ${answer && maps.has(head) && html`<${Head} head=${head} state=${state} inspection=${answer} maps=${maps} about=${about} scale=${scale}
-            setGates=${setGates} pick=${pick} change=${change} effect=${total && gates[head] !== 0 && signed(total[head])}
+            setGates=${setGates} pick=${pick} change=${change} effect=${total && gates[head] !== 0 ? total[head] : null}
             other=${other} prunedMap=${prunedMaps.get(head)} />`}
         </div>
         <section class="card heads" aria-label="Heads">
@@ -298,7 +312,7 @@ function Lab({ about, ask, address, root }) {
               ${Object.entries(ABLATIONS).map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}</select></label>
             <${Groups} about=${about} setGates=${setGates} />
             ${about.compare && html`<label class="check"><input type="checkbox" checked=${state.compare}
-              onChange=${(e) => change({ compare: e.target.checked })} /> compare with the pruned model</label>`}
+              onChange=${compare} /> compare with the pruned model</label>`}
           </div>
           <${Heads} about=${about} maps=${maps} gates=${gates} picked=${head} values=${values} effects=${total} old=${oldEffects}
             scale=${scale} pick=${pick} setGates=${setGates} />
@@ -308,7 +322,7 @@ function Lab({ about, ask, address, root }) {
         <section class="card" aria-label="Which head matters">
           <h2>Which head matters?</h2>
           <div class="actions">
-            <button type="button" onClick=${() => startEffects(question)} disabled=${effects.busy}>Try every head</button>
+            ${askForEffects && html`<button type="button" onClick=${() => startEffects(question)} disabled=${effects.busy}>Try every head</button>`}
             ${answer.task !== "embedding" && html`<button type="button" onClick=${() => startSmallest(question)}
               disabled=${smallest.busy}>Smallest set that changes the output</button>`}
             ${effects.busy && !automatic && html`<${Progress} current=${effects} stop=${stopEffects} />`}
@@ -324,6 +338,17 @@ function Lab({ about, ask, address, root }) {
         </section>
         <${Python} about=${about} state=${state} inspection=${answer} />`}
     </main>`;
+}
+
+/** Which model this is, of which run, and which pruned model there is to compare it with. */
+function Identity({ about, heads }) {
+  const run = about.run && `full model of the run ${about.run}`;
+  const facts = [about.title && run, about.noun, heads].filter(Boolean);
+  const chosen = about.pruned.find((model) => model.chosen);
+  const left = about.compare && Object.values(about.compare).flat(2).length;
+  return html`
+    <p class="kicker"><b title=${about.name}>${about.title ?? `The ${run}`}</b> · ${facts.join(" · ")}</p>
+    ${about.compare && html`<p class="kicker">Its pruned model${chosen ? ` (${chosen.label})` : ""} has ${left} of the ${heads}: “compare with the pruned model” shows both.</p>`}`;
 }
 
 /** The change of the output's log-probability without each head, by its address. */

@@ -1,8 +1,9 @@
 // What the model gives, before and after the change of heads; and what every head does to it.
 import { Explained } from "./terms.js";
-import { KINDS, percent, plain, short, shown, signed } from "./text.js";
-import { html } from "./vendor/preact-htm.js";
+import { KINDS, decimals, moved, percent, plain, short, shown, signed } from "./text.js";
+import { html, useState } from "./vendor/preact-htm.js";
 
+const FIRST = 12; // heads in the table of effects, until all are asked for
 const NEXT = {
   "masked-lm": "The hidden token",
   "causal-lm": "What comes next",
@@ -12,8 +13,8 @@ const NEXT = {
 /** Whether the model writes a text of its own, token by token. */
 const writesText = ({ task }) => task === "translation" || task === "transcription";
 
-/** The output: what users read while they switch heads. */
-export function Output({ inspection, pruned, pair, busy, off, most, effect, switchOff, terms }) {
+/** The output: what users read while they switch heads. picked: the head of the panel that showPicked scrolls to. */
+export function Output({ inspection, pruned, pair, busy, off, most, effect, switchOff, picked, showPicked, terms }) {
   const writes = writesText(inspection);
   const errors = inspection.sound?.errors;
   const log = inspection.log_probability;
@@ -22,6 +23,7 @@ export function Output({ inspection, pruned, pair, busy, off, most, effect, swit
   const changed = inspection.changes.some(([what]) => what !== "same");
   return html`
     <section class="card output" aria-label="Output" aria-busy=${busy}>
+      ${picked && html`<button type="button" class="quiet jump" onClick=${showPicked}>Go to the map of ${picked} ↓</button>`}
       ${writes && html`<${Written} inspection=${inspection} pruned=${pruned} changed=${changed} off=${off} />`}
       ${inspection.task !== "embedding" && html`<dl class="numbers">
         <div>
@@ -33,11 +35,9 @@ export function Output({ inspection, pruned, pair, busy, off, most, effect, swit
         ${writes && changed && html`<div><dt>Log-probability of the new output</dt><dd><b>${plain(log.new_output, 2)}</b> <span>${unit}</span></dd></div>`}
         ${errors && html`<div><dt>Word errors</dt><dd><b>${errors.after}</b> <span>in ${errors.words} words said${off > 0 ? `; ${errors.before} of the full model` : ""}</span></dd></div>`}
       </dl>`}
-      ${inspection.similarity !== null && html`<dl class="numbers"><div>
-        <dt>Cosine of the sentence's mean vector with the full model's</dt>
-        <dd><b class="log-change">${plain(inspection.similarity, 4)}</b></dd></div></dl>`}
+      ${inspection.similarity !== null && html`<${Similarity} inspection=${inspection} pruned=${pruned} off=${off} />`}
       ${inspection.next && html`<${Likely} rows=${inspection.next} pruned=${pruned?.next} pair=${pair?.next} task=${inspection.task} off=${off} />`}
-      ${off === 0 && html`<p class="hint">${most ? html`<span><b>${most}</b> matters most here: ${signed(effect)}${inspection.similarity === null ? " nats" : ""} without it.</span>
+      ${off === 0 && html`<p class="hint">${most ? html`<span><b>${most}</b> matters most here: without it, the ${inspection.similarity === null ? "log-probability (nats)" : "similarity"} ${moved(effect)}.</span>
         <button type="button" class="main" onClick=${() => switchOff(most)}>Switch it off</button>` : "Switch a head off to see what changes."}</p>`}
     </section>`;
 }
@@ -57,6 +57,18 @@ function Written({ inspection, pruned, changed, off }) {
       <p dir="auto" class="said after" aria-live="polite">${changed ? inspection.changes.map(marked) : inspection.new_output || "(nothing)"}</p></div>`}
     ${pruned && html`<div><span class="who">Pruned model</span>
       <p dir="auto" class="said pruned">${pruned.new_output ? pruned.changes.map(marked) : "(nothing)"}</p></div>`}`;
+}
+
+/** How alike the sentence's vectors are: with the changes, and the pruned model's. */
+function Similarity({ inspection, pruned, off }) {
+  return html`<div>
+    <h3>Similarity to the full model's vector</h3>
+    <dl class="numbers">
+      <div><dt>${off === 0 ? "All heads on" : "With your changes"}</dt><dd><b class="log-change">${plain(inspection.similarity, 4)}</b></dd></div>
+      ${pruned && html`<div><dt>Pruned model</dt><dd><b class="similarity pruned">${plain(pruned.similarity, 4)}</b></dd></div>`}
+    </dl>
+    <p class="note">The cosine of the sentence's two vectors: 1 where they point the same way. Each is the mean of the tokens' vectors.</p>
+  </div>`;
 }
 
 /** The likeliest tokens or classes, with their probabilities in each model, and of a pair of texts. */
@@ -87,22 +99,23 @@ const Bar = ({ share, most, after }) => html`<td class=${after ? "bar after" : "
 
 /** Several texts with the same change of heads: a row each. answers: null where one is not there yet. */
 export function Others({ texts, answers }) {
+  const cosine = answers[0].similarity !== null;
   const row = (answer) => {
-    if (!answer || answer.error) return html`<td colspan="3">${answer?.error ?? "…"}</td>`;
+    if (!answer || answer.error) return html`<td colspan=${cosine ? 1 : 3}>${answer?.error ?? "…"}</td>`;
     const { log_probability: log, old_output, new_output, changes, similarity } = answer;
     const off = Object.keys(answer.question.gates).length > 0;
     const change = log.old_output_now - log.old_output;
     let after = "";
     if (off) after = writesText(answer) ? changes.map(marked) : shown(new_output);
-    if (similarity !== null) return html`<td></td><td></td><td>${plain(similarity, 4)}</td>`;
+    if (cosine) return html`<td>${plain(similarity, 4)}</td>`;
     return html`<td dir="auto">${shown(old_output)}</td><td dir="auto" class="after">${after}</td>
       <td class=${off ? colour(change) : ""} style=${depth(change)}>${off ? signed(change) : plain(log.old_output, 2)}</td>`;
   };
-  const cosine = answers[0].similarity !== null;
   const off = Object.keys(answers[0].question.gates).length > 0;
-  const last = cosine ? "cosine" : `log-probability${off ? ", change" : ""} (nats)`;
+  const columns = cosine ? ["similarity to the full model's vector"]
+    : ["full model", "with your changes", `log-probability${off ? ", change" : ""} (nats)`];
   return html`<section class="card" aria-label="Several texts"><div class="table"><table class="others">
-    <thead><tr><th scope="col">text</th><th scope="col">full model</th><th scope="col">with your changes</th><th scope="col">${last}</th></tr></thead>
+    <thead><tr><th scope="col">text</th>${columns.map((title) => html`<th scope="col" key=${title}>${title}</th>`)}</tr></thead>
     <tbody>${texts.map((text, i) => html`<tr key=${i}><th scope="row" dir="auto">${short(text, 200)}</th>${row(answers[i])}</tr>`)}</tbody>
   </table></div></section>`;
 }
@@ -148,23 +161,29 @@ function TextTokens({ inspection, choose, off }) {
     })}</ol>`;
 }
 
-/** What each single head does to the output: a heat map, heads × output tokens. */
+/** What each single head does to the output: a heat map, heads × output tokens; of an embedding model one column. */
 export function Effects({ effects, old, picked, pick }) {
   const { heads, tokens, in_output, values, total } = effects;
+  const [all, setAll] = useState(false);
   const cosine = tokens.length === 1 && tokens[0] === "similarity";
   const most = Math.max(0.01, ...values.flat().map(Math.abs));
   const mostInTotal = Math.max(0.01, ...total.map(Math.abs));
   const order = [...heads.keys()].sort((a, b) => Math.abs(total[b]) - Math.abs(total[a]));
-  const cell = (value, key, largest) => html`<td key=${key} class=${colour(value)} style=${depth(value, largest)}>${signed(value, 2)}</td>`;
+  const shownHeads = all ? order : order.slice(0, FIRST);
+  const cell = (value, key, largest, digits) => html`<td key=${key} class=${colour(value)} style=${depth(value, largest)}>${signed(value, digits)}</td>`;
   const column = (token, i) => html`<th scope="col" key=${i} class=${in_output[i] ? "" : "aside"} title=${shown(token)}><bdi>${short(token, 12)}</bdi></th>`;
   const row = (i) => html`<tr key=${heads[i]} class=${heads[i] === picked ? "chosen" : ""}>
     <th scope="row"><button type="button" class="quiet" title=${KINDS[heads[i].split("/")[0]]} onClick=${() => pick(heads[i])}>${heads[i]}</button></th>
-    ${cell(total[i], "total", mostInTotal)}${values[i].map((value, column) => cell(value, column, most))}</tr>`;
+    ${cell(total[i], "total", mostInTotal, decimals(total[i]))}${!cosine && values[i].map((value, column) => cell(value, column, most, 2))}</tr>`;
+  const measured = cosine ? "How much the similarity changes" : "How much the log-probability of each token changes, in nats,";
+  const others = Object.keys(effects.question.gates).length > 0;
   return html`
-    <p class="note">${cosine ? "The change of the similarity" : "The change of each token's log-probability, in nats,"} when this head alone is switched off as well. Heads that matter most come first.</p>
-    <div class=${old ? "table tall old" : "table tall"}><table class="effects">
-      <thead><tr><th scope="col">head</th><th scope="col">output</th>${tokens.map(column)}</tr></thead>
-      <tbody>${order.map(row)}</tbody></table></div>`;
+    <p class="note">${measured} when one head is switched off${others ? " in addition to your changes" : ""}. Heads that matter most come first.</p>
+    <div class=${old ? "table old" : "table"}><table class="effects">
+      <thead><tr><th scope="col">head</th><th scope="col">${cosine ? "similarity" : "output"}</th>${!cosine && tokens.map(column)}</tr></thead>
+      <tbody>${shownHeads.map(row)}</tbody></table></div>
+    ${heads.length > FIRST && html`<button type="button" class="quiet" aria-expanded=${all} onClick=${() => setAll(!all)}>
+      ${all ? `Show the first ${FIRST}` : `Show all ${heads.length} heads`}</button>`}`;
 }
 
 /** The smallest set of heads that changes the output. */

@@ -22,6 +22,20 @@ export function signed(value, digits = 2) {
   return `${value < 0 ? "−" : "+"}${text}`;
 }
 
+/** How many decimals show the first digits of a number that is not 0: at least two, at most the six that are sent. */
+export function decimals(value, digits = 3) {
+  if (value === 0) return 2;
+  const leading = Math.floor(Math.log10(Math.abs(value)));
+  return Math.max(2, Math.min(6, digits - 1 - leading));
+}
+
+/** What a number does, in words. */
+export function moved(change) {
+  const text = Math.abs(change).toFixed(decimals(change));
+  if (Number(text) === 0) return "stays the same";
+  return `${change < 0 ? "falls" : "rises"} by ${text}`;
+}
+
 export function plain(value, digits = 3) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
