@@ -624,6 +624,14 @@ def test_every_head_says_its_effect_role_and_fate(
     every = [str(head) for head in session.model.heads]
     assert removed == [head for head in every if head != "cross/0/0"]
 
+    way = "falls" if min(ours["total"], key=lambda change: -abs(change)) < 0 else "rises"
+    size = np.abs(ours["total"]).max()
+    for said in (page.locator(".hint"), page.locator(".picked .fact")):
+        sentence = said.inner_text()
+        assert f"(nats) {way} by" in sentence
+        assert float(sentence.split(" by ")[1].split()[0].rstrip(".")) == pytest.approx(
+            size, rel=0.01
+        )
     page.get_by_role("button", name="Switch it off").click()
     page.locator(".log-change").wait_for()
     page.locator(".all:not(.old)").wait_for()
@@ -742,7 +750,7 @@ def test_back_twice_at_once_undoes_two_steps(visit: Any, address: str) -> None:
     settled(page)
     page.locator("[data-switch='cross/1/2']").click()
     page.locator("[data-switch='cross/1/1']").click()
-    page.get_by_text("2 of").wait_for()
+    page.get_by_text("2 of 24 heads off").wait_for()
     page.wait_for_url(lambda url: "cross%2F1%2F1" in url)
     page.evaluate(
         """() => {
@@ -755,7 +763,7 @@ def test_back_twice_at_once_undoes_two_steps(visit: Any, address: str) -> None:
     settled(page)
     assert "off=" not in page.url
     page.evaluate("history.go(2)")  # the steps are still there, forwards
-    page.get_by_text("2 of").wait_for()
+    page.get_by_text("2 of 24 heads off").wait_for()
 
 
 def test_the_pruned_model_s_changes_are_marked(visit: Any, address: str, library: Session) -> None:

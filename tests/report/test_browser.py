@@ -209,7 +209,9 @@ def test_evidence_is_folded_and_drawn_when_it_is_opened(browser: Any, report_pag
     drawn = "document.querySelectorAll('.chart svg').length"
     assert 0 < seen.page.evaluate(drawn) < CHARTS / 2
     assert seen.page.evaluate("document.documentElement.scrollHeight") < 8 * 900
-    menu = seen.page.evaluate("[...document.querySelectorAll('nav a')].map((a) => a.textContent)")
+    menu = seen.page.evaluate(
+        "[...document.querySelectorAll('nav a')].filter((a) => a.checkVisibility()).map((a) => a.textContent)"
+    )
     shown = "[...document.querySelectorAll('section > h2, details.section > summary h3')]"
     assert menu == seen.page.evaluate(f"{shown}.map((one) => one.textContent)")
     counts = seen.page.evaluate(

@@ -98,8 +98,9 @@ def test_what_is_missing_leaves_its_section_out_and_is_named(
 def left_out(folder: Path) -> set[str]:
     run = read_run(folder)
     page = without_scripts(render(run, collect(run)))
-    found = re.search(r"Left out \(no data\): (.*)\.</p>", page)
-    return set() if found is None else set(html.unescape(found[1]).split(", "))
+    found = re.search(r'<div class="left-out">.*?</div>', page, flags=re.DOTALL)
+    headings = re.findall("<b>(.*?)</b>", found[0]) if found else []
+    return {html.unescape(heading) for heading in headings}
 
 
 def test_a_language_model_is_measured_in_perplexity_everywhere(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_the_numbers_of_the_card_are_those_of_the_files(seen: Visit, report_page
     assert f"{place} of 24" in text
     for evidence in run.roles.roles.query("layer == 1 and head == 5")["text"]:
         assert evidence in text
-    assert "Kept in 2 of 3 pruned models" in text
+    assert "Kept by 2 of 3 models that could be chosen" in text
     loss = rows[rows["measure"] == "ablation.zero"].iloc[0]
     assert (
         f"+{1000 * loss['value']:.1f} [+{1000 * loss['low']:.1f}, +{1000 * loss['high']:.1f}]"

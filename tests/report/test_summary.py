@@ -208,6 +208,21 @@ def test_a_bad_bargain_is_called_one_with_its_reason(
     assert f"; +{low + 1:.2f}" in headline
 
 
+def test_more_than_the_limit_lost_to_equal_further_training_is_no_bargain(tmp_path: Path) -> None:
+    """The limit counts from the full model, which training without pruning may improve."""
+    folder = write_sweeps(tmp_path)
+    table = pd.read_csv(folder / "pruning.csv")
+    lost = table["measure"] == "bleu_difference_to_fine-tuned"
+    table.loc[lost, ["value", "low", "high"]] = [-3.0, -3.5, -2.6]
+    table.to_csv(folder / "pruning.csv", index=False)
+    for limit, bad in ((2.5, True), (2.7, False)):
+        edit(folder, max_drop=limit)
+        headline = summary.summary_section(read_run(folder))["headline"]
+        assert headline.startswith("Not worth shipping (") == bad
+        end = f"further training; compared with the full model within the limit of {limit} on dev and test"
+        assert headline.endswith(end)
+
+
 @pytest.mark.parametrize(
     ("limit", "says"),
     [

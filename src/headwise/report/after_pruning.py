@@ -89,6 +89,8 @@ class Change:
     order=110,
     files=("rescored/", "roles/", "heads.csv"),
     papers={"functions-left-encoder-self": "Voita fig. 8"},
+    brought_by="scoring.pruned, for models pruned by gates",
+    qualities=("bleu", "perplexity", "accuracy", "wer"),
 )
 def after_pruning_section(run: FinishedRun) -> dict[str, Any] | None:
     """Figures and tables, kind by kind; None where no pruned model was scored or tested for roles again."""

@@ -18,7 +18,7 @@ import pandas as pd
 import vl_convert
 
 from headwise.grid import HeadGrid
-from headwise.theme import FONT, LIGHT, STATUS, Palette, ranges
+from headwise.theme import FONT, LIGHT, Palette, ranges
 
 VEGA_LITE = "v6.4"
 SCHEMA = {"$schema": f"https://vega.github.io/schema/vega-lite/{VEGA_LITE}.json"}
@@ -397,7 +397,7 @@ def vega_config(palette: Palette) -> dict[str, Any]:
             "point": {"color": accent, "stroke": palette["card"], "strokeWidth": 1.5},
             "framed": {"fillOpacity": 0, "stroke": ink, "strokeWidth": 1.5},
             "untrained": {"color": muted, "fillOpacity": 0.22},
-            "ring": {"color": palette[STATUS["chosen"]], "strokeWidth": 2.5},
+            "ring": {"color": ink, "strokeWidth": 2.5},  # no line has this colour
             "level": {"color": muted, "strokeWidth": 1.5},
             "limit": {"color": second, "strokeWidth": 1.5, "strokeDash": [5, 4]},
             "limit-label": {"color": second, "fontSize": 12},

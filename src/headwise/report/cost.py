@@ -60,6 +60,7 @@ two_digits = "{:.2f}".format
         "greedy-curves": "Michel fig. 3",
         "greedy-by-kind": "Michel fig. 4",
     },
+    brought_by="pruned models: a plan with [pruning], or headwise prune",
 )
 def cost_section(run: FinishedRun) -> dict[str, Any] | None:
     """Curves and tables; the section is left out where nothing was pruned."""
@@ -231,6 +232,7 @@ class ControlComparison(NamedTuple):
     question="Are pruned models better than their controls?",
     order=90,
     files=("pruning.csv",),
+    brought_by="pruning.compare (greedy) or pruning.controls (gates)",
 )
 def build_controls(run: FinishedRun) -> dict[str, Any] | None:
     """Every comparison as a row, and for each kind of control how often it says something; None without any."""
@@ -438,6 +440,8 @@ class Examples:
     story=True,
     order=120,
     files=("translations/test/",),
+    brought_by="a test text (data.test), and a pruned model that was chosen",
+    qualities=("bleu",),
 )
 def translation_examples_section(run: FinishedRun) -> dict[str, Any] | None:
     """The section is left out where the test text has not been translated by the full and by a chosen pruned model."""

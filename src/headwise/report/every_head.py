@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from headwise.heads import KINDS, Head
-from headwise.report.format import KIND_NAMES, kinds_among, measure_name, number, signed
+from headwise.report.format import KIND_NAMES, kinds_among, listed, measure_name, number, signed
 from headwise.report.gate_history import closing_steps
 from headwise.report.page import section
 from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
@@ -20,6 +20,7 @@ from headwise.roles.behaviour import effect_sentence
 KEPT = "k"
 REMOVED = "r"
 LEFT_ALONE = "-"  # heads of its kind were not pruned
+WORDS = {KEPT: "kept", REMOVED: "removed", LEFT_ALONE: ""}
 
 
 @section(
@@ -28,6 +29,7 @@ LEFT_ALONE = "-"  # heads of its kind were not pruned
     question="What was measured of each head?",
     order=20,
     files=("heads.csv", "roles/", "layouts/"),
+    brought_by="scores, roles or pruned models",
 )
 def every_head_section(run: FinishedRun) -> dict[str, Any] | None:
     """The section of one run; None where no score, role or layout names a head."""
@@ -87,11 +89,14 @@ def every_head_content(runs: Mapping[str, FinishedRun], heads: list[Head]) -> di
             label = _with_run_name(name, model["label"])
             models.append({"label": label, "chosen": bool(model["chosen"])})
 
-    # The table of one run has a column for the gates of its chosen model.
+    # The table of one run has columns for its chosen model and the gates of it.
+    chosen_at = None
     chosen_label = None
     chosen_steps: Mapping[Head, int | None] = {}
     if len(facts_by_run) == 1:
-        for model in first.pruned_models:
+        for index, model in enumerate(first.pruned_models):
+            if model["chosen"]:
+                chosen_at = index
             if model["chosen"] and model["setting"] in first.closing_steps:
                 chosen_label = model["label"]
                 chosen_steps = first.closing_steps[model["setting"]]
@@ -103,8 +108,10 @@ def every_head_content(runs: Mapping[str, FinishedRun], heads: list[Head]) -> di
         evidence = []
         cost_alone = []
         statuses = ""
+        tested = False
         for name, run_facts in facts_by_run.items():
             if head in run_facts.head_labels:
+                tested = True
                 labels.append(_with_run_name(name, run_facts.head_labels[head]))
             for text in run_facts.role_evidence.get(head, []):
                 evidence.append(_with_run_name(name, text))
@@ -120,13 +127,14 @@ def every_head_content(runs: Mapping[str, FinishedRun], heads: list[Head]) -> di
                 "scores": scores,
                 "role": "; ".join(labels),
                 "attention": attention_of(next(iter(runs.values())), head),
+                "in_chosen": "" if chosen_at is None else WORDS[statuses[chosen_at]],
                 "kept": kept_in(statuses),
                 "closed": chosen_steps.get(head),
             }
         )
         details[str(head)] = {
             "scores": scores,
-            "roles": evidence,
+            "roles": evidence if tested else None,
             "alone": "; ".join(cost_alone),
             "statuses": statuses,
             "closed": {index: steps.get(head) for index, steps in steps_by_model.items()},
@@ -135,13 +143,23 @@ def every_head_content(runs: Mapping[str, FinishedRun], heads: list[Head]) -> di
     kinds = {head.kind for head in heads}
     has_untrained = any(run.untrained is not None for run in runs.values())
     has_layouts = any(run.layouts for run in runs.values())
+    has_roles = any(run.roles is not None for run in runs.values())
+    absent = []
+    if len(runs) == 1 and not measures:
+        absent.append("scores")
+    if len(runs) == 1 and not has_roles:
+        absent.append("roles")
     return {
         "kinds": [(kind, KIND_NAMES[kind]) for kind in kinds_among(kinds)],
         "measures": measures,
         "has_attention": any(row["attention"] for row in rows),
-        "has_roles": any(run.roles is not None for run in runs.values()),
+        "has_roles": has_roles,
+        "absent": listed(absent),
         "has_untrained": has_untrained,
         "model_count": len(models) if has_layouts else 0,
+        "order": order_of_removal(first.pruned_models) if len(facts_by_run) == 1 else "",
+        "left_alone": any(not row["kept"] for row in rows),
+        "has_chosen": any(row["in_chosen"] for row in rows),
         "chosen_label": chosen_label,
         "rows": rows,
         "details": {
@@ -151,6 +169,15 @@ def every_head_content(runs: Mapping[str, FinishedRun], heads: list[Head]) -> di
             "heads": details,
         },
     }
+
+
+def order_of_removal(models: list[dict[str, Any]]) -> str:
+    """The score in whose order heads were removed, where it is that of all models: then a head that more models keep was
+    removed later."""
+    lines = {model["line"] for model in models}
+    if len(lines) != 1 or models[0]["learned"] or not models[0]["score"]:
+        return ""
+    return measure_name(str(models[0]["score"]))
 
 
 def attention_of(run: FinishedRun, head: Head) -> str:
@@ -177,7 +204,7 @@ class ShownScore(NamedTuple):
 class HeadFacts:
     """What a run says about its heads.
 
-    scores: by measure. pruned_models: the rows of its models. closing_steps: by the setting of each
+    scores: by measure. pruned_models: the rows of the models that could be chosen. closing_steps: by the setting of each
     model with gates. All others: by head.
     """
 
@@ -195,7 +222,7 @@ class HeadFacts:
             scores=shown_scores(run),
             role_evidence=role_evidence(run),
             head_labels=head_labels(run),
-            pruned_models=run.pruned,
+            pruned_models=run.candidates,
             statuses=statuses_of(run, heads),
             closing_steps=closing_steps(run),
             costs_alone=costs_alone(run),
@@ -276,12 +303,12 @@ def head_labels(run: FinishedRun) -> Mapping[Head, str]:
 
 
 def statuses_of(run: FinishedRun, heads: list[Head]) -> Mapping[Head, str]:
-    """For each head a text of KEPT, REMOVED and LEFT_ALONE: letter n is for pruned model n.
+    """For each head a text of KEPT, REMOVED and LEFT_ALONE: letter n is for candidate n.
 
     A model without a layout leaves all heads alone.
     """
     statuses = dict.fromkeys(heads, "")
-    for model in run.pruned:
+    for model in run.candidates:
         mask = run.layouts.get(model["setting"])
         pruned_kinds = set() if mask is None else set(run.pruned_kinds(model))
         for head in heads:

@@ -137,6 +137,8 @@ class GateHistory:
     order=70,
     files=("gates/", "pruning.csv"),
     papers={"gate-distribution": "Voita fig. 6"},
+    brought_by="pruning.method = 'gates'",
+    qualities=("bleu", "perplexity", "accuracy", "wer"),
 )
 def gate_history_section(run: FinishedRun) -> dict[str, Any] | None:
     """The section is left out where nothing was pruned."""
@@ -452,6 +454,8 @@ def pruning_notes(run: FinishedRun) -> list[str]:
     question="Had the full model converged?",
     order=130,
     files=("train/log.csv",),
+    brought_by="a plan that trains the model itself ([model])",
+    qualities=("bleu", "perplexity"),
 )
 def build_training(run: FinishedRun) -> dict[str, Any]:
     """The curve of the full model's training."""

@@ -30,6 +30,7 @@ from headwise.report.score_maps import (
     order=30,
     files=("heads.csv", "roles/", "untrained.csv"),
     papers={"functions-encoder-self": "Voita fig. 1"},
+    brought_by="scores and roles: scoring.measures and roles.treebank",
 )
 def head_functions_section(run: FinishedRun) -> dict[str, Any] | None:
     """A figure for each kind of heads, and the functions that were found; None without scores and roles."""

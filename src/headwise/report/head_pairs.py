@@ -28,6 +28,7 @@ MOST_BACKUPS = 12  # rows of the table of backup heads
     question="Which heads do the same work, and which need each other?",
     order=50,
     files=("interactions.csv",),
+    brought_by="scoring.pairs, a number of pairs to switch off together",
 )
 def head_pairs_section(run: FinishedRun) -> dict[str, Any] | None:
     """The map of all pairs and the table of the strongest; None where no pairs were tried.

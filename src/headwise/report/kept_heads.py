@@ -35,6 +35,7 @@ Lines = list[tuple[str, list[dict[str, Any]]]]
     order=100,
     files=("layouts/",),
     papers={"heads-by-kind": "Voita fig. 9", "decoder-layers": "Voita fig. 10"},
+    brought_by="pruned models: a plan with [pruning], or headwise prune",
 )
 def kept_heads_section(run: FinishedRun) -> dict[str, Any] | None:
     """The charts of layers and kinds; the section is left out where nothing was pruned."""
@@ -136,7 +137,7 @@ def _map_panel(
         marks.append(charts.beside(counts, chart.y, "text:N"))
     description = f"Head map, {KIND_NAMES[kind]}"
     beyond = 60 if removed else 0
-    return chart.panel(marks, KIND_NAMES[kind], description, narrow=22, wide=50, beyond=beyond)
+    return chart.panel(marks, KIND_NAMES[kind], description, narrow=12, wide=50, beyond=beyond)
 
 
 def heads_by_layer(run: FinishedRun) -> Figure | None:

@@ -23,6 +23,7 @@ from headwise.declarations import Declaration, Declarations
 from headwise.report.charts import VEGA_LITE, Figure, vega_config
 from headwise.report.format import NONE
 from headwise.report.glossary import Term, glossary, relation_terms
+from headwise.report.run_folder import FinishedRun
 from headwise.theme import COLOURS, DARK, FONT, LIGHT, Palette
 
 
@@ -39,6 +40,8 @@ class Section(Declaration):
     `run`, `grid` or `comparison`. order: its place there, the story first. files: what it is made from, in the folder of
     the run. template: the template's name, where it is another's. papers: what its figures and tables correspond to in
     the papers, such as `Voita fig. 7`, by the name of the figure or the title of the table (`*` stands for any text).
+    brought_by: what a run needs for it, in words. qualities: the measures of quality of the tasks that can have it; none
+    given: every task.
     """
 
     heading: str = ""
@@ -49,6 +52,8 @@ class Section(Declaration):
     files: tuple[str, ...] = ()
     template: str = ""
     papers: Mapping[str, str] = field(default_factory=dict)
+    brought_by: str = ""
+    qualities: tuple[str, ...] = ()
 
 
 section = Declarations("section", Section, "headwise.report", "headwise.sections")
@@ -185,8 +190,8 @@ def render(subject: Subject, content: dict[str, dict[str, Any]]) -> str:
     for declared in sections_of(subject.page):
         if declared.name in content:
             shown.append(declared)
-        else:
-            left_out.append(declared.heading)
+        elif can_apply(declared, subject):
+            left_out.append((declared.heading, declared.brought_by))
 
     bodies = {}
     for declared in shown:
@@ -213,6 +218,13 @@ def render(subject: Subject, content: dict[str, dict[str, Any]]) -> str:
         terms=terms,
         spellings=spellings(terms),
     )
+
+
+def can_apply(declared: Section, subject: Subject) -> bool:
+    """Whether a run of this task can have a section: a model of embeddings has no translations."""
+    if not isinstance(subject, FinishedRun):
+        return True
+    return not declared.qualities or subject.quality.measure in declared.qualities
 
 
 def terms_in(texts: Iterable[str]) -> list[Term]:

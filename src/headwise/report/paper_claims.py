@@ -75,6 +75,8 @@ class Claim(NamedTuple):
     order=115,
     files=("pruning.csv", "roles/", "heads.csv", "faithfulness.csv"),
     papers={"bleu-by-share": "Voita fig. 7, table 2"},
+    brought_by="scores, roles and pruned models of an encoder-decoder",
+    qualities=("bleu",),
 )
 def paper_claims_section(run: FinishedRun) -> dict[str, Any] | None:
     """The table of claims; left out for models that are no encoder-decoders of text."""

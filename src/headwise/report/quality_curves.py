@@ -15,7 +15,7 @@ from headwise.pruning.controls import control_facts
 from headwise.qualities import QualityMeasure
 from headwise.report import charts, models
 from headwise.report.charts import PHONE, Figure, Panel, Spec, axis, tips
-from headwise.report.format import NONE, capital
+from headwise.report.format import NONE, capital, count, listed
 from headwise.report.models import P_TUNED, RANDOM_LINE, TUNED, Model, P, value
 
 PARTS = {"": "test", "dev_": "dev (where the model is chosen)"}
@@ -23,6 +23,7 @@ TEXTS = {"": "test", "dev_": "dev"}
 INTERVAL = "95 % interval of the difference to the full model"
 TUNED_NAME = "equal further training"
 DASHES = {"full model": [1, 0], TUNED_NAME: [2, 3], "allowed loss": [6, 4]}
+LOWER_PART = 0.3  # of the heads: a panel without a point there leaves it out
 APART = 0.2  # heads, or 0.6 % of them where that is more: how far marks of as many heads move from their number
 
 
@@ -72,18 +73,40 @@ def _quality_figure(
         spans[part] = _span(found, levels[part], quality)
 
     height = max(high - low for low, high in spans.values()) * 1.12
-    panels = []
+    domains = {}
     for part, found in points.items():
         middle = sum(spans[part]) / 2
-        domain = [round(middle - height / 2, 2), round(middle + height / 2, 2)]
+        domains[part] = [round(middle - height / 2, 2), round(middle + height / 2, 2)]
+        points[part] = found.assign(inside=found["value"].between(*domains[part]))
+
+    every = pd.concat(points.values())
+    inside = every[every["inside"]]
+    panels = []
+    for part, found in points.items():
         marks = (
             _seed_points(seeds, full, quality, kinds, part) if seeds is not None else pd.DataFrame()
         )
-        chart = _quality_panel(found, levels[part], domain, quality, part, marks)
+        drawn = found[found["line"].isin(inside["line"])]
+        chart = _quality_panel(
+            drawn,
+            levels[part],
+            _heads_domain(inside),
+            domains[part],
+            _line_colour(every["line"], list(inside["line"])),
+            quality,
+            part,
+            marks,
+        )
         panels.append(Panel(chart, PARTS[part], width=430, narrowest=270))
 
     chosen = own[own["chosen"]]
-    cut = any((~found["value"].between(*spans[part])).any() for part, found in points.items())
+    facts_shown = [f"Chosen: {label}." for label in chosen["label"]]
+    facts_shown += _outside_sentences(every, seeds is None)
+    if len(panels) > 1:
+        facts_shown.append("The vertical scale is the same in both panels.")
+    note = _note(tuned, seeds is not None)
+    if (inside["sort"] == "random").any():
+        note = f"{note} · grey: range and mean of random orders"
     ringed = len(chosen) or (seeds is not None and seeds["chosen"].any())
     return Figure(
         name="-".join([f"{quality.measure}-by-heads", *(kinds if several else ())]),
@@ -91,19 +114,38 @@ def _quality_figure(
         + ("" if len(panels) > 1 else f" on {TEXTS[next(iter(points))]}")
         + " against the heads kept"
         + (f": {models.group_name(kinds)}" if several else ""),
-        note=_note(tuned, seeds is not None) + (" · ring: chosen" if ringed else ""),
+        note=note + (" · ring: chosen" if ringed else ""),
         panels=panels,
         columns=2,
-        facts=" ".join(
-            [f"Chosen: {label}." for label in chosen["label"]]
-            + (
-                ["Some models are outside these panels: greedy removal has its own figure."]
-                if cut
-                else []
-            )
-            + ([f"Both panels span an equal range of {quality.name}."] if len(panels) > 1 else [])
-        ),
+        facts=" ".join(facts_shown),
     )
+
+
+def _heads_domain(inside: pd.DataFrame) -> list[float]:
+    """The numbers of heads that the panels reach from and to: from 0, unless all points are in the upper part."""
+    total = float(inside["total"].max())
+    fewest = float(inside["kept"].min())
+    start = fewest if fewest > LOWER_PART * total else 0.0
+    margin = 0.02 * (total - start) + APART
+    return [round(start - margin, 2), round(total + margin, 2)]
+
+
+def _outside_sentences(points: pd.DataFrame, has_removal: bool) -> list[str]:
+    """Which lines have points that the panels do not reach, how many, and where they are.
+
+    has_removal: whether the page has the figure of greedy removal too.
+    """
+    outside = points[~points["inside"] & (points["line"] != "")].drop_duplicates(
+        ["line", "model", "kept"]
+    )
+    if outside.empty:
+        return []
+    counts = outside["line"].value_counts(sort=False)
+    lines = [f"{count(number, 'point')} of “{line}”" for line, number in counts.items()]
+    found = [f"Not in these panels, as they lose more: {listed(lines)}."]
+    if has_removal:
+        found.append("The figure of heads removed, folded below, has them.")
+    return found
 
 
 def _tuned(own: pd.DataFrame) -> dict[str, Model]:
@@ -202,10 +244,10 @@ def _line_points(
     if part + quality.measure not in line:
         return []
     found = line.groupby("kept")[part + quality.measure].agg(["mean", "min", "max", "count"])
-    for kept, mean, low, high, count in found[found["count"] > 0].itertuples():
+    for kept, mean, low, high, orders in found[found["count"] > 0].itertuples():
         points.append(
             {
-                "model": f"mean of {count} {RANDOM_LINE}",
+                "model": f"mean of {orders} {RANDOM_LINE}",
                 "kept": kept,
                 "value": mean,
                 "low": low,
@@ -249,45 +291,55 @@ def _levels(
 def _span(
     points: pd.DataFrame, levels: pd.DataFrame, quality: QualityMeasure
 ) -> tuple[float, float]:
-    """The lowest and the highest number that a panel must show: gates and controls whole, other curves cut."""
+    """The lowest and the highest number that a panel must show: gates and controls whole, other curves cut. Where heads
+    were only removed: the chosen model, and what other orders leave with as many heads."""
     shown = points
+    alike = []
+    ringed = points.loc[points["sort"] == "chosen", "kept"]
+    if len(ringed) and not points["sort"].eq("learned").any():
+        alike.append(points.loc[points["kept"].isin(ringed), "value"])
     if points["sort"].isin(["learned", "chosen"]).any():
         trained = points["sort"].isin(["learned", "chosen", "full"])
         shown = (
             points[trained | points["control"].notna()] if "control" in points else points[trained]
         )
-    numbers = [shown[end].dropna() for end in ("value", "low", "high") if end in shown] + [
-        levels["value"]
-    ]
+    numbers = [shown[end].dropna() for end in ("value", "low", "high") if end in shown]
+    numbers += [levels["value"], *alike]
     low = min(part.min() for part in numbers if len(part))
     high = max(part.max() for part in numbers if len(part))
     least = 0.01 * high if quality.relative else 0.5
     return (low, high) if high - low > least else (low - least, high + least)
 
 
-def _line_colour(names: Any) -> Spec:
-    """One colour a line, grey for random orders."""
+def _line_colour(names: Any, shown: Any = None) -> Spec:
+    """One colour a line, grey for random orders. shown: the lines that the legend names; None: all."""
     known = []
     for name in dict.fromkeys(names):
         if name:
             known.append(name)
 
     grey = next((name for name in known if name.startswith(RANDOM_LINE)), RANDOM_LINE)
-    return charts.categories("line:N", known, grey, symbolType="circle")
+    legend: Spec = {"symbolType": "circle"}
+    if shown is not None:
+        named = [name for name in known if name in shown]
+        legend |= {"values": named, "columns": charts.legend_columns(named)}
+    return charts.categories("line:N", known, grey, **legend)
 
 
 def _quality_panel(
     points: pd.DataFrame,
     levels: pd.DataFrame,
+    ends: list[float],
     domain: list[float],
+    colours: Spec,
     quality: QualityMeasure,
     part: str,
     seeds: pd.DataFrame,
 ) -> Spec:
-    total = int(points["total"].iloc[0])
-    ticks = sorted({0, *(round(kept) for kept in points["kept"])})
+    """ends, domain: of the axes of heads and of quality."""
+    counts = {0, *(round(kept) for kept in points["kept"])}
+    ticks = sorted(kept for kept in counts if kept >= ends[0])
     few = {"values": ticks} if len(ticks) <= 7 else {}
-    ends = [-0.02 * total, 1.02 * total]
     x = axis(
         "x:Q",
         "heads kept",
@@ -306,19 +358,21 @@ def _quality_panel(
         nice=False,
         tickCount=5,
     )
-    colours = _line_colour(points["line"])
     tip = _tip(quality)
     on_line = points[points["line"] != ""]
     sort = points["sort"]
     random = on_line[on_line["sort"] == "random"]
-    single = on_line[on_line["sort"] != "random"]
+    single = on_line[on_line["inside"] & (on_line["sort"] != "random")]
+    one_range = random[random["inside"]] if len(set(random["kept"])) == 1 else random[:0]
     learned = single["sort"].isin(["learned", "chosen"])
     thin = {"strokeWidth": 1, "opacity": 0.3}
+    wide = {"strokeWidth": 7, "opacity": 0.25}  # as a band, which needs two points
     marks = [
         *(charts.curve(random, x, y, colours, band=0.2, clip=True)[:1] if len(random) else []),
         *_level_marks(levels, y),
         *(_seed_marks(seeds[seeds["several"]], x, y) if len(seeds) else []),
         *charts.curve(on_line, x, y, colours, dots=34, width=1.6, opacity=0.6, tip=tip, clip=True),
+        *charts.intervals(one_range, x, y, colours, whisker_look=wide, clip=True)[:1],
         *charts.intervals(
             single[~learned],
             x,

@@ -56,6 +56,7 @@ def paper_syntax() -> list[str]:
     order=27,
     files=("roles/",),
     papers={"Best head against baseline*": "Voita table 1"},
+    brought_by="roles.treebank, a file of parsed sentences",
 )
 def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
     """All about roles; the section is left out without them."""

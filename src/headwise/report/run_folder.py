@@ -150,6 +150,11 @@ class FinishedRun:
         return models.model_rows(models.pruned(self.models))
 
     @property
+    def candidates(self) -> list[dict[str, Any]]:
+        """The pruned models that could be chosen; random orders and others that are only compared with are none."""
+        return [model for model in self.pruned if model["candidate"]]
+
+    @property
     def chosen(self) -> Model | None:
         """The pruned model that was chosen; None when there is none, or the choice was not to prune."""
         return next((model for model in self.pruned if model["chosen"]), None)

@@ -42,6 +42,7 @@ Judged = tuple[
     question="Which score predicts what removing heads costs?",
     order=40,
     files=("faithfulness.csv", "curves.csv"),
+    brought_by="scoring.judge = true, and ablation.zero among scoring.measures",
 )
 def faithfulness_section(run: FinishedRun) -> dict[str, Any]:
     """The figure of removal, the table of statistics, and the best score of each kind of heads."""

@@ -137,6 +137,7 @@ def _scale(row: tuple[str, str, list[tuple[float, ControlRange]]]) -> float:
     order=25,
     files=("heads.csv", "lrp.csv", "untrained.csv"),
     papers={"Without one head": "Michel table 1", "With one head alone": "Michel table 2"},
+    brought_by="scoring.measures",
 )
 def score_maps_section(run: FinishedRun) -> dict[str, Any] | None:
     """Maps of scores, tables of relevance, and single heads; left out without scores. `effects`: for each kind the change

@@ -42,6 +42,7 @@ ENOUGH = 50  # sentences of a text; on fewer, an interval says little
 LITTLE = (
     0.1  # of the weights or the cache: a model that is no faster and surely worse should save more
 )
+FULL = "the full model"
 ROUNDING = 1e-5  # of tables: by so much a loss may exceed a limit that it equals
 
 
@@ -136,18 +137,21 @@ def why_not_worth_it(run: FinishedRun, chosen: Model) -> str:
 
 
 def _is_allowed(run: FinishedRun, model: Model) -> bool:
-    """Whether the limit of the plan allows what a model loses: on dev, and as far as can be told on test."""
+    """Whether the limit of the plan allows what a model loses on dev, and the comparison that leads does not surely
+    exceed it."""
     limit = _limit(run)
     lost = _lost(run, model)
     if limit is None or lost is None or lost > limit + ROUNDING:
         return False
-    low, high = bounds(model, run.quality.change)
+    measure, _, _ = leading_change(run, model)
+    low, high = bounds(model, measure)
     least = low if run.quality.better < 0 else None if high is None else -high
     return least is None or least <= limit + ROUNDING
 
 
 def _limit_kept(run: FinishedRun, model: Model) -> str:
-    """On which texts a model stays within the limit of the plan; empty without a limit, or where dev was not measured."""
+    """On which texts a model stays within the limit of the plan, which counts from the full model; empty without a limit,
+    or where dev was not measured."""
     limit = _limit(run)
     on_dev = _lost(run, model)
     if limit is None or on_dev is None:
@@ -160,11 +164,13 @@ def _limit_kept(run: FinishedRun, model: Model) -> str:
             (within if lost <= limit + ROUNDING else over).append(text)
 
     named = f"the limit of {limit:g}{run.quality.unit}"
+    _, _, other = leading_change(run, model)
+    start = "" if other == FULL else f"compared with {FULL} "
     if not over:
-        return f"within {named} on {listed(within)}"
+        return f"{start}within {named} on {listed(within)}"
     if not within:
-        return f"over {named} on {listed(over)}"
-    return f"within {named} on {within[0]}, over it on {over[0]}"
+        return f"{start}over {named} on {listed(over)}"
+    return f"{start}within {named} on {within[0]}, over it on {over[0]}"
 
 
 def _faster(full: Model | None, chosen: Model) -> tuple[bool, str]:
@@ -183,7 +189,7 @@ def leading_change(run: FinishedRun, chosen: Model) -> tuple[str, str, str]:
     change = run.part + run.quality.change
     if value(chosen, change + TUNED) is not None:
         return change + TUNED, run.part + P_TUNED, "equal further training"
-    return change, run.part + P, "the full model"
+    return change, run.part + P, FULL
 
 
 def _largest_saving(run: FinishedRun, chosen: Model) -> tuple[float, str]:
@@ -230,9 +236,8 @@ def _why(run: FinishedRun) -> str:
         return "no full model"
     limit = _limit(run)
     losses = []
-    for model in run.pruned:
-        if model["candidate"]:
-            losses.append(_lost(run, model))
+    for model in run.candidates:
+        losses.append(_lost(run, model))
 
     known = []
     for loss in losses:
@@ -384,11 +389,7 @@ def choice(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
     """On which text, among how many models and within which limit the model was chosen."""
     quality = run.quality
     limit = _limit(run)
-    tried = []
-    for model in run.pruned:
-        if model["candidate"]:
-            tried.append(model)
-
+    tried = run.candidates
     losses = {}
     for model in tried:
         lost = _lost(run, model)

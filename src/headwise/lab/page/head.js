@@ -256,7 +256,7 @@ function Details({ head, maps, about, effect, cosine, pick }) {
   const button = (name) => html`<button type="button" class="quiet" onClick=${() => pick(name)}>${name}</button>`;
   return html`
     <div class="about-head">
-      ${effect !== null && html`<p class="fact">With this head off, the ${cosine ? "similarity" : "output's log-probability"} <b>${moved(effect)}</b>${!cosine && html` (<${Explained} text="nats" terms=${about.terms} />)`}.</p>`}
+      ${effect !== null && html`<p class="fact">With this head off, the ${cosine ? "similarity" : html`output's log-probability (<${Explained} text="nats" terms=${about.terms} />)`} <b>${moved(effect)}</b>.</p>`}
       ${roles.length > 0 && html`<h3>Roles</h3>
         <ul class="plain">${roles.map((role) => html`<li key=${role.measure}><b>${role.role}</b> ${roleNumbers(role)}${role.meaning && html`<small>${role.meaning}</small>`}${role.effect && html`<small>${role.confirmed ? "✓ " : ""}${role.effect}</small>`}</li>`)}</ul>`}
       ${scores.length > 0 && html`<h3>Scores, with 95 % intervals</h3>

@@ -37,7 +37,7 @@ export function Output({ inspection, pruned, pair, busy, off, most, effect, swit
       </dl>`}
       ${inspection.similarity !== null && html`<${Similarity} inspection=${inspection} pruned=${pruned} off=${off} />`}
       ${inspection.next && html`<${Likely} rows=${inspection.next} pruned=${pruned?.next} pair=${pair?.next} task=${inspection.task} off=${off} />`}
-      ${off === 0 && html`<p class="hint">${most ? html`<span><b>${most}</b> matters most here: without it, the ${inspection.similarity === null ? "log-probability" : "similarity"} ${moved(effect)}.</span>
+      ${off === 0 && html`<p class="hint">${most ? html`<span><b>${most}</b> matters most here: without it, the ${inspection.similarity === null ? "log-probability (nats)" : "similarity"} ${moved(effect)}.</span>
         <button type="button" class="main" onClick=${() => switchOff(most)}>Switch it off</button>` : "Switch a head off to see what changes."}</p>`}
     </section>`;
 }

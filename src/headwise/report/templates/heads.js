@@ -89,7 +89,7 @@ function modelsOf(head) {
     const gate = at in closed ? (closed[at] === null ? "; its gate stayed open" : `; its gate shut at step ${closed[at].toLocaleString("en")}`) : "";
     return [make("li", {}, `${label}${chosen ? ", chosen" : ""}: `, make("b", {}, STATUS[statuses[at]]), gate)];
   });
-  const title = `Kept in ${known.filter((status) => status === "k").length} of ${known.length} pruned models`;
+  const title = `Kept by ${known.filter((status) => status === "k").length} of ${known.length} models that could be chosen`;
   const list = make("ul", {}, ...rows);
   return rows.length > 12 ? [make("details", {}, make("summary", {}, title), list)] : [make("h3", {}, title), list];
 }
@@ -112,8 +112,8 @@ function fillCard(head, marked) {
   bar.append(close);
   const { roles, alone } = details.heads[head] ?? {};
   const parts = at < 0 ? [make("p", {}, "This page has no head of this name.")] : [
-    make("p", { class: "role" }, roles.length ? "Has a role:" : "No known role."),
-    ...(roles.length ? [make("ul", {}, ...roles.map((text) => make("li", {}, text)))] : []),
+    make("p", { class: "role" }, roles === null ? "Roles: not measured." : roles.length ? "Has a role:" : "No known role."),
+    ...(roles?.length ? [make("ul", {}, ...roles.map((text) => make("li", {}, text)))] : []),
     ...(alone ? [make("h3", {}, "Switched off alone"), make("p", {}, alone)] : []),
     ...scoresOf(head), ...examplesOf(head), ...modelsOf(head),
     make("h3", {}, "Where it is in this page"), make("ul", { class: "places" }, ...places(head, marked)),
