@@ -51,11 +51,17 @@ def family_rows(name: str = "") -> list[dict[str, str]]:
             longest = max((len(stem(row)) for row in inside), default=0)
             some = [row for row in inside if len(stem(row)) == longest]
     if not some:
-        guess = did_you_mean(name, [stem(row) for row in rows]) if not types else ""
-        called = f"{types[0]}', which {name} names" if types else f"{name}'{guess}"
+        known_all_the_same = (
+            "headwise may know it all the same, try `headwise score` on a model of it."
+        )
+        if types:
+            raise HeadwiseError(
+                f"No family in the table is called '{types[0]}', which {name} names: {known_all_the_same}"
+            )
+        guess = did_you_mean(name, [stem(row) for row in rows])
         raise HeadwiseError(
-            f"No family in the table is called '{called}. Give the folder of a model, whose configuration names "
-            "its family, or try `headwise score` on it: headwise may know it all the same."
+            f"No family in the table is called '{name}'{guess}: give the folder of a model, whose configuration "
+            f"names its family. Or {known_all_the_same}"
         )
     return some
 

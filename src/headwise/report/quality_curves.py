@@ -76,8 +76,10 @@ def _quality_figure(
     domains = {}
     for part, found in points.items():
         middle = sum(spans[part]) / 2
-        domains[part] = [round(middle - height / 2, 2), round(middle + height / 2, 2)]
-        points[part] = found.assign(inside=found["value"].between(*domains[part]))
+        low = round(middle - height / 2, 2)
+        high = round(middle + height / 2, 2)
+        domains[part] = [low, high]
+        points[part] = found.assign(inside=found["value"].between(low, high))
 
     every = pd.concat(points.values())
     inside = every[every["inside"]]

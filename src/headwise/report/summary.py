@@ -157,11 +157,15 @@ def _limit_kept(run: FinishedRun, model: Model) -> str:
     if limit is None or on_dev is None:
         return ""
     on_test = _lost(run, model, "")
-    within = []
-    over = []
+    within: list[str] = []
+    over: list[str] = []
     for text, lost in (("dev", on_dev), ("test", on_test)):
-        if lost is not None:
-            (within if lost <= limit + ROUNDING else over).append(text)
+        if lost is None:
+            continue
+        if lost <= limit + ROUNDING:
+            within.append(text)
+        else:
+            over.append(text)
 
     named = f"the limit of {limit:g}{run.quality.unit}"
     _, _, other = leading_change(run, model)
