@@ -24,6 +24,7 @@ COLOURS = {
     "A: Multi30k, width 128": "#0b5aa0",
     "B: English-German, 6 + 2 layers": "#c4501b",
     "C: Multi30k, width 256": "#4f9d4f",
+    "D: English-German, trained and pruned longer": "#8a4fa0",
 }
 
 
@@ -57,6 +58,12 @@ CURVES = (
         ("encoder.keep",),
     ),
     Curve(
+        "D: English-German, trained and pruned longer",
+        "six-layers/longer/pruning.csv",
+        "encoder-self",
+        ("encoder.lambda",),
+    ),
+    Curve(
         "A: Multi30k, width 128",
         "multi30k-en-de-grid/grid.csv",
         ALL_KINDS,
@@ -72,11 +79,15 @@ CURVES = (
 
 
 def our_points(curve: Curve) -> pd.DataFrame:
-    """Share of heads kept and BLEU difference to the untouched model, with its interval."""
+    """Heads kept and BLEU difference to equal further training, or to the untouched model where that was not trained."""
     table = pd.read_csv(RESULTS / curve.table)
+    of_models = table[table.setting.str.startswith(curve.settings)]
+    measure = "bleu_difference_to_fine-tuned"
+    if measure not in of_models.measure.values:
+        measure = "bleu_difference"
     rows = table[
         (table.kinds == curve.kinds)
-        & (table.measure == "bleu_difference")
+        & (table.measure == measure)
         & (table.method == "gates")
         & table.setting.str.startswith(curve.settings)
     ]
@@ -117,7 +128,7 @@ def panel(points: pd.DataFrame, kinds: str) -> dict[str, Any]:
     difference = {
         "field": "value",
         "type": "quantitative",
-        "title": "BLEU difference to the untouched model",
+        "title": "BLEU difference to equal further training",
     }
     encoding = {"x": share, "y": difference, "color": colour}
     interval = {
