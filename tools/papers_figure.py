@@ -83,7 +83,7 @@ def our_points(curve: Curve) -> pd.DataFrame:
     table = pd.read_csv(RESULTS / curve.table)
     of_models = table[table.setting.str.startswith(curve.settings)]
     measure = "bleu_difference_to_fine-tuned"
-    if measure not in of_models.measure.values:
+    if not (of_models.measure == measure).any():
         measure = "bleu_difference"
     rows = table[
         (table.kinds == curve.kinds)
