@@ -254,9 +254,8 @@ class TestCommands:
         table = pd.read_csv(out.strip())
         assert status == 0 and "confidence" in set(table.measure) and "highest" in err
         best = table[table.measure == "confidence"].sort_values("value").iloc[-1]
-        assert (
-            f"confidence: {best['kind']}/{best['layer']}/{best['head']} {best['value']:.3g}" in err
-        )
+        head = f"{best['kind']}/{best['layer']}/{best['head']}"
+        assert f"confidence: highest {head} {best['value']:.3g}" in err
         status, out, err = call(*following(err), "--out", tmp_path / "by advice")
         assert status == 0 and hw.load(out.strip()).heads.total == 2
         status, out, err = call(
@@ -948,7 +947,7 @@ class TestStart:
                     continue
                 option = options[key]
                 if kind is Greedy and key == "train":  # the help of gates names it, too
-                    assert "After greedy removal" in option.help
+                    assert "Greedy removal trains" in option.help
                     continue
                 if kind is Training and name == "prune" and key in FULL_LENGTH:
                     assert option.help.startswith(FineTuning.model_fields[key].description)
