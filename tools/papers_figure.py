@@ -81,16 +81,14 @@ CURVES = (
 def our_points(curve: Curve) -> pd.DataFrame:
     """Heads kept and BLEU difference to equal further training, or to the untouched model where that was not trained."""
     table = pd.read_csv(RESULTS / curve.table)
-    of_models = table[table.setting.str.startswith(curve.settings)]
-    measure = "bleu_difference_to_fine-tuned"
-    if not (of_models.measure == measure).any():
-        measure = "bleu_difference"
-    rows = table[
+    of_curve = table[
         (table.kinds == curve.kinds)
-        & (table.measure == measure)
         & (table.method == "gates")
         & table.setting.str.startswith(curve.settings)
     ]
+    rows = of_curve[of_curve.measure == "bleu_difference_to_fine-tuned"]
+    if rows.empty:
+        rows = of_curve[of_curve.measure == "bleu_difference"]
     columns = rows[["kinds", "kept", "total", "value", "low", "high"]]
     return columns.assign(source=curve.label)
 

@@ -39,10 +39,9 @@ SAVED: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 )
 Fact = tuple[str, str, str]  # label, text, verdict
 ENOUGH = 50  # sentences of a text; on fewer, an interval says little
-LITTLE = (
-    0.1  # of the weights or the cache: a model that is no faster and surely worse should save more
-)
-FULL = "the full model"
+# Of the weights or the cache: a model that is no faster and surely worse should save more.
+LITTLE = 0.1
+FULL_NAME = "the full model"
 ROUNDING = 1e-5  # of tables: by so much a loss may exceed a limit that it equals
 
 
@@ -145,8 +144,10 @@ def _is_allowed(run: FinishedRun, model: Model) -> bool:
         return False
     measure, _, _ = leading_change(run, model)
     low, high = bounds(model, measure)
-    least = low if run.quality.better < 0 else None if high is None else -high
-    return least is None or least <= limit + ROUNDING
+    least_loss = low
+    if run.quality.better > 0:
+        least_loss = None if high is None else -high
+    return least_loss is None or least_loss <= limit + ROUNDING
 
 
 def _limit_kept(run: FinishedRun, model: Model) -> str:
@@ -169,7 +170,7 @@ def _limit_kept(run: FinishedRun, model: Model) -> str:
 
     named = f"the limit of {limit:g}{run.quality.unit}"
     _, _, other = leading_change(run, model)
-    start = "" if other == FULL else f"compared with {FULL} "
+    start = "" if other == FULL_NAME else f"compared with {FULL_NAME} "
     if not over:
         return f"{start}within {named} on {listed(within)}"
     if not within:
@@ -193,7 +194,7 @@ def leading_change(run: FinishedRun, chosen: Model) -> tuple[str, str, str]:
     change = run.part + run.quality.change
     if value(chosen, change + TUNED) is not None:
         return change + TUNED, run.part + P_TUNED, "equal further training"
-    return change, run.part + P, FULL
+    return change, run.part + P, FULL_NAME
 
 
 def _largest_saving(run: FinishedRun, chosen: Model) -> tuple[float, str]:
