@@ -14,6 +14,8 @@ the offset or dependency, `role` is 1 where the head has it on both halves of th
 A stopped run goes on when the command is given again. OUT/model is a folder of transformers: the plan's study takes it
 with `--set model=OUT/model`. `--updates` ends early on the same schedule, to compare recipes by their first part.
 `--embeddings 0.2` starts the source's embeddings at a fifth of their size, so that positions weigh more at first.
+`--like FOLDER` trains only the heads that the pruned model in FOLDER has, from random weights: whether pruning beats
+training the small model at once (Voita et al. 2019, table 2).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import pandas as pd
 import torch
 from transformers.trainer_callback import TrainerCallback
 
-from headwise import Treebank, score
+from headwise import Treebank, load, score
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import write_text
@@ -61,7 +63,7 @@ class Recorder(TrainerCallback):
         file: Path,
     ) -> None:
         self.texts, self.dev, self.every, self.last, self.file = texts, dev, every, last, file
-        self.copy = Model(copy.deepcopy(model.hf), model.tokenizer, model.name)
+        self.copy = Model(copy.deepcopy(model.hf), model.tokenizer, model.name, model.layout)
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         if state.global_step % self.every == 0:
@@ -114,6 +116,15 @@ def first_pairs(text: ParallelText, folder: Path) -> ParallelText:
     return ParallelText.open(files)
 
 
+def only_heads_of(pruned: Model, model: Model, parser: argparse.ArgumentParser) -> Model:
+    """The model without the heads that the pruned one lacks; stops where that is no pruned model of this shape."""
+    if pruned.layout is None or pruned.layout.heads != model.heads:
+        parser.error(
+            f"--like {pruned.name}: give a model that was pruned, of the shape in the plan"
+        )
+    return model.remove(pruned.layout, grow=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -123,6 +134,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=250, help="updates between two records")
     parser.add_argument("--updates", type=int, metavar="N", help="stop after so many")
     parser.add_argument("--embeddings", type=float, default=1.0, metavar="SIZE")
+    parser.add_argument("--like", metavar="FOLDER", help="a pruned model, whose heads alone train")
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
     try:
@@ -145,6 +157,8 @@ def main() -> None:
     model = Model(build_model(plan.model, tokenizer, plan.seed), tokenizer, plan.name)
     with torch.no_grad():
         model.hf.model.encoder.embed_tokens.weight.mul_(given.embeddings)
+    if given.like is not None:
+        model = only_heads_of(load(given.like), model, parser)
     sentences = list(islice(Treebank.read(*plan.roles.treebank), SENTENCES))
     recipe, limit, progress = plan.training, plan.model.max_length, Progress()
     training = TrainingRun(
