@@ -116,15 +116,6 @@ def first_pairs(text: ParallelText, folder: Path) -> ParallelText:
     return ParallelText.open(files)
 
 
-def only_heads_of(pruned: Model, model: Model, parser: argparse.ArgumentParser) -> Model:
-    """The model without the heads that the pruned one lacks; stops where that is no pruned model of this shape."""
-    if pruned.layout is None or pruned.layout.heads != model.heads:
-        parser.error(
-            f"--like {pruned.name}: give a model that was pruned, of the shape in the plan"
-        )
-    return model.remove(pruned.layout, grow=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -139,6 +130,7 @@ def main() -> None:
     given = parser.parse_args()
     try:
         plan = read_plan(given.plan, given.settings)
+        layout = None if given.like is None else load(given.like).layout
     except HeadwiseError as error:
         parser.error(str(error))
     data = plan.data
@@ -151,14 +143,16 @@ def main() -> None:
         parser.error(
             f"{given.plan} must train a model of its own, and name train and dev text and a treebank"
         )
+    if given.like is not None and (layout is None or layout.heads != plan.model.head_map):
+        parser.error(f"--like {given.like}: give a model that was pruned, of the shape in the plan")
     given.out.mkdir(parents=True, exist_ok=True)
     text, dev = ParallelText.open(data.train), ParallelText.open(data.dev)
     tokenizer = learn_subwords((side for pair in text for side in pair), plan.model.vocabulary)
     model = Model(build_model(plan.model, tokenizer, plan.seed), tokenizer, plan.name)
     with torch.no_grad():
         model.hf.model.encoder.embed_tokens.weight.mul_(given.embeddings)
-    if given.like is not None:
-        model = only_heads_of(load(given.like), model, parser)
+    if layout is not None:
+        model = model.remove(layout, grow=True)
     sentences = list(islice(Treebank.read(*plan.roles.treebank), SENTENCES))
     recipe, limit, progress = plan.training, plan.model.max_length, Progress()
     training = TrainingRun(

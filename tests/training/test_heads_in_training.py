@@ -76,10 +76,14 @@ def test_the_layout_of_a_pruned_model_trains_from_random_weights(folder: Path) -
     assert len(rows.groupby(["layer", "head"])) == 3
 
 
-def test_a_model_that_was_not_pruned_has_no_layout_to_train(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [("whole/model", "give a model that was pruned"), ("nowhere", "nowhere")],
+)
+def test_what_has_no_layout_to_train_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], named: str, says: str
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
-        train(folder, "--out", "other", "--like", "whole/model")
-    assert stopped.value.code == 2 and "give a model that was pruned" in capsys.readouterr().err
-    assert not (folder / "other" / "model").exists()
+        train(folder, "--out", "other", "--like", named)
+    assert stopped.value.code == 2 and says in capsys.readouterr().err
+    assert not (folder / "other").exists()
