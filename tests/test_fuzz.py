@@ -61,16 +61,6 @@ CONLLU = b"""\
 1\tShe\tshe\tPRON\t_\t_\t0\troot:x\t_\tEntity=(1-person-giv:act-sssss-cf1-1-ana)
 
 """
-CONLL2012 = b"""\
-#begin document (bc/made/00/up_0001); part 000
-bc/made/00/up_0001 0 0 Anna NNP (TOP(S(NP*) - - - A (PERSON) * (1)
-bc/made/00/up_0001 0 1 sold VBD (VP* sell - - A * (V*) -
-bc/made/00/up_0001 0 2 her PRP$ (NP* - - - A * * (2|(1)
-bc/made/00/up_0001 0 3 bike NN *)) bike - - A * * 2)
-bc/made/00/up_0001 0 4 . . *)) - - - A * * -
-
-#end document
-"""
 CATALOGUE = json.dumps(
     [
         {
@@ -313,10 +303,6 @@ READERS: dict[str, tuple[tuple[bytes, ...], Read]] = {
     "conll-u": (
         (CONLLU,),
         lambda content, folder: list(Treebank.read(write(folder, "a.conllu", content))),
-    ),
-    "conll-2012": (
-        (CONLL2012,),
-        lambda content, folder: list(Treebank.read(write(folder, "a.conll", content))),
     ),
     "catalogue": (
         (CATALOGUE,),

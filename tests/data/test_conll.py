@@ -1,9 +1,8 @@
-"""Coreference: brackets of GUM, CorefUD and CoNLL-2012, heads and kinds of mentions, faults, GUM's own counts."""
+"""Coreference: brackets of GUM and CorefUD, heads and kinds of mentions, faults, GUM's own counts."""
 
 from __future__ import annotations
 
 import contextlib
-import gzip
 import re
 import time
 from collections import Counter
@@ -39,34 +38,6 @@ GUM = """\
 1	Anna	Anna	PROPN	_	_	0	root	_	Entity=(1-person-new-sssss-cf1-1-sgl)
 """
 
-ONTONOTES = """\
-#begin document (bc/made/00/up_0001); part 000
-bc/made/00/up_0001 0 0 Anna NNP (TOP(S(NP*) - - - A (PERSON) * (1)
-bc/made/00/up_0001 0 1 sold VBD (VP* sell 01 1 A * (V*) -
-bc/made/00/up_0001 0 2 her PRP$ (NP* - - - A * * (2|(1)
-bc/made/00/up_0001 0 3 old JJ * - - - A * * -
-bc/made/00/up_0001 0 4 bike NN *) bike - - A * * 2)
-bc/made/00/up_0001 0 5 to IN (PP* - - - A * * -
-bc/made/00/up_0001 0 6 the DT (NP(NP* - - - A * * (3
-bc/made/00/up_0001 0 7 president NN *) president - - A * * -
-bc/made/00/up_0001 0 8 of IN (PP* - - - A * * -
-bc/made/00/up_0001 0 9 Mali NNP (NP*))))) - - - A (GPE) * 3)
-bc/made/00/up_0001 0 10 -LRB- -LRB- * - - - A * * -
-bc/made/00/up_0001 0 11 /. . *)) - - - A * * -
-
-bc/made/00/up_0001 0 0 It PRP (TOP(S(NP*) - - - B * (2)
-bc/made/00/up_0001 0 1 has VBZ (VP* have - - B * -
-bc/made/00/up_0001 0 2 been VBN (VP* be - - B * -
-bc/made/00/up_0001 0 3 sold VBN (VP*))) sell - - B * -
-bc/made/00/up_0001 0 4 . . *)) - - - B * -
-
-#end document
-#begin document (bc/made/00/up_0001); part 001
-bc/made/00/up_0001 1 0 Yes UH (TOP(INTJ*)) - - - A * -
-
-#end document
-"""
-
 
 def written(folder: Path, text: str, name: str = "made.conllu") -> Path:
     path = folder / name
@@ -87,68 +58,6 @@ def test_gum(tmp_path: Path) -> None:
     assert third.mentions == (Mention("1", 0, 0, 1, 0, "proper"),)
     assert [len(document) for document in treebank.documents()] == [2, 1]
     assert treebank.counts == TreebankSize(3, 9, documents=2, mentions=5, entities=3, chains=2)
-
-
-def test_conll2012(tmp_path: Path) -> None:
-    path = tmp_path / "made.v4_gold_conll"
-    path.write_bytes(gzip.compress(ONTONOTES.encode()))
-    treebank = Treebank.read(path)
-    first, second, third = treebank
-    assert first.text == "Anna sold her old bike to the president of Mali ( ."
-    assert [
-        (m.entity, m.start, m.end, first.words[m.head].form, m.kind) for m in first.mentions
-    ] == [
-        ("1", 0, 1, "Anna", "proper"),
-        ("2", 2, 5, "bike", "nominal"),
-        ("1", 2, 3, "her", "pronoun"),
-        ("3", 6, 10, "president", "nominal"),
-    ]
-    assert second.mentions == (Mention("2", 1, 0, 1, 0, "pronoun"),)
-    assert [word.governor for word in second.words] == [3, 3, 3, -1, 3]
-    assert first.words[1] == Word("sold", "sell", "VERB", -1, "", "", True)
-    assert [one.document for one in treebank] == ["bc/made/00/up_0001/000"] * 2 + [
-        "bc/made/00/up_0001/001"
-    ]
-    assert third.mentions == () and treebank.counts.chains == 2
-
-
-@pytest.mark.parametrize(
-    "old, new, message",
-    [
-        ("*) bike - - A * * 2)", "*) bike A * * 2)", "Line 6 of .* has 11 columns"),
-        (
-            "(NP*) - - - A (PERSON)",
-            "(NP* - - - A (PERSON)",
-            "at line 2 of .* brackets that do not match",
-        ),
-        (
-            "*)) - - - A * * -\n\n",
-            "*)))) - - - A * * -\n\n",
-            "at line 2 of .* brackets that do not match",
-        ),
-        (
-            "#begin document (bc/made/00/up_0001); part 001",
-            "#begin document",
-            "at line 23 of .* is in no document",
-        ),
-        (
-            "president - - A * * -",
-            "president - - A * * 7)",
-            "at line 2 of .* closes '7', which is not open",
-        ),
-        ("* (2)", "* (2", "at line 15 of .*: the mention of entity '2' is opened but never closed"),
-    ],
-)
-def test_faults_of_conll2012(tmp_path: Path, old: str, new: str, message: str) -> None:
-    assert old in ONTONOTES
-    text = ONTONOTES.replace(old, new, 1)
-    with pytest.raises(HeadwiseError, match=message):
-        Treebank.read(written(tmp_path, text, "made.conll"))
-
-
-def test_a_conll2012_file_cut_off(tmp_path: Path) -> None:
-    with pytest.raises(HeadwiseError, match="ends at line 5 without '#end document'"):
-        Treebank.read(written(tmp_path, "\n".join(ONTONOTES.split("\n")[:5]), "made.conll"))
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,7 @@
-"""Sentences of CoNLL-U and CoNLL-2012 files, checked: every error names the file and the line.
+"""Sentences of CoNLL-U files, checked: every error names the file and the line.
 
 CoNLL-U (https://universaldependencies.org/format.html): ten columns, words numbered 1, 2, 3, one root, no cycle. The
 `conllu` library reads the rows; it also accepts what is not a tree, so the checks are here.
-
-CoNLL-2012 (OntoNotes; Pradhan et al. 2012, "CoNLL-2012 shared task", section 4): coreference in the last column,
-phrases in the sixth. The files have phrases and no dependencies, so governors come from head rules for phrases like
-those of Collins 1999 (appendix A), with content words as heads as in Universal Dependencies; relations stay empty. A
-blank follows every word, as the files do not say where the original has none.
 """
 
 from __future__ import annotations
@@ -28,7 +23,7 @@ from conllu.parser import (
 )
 
 from headwise.data.annotated import Annotated, Cycle, Mention, Span, Word, depths, lay_out, mention
-from headwise.data.lines import read_lines, whole_lines
+from headwise.data.lines import whole_lines
 from headwise.errors import HeadwiseError
 
 LONGEST = 10_000  # lines of a sentence
@@ -47,7 +42,7 @@ _PIECE = re.compile(r"\[(\d+)/\d+\]$")  # "e1[1/2]": the first of two pieces of 
 def entity_mentions(
     rows: Sequence[tuple[int, bool, str]], words: Sequence[Word], sentence: int, where: str
 ) -> tuple[tuple[Mention, ...], int]:
-    """The mentions of one sentence, from brackets as in GUM, CorefUD and CoNLL-2012, and the number of skipped ones.
+    """The mentions of one sentence, from brackets as in GUM and CorefUD, and the number of skipped ones.
 
     "(1-person-new" opens a mention of entity 1 at this word, "1)" closes it, "(1-person-new)" is a mention of one word;
     the fields behind the entity are not used. rows: (index of the word, True, brackets), or for an empty node (index of
@@ -89,9 +84,6 @@ def entity_mentions(
         elif piece is None or piece[1] == "1":
             skipped += 1  # a mention in several pieces counts once, by its first one
     return tuple(mentions), skipped
-
-
-# CoNLL-U
 
 
 @dataclass
@@ -273,183 +265,3 @@ def _written(block: _Block) -> tuple[str, tuple[Span, ...]] | None:
             spans.append((start, start + len(form)))
             start += len(form)
     return text, tuple(spans)
-
-
-# CoNLL-2012
-
-BEGIN = "#begin document"
-_COLUMNS = 12  # and more: one for every predicate of the sentence
-_DOCUMENT = re.compile(r"#begin document \((.*)\)(?:; part (\d+))?")
-_SIGN = re.compile(r"\(([^()*]+)|(\*)|\)")  # a phrase begins, the word, a phrase ends
-_ESCAPED = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
-_ESCAPED |= {"/.": ".", "/?": "?", "/-": "-"}
-
-_UPOS = {
-    "CC": "CCONJ",
-    "CD": "NUM",
-    "DT": "DET",
-    "EX": "PRON",
-    "FW": "X",
-    "IN": "ADP",
-    "JJ": "ADJ",
-    "JJR": "ADJ",
-    "JJS": "ADJ",
-    "MD": "AUX",
-    "NN": "NOUN",
-    "NNS": "NOUN",
-    "NNP": "PROPN",
-    "NNPS": "PROPN",
-    "PDT": "DET",
-    "POS": "PART",
-    "PRP": "PRON",
-    "PRP$": "PRON",
-    "RB": "ADV",
-    "RBR": "ADV",
-    "RBS": "ADV",
-    "RP": "ADP",
-    "TO": "PART",
-    "UH": "INTJ",
-    "VB": "VERB",
-    "VBD": "VERB",
-    "VBG": "VERB",
-    "VBN": "VERB",
-    "VBP": "VERB",
-    "VBZ": "VERB",
-    "WDT": "PRON",
-    "WP": "PRON",
-    "WP$": "PRON",
-    "WRB": "ADV",
-    "$": "SYM",
-    "#": "SYM",
-    "SYM": "SYM",
-    "HYPH": "PUNCT",
-    "NFP": "PUNCT",
-}
-_NOUNS = {"NN", "NNS", "NNP", "NNPS", "NML", "NX", "PRP", "WP"}
-_VERBS = {"VB", "VBD", "VBG", "VBN", "VBP", "VBZ"}
-
-# How to find the head of a phrase, step by step: the first (1) or last (-1) child with one of these labels.
-Steps = Sequence[tuple[int, set[str]]]
-_NOMINAL: Steps = [
-    (-1, _NOUNS),
-    (1, {"NP", "WHNP"}),
-    (-1, {"CD", "QP", "$"}),
-    (-1, {"JJ", "JJS", "ADJP"}),
-]
-_CLAUSE: Steps = [
-    (1, {"VP"}),
-    (1, {"S", "SQ", "SINV", "SBAR", "SBARQ"}),
-    (1, _VERBS),
-    (1, {"NP", "ADJP", "PP"}),
-]
-_STEPS: dict[str, Steps] = {
-    **dict.fromkeys(("NP", "NML", "NX", "NAC", "WHNP"), _NOMINAL),
-    **dict.fromkeys(("TOP", "S", "SQ", "SINV", "SBAR", "SBARQ"), _CLAUSE),
-    "VP": [(1, {"VP"}), (1, _VERBS), (1, {"MD", "ADJP", "NP"})],
-    "PP": [(1, {"NP"}), (1, {"IN", "TO"})],
-}
-
-
-def read_conll2012(file: Path) -> Iterator[Annotated]:
-    """The sentences of a file that exists, one by one; a document is one part of a CoNLL-2012 document.
-
-    Raises HeadwiseError, naming the line, for a row with too few columns, brackets that do not match, a sentence
-    outside a document or without phrases.
-    """
-    document = ""
-    index = 0  # of the sentence in its document
-    begun = 0  # the number of its first line
-    rows: list[list[str]] = []
-    number = 0
-    for number, line in enumerate(read_lines(file), start=1):
-        if line and not line.startswith("#"):
-            begun = begun if rows else number
-            rows.append(line.split())
-            if len(rows) > LONGEST:
-                raise HeadwiseError(
-                    f"The sentence at line {begun} of '{file}' has more than {LONGEST:,} lines: "
-                    "a blank line ends a sentence."
-                )
-            count = len(rows[-1])
-            if count < _COLUMNS:
-                raise HeadwiseError(
-                    f"Line {number} of '{file}' has {count} columns: a row of CoNLL-2012 has {_COLUMNS} or more."
-                )
-            continue
-        if rows:
-            yield _sentence(rows, document, index, f"The sentence at line {begun} of '{file}'")
-            rows = []
-            index += 1
-        begin = _DOCUMENT.match(line)
-        if begin:
-            document = f"{begin[1]}/{begin[2] or '000'}"
-            index = 0
-        elif line.startswith("#end"):
-            document = ""
-    if rows or document:
-        raise HeadwiseError(
-            f"'{file}' ends at line {number} without '#end document': get the whole file."
-        )
-
-
-def _sentence(rows: list[list[str]], document: str, index: int, where: str) -> Annotated:
-    """The sentence of these rows. index: its place in the document. where: its place in the file."""
-    if not document:
-        raise HeadwiseError(
-            f"{where} is in no document: write '{BEGIN} (NAME); part 000' before it."
-        )
-    tags = [row[4] for row in rows]
-    phrases = [row[5] for row in rows]
-    governors = _governors(phrases, tags, where)
-    words: list[Word] = []
-    for row, tag, governor in zip(rows, tags, governors, strict=True):
-        form = _ESCAPED.get(row[3], row[3])
-        lemma = form if row[6] == "-" else row[6]
-        upos = _UPOS.get(tag, "X" if tag.isalpha() else "PUNCT")
-        words.append(Word(form, lemma, upos, governor, "", "", True))
-
-    brackets = []
-    for number, row in enumerate(rows):
-        if row[-1] not in "-_":
-            brackets.append((number, True, row[-1].replace("|", "")))
-    mentions, skipped = entity_mentions(brackets, words, index, where)
-    return Annotated(
-        tuple(words), f"{document}/{index + 1}", document, mentions, skipped_mentions=skipped
-    )
-
-
-def _governors(phrases: Sequence[str], tags: Sequence[str], where: str) -> list[int]:
-    """The governor of every word, -1 for one: each child of a phrase depends on the head of the phrase."""
-    governors = [-1] * len(tags)
-    # The phrases that are open: the label of each, and of its children the label and the head word.
-    opened: list[tuple[str, list[tuple[str, int]]]] = [("", []), ("TOP", [])]
-    for word, signs in enumerate([*phrases, ")"]):
-        for sign in _SIGN.finditer(signs):
-            if sign[1]:
-                opened.append((sign[1], []))
-            elif sign[2]:
-                opened[-1][1].append((tags[word], word))
-            else:
-                label, children = opened.pop()
-                if not opened or not children:
-                    raise HeadwiseError(
-                        f"{where} has, in its sixth column, phrases with brackets that do not match."
-                    )
-                head = _head(label, children)
-                for _, child in children:
-                    governors[child] = head if child != head else -1
-                opened[-1][1].append((label, head))
-    if len(opened) != 1 or governors.count(-1) != 1:
-        raise HeadwiseError(
-            f"{where} has, in its sixth column, no phrases, or brackets that do not match."
-        )
-    return governors
-
-
-def _head(label: str, children: Sequence[tuple[str, int]]) -> int:
-    """The head word of a phrase; the last child's where no step finds one."""
-    for direction, wanted in _STEPS.get(label, ()):
-        for child, word in children[::direction]:
-            if child in wanted:
-                return word
-    return children[-1][1]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from headwise.data.annotated import Annotated, Mention, Word
-from headwise.data.conll import BEGIN, read_conll2012, read_conllu
+from headwise.data.conll import read_conllu
 from headwise.data.lines import existing_file, read_lines
 from headwise.data.store import file_key, part_file, scratch_folder
 from headwise.errors import HeadwiseError
@@ -61,9 +61,9 @@ class Treebank:
 
     @classmethod
     def read(cls, *paths: str | PathLike[str], language: str | None = None) -> Self:
-        """The sentences of these files, gzip or plain, in this order: CoNLL-U, or CoNLL-2012 (by its first line).
+        """The sentences of these CoNLL-U files, gzip or plain, in this order.
 
-        Raises HeadwiseError, in one sentence with file and line, for a file that does not exist or is neither.
+        Raises HeadwiseError, in one sentence with file and line, for a file that does not exist or is not CoNLL-U.
         """
         if not paths:
             raise HeadwiseError("A treebank needs a file: name one CoNLL-U file or more.")
@@ -112,7 +112,7 @@ class Treebank:
                 f"'{self.name}' has changed on disk since it was opened: open it again."
             )
         for file in self.files:
-            for _, sentences in groupby(_read_treebank(file), lambda sentence: sentence.document):
+            for _, sentences in groupby(read_conllu(file), lambda sentence: sentence.document):
                 yield sentences
 
     def _count(self) -> TreebankSize:
@@ -133,13 +133,6 @@ class Treebank:
                 f"There is no sentence in '{self.name}', only comments and blank lines."
             )
         return TreebankSize(**total)
-
-
-def _read_treebank(file: Path) -> Iterator[Annotated]:
-    first = next(filter(None, read_lines(file)), "")
-    if first.startswith(BEGIN):
-        return read_conll2012(file)
-    return read_conllu(file)
 
 
 def write_parsed(file: Path, language: str, cache: str | PathLike[str] | None) -> Path:
