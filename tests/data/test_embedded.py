@@ -14,7 +14,6 @@ from corpus.examples import examples
 from headwise.data import embedded
 from headwise.data.embedded import SIZES, Split, pairs, write_parallel, write_treebank
 from headwise.data.treebank import Treebank, TreebankSize
-from headwise.errors import HeadwiseError
 
 FINGERPRINT = "b93fc6da6790c455fb602b633812de853f50a16750cfca40f6d9960fd7065ff8"
 
@@ -28,17 +27,10 @@ def test_the_sample_is_fixed_and_small() -> None:
     assert embedded.fingerprint() == FINGERPRINT, (
         "the numbers of the demo belong to these sentences"
     )
-    files = [
-        file
-        for file in resources.files("headwise.data").joinpath("embedded").iterdir()
-        if file.is_file()
-    ]
+    folder = resources.files("headwise.data").joinpath("embedded")
+    files = [file for file in folder.iterdir() if file.is_file()]
     sizes = {file.name.removesuffix(".bz2"): len(file.read_bytes()) for file in files}
-    assert (
-        sizes.keys() == set(embedded._FILES)
-        and max(sizes.values()) < 1e6
-        and sum(sizes.values()) < 8e5
-    )
+    assert sizes.keys() == set(embedded._FILES) and sum(sizes.values()) < 8e5
     assert {split: len(pairs(split)) for split in SIZES} == SIZES == maker.SIZES
 
 
@@ -87,10 +79,8 @@ def test_no_fixed_offset_finds_subjects_and_objects(treebank: Treebank) -> None:
         for index, word in enumerate(sentence.words):
             offsets.setdefault(word.relation, Counter())[word.governor - index] += 1
     best = {relation: max(found.values()) / found.total() for relation, found in offsets.items()}
-    assert (
-        best["nsubj"] < 0.5 and best["obj"] < 0.5 and best["amod"] < 0.8 and best["advmod"] < 0.75
-    )
-    assert all(offsets[relation].total() > 300 for relation in ("nsubj", "obj", "amod", "advmod"))
+    for relation, most in {"nsubj": 0.5, "obj": 0.5, "amod": 0.8, "advmod": 0.75}.items():
+        assert best[relation] < most and offsets[relation].total() > 300
 
 
 def test_files_are_the_first_pairs(tmp_path: Path) -> None:
@@ -99,17 +89,3 @@ def test_files_are_the_first_pairs(tmp_path: Path) -> None:
     sides = [path.read_text(encoding="utf-8").split("\n") for path in paths]
     assert [[*side, ""] for side in zip(*pairs("dev", 25), strict=True)] == sides
     assert len(list(paths[0].parent.iterdir())) == 2
-
-
-def test_refusals_are_one_sentence(tmp_path: Path) -> None:
-    asked = "30,000 train pairs of the embedded corpus were asked for; it has 24,000"
-    with pytest.raises(HeadwiseError, match=asked):
-        write_parallel(tmp_path, "train", 30_000)
-    with pytest.raises(HeadwiseError, match="-1 dev pairs"):
-        pairs("dev", -1)
-    with pytest.raises(HeadwiseError, match="no split 'validation': it has train, dev and test"):
-        pairs("validation")  # type: ignore[arg-type]
-    (tmp_path / "file").write_text("")
-    with pytest.raises(HeadwiseError, match="could not be written"):
-        write_treebank(tmp_path / "file" / "dev.conllu", 5)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -41,16 +41,14 @@ def both(sentence: Sentence) -> tuple[str, str]:
 
 
 def test_a_pronoun_takes_the_gender_of_its_antecedent() -> None:
-    for word, subject, said in (
-        ("table", "La table était vieille", "elle"),
-        ("book", "Le livre était vieux", "il"),
-    ):
+    for word, subject, said in (("table", "La", "elle"), ("book", "Le", "il")):
         thing = the(word)
         first = Clause(thing, "past", adjective=adjective("old"))
         second = Clause(Pronoun(HE_OR_SHE, thing), "future", adjective=adjective("useful"))
+        was = {"table": "table était vieille", "book": "livre était vieux"}[word]
         assert both(Sentence(first, choices.BUT, second)) == (
             f"The {word} was old, but it will be useful.",
-            f"{subject}, mais {said} sera utile.",
+            f"{subject} {was}, mais {said} sera utile.",
         )
 
 
@@ -70,69 +68,65 @@ def test_the_participle_agrees_with_a_preceding_object_only() -> None:
     )
 
 
-def test_adjectives_stand_before_or_after_the_noun() -> None:
-    cases = {
+@pytest.mark.parametrize(
+    ("word", "adjectives", "french"),
+    [
         ("table", ("beautiful", "red"), "la belle table rouge"),
         ("eagle", ("old",), "le vieil aigle"),
         ("painting", ("heavy", "French"), "le tableau français lourd"),
         ("church", ("new",), "la nouvelle église"),
-    }
-    for word, adjectives, expected in cases:
-        said = both(Sentence(Clause(name("Paul"), "present", verb("see"), the(word, *adjectives))))[
-            1
-        ]
-        assert said == f"Paul voit {expected}."
-    said = both(
-        Sentence(Clause(the("box", "round", "heavy", joined=True), "past", verb("disappear", "")))
-    )
-    assert said == ("The round and heavy box disappeared.", "La boîte ronde et lourde a disparu.")
+    ],
+)
+def test_adjectives_stand_before_or_after_the_noun(
+    word: str, adjectives: tuple[str, ...], french: str
+) -> None:
+    seen = Clause(name("Paul"), "present", verb("see"), the(word, *adjectives))
+    assert both(Sentence(seen))[1] == f"Paul voit {french}."
 
 
-def test_questions_conditions_modals_comparisons() -> None:
-    question = Clause(
-        the("hero"), "past", verb("sleep", ""), question=True, middle=Adverb("often", "souvent")
+def written(clause: Clause, english: str, french: str, *more: object, **options: bool) -> None:
+    assert both(Sentence(clause, *more, **options)) == (english, french)  # type: ignore[arg-type]
+
+
+def test_joined_adjectives_questions_conditions_modals_comparisons() -> None:
+    box, often = the("box", "round", "heavy", joined=True), Adverb("often", "souvent")
+    written(
+        Clause(box, "past", verb("disappear", "")),
+        "The round and heavy box disappeared.",
+        "La boîte ronde et lourde a disparu.",
     )
-    assert both(Sentence(question)) == (
+    written(
+        Clause(the("hero"), "past", verb("sleep", ""), question=True, middle=often),
         "Did the hero often sleep?",
         "Est-ce que le héros a souvent dormi ?",
     )
     boat = the("boat")
-    first = Clause(boat, "present", adjective=adjective("cheap"))
-    second = Clause(Pronoun(SPEAKER), "future", verb("buy"), Pronoun(HE_OR_SHE, boat))
-    assert both(Sentence(first, choices.IF, second, fronted=True)) == (
+    written(
+        Clause(boat, "present", adjective=adjective("cheap")),
         "If the boat is cheap, I will buy it.",
         "Si le bateau est bon marché, je l'achèterai.",
+        choices.IF,
+        Clause(Pronoun(SPEAKER), "future", verb("buy"), Pronoun(HE_OR_SHE, boat)),
+        fronted=True,
     )
-    wish = Clause(
-        the("hen", plural=True),
-        "present",
-        verb("see"),
-        the("house"),
-        modal=choices.WANT,
-        negation="not",
-    )
-    assert both(Sentence(wish)) == (
+    hens, seen = the("hen", plural=True), (verb("see"), the("house"))
+    written(
+        Clause(hens, "present", *seen, modal=choices.WANT, negation="not"),
         "The hens do not want to see the house.",
         "Les poules ne veulent pas voir la maison.",
     )
-    compared = Clause(
-        the("hen"), "present", adjective=adjective("old"), compared="more", standard=the("house")
-    )
-    assert both(Sentence(compared)) == (
+    older = {"adjective": adjective("old"), "compared": "more", "standard": the("house")}
+    written(
+        Clause(the("hen"), "present", **older),
         "The hen is older than the house.",
         "La poule est plus vieille que la maison.",
     )
 
 
 def test_french_forms() -> None:
-    for infinitive, third, participle in (
-        ("manger", "mange", "mangée"),
-        ("vendre", "vend", "vendue"),
-    ):
-        assert (conjugate(infinitive).present[1], conjugate(infinitive).participle[1]) == (
-            third,
-            participle,
-        )
+    eat, sell = conjugate("manger"), conjugate("vendre")
+    assert (eat.present[1], eat.participle[1]) == ("mange", "mangée")
+    assert (sell.present[1], sell.participle[1]) == ("vend", "vendue")
     assert adjective_forms("heureux") == ("heureux", "heureuse", "heureux", "heureuses")
     assert adjective_forms("royal") == ("royal", "royale", "royaux", "royales")
 

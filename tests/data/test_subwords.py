@@ -30,6 +30,7 @@ from headwise.data.treebank import Treebank
 from headwise.training.tokenizer import learn_subwords
 
 LINES = [source for source, _ in pairs("train", 400)]
+Tokenizers = dict[str, PreTrainedTokenizerBase]
 KINDS = ("marian", "own", "wordpiece", "bytes")
 
 
@@ -45,10 +46,8 @@ def marian(folder: Path) -> MarianTokenizer:
             minloglevel=2,
         )
         (folder / f"{side}.model").rename(folder / f"{side}.spm")
-    names = [
-        line.split("\t")[0]
-        for line in (folder / "source.vocab").read_text(encoding="utf-8").splitlines()
-    ]
+    lines = (folder / "source.vocab").read_text(encoding="utf-8").splitlines()
+    names = [line.split("\t")[0] for line in lines]
     vocabulary = {name: index for index, name in enumerate([*names, "<pad>"])}
     (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     return MarianTokenizer(
@@ -64,13 +63,10 @@ def wordpiece() -> PreTrainedTokenizerFast:
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    tokenizer.train_from_iterator(
-        LINES, trainers.WordPieceTrainer(vocab_size=250, special_tokens=special)
-    )
+    trainer = trainers.WordPieceTrainer(vocab_size=250, special_tokens=special)
+    tokenizer.train_from_iterator(LINES, trainer)
     ids = [(name, special.index(name)) for name in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=ids
-    )
+    tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=ids)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]")
 
 
@@ -80,14 +76,13 @@ def byte_level() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(
-        LINES, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet)
-    )
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(LINES, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 @pytest.fixture(scope="module")
-def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PreTrainedTokenizerBase]:
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
     return {
         "marian": marian(tmp_path_factory.mktemp("marian")),
         "own": learn_subwords(LINES, 300),
@@ -99,37 +94,30 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PreTrained
 def sentence(*forms: str, governors: tuple[int, ...] = (), glued: str = "") -> Annotated:
     """A sentence of these forms; governors default to the first word; no blank after the words in `glued`."""
     heads = governors or (-1, *[0] * (len(forms) - 1))
-    return Annotated(
-        tuple(
-            Word(form, form.lower(), "NOUN", head, "dep", "dep", form not in glued.split())
-            for form, head in zip(forms, heads, strict=True)
-        ),
-        "s1",
-        "d1",
-    )
+    words = [
+        Word(form, form.lower(), "NOUN", head, "dep", "dep", form not in glued.split())
+        for form, head in zip(forms, heads, strict=True)
+    ]
+    return Annotated(tuple(words), "s1", "d1")
 
 
 def letters(text: str) -> str:
     """What all of these tokenizers keep of a text: its letters without case, accents and blanks."""
     plain = unicodedata.normalize("NFKD", text.lower()).replace("▁", "").replace("##", "")
-    return "".join(
-        letter for letter in plain if not unicodedata.combining(letter) and not letter.isspace()
-    )
+    return "".join(each for each in plain if not unicodedata.combining(each) and not each.isspace())
 
 
 def spelled(tokenizer: PreTrainedTokenizerBase, row: Aligned) -> list[str]:
     """The subwords of each word, put together: the slow, obvious way to see whether they are the right ones."""
-    words = [
-        [id for id, word in zip(row.ids, row.word_of, strict=True) if word == index]
-        for index in range(len(row.sentence.words))
-    ]
-    return [letters(tokenizer.decode(ids)) for ids in words]
+    ids: list[list[int]] = [[] for _ in row.sentence.words]
+    for id, word in zip(row.ids, row.word_of, strict=True):
+        if word != SPECIAL:
+            ids[word].append(id)
+    return [tokenizer.decode(each) for each in ids]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_subwords_of_a_word_spell_it(
-    tokenizers: dict[str, PreTrainedTokenizerBase], kind: str, tmp_path: Path
-) -> None:
+def test_subwords_of_a_word_spell_it(tokenizers: Tokenizers, kind: str, tmp_path: Path) -> None:
     tokenizer, coverage = tokenizers[kind], Coverage()
     originals = list(Treebank.read(write_treebank(tmp_path / "dev.conllu", 60)))
     rows = align_subwords(tokenizer, originals, 512, coverage)
@@ -137,36 +125,28 @@ def test_subwords_of_a_word_spell_it(
     for row, original in zip(rows, originals, strict=True):
         assert row.ids == tokenizer(original.text)["input_ids"]
         assert row.sentence.text == original.text
-        assert spelled(tokenizer, row) == [letters(word.form) for word in row.sentence.words]
+        forms = [letters(word.form) for word in row.sentence.words]
+        assert [*map(letters, spelled(tokenizer, row))] == forms
     assert coverage.words + coverage.merged_words == sum(len(one.words) for one in originals)
     assert coverage.unknown_subwords == 0 and coverage.split_words > 60
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_special_tokens_have_no_word(
-    tokenizers: dict[str, PreTrainedTokenizerBase], kind: str
-) -> None:
+def test_special_tokens_have_no_word(tokenizers: Tokenizers, kind: str) -> None:
     (row,) = align_subwords(tokenizers[kind], ["Anna draws a red table."], 99, Coverage())
-    special = {"marian": [-1], "own": [-1], "wordpiece": [0, -1], "bytes": []}[kind]
-    expected = [False] * len(row.ids)
-    for place in special:
-        expected[place] = True
-    assert [word == SPECIAL for word in row.word_of] == expected
-    inner = [word for word in row.word_of if word != SPECIAL]
+    front, behind = {"marian": (0, 1), "own": (0, 1), "wordpiece": (1, 1), "bytes": (0, 0)}[kind]
+    inner = row.word_of[front : len(row.ids) - behind]
+    assert row.word_of == [SPECIAL] * front + inner + [SPECIAL] * behind
     assert inner == sorted(inner) and set(inner) == set(range(5))
     assert [word.form for word in row.sentence.words] == ["Anna", "draws", "a", "red", "table."]
 
 
+FORMS = st.text(min_size=1, max_size=5).filter(lambda form: not any(map(str.isspace, form)))
+
+
 @settings(max_examples=60, deadline=None)
-@given(
-    forms=st.lists(
-        st.text(min_size=1, max_size=5).filter(lambda form: not any(map(str.isspace, form))),
-        max_size=6,
-    )
-)
-def test_any_text_is_aligned_or_counted(
-    tokenizers: dict[str, PreTrainedTokenizerBase], forms: list[str]
-) -> None:
+@given(forms=st.lists(FORMS, max_size=6))
+def test_any_text_is_aligned_or_counted(tokenizers: Tokenizers, forms: list[str]) -> None:
     """Of every used sentence each word has a subword, each subword one word or none, and words are in order."""
     forms = [form.encode(errors="ignore").decode() or "x" for form in forms]
     for tokenizer in tokenizers.values():
@@ -174,10 +154,8 @@ def test_any_text_is_aligned_or_counted(
         rows = align_subwords(tokenizer, [sentence(*forms)] if forms else [""], 40, coverage)
         assert len(rows) == coverage.used == 1 - coverage.too_long - coverage.unalignable
         for row in rows:
-            assert (
-                row.ids == tokenizer(row.sentence.text)["input_ids"]
-                and len(row.ids) == len(row.word_of) <= 40
-            )
+            assert row.ids == tokenizer(row.sentence.text)["input_ids"]
+            assert len(row.ids) == len(row.word_of) <= 40
             inner = [word for word in row.word_of if word != SPECIAL]
             assert inner == sorted(inner) and set(inner) == set(range(len(row.sentence.words)))
             assert coverage.merged_words == len(forms) - len(row.sentence.words)
@@ -194,11 +172,8 @@ def test_words_under_one_subword_become_one() -> None:
     coverage = Coverage()
     (row,) = align_subwords(whole, [mentioned], 9, coverage)
     assert (row.ids, row.word_of) == ([1, 2, 3], [0, 1, 2])
-    assert [(word.form, word.governor) for word in row.sentence.words] == [
-        ("the", 2),
-        ("red", 2),
-        ("table.", -1),
-    ]
+    words = [(word.form, word.governor) for word in row.sentence.words]
+    assert words == [("the", 2), ("red", 2), ("table.", -1)]
     assert row.sentence.mentions == (Mention("e1", 0, 0, 3, 2, "nominal"),)
     assert coverage == Coverage(sentences=1, used=1, words=3, merged_words=1, subwords=3)
 
@@ -213,24 +188,18 @@ def test_a_subword_across_two_words_goes_to_the_one_with_more_of_it() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS[:3])
-def test_unknown_words_keep_their_place(
-    tokenizers: dict[str, PreTrainedTokenizerBase], kind: str
-) -> None:
+def test_unknown_words_keep_their_place(tokenizers: Tokenizers, kind: str) -> None:
     """Letters that are in no vocabulary: the subwords around them still belong to their own words."""
     tokenizer, coverage = tokenizers[kind], Coverage()
-    (row,) = align_subwords(
-        tokenizer, [sentence("the", "漢字", "table", "語", ".", glued="語")], 40, coverage
-    )
+    text = sentence("the", "漢字", "table", "語", ".", glued="語")
+    (row,) = align_subwords(tokenizer, [text], 40, coverage)
     assert coverage.unknown_subwords >= 2 and coverage.unknown_share > 0.2
-    unknown = {
-        word for id, word in zip(row.ids, row.word_of, strict=True) if id == tokenizer.unk_token_id
-    }
+    word_of_id = zip(row.ids, row.word_of, strict=True)
+    unknown = {word for id, word in word_of_id if id == tokenizer.unk_token_id}
     assert unknown == {1, 3} and len(row.sentence.words) == 5
 
 
-def test_another_language_shows_as_unknown_subwords(
-    tokenizers: dict[str, PreTrainedTokenizerBase],
-) -> None:
+def test_another_language_shows_as_unknown_subwords(tokenizers: Tokenizers) -> None:
     for kind in ("marian", "own", "wordpiece"):
         own, foreign = Coverage(), Coverage()
         align_subwords(tokenizers[kind], LINES[:20], 99, own)
@@ -240,50 +209,37 @@ def test_another_language_shows_as_unknown_subwords(
     assert foreign.unknown_share == 0 and foreign.split_share == 1
 
 
-def test_normalised_letters_are_found(tokenizers: dict[str, PreTrainedTokenizerBase]) -> None:
+def test_normalised_letters_are_found(tokenizers: Tokenizers) -> None:
     """sentencepiece writes "…" as three dots and "ﬁ" as "fi": the subwords are those of the words as they stand."""
     tokenizer = tokenizers["marian"]
     (row,) = align_subwords(tokenizer, [sentence("ﬁne", "…", "Ｔable")], 40, Coverage())
-    spelled_out = [
-        tokenizer.decode(
-            [id for id, word in zip(row.ids, row.word_of, strict=True) if word == index]
-        )
-        for index in range(3)
-    ]
-    assert [one.strip() for one in spelled_out] == ["fine", "...", "Table"]
+    assert [one.strip() for one in spelled(tokenizer, row)] == ["fine", "...", "Table"]
 
 
-def test_what_does_not_fit_is_counted(tokenizers: dict[str, PreTrainedTokenizerBase]) -> None:
+def test_what_does_not_fit_is_counted(tokenizers: Tokenizers) -> None:
     tokenizer, coverage = tokenizers["own"], Coverage()
     short, long = "The table.", "The table shines and the old house falls."
     length = len(tokenizer(short)["input_ids"])
-    assert [
-        row.sentence.text for row in align_subwords(tokenizer, [long, short], length, coverage)
-    ] == [short]
+    (row,) = align_subwords(tokenizer, [long, short], length, coverage)
+    assert row.sentence.text == short
     assert align_subwords(tokenizer, [short], length - 1, coverage) == []
     assert (coverage.sentences, coverage.used, coverage.too_long) == (3, 1, 2)
-    assert coverage.words == 2 and coverage.subwords == sum(
-        len(tokenizer(one)["input_ids"]) - 1 for one in (long, short, short)
-    )
-    assert (
-        align_subwords(tokenizers["wordpiece"], [sentence("a", "\x07", "b"), ""], 99, coverage)
-        == []
-    )
+    sizes = [len(tokenizer(one)["input_ids"]) - 1 for one in (long, short, short)]
+    assert coverage.words == 2 and coverage.subwords == sum(sizes)
+    nothing = [sentence("a", "\x07", "b"), ""]
+    assert align_subwords(tokenizers["wordpiece"], nothing, 99, coverage) == []
     assert (coverage.sentences, coverage.unalignable) == (5, 2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_real_sentences_are_aligned(
-    data_dir: Path, tokenizers: dict[str, PreTrainedTokenizerBase], kind: str
-) -> None:
+def test_real_sentences_are_aligned(data_dir: Path, tokenizers: Tokenizers, kind: str) -> None:
     """Web text and a French text with fused words; tokenizers made for other text still find every word."""
     for name in ("ud_english_ewt/en_ewt-ud-dev", "pud/fr_pud-ud-test"):
         coverage = Coverage()
         some = list(islice(Treebank.read(data_dir / f"{name}.conllu.gz"), 300))
         rows = align_subwords(tokenizers[kind], some, 10_000, coverage)
         assert coverage.unalignable <= 1 and coverage.used == len(rows) >= 299
-        assert coverage.words + coverage.merged_words >= sum(
-            len(row.sentence.words) for row in rows
-        )
+        words = sum(len(row.sentence.words) for row in rows)
+        assert coverage.words + coverage.merged_words >= words
         for row in rows:
             assert set(row.word_of) - {SPECIAL} == set(range(len(row.sentence.words)))

@@ -4,11 +4,9 @@ stands in for Stanza."""
 from __future__ import annotations
 
 import gzip
-import re
 import sys
 import time
 import tracemalloc
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,19 +18,22 @@ from headwise.data.annotated import Annotated, Word, depths
 from headwise.data.lines import read_lines
 from headwise.data.treebank import Treebank, TreebankSize
 from headwise.errors import HeadwiseError
+from refusals import refuses
 
 DU = (
     "1 Il il PRON _ _ 2 nsubj _ _/2 vient venir VERB _ _ 0 root _ _/3-4 du _ _ _ _ _ _ _ _"
     "/3 de de ADP _ _ 5 case _ _/4 le le DET _ _ 5 det _ _/5 parc parc NOUN _ _ 2 obl _ _"
 )
 CATS = "1 Cats cat NOUN _ _ 2 nsubj _ _/2 sleep sleep VERB _ _ 0 root _ SpaceAfter=No/3 . . PUNCT _ _ 2 punct _ _"
+DONT = (
+    "1-2 Don't _ _ _ _ _ _ _ SpaceAfter=No/1 Do do AUX _ _ 0 root _ _/2 n't not PART _ _ 1 advmod _ _"
+    "/3 ! ! PUNCT _ _ 1 punct _ _"
+)
 
 
 def conllu(*sentences: str, comments: str = "") -> str:
     """CoNLL-U from rows parted by "/" and columns parted by blanks; "~" stands for a blank inside a column."""
-    rows = [
-        "\n".join("\t".join(row.split()) for row in sentence.split("/")) for sentence in sentences
-    ]
+    rows = ["\n".join("\t".join(row.split()) for row in each.split("/")) for each in sentences]
     return "".join(f"{comments}{row}\n\n" for row in rows).replace("~", " ")
 
 
@@ -52,17 +53,13 @@ def test_words_and_text(tmp_path: Path) -> None:
     assert sentence.spans == ((0, 4), (5, 10), (10, 11))
     assert sentence.words[0] == Word("Cats", "cat", "NOUN", 1, "nsubj", "nsubj:pass", True)
     assert [word.governor for word in sentence.words] == [1, -1, 1]
+    assert depths(sentence.words) == [1, 0, 1]
     assert sentence.mentions == () and sentence.id == sentence.document == "made-1"
 
 
 def test_multi_word_tokens_are_written_as_they_stand(tmp_path: Path) -> None:
     """ "du" is de + le in one place; "don't" is do + n't, letter by letter, with a place each."""
-    fused, split = read(
-        tmp_path,
-        DU,
-        "1-2 Don't _ _ _ _ _ _ _ SpaceAfter=No/1 Do do AUX _ _ 0 root _ _/2 n't not PART _ _ 1 advmod _ _"
-        "/3 ! ! PUNCT _ _ 1 punct _ _",
-    )
+    fused, split = read(tmp_path, DU, DONT)
     assert fused.text == "Il vient du parc"
     assert fused.spans == ((0, 2), (3, 8), (9, 11), (9, 11), (12, 16))
     assert [word.form for word in fused.words] == ["Il", "vient", "de", "le", "parc"]
@@ -70,10 +67,8 @@ def test_multi_word_tokens_are_written_as_they_stand(tmp_path: Path) -> None:
 
 
 def test_empty_nodes_are_skipped(tmp_path: Path) -> None:
-    (sentence,) = read(
-        tmp_path,
-        "0.1 _ _ PRON _ _ _ _ _ _/" + CATS.replace("/3 .", "/2.1 he he PRON _ _ _ _ _ _/3 ."),
-    )
+    nodes = "0.1 _ _ PRON _ _ _ _ _ _/" + CATS.replace("/3 .", "/2.1 he he PRON _ _ _ _ _ _/3 .")
+    (sentence,) = read(tmp_path, nodes)
     assert sentence.text == "Cats sleep." and len(sentence.words) == 3
 
 
@@ -83,22 +78,19 @@ def test_unspecified_lemma_and_spaces_inside_a_form(tmp_path: Path) -> None:
     assert sentence.spans == ((0, 5), (6, 9))
 
 
-@pytest.mark.parametrize("change", ["windows", "mark", "gzip", "no end", "blank lines"])
-def test_the_same_sentences_in_other_encodings(tmp_path: Path, change: str) -> None:
-    text = conllu(CATS, CATS)
-    plain = Treebank.read(written(tmp_path, text))
-    data = text.encode()
-    match change:
-        case "windows":
-            data = data.replace(b"\n", b"\r\n")
-        case "mark":
-            data = b"\xef\xbb\xbf" + data
-        case "gzip":
-            data = gzip.compress(data)
-        case "no end":
-            data = data.rstrip(b"\n")
-        case "blank lines":
-            data = b"\n" + data.replace(b"\n\n", b"\n\n\n\n")
+PLAIN = conllu(CATS, CATS).encode()
+OTHERWISE = {
+    "windows": PLAIN.replace(b"\n", b"\r\n"),
+    "mark": b"\xef\xbb\xbf" + PLAIN,
+    "gzip": gzip.compress(PLAIN),
+    "no end": PLAIN.rstrip(b"\n"),
+    "blank lines": b"\n" + PLAIN.replace(b"\n\n", b"\n\n\n\n"),
+}
+
+
+@pytest.mark.parametrize("data", OTHERWISE.values(), ids=OTHERWISE)
+def test_the_same_sentences_in_other_encodings(tmp_path: Path, data: bytes) -> None:
+    plain = Treebank.read(written(tmp_path, PLAIN.decode()))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "made.conllu").write_bytes(data)
     other = Treebank.read(tmp_path / "other" / "made.conllu")
@@ -107,41 +99,31 @@ def test_the_same_sentences_in_other_encodings(tmp_path: Path, change: str) -> N
 
 
 def test_fingerprint_tells_content(tmp_path: Path) -> None:
-    one = Treebank.read(written(tmp_path, conllu(CATS)))
-    assert (
-        Treebank.read(
-            written(tmp_path, conllu(CATS.replace("nsubj", "obj")), "b.conllu")
-        ).fingerprint
-        != one.fingerprint
-    )
+    one = written(tmp_path, conllu(CATS))
+    other = written(tmp_path, conllu(CATS.replace("nsubj", "obj")), "b.conllu")
+    assert Treebank.read(one).fingerprint != Treebank.read(other).fingerprint
 
 
 def test_documents(tmp_path: Path) -> None:
     body = conllu(CATS)
     text = f"{body}# newdoc id = a\n{body}{body}# newdoc id = b\n\n{body}# newdoc\n{body}"
-    treebank = Treebank.read(
-        written(tmp_path, text), written(tmp_path, body, "second.conllu"), language="en"
-    )
+    files = written(tmp_path, text), written(tmp_path, body, "second.conllu")
+    treebank = Treebank.read(*files, language="en")
     documents = list(treebank.documents())
-    assert [[sentence.document for sentence in document] for document in documents] == [
-        ["made-1"],
-        ["a", "a"],
-        ["b"],
-        ["made-document-3"],
-        ["second-1"],
-    ]
+    names = [[sentence.document for sentence in document] for document in documents]
+    assert names == [["made-1"], ["a", "a"], ["b"], ["made-document-3"], ["second-1"]]
     assert [one for document in documents for one in document] == list(treebank)
     assert treebank.counts == TreebankSize(sentences=6, words=18, documents=5)
     assert treebank.name == "made.conllu+second.conllu" and treebank.language == "en"
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    path = written(tmp_path, conllu(CATS) * 4000)
+    path = written(tmp_path, conllu(CATS) * 1000)
     tracemalloc.start()
     try:
         treebank = Treebank.read(path)
-        assert sum(len(sentence.words) for sentence in treebank) == treebank.counts.words == 12_000
-        assert tracemalloc.get_traced_memory()[1] < 400_000  # all sentences at once take 4 MB
+        assert sum(len(sentence.words) for sentence in treebank) == treebank.counts.words == 3_000
+        assert tracemalloc.get_traced_memory()[1] < 400_000  # all sentences at once take 1 MB
     finally:
         tracemalloc.stop()
 
@@ -149,81 +131,52 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 def test_a_file_that_changes_is_not_mixed_up(tmp_path: Path) -> None:
     treebank = Treebank.read(path := written(tmp_path, conllu(CATS)))
     path.write_text(conllu(CATS, CATS), encoding="utf-8")
-    with pytest.raises(HeadwiseError, match="changed on disk"):
-        next(iter(treebank))
+    refuses(lambda: next(iter(treebank)), "changed on disk")
 
 
-BAD = {
+def cats(old: str, new: str) -> str:
+    assert old in CATS
+    return CATS.replace(old, new)
+
+
+FAULTS = {
     "cycle": (
-        CATS.replace("2 nsubj", "3 nsubj").replace("2 punct", "1 punct"),
-        r"Line 4 of .* cycle.* 'Cats' → '\.' → 'C",
+        cats("2 nsubj", "3 nsubj").replace("2 punct", "1 punct"),
+        "Line 4 of … cycle … 'Cats' → '.' → 'C",
     ),
-    "own head": (
-        CATS.replace("2 nsubj", "1 nsubj"),
-        r"Line 4 of .* cycle of heads: 'Cats' → 'Cats'",
-    ),
+    "own head": (cats("2 nsubj", "1 nsubj"), "Line 4 of … cycle of heads: 'Cats' → 'Cats'"),
     "two roots": (
-        CATS.replace("2 nsubj", "0 root"),
-        "line 4 of .* 2 roots, 'Cats' at line 4 and 'sleep' at line 5",
+        cats("2 nsubj", "0 root"),
+        "line 4 of … 2 roots, 'Cats' at line 4 … 'sleep' at line 5",
     ),
-    "no root": (CATS.replace("0 root", "1 root"), r"at line 4 of .* has no roots: a tree has one"),
-    "missing column": (
-        CATS.replace(" 0 root", " root"),
-        "Line 5 of .* has 9 columns: a row of CoNLL-U has 10",
-    ),
-    "an id twice": (
-        CATS.replace("2 sleep", "1 sleep"),
-        "Line 5 of .* has the id '1' in place of 2",
-    ),
-    "an id missing": (CATS.replace("3 .", "4 ."), "Line 6 of .* has the id '4' in place of 3"),
-    "no id": (CATS.replace("2 sleep", "_ sleep"), "Line 5 of .* has the id '_' in place of 2"),
-    "a strange id": (
-        CATS.replace("2 sleep", "2a sleep"),
-        "Line 5 of .* is not CoNLL-U: .*'2a' is not a valid ID",
-    ),
-    "a range of one": ("1-1 Cats _ _ _ _ _ _ _ _/" + CATS, "Line 4 of .* has the id '1-1'"),
+    "no root": (cats("0 root", "1 root"), "at line 4 of … has no roots: a tree has one"),
+    "missing column": (cats(" 0 root", " root"), "Line 5 of … has 9 columns: … CoNLL-U has 10"),
+    "an id twice": (cats("2 sleep", "1 sleep"), "Line 5 of … has the id '1' in place of 2"),
+    "an id missing": (cats("3 .", "4 ."), "Line 6 of … has the id '4' in place of 3"),
+    "no id": (cats("2 sleep", "_ sleep"), "Line 5 of … has the id '_' in place of 2"),
+    "a strange id": (cats("2 sleep", "2a sleep"), "Line 5 of … CoNLL-U: … '2a' is not a valid ID"),
+    "a range of one": ("1-1 Cats _ _ _ _ _ _ _ _/" + CATS, "Line 4 of … has the id '1-1'"),
     "ranges that cross": (
-        "1-2 C _ _ _ _ _ _ _ _/" + CATS.replace("/2", "/2-3 x _ _ _ _ _ _ _ _/2"),
-        "Line 6 of .* has the id '2-3'",
+        "1-2 C _ _ _ _ _ _ _ _/" + cats("/2", "/2-3 x _ _ _ _ _ _ _ _/2"),
+        "Line 6 of … has the id '2-3'",
     ),
-    "a range too long": (
-        "1-9 Cats _ _ _ _ _ _ _ _/" + CATS,
-        "ends before its multi-word token 'Cats' does",
-    ),
+    "a range too long": ("1-9 Cats _ _ _ _ _ _ _ _/" + CATS, "ends before its … token 'Cats' does"),
     "unknown governor": (
-        CATS.replace("2 nsubj", "7 nsubj"),
-        "Line 4 of .* gives 'Cats' the head 7, but .* 3 words",
+        cats("2 nsubj", "7 nsubj"),
+        "Line 4 of … gives 'Cats' the head 7 … 3 words",
     ),
-    "no governor": (CATS.replace("2 nsubj", "_ nsubj"), "Line 4 of .* has no head"),
-    "negative governor": (CATS.replace("2 nsubj", "-2 nsubj"), "Line 4 of .* has no head"),
-    "a word as governor": (
-        CATS.replace("2 nsubj", "two nsubj"),
-        "Line 4 of .* is not CoNLL-U: .*'two'",
-    ),
+    "no governor": (cats("2 nsubj", "_ nsubj"), "Line 4 of … has no head"),
+    "negative governor": (cats("2 nsubj", "-2 nsubj"), "Line 4 of … has no head"),
+    "a word as governor": (cats("2 nsubj", "two nsubj"), "Line 4 of … is not CoNLL-U: … 'two'"),
 }
 
 
-@pytest.mark.parametrize("fault", BAD)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_named_in_one_sentence_with_file_and_line(tmp_path: Path, fault: str) -> None:
-    rows, message = BAD[fault]
+    rows, words = FAULTS[fault]
     good = conllu("1 Yes yes INTJ _ _ 0 root _ _")
     path = written(tmp_path, f"# a comment\n{good}{conllu(rows)}{good}")
-    with pytest.raises(HeadwiseError, match=message) as error:
-        Treebank.read(path)
-    assert str(path) in str(error.value) and "\n" not in str(error.value)
-
-
-def test_files_without_sentences(tmp_path: Path) -> None:
-    with pytest.raises(HeadwiseError, match="There is no file"):
-        Treebank.read(tmp_path / "nothing.conllu")
-    with pytest.raises(HeadwiseError, match="is empty"):
-        Treebank.read(written(tmp_path, ""))
-    with pytest.raises(HeadwiseError, match=r"There is no sentence in 'made\.conllu'"):
-        Treebank.read(written(tmp_path, "# newdoc id = a\n\n"))
-    with pytest.raises(HeadwiseError, match="has 1 columns: a row of CoNLL-U has 10"):
-        Treebank.read(written(tmp_path, "The cat sleeps.\n"))
-    with pytest.raises(HeadwiseError, match="name one CoNLL-U file or more"):
-        Treebank.read()
+    assert str(path) in refuses(lambda: Treebank.read(path), words)
 
 
 @settings(max_examples=60, deadline=None)
@@ -256,42 +209,23 @@ def test_merged_words_keep_the_tree_and_the_text(tmp_path: Path) -> None:
     (sentence,) = read(tmp_path, DU)
     merged = sentence.merged({3})
     assert merged.text == sentence.text
-    assert [(word.form, word.governor, word.relation) for word in merged.words] == [
-        ("Il", 1, "nsubj"),
-        ("vient", -1, "root"),
-        ("du", 3, "case"),
-        ("parc", 1, "obl"),
-    ]
-    assert [merged.text[slice(*span)] for span in merged.spans] == ["Il", "vient", "du", "parc"]
+    forms = ["Il", "vient", "du", "parc"]
+    assert [word.form for word in merged.words] == forms
+    assert [word.governor for word in merged.words] == [1, -1, 3, 1]
+    assert [word.relation for word in merged.words] == ["nsubj", "root", "case", "obl"]
+    assert [merged.text[slice(*span)] for span in merged.spans] == forms
     assert sentence.merged(()) == sentence
-    whole = sentence.merged({1, 2, 3, 4})
-    assert [(word.form, word.governor, word.upos) for word in whole.words] == [
-        ("Il vient du parc", -1, "VERB")
-    ]
+    (whole,) = sentence.merged({1, 2, 3, 4}).words
+    assert (whole.form, whole.governor, whole.upos) == ("Il vient du parc", -1, "VERB")
 
 
 def test_a_sentence_that_never_ends_is_refused_and_a_long_chain_is_quick(tmp_path: Path) -> None:
     rows = [f"{n}\tw\tw\tX\t_\t_\t{n - 1}\tdep\t_\t_\n" for n in range(1, 12_000)]
-    start = time.perf_counter()
+    start = time.process_time()
     (sentence,) = Treebank.read(written(tmp_path, "".join(rows[:9_000])))
-    assert depths(sentence.words)[-1] == 8_999 and time.perf_counter() - start < 3
-    with pytest.raises(
-        HeadwiseError, match=r"The sentence at line 1 of .* has more than 10,000 lines"
-    ):
-        Treebank.read(written(tmp_path, "".join(rows)))
-
-
-@pytest.mark.parametrize(
-    "row", ["9{many}\tw\tw\tX\t_\t_\t0\troot\t_\t_", "1\tw\tw\tX\t_\t_\t{many}\troot\t_\t_"]
-)
-def test_endless_numbers_are_refused(tmp_path: Path, row: str) -> None:
-    with pytest.raises(HeadwiseError, match=r"Line 1 of .* is not CoNLL-U"):
-        Treebank.read(written(tmp_path, row.format(many="9" * 4301)))
-
-
-def test_depth_is_the_way_to_the_root(tmp_path: Path) -> None:
-    (sentence,) = read(tmp_path, CATS)
-    assert depths(sentence.words) == [1, 0, 1]
+    assert depths(sentence.words)[-1] == 8_999 and time.process_time() - start < 3
+    endless = written(tmp_path, "".join(rows))
+    refuses(lambda: Treebank.read(endless), "sentence at line 1 of … more than 10,000 lines")
 
 
 # Sentences and words as the treebanks' own statistics have them.
@@ -321,72 +255,57 @@ def test_real_treebanks_are_read_whole(data_dir: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["ud_english_ewt/en_ewt-ud-dev", "pud/fr_pud-ud-test", "ud_german_gsd/de_gsd-ud-dev"]
+    "name",
+    [f"{name}-ud-dev" for name in ("ud_english_ewt/en_ewt", "ud_german_gsd/de_gsd")]
+    + ["pud/fr_pud-ud-test"],
 )
 def test_real_text_is_put_together_as_it_was(data_dir: Path, name: str) -> None:
-    treebank = Treebank.read(path := data_dir / f"{name}.conllu.gz")
-    texts = [
-        line.removeprefix("# text = ") for line in read_lines(path) if line.startswith("# text = ")
-    ]
-    assert [re.sub(r"\s+", " ", sentence.text) for sentence in treebank] == [
-        re.sub(r"\s+", " ", t) for t in texts
-    ]
+    path, mark = data_dir / f"{name}.conllu.gz", "# text = "
+    texts = [line.removeprefix(mark) for line in read_lines(path) if line.startswith(mark)]
+    found = [sentence.text for sentence in Treebank.read(path)]
+    assert [" ".join(text.split()) for text in found] == [" ".join(text.split()) for text in texts]
 
 
-def raw_text(folder: Path, text: str) -> Path:
-    path = folder / "raw.txt"
-    path.write_text(text, encoding="utf-8")
-    return path
+class Parsed:
+    """A sentence as Stanza writes it."""
 
-
-@dataclass
-class Parser:
-    """Takes the place of Stanza's pipeline: every sentence is "Cats sleep." and the calls are counted."""
-
-    calls: int = 0
-
-    def bulk_process(self, lines: list[str]) -> list[SimpleNamespace]:
-        self.calls += 1
-        return [SimpleNamespace(sentences=[Row()]) for _ in lines]
-
-
-class Row:
     def __format__(self, spec: str) -> str:
         assert spec == "c"
-        return (
-            "1\tCats\tcat\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\tsleep.\tsleep\tVERB\t_\t_\t0\troot\t_\t_"
-        )
+        return conllu("1 Cats cat NOUN _ _ 2 nsubj _ _/2 sleep. sleep VERB _ _ 0 root _ _").strip()
 
 
 @pytest.fixture
-def parser(monkeypatch: pytest.MonkeyPatch) -> Parser:
-    """A module named stanza with models for English only."""
-    pipeline = Parser()
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A module named stanza with models for English only: every sentence is "Cats sleep.". Gives how many lines each
+    of its calls got."""
+    calls: list[int] = []
 
-    def build(language: str, **options: object) -> Parser:
+    def bulk_process(lines: list[str]) -> list[SimpleNamespace]:
+        calls.append(len(lines))
+        return [SimpleNamespace(sentences=[Parsed()]) for _ in lines]
+
+    def build(language: str, **options: object) -> SimpleNamespace:
         if language != "en":
             raise FileNotFoundError("no resources")
         assert options["download_method"] is None and options["tokenize_no_ssplit"] is True
-        return pipeline
+        return SimpleNamespace(bulk_process=bulk_process)
 
     monkeypatch.setitem(sys.modules, "stanza", SimpleNamespace(Pipeline=build, __version__="1.0"))
-    return pipeline
+    return calls
 
 
-def test_raw_text_is_parsed_once_and_kept(tmp_path: Path, parser: Parser) -> None:
-    path = raw_text(tmp_path, "Cats sleep.\n\nCats sleep.\n")
-    first = Treebank.parse(path, "en", cache=tmp_path / "cache")
+def test_raw_text_is_parsed_once_and_kept(tmp_path: Path, parsed: list[int]) -> None:
+    path, cache = written(tmp_path, "Cats sleep.\n\nCats sleep.\n", "raw.txt"), tmp_path / "cache"
+    first = Treebank.parse(path, "en", cache=cache)
     assert [sentence.id for sentence in first] == ["1", "3"] and first.language == "en"
     assert first.name == "raw.txt (trees by Stanza)"
-    assert [sentence.text for sentence in Treebank.parse(path, "en", cache=tmp_path / "cache")] == [
-        "Cats sleep."
-    ] * 2
-    assert parser.calls == 1
-    assert len(Treebank.parse(path, "en")) == 2 and parser.calls == 2
+    again = Treebank.parse(path, "en", cache=cache)
+    assert [sentence.text for sentence in again] == ["Cats sleep."] * 2
+    assert len(parsed) == 1
+    assert len(Treebank.parse(path, "en")) == 2 and len(parsed) == 2
 
 
-def test_a_language_without_models(tmp_path: Path, parser: Parser) -> None:
-    with pytest.raises(
-        HeadwiseError, match=r"no models for 'xx' here: run python -c .*download\('xx'\)"
-    ):
-        Treebank.parse(raw_text(tmp_path, "Cats sleep.\n"), "xx")
+def test_a_language_without_models(tmp_path: Path, parsed: list[int]) -> None:
+    path = written(tmp_path, "Cats sleep.\n", "raw.txt")
+    words = "no models for 'xx' here: run python -c … download('xx')"
+    refuses(lambda: Treebank.parse(path, "xx"), words)

@@ -167,7 +167,8 @@ def _add(block: _Block, line: str, number: int) -> None:
     try:
         row = parse_line(_TWO_BLANKS.sub(" ", line), DEFAULT_FIELDS, _PARSERS)
     except (ParseException, ValueError) as error:  # ValueError: a number of more than 4,300 digits
-        raise HeadwiseError(f"{where} is not CoNLL-U: {error}") from error
+        reason = str(error).rstrip(".")
+        raise HeadwiseError(f"{where} is not CoNLL-U: {reason}.") from error
 
     id = row["id"]
     form = row["form"]
