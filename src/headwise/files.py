@@ -62,13 +62,14 @@ def below(folder: Path, path: str) -> Path:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal; read once as long as its size and time stay."""
+    """The SHA-256 of a file, in hexadecimal; read once as long as its size and times stay."""
     stat = path.stat()
-    return _sha256(path, stat.st_mtime_ns, stat.st_size)
+    # A program can set the time of the content (mtime), but not that of the last change (ctime).
+    return _sha256(path, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=65536)
-def _sha256(path: Path, changed: int, size: int) -> str:
+def _sha256(path: Path, modified: int, changed: int, size: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -99,8 +100,7 @@ def damaged(folder: Path, files: Mapping[str, Sequence[Any]]) -> list[str]:
     for name, (size, known) in files.items():
         path = below(folder, name)
         try:
-            stat = path.stat()
-            same = stat.st_size == size and _sha256(path, stat.st_mtime_ns, stat.st_size) == known
+            same = path.stat().st_size == size and sha256(path) == known
         except OSError:
             wrong.append(f"{name} is missing")
         else:

@@ -5,9 +5,7 @@ Without torch, so that a wrong path is refused at once.
 
 from __future__ import annotations
 
-import filecmp
 import json
-import os
 import re
 import shutil
 from collections.abc import Collection
@@ -92,21 +90,28 @@ def copy_siblings(source: Path, folder: Path) -> None:
         *SENTENCE_TRANSFORMERS,
         *(path.name for path in source.glob("LICENSE*") if is_name(path.name)),
     }
-    if (source / "modules.json").is_file():
-        try:
-            modules = json.loads((source / "modules.json").read_text(encoding="utf-8"))
-            names |= {str(module["path"]) for module in modules if is_inside(module["path"])}
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise HeadwiseError(
-                f"{source / 'modules.json'} is no list of modules ({type(error).__name__}): mend it or remove it."
-            ) from None
-    for name in names:
+    for name in names.union(module_folders(source)):
         if below(folder, name).exists():
             continue
         if below(source, name).is_dir():
             shutil.copytree(below(source, name), below(folder, name), ignore=unnamed)
         elif below(source, name).is_file():
             shutil.copy(below(source, name), below(folder, name))
+
+
+def module_folders(folder: Path) -> list[str]:
+    """The folders of the modules of sentence-transformers in a model's folder, such as `1_Pooling`; none of other
+    models. Raises HeadwiseError for a list of modules that is damaged."""
+    listed = folder / "modules.json"
+    if not listed.is_file():
+        return []
+    try:
+        modules = json.loads(listed.read_text(encoding="utf-8"))
+        return [str(module["path"]) for module in modules if is_inside(module["path"])]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise HeadwiseError(
+            f"{listed} is no list of modules ({type(error).__name__}): mend it or remove it."
+        ) from None
 
 
 def explain_pruned(folder: Path) -> None:
@@ -214,19 +219,14 @@ def weight_files(folder: Path) -> list[Path]:
     return [below(folder, name) for name in names]
 
 
-def link_equal_weights(source: Path, folder: Path) -> None:
-    """Replace the weights in a folder that are byte by byte those of another one by links to them, so that the disk
-    holds them once; where it can have no links, the copies stay."""
-    for file in weight_files(folder):
-        other = below(source, file.name)
-        if not other.is_file() or not filecmp.cmp(file, other, shallow=False):
-            continue
-        link = file.with_name(f"{file.name}.link")
-        try:
-            os.link(other.resolve(), link)
-        except OSError:
-            continue
-        link.replace(file)
+def loaded_files(folder: Path) -> list[str]:
+    """The files of a model's folder that loading may read, by their paths in it. Links to nothing are left out."""
+    names = []
+    for place in [".", *module_folders(folder)]:
+        for path in sorted(below(folder, place).glob("*")):
+            if MODEL_FILES.fullmatch(path.name) and path.is_file():
+                names.append(path.relative_to(folder).as_posix())
+    return names
 
 
 def folder_of(spec: str | Path) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from tokenizers.normalizers import Lowercase
 
 import headwise as hw
 from headwise.importance import passes
@@ -61,7 +62,18 @@ def test_rows_without_sums_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    "other", ["weights", "buffers", "text", "seed", "threads", "damage", "version"]
+    "other",
+    [
+        "weights",
+        "buffers",
+        "configuration",
+        "tokenizer",
+        "text",
+        "seed",
+        "threads",
+        "damage",
+        "version",
+    ],
 )
 def test_of_anything_else_nothing_is_taken(
     other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -76,6 +88,10 @@ def test_of_anything_else_nothing_is_taken(
             next(model.hf.parameters())[0, 0] += 1e-6
     elif other == "buffers":
         model.hf.register_buffer("another", torch.ones(1))
+    elif other == "configuration":
+        model.hf.config.layer_norm_epsilon *= 2
+    elif other == "tokenizer":
+        model.tokenizer.backend_tokenizer.normalizer = Lowercase()
     elif other == "text":
         text = lines(6, seed=1)
     elif other == "seed":
@@ -89,6 +105,17 @@ def test_of_anything_else_nothing_is_taken(
         monkeypatch.setattr(type(hw.measure["confidence"]), "version", 7)
         monkeypatch.setitem(hw.measure["confidence"].__dict__, "version", 7)
     assert finished(tmp_path, model, text, seed).left(["confidence"]) == ["confidence"]
+
+
+def test_a_finished_score_leaves_the_passes_of_others(tmp_path: Path) -> None:
+    for text in (lines(6), lines(6, seed=1)):
+        scored(tmp_path, asker("gpt2"), text, ["confidence"])
+    finished(tmp_path, asker("gpt2"), lines(6)).discard()
+    assert finished(tmp_path, asker("gpt2"), lines(6)).left(["confidence"]) == ["confidence"]
+    other = finished(tmp_path, asker("gpt2"), lines(6, seed=1))
+    assert other.left(["confidence"]) == []
+    other.discard()
+    assert not (tmp_path / FOLDER).exists()
 
 
 def test_a_killed_command_goes_on(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shutil
 from pathlib import Path
@@ -14,7 +15,6 @@ import torch
 
 import headwise as hw
 from headwise.importance.passes import usual_measures
-from headwise.model_files import link_equal_weights
 from headwise.report.cost import build_controls, model_comparisons
 from headwise.report.role_tables import causal_table
 from headwise.report.run_folder import read_run
@@ -111,22 +111,41 @@ def test_perplexity_of_every_step_and_the_choice_by_it(
     assert facts(out)["chosen"] == expected
 
 
-def test_the_weights_of_the_given_model_are_on_the_disk_once(
+def test_a_given_model_is_known_by_what_loading_reads(
     values: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The run's copy of a given model is a link; of another model's weights it is not."""
+    """New times and other files change nothing; other weights of the same size and time do, and the earlier results are
+    kept. The run's copy of the model is no link."""
     out = tmp_path / "out"
-    again(make_plan(values), out, "train")
-    copied, given = (folder / "model.safetensors" for folder in (out / "model", tmp_path / "given"))
-    assert copied.samefile(given) and hw.load(out).heads == hw.load(tmp_path / "given").heads
-    shutil.copytree(tmp_path / "given", tmp_path / "other")
-    link_equal_weights(tmp_path / "other", out / "model")
-    assert copied.samefile(tmp_path / "other" / "model.safetensors")
-    (tmp_path / "other" / "model.safetensors").write_bytes(b"another")
-    asker("gpt2").save(tmp_path / "new")
-    link_equal_weights(tmp_path / "other", tmp_path / "new")
-    new = tmp_path / "new" / "model.safetensors"
-    assert new.stat().st_nlink == 1 and new.read_bytes() != b"another"
+    given = tmp_path / "given"
+    plan = make_plan({**values, "pruning": values["pruning"][0]})
+    again(plan, out)
+    assert not (out / "model" / "model.safetensors").samefile(given / "model.safetensors")
+
+    (given / "config.json").touch()
+    (given / "NOTES.txt").write_text("mine")
+    (given / "README.md").symlink_to("nowhere")
+    assert again(plan, out, "train").made == []
+    assert (out / "pruning.csv").is_file()
+
+    before = (out / "pruning.csv").read_bytes()
+    other = asker("gpt2")
+    other.hf.transformer.wte.weight.data += 0.01
+    other.save(tmp_path / "other")
+    for name in ("model.safetensors", "SHA256SUMS"):
+        file = given / name
+        time = file.stat().st_mtime_ns
+        file.write_bytes((tmp_path / "other" / name).read_bytes())
+        os.utime(file, ns=(time, time))
+    notes = again(plan, out, "train")
+    assert notes.made == ["train"]
+    (kept,) = (out / ".replaced").iterdir()
+    assert str(kept) in "".join(notes.lines)
+    assert (kept / "pruning.csv").read_bytes() == before
+    assert (kept / "model" / "model.safetensors").is_file()
+    assert not (out / "pruning.csv").exists()
+    again(plan, out)
+    assert (out / "pruning.csv").read_bytes() != before
 
 
 def test_the_numbers_are_those_of_the_smaller_model(values: dict[str, Any], tmp_path: Path) -> None:

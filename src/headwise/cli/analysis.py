@@ -90,7 +90,7 @@ def score(
 
     import headwise as hw
     from headwise.cli.terminal import SCORED, score_grids, show_heads
-    from headwise.importance.finished_passes import FinishedPasses, discard
+    from headwise.importance.finished_passes import FinishedPasses
     from headwise.importance.interactions import PAIR_FILES
     from headwise.importance.passes import usual_measures
     from headwise.importance.scores import (
@@ -145,7 +145,7 @@ def score(
         contents |= together.files()
     if main:
         first, *others = write_results(place, contents, written)
-        discard(place)
+        finished.discard()
         lines = [*score_lines(scores), *extremes(table)]
         if pairs:
             lines += pair_lines(together)

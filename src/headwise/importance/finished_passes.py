@@ -6,14 +6,25 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from accelerate import PartialState
 
 from headwise.attention import is_offloaded
 from headwise.environment import environment_info
-from headwise.files import below, damaged, digest, manifest, read_with_checksum, with_checksum
+from headwise.files import (
+    below,
+    damaged,
+    digest,
+    manifest,
+    read_with_checksum,
+    sha256,
+    with_checksum,
+)
 from headwise.heads import HeadMap, write_text
 from headwise.importance.measures import facts, passes
 from headwise.importance.passes import Measurement
@@ -26,7 +37,8 @@ FOLDER = ".score"  # in the folder of the result
 
 class FinishedPasses:
     """The finished passes of one score. They have a folder below `place`, named by all that the score is made from: the
-    weights, the text, the seed, the time that samples may take, the machine and its threads.
+    weights, the configuration, the tokenizer, the text, the seed, the time that samples may take, the machine and its
+    threads.
 
     Of several processes that score together none keeps anything.
     """
@@ -37,6 +49,8 @@ class FinishedPasses:
         self.place = place / FOLDER
         made_from = {
             "weights": weights_digest(model) if self.alone else "",
+            "configuration": model.hf.config.to_json_string(use_diff=False),
+            "tokenizer": tokenizer_facts(model.tokenizer),
             "dtype": str(model.hf.dtype),
             "device": str(model.hf.device),
             "text": text.text.fingerprint,
@@ -86,10 +100,20 @@ class FinishedPasses:
         }
         write_text(self.record(label, names), with_checksum(record))
 
+    def discard(self) -> None:
+        """Remove these passes, once the result is written; those of other scores stay."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):  # the passes of others are there
+            self.place.rmdir()
 
-def discard(place: Path) -> None:
-    """Remove the finished passes in the folder of a result, once it is written."""
-    shutil.rmtree(place / FOLDER, ignore_errors=True)
+
+def tokenizer_facts(tokenizer: Any) -> Any:
+    """All that says how a tokenizer, or the processor of a model of speech, reads."""
+    if tokenizer is None:
+        return None
+    with TemporaryDirectory() as place:
+        tokenizer.save_pretrained(place)
+        return {path.name: sha256(path) for path in sorted(Path(place).iterdir())}
 
 
 def write_sums(folder: Path, sums: Mapping[str, SentenceSums]) -> None:

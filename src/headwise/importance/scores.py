@@ -23,7 +23,7 @@ from headwise.importance.faithfulness import (
     faithfulness,
     work_of_judge,
 )
-from headwise.importance.finished_passes import FinishedPasses, discard
+from headwise.importance.finished_passes import FinishedPasses
 from headwise.importance.gradient import most_kept
 from headwise.importance.interactions import work_of_pairs
 from headwise.importance.measures import measure, passes, resolve_measures
@@ -284,9 +284,7 @@ class Scores:
         """Write heads.csv and heads.json and, where they were asked for, lrp.csv, untrained.csv, faithfulness.csv and
         curves.csv, instead of those of earlier scores. Returns the paths. Raises HeadwiseError for a folder with files
         that headwise did not write there."""
-        written = write_results(Path(folder), self.files(), SCORE_FILES)
-        discard(Path(folder))
-        return written
+        return write_results(Path(folder), self.files(), SCORE_FILES)
 
     def files(self) -> dict[str, str]:
         """What `save` writes, by name."""

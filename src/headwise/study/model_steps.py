@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.files import below, digest
+from headwise.files import below, digest, sha256
 from headwise.heads import Head, HeadMask, write_text
 from headwise.importance.mean_outputs import mean_outputs
 from headwise.loading import load
 from headwise.model import Model
-from headwise.model_files import link_equal_weights
+from headwise.model_files import loaded_files
 from headwise.options import TEXTLESS_ORDERS, Architecture
 from headwise.pruning.controls import Case, Control, Trained, control
 from headwise.pruning.fine_tuning import tune
@@ -41,9 +41,9 @@ MEANS = 2000  # training pairs that mean outputs are taken over
 class Train(
     Step, stage="train", name_format="train", distributed=True, reproducible=True, costly=True
 ):
-    """Train the model of the plan, or copy the given one, to model/; its weights are links where the disk allows."""
+    """Train the model of the plan, or copy the given one, to model/."""
 
-    VERSION = 2  # smaller chunks of the loss add up in another order
+    VERSION = 3  # a given model is known by the SHA-256 of its files
 
     def dependencies(self, run: Run) -> list[Step]:
         return []
@@ -76,9 +76,7 @@ class Train(
         if run.generates:
             model.task.check_generates()
         if run.main:
-            folder = model.save(work / STAGING / "model")
-            if model.source is not None:
-                link_equal_weights(model.source, folder)
+            model.save(work / STAGING / "model")
         return {
             "parameters": model.parameters,
             "heads": model.heads.to_json(),
@@ -100,16 +98,12 @@ def full_model(run: Run) -> Model:
     return run.full
 
 
-def files_of(given: str) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of a local model's files, so that a changed model is taken again."""
+def files_of(given: str) -> dict[str, str]:
+    """SHA-256 of the files of a local model that loading reads, by name: only a model that changed is taken again."""
     folder = Path(given)
     if (folder / "model").is_dir():  # of a finished study
         folder = folder / "model"
-    facts = []
-    for file in sorted(folder.glob("*")):
-        stat = file.stat()
-        facts.append((file.name, stat.st_size, stat.st_mtime_ns))
-    return facts
+    return {name: sha256(folder / name) for name in loaded_files(folder)}
 
 
 def training(run: Run, model: Model, work: Path, limit: int | None = None) -> TrainingRun:

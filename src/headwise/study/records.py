@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -29,7 +29,7 @@ from headwise.files import (
     read_with_checksum,
     with_checksum,
 )
-from headwise.heads import write_text
+from headwise.heads import write_bytes, write_text
 from headwise.model_files import README
 from headwise.progress import Progress
 
@@ -47,6 +47,7 @@ FIELDS: dict[str, Any] = {  # what every record must have; `content` and `enviro
     "files": dict,
     "result": dict,
 }
+REPLACED = ".replaced"  # the folder of a run where results of an earlier model are kept
 STAGING = "staging"  # the folder inside a work folder where outputs wait, under their own names, until all are complete
 
 
@@ -199,7 +200,7 @@ class Store:
 
         if self.main:
             if before.get("key") not in (None, build.key):
-                self.forget_derived(before["key"], build)
+                self.set_aside(before["key"], build)
             # From now on the step is not done, and what lies at the places of its outputs is its own.
             left = [*before.get("outputs", self.half_published(name)), *outputs]
             write_text(self.path(name), with_checksum({"unfinished": left}))
@@ -263,7 +264,7 @@ class Store:
         self.progress.say(
             f"  {name} came out different: all that was derived from it is made again."
         )
-        self.forget_derived(build.key, build)
+        self.set_aside(build.key, build)
 
     @contextmanager
     def locked(self, label: str) -> Iterator[None]:
@@ -275,37 +276,44 @@ class Store:
         with FileLock(below(self.folder / ".steps", f"{label}.lock")):
             yield
 
-    def forget_derived(self, key: str, build: Build) -> None:
-        """Changing a step invalidates everything derived from it, so that no table mixes results of both.
+    def set_aside(self, key: str, build: Build) -> None:
+        """Move a step and all that was derived from it to `.replaced/NAME-KEY/`, with their records and a copy of the
+        tables: no table mixes results of both, and nothing is lost. A step that nothing was derived from stays.
 
-        key: the one that is replaced. build: what replaces it, whose outputs `publish` replaces.
+        key: of what is replaced. build: what replaces it, whole by now.
         """
+        name = build.step.name
         records = self.records()
-        records.pop(build.step.name, None)
-
         # Collect what was made from the step, then what was made from that, until there is no more.
+        own = records.pop(name, None)
         derived: list[dict[str, Any]] = []
         keys = {key}
         while True:
             names = []
-            for name, record in records.items():
+            for other, record in records.items():
                 if not keys.isdisjoint(record["dependencies"]):
-                    names.append(name)
+                    names.append(other)
             if not names:
                 break
-            for name in names:
-                record = records.pop(name)
-                derived.append(record)
-                keys.add(record["key"])
+            for other in names:
+                derived.append(records.pop(other))
+                keys.add(derived[-1]["key"])
+        if not derived:
+            return
 
-        used = set(build.outputs)
+        used: set[str] = set()
         for record in records.values():
             used.update(record["outputs"])
+        aside = self.folder / REPLACED / f"{label_of(name)}-{key}"
+        for table in read_with_checksum(self.path("tables")).get("files", {}):
+            if below(self.folder, table).is_file():
+                write_bytes(below(aside, table), below(self.folder, table).read_bytes())
         # The last ones first: a run that is killed here still finds what led to the rest.
-        for record in reversed(derived):
-            for output in set(record["outputs"]) - used:
-                delete_path(below(self.folder, output))
-            self.path(record["name"]).unlink(missing_ok=True)
+        for record in [*reversed(derived), *([own] if own else [])]:
+            move(sorted(set(record["outputs"]) - used), self.folder, aside)
+            label = f"{label_of(record['name'])}.json"
+            move([label], self.folder / ".steps", aside / ".steps")
+        self.progress.say(f"  What was made from the earlier {name} is kept in {aside}.")
 
     def publish(self, staging: Path, outputs: Sequence[str], before: Sequence[str]) -> None:
         """Move outputs to their places, and remove those that other inputs had left there."""
@@ -321,6 +329,16 @@ class Store:
 def label_of(name: str) -> str:
     """A step's name as the name of a file."""
     return name.replace("/", ".")
+
+
+def move(names: Iterable[str], folder: Path, to: Path) -> None:
+    """Move files and folders from one folder to the same places in another."""
+    for name in names:
+        source = below(folder, name)
+        if source.exists():
+            delete_path(below(to, name))
+            below(to, name).parent.mkdir(parents=True, exist_ok=True)
+            source.rename(below(to, name))
 
 
 def delete_path(path: Path) -> None:
