@@ -38,7 +38,7 @@ demo: $(INSTALLED)
 	$(BIN)/headwise demo --out runs/demo
 
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile 2>&1
 
 MINUTES ?= 60
 SEED ?= 0

@@ -19,6 +19,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from going_on import pytest_xdist_make_scheduler  # noqa: F401 - a hook
 from headwise import cli
 from headwise.engines.engine import engine
 from headwise.importance.measures import measure

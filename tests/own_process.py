@@ -5,6 +5,7 @@ They are killed, stopped and joined like any other. `two` are joined as `torchru
 
 from __future__ import annotations
 
+import atexit
 import os
 import runpy
 import signal
@@ -18,7 +19,7 @@ from typing import Any
 from unittest import mock
 
 FORKING = get_context("forkserver")
-PATIENCE = 300  # seconds until a process that hangs is killed
+PATIENCE = 200  # seconds until a process that hangs is killed, before its test is
 FORKING.set_forkserver_preload(
     ["transformers.trainer_seq2seq", "headwise.cli", "headwise.study.study"]
 )
@@ -37,6 +38,7 @@ class Running:
                 target=begin, args=(folder, environment, function, given)
             )
             self.process.start()
+        atexit.register(self.process.kill)  # else it would be waited for, where its test was ended
 
     def wait_until(self, reached: Callable[[], Any]) -> None:
         until = time.monotonic() + PATIENCE
