@@ -97,7 +97,7 @@ def clock(seconds: float) -> str:
 
 def parts(report: Report, weights: Mapping[str, float]) -> dict[str, Report]:
     """Progress of several parts, one after another, as progress of the whole. weights: how much work each is."""
-    total = sum(weights.values())
+    total = sum(weights.values()) or 1.0  # of no work, no time
     done = 0.0
     reports = {}
     for name, weight in weights.items():

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from scipy.io import wavfile
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from transformers import (
     GPT2Config,
@@ -16,7 +15,6 @@ from transformers import (
     MarianConfig,
     MarianMTModel,
     PreTrainedModel,
-    PreTrainedTokenizerFast,
     WhisperConfig,
     WhisperForConditionalGeneration,
     WhisperTokenizer,
@@ -24,19 +22,11 @@ from transformers import (
 
 from headwise.data.text import ParallelText
 from headwise.model import Model
+from roles.handmade import word_tokenizer
 
 WORDS = [f"w{n}" for n in range(20)]
-SPECIAL = [
-    "<pad>",
-    "</s>",
-    "<unk>",
-    "<|startoftranscript|>",
-    "<|notimestamps|>",
-    "<|en|>",
-    "<|transcribe|>",
-    "<|translate|>",
-    "<|endoftext|>",
-]
+SPECIAL = ["<pad>", "</s>", "<unk>", "<|startoftranscript|>", "<|notimestamps|>", "<|en|>"]
+SPECIAL += ["<|transcribe|>", "<|translate|>", "<|endoftext|>"]
 SHAPE = dict(
     d_model=32,
     encoder_layers=1,
@@ -52,19 +42,6 @@ SHAPE = dict(
     vocab_size=len(SPECIAL) + len(WORDS),
 )
 FIRST, LATER = (0, 1), (1, 0)  # layer and head of those that know the first words, and the others
-
-
-def word_tokenizer() -> PreTrainedTokenizerFast:
-    raw = Tokenizer(
-        models.WordLevel({word: n for n, word in enumerate(SPECIAL + WORDS)}, unk_token="<unk>")
-    )
-    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    raw.post_processor = processors.TemplateProcessing(
-        single="$A </s>", special_tokens=[("</s>", 1)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    )
 
 
 def hollow(model: PreTrainedModel) -> None:
@@ -95,7 +72,7 @@ def translator() -> Model:
         known = torch.zeros(16, 32)
         known[torch.arange(10), first + torch.arange(10)] = 8.0
         looking(hf.model.decoder.layers[layer].encoder_attn, head, known, known)
-    return Model(hf, word_tokenizer(), "by-hand")
+    return Model(hf, word_tokenizer(SPECIAL + WORDS), "by-hand")
 
 
 PROMPT = "say w3 : {source} = {target} ."  # with a word that sentences have, too
@@ -117,7 +94,7 @@ def prompted_translator() -> Model:
             places = torch.arange(10)
             attention[first + places, head * 16 + places] = 2.0
             attention[first + places, 32 + head * 16 + places] = 2.0
-    return Model(hf, word_tokenizer(), "by-hand")
+    return Model(hf, word_tokenizer(SPECIAL + WORDS), "by-hand")
 
 
 def copies(folder: Path, count: int = 60) -> tuple[ParallelText, Path]:
@@ -177,21 +154,10 @@ def listener() -> Model:
     names = ("<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>")
     end, start, no_times = tokenizer.convert_tokens_to_ids(list(names))
     times = 201
-    shape = WhisperConfig(
-        **SHAPE
-        | dict(
-            d_model=64,
-            decoder_start_token_id=start,
-            eos_token_id=end,
-            pad_token_id=end,
-            vocab_size=no_times + 1 + times,
-        ),
-        num_mel_bins=8,
-        max_source_positions=200,
-        max_target_positions=32,
-        median_filter_width=3,
-    )
-    hf = WhisperForConditionalGeneration(shape)
+    special = dict(decoder_start_token_id=start, eos_token_id=end, pad_token_id=end)
+    shape = dict(d_model=64, vocab_size=no_times + 1 + times, num_mel_bins=8)
+    lengths = dict(max_source_positions=200, max_target_positions=32, median_filter_width=3)
+    hf = WhisperForConditionalGeneration(WhisperConfig(**SHAPE | special | shape | lengths))
     settings = hf.generation_config
     settings.is_multilingual = True
     settings.no_timestamps_token_id = no_times

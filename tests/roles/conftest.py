@@ -1,41 +1,50 @@
-"""A treebank of the embedded corpus, and a tokenizer that knows its words."""
+"""A treebank of the embedded corpus, a tokenizer that knows its words, and models that read them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from attention.families import tiny
 from headwise.data.embedded import write_treebank
 from headwise.data.treebank import Treebank
+from headwise.model import Model
+from roles.handmade import word_tokenizer
 
-PAD, END, UNKNOWN = 0, 1, 2
+Reader = Callable[..., Model]
+
+
+def trees(paths: pytest.TempPathFactory, count: int) -> Treebank:
+    return Treebank.read(write_treebank(paths.mktemp("treebank") / "dev.conllu", count))
 
 
 @pytest.fixture(scope="session")
 def treebank(tmp_path_factory: pytest.TempPathFactory) -> Treebank:
     """400 sentences of the embedded corpus, each a document of its own."""
-    path = tmp_path_factory.mktemp("treebank") / "dev.conllu"
-    return Treebank.read(write_treebank(path, 400))
+    return trees(tmp_path_factory, 400)
+
+
+@pytest.fixture(scope="session")
+def few_trees(tmp_path_factory: pytest.TempPathFactory) -> Treebank:
+    """The first 120 of them."""
+    return trees(tmp_path_factory, 120)
 
 
 @pytest.fixture(scope="session")
 def tokenizer(treebank: Treebank) -> PreTrainedTokenizerFast:
     """Its words, and an end of sentence behind them."""
     forms = sorted({word.form for sentence in treebank for word in sentence.words})
-    ids = {
-        "<pad>": PAD,
-        "</s>": END,
-        "<unk>": UNKNOWN,
-        **{form: n + 3 for n, form in enumerate(forms)},
-    }
-    raw = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
-    raw.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()]
-    )
-    raw.post_processor = processors.TemplateProcessing(
-        single="$A </s>", special_tokens=[("</s>", END)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    )
+    return word_tokenizer(["<pad>", "</s>", "<unk>", *forms], marks=True)
+
+
+@pytest.fixture(scope="session")
+def reader(tokenizer: PreTrainedTokenizerFast) -> Reader:
+    """A factory: `reader(family, **config)` is a tiny random model of that tokenizer."""
+
+    def build(family: str = "marian", **changes: Any) -> Model:
+        return Model(tiny(family, vocab_size=len(tokenizer), **changes), tokenizer, "tiny")
+
+    return build

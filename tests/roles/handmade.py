@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned
@@ -30,15 +31,12 @@ def in_subwords(
     ids: dict[tuple[str, int], int] = {}
     out = []
     for sentence in sentences:
-        cut = [
-            (index, piece)
-            for index in range(len(sentence.words))
-            for piece in range(draw.randint(1, most))
-        ]
-        pieces = [ids.setdefault((sentence.words[i].form, piece), len(ids) + 3) for i, piece in cut]
-        words = [index for index, _ in cut]
-        front = ([2], [-1]) if start else ([], [])
-        out.append(Aligned([*front[0], *pieces, END], [*front[1], *words, -1], sentence))
+        pieces, words = ([2], [-1]) if start else ([], [])
+        for index, word in enumerate(sentence.words):
+            for piece in range(draw.randint(1, most)):
+                pieces.append(ids.setdefault((word.form, piece), len(ids) + 3))
+                words.append(index)
+        out.append(Aligned([*pieces, END], [*words, -1], sentence))
     return out
 
 
@@ -48,9 +46,8 @@ def random_weights(
     """Softmax of random scores over what is there (and in sight): B H Q K, zero in rows of padding."""
     keys = keys or passage
     generator = torch.Generator().manual_seed(seed)
-    scores = 2 * torch.randn(
-        len(passage.ids), heads, passage.ids.shape[1], keys.ids.shape[1], generator=generator
-    )
+    shape = (len(passage.ids), heads, passage.ids.shape[1], keys.ids.shape[1])
+    scores = 2 * torch.randn(shape, generator=generator)
     hidden = ~keys.mask[:, None, None]
     if passage.causal:
         hidden = hidden | ~torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
@@ -104,12 +101,44 @@ def answered(
 
 
 def found_in(
-    hf: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    treebank: Iterable[Annotated],
-    options: RoleOptions | None = None,
-    **texts: Any,
+    model: Model, treebank: Iterable[Annotated], options: RoleOptions | None = None, **texts: Any
 ) -> Roles:
     """The roles of a model."""
-    model = Model(hf, tokenizer, "tiny")
     return find_roles(model, RoleTexts(treebank, **texts), options=options or RoleOptions())
+
+
+def between_tokens(model: Model, sentence: Annotated, layer: int, head: int) -> Tensor:
+    """Attention between the tokens of a sentence, from transformers' own eager encoder."""
+    hf: Any = model.hf
+    before = hf.config._attn_implementation
+    hf.set_attn_implementation("eager")
+    ids = torch.tensor([model.tokenizer(sentence.text)["input_ids"]])
+    with torch.no_grad():
+        weights: Tensor = hf.get_encoder()(ids, output_attentions=True).attentions[layer][0, head]
+    hf.set_attn_implementation(before)
+    return weights
+
+
+def between_words(model: Model, sentence: Annotated, layer: int, head: int) -> Tensor:
+    """The same between words and, in the last column, to no word, by loops: of a tokenizer that puts an end behind."""
+    weights = between_tokens(model, sentence, layer, head)
+    columns, at = list[list[int]](), 0
+    for word in sentence.words:
+        size = len(model.tokenizer(word.form)["input_ids"]) - 1
+        columns.append(list(range(at, at + size)))
+        at += size
+    columns.append(list(range(at, len(weights))))
+    rows = [[weights[q][:, k].sum(1).mean() for k in columns] for q in columns[:-1]]
+    return torch.tensor(rows)
+
+
+def word_tokenizer(words: Sequence[str], marks: bool = False) -> PreTrainedTokenizerFast:
+    """A token a word, with an end behind; the first three are padding, the end and what is unknown. marks: whether
+    punctuation marks are words of their own."""
+    raw = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, unk_token=words[2]))
+    parts = [pre_tokenizers.WhitespaceSplit(), *[pre_tokenizers.Punctuation()] * marks]
+    raw.pre_tokenizer = pre_tokenizers.Sequence(parts)
+    end = [(words[1], END)]
+    raw.post_processor = processors.TemplateProcessing(f"$A {words[1]}", special_tokens=end)
+    names = dict(zip(("pad_token", "eos_token", "unk_token"), words, strict=False))
+    return PreTrainedTokenizerFast(tokenizer_object=raw, **names)

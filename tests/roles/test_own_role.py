@@ -15,11 +15,13 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 import headwise as hw
+from attention.families import STACK
 from headwise.data.annotated import Annotated
 from headwise.data.treebank import Treebank
-from headwise.progress import Progress
 from headwise.roles.role import NO_ROLE, category, display_name, ordered_roles, role_of
 from headwise.study import make_plan, run_study
+from refusals import refuses
+from study.studies import QUIET
 
 NAME = "first-word"
 HEAD = {"kind": "encoder-self", "layer": 1, "head": 2}
@@ -40,15 +42,8 @@ def own_role(monkeypatch: pytest.MonkeyPatch) -> None:
 def model_of(tokenizer: PreTrainedTokenizerFast) -> hw.Model:
     """Random weights, but one head looks at the first position, whatever the words are."""
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=16,
-        max_position_embeddings=64,
-    )
-    hf = BertForMaskedLM(config).eval()
+    shape = {**STACK, "vocab_size": len(tokenizer), "intermediate_size": 16}
+    hf = BertForMaskedLM(BertConfig(**shape)).eval()
     attention = hf.bert.encoder.layer[1].attention.self
     rows = slice(16, 24)
     with torch.no_grad():
@@ -75,76 +70,63 @@ def test_heads_are_found_on_halves_with_baseline_and_interval(
 
 
 def test_a_role_that_no_head_has_is_said(
-    treebank: Treebank, tokenizer: PreTrainedTokenizerFast
+    few_trees: Treebank, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     hw.role("last-word", threshold=0.9)(lambda sentence: [(0, len(sentence.words) - 1)])
-    found = hw.roles(model_of(tokenizer), treebank)
+    found = hw.roles(model_of(tokenizer), few_trees)
     assert any(line.startswith("encoder-self: no head for last word") for line in found.absent)
 
 
 def test_the_table_has_its_names() -> None:
     assert category(NAME) == display_name(NAME) == "first word" != NO_ROLE
     assert ordered_roles()[-1].name == NAME and role_of(NAME) is hw.role[NAME]
-    with pytest.raises(hw.HeadwiseError, match="declared twice"):
-        hw.role("sink", threshold=0.5)(lambda sentence: [])
-    with pytest.raises(hw.HeadwiseError, match="did you mean 'first-word'"):
-        hw.role["first-words"]
+    again = hw.role("sink", threshold=0.5)
+    refuses(lambda: again(lambda sentence: []), "declared twice")
+    refuses(lambda: hw.role["first-words"], "did you mean 'first-word'")
 
 
-def test_words_that_a_sentence_does_not_have(
-    treebank: Treebank, tokenizer: PreTrainedTokenizerFast
+def test_what_a_role_may_not_name_or_take(
+    few_trees: Treebank, tokenizer: PreTrainedTokenizerFast
 ) -> None:
+    model = model_of(tokenizer)
     hw.role("too-far", margin=0.1)(lambda sentence: [(0, len(sentence.words))])
-    with pytest.raises(hw.HeadwiseError, match="'too-far' names the words 0 and"):
-        hw.roles(model_of(tokenizer), treebank)
-
-
-def test_arguments_that_there_are_none_of(
-    treebank: Treebank, tokenizer: PreTrainedTokenizerFast
-) -> None:
+    refuses(lambda: hw.roles(model, few_trees), "'too-far' names the words 0 and")
+    hw.role.added.clear()
     hw.role("odd", data=("treebank",), takes=("moon",), threshold=0.5)(lambda passage, moon: None)
-    with pytest.raises(hw.HeadwiseError, match="'odd' takes moon, but a test on treebank can take"):
-        hw.roles(model_of(tokenizer), treebank)
+    words = "'odd' takes moon, but a test on treebank can take"
+    refuses(lambda: hw.roles(model, few_trees), words)
 
 
 def test_in_a_study_and_its_report(
-    tmp_path: Path, treebank: Treebank, tokenizer: PreTrainedTokenizerFast
+    tmp_path: Path, few_trees: Treebank, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     model_of(tokenizer).save(tmp_path / "model")
-    text = [sentence.text for sentence in treebank]
-    for split, lines in (("train", text[:100]), ("dev", text[100:140])):
+    text = [sentence.text for sentence in few_trees]
+    for split, lines in (("train", text[:100]), ("dev", text[80:])):
         (tmp_path / split).write_text("\n".join(lines) + "\n")
+    scoring = {"measures": ["confidence"], "judge": False, "untrained": 1, "pairs": 0}
     plan = make_plan(
         {
             "data": {split: str(tmp_path / split) for split in ("train", "dev")},
             "model": str(tmp_path / "model"),
-            "roles": {"treebank": [str(treebank.files[0])]},
-            "scoring": {"measures": ["confidence"], "judge": False, "untrained": 1, "pairs": 0},
+            "roles": {"treebank": [str(few_trees.files[0])]},
+            "scoring": scoring,
         }
     )
-    made: list[str] = []
-
-    class Made(Progress):
-        def say(self, text: str, *given: object) -> None:
-            made.append(text)
-
-    run = run_study(plan, tmp_path / "run", Made(quiet=True), only="roles")
-    roles = pd.read_csv(run / "roles" / "roles.csv")
-    assert NAME in set(roles["measure"])
-    controls = pd.read_csv(run / "roles" / "controls.csv")
-    assert NAME in set(controls["measure"])
+    run = run_study(plan, tmp_path / "run", QUIET, only="roles")
+    roles, controls = (pd.read_csv(run / "roles" / f"{name}.csv") for name in ("roles", "controls"))
+    assert NAME in set(roles["measure"]) and NAME in set(controls["measure"])
     examples = json.loads((run / "roles" / "examples.json").read_text())
     shown = next(each for each in examples if each["measure"] == NAME)
     assert all(key == 0 for _, key in shown["cells"]) and shown["right"] > 0
-    page = hw.report(run).read_text()
-    assert "first word" in page
+    assert "first word" in hw.report(run).read_text()
 
     written = (run / "roles" / "roles.csv").stat().st_mtime_ns
-    run_study(plan, tmp_path / "run", Made(quiet=True), only="roles")
+    run_study(plan, tmp_path / "run", QUIET, only="roles")
     assert (run / "roles" / "roles.csv").stat().st_mtime_ns == written  # resumed
     hw.role.added.clear()
     hw.role("other-word", margin=0.1)(lambda sentence: [(0, 1)])
-    run_study(plan, tmp_path / "run", Made(quiet=True), only="roles")
+    run_study(plan, tmp_path / "run", QUIET, only="roles")
     assert NAME not in set(pd.read_csv(run / "roles" / "table.csv")["measure"])
 
 

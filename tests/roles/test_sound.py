@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,14 @@ import headwise as hw
 from headwise.cli import app
 from headwise.data.embedded import write_treebank
 from headwise.data.speech import samples
-from headwise.data.treebank import Treebank
 from headwise.heads import HeadMask
 from headwise.roles.passage import Passage
 from headwise.roles.sound import NEAR, diagonal, spoken_word
 from headwise.study import make_plan, run_study
 from headwise.study.study import dry_run
 from headwise.tasks.transcription import FRAME, extractor_of
-from roles.aligning import FIRST, LATER, listener, looking, spoken, translator
+from refusals import refuses
+from roles.aligning import FIRST, LATER, listener, looking, spoken
 from roles.handmade import baselines, random_weights, values
 from study.studies import QUIET
 
@@ -50,11 +50,16 @@ def neighbouring(model: hw.Model, head: int, offset: int) -> None:
     key[sines, sines] = 1
     key[count + sines, half + sines] = 1
     query = torch.zeros_like(key)
-    query[sines, sines] = torch.cos(offset * frequencies).float()
-    query[sines, half + sines] = torch.sin(offset * frequencies).float()
-    query[count + sines, half + sines] = torch.cos(offset * frequencies).float()
-    query[count + sines, sines] = -torch.sin(offset * frequencies).float()
+    cosine, sine = (turn(offset * frequencies).float() for turn in (torch.cos, torch.sin))
+    query[sines, sines] = query[count + sines, half + sines] = cosine
+    query[sines, half + sines], query[count + sines, sines] = sine, -sine
     looking(encoder.layers[0].self_attn, head, 8 * query, key)
+
+
+def neighbour(offset: int, head: int = 0) -> hw.Model:
+    model = listener()
+    neighbouring(model, head, offset)
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +70,12 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> hw.Speech:
 
 @pytest.fixture(scope="module")
 def found(heard: hw.Speech) -> Any:
-    model = listener()
-    neighbouring(model, 0, 1)
-    return hw.roles(model, heard, untrained=1)
+    return hw.roles(neighbour(1), heard, untrained=1)
+
+
+def rows_of(found: Any) -> pd.DataFrame:
+    table: pd.DataFrame = found.table.set_index(["kind", "layer", "head", "measure"])
+    return table
 
 
 def test_a_head_that_looks_one_frame_ahead_is_found_and_a_uniform_one_is_not(
@@ -76,59 +84,48 @@ def test_a_head_that_looks_one_frame_ahead_is_found_and_a_uniform_one_is_not(
     labels = found.labels.set_index(["kind", "layer", "head"])["label"]
     assert labels["encoder-self", 0, 0].startswith("positional +1 (")
     assert labels["encoder-self", 0, 1] == "no known role"
-    table = found.table.set_index(["kind", "layer", "head", "measure"])
-    row = table.loc["encoder-self", 0, 0, "positional.1"]
+    row = rows_of(found).loc["encoder-self", 0, 0, "positional.1"]
     assert row["value"] > 0.95 and row["low"] > 0.8
     # The last frame of a recording has none behind it, and the silent second is not asked about.
     assert row["n"] == len(heard) * (FRAMES - 1)
     assert row["baseline"] == pytest.approx(1 / FRAMES)
-    assert table.loc["encoder-self", 0, 1, "positional.1"]["value"] == 0
+    assert rows_of(found).loc["encoder-self", 0, 1, "positional.1"]["value"] == 0
+    # At one offset it is on the diagonal, too, which is no second role.
+    assert rows_of(found).loc["encoder-self", 0, 0, "diagonal"]["value"] > 0.95
+    of_encoder = found.roles[found.roles["kind"] == "encoder-self"]
+    assert set(of_encoder["measure"]) == {"positional.1"}
     coverage = found.coverage["speech"]
     assert coverage.used == len(heard) and coverage.words == 5 * len(heard)
     assert found.examples == []
     assert found.signature["speech"] == "words.csv" and "treebank" not in found.signature
-
-
-def test_a_head_at_one_offset_is_not_diagonal_as_well(found: Any) -> None:
-    scores = found.table.set_index(["kind", "layer", "head", "measure"])["value"]
-    assert scores["encoder-self", 0, 0, "diagonal"] > 0.95
-    assert set(found.roles.loc[found.roles["kind"] == "encoder-self", "measure"]) == {
-        "positional.1"
-    }
+    # A decoder sees no token ahead, and a recording has no special frames: not what is too rare.
+    assert found.low_support == []
 
 
 def test_heads_that_look_at_the_word_that_comes_next_align(found: Any) -> None:
     """Each head knows half of the words; the other looks at the beginning."""
-    scores = found.table.set_index(["kind", "layer", "head", "measure"])["value"]
+    scores = rows_of(found)["value"]
     uniform = scores["cross", 0, 0, "spoken-word"]
     for layer, head in (FIRST, LATER):
         assert scores["cross", layer, head, "spoken-word"] > uniform + 0.2
-    assert found.table["measure"].isin(["spoken-word"]).any()
 
 
 def test_prompt_tokens_are_no_queries(found: Any, heard: hw.Speech) -> None:
-    table = found.table.set_index(["kind", "layer", "head", "measure"])
+    of_head = rows_of(found).loc["decoder-self", 0, 0]
     words = sum(len(utterance.words) for utterance in heard)
-    assert table.loc["decoder-self", 0, 0, "positional.0"]["n"] == words
-    assert table.loc["decoder-self", 0, 0, "positional.-1"]["n"] == words - len(heard)
+    assert of_head.loc["positional.0"]["n"] == words
+    assert of_head.loc["positional.-1"]["n"] == words - len(heard)
     # All weights are even: of a row with n words in sight, 4 of 4 + n tokens are of the prompt.
     even = sum(4 / (4 + n) for n in range(1, 6)) / 5
-    assert table.loc["decoder-self", 0, 0, "sink"]["value"] == pytest.approx(even)
-
-
-def test_what_a_kind_of_attention_cannot_do_is_not_too_rare(found: Any) -> None:
-    """A decoder sees no token ahead, and a recording has no special frames."""
-    assert found.low_support == []
+    assert of_head.loc["sink"]["value"] == pytest.approx(even)
 
 
 def test_positions_hold_on_noise_and_not_in_an_untrained_model(found: Any) -> None:
     controls = found.controls
     assert list(controls["control"].unique()) == ["random-words", "untrained.1"]
-    positional = controls[
-        (controls["kind"] == "encoder-self") & (controls["measure"] == "positional.1")
-    ].set_index(["control", "head"])
-    assert positional.loc[("random-words", 0), "found"] == 1
-    assert positional.loc["untrained.1"]["found"].sum() == 0
+    rows = controls.set_index(["control", "kind", "measure", "head"])["found"].sort_index()
+    assert rows["random-words", "encoder-self", "positional.1", 0].sum() == 1
+    assert rows["untrained.1", "encoder-self", "positional.1"].sum() == 0
     of_words = controls[controls["measure"] == "spoken-word"].groupby("control")["value"].max()
     scores = found.table[found.table["measure"] == "spoken-word"]["value"]
     assert of_words["random-words"] < scores.max()
@@ -139,8 +136,7 @@ def test_against_a_slow_script_on_the_stock_model(heard: hw.Speech) -> None:
     model = hw.untrained(listener(), 3)
     out = hw.roles(model, heard)
     model.hf.set_attn_implementation("eager")
-    hits: dict[str, list[bool]] = {"positional.1": [], "diagonal": [], "spoken-word": []}
-    in_decoder: list[bool] = []
+    hits: dict[tuple[str, int, int, str], list[bool]] = defaultdict(list)
     extractor = extractor_of(model.hf)
     for utterance in heard:
         audio = samples(utterance.audio, 16000)
@@ -158,28 +154,21 @@ def test_against_a_slow_script_on_the_stock_model(heard: hw.Speech) -> None:
         frames = attention.encoder_attentions[0][0, 1, :FRAMES, :FRAMES].argmax(-1).tolist()
         for q, k in enumerate(frames):
             if q + 1 < FRAMES:
-                hits["positional.1"].append(k == q + 1)
-            hits["diagonal"].append(abs(k - q) <= 2)
+                hits["encoder-self", 0, 1, "positional.1"].append(k == q + 1)
+            hits["encoder-self", 0, 1, "diagonal"].append(abs(k - q) <= 2)
         starts = [round(start / FRAME) for start in utterance.starts]
         for number in range(len(tokens)):
             weights = attention.cross_attentions[1][0, 1, 3 + number, :FRAMES].clone()
             weights[: starts[0]] = -1
             end = starts[number + 1] if number + 1 < len(starts) else FRAMES
-            hits["spoken-word"].append(starts[number] <= int(weights.argmax()) < end)
+            read = int(weights.argmax())
+            hits["cross", 1, 1, "spoken-word"].append(starts[number] <= read < end)
             of_text = attention.decoder_attentions[1][0, 0, 4 + number, 4 : 5 + number]
-            in_decoder.append(int(of_text.argmax()) == number)
-    table = out.table.set_index(["kind", "layer", "head", "measure"])
-    rows = {
-        ("encoder-self", 0, 1, "positional.1"): hits["positional.1"],
-        ("encoder-self", 0, 1, "diagonal"): hits["diagonal"],
-        ("cross", 1, 1, "spoken-word"): hits["spoken-word"],
-        ("decoder-self", 1, 0, "positional.0"): in_decoder,
-    }
-    for key, right in rows.items():
-        assert table.loc[key]["n"] == len(right)
-        assert table.loc[key]["value"] == pytest.approx(
-            sum(right) / len(right), abs=1.5 / len(right)
-        )
+            hits["decoder-self", 1, 0, "positional.0"].append(int(of_text.argmax()) == number)
+    for key, right in hits.items():
+        row, near = rows_of(out).loc[key], 1.5 / len(right)
+        assert row["n"] == len(right)
+        assert row["value"] == pytest.approx(sum(right) / len(right), abs=near)
         assert sum(right) > 0 or key[0] == "encoder-self"
 
 
@@ -196,9 +185,8 @@ def test_the_diagonal_against_a_slow_version() -> None:
             count += 1
             for head in range(3):
                 hits[head] += int(weights[row, head, q, :frames].argmax()) in near
-    assert values(probe, weights, sound)["diagonal"].tolist() == pytest.approx(
-        (hits / count).tolist()
-    )
+    found = values(probe, weights, sound)["diagonal"]
+    assert found.tolist() == pytest.approx((hits / count).tolist())
     assert baselines(probe)["diagonal"] == pytest.approx(chance / count)
 
 
@@ -232,8 +220,7 @@ def test_spoken_words_against_a_slow_version() -> None:
 
 def test_a_model_without_cross_heads(heard: hw.Speech) -> None:
     """After pruning, what is left is tested."""
-    model = listener()
-    neighbouring(model, 1, -2)
+    model = neighbour(-2, head=1)
     kept = frozenset(head for head in model.heads if head.kind == "encoder-self")
     small = model.remove(HeadMask(model.heads, kept))
     out = hw.roles(small, heard)
@@ -242,12 +229,9 @@ def test_a_model_without_cross_heads(heard: hw.Speech) -> None:
 
 
 def test_without_word_times_cross_heads_are_not_tested(heard: hw.Speech, tmp_path: Path) -> None:
-    lines = ["audio,text,language"]
-    for utterance in heard:
-        lines.append(f"{utterance.audio},{utterance.text},en")
+    lines = ["audio,text,language", *(f"{each.audio},{each.text},en" for each in heard)]
     (tmp_path / "texts.csv").write_text("\n".join(lines) + "\n")
-    model = listener()
-    neighbouring(model, 0, 1)
+    model = neighbour(1)
     out = hw.roles(model, hw.Speech.read(tmp_path / "texts.csv"))
     assert set(out.labels["kind"]) == {"encoder-self", "decoder-self"}
     assert out.warnings[-1].startswith("Cross heads were not tested: texts.csv does not say when")
@@ -257,9 +241,7 @@ def test_without_word_times_cross_heads_are_not_tested(heard: hw.Speech, tmp_pat
 
 
 def test_a_study_of_a_speech_model_has_roles(heard: hw.Speech, tmp_path: Path) -> None:
-    model = listener()
-    neighbouring(model, 0, 1)
-    model.save(tmp_path / "model")
+    neighbour(1).save(tmp_path / "model")
     table = str(heard.utterances[0].audio.parent / "words.csv")
     sections: dict[str, Any] = {
         "model": str(tmp_path / "model"),
@@ -269,51 +251,19 @@ def test_a_study_of_a_speech_model_has_roles(heard: hw.Speech, tmp_path: Path) -
         "roles": {"recordings": 24},
     }
     run_study(make_plan(sections), tmp_path / "run", QUIET, report=hw.report, only="roles")
-    labels = pd.read_csv(tmp_path / "run" / "roles" / "labels.csv").set_index(
-        ["kind", "layer", "head"]
-    )
-    assert labels["label"]["encoder-self", 0, 0].startswith("positional +1 (")
+    labels = pd.read_csv(tmp_path / "run" / "roles" / "labels.csv")
+    first = labels[(labels["kind"] == "encoder-self") & (labels["head"] == 0)]["label"].iloc[0]
+    assert first.startswith("positional +1 (")
     page = (tmp_path / "run" / "report.html").read_text()
     assert "What each head does" in page and "positional +1" in page
     assert 'id="paper_claims"' not in page and "nsubj" not in page
-    trees = str(write_treebank(tmp_path / "dev.conllu", 20))
-    sections["roles"] = {"treebank": [trees]}
-    with pytest.raises(hw.HeadwiseError, match=r"a speech model: take recordings = N"):
-        dry_run(make_plan(sections), tmp_path / "other", "cpu")
-
-
-REFUSED: list[tuple[Callable[[Any], Any], str]] = [
-    (
-        lambda given: hw.roles(given.model, given.treebank),
-        "tested on speech (--audio FILE)",
-    ),
-    (lambda given: hw.roles(translator(), given.speech), "tested on a treebank (--treebank FILE)"),
-    (
-        lambda given: hw.roles(given.model, given.speech, training={1: 2}),
-        "On speech heads are tested without other text",
-    ),
-]
-
-
-class Given:
-    def __init__(self, folder: Path, speech: hw.Speech) -> None:
-        self.model = listener()
-        self.speech = speech
-        self.treebank = Treebank.read(write_treebank(folder / "dev.conllu", 20))
-
-
-@pytest.mark.parametrize(("call", "sentence"), REFUSED)
-def test_texts_that_do_not_fit(
-    call: Callable[[Any], Any], sentence: str, heard: hw.Speech, tmp_path: Path
-) -> None:
-    with pytest.raises(hw.HeadwiseError) as refusal:
-        call(Given(tmp_path, heard))
-    assert sentence in str(refusal.value)
+    sections["roles"] = {"treebank": [str(write_treebank(tmp_path / "dev.conllu", 20))]}
+    plan = make_plan(sections)
+    refuses(lambda: dry_run(plan, tmp_path / "other", "cpu"), "speech model: take recordings = N")
 
 
 def test_the_command(tmp_path: Path) -> None:
-    model = listener()
-    neighbouring(model, 0, -1)
+    model = neighbour(-1)
     model.save(tmp_path / "model")
     table = str(spoken(tmp_path, seconds=SECONDS))
     command = ["roles", str(tmp_path / "model"), "--audio", table, "--out", str(tmp_path / "out")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from string import ascii_letters, digits
 
 import pytest
@@ -18,8 +19,8 @@ from headwise.attention import AttentionCall
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage, align_subwords
 from headwise.data.treebank import Treebank
-from headwise.errors import HeadwiseError
 from headwise.heads import Site
+from headwise.model import Model
 from headwise.roles.alignment import split_into_words
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import Probe
@@ -34,6 +35,7 @@ from headwise.roles.templates import (
     retrieval_texts,
     successor_texts,
 )
+from refusals import refuses
 from roles.handmade import baselines, first_subword, found_in, random_weights, values
 
 SITE = Site("decoder-self", 0)
@@ -47,9 +49,8 @@ def cutting(
     pieces = ["<s>", "<unk>", *",.?", *known, *alphabet, *(f"##{letter}" for letter in alphabet)]
     vocabulary = {piece: place for place, piece in enumerate(dict.fromkeys(pieces))}
     raw = Tokenizer(models.WordPiece(vocabulary, unk_token="<unk>"))
-    raw.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()]
-    )
+    parts = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()]
+    raw.pre_tokenizer = pre_tokenizers.Sequence(parts)
     raw.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     return PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="<unk>", bos_token="<s>")
 
@@ -77,10 +78,9 @@ def score(
 
 def looking(where: Passage, to: Callable[[int, int], int]) -> Tensor:
     """A head that gives nearly all weight of a token to the token `to(row, query)`: B Q K."""
-    keys = torch.tensor(
-        [[to(row, query) for query in range(where.ids.shape[1])] for row in range(len(where.ids))]
-    )
-    return torch.nn.functional.one_hot(keys, where.ids.shape[1]) + 1e-4
+    rows, width = where.ids.shape
+    keys = torch.tensor([[to(row, query) for query in range(width)] for row in range(rows)])
+    return torch.nn.functional.one_hot(keys, width) + 1e-4
 
 
 def places(text: Annotated) -> dict[str, int]:
@@ -101,35 +101,28 @@ def test_name_movers_look_at_the_other_name_and_copy_it(known: Sequence[str]) ->
         assert words.count(io) == 1 and words.count(subject) == 2
         assert words[-1] == "to" and words[places(text)["io"]] == io
     first = first_subwords(cut, NAMES)
-    mover, inhibitor = (
-        looking(
-            where,
-            lambda row, _, name=name: first_subword(where, row, places(where.sentences[row])[name]),
+
+    def at_words(word_of: Callable[[Annotated], int]) -> Tensor:
+        return looking(
+            where, lambda row, _: first_subword(where, row, word_of(where.sentences[row]))
         )
-        for name in ("io", "s")
-    )
+
+    def saying(name_of: Callable[[Annotated], str]) -> Tensor:
+        rows = [read.embeddings[first[name_of(one)]] for one in where.sentences]
+        return torch.stack(rows)[:, None, None].expand(-1, where.ids.shape[1], 2, -1)
+
+    mover, inhibitor = (at_words(lambda one, name=name: places(one)[name]) for name in ("io", "s"))
     weights, question = torch.stack([mover, inhibitor], 1), task.test(where)
-    copies = torch.stack([read.embeddings[first[one.id.split()[1]]] for one in where.sentences])
-    others = torch.stack(
-        [read.embeddings[first[one.words[places(one)["s"]].form]] for one in where.sentences]
-    )
-    size = where.ids.shape[1]
-    for written, expected in ((copies, [1, 0]), (others, [0, 0])):
-        output = written[:, None, None].expand(-1, size, 2, -1)
+    copies = saying(lambda one: one.id.split()[1])
+    others = saying(lambda one: one.words[places(one)["s"]].form)
+    for output, expected in ((copies, [1, 0]), (others, [0, 0])):
         found = score(question, weights, where, output)
         assert found == {"name-mover": expected, "s-inhibition": [0, 1]}
     assert max(baselines(question).values()) < 0.4
-    for offset in range(
-        1, 9
-    ):  # a head that looks back by a fixed number of words is no better than the baseline
-        fixed = looking(
-            where,
-            lambda row, _, offset=offset: first_subword(
-                where, row, len(where.sentences[row].words) - 1 - offset
-            ),
-        )
-        output = copies[:, None, None].expand(-1, size, 2, -1)
-        back = score(question, fixed[:, None].repeat(1, 2, 1, 1), where, output)
+    # A head that looks back by a fixed number of words is no better than the baseline.
+    for offset in range(1, 9):
+        fixed = at_words(lambda one, offset=offset: len(one.words) - 1 - offset)
+        back = score(question, fixed[:, None].repeat(1, 2, 1, 1), where, copies)
         assert all(max(back[name]) <= baselines(question)[name] + 1e-6 for name in back)
 
 
@@ -195,15 +188,13 @@ def test_retrieval_looks_at_the_next_token_of_the_needle(known: Sequence[str]) -
     task = retrieval_texts(cut, 2000, 0)
     where = passage(task, cut, 6)
     question = task.test(where)
-    spans = [
-        {
-            m.entity: [
-                t for t in range(where.ids.shape[1]) if m.start <= where.word_of[row, t] < m.end
-            ]
-            for m in one.mentions
-        }
-        for row, one in enumerate(where.sentences)
-    ]
+    spans: list[dict[str, list[int]]] = []
+    for words, one in zip(where.word_of.tolist(), where.sentences, strict=True):
+        inside = {m.entity: range(m.start, m.end) for m in one.mentions}
+        of_name = inside.items()
+        spans.append(
+            {name: [t for t, w in enumerate(words) if w in part] for name, part in of_name}
+        )
     for span, ids in zip(spans, where.ids.tolist(), strict=True):
         needle, answer = ([ids[token] for token in span[name]] for name in ("needle", "answer"))
         assert needle == answer and len(answer) >= 6
@@ -213,17 +204,11 @@ def test_retrieval_looks_at_the_next_token_of_the_needle(known: Sequence[str]) -
         turn = span["answer"].index(query + 1) if query + 1 in span["answer"] else None
         return 0 if turn is None else span["needle"][turn] + shift - 1
 
-    found = [
-        values(
-            question,
-            looking(where, lambda row, query, s=s: following(row, query, s))[:, None],
-            where,
-        )["retrieval"]
-        for s in (1, 0)
-    ]
-    assert found[0] == 1 and found[1] < 0.3, (
-        "the token before the next one is the one that it just read"
+    next_one, just_read = (
+        values(question, looking(where, partial(following, shift=shift))[:, None], where)
+        for shift in (1, 0)
     )
+    assert next_one["retrieval"] == 1 and just_read["retrieval"] < 0.3
     weights = random_weights(where, 2)
     hits, even, fixed, count = torch.zeros(2), 0.0, Counter[int](), 0
     for row, span in enumerate(spans):
@@ -236,83 +221,58 @@ def test_retrieval_looks_at_the_next_token_of_the_needle(known: Sequence[str]) -
             for head in range(2):
                 best = max(words, key=lambda key: float(weights[row, head, token - 1, key]))
                 hits[head] += best in right
-    assert values(question, weights, where)["retrieval"].tolist() == pytest.approx(
-        (hits / count).tolist()
-    )
-    assert baselines(question)["retrieval"] == pytest.approx(
-        max(even, *fixed.values()) / count, rel=1e-4
-    )
-    assert baselines(question)["retrieval"] < 0.5
+    found, best = values(question, weights, where)["retrieval"], baselines(question)["retrieval"]
+    assert found.tolist() == pytest.approx((hits / count).tolist())
+    assert best == pytest.approx(max(even, *fixed.values()) / count, rel=1e-4) and best < 0.5
 
 
 def test_needles_are_hidden_in_less_text_where_the_model_reads_little() -> None:
     cut = cutting(EVERY)
     long, short = (retrieval_texts(cut, longest, 0) for longest in (4000, 300))
-    lengths = [
-        max(len(cut(text.text)["input_ids"]) for text in task.texts) for task in (long, short)
-    ]
-    assert lengths[1] <= 300 < lengths[0]
+    most, few = (max(len(cut(t.text)["input_ids"]) for t in task.texts) for task in (long, short))
+    assert few <= 300 < most
     depths = {places(text)["needle"] for text in long.texts}
     assert min(depths) < 6 and max(depths) > 40
-    with pytest.raises(HeadwiseError, match="the model reads 40"):
-        retrieval_texts(cut, 40, 0)
+    refuses(lambda: retrieval_texts(cut, 40, 0), "the model reads 40")
 
 
 def test_a_tokenizer_that_cannot_tell_words_apart_is_refused() -> None:
     cut = cutting(alphabet="abc")
-    with pytest.raises(HeadwiseError, match="tells only 0 of 21 names apart"):
-        names_texts(cut, None, 0)
-    with pytest.raises(HeadwiseError, match="does not know the words"):
-        retrieval_texts(cut, 500, 0)
-    with pytest.raises(HeadwiseError, match="does not tell the items"):
-        successor_texts(cut, readout(cut), 0)
+    refuses(lambda: names_texts(cut, None, 0), "tells only 0 of 21 names apart")
+    refuses(lambda: retrieval_texts(cut, 500, 0), "does not know the words")
+    refuses(lambda: successor_texts(cut, readout(cut), 0), "does not tell the items")
 
 
 def test_delimiters() -> None:
     """A head whose weight is on marks; one whose weight is even reaches the baseline."""
-    plain = [
-        split_into_words("Yes, he came, but late.", "0"),
-        split_into_words("One two three", "1"),
-    ]
-    marked = [
-        replace(
-            one,
-            words=tuple(
-                replace(word, upos="PUNCT") if word.form in ",." else word for word in one.words
-            ),
-        )
-        for one in plain
-    ]
+    marked = []
+    for number, text in enumerate(["Yes, he came, but late.", "One two three"]):
+        one = split_into_words(text, str(number))
+        tags = ("PUNCT" if word.form in ",." else word.upos for word in one.words)
+        words = (replace(word, upos=tag) for word, tag in zip(one.words, tags, strict=True))
+        marked.append(replace(one, words=tuple(words)))
     where = Passage.of(align_subwords(cutting(), marked, 100, Coverage()), 0, causal=True)
     question = delimiter(where)
     comma = first_subword(where, 0, 1)
-    behind = [
-        t
-        for t in range(comma + 1, where.ids.shape[1])
-        if where.words[0, t] and where.ids[0, t] not in (2, 3)
-    ]
-    assert question.counts.tolist() == [[len(behind)], [0]]
+    counted = where.words[0] & ~torch.isin(where.ids[0], torch.tensor([2, 3]))
+    assert question.counts.tolist() == [[int(counted[comma + 1 :].sum())], [0]]
     on_marks = looking(where, lambda row, query: comma if row == 0 else 0)
     even = torch.ones_like(on_marks).tril() * where.mask[:, None]
     for weights, expected in ((on_marks, 1.0), (even, baselines(question)["delimiter"])):
         normal = (weights / weights.sum(-1, keepdim=True))[:, None]
-        assert values(question, normal, where)["delimiter"].item() == pytest.approx(
-            expected, abs=0.02
-        )
+        found = values(question, normal, where)["delimiter"].item()
+        assert found == pytest.approx(expected, abs=0.02)
 
 
 def test_the_whole_way_of_a_language_model(treebank: Treebank) -> None:
     """A random model has none of the roles; all are measured, with a baseline and an interval."""
     cut = cutting(EVERY)
-    model = tiny("gpt2", vocab_size=len(cut), n_positions=512)
-    out = found_in(model, cut, list(treebank)[:80])
+    model = Model(tiny("gpt2", vocab_size=len(cut), n_positions=512), cut, "tiny")
+    out = found_in(model, list(treebank)[:80])
     tested = {"delimiter", "successor", "name-mover", "s-inhibition", "retrieval"}
     rows = out.table[out.table["measure"].isin(tested)]
     assert set(rows["measure"]) == tested and len(rows) == len(tested) * len(out.labels)
-    assert (
-        (rows["low"] <= rows["value"]).all()
-        and (rows["baseline"] > 0).all()
-        and (rows["n"] >= 60).all()
-    )
+    assert (rows["low"] <= rows["value"]).all()
+    assert (rows["baseline"] > 0).all() and (rows["n"] >= 60).all()
     assert not set(out.roles["measure"]) & tested
     assert any("no head for S-inhibition" in line for line in out.absent)

@@ -1,0 +1,143 @@
+"""What roles and alignment refuse: the call, and the words that say what was found and what to do."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwise as hw
+from headwise.data.embedded import write_treebank
+from headwise.data.treebank import Treebank
+from headwise.roles import alignment_heads
+from refusals import refuses
+from roles.aligning import PROMPT, copies, listener, pairs, prompted_translator, spoken, translator
+from tasks.askers import asker, lines
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text + "\n")
+    return path
+
+
+def prompted(folder: Path, prompt: str | None = PROMPT, **options: Any) -> object:
+    options |= {} if prompt is None else {"prompt": prompt}
+    return hw.align(prompted_translator(), hw.LinkedText.read(*copies(folder, 4)), **options)
+
+
+def apart(folder: Path, model: hw.Model | None = None, **options: Any) -> object:
+    return hw.align(model or translator(), hw.LinkedText.read(*pairs(folder, 4)), **options)
+
+
+def linked(folder: Path, text: str) -> object:
+    source, links = pairs(folder, 1)
+    return hw.align(translator(), hw.LinkedText.read(source, write(links, text)))
+
+
+def one_pair(folder: Path) -> object:
+    text, links = pairs(folder, 2)
+    first = write(folder / "one", links.read_text().splitlines()[0])
+    return hw.align(translator(), hw.LinkedText.read(text.head(1), first))
+
+
+def heads_in(folder: Path, text: str) -> object:
+    file = write(folder / "heads.json", text)
+    return alignment_heads.read_alignment_heads(file, prompted_translator())
+
+
+HEADER = "audio,word,start,end"
+
+
+def table(folder: Path, text: str, name: str = "a.csv") -> hw.Speech:
+    spoken(folder, 1)
+    return hw.Speech.read(write(folder / name, text))
+
+
+def no_audio(folder: Path, words: int) -> object:
+    row = {"audio": "0.wav", "word": "w1", "end": 1, "language": "en"}
+    rows = [json.dumps(row | {"start": n / 10}) for n in range(words)]
+    (folder / "0.wav").write_bytes(b"RIFF nothing")
+    return hw.align(listener(), hw.Speech.read(write(folder / "a.jsonl", "\n".join(rows))))
+
+
+def no_language(folder: Path) -> object:
+    file = spoken(folder, 1)
+    file.write_text(file.read_text().replace(",en\n", ",\n"))
+    return hw.align(listener(), hw.Speech.read(file))
+
+
+def trees(folder: Path) -> Treebank:
+    return Treebank.read(write_treebank(folder / "dev.conllu", 20))
+
+
+def speech(folder: Path) -> hw.Speech:
+    return hw.Speech.read(spoken(folder, 2))
+
+
+def other_tokens() -> hw.Model:
+    model = asker("llama")
+    tokenizer = copy.deepcopy(model.tokenizer)
+    tokenizer.add_tokens([" "])
+    return hw.Model(model.hf, tokenizer, "other tokens")
+
+
+def matched(one: str, other: str | hw.Model, count: int = 300) -> object:
+    return hw.match(asker(one), asker(other) if isinstance(other, str) else other, lines(count))
+
+
+FAR = hw.Head("decoder-self", 7, 0)
+REFUSED: list[tuple[Callable[[Path], object], str]] = [
+    # alignment heads: how a model is asked
+    (lambda f: prompted(f, None), "say how it is asked to translate"),
+    (lambda f: prompted(f, "Translate: {source}"), "must have {source} once"),
+    (lambda f: prompted(f, "{target} of {source}"), "{target} once after it"),
+    (lambda f: prompted(f, "{source} {target} {target}"), "{target} once after it"),
+    (lambda f: prompted(f, own=[FAR]), "decoder-self/7/0"),
+    (lambda f: prompted(f, row="next"), "it is writes or reads"),
+    (lambda f: apart(f, prompt=PROMPT), "reads source and target apart"),
+    (lambda f: apart(f, row="reads"), "reads source and target apart"),
+    (lambda f: apart(f, asker("bert"), prompt=PROMPT), "does not translate"),
+    # alignment heads: texts and links
+    (lambda f: apart(f, listener()), "--audio"),
+    (lambda f: hw.align(translator(), speech(f)), "sentence pairs"),
+    (one_pair, "no second half"),
+    (lambda f: linked(f, "0-0 1:1"), "Line 1"),
+    (lambda f: linked(f, "0-9"), "0-9"),
+    (lambda f: linked(f, "0-0\n0-0"), "2 sentence pairs"),
+    (lambda f: heads_in(f, "[1]"), "names no alignment heads"),
+    (lambda f: heads_in(f, "{"), "names no alignment heads"),
+    (lambda f: heads_in(f, '{"alignment_heads": [[1]]}'), "names no alignment heads"),
+    (lambda f: heads_in(f, '{"heads": []}'), "names no alignment heads"),
+    # speech
+    (lambda f: table(f, "audio,word,start\n0.wav,w1,0"), "Row 1 … lacks end"),
+    (lambda f: table(f, f"{HEADER}\n0.wav,w1,soon,1"), "Row 1 … times soon"),
+    (lambda f: table(f, f"{HEADER}\n0.wav,w1,1,0.5"), "Row 1"),
+    (lambda f: table(f, f"{HEADER}\n0.wav,w1,1,1.5\n0.wav,w2,0.5,0.7"), "Row 2 … before"),
+    (lambda f: table(f, f"{HEADER}\nmissing.wav,w1,1,1.5"), "There is no file"),
+    (lambda f: table(f, HEADER), "no rows"),
+    (lambda f: table(f, f"{HEADER}\r,language\n0.wav,w1,0,1,en"), "is no CSV table"),
+    (lambda f: table(f, "[1]", "a.jsonl"), "Line 1"),
+    (lambda f: no_audio(f, 2), "0.wav cannot be read as audio"),
+    (lambda f: no_audio(f, 1), "no second half"),  # a recording of one word is left out
+    (no_language, "language"),
+    # roles: texts that do not fit the model
+    (lambda f: hw.roles(listener(), trees(f)), "tested on speech (--audio FILE)"),
+    (lambda f: hw.roles(translator(), speech(f)), "tested on a treebank (--treebank FILE)"),
+    (lambda f: hw.roles(listener(), speech(f), training={1: 2}), "tested without other text"),
+    # heads of two models
+    (lambda f: matched("bert", "llama"), "there is none to match"),
+    (lambda f: matched("bert", "bert", 12), "have another one of the same number of tokens"),
+    (lambda f: matched("llama", other_tokens()), "as different tokens"),
+    (lambda f: hw.match(asker("bert"), asker("bert"), [{}]), "Heads are matched on text"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("call", "words"), REFUSED, ids=[words[:40] for _, words in REFUSED])
+def test_one_sentence_says_what_was_found(
+    call: Callable[[Path], object], words: str, tmp_path: Path
+) -> None:
+    refuses(lambda: call(tmp_path), words)
