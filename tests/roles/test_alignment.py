@@ -28,36 +28,30 @@ from headwise.roles.passage import Passage, View
 from headwise.roles.shape import sink
 from roles.handmade import END, baselines, first_subword, in_subwords, random_weights, values
 
-SOURCES = ["the old cat sleeps today .", "a dog eats", "today the bird sings in a tree ."]
-TARGETS = [
-    "aujourd'hui le vieux chat dort .",
-    "un chien mange",
-    "l'oiseau chante dans un arbre aujourd'hui .",
-]
+SOURCES = "the old cat sleeps today .|a dog eats|today the bird sings in a tree ."
+TARGETS = (
+    "aujourd'hui le vieux chat dort .|un chien mange|l'oiseau chante dans un arbre aujourd'hui ."
+)
 
 
 @pytest.fixture
 def sides() -> tuple[Passage, Passage]:
     """Targets, as the positions that write them, and sources."""
     target, source = (
-        [split_into_words(text, str(n)) for n, text in enumerate(texts)]
+        [split_into_words(text, str(n)) for n, text in enumerate(texts.split("|"))]
         for texts in (TARGETS, SOURCES)
     )
-    device = torch.device("cpu")
-    return decoder_sides(in_subwords(target, 1), 2, 0, device)[1], Passage.of(
-        in_subwords(source, 2), 0
-    )
+    _, written, _ = decoder_sides(in_subwords(target, 1), 2, 0, torch.device("cpu"))
+    return written, Passage.of(in_subwords(source, 2), 0)
 
 
 @pytest.fixture
 def drawn(sides: tuple[Passage, Passage]) -> dict[str, Links]:
     """Links at random, some words with two, some with none."""
-    draw = random.Random(0)
-    out = {}
+    draw, out = random.Random(0), {}
     for target, source in zip(sides[0].sentences, sides[1].sentences, strict=True):
-        out[target.id] = frozenset(
-            (draw.randrange(len(source.words)), draw.randrange(len(target.words))) for _ in range(6)
-        )
+        sizes = len(source.words), len(target.words)
+        out[target.id] = frozenset(tuple(map(draw.randrange, sizes)) for _ in range(6))
     return out
 
 
@@ -94,14 +88,12 @@ def test_against_a_slow_version(sides: tuple[Passage, Passage], drawn: dict[str,
                 offsets.append([s - round(t * (width - 1) / (height - 1)) for s in right])
         further += (best[:, 1:] > best[:, :-1]).T.tolist()
     question = alignment(target, source, drawn)
-    assert values(question, weights, target, source)["alignment"].tolist() == pytest.approx(
-        torch.tensor(hits).float().mean(0).tolist()
-    )
+    found = values(question, weights, target, source)
+    found |= values(monotonicity(target, source), weights, target, source)
+    for name, rows in {"alignment": hits, "monotonicity": further}.items():
+        torch.testing.assert_close(found[name], torch.tensor(rows).float().mean(0))
     diagonal = max(sum(r in each for each in offsets) for r in range(-10, 11)) / len(offsets)
     assert baselines(question)["alignment"] == pytest.approx(diagonal)
-    assert values(monotonicity(target, source), weights, target, source)[
-        "monotonicity"
-    ].tolist() == pytest.approx(torch.tensor(further).float().mean(0).tolist())
 
 
 def test_rest_at_the_end_of_the_source(sides: tuple[Passage, Passage]) -> None:
@@ -109,38 +101,30 @@ def test_rest_at_the_end_of_the_source(sides: tuple[Passage, Passage]) -> None:
     weights = torch.zeros(3, 2, target.ids.shape[1], source.ids.shape[1])
     weights[:, 0] = (source.ids == END).float()[:, None]
     weights[:, 1] = source.mask.float()[:, None] / source.mask.sum(1)[:, None, None]
-    found = values(sink(target, source), weights, target, source)["sink"]
-    assert found[0] == 1 and found[1].item() == pytest.approx(
-        baselines(sink(target, source))["sink"]
-    )
+    probe = sink(target, source)
+    rest, even = values(probe, weights, target, source)["sink"].tolist()
+    assert rest == 1 and even == pytest.approx(baselines(probe)["sink"])
 
 
 def test_a_word_is_written_where_its_pieces_are_predicted_and_read_one_place_later() -> None:
-    aligned = in_subwords(
-        [split_into_words("un chien mange", "0"), split_into_words("oui", "1")], 3
-    )
+    texts = [split_into_words("un chien mange", "0"), split_into_words("oui", "1")]
+    aligned = in_subwords(texts, 3)
     ids, written, read = decoder_sides(aligned, start=2, pad=0, device=torch.device("cpu"))
     size = len(aligned[0].ids)
     assert ids[0].tolist() == [2, *aligned[0].ids[:-1]] and ids[1, 0] == 2
     assert written.word_of[0].tolist() == aligned[0].word_of and not written.causal
     assert read.word_of[0].tolist() == [-1, *aligned[0].word_of[:-1]] and read.causal
-    assert (
-        read.mask.equal(written.mask)
-        and (read.word_of[1, len(aligned[1].ids) :] == -1).all()
-        and size > 3
-    )
+    assert read.mask.equal(written.mask) and size > 3
+    assert (read.word_of[1, len(aligned[1].ids) :] == -1).all()
 
 
 def test_pairs_keep_their_places_when_one_is_left_out(tokenizer: PreTrainedTokenizerFast) -> None:
     long = " ".join(["the"] * 30)
     coverage = Coverage(), Coverage()
-    pairs = aligned_pairs(
-        [("the .", "a ."), (long, "a"), ("a", long), ("a", "the")], tokenizer, 10, *coverage
-    )
-    assert [(one.sentence.id, one.sentence.text, two.sentence.text) for one, two in pairs] == [
-        ("0", "the .", "a ."),
-        ("3", "a", "the"),
-    ]
+    given = [("the .", "a ."), (long, "a"), ("a", long), ("a", "the")]
+    pairs = aligned_pairs(given, tokenizer, 10, *coverage)
+    kept = [(one.sentence.id, one.sentence.text, two.sentence.text) for one, two in pairs]
+    assert kept == [("0", "the .", "a ."), ("3", "a", "the")]
     assert [each.too_long for each in coverage] == [1, 1]
 
 
@@ -159,14 +143,9 @@ def test_eflomal_finds_translations() -> None:
     for number in range(300):
         chosen = draw.sample(words, 6)
         order = sorted(range(6), key=lambda i: i // 2 * 2 - i)
-        source, target = (
-            " ".join(each) for each in (chosen, [chosen[i].upper() + "x" for i in order])
-        )
-        pairs.append(
-            tuple(
-                in_subwords([split_into_words(text, str(number))])[0] for text in (source, target)
-            )
-        )
+        sides = " ".join(chosen), " ".join(chosen[i].upper() + "x" for i in order)
+        words = [split_into_words(text, str(number)) for text in sides]
+        pairs.append(tuple(in_subwords([side])[0] for side in words))
     found = links(pairs)
     right = total = 0
     for one, two in pairs:

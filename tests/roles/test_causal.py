@@ -61,13 +61,8 @@ def test_planted_heads_are_confirmed_and_a_head_that_only_looks_is_not(
     planted: PlantedModel, found: Roles
 ) -> None:
     causal = found.causal.set_index(["layer", "head", "measure"])
-    roles = {
-        "S-inhibition": "s-inhibition",
-        "name mover": "name-mover",
-        "duplicate": "duplicate-token",
-        "previous": "previous-token",
-        "induction": "induction",
-    }
+    roles = {"S-inhibition": "s-inhibition", "name mover": "name-mover", "induction": "induction"}
+    roles |= {"duplicate": "duplicate-token", "previous": "previous-token"}
     for name, measure in roles.items():
         head = place(planted, name)
         row = causal.loc[(head.layer, head.head, measure)]
@@ -85,10 +80,7 @@ def test_against_a_slow_script(planted: PlantedModel, found: Roles) -> None:
     """Sentence by sentence, the logit difference with and without the name mover, and the loss of repeated tokens."""
     model = planted.model
     subject = subject_of(model)
-    for name, measure, task in (
-        ("name mover", "name-mover", "names"),
-        ("induction", "induction", "repeats"),
-    ):
+    for name, task in (("name mover", "names"), ("induction", "repeats")):
         head = place(planted, name)
         off = HeadMask(model.heads, frozenset(model.heads) - {head})
         full: list[float] = []
@@ -100,8 +92,8 @@ def test_against_a_slow_script(planted: PlantedModel, found: Roles) -> None:
                     full += lost(model.hf, one)
                     with masked(model.hf, model.discovery, off):
                         without += lost(model.hf, one)
-        rows = found.causal[(found.causal["measure"] == measure)]
-        row = rows[(rows["layer"] == head.layer) & (rows["head"] == head.head)].iloc[0]
+        rows = found.causal.set_index(["measure", "layer", "head"])
+        row = rows.loc[(name.replace(" ", "-"), head.layer, head.head)]
         sign = -1 if task == "names" else 1
         assert row["with_all"] == pytest.approx(sign * np.mean(full), rel=1e-4)
         assert row["value"] == pytest.approx(np.mean(without) - np.mean(full), rel=1e-4)
@@ -157,28 +149,32 @@ def test_roles_that_need_no_effect_stay(planted: PlantedModel) -> None:
     assert list(needed_effects(roles[:0], none).columns) == list(roles.columns)
 
 
+IO_S = "logit difference of IO and S"
+
+
 @pytest.mark.parametrize(
-    ("row", "says"),
+    ("row", "begins", "ends"),
     [
         (
             ("loss of the answer", 0.28, 3.8, 3.2, 4.5, True),
-            "confirmed: switching it off raises the loss of the answer from 0.28 to 4.08 nats a token "
+            "confirmed: switching it off raises the loss of the answer from 0.28 to 4.08 nats",
             "(+3.80 [+3.20, +4.50])",
         ),
         (
-            ("logit difference of IO and S", 4.75, 2.7, 2.3, 3.0, True),
-            "confirmed: switching it off lowers the logit difference of IO and S from 4.75 to 2.05 logits "
+            (IO_S, 4.75, 2.7, 2.3, 3.0, True),
+            f"confirmed: switching it off lowers the {IO_S} from 4.75 to 2.05 logits",
             "(−2.70 [−3.00, −2.30])",
         ),
         (
-            ("logit difference of IO and S", 4.75, -2.9, -3.3, -2.5, False),
-            "not confirmed: switching it off raises the logit difference of IO and S from 4.75 to 7.65 logits "
+            (IO_S, 4.75, -2.9, -3.3, -2.5, False),
+            f"not confirmed: switching it off raises the {IO_S} from 4.75 to 7.65 logits",
             "(+2.90 [+2.50, +3.30])",
         ),
     ],
 )
 def test_an_effect_in_words_has_the_sign_of_what_is_predicted(
-    row: tuple[object, ...], says: str
+    row: tuple[object, ...], begins: str, ends: str
 ) -> None:
     names = ("behaviour", "with_all", "value", "low", "high", "confirmed")
-    assert effect_sentence(dict(zip(names, row, strict=True))) == says
+    says = effect_sentence(dict(zip(names, row, strict=True)))
+    assert says.startswith(begins) and says.endswith(ends)

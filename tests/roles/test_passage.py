@@ -38,20 +38,15 @@ def test_against_a_slow_version(treebank: Treebank, first: bool) -> None:
     weights = random_weights(passage, 3)
     view = View(weights, passage, passage)
     for row, sentence in enumerate(passage.sentences):
-        pieces = [
-            (passage.word_of[row] == word).nonzero()[:, 0].tolist()
-            for word in range(len(sentence.words))
-        ]
+        words = range(len(sentence.words))
+        pieces = [(passage.word_of[row] == word).nonzero()[:, 0].tolist() for word in words]
         pieces = [each[:1] for each in pieces] if first else pieces
         for head in range(3):
             for q, from_ in enumerate(pieces):
-                slow = [
-                    sum(float(weights[row, head, i, j]) for i in from_ for j in to) / len(from_)
-                    for to in pieces
-                ]
-                assert view.between[row, head, q, : len(pieces)].tolist() == pytest.approx(
-                    slow, abs=1e-6
-                )
+                a = weights[row, head].tolist()
+                slow = [sum(a[i][j] for i in from_ for j in to) / len(from_) for to in pieces]
+                found = view.between[row, head, q, : len(pieces)].tolist()
+                assert found == pytest.approx(slow, abs=1e-6)
                 slow[q] = -1.0
                 assert view.attended_words[row, head, q] == slow.index(max(slow))
 
@@ -64,15 +59,10 @@ def test_special_tokens_are_never_pointed_at(treebank: Treebank) -> None:
     assert passage.words[:, None].expand(-1, 2, -1).gather(2, attended).all()
 
 
-def test_the_first_word_of_a_text_without_a_start_token_is_left_out_where_nothing_else_is_in_sight(
-    treebank: Treebank,
-) -> None:
+def test_the_first_word_is_left_out_where_nothing_else_is_in_sight(treebank: Treebank) -> None:
     sentences = list(islice(treebank, 4))
     bare = Passage.of(in_subwords(sentences), 0, causal=True)
-    assert (
-        not (bare.word_of == 0).any()
-        and (bare.subwords[:, 0] == 0).all()
-        and (bare.visible[:, 1] == 0).all()
-    )
+    assert not (bare.word_of == 0).any()
+    assert (bare.subwords[:, 0] == 0).all() and (bare.visible[:, 1] == 0).all()
     started = Passage.of(in_subwords(sentences, start=True), 0, causal=True)
     assert (started.word_of == 0).any() and (started.visible[:, 1] == 1).all()

@@ -20,9 +20,8 @@ def passage(treebank: Treebank) -> Passage:
 def test_a_head_that_looks_one_back_scores_one(passage: Passage) -> None:
     """The first word of a sentence has no token before it and does not count; read the other way, it is a miss."""
     noise = random_weights(passage, 1)[:, 0]
-    weights = looking(passage, lambda row, q: q - 1 if passage.words[row, q - 1] else None, noise)[
-        :, None
-    ]
+    before = looking(passage, lambda row, q: q - 1 if passage.words[row, q - 1] else None, noise)
+    weights = before[:, None]
     found = values(positional(passage), weights, passage)
     assert found["positional.-1"] == 1 and found["attention-at.-1"] > 0.9
     assert all(found[f"positional.{r}"] < 0.2 for r in OFFSETS if r != -1)
@@ -49,17 +48,13 @@ def test_against_a_slow_version(treebank: Treebank, causal: bool, edges: bool) -
                     continue
                 by_chance += 1 / sum(k <= q or not causal for k in words)
                 for head in range(2):
-                    best = max(
-                        words,
-                        key=lambda k, row=row, head=head, q=q: float(weights[row, head, q, k]),
-                    )
+                    best = words[int(weights[row, head, q, words].argmax())]
                     hits[head] += best == q + r
                     mass[head] += float(weights[row, head, q, q + r])
         if not count:
             assert question.counts[:, OFFSETS.index(r)].sum() == 0
             continue
         assert found[f"positional.{r}"].tolist() == pytest.approx([hit / count for hit in hits])
-        assert found[f"attention-at.{r}"].tolist() == pytest.approx(
-            [each / count for each in mass], abs=1e-6
-        )
+        mean = [each / count for each in mass]
+        assert found[f"attention-at.{r}"].tolist() == pytest.approx(mean, abs=1e-6)
         assert chance[f"positional.{r}"] == pytest.approx(by_chance / count)

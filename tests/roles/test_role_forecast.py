@@ -29,13 +29,8 @@ def test_parts_are_by_the_words_that_are_read(trees: hw.Treebank) -> None:
     # a first look at the trees, all of them, and those that confirm
     assert first.seconds / last.seconds == pytest.approx(3 * words / short)
     assert found.seconds == pytest.approx(first.seconds + last.seconds)
-    causal = role_forecast(asker("gpt2"), trees, untrained=1)
-    assert [part.name for part in causal.parts] == [
-        "trees",
-        "repeated tokens and templates",
-        "examples",
-        "controls",
-    ]
+    causal = [part.name for part in role_forecast(asker("gpt2"), trees, untrained=1).parts]
+    assert causal == ["trees", "repeated tokens and templates", "examples", "controls"]
 
 
 def test_sentences_that_do_not_fit_are_said(trees: hw.Treebank) -> None:
@@ -49,8 +44,6 @@ def test_a_dry_run_writes_nothing(trees: hw.Treebank, tmp_path: Path) -> None:
     words = ["roles", str(tmp_path / "model"), "--treebank", str(tmp_path / "dev.conllu")]
     out = tmp_path / "out"
     said = CliRunner().invoke(app, [*words, "--out", str(out), "--dry-run"]).stdout
-    assert "dev.conllu: 20 sentences, " in said
-    assert "  trees " in said
-    assert "This takes about " in said
+    assert all(words in said for words in ("dev.conllu: 20 sentences, ", "  trees ", "This takes"))
     assert said.endswith("Nothing was written.\n")
     assert not out.exists()

@@ -74,7 +74,7 @@ def found(heard: hw.Speech) -> Any:
 
 
 def rows_of(found: Any) -> pd.DataFrame:
-    table: pd.DataFrame = found.table.set_index(["kind", "layer", "head", "measure"])
+    table: pd.DataFrame = found.table.set_index(["kind", "layer", "head", "measure"]).sort_index()
     return table
 
 
