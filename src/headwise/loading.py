@@ -40,6 +40,9 @@ from headwise.errors import HeadwiseError, did_you_mean
 from headwise.folders import SUMS, sums
 from headwise.generators import unchanged_generators
 from headwise.heads import HeadMap, HeadMask, Kind
+from headwise.marian.folder import configuration_in, read_folder
+from headwise.marian.network import MarianToolkitModel
+from headwise.marian_files import marian_file, packaged
 from headwise.model import Model
 from headwise.model_files import MARK, folder_of, refuse_damage, weight_files
 from headwise.options import DEEPEST
@@ -86,20 +89,25 @@ def load(
 ) -> Model:
     """Load any transformers model, a model that headwise pruned, or the trained model of a finished study.
 
-    spec: a local folder or a hub id. device: cpu, cuda, mps, or `auto`, the best of these that is there. dtype: of the
-    weights: float32, bfloat16 or float16; by default as they were saved. device_map: where the weights are, for models
-    that are larger than the device (docs/howto/big-models.md): `disk` loads each layer from its file when it runs;
-    `auto` fills the devices, then the memory, and leaves the rest on disk; or a device by name of module, as
-    transformers takes it. Without it, a model that does not fit is loaded so, with a warning. Raises HeadwiseError for
-    a missing or incomplete model, HeadsMissing for a model with heads that headwise does not see.
+    spec: a local folder, of transformers or of Marian (`.npz`, `.bin`; docs/howto/marian.md), a hub id, or
+    `firefox/en-pt`. device: cpu, cuda, mps, or `auto`, the best of these that is there. dtype: of the weights: float32,
+    bfloat16 or float16; by default as they were saved. device_map: where the weights are, for models that are larger
+    than the device (docs/howto/big-models.md): `disk` loads each layer from its file when it runs; `auto` fills the
+    devices, then the memory, and leaves the rest on disk; or a device by name of module, as transformers takes it.
+    Without it, a model that does not fit is loaded so, with a warning. Raises HeadwiseError for a missing or incomplete
+    model, HeadsMissing for a model with heads that headwise does not see.
     """
     device = usable(device)
     number_type = number_type_of(dtype)
     path = folder_of(spec)
     local = path.exists()
     source = str(path if local else spec)
-    name = str(spec) if path == Path(spec) else source  # of a finished study: its trained model
+    # Of a finished study: its trained model.
+    name = str(spec) if path == Path(spec) or packaged(str(spec)) else source
     refuse_damage(path)
+    marian = marian_file(path)
+    if marian is not None:
+        return load_marian(marian, name, device, number_type, device_map)
     try:
         refuse_code(source)
         config = config_of(source)
@@ -157,6 +165,19 @@ def load(
     return model
 
 
+def load_marian(
+    file: Path, name: str, device: str, dtype: torch.dtype | None, device_map: DeviceMap | None
+) -> Model:
+    """A model from a file of Marian and its vocabulary."""
+    if device_map is not None:
+        raise HeadwiseError(
+            f"A device map was given for {name}, but models of Marian are loaded whole: leave it out."
+        )
+    hf, tokenizer = read_folder(file)
+    refuse_unfit(str(file), hf, tokenizer)
+    return Model(freeze_as_built(hf).to(device, dtype), tokenizer, name, source=file.parent)
+
+
 def task_class(spec: str | Path) -> type[Task]:
     """The class of a model's task, from its configuration alone: no weights are read.
 
@@ -164,9 +185,11 @@ def task_class(spec: str | Path) -> type[Task]:
     """
     path = folder_of(spec)
     source = str(path if path.exists() else spec)
+    marian = marian_file(path)
     try:
-        refuse_code(source)
-        config = config_of(source)
+        if marian is None:
+            refuse_code(source)
+        config = config_of(source) if marian is None else configuration_in(marian)
     except HeadwiseError:
         raise
     except Exception as error:
@@ -255,6 +278,8 @@ def class_of_config(source: str, config: Any) -> Any:
         return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModel
     name = config.architectures[0]
     model_class: Any = getattr(transformers, name, None)
+    if name == MarianToolkitModel.__name__:
+        model_class = MarianToolkitModel
     is_model = isinstance(model_class, type) and issubclass(model_class, PreTrainedModel)
     if not is_model or not isinstance(config, model_class.config_class):
         raise HeadwiseError(

