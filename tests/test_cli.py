@@ -39,6 +39,7 @@ from typer.main import get_command
 import headwise as hw
 from headwise import cli
 from headwise.data.embedded import write_parallel
+from headwise.folders import locked_folder
 from headwise.importance.measures import CURVES, FAITHFULNESS, usual
 from headwise.options import (
     FULL_LENGTH,
@@ -54,7 +55,6 @@ from headwise.options import (
 from headwise.progress import Progress
 from headwise.study import make_plan, run_study
 from headwise.study.evaluation_steps import choose_smallest
-from headwise.study.records import locked_folder
 
 SHAPE = [
     "model.encoder_layers=1",

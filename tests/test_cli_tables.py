@@ -13,14 +13,12 @@ import pytest
 from rich.console import Console
 
 import headwise as hw
-from headwise.cli.analysis import score_lines
 from headwise.cli.terminal import (
-    SCORED,
-    score_grids,
     show_heads,
     show_kept,
     show_quality,
 )
+from headwise.evaluation.quality import Quality
 from headwise.grid import HeadGrid
 from headwise.heads import HeadMap, HeadMask, score_table
 from headwise.roles.role_tests import Roles
@@ -55,9 +53,13 @@ def console_of(terminal: bool = False, width: int = 80) -> Console:
     )
 
 
+def grids_of(table: pd.DataFrame, heads: HeadMap = MODEL) -> list[HeadGrid]:
+    return hw.Scores(table, {"heads": heads.to_json()}).grids()
+
+
 def printed(grids: list[HeadGrid], width: int = 80, terminal: bool = False) -> str:
     console = console_of(terminal, width)
-    show_heads(console, grids, SCORED)
+    show_heads(console, grids, hw.Scores.CAPTION)
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -71,7 +73,7 @@ def rows_of(text: str, name: str) -> list[str]:
 
 class TestScores:
     def test_digits_are_tenths_of_the_way_between_the_extremes(self, scores: pd.DataFrame) -> None:
-        text = printed(score_grids(MODEL, scores), width=40)  # a map beside no other
+        text = printed(grids_of(scores), width=40)  # a map beside no other
         for number, (measure, rows) in enumerate(scores.groupby("measure", sort=False)):
             low, high = rows.value.min(), rows.value.max()
             assert re.search(rf"{re.escape(str(measure))}\s+{low:.3g} … {high:.3g}", text)
@@ -86,7 +88,7 @@ class TestScores:
 
     def test_as_many_side_by_side_as_there_is_room_for(self, scores: pd.DataFrame) -> None:
         for width, lines in ((30, 4), (80, 2), (140, 1)):
-            text = printed(score_grids(MODEL, scores), width)
+            text = printed(grids_of(scores), width)
             assert len(rows_of(text, "cross/0")) == lines
             assert width == 30 or max(map(len, text.splitlines()[1:])) <= width
 
@@ -95,19 +97,19 @@ class TestScores:
         table = score_table(
             [{**head._asdict(), "measure": "dormancy", "value": head.head} for head in wide]
         )
-        blocks = printed(score_grids(wide, table)).partition("decoder-self/0")[2].split()
+        blocks = printed(grids_of(table, wide)).partition("decoder-self/0")[2].split()
         assert blocks == [str(min(int(10 * head / 69), 9)) for head in range(70)]
 
     def test_equal_scores(self) -> None:
         table = score_table(
             [{**head._asdict(), "measure": "dormancy", "value": 1.0} for head in MODEL]
         )
-        assert rows_of(printed(score_grids(MODEL, table)), "cross/0") == ["0 0 0 0"]
+        assert rows_of(printed(grids_of(table)), "cross/0") == ["0 0 0 0"]
 
     def test_colour_only_on_a_terminal_that_wants_it(
         self, scores: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        grids = score_grids(MODEL, scores)
+        grids = grids_of(scores)
         coloured, piped = printed(grids, terminal=True), printed(grids)
         assert "\x1b[" in coloured and "\x1b" not in piped
         assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == piped, "the same without its colours"
@@ -164,7 +166,7 @@ def test_quality_says_what_changed_for_the_better_or_the_worse() -> None:
     shown = []
     for terminal in (True, False):
         console = console_of(terminal)
-        show_quality(console, table)
+        show_quality(console, Quality(table, {}))
         shown.append(console.file.getvalue())  # type: ignore[attr-defined]
     coloured, text = shown
     assert "12.35 [11, 13]" in text or "12.34 [11, 13]" in text
@@ -178,7 +180,7 @@ def test_quality_says_what_changed_for_the_better_or_the_worse() -> None:
 
 def test_confidence_of_language_models_comes_with_a_warning() -> None:
     def said(model: hw.Model, text: hw.Text | hw.ParallelText, measure: str) -> str:
-        return "\n".join(score_lines(hw.score(model, text, [measure])))
+        return "\n".join(hw.score(model, text, [measure]).lines())
 
     assert "rest on the first token" in said(askers.asker("gpt2"), askers.lines(3), "confidence")
     assert "rest on" not in said(askers.asker("gpt2"), askers.lines(3), "gradient")

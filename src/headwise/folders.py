@@ -16,6 +16,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from headwise.errors import HeadwiseError, WriteError
 from headwise.files import LONGEST_NAME, below, is_inside, sha256
 from headwise.heads import write_bytes, write_text
@@ -231,6 +233,32 @@ def write_files(folder: Path, contents: Mapping[str, str | bytes]) -> list[Path]
             write_text(path, content)
         paths.append(path)
     return paths
+
+
+@contextmanager
+def locked_folder(folder: Path, main: bool = True) -> Iterator[None]:
+    """A folder to write to, made if need be and locked: two commands never work in it at once. main: whether this process
+    is the one that writes. Raises HeadwiseError where another process has it, or where it cannot be made."""
+    lock = FileLock(folder / ".lock")
+    made = not folder.exists()
+    try:
+        if main:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=0)
+    except Timeout:
+        raise HeadwiseError(
+            f"Another process is working on {folder}: wait for it, or choose another --out."
+        ) from None
+    except OSError as error:
+        raise HeadwiseError(
+            f"{folder} was to be written to, but that is not possible ({error.strerror}): choose another --out."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+        if main and made and [path.name for path in folder.iterdir()] == [".lock"]:
+            shutil.rmtree(folder)  # nothing was written
 
 
 def write_results(

@@ -76,7 +76,7 @@ def test_what_is_read_and_what_is_left_out_is_said(
         f"bootstrap over 6 sentences, {sum(SIZES) - 8} predicted tokens, long ones in windows of 10 tokens, each 5 "
         "after the last; left out: 7 blank, 2 without a token to predict"
     )
-    assert "left out: 7 blank" in quality.save(tmp_path / "out").read_text()
+    assert "left out: 7 blank" in quality.save(tmp_path / "out")[0].read_text()
     windows = 1 + 1 + 7 + 4 + 2 + 12
     assert shares[-1] == (
         1.0,

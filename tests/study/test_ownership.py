@@ -9,10 +9,10 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.files import with_checksum
+from headwise.folders import locked_folder
 from headwise.report.run_folder import read_run
 from headwise.study import run_study
 from headwise.study.ownership import claim, plan_changes, plan_of_study, refuse_others
-from headwise.study.records import locked_folder
 from headwise.study.study import dry_run
 from study.studies import QUIET, TINY, plan_of
 

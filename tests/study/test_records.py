@@ -10,8 +10,9 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.files import digest, with_checksum
+from headwise.folders import locked_folder
 from headwise.progress import Progress
-from headwise.study.records import STAGING, Store, locked_folder
+from headwise.study.records import STAGING, Store
 from study.studies import QUIET, Notes
 from study.toys import ToyMaking
 

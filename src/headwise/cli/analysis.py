@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,31 +17,28 @@ from headwise.cli.arguments import (
     ModelName,
     Out,
     Quiet,
+    ResultsOut,
     Seed,
     Texts,
     check_text,
     read_text,
-    results_folder,
-    say_forecast,
     study_in,
     text_or_audio,
     text_spec,
     text_words,
 )
 from headwise.cli.signals import resumable
-from headwise.devices import memory_line, usable
+from headwise.cli.work import Work, default_folder, make_folder
+from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.folders import write_results
 from headwise.model_files import written_before
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from headwise.data.text import ParallelText
-    from headwise.importance.interactions import Interactions
     from headwise.importance.scores import Scores
     from headwise.model import Model
-    from headwise.roles.alignment_heads import AlignmentHeads
+    from headwise.result import Result
 
 
 def score(
@@ -70,7 +66,7 @@ def score(
             "settle; 2m for a language or speech model without --measure, else the whole text",
         ),
     ] = None,
-    out: Out = Path("runs/score"),
+    out: ResultsOut = None,
     device: Device = "auto",
     dtype: Dtype = None,
     seed: Seed = 0,
@@ -89,74 +85,42 @@ def score(
     from accelerate import PartialState
 
     import headwise as hw
-    from headwise.cli.terminal import SCORED, score_grids, show_heads
     from headwise.importance.finished_passes import FinishedPasses
-    from headwise.importance.interactions import PAIR_FILES
+    from headwise.importance.interactions import Interactions
     from headwise.importance.passes import usual_measures
-    from headwise.importance.scores import (
-        SCORE_FILES,
-        finish_score,
-        score_forecast,
-        time_limit_of,
-    )
+    from headwise.importance.scores import Scores, finish_score, score_forecast, time_limit_of
     from headwise.progress import Progress
 
     device = usable(device)
     main = PartialState(cpu=device == "cpu").is_main_process
     progress = Progress(quiet or not main)
-    written = [*SCORE_FILES, *PAIR_FILES]
-    place = results_folder(out, written, dry_run)
+    place = out or default_folder("score", model)
+    work = Work("score", place, (*Scores.FILES, *Interactions.FILES), progress, dry_run, main)
     loaded = hw.load(model, device, dtype=dtype)
     given = read_text(loaded, model, text, audio)
     batches = loaded.task.batches(given)
     batches.time_limit = time_limit_of(batches, names, time, judged)
     names = list(usual_measures(loaded, batches)) if names is None else names
     finished = FinishedPasses(place, loaded, batches, seed)
-    forecast = partial(
-        score_forecast,
-        loaded,
-        batches,
-        names,
-        judge=judged,
-        untrained=untrained,
-        pairs=pairs,
-        finished=finished,
+    asked: dict[str, Any] = {"judge": judged, "untrained": untrained, "finished": finished}
+
+    def run() -> list[Result]:
+        results: list[Result] = []
+        with resumable(place):
+            results.append(
+                finish_score(loaded, batches, names, seed=seed, progress=progress, **asked)
+            )
+            if pairs:
+                results.append(hw.interactions(loaded, given, pairs, seed=seed, progress=progress))
+        return results
+
+    results = work.do(
+        run,
+        partial(score_forecast, loaded, batches, names, pairs=pairs, **asked),
+        next_command=lambda scores: next_command(loaded, [model, *text_words(text, audio)], scores),
     )
-    if dry_run:
-        say_forecast(forecast())
-        return
-    progress.expect(forecast)
-    with resumable(place), progress.bar("score"):
-        scores = finish_score(
-            loaded,
-            batches,
-            names,
-            judge=judged,
-            untrained=untrained,
-            seed=seed,
-            progress=progress,
-            finished=finished,
-        )
-        table = scores.table
-    contents = scores.files()
-    if pairs:
-        with progress.bar("pairs of heads"):
-            together = hw.interactions(loaded, given, pairs, seed=seed, progress=progress)
-        contents |= together.files()
-    if main:
-        first, *others = write_results(place, contents, written)
+    if results and main:
         finished.discard()
-        lines = [*score_lines(scores), *extremes(table)]
-        if pairs:
-            lines += pair_lines(together)
-        for line in [*lines, f"Wrote {first}, {', '.join(path.name for path in others)}."]:
-            progress.say(line)
-        show_heads(progress.console, score_grids(loaded.heads, table), SCORED)
-        progress.say(memory_line())
-        progress.say(
-            f"Next: {shlex.join(['headwise', *next_command(loaded, [model, *text_words(text, audio)], scores)])}"
-        )
-        typer.echo(str(first))
 
 
 def next_command(loaded: Model, words: Sequence[str], scores: Scores) -> list[str]:
@@ -176,70 +140,6 @@ def next_command(loaded: Model, words: Sequence[str], scores: Scores) -> list[st
     measure = next(name for name in preferred if name in measured)
     half = max(1, loaded.heads.total // 2)
     return ["prune", *words, "--keep", str(half), "--measure", measure]
-
-
-def extremes(table: pd.DataFrame) -> list[str]:
-    """A line for each measure: the heads with the highest and the lowest values."""
-    lines = ["  Heads with the highest and the lowest values:"]
-    for measure, rows in table.groupby("measure", sort=False):
-        ranked = rows.sort_values("value", ascending=False, kind="stable")
-        best, worst = (
-            ", ".join(
-                f"{row.kind}/{row.layer}/{row.head} {row.value:.3g}" for row in some.itertuples()
-            )
-            for some in (ranked.head(3), ranked.tail(3).iloc[::-1])
-        )
-        lines.append(f"    {measure}: highest {best}; lowest {worst}")
-    return lines
-
-
-def pair_lines(pairs: Interactions) -> list[str]:
-    """Lines about the strongest pairs."""
-    lines = [
-        "  Pairs of heads, what both cost together beyond what they cost alone (nats a token):"
-    ]
-    for row in pairs.measured.head(5).itertuples():
-        heads = f"{row.kind}/{row.layer}/{row.head} and {row.other_kind}/{row.other_layer}/{row.other_head}"
-        lines.append(f"    {heads}: {row.value:+.4f} [{row.low:+.4f}, {row.high:+.4f}]")
-    return lines
-
-
-def score_lines(scores: Scores) -> list[str]:
-    """Lines about what was found and left out."""
-    from headwise.importance.scores import relevance_line
-
-    signature = scores.signature
-    lines = [relevance_line(name, shares) for name, shares in scores.relevance.items()]
-    if "wrong answer" in signature["objective"]:
-        lines.append(f"  Scored by the {signature['objective']}, a prompt.")
-    if scores.heads.kinds == ("decoder-self",) and "confidence" in scores.measures:
-        lines.append(
-            "  Heads of language models rest on the first token, which confidence leaves out: do not rank them by it."
-        )
-    if scores.faithfulness is not None:
-        judged = scores.faithfulness
-        ranks = judged[(judged.statistic == "spearman") & (judged.against == "ablation.zero")]
-        ranks = ranks[ranks.groupby("measure").n.transform("max") == ranks.n]
-        lines += ["  Rank correlation with exact ablation, over all heads:"]
-        lines += [
-            f"    {row.measure}: {row.value:.2f} [{row.low:.2f}, {row.high:.2f}]"
-            for row in ranks.itertuples()
-        ]
-    for name, sample in signature.get("sampled", {}).items():
-        repeats = sample["repeats"]
-        if repeats is None or repeats != repeats:
-            agreement = "too few to say how well the ranks would agree with those of another sample"
-        else:
-            agreement = f"with another sample as large, ranks would agree to {repeats:.2f}"
-        lines.append(
-            f"  {name}: {sample['sentences']} of {sample['of']} sentences, {sample['ended']}; {agreement}."
-        )
-    if signature["left_out"] or signature["windows"]:
-        windows = f", {signature['windows']}" if signature["windows"] else ""
-        left_out = signature["left_out"] or "nothing"
-        lines.append(f"  Read {signature['sentences']} sentences{windows}; left out: {left_out}.")
-    lines += [f"  {reason}" for reason in signature["absent"]]
-    return lines
 
 
 def roles(
@@ -270,7 +170,7 @@ def roles(
             help="so many randomly initialised models as a control, with random words and shuffled sentences",
         ),
     ] = 0,
-    out: Out = Path("runs/roles"),
+    out: ResultsOut = None,
     device: Device = "auto",
     dtype: Dtype = None,
     seed: Seed = 0,
@@ -313,45 +213,18 @@ def roles(
         pairs = hw.ParallelText.open(spec)
         if links is not None:
             pairs = hw.LinkedText.read(pairs, links)
-    from headwise.cli.terminal import HEADS, show_heads
     from headwise.progress import Progress
-    from headwise.roles.role import NO_ROLE
     from headwise.roles.role_forecast import role_forecast
-    from headwise.roles.role_tests import ROLE_FILES
+    from headwise.roles.role_tests import Roles
 
     progress = Progress(quiet)
-    place = results_folder(out, ROLE_FILES, dry_run)
+    work = Work("roles", out or default_folder("roles", model), Roles.FILES, progress, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
-    forecast = partial(
-        role_forecast, loaded, tested, confirm=again, pairs=pairs, untrained=untrained, seed=seed
+    asked: dict[str, Any] = {"confirm": again, "pairs": pairs, "untrained": untrained, "seed": seed}
+    work.do(
+        lambda: [hw.roles(loaded, tested, training=counted, progress=progress, **asked)],
+        partial(role_forecast, loaded, tested, **asked),
     )
-    if dry_run:
-        say_forecast(forecast())
-        return
-    progress.expect(forecast)
-    with progress.bar("roles"):
-        found = hw.roles(
-            loaded,
-            tested,
-            confirm=again,
-            pairs=pairs,
-            training=counted,
-            untrained=untrained,
-            seed=seed,
-            progress=progress,
-        )
-    found.save(place)
-    for line in [*found.warnings, *found.absent]:
-        progress.say(f"  {line}")
-    without = found.labels["label"] == NO_ROLE
-    for row in found.labels[~without].to_dict("records"):
-        attention = f" ({row['attention']})" if "attention" in row else ""
-        progress.say(f"  {row['kind']}/{row['layer']}/{row['head']}{attention}: {row['label']}")
-    if without.any():
-        progress.say(f"  {without.sum()} of {len(without)} heads: {NO_ROLE}")
-    show_heads(progress.console, [found.plot()], HEADS)
-    progress.say(memory_line())
-    typer.echo(str(place / "labels.csv"))
 
 
 def align(
@@ -410,7 +283,7 @@ def align(
             "--replace", help="save the chosen heads even where the model's own err no more"
         ),
     ] = False,
-    out: Out = Path("runs/align"),
+    out: ResultsOut = None,
     device: Device = "auto",
     dtype: Dtype = None,
     seed: Seed = 0,
@@ -427,7 +300,7 @@ def align(
     import headwise as hw
     from headwise.progress import Progress
     from headwise.roles.alignment_heads import (
-        ALIGNMENT_FILES,
+        AlignmentHeads,
         align_forecast,
         read_alignment_heads,
     )
@@ -441,39 +314,19 @@ def align(
     if save is not None:
         written_before(save)  # refuses a folder of another model before the work begins
     progress = Progress(quiet)
-    place = results_folder(out, ALIGNMENT_FILES, dry_run)
+    place = out or default_folder("align", model)
+    work = Work("alignment heads", place, AlignmentHeads.FILES, progress, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
     prompt = None if prompt is None else prompt.replace("\\n", "\n")
     named = None if own is None else read_alignment_heads(own, loaded)
-    forecast = partial(align_forecast, loaded, given, prompt, row)
-    if dry_run:
-        say_forecast(forecast())
+    asked: dict[str, Any] = {"own": named, "one_layer": one_layer, "seed": seed, "progress": progress}
+    results = work.do(
+        lambda: [hw.align(loaded, given, prompt=prompt, row=row, **asked)],
+        partial(align_forecast, loaded, given, prompt, row),
+    )
+    if not results:
         return
-    progress.expect(forecast)
-    with progress.bar("alignment heads"):
-        found = hw.align(
-            loaded,
-            given,
-            prompt=prompt,
-            row=row,
-            own=named,
-            one_layer=one_layer,
-            seed=seed,
-            progress=progress,
-        )
-    found.save(place)
-    for chosen_set in found.sets.to_dict("records"):
-        interval = (
-            f"{chosen_set['value']:.3f} ({chosen_set['low']:.3f} to {chosen_set['high']:.3f})"
-        )
-        progress.say(
-            f"  {chosen_set['set']}: {chosen_set['measure']} {interval}, without attention {chosen_set['baseline']:.3f}"
-        )
-        progress.say(f"    {chosen_set['heads']}")
-    if found.own is not None:
-        for line in comparison_with_own(found, replace):
-            progress.say(line)
-    typer.echo(str(place / "alignment.csv"))
+    (found,) = results
     if save is None:
         return
     if not found.confirmed:
@@ -481,6 +334,9 @@ def align(
             f"No model was written to {save}: on the other half of the text, the chosen heads align no better than a "
             "rule without attention. Give more text, or a model whose heads align."
         )
+    if not found.better_than_own:
+        kept = "the chosen ones" if replace else "its own; --replace names the chosen ones"
+        progress.say(f"  The saved model names {kept}.")
     if found.better_than_own or replace:
         loaded.alignment_heads = found.heads
     elif named is not None:
@@ -488,14 +344,11 @@ def align(
     typer.echo(str(loaded.save(save)))
 
 
-SAID_PAIRS = 10  # that the terminal shows, the most alike first
-
-
 def match(
     model: ModelName,
     other: Annotated[str, typer.Argument(help="another model with the same tokenizer")],
     text: Texts = None,
-    out: Out = Path("runs/match"),
+    out: ResultsOut = None,
     device: Device = "auto",
     dtype: Dtype = None,
     seed: Seed = 0,
@@ -509,10 +362,10 @@ def match(
     check_text(model, text)
     import headwise as hw
     from headwise.progress import Progress
-    from headwise.roles.matching import MATCH_FILES
+    from headwise.roles.matching import Matches
 
     progress = Progress(quiet)
-    place = results_folder(out, MATCH_FILES)
+    work = Work("match", out or default_folder("match", model, other), Matches.FILES, progress)
     loaded = hw.load(model, device, dtype=dtype)
     second = hw.load(other, device, dtype=dtype)
     if loaded.task.reads_audio:
@@ -520,46 +373,7 @@ def match(
             f"{model} is {loaded.task.noun}, and heads are matched on text: give models that read text."
         )
     given = read_text(loaded, model, text)
-    with progress.bar("match"):
-        found = hw.match(loaded, second, given, seed=seed, progress=progress)
-    found.save(place)
-    for row in found.confirmed.head(SAID_PAIRS).to_dict("records"):
-        progress.say(match_line(row))
-    if len(found.confirmed) > SAID_PAIRS:
-        progress.say(f"  … and {len(found.confirmed) - SAID_PAIRS} more")
-    progress.say(
-        f"  {len(found.confirmed)} of {len(found.table)} pairs correspond: they attend to the same words, more than to "
-        "the same places, and no other head is more alike."
-    )
-    progress.say(memory_line())
-    typer.echo(str(place / MATCH_FILES[0]))
-
-
-def match_line(row: Mapping[Any, Any]) -> str:
-    """A pair of heads of two models in words."""
-    head = f"{row['kind']}/{row['layer']}/{row['head']}"
-    other = f"{row['other_kind']}/{row['other_layer']}/{row['other_head']}"
-    affinity = f"{row['affinity']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
-    control = f"on another sentence {row['shuffled']:.3f}, p = {row['p']:.2g}"
-    return f"  {head} – {other}: {affinity}, {control}"
-
-
-def comparison_with_own(found: AlignmentHeads, replace: bool) -> list[str]:
-    """What the chosen heads err more or less than those they are compared with, and which of them are saved."""
-    row = found.sets.iloc[0]
-    interval = f"{row['difference_low']:+.3f} to {row['difference_high']:+.3f}"
-    lines = [
-        f"  chosen − own: {row['difference']:+.3f} ({interval}), on the half that did not choose"
-    ]
-    if found.better_than_own:
-        lines.append("  The chosen heads err less than those.")
-    elif replace:
-        lines.append("  Not shown to err less than those; --replace names them anyway.")
-    else:
-        lines.append(
-            "  Not shown to err less than those, which are kept: --replace names the chosen ones."
-        )
-    return lines
+    work.do(lambda: [hw.match(loaded, second, given, seed=seed, progress=progress)])
 
 
 def pairs_of(model: str, text: list[str] | None) -> ParallelText:
@@ -644,7 +458,7 @@ def truth(
     if page is not None:
         check_page(page)
     progress = Progress(quiet)
-    place = results_folder(out, TRUTH_FILES)
+    place = make_folder(out)
     with progress.bar("truth"):
         found = run_suite(range(seeds), measures or ["all"], progress=progress)
     tables = {
@@ -681,7 +495,7 @@ def compare_with_published(
             "--published needs what heads are measured on: --treebank FILE, or --audio FILE for Whisper."
         )
     progress = Progress(quiet)
-    place = results_folder(out, PUBLISHED_FILES)
+    place = make_folder(out)
     model = hw.load(name)
     text = hw.Speech.read(audio) if audio is not None else hw.Treebank.read(str(treebank))
     with progress.bar("published heads"):

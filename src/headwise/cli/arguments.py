@@ -5,7 +5,6 @@ The help of an option that is a field of an options class (`headwise.options`) i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -15,12 +14,10 @@ from pydantic import BaseModel
 from headwise.data.lines import existing_file, side_files
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
-from headwise.folders import refuse_other_files
 from headwise.model_files import folder_of
 from headwise.options import WIDEST, Engine, Search
 
 if TYPE_CHECKING:
-    from headwise.forecast import Forecast
     from headwise.model import Model
     from headwise.study.run import Run, Split
     from headwise.tasks import Task
@@ -74,6 +71,10 @@ TestTexts = Annotated[
     typer.Option("--test", help="text for the final numbers, read once; named like --text"),
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="folder to write to")]
+ResultsOut = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="folder to write to; by default runs/COMMAND/MODEL"),
+]
 Device = Annotated[
     str,
     typer.Option(
@@ -187,26 +188,3 @@ def study_in(model: str) -> Run | None:
     from headwise.study.run import Run
 
     return Run(plan_of_study(place), place, Progress(quiet=True))
-
-
-def results_folder(out: Path, names: Sequence[str], dry_run: bool = False) -> Path:
-    """The folder for results with these names, not made in a dry run. Refuses one with files that headwise did not write
-    as results there, before the work begins."""
-    refuse_other_files(out, names)
-    return out if dry_run else folder(out)
-
-
-def say_forecast(forecast: Forecast) -> None:
-    """Print what a command would read and take."""
-    typer.echo("\n".join(forecast.lines()))
-
-
-def folder(out: Path) -> Path:
-    """The folder to write to, made before the work begins: a place that cannot be written shows at once."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise HeadwiseError(
-            f"{out} was to be written to, but that is not possible ({error.strerror}): choose another --out."
-        ) from None
-    return out

@@ -90,9 +90,9 @@ def outcome(out: Path) -> Outcome:
 
 def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]:
     """Lines about a model that was trained: loss and BLEU on dev. Its translations are kept for a later study."""
+    from headwise.folders import locked_folder
     from headwise.study.evaluation_steps import Evaluate, Translate
     from headwise.study.model_steps import FULL_MODEL
-    from headwise.study.records import locked_folder
     from headwise.study.run import Run
     from headwise.study.variants import FULL
 

@@ -17,8 +17,8 @@ from headwise.cli.arguments import (
     DryRun,
     Dtype,
     ModelName,
-    Out,
     Quiet,
+    ResultsOut,
     Seed,
     Set,
     TestTexts,
@@ -26,11 +26,8 @@ from headwise.cli.arguments import (
     Verbose,
     check_option,
     check_text,
-    folder,
     known,
     read_text,
-    results_folder,
-    say_forecast,
     study_in,
     text_or_audio,
     text_spec,
@@ -44,7 +41,7 @@ from headwise.cli.fields import (
     typed_options,
 )
 from headwise.cli.studies import run_plan, say_cost
-from headwise.devices import memory_line
+from headwise.cli.work import Work, default_folder, make_folder
 from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
 from headwise.folders import refuse_used
@@ -89,7 +86,7 @@ def prune(
             "--train says so. By default gates for translation models and where --penalty is given, else greedy",
         ),
     ] = None,
-    out: Out = Path("runs/prune"),
+    out: ResultsOut = None,
     seed: Seed = 1,
     device: Device = "auto",
     dry_run: DryRun = False,
@@ -106,6 +103,7 @@ def prune(
     study: without a text, its texts are taken."""
     from headwise.study.ownership import refuse_foreign_files
 
+    out = out or default_folder("prune", model)
     tables = given_fields(context, PRUNE_OPTIONS, fields)
     refuse_set_twice(PRUNE_OPTIONS, tables, set_ or [])
     tables["data"] = prune_texts(model, text_or_audio(text, audio), dev, test)
@@ -116,7 +114,7 @@ def prune(
         prune_plan(model, seed, method or "gates", tables, set_, "gradient")
         refuse_foreign_files(out)
         if not dry_run:
-            folder(out)
+            make_folder(out)
     from headwise.loading import load, task_class
 
     task = task_class(model)
@@ -204,7 +202,7 @@ def evaluate(
     ],
     text: Texts = None,
     audio: Audio = None,
-    out: Out = Path("runs/evaluate"),
+    out: ResultsOut = None,
     device: Device = "auto",
     dtype: Dtype = None,
     dry_run: DryRun = False,
@@ -225,32 +223,23 @@ def evaluate(
     options = validated(Search, search, "evaluate", typed)
     check_text(models[0], text_or_audio(text, audio))
     from headwise.cli.terminal import show_quality
-    from headwise.evaluation.quality import QUALITY_FILE, evaluation_forecast
+    from headwise.evaluation.quality import Quality, evaluation_forecast
 
     progress = Progress(quiet)
-    place = results_folder(out, [QUALITY_FILE], dry_run)
+    place = out or default_folder("evaluate", *models)
+    work = Work("evaluate", place, Quality.FILES, progress, dry_run)
     loaded = [hw.load(name, device, dtype=dtype) for name in models]
     given = read_text(loaded[0], models[0], text, audio, "test")
     for model in loaded:
         model.task.check(given)
-    forecast = partial(evaluation_forecast, loaded, given)
-    if dry_run:
-        say_forecast(forecast())
-        return
-    progress.expect(forecast)
-    with progress.bar("evaluate"):
-        quality = hw.evaluate(
-            loaded,
-            given,
-            search=options
-            if loaded[0].task.generates or options.engine != "transformers"
-            else None,
-            progress=progress,
-        )
-    place = quality.save(place)
-    show_quality(progress.console, quality.table)
-    progress.say(memory_line())
-    typer.echo(str(place))
+    searched = loaded[0].task.generates or options.engine != "transformers"
+    work.do(
+        lambda: [
+            hw.evaluate(loaded, given, search=options if searched else None, progress=progress)
+        ],
+        partial(evaluation_forecast, loaded, given),
+        show=show_quality,
+    )
 
 
 NAMES = ", ".join(engine)

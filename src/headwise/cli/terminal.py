@@ -15,15 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.grid import NOTHING, HeadGrid, side_by_side
-from headwise.heads import HeadMap, HeadMask
+from headwise.heads import HeadMask
 from headwise.qualities import less_is_better
 from headwise.theme import TERMINAL
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from headwise.evaluation.quality import Quality
 
-HEADS = "Heads in columns, layers in rows:"
-SCORED = "Heads in columns, layers in rows; 0 is the lowest value of a measure, 9 its highest:"
 REMAIN = f"Heads in columns, layers in rows; ■ is kept, {NOTHING} is removed:"
 
 
@@ -33,11 +31,6 @@ def show_heads(console: Console, grids: Sequence[HeadGrid], caption: str) -> Non
         return
     console.print(f"  {caption}", markup=False, soft_wrap=True)
     console.print(side_by_side(grids, console.width))
-
-
-def score_grids(heads: HeadMap, table: pd.DataFrame) -> list[HeadGrid]:
-    """A picture for each measure of a table of scores."""
-    return [HeadGrid.of_scores(heads, table, measure) for measure in table["measure"].unique()]
 
 
 def show_verdict(console: Console, headline: str, verdict: str) -> None:
@@ -56,8 +49,9 @@ def show_kept(console: Console, layouts: Mapping[str, HeadMask | None]) -> None:
         show_heads(console, grids, REMAIN)
 
 
-def show_quality(console: Console, table: pd.DataFrame) -> None:
-    """Print a table of `evaluate`: measures in rows, models in columns, how each was made below."""
+def show_quality(console: Console, quality: Quality) -> None:
+    """Print the result of `evaluate`: measures in rows, models in columns, how each was made below."""
+    table = quality.table
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     shown.add_column("", overflow="fold")
     for model in table.model.unique():

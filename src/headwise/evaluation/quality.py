@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from headwise.errors import HeadwiseError, did_you_mean
 from headwise.evaluation.answers import Measured, measure
 from headwise.evaluation.losses import Losses
 from headwise.evaluation.word_errors import transcription_seconds
-from headwise.folders import write_results
 from headwise.forecast import (
     Amount,
     Forecast,
@@ -33,10 +31,10 @@ from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, part, shown
 from headwise.qualities import ACCURACY, PERPLEXITY
+from headwise.result import Result
 from headwise.tasks import AnyText
 
 COLUMNS = ("model", "measure", "value", "low", "high", "made")
-QUALITY_FILE = "quality.csv"
 SENTENCES = 100  # that decoding speed is measured on
 TOKENS = 16  # that every model writes for each of them
 ROUNDS = 3
@@ -45,7 +43,7 @@ Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Quality:
+class Quality(Result):
     """What models are worth.
 
     table: one row a model and measure, columns COLUMNS; `made` says how the number was made. signature: the text, the
@@ -54,6 +52,8 @@ class Quality:
 
     table: pd.DataFrame
     signature: dict[str, Any]
+
+    FILES = ("quality.csv",)
 
     def __repr__(self) -> str:
         return (
@@ -75,12 +75,8 @@ class Quality:
             )
         return float(rows.value.iloc[0])
 
-    def save(self, folder: str | Path) -> Path:
-        """Write quality.csv into a folder. Returns its path. Raises HeadwiseError for a folder with files that headwise
-        did not write there."""
-        table = self.table.to_csv(index=False, float_format="%.6g")
-        (path,) = write_results(Path(folder), {QUALITY_FILE: table}, [QUALITY_FILE])
-        return path
+    def files(self) -> dict[str, str]:
+        return {"quality.csv": self.table.to_csv(index=False, float_format="%.6g")}
 
 
 def evaluate(

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ import pandas as pd
 
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
-from headwise.folders import write_results
 from headwise.heads import Head, HeadMask, table_files
 from headwise.importance.ablation import removal_losses
 from headwise.importance.measures import INTERACTIONS
@@ -32,6 +30,7 @@ from headwise.importance.untrained import sample_text
 from headwise.importance.work import Work
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent
+from headwise.result import Result
 from headwise.statistics import (
     bootstrap,
     effective_units,
@@ -41,7 +40,6 @@ from headwise.statistics import (
 )
 from headwise.tasks import AnyText
 
-PAIR_FILES = ("interactions.csv", "interactions.json")
 PAIRS = 20  # that are measured
 LEAST = 20  # sentences
 SCREEN = 12  # sentences that all pairs are tried on
@@ -51,7 +49,7 @@ Pair = tuple[Head, Head]
 
 
 @dataclass(frozen=True)
-class Interactions:
+class Interactions(Result):
     """Pairs of heads that do the same work, or that work together.
 
     table: one row a pair, columns INTERACTIONS, the strongest first. signature: how it was made.
@@ -59,6 +57,8 @@ class Interactions:
 
     table: pd.DataFrame
     signature: dict[str, Any]
+
+    FILES = ("interactions.csv", "interactions.json")
 
     @property
     def measured(self) -> pd.DataFrame:
@@ -72,12 +72,17 @@ class Interactions:
         html: str = self.measured.round(4).to_html(index=False, na_rep="")
         return html
 
-    def save(self, folder: str | Path) -> list[Path]:
-        """Write interactions.csv and interactions.json into a folder, as `Scores.save`. Returns their paths."""
-        return write_results(Path(folder), self.files(), PAIR_FILES)
+    def lines(self) -> list[str]:
+        """The strongest pairs."""
+        lines = [
+            "  Pairs of heads, what both cost together beyond what they cost alone (nats a token):"
+        ]
+        for row in self.measured.head(5).itertuples():
+            heads = f"{row.kind}/{row.layer}/{row.head} and {row.other_kind}/{row.other_layer}/{row.other_head}"
+            lines.append(f"    {heads}: {row.value:+.4f} [{row.low:+.4f}, {row.high:+.4f}]")
+        return lines
 
     def files(self) -> dict[str, str]:
-        """What `save` writes, by name."""
         return table_files(self.table, self.signature, "interactions")
 
 

@@ -13,7 +13,6 @@ from accelerate import PartialState
 
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError, did_you_mean
-from headwise.folders import write_results
 from headwise.forecast import Forecast, Part, forward_seconds, memory, model_line, text_line
 from headwise.grid import HeadGrid
 from headwise.heads import Head, HeadMap, read_table, score_table, table_files
@@ -40,6 +39,7 @@ from headwise.importance.work import TRANSLATION, work_on
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, parts, shown
+from headwise.result import Result
 from headwise.tasks import AnyText, OwnInputs, Transcription
 from headwise.tasks.batches import Batches
 from headwise.tasks.language_model import LanguageModel
@@ -212,20 +212,12 @@ def score_forecast(
 
 
 LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
-SCORE_FILES = (
-    "heads.csv",
-    "heads.json",
-    "lrp.csv",
-    "untrained.csv",
-    "faithfulness.csv",
-    "curves.csv",
-)
 TABLES = {"controls": "untrained.csv", "faithfulness": "faithfulness.csv", "curves": "curves.csv"}
 MOST_SHOWN = 8  # measures in a notebook's picture
 
 
 @dataclass(frozen=True)
-class Scores:
+class Scores(Result):
     """What every head is worth, by one measure or several.
 
     table: one row a head and measure: kind, layer, head, measure, value, its 95 % interval (low, high), n (sentences or
@@ -241,6 +233,16 @@ class Scores:
     faithfulness: pd.DataFrame | None = None
     curves: pd.DataFrame | None = None
     controls: pd.DataFrame | None = None
+
+    FILES = (
+        "heads.csv",
+        "heads.json",
+        "lrp.csv",
+        "untrained.csv",
+        "faithfulness.csv",
+        "curves.csv",
+    )
+    CAPTION = "Heads in columns, layers in rows; 0 is the lowest value of a measure, 9 its highest:"
 
     @property
     def heads(self) -> HeadMap:
@@ -280,14 +282,64 @@ class Scores:
         pictures = "".join(self.plot(name).html() for name in self.measures[:MOST_SHOWN])
         return f'<div style="display: flex; flex-wrap: wrap; gap: 1em">{pictures}</div>'
 
-    def save(self, folder: str | Path) -> list[Path]:
-        """Write heads.csv and heads.json and, where they were asked for, lrp.csv, untrained.csv, faithfulness.csv and
-        curves.csv, instead of those of earlier scores. Returns the paths. Raises HeadwiseError for a folder with files
-        that headwise did not write there."""
-        return write_results(Path(folder), self.files(), SCORE_FILES)
+    def grids(self) -> list[HeadGrid]:
+        return [self.plot(name) for name in self.measures]
+
+    def lines(self) -> list[str]:
+        """What was found and left out, and the heads with the highest and the lowest values."""
+        signature = self.signature
+        lines = [relevance_line(name, shares) for name, shares in self.relevance.items()]
+        if "wrong answer" in signature["objective"]:
+            lines.append(f"  Scored by the {signature['objective']}, a prompt.")
+        if self.heads.kinds == ("decoder-self",) and "confidence" in self.measures:
+            lines.append(
+                "  Heads of language models rest on the first token, which confidence leaves out: do not rank them by it."
+            )
+        if self.faithfulness is not None:
+            judged = self.faithfulness
+            ranks = judged[(judged.statistic == "spearman") & (judged.against == "ablation.zero")]
+            ranks = ranks[ranks.groupby("measure").n.transform("max") == ranks.n]
+            lines += ["  Rank correlation with exact ablation, over all heads:"]
+            lines += [
+                f"    {row.measure}: {row.value:.2f} [{row.low:.2f}, {row.high:.2f}]"
+                for row in ranks.itertuples()
+            ]
+        for name, sample in signature.get("sampled", {}).items():
+            repeats = sample["repeats"]
+            if repeats is None or repeats != repeats:
+                agreement = (
+                    "too few to say how well the ranks would agree with those of another sample"
+                )
+            else:
+                agreement = f"with another sample as large, ranks would agree to {repeats:.2f}"
+            lines.append(
+                f"  {name}: {sample['sentences']} of {sample['of']} sentences, {sample['ended']}; {agreement}."
+            )
+        if signature["left_out"] or signature["windows"]:
+            windows = f", {signature['windows']}" if signature["windows"] else ""
+            left_out = signature["left_out"] or "nothing"
+            lines.append(
+                f"  Read {signature['sentences']} sentences{windows}; left out: {left_out}."
+            )
+        lines += [f"  {reason}" for reason in signature["absent"]]
+        return [*lines, *self.extremes()]
+
+    def extremes(self) -> list[str]:
+        """A line for each measure."""
+        lines = ["  Heads with the highest and the lowest values:"]
+        for name, rows in self.table.groupby("measure", sort=False):
+            ranked = rows.sort_values("value", ascending=False, kind="stable")
+            best, worst = (
+                ", ".join(
+                    f"{row.kind}/{row.layer}/{row.head} {row.value:.3g}"
+                    for row in some.itertuples()
+                )
+                for some in (ranked.head(3), ranked.tail(3).iloc[::-1])
+            )
+            lines.append(f"    {name}: highest {best}; lowest {worst}")
+        return lines
 
     def files(self) -> dict[str, str]:
-        """What `save` writes, by name."""
         contents = table_files(self.table, self.signature, "heads")
         tables = {file: getattr(self, name) for name, file in TABLES.items()}
         tables["lrp.csv"] = relevance_table(self.relevance) if self.relevance else None

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from os import PathLike
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -38,7 +37,6 @@ from headwise.data.text import ParallelText, Text
 from headwise.devices import memory_now, peak_memory
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
-from headwise.folders import write_results
 from headwise.forecast import (
     Amount,
     Forecast,
@@ -54,6 +52,7 @@ from headwise.forecast import (
 from headwise.heads import Head, Kind, describe
 from headwise.model import Model
 from headwise.progress import Report, parts, silent
+from headwise.result import Result
 from headwise.roles.alignment import Gold, LinkedText, Prompt, linked_pairs
 from headwise.roles.halves import Half, halves_of
 from headwise.roles.head_sets import (
@@ -78,7 +77,6 @@ from headwise.tasks.transcription import FRAME, extractor_of, prompt_of
 
 Row = Literal["writes", "reads"]
 ALIGNING: tuple[Kind, ...] = ("cross", "decoder-self")  # by preference
-ALIGNMENT_FILES = ("alignment.csv", "alignment-sets.csv", "alignment.json")
 TOP = 8  # heads of a ranking that AlignAtt4LLM averages
 STATES = 2**30  # bytes of encoder states that are kept: 350 recordings of Whisper base
 WEIGHTS = 1.2  # forwards that one with all attention weights takes as long as
@@ -87,7 +85,7 @@ ENCODING = 6.5  # readings of a recording that encoding it takes as long as
 
 
 @dataclass
-class AlignmentHeads:
+class AlignmentHeads(Result):
     """The result of `align`.
 
     heads: the chosen ones, the best first. measure: the error they were chosen by. table: a row per head and
@@ -101,6 +99,8 @@ class AlignmentHeads:
     table: pd.DataFrame
     sets: pd.DataFrame
     signature: dict[str, Any]
+
+    FILES = ("alignment.csv", "alignment-sets.csv", "alignment.json")
 
     @property
     def confirmed(self) -> bool:
@@ -120,10 +120,29 @@ class AlignmentHeads:
         the difference is below 0. True where it names none."""
         return self.own is None or bool(self.sets.iloc[0]["difference_high"] < 0)
 
-    def save(self, folder: str | PathLike[str]) -> None:
-        """Write alignment.csv, a row per head and measure, alignment-sets.csv and alignment.json, which names the chosen
-        heads as generation_config.json does; those that read tokens also as AlignAtt4LLM names them. Raises
-        HeadwiseError for a folder with files that headwise did not write there."""
+    def lines(self) -> list[str]:
+        """The error of every set, and whether the chosen heads err less than those that the model names."""
+        lines = []
+        for row in self.sets.to_dict("records"):
+            interval = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+            lines.append(
+                f"  {row['set']}: {row['measure']} {interval}, without attention {row['baseline']:.3f}"
+            )
+            lines.append(f"    {row['heads']}")
+        if self.own is None:
+            return lines
+        chosen = self.sets.iloc[0]
+        interval = f"{chosen['difference_low']:+.3f} to {chosen['difference_high']:+.3f}"
+        lines.append(
+            f"  chosen − own: {chosen['difference']:+.3f} ({interval}), on the half that did not choose"
+        )
+        shown = "The chosen heads" if self.better_than_own else "The chosen heads are not shown to"
+        lines.append(f"  {shown} err less than those.")
+        return lines
+
+    def files(self) -> dict[str, str]:
+        """alignment.csv has a row per head and measure; alignment.json names the chosen heads as generation_config.json
+        does; those that read tokens also as AlignAtt4LLM names them."""
         table = self.table.to_csv(index=False, float_format="%.6g")
         sets = self.sets.to_csv(index=False, float_format="%.6g")
         facts = {
@@ -135,9 +154,7 @@ class AlignmentHeads:
         if self.signature["row"] == "reads":
             facts["token_alignment_heads"] = self.ranking()
         contents = (table, sets, json.dumps(facts, indent=1) + "\n")
-        write_results(
-            Path(folder), dict(zip(ALIGNMENT_FILES, contents, strict=True)), ALIGNMENT_FILES
-        )
+        return dict(zip(self.FILES, contents, strict=True))
 
     def ranking(self) -> list[dict[str, Any]]:
         """The chosen heads with the share of linked words where each is right alone (`ts`), the best first."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,12 +28,12 @@ from headwise.attention.output import run_layers
 from headwise.data.store import StoredText
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
-from headwise.folders import write_results
 from headwise.heads import Head, Kind, table_files
 from headwise.importance.attention_statistics import batch_sides, sides_of_site, special_ids
 from headwise.importance.untrained import sample_text
 from headwise.model import Model
 from headwise.progress import Report, shown
+from headwise.result import Result
 from headwise.roles.role import MATCHES
 from headwise.statistics import (
     bootstrap,
@@ -47,8 +46,8 @@ from headwise.tasks import AnyText
 from headwise.tasks.objective import inputs_of, on_device
 from headwise.training.token_batches import IGNORED
 
-MATCH_FILES = ("matches.csv", "matches.json")
 SENTENCES = 600  # that are read
+SAID_PAIRS = 10  # in the terminal
 LEAST = 10  # sentences of a half that have another one of their length
 NUMBERS = 25_000_000  # attention weights of each model in memory together
 RATE = 0.05  # the false discovery rate
@@ -57,7 +56,7 @@ Batch = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Matches:
+class Matches(Result):
     """Heads of two models, paired by what they attend to.
 
     table: one row a head of the first model, columns MATCHES, the most alike first. signature: how it was made.
@@ -65,6 +64,8 @@ class Matches:
 
     table: pd.DataFrame
     signature: dict[str, Any]
+
+    FILES = ("matches.csv", "matches.json")
 
     @property
     def confirmed(self) -> pd.DataFrame:
@@ -79,13 +80,28 @@ class Matches:
         html: str = self.table.round(3).to_html(index=False, na_rep="")
         return html
 
-    def save(self, folder: str | Path) -> list[Path]:
-        """Write matches.csv and matches.json into a folder, as `Scores.save`. Returns their paths."""
-        return write_results(Path(folder), self.files(), MATCH_FILES)
+    def lines(self) -> list[str]:
+        """The pairs that correspond, the most alike first, and how many there are."""
+        lines = [match_line(row) for row in self.confirmed.head(SAID_PAIRS).to_dict("records")]
+        if len(self.confirmed) > SAID_PAIRS:
+            lines.append(f"  … and {len(self.confirmed) - SAID_PAIRS} more")
+        lines.append(
+            f"  {len(self.confirmed)} of {len(self.table)} pairs correspond: they attend to the same words, more than to "
+            "the same places, and no other head is more alike."
+        )
+        return lines
 
     def files(self) -> dict[str, str]:
-        """What `save` writes, by name."""
         return table_files(self.table, self.signature, "matches")
+
+
+def match_line(row: Mapping[Any, Any]) -> str:
+    """A pair of heads of two models in words."""
+    head = f"{row['kind']}/{row['layer']}/{row['head']}"
+    other = f"{row['other_kind']}/{row['other_layer']}/{row['other_head']}"
+    affinity = f"{row['affinity']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+    control = f"on another sentence {row['shuffled']:.3f}, p = {row['p']:.2g}"
+    return f"  {head} – {other}: {affinity}, {control}"
 
 
 @dataclass

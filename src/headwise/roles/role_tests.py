@@ -9,8 +9,6 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -23,13 +21,13 @@ from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
-from headwise.folders import write_results
 from headwise.grid import HeadGrid
 from headwise.heads import COLUMNS, Head, HeadMap
 from headwise.importance.untrained import control_seeds
 from headwise.importance.untrained import untrained as untrained_model
 from headwise.model import Model
 from headwise.progress import Report, silent
+from headwise.result import Result
 from headwise.roles.alignment import Gold, LinkedText
 from headwise.roles.causal import causal_effects, needed_effects, no_effects, words_of_effects
 from headwise.roles.examples import candidates_of, examples
@@ -51,7 +49,7 @@ from headwise.roles.observation import (
 )
 from headwise.roles.probe import together
 from headwise.roles.rare import count_tokens
-from headwise.roles.role import RANDOM_WORDS, SHUFFLED, UNTRAINED, category, role_of
+from headwise.roles.role import NO_ROLE, RANDOM_WORDS, SHUFFLED, UNTRAINED, category, role_of
 from headwise.roles.sound import on_speech, words_of_speech
 from headwise.tasks.task import AnyText, sentences
 
@@ -59,7 +57,6 @@ FOREIGN = 0.1  # above this share of unknown subwords the text may be in another
 COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
 TABLES = ("table", "roles", "labels", "patterns", "controls", "causal")
 OPTIONAL = ("controls", "causal")  # are no file where they are empty
-ROLE_FILES = (*(f"{name}.csv" for name in TABLES), "facts.json", "examples.json")
 CONTROL_COLUMNS = ("control", *KEY, "value", "n", "baseline", "found")
 SHOWN = 5  # names in a warning
 SENTENCES = 1000  # of a text, that controls are tested on, at most
@@ -67,7 +64,7 @@ RECORDINGS = 100  # the same of speech
 
 
 @dataclass
-class Roles:
+class Roles(Result):
     """The result of `roles`.
 
     table: a row per head and measure, columns COLUMNS. roles: its rows that are roles, with `role`, `text`, the
@@ -94,13 +91,32 @@ class Roles:
     examples: list[dict[str, Any]] = field(default_factory=list)
     signature: dict[str, Any] = field(default_factory=dict)
 
-    def save(self, folder: str | PathLike[str]) -> None:
-        """Write table.csv, roles.csv, labels.csv, patterns.csv, controls.csv and causal.csv (where there are any),
-        examples.json and facts.json. Raises HeadwiseError for a folder with files that headwise did not write there."""
-        write_results(Path(folder), self.files(), ROLE_FILES)
+    FILES = (
+        "labels.csv",
+        "roles.csv",
+        "table.csv",
+        "patterns.csv",
+        "controls.csv",
+        "causal.csv",
+        "examples.json",
+        "facts.json",
+    )
+
+    def lines(self) -> list[str]:
+        """The labels of the heads, after what readers of the numbers should know."""
+        lines = [f"  {line}" for line in [*self.warnings, *self.absent]]
+        without = self.labels["label"] == NO_ROLE
+        for row in self.labels[~without].to_dict("records"):
+            attention = f" ({row['attention']})" if "attention" in row else ""
+            lines.append(f"  {row['kind']}/{row['layer']}/{row['head']}{attention}: {row['label']}")
+        if without.any():
+            lines.append(f"  {without.sum()} of {len(without)} heads: {NO_ROLE}")
+        return lines
+
+    def grids(self) -> list[HeadGrid]:
+        return [self.plot()]
 
     def files(self) -> dict[str, str]:
-        """What `save` writes, by name."""
         contents = {}
         for name in TABLES:
             table: pd.DataFrame = getattr(self, name)

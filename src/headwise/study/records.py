@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from headwise.errors import HeadwiseError
 from headwise.files import (
@@ -383,25 +383,3 @@ def parse_record(path: Path, changed: int, size: int) -> dict[str, Any]:
     if not all(map(is_inside, [*record["outputs"], *record["files"]])):
         return {}
     return record
-
-
-@contextmanager
-def locked_folder(folder: Path, main: bool) -> Iterator[None]:
-    """A run folder, made if need be and locked against a second run."""
-    lock = FileLock(folder / ".lock")
-    try:
-        if main:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=0)
-    except Timeout:
-        raise HeadwiseError(
-            f"Another process is working on {folder}: wait for it, or choose another --out."
-        ) from None
-    except OSError as error:
-        raise HeadwiseError(
-            f"The run was to be written to {folder}, but that is not possible ({error.strerror}): choose another --out."
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()

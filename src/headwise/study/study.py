@@ -15,6 +15,7 @@ from headwise.data import embedded
 from headwise.devices import usable
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.files import below
+from headwise.folders import locked_folder
 from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Architecture
@@ -32,7 +33,7 @@ from headwise.study.model_steps import FULL_MODEL, model_of, model_step
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
 from headwise.study.preflight import preflight
-from headwise.study.records import delete_path, locked_folder
+from headwise.study.records import delete_path
 from headwise.study.results import Tables, write_grid
 from headwise.study.run import Run
 from headwise.study.schedule import STAGES, Schedule

@@ -1,0 +1,110 @@
+"""How every command that writes tables works: it checks its folder, says what it will take, works while nobody else does
+in that folder, writes, and says what it found."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+from headwise.devices import memory_line
+from headwise.errors import HeadwiseError
+from headwise.files import digest, is_name
+from headwise.folders import locked_folder, refuse_other_files, write_results
+from headwise.progress import Progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from headwise.forecast import Forecast
+    from headwise.result import Result
+
+Found = TypeVar("Found", bound="Result")
+
+
+def default_folder(command: str, *names: str) -> Path:
+    """The folder for the results of a command: `runs/score/my-model`, so that each model has one of its own. names: the
+    models, as they were given."""
+    words = []
+    for name in names:
+        parts = [part for part in Path(name).parts if part not in (".", "..", "/")]
+        words.append("-".join(parts) or "model")
+    label = "+".join(words)
+    return Path("runs") / command / (label if is_name(label) else digest(names))
+
+
+@dataclass(frozen=True)
+class Work:
+    """One command at work. name: of its bar. files: all that it may write into `place`, the main one first. main: whether
+    this process writes."""
+
+    name: str
+    place: Path
+    files: Sequence[str]
+    progress: Progress
+    dry_run: bool = False
+    main: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse a folder with files that headwise did not write there, and one that cannot be written, before any
+        work."""
+        refuse_other_files(self.place, self.files)
+        if not self.dry_run:
+            make_folder(self.place)
+
+    def do(
+        self,
+        run: Callable[[], Sequence[Found]],
+        forecast: Callable[[], Forecast] | None = None,
+        *,
+        show: Callable[[Console, Any], None] | None = None,
+        next_command: Callable[[Any], Sequence[str]] | None = None,
+    ) -> Sequence[Found]:
+        """Say what the work takes; unless that is all, do it, write the results and say them. Returns them. show: prints
+        a result; by default its lines and pictures. next_command: the words to try next, from the first result."""
+        if self.dry_run:
+            if forecast is not None:
+                typer.echo("\n".join(forecast().lines()))
+            return ()
+        if forecast is not None:
+            self.progress.expect(forecast)
+        with locked_folder(self.place, self.main):
+            with self.progress.bar(self.name):
+                results = run()
+            if not self.main:
+                return results
+            contents: dict[str, str] = {}
+            for result in results:
+                contents |= result.files()
+            write_results(self.place, contents, self.files)
+        for result in results:
+            (show or show_result)(self.progress.console, result)
+        self.progress.say(memory_line())
+        if next_command is not None:
+            self.progress.say(f"Next: {shlex.join(['headwise', *next_command(results[0])])}")
+        typer.echo(str(self.place / self.files[0]))
+        return results
+
+
+def show_result(console: Console, result: Result) -> None:
+    """Print the lines of a result and the pictures of its heads."""
+    from headwise.cli.terminal import show_heads
+
+    for line in result.lines():
+        console.print(line, markup=False, soft_wrap=True)
+    show_heads(console, result.grids(), result.CAPTION)
+
+
+def make_folder(place: Path) -> Path:
+    """Make the folder to write to before the work begins: a place that cannot be written shows at once."""
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HeadwiseError(
+            f"{place} was to be written to, but that is not possible ({error.strerror}): choose another --out."
+        ) from None
+    return place

@@ -1,0 +1,81 @@
+"""How commands that write tables work: each model has a folder of its own, and one command at a time works in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headwise.cli.work import Work, default_folder
+from headwise.errors import HeadwiseError
+from headwise.folders import locked_folder
+from headwise.progress import Progress
+from headwise.result import Result
+from tasks.askers import asker, lines
+
+
+class One(Result):
+    FILES = ("one.csv", "two.csv")
+
+    def __init__(self, **contents: str) -> None:
+        self.contents = {f"{name}.csv": text for name, text in contents.items()}
+
+    def files(self) -> dict[str, str]:
+        return self.contents
+
+
+def work_in(place: Path) -> Work:
+    return Work("one", place, One.FILES, Progress(quiet=True))
+
+
+def test_each_model_has_a_folder_of_its_own() -> None:
+    models = [
+        ["my-model"],
+        ["google/gemma-3-270m"],
+        ["/home/me/my-model"],
+        ["a", "b"],
+        ["a-b"],
+        ["a" * 300],
+        ["b" * 300],
+        ["/"],
+    ]
+    folders = [default_folder("score", *names) for names in models]
+    assert len({*folders}) == len(models)
+    assert folders[:2] == [Path("runs/score/my-model"), Path("runs/score/google-gemma-3-270m")]
+    assert default_folder("roles", "my-model") == Path("runs/roles/my-model")
+    assert default_folder("score", "./my-model/") == folders[0]
+
+
+def test_a_second_command_is_refused_and_the_first_one_writes_whole(tmp_path: Path) -> None:
+    """The tables of an earlier result go; those of the command that came second never mix in."""
+    place = tmp_path / "out"
+    work_in(place).do(lambda: [One(one="old", two="old")])
+
+    def run() -> list[One]:
+        with pytest.raises(HeadwiseError, match="Another process"):
+            work_in(place).do(lambda: [One(one="second", two="second")])
+        return [One(one="first")]
+
+    work_in(place).do(run)
+    assert (place / "one.csv").read_text() == "first"
+    assert not (place / "two.csv").exists()
+
+
+def test_a_folder_where_nothing_was_written_goes_again(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), locked_folder(tmp_path / "new" / "run"):
+        raise ZeroDivisionError
+    assert not (tmp_path / "new" / "run").exists()
+
+
+def test_two_models_scored_without_out(
+    call: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("".join(f"{line}\n" for line in lines(4).lines))
+    for name in ("a", "b"):
+        asker("gpt2").save(name)
+        words = ["--text", "text", "--measure", "confidence", "--device", "cpu"]
+        status, out, err = call("score", name, *words)
+        assert (status, out.strip()) == (0, f"runs/score/{name}/heads.csv"), err
+    assert Path("runs/score/a/heads.csv").is_file()
