@@ -31,6 +31,7 @@ ORDER = [
     "grid",
     "heads",
     "folders",
+    "result",
     "marian_files",
     "model_files",
     "options",

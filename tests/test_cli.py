@@ -211,7 +211,7 @@ class TestCommands:
         assert set(measures) == set(table.measure) == {*usual(), "lrp.ding.signed"}
         assert call(*words, "--quiet", "--measure", "confidence") == (0, out, "")
         left = {path.name for path in tmp_path.iterdir()}
-        assert left == {"heads.csv", "heads.json", "SHA256SUMS"}, "lrp.csv was of the first scores"
+        assert left == {".lock", "heads.csv", "heads.json", "SHA256SUMS"}, "lrp.csv was of the first scores"
 
     def test_score_and_judge(
         self, call: Call, pairs: list[str], model: str, tmp_path: Path

@@ -83,10 +83,12 @@ class Work:
             write_results(self.place, contents, self.files)
         for result in results:
             (show or show_result)(self.progress.console, result)
+        main, *others = [name for name in self.files if name in contents]
+        self.progress.say(f"Wrote {', '.join([str(self.place / main), *others])}.")
         self.progress.say(memory_line())
         if next_command is not None:
             self.progress.say(f"Next: {shlex.join(['headwise', *next_command(results[0])])}")
-        typer.echo(str(self.place / self.files[0]))
+        typer.echo(str(self.place / main))
         return results
 
 
