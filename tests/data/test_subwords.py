@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import unicodedata
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -29,6 +28,7 @@ from headwise.data.subwords import SPECIAL, Aligned, Coverage, align_subwords
 from headwise.data.treebank import Treebank
 from headwise.training.tokenizer import learn_subwords
 
+TEXTS = Path(__file__).parents[1] / "texts"
 LINES = [source for source, _ in pairs("train", 400)]
 Tokenizers = dict[str, PreTrainedTokenizerBase]
 KINDS = ("marian", "own", "wordpiece", "bytes")
@@ -232,12 +232,12 @@ def test_what_does_not_fit_is_counted(tokenizers: Tokenizers) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_real_sentences_are_aligned(data_dir: Path, tokenizers: Tokenizers, kind: str) -> None:
+def test_real_sentences_are_aligned(tokenizers: Tokenizers, kind: str) -> None:
     """Web text and a French text with fused words; tokenizers made for other text still find every word."""
     for name in ("ud_english_ewt/en_ewt-ud-dev", "pud/fr_pud-ud-test"):
         coverage = Coverage()
-        some = list(islice(Treebank.read(data_dir / f"{name}.conllu.gz"), 300))
-        rows = align_subwords(tokenizers[kind], some, 10_000, coverage)
+        treebank = Treebank.read(TEXTS / f"{name}.conllu.gz")
+        rows = align_subwords(tokenizers[kind], treebank, 10_000, coverage)
         assert coverage.unalignable <= 1 and coverage.used == len(rows) >= 299
         words = sum(len(row.sentence.words) for row in rows)
         assert coverage.words + coverage.merged_words >= words
