@@ -11,7 +11,7 @@ from headwise.attention import AttentionCall, capture, discover
 from headwise.heads import Site
 from headwise.importance.mean_outputs import mean_outputs, position_means, positions
 from headwise.tasks.objective import predict
-from importance.asking import asking, sentence, worded
+from importance.asking import asking, padded_left, sentence, worded
 
 
 def test_positions_count_tokens_from_either_side() -> None:
@@ -61,12 +61,7 @@ def test_padding_on_the_left_moves_no_position() -> None:
     model = worded("gpt2").double()
     discovery = discover(model)
     inputs = asking(model, "gpt2")
-    turned = {name: inputs[name].clone() for name in ("input_ids", "attention_mask", "labels")}
-    for row in range(3):
-        gap = int((inputs["attention_mask"][row] == 0).sum())
-        for tensor in turned.values():
-            tensor[row] = tensor[row].roll(gap)
-    turned["position_ids"] = positions(turned["attention_mask"].bool())
+    turned = padded_left(inputs)
     with torch.no_grad():
         right = position_means(model, discovery, [inputs])
         left = position_means(model, discovery, [turned])

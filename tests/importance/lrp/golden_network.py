@@ -25,13 +25,11 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def dense(weights: Arrays, name: str) -> nn.Linear:
-    weight = tensor(weights[f"{name}/W"]).T
-    layer = nn.Linear(
-        weight.shape[1], weight.shape[0], bias=f"{name}/b" in weights, dtype=torch.float64
-    )
+    weight, bias = tensor(weights[f"{name}/W"]).T, weights.get(f"{name}/b")
+    layer = nn.Linear(*weight.shape[::-1], bias=bias is not None, dtype=torch.float64)
     layer.weight.data = weight
-    if layer.bias is not None:
-        layer.bias.data = tensor(weights[f"{name}/b"])
+    if bias is not None:
+        layer.bias.data = tensor(bias)
     return layer
 
 
@@ -48,13 +46,10 @@ class Heads(nn.Module):
     def __init__(self, weights: Arrays, name: str, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.query = (
-            dense(weights, f"{name}/query_conv") if f"{name}/query_conv/W" in weights else None
-        )
-        self.memory, self.out = (
-            dense(weights, f"{name}/mem_conv"),
-            dense(weights, f"{name}/out_conv"),
-        )
+        apart = f"{name}/query_conv/W" in weights
+        self.query = dense(weights, f"{name}/query_conv") if apart else None
+        self.memory = dense(weights, f"{name}/mem_conv")
+        self.out = dense(weights, f"{name}/out_conv")
 
     def forward(self, x: Tensor, memory: Tensor | None, mask: Tensor) -> Tensor:
         if self.query is None:  # noqa: SIM108 - one line would be too long
@@ -79,11 +74,8 @@ class Residual(nn.Module):
 
     def __init__(self, weights: Arrays, name: str, layer: nn.Module, norm_first: bool) -> None:
         super().__init__()
-        self.layer, self.norm, self.norm_first = (
-            layer,
-            layer_norm(weights, f"{name}/layer_norm"),
-            norm_first,
-        )
+        self.layer, self.norm_first = layer, norm_first
+        self.norm = layer_norm(weights, f"{name}/layer_norm")
 
     def forward(self, x: Tensor, *more: Tensor | None) -> Tensor:
         if self.norm_first:
@@ -98,34 +90,27 @@ class GoldenNetwork(nn.Module):
         super().__init__()
         self.options = json.loads((case / "config.json").read_text())["hp"]
         with np.load(case / "weights.npz") as file:
-            self.weights = {
-                key.removesuffix(":0").removeprefix("mod/"): file[key] for key in file.files
-            }
+            names = {key: key.removesuffix(":0").removeprefix("mod/") for key in file.files}
+            self.weights = {name: file[key] for key, name in names.items()}
         first, layers = self.options["res_steps"] == "nlda", range(self.options["num_layers"])
 
         def block(name: str) -> Residual:
             made = Feedforward(self.weights, name) if "ffn" in name else self.attention(name)
             return Residual(self.weights, name, made, first)
 
-        self.encoder = nn.ModuleList(
-            [nn.ModuleList([block(f"enc_attn-{i}"), block(f"enc_ffn-{i}")]) for i in layers]
-        )
-        names = ("dec_attn", "dec_enc_attn", "dec_ffn")
-        self.decoder = nn.ModuleList(
-            [nn.ModuleList([block(f"{name}-{i}") for name in names]) for i in layers]
-        )
-        self.norms = nn.ModuleList(
-            [
-                layer_norm(self.weights, f"{side}_out_norm")
-                for side in ("enc", "dec")
-                if self.options["normalize_out"]
-            ]
-        )
+        def stack(*names: str) -> nn.ModuleList:
+            blocks = [[block(f"{name}-{i}") for name in names] for i in layers]
+            return nn.ModuleList(map(nn.ModuleList, blocks))
+
+        self.encoder = stack("enc_attn", "enc_ffn")
+        self.decoder = stack("dec_attn", "dec_enc_attn", "dec_ffn")
+        sides = ("enc", "dec") if self.options["normalize_out"] else ()
+        norms = [layer_norm(self.weights, f"{side}_out_norm") for side in sides]
+        self.norms = nn.ModuleList(norms)
         if self.options.get("dwwt"):
-            self.output = nn.Linear(
-                *self.embedding("out").shape[::-1], bias=False, dtype=torch.float64
-            )
-            self.output.weight.data = self.embedding("out")
+            words = self.embedding("out")
+            self.output = nn.Linear(*words.shape[::-1], bias=False, dtype=torch.float64)
+            self.output.weight.data = words
         else:
             self.output = dense(self.weights, "loss_xent_lm/logits")
 
@@ -151,10 +136,8 @@ class GoldenNetwork(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits B T V, states B T M and the encoder's output B S M; keep B S: which source tokens are there."""
-        mask, past = (
-            keep[:, None, None, :],
-            torch.ones(y.shape[1], y.shape[1], dtype=torch.bool).tril()[None, None],
-        )
+        mask = keep[:, None, None, :]
+        past = torch.ones(y.shape[1], y.shape[1], dtype=torch.bool).tril()[None, None]
         for attention, feedforward in self.encoder:
             x = feedforward(attention(x, None, mask.expand(-1, -1, x.shape[1], -1)))
         x = self.norms[0](x) if self.norms else x

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headwise.heads import Site
 from headwise.importance.lrp.relevance import first_rows
-from headwise.importance.lrp.rules import RULES, Epsilon, Rule
+from headwise.importance.lrp.rules import RULES, Epsilon
 from headwise.importance.lrp.steps import Addition, Linear, rescaled
 from headwise.importance.lrp.tape import Walk
 from importance.lrp.golden_network import (
@@ -27,16 +27,8 @@ from pruning.golden_model import SITES, tensor
 
 WITHIN = 1e-8
 AB = RULES["alpha-beta"]
-EPSILON = Rule(
-    "epsilon",
-    "the released code without alpha and beta",
-    Epsilon(1e-5),
-    bias="spread",
-    norm="jacobian",
-    attention="jacobian",
-    rescale=True,
-    signed=True,
-)
+# The released code without alpha and beta.
+EPSILON = replace(AB, name="epsilon", share=Epsilon(1e-5))
 ORIGINAL = {
     "ab": AB,
     "eps": EPSILON,
@@ -46,10 +38,8 @@ ORIGINAL = {
 
 
 def agree(found: Tensor, expected: np.ndarray, what: str) -> None:
-    error, size = (
-        float((found.detach() - torch.from_numpy(expected)).abs().max()),
-        float(np.abs(expected).max()),
-    )
+    error = float((found.detach() - torch.from_numpy(expected)).abs().max())
+    size = float(np.abs(expected).max())
     assert error <= WITHIN * size, f"{what}: differs by {error / size:.2e} of the largest value"
 
 
@@ -68,21 +58,16 @@ def test_linear_and_addition(golden: Path, name: str, sign: str) -> None:
         agree(found[0], numbers[f"{key}.{name}.{sign}"], key)
     a, b, arrived = (tensor(numbers[key]) for key in ("add_a", "add_b", f"add_R_{sign}"))
     one = replace(rule, rescale=False)
-    parts = rescaled(
-        rule, arrived[None], *Addition((a, b), 2).propagate(one, arrived[None]), axes=3
-    )
-    for part, key in zip(parts, "ab", strict=True):
-        part = part * (
-            part.abs().sum() / (part.abs().sum() + 1e-5)
-        )  # the whole tensor at once, as there
+    parts = Addition((a, b), 2).propagate(one, arrived[None])
+    for part, key in zip(rescaled(rule, arrived[None], *parts, axes=3), "ab", strict=True):
+        held = part.abs().sum()
+        part = part * (held / (held + 1e-5))  # the whole tensor at once, as there
         agree(part[0], numbers[f"add.{name}.{sign}.{key}"], f"add {key}")
 
 
 def small(numbers: dict[str, np.ndarray], name: str) -> nn.Module:
     """A layer of the golden set."""
-    weights = {
-        key.removeprefix("w:"): value for key, value in numbers.items() if key.startswith("w:")
-    }
+    weights = {key[2:]: value for key, value in numbers.items() if key.startswith("w:")}
     if name.startswith("attn"):
         return Heads(weights, name, 3)
     if name == "ffn":
@@ -101,10 +86,8 @@ def test_layers_of_rows(golden: Path, layer: str, name: str, sign: str) -> None:
     with np.load(golden / "layers_v2021.npz") as file:
         numbers = dict(file)
     key = f"{name}.{sign}.{layer}.R_in"
-    x, arrived = (
-        tensor(numbers["x"]),
-        tensor(numbers[f"R_{'ff_' if layer.startswith('dense') else ''}{sign}"]),
-    )
+    wide = "ff_" if layer.startswith("dense") else ""
+    x, arrived = (tensor(numbers[key]) for key in ("x", f"R_{wide}{sign}"))
     tape, out = record(small(numbers, layer), {}, (x,))
     agree(out.detach(), numbers[f"fwd:{layer}.out"], "forward")
     walk = Walk(tape, ORIGINAL[name], {tape.numbers[id(out)]: arrived[None]}, lambda *_: None)
@@ -119,33 +102,20 @@ def test_attention_layers(golden: Path, layer: str, name: str, sign: str) -> Non
         numbers = dict(file)
     module, site = small(numbers, layer), Site("encoder-self", 0)
     x, y, arrived = (tensor(numbers[key]) for key in ("x", "y", f"R_{sign}"))
-    mask = numbers[
-        {"attn_self_pad": "mask_pad_self", "attn_self_causal": "mask_causal"}.get(
-            layer, "mask_pad_kv"
-        )
-    ]
-    keep = (tensor(mask) > 0).expand(2, 1, 5, -1)
     cross = layer == "attn_cross"
-    tape, out = record(
-        module, {site: module}, (x, y) if cross else (x,), *((keep,) if cross else (None, keep))
-    )
+    masks = {"attn_self_pad": "mask_pad_self", "attn_self_causal": "mask_causal"}
+    keep = (tensor(numbers[masks.get(layer, "mask_pad_kv")]) > 0).expand(2, 1, 5, -1)
+    given = [(x, y), keep] if cross else [(x,), None, keep]
+    tape, out = record(module, {site: module}, *given)
     agree(out.detach(), numbers[f"fwd:{layer}.out"], "forward")
     heads: dict[Site, Tensor] = {}
     walk = Walk(tape, ORIGINAL[name], {tape.numbers[id(out)]: arrived[None]}, heads.__setitem__)
     key = f"{name}.{sign}.{layer}"
     agree(heads[site][0].flatten(2), numbers[f"{key}.R_out_conv"], f"{key}, neurons")
     agree(heads[site][0].sum((1, 3)), numbers[f"{key}.R_heads"], f"{key}, heads")
-    agree(
-        walk.leaves[tape.numbers[id(x)]][0],
-        numbers[f"{key}.{'R_query_inp' if cross else 'R_in'}"],
-        f"{key}, input",
-    )
-    if cross:
-        agree(
-            walk.leaves[tape.numbers[id(y)]][0],
-            numbers[f"{key}.R_kv_inp"],
-            f"{key}, keys and values",
-        )
+    inputs = [(x, "R_query_inp"), (y, "R_kv_inp")] if cross else [(x, "R_in")]
+    for leaf, name in inputs:
+        agree(walk.leaves[tape.numbers[id(leaf)]][0], numbers[f"{key}.{name}"], f"{key}, {name}")
 
 
 @pytest.mark.parametrize("name", list(ORIGINAL))
@@ -154,9 +124,8 @@ def test_whole_network(golden: Path, name: str, sentence: str) -> None:
     with np.load(golden / f"lrp_v2021_{name}.npz") as file:
         numbers = {key: file[key] for key in file.files if key.startswith(f"{sentence}.")}
     with np.load(golden / "forward.npz") as file:
-        source, target = (
-            torch.from_numpy(file[f"{sentence}.{side}"])[None] for side in ("src", "dst")
-        )
+        sides = (file[f"{sentence}.{side}"] for side in ("src", "dst"))
+        source, target = (torch.from_numpy(side)[None] for side in sides)
     network = GoldenNetwork(golden)
     x, y = network.sums(source, target)
     keep = torch.ones_like(source, dtype=torch.bool)
@@ -170,24 +139,15 @@ def test_whole_network(golden: Path, name: str, sentence: str) -> None:
     heads: dict[Site, Tensor] = {}
     walk = Walk(tape, rule, {number: start}, heads.__setitem__)
     layers = network.options["num_layers"]
+    made = {}
     for key, kind in SITES.items():
-        found = torch.stack(
-            [heads[Site(kind, layer)][:, 0] for layer in range(layers)], 1
-        )  # P L Q H D
-        if f"{sentence}.neuron.{key}" in numbers:
-            agree(found.flatten(-2), numbers[f"{sentence}.neuron.{key}"], f"neurons of {key}")
-        agree(found.sum((2, 4)), numbers[f"{sentence}.head_sum.{key}"], f"heads of {key}")
-        agree(
-            found.abs().sum((2, 4)),
-            numbers[f"{sentence}.head_abs.{key}"],
-            f"heads of {key}, absolute",
-        )
-    agree(
-        walk.leaves[tape.numbers[id(x)]][:, 0], numbers[f"{sentence}.R_emb_inp"], "embedded source"
-    )
-    if f"{sentence}.R_emb_out_before_crop" in numbers:
-        agree(
-            walk.leaves[tape.numbers[id(y)]][:, 0],
-            numbers[f"{sentence}.R_emb_out_before_crop"],
-            "embedded target",
-        )
+        found = [heads[Site(kind, layer)][:, 0] for layer in range(layers)]
+        of_kind = torch.stack(found, 1)  # P L Q H D
+        made[f"neuron.{key}"] = of_kind.flatten(-2)
+        made[f"head_sum.{key}"] = of_kind.sum((2, 4))
+        made[f"head_abs.{key}"] = of_kind.abs().sum((2, 4))
+    for leaf, key in ((x, "R_emb_inp"), (y, "R_emb_out_before_crop")):
+        made[key] = walk.leaves[tape.numbers[id(leaf)]][:, 0]
+    for key, relevance in made.items():
+        if key.startswith(("head", "R_emb_inp")) or f"{sentence}.{key}" in numbers:
+            agree(relevance, numbers[f"{sentence}.{key}"], key)

@@ -10,6 +10,10 @@ from torch import Tensor
 from headwise.importance.lrp.rules import AlphaBeta, Rule
 
 
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
 def signed(value: Tensor, epsilon: float) -> Tensor:
     return value - epsilon if value < 0 else value + epsilon
 
@@ -54,10 +58,9 @@ def by_row(rule: Rule, arrived: Tensor, row: Callable[..., Tensor], *tensors: Te
     for start in arrived:
         sentences = []
         for s, sentence in enumerate(start):
-            rows = [row(*(t[s, n] for t in tensors), one) for n, one in enumerate(sentence)]
-            rows = [
-                restored(rule, one, found)[0] for one, found in zip(sentence, rows, strict=True)
-            ]
+            rows = []
+            for n, one in enumerate(sentence):
+                rows += restored(rule, one, row(*(t[s, n] for t in tensors), one))
             sentences.append(restored(rule, sentence, torch.stack(rows))[0])
         starts.append(torch.stack(sentences))
     return torch.stack(starts)
@@ -81,10 +84,8 @@ def head_by_jacobian(
     slope = torch.cat([part.flatten(0, 1).flatten(1) for part in slopes], 1)
     flat = torch.cat([part.flatten() for part in inputs])
     found = divided(rule, slope, flat, torch.zeros(len(slope), dtype=q.dtype), arrived.flatten())
-    parts = [
-        part.reshape(t.shape)
-        for part, t in zip(found.split([t.numel() for t in inputs]), inputs, strict=True)
-    ]
+    split = found.split([t.numel() for t in inputs])
+    parts = [part.reshape(t.shape) for part, t in zip(split, inputs, strict=True)]
     zeros = [torch.zeros_like(t) for t in (q, k)] if len(parts) == 1 else []
     return restored(rule, arrived, *zeros, *parts)
 
@@ -146,13 +147,10 @@ def layer(
     rule: Rule, q: Tensor, k: Tensor, v: Tensor, scale: float, seen: Tensor, arrived: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One sentence's attention layer, head by head: q H Q D, k and v G K D, arrived Q H D; grouped queries add up."""
-    heads, groups = len(q), len(k)
-    parts = [
-        HEADS[rule.attention](
-            rule, q[h], k[h * groups // heads], v[h * groups // heads], scale, seen, arrived[:, h]
-        )
-        for h in range(heads)
-    ]
+    groups, parts, head = len(k), [], HEADS[rule.attention]
+    for h in range(len(q)):
+        group = h * groups // len(q)
+        parts.append(head(rule, q[h], k[group], v[group], scale, seen, arrived[:, h]))
     whole = restored(rule, arrived, *(torch.stack(part) for part in zip(*parts, strict=True)))
     query, key, value = whole
     return query, key.unflatten(0, (groups, -1)).sum(1), value.unflatten(0, (groups, -1)).sum(1)
