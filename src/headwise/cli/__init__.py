@@ -75,9 +75,9 @@ GROUPS: dict[str, dict[Callable[..., None], str]] = {
     },
     "Make and judge smaller models": {
         prune: "headwise prune my-model --text train.en --text train.de --keep 10",
-        evaluate: "headwise evaluate my-model runs/prune/pruned/keep-10 --text test.en --text test.de",
+        evaluate: "headwise evaluate my-model runs/prune/my-model/pruned/keep-10 --text test.en --text test.de",
         export: "headwise export my-model --to gguf",
-        check: "headwise check runs/prune/pruned/keep-10 --original my-model",
+        check: "headwise check runs/prune/my-model/pruned/keep-10 --original my-model",
         push: "headwise push my-model owner/name --dry-run",
         families: "headwise families llama",
     },

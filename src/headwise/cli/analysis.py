@@ -319,7 +319,12 @@ def align(
     loaded = hw.load(model, device, dtype=dtype)
     prompt = None if prompt is None else prompt.replace("\\n", "\n")
     named = None if own is None else read_alignment_heads(own, loaded)
-    asked: dict[str, Any] = {"own": named, "one_layer": one_layer, "seed": seed, "progress": progress}
+    asked: dict[str, Any] = {
+        "own": named,
+        "one_layer": one_layer,
+        "seed": seed,
+        "progress": progress,
+    }
     results = work.do(
         lambda: [hw.align(loaded, given, prompt=prompt, row=row, **asked)],
         partial(align_forecast, loaded, given, prompt, row),
