@@ -55,7 +55,7 @@ bench: $(INSTALLED)
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
 truth: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/headwise truth --out runs/truth --page docs/methods/truth.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.truth --out runs/truth --page docs/methods/truth.md
 	cp runs/truth/truth-*.csv docs/methods/
 
 tables: $(INSTALLED)

@@ -38,7 +38,6 @@ from headwise.errors import HeadwiseError
 from headwise.progress import Progress
 from headwise.study import Plan, read_plan, run_study
 from headwise.study import study as study_module
-from headwise.truth import suite
 from study.studies import TINY, again, different, numbers, plan_of
 from study.test_damage import DAMAGES, after_damage, files_of
 from study.test_kills import POINTS, kill
@@ -182,16 +181,14 @@ def mutated(name: str, seed: int, number: int) -> Attempt:
 
 
 def no_work(*_: Any, **__: Any) -> NoReturn:
-    """Instead of the builds of a study, or the truth suite."""
+    """Instead of the builds of a study."""
     raise HeadwiseError("The work would begin here.")
 
 
 def stop_before_work() -> None:
-    """In this process, studies end where their builds would begin, and the truth suite where its models would."""
+    """In this process, studies end where their builds would begin."""
     assert callable(study_module.run_builds)
     study_module.run_builds = no_work
-    assert callable(suite.run_suite)
-    suite.run_suite = no_work
 
 
 VALUES = (
@@ -279,7 +276,6 @@ def command_lines(shop: Path) -> list[list[str]]:
         ["compare", run, run],
         ["animate", run, "--out", "gates.gif"],
         ["train", "--text", tsv, "--dev", tsv, "--set", "training.epochs=1"],
-        ["truth", "--measure", "nope"],
         ["data", "list"],
     ]
 

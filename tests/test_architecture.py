@@ -56,7 +56,6 @@ ORDER = [
     "report",
     "hub",
     "lab",
-    "truth",
 ]
 # What still has to move.
 EXCEPTIONS: set[str] = set()

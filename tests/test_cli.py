@@ -211,7 +211,9 @@ class TestCommands:
         assert set(measures) == set(table.measure) == {*usual(), "lrp.ding.signed"}
         assert call(*words, "--quiet", "--measure", "confidence") == (0, out, "")
         left = {path.name for path in tmp_path.iterdir()}
-        assert left == {".lock", "heads.csv", "heads.json", "SHA256SUMS"}, "lrp.csv was of the first scores"
+        assert left == {".lock", "heads.csv", "heads.json", "SHA256SUMS"}, (
+            "lrp.csv was of the first scores"
+        )
 
     def test_score_and_judge(
         self, call: Call, pairs: list[str], model: str, tmp_path: Path
@@ -1029,20 +1031,6 @@ class TestStart:
     ) -> None:
         with quick_and_small():
             assert expected in refused("demo", "--out", tmp_path / "out", "--set", change)
-        assert not (tmp_path / "out").exists()
-
-    @pytest.mark.parametrize("content", [None, "no marks", b"\xff"])
-    def test_a_page_of_truth_is_checked_before_the_work(
-        self, refused: Refused, tmp_path: Path, content: str | bytes | None
-    ) -> None:
-        page = tmp_path / "page.md"
-        if isinstance(content, str):
-            page.write_text(content)
-        elif content is not None:
-            page.write_bytes(content)
-        expected = "has no '<!-- heads" if content == "no marks" else "cannot be read"
-        with quick_and_small():
-            assert expected in refused("truth", "--page", page, "--out", tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
     @pytest.mark.parametrize(

@@ -38,7 +38,6 @@ COMMANDS = {
     "roles": (["roles", "MODEL", "--treebank", "TREES"], "controls.csv"),
     "align": (["align", "MODEL", "--text", "FILE", "--text", "FILE"], "alignment.csv"),
     "evaluate": (["evaluate", "MODEL", "--text", "FILE"], "quality.csv"),
-    "truth": (["truth"], "truth.md"),
     "prune": (["prune", "MODEL", "--text", "FILE", "--penalty", "1"], "model"),
     "train": (["train", "--text", "FILE", "--text", "FILE"], "train"),
     "demo": (["demo"], "roles"),
@@ -64,8 +63,7 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], li
 
     for name in ("load", "score", "roles", "align", "evaluate", "export"):
         monkeypatch.setattr(hw, name, work)
-    for module, name in (("truth.suite", "run_suite"), ("hub", "push")):
-        monkeypatch.setattr(importlib.import_module(f"headwise.{module}"), name, work)
+    monkeypatch.setattr(importlib.import_module("headwise.hub"), "push", work)
     comparison = importlib.import_module("headwise.report.comparison")
     monkeypatch.setattr(comparison, "read_comparison", work)
     model = tmp_path / "given"

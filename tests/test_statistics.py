@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from benchmarks.truth.published import auroc
 from scipy.stats import binomtest, norm
 from scipy.stats import t as student
 
@@ -30,7 +31,6 @@ from headwise.statistics import (
     resamples,
     t_margin,
 )
-from headwise.truth.published import auroc
 
 
 @pytest.mark.parametrize("units", [1, 7, 300])

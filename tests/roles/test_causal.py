@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from benchmarks.truth.planted_heads import PlantedModel
+from benchmarks.truth.planted_templates import SIZE, plant_template_model
 
 import headwise as hw
 from headwise.attention import masked
@@ -21,8 +23,6 @@ from headwise.roles.causal import (
 )
 from headwise.roles.role_tests import Roles, subject_of
 from headwise.training.token_batches import IGNORED
-from headwise.truth.planted_heads import PlantedModel
-from headwise.truth.planted_templates import SIZE, plant_template_model
 
 
 @pytest.fixture(scope="module")

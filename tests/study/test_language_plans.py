@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from benchmarks.truth.planted_templates import plant_template_model
 
 import headwise as hw
 from headwise.importance.passes import usual_measures
@@ -22,7 +23,6 @@ from headwise.report.summary import other_orders
 from headwise.study import make_plan, run_study
 from headwise.study.run import Run
 from headwise.study.study import dry_run
-from headwise.truth.planted_templates import plant_template_model
 from study.studies import BARELY, QUIET, again, facts
 from tasks.askers import asker, sentences
 

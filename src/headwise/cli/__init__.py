@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headwise.cli.analysis import align, match, roles, score, truth
+from headwise.cli.analysis import align, match, roles, score
 from headwise.cli.reduction import check, evaluate, export, prune, push
 from headwise.cli.resources import data_get, data_list, families, lab, translate
 from headwise.cli.signals import Stopped, stoppable, write_error
@@ -71,7 +71,6 @@ GROUPS: dict[str, dict[Callable[..., None], str]] = {
         align: "headwise align my-model --text dev.en --text dev.de",
         match: "headwise match seed-1 seed-2 --text dev.en --text dev.de",
         lab: "headwise lab my-model",
-        truth: "headwise truth --measure gradient",
     },
     "Make and judge smaller models": {
         prune: "headwise prune my-model --text train.en --text train.de --keep 10",

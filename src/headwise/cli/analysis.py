@@ -1,4 +1,4 @@
-"""Commands that look at the heads of a model: `score`, `roles`, `align`, `match`, and `truth`, which tests them."""
+"""Commands that look at the heads of a model: `score`, `roles`, `align` and `match`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from headwise.cli.arguments import (
     DryRun,
     Dtype,
     ModelName,
-    Out,
     Quiet,
     ResultsOut,
     Seed,
@@ -28,10 +27,9 @@ from headwise.cli.arguments import (
     text_words,
 )
 from headwise.cli.signals import resumable
-from headwise.cli.work import Work, default_folder, make_folder
+from headwise.cli.work import Work, default_folder
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
-from headwise.folders import write_results
 from headwise.model_files import written_before
 
 if TYPE_CHECKING:
@@ -394,121 +392,3 @@ def pairs_of(model: str, text: list[str] | None) -> ParallelText:
             "No sentence pairs were given: name two files with --text FILE --text FILE, or speech with --audio FILE."
         )
     return pairs
-
-
-TRUTH_FILES = (
-    "truth-scores.csv",
-    "truth-heads.csv",
-    "truth-roles.csv",
-    "truth-palindromes.csv",
-    "truth.md",
-)
-
-
-def truth(
-    measures: Annotated[
-        list[str] | None,
-        typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable; by default all"),
-    ] = None,
-    page: Annotated[
-        Path | None,
-        typer.Option("--page", help="Markdown file with marks that the tables are written between"),
-    ] = None,
-    seeds: Annotated[
-        int, typer.Option("--seeds", min=1, help="how many times each model is built")
-    ] = 5,
-    published: Annotated[
-        str | None,
-        typer.Option(
-            "--published",
-            metavar="MODEL",
-            help="compare a checkpoint with what others published of its heads: bert-base-uncased, gpt2, whisper-*",
-        ),
-    ] = None,
-    treebank: Annotated[
-        Path | None, typer.Option("--treebank", help="with --published: CoNLL-U file")
-    ] = None,
-    audio: Annotated[
-        Path | None,
-        typer.Option(
-            "--audio", help="with --published, for Whisper: a table of audio, word, start, end"
-        ),
-    ] = None,
-    out: Out = Path("runs/truth"),
-    quiet: Quiet = False,
-) -> None:
-    """How often is each score, and each test of roles, right?
-
-    With --published MODEL, compares a checkpoint of others with their numbers, and writes published.csv and
-    published-agreement.csv. Else builds models whose heads are known, and writes
-    truth-scores.csv, truth-heads.csv (the share of heads on the right side of each planted one), truth-roles.csv,
-    truth-palindromes.csv (what ablations say of four heads, in nats an answer), and the tables as truth.md."""
-    from headwise.progress import Progress
-    from headwise.truth.suite import (
-        areas,
-        auroc_table,
-        check_page,
-        fill_tables,
-        hits,
-        page_tables,
-        palindrome_means,
-        right_side_shares,
-        role_table,
-        run_suite,
-    )
-
-    if published is not None:
-        compare_with_published(published, treebank, audio, out, quiet)
-        return
-    if page is not None:
-        check_page(page)
-    progress = Progress(quiet)
-    place = make_folder(out)
-    with progress.bar("truth"):
-        found = run_suite(range(seeds), measures or ["all"], progress=progress)
-    tables = {
-        "scores": areas(found.heads),
-        "heads": right_side_shares(found.heads),
-        "roles": hits(found.roles),
-        "palindromes": palindrome_means(found.palindromes),
-    }
-    made = page_tables(*tables.values())
-    texts = [table.to_csv(index=False, float_format="%.3f") for table in tables.values()]
-    texts.append("\n".join(made.values()))
-    write_results(place, dict(zip(TRUTH_FILES, texts, strict=True)), TRUTH_FILES)
-    if page is not None:
-        fill_tables(page, made)
-    for table in (auroc_table(tables["scores"]), role_table(tables["roles"])):
-        progress.say(table.to_string(index=False))
-    progress.say(f"Wrote {', '.join(TRUTH_FILES)} to {place}.")
-    typer.echo(str(place / "truth-scores.csv"))
-
-
-PUBLISHED_FILES = ("published.csv", "published-agreement.csv")
-
-
-def compare_with_published(
-    name: str, treebank: Path | None, audio: Path | None, out: Path, quiet: bool
-) -> None:
-    """`headwise truth --published`."""
-    import headwise as hw
-    from headwise.progress import Progress
-    from headwise.truth.published import compare_published
-
-    if (treebank is None) == (audio is None):
-        raise HeadwiseError(
-            "--published needs what heads are measured on: --treebank FILE, or --audio FILE for Whisper."
-        )
-    progress = Progress(quiet)
-    place = make_folder(out)
-    model = hw.load(name)
-    text = hw.Speech.read(audio) if audio is not None else hw.Treebank.read(str(treebank))
-    with progress.bar("published heads"):
-        found = compare_published(model, text, progress=progress)
-    tables = (found.table, found.agreement)
-    texts = [table.to_csv(index=False, float_format="%.4g") for table in tables]
-    write_results(place, dict(zip(PUBLISHED_FILES, texts, strict=True)), PUBLISHED_FILES)
-    progress.say(found.table.drop(columns="source").to_string(index=False, float_format="%.3f"))
-    progress.say(found.agreement.to_string(index=False, float_format="%.3f"))
-    progress.say(f"Wrote {', '.join(PUBLISHED_FILES)} to {place}.")
-    typer.echo(str(place / PUBLISHED_FILES[0]))

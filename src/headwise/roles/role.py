@@ -84,8 +84,7 @@ class RoleTest(Declaration):
     baseline: what a score is compared with, in words. untrained: what a head with random weights scores. display: the
     name for readers; short: the same in a cell of a chart. caption: what is measured, in one line. source: the paper.
     order: the place among roles in charts and lists; row: the place of its measures in the table of scores; example:
-    the place among example sentences, None where a sentence cannot show it. planted: for the tests of scripts and other
-    packages, the planted heads of `headwise truth` that have the role.
+    the place among example sentences, None where a sentence cannot show it.
     """
 
     data: tuple[str, ...] = ("sentence",)
@@ -109,7 +108,6 @@ class RoleTest(Declaration):
     order: int = UNLISTED
     row: int = UNLISTED
     example: int | None = UNLISTED
-    planted: tuple[str, ...] = ()
 
     @property
     def is_role(self) -> bool:

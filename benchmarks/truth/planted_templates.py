@@ -33,16 +33,17 @@ from headwise.roles.templates import (
     draw_name_sentence,
     hidden_needle,
 )
-from headwise.truth import toy_language
-from headwise.truth.planted_causal import spread_vectors
-from headwise.truth.planted_heads import (
+
+from . import toy_language
+from .planted_causal import spread_vectors
+from .planted_heads import (
     PlantedHead,
     PlantedModel,
     all_weights,
     at_offset,
     place_heads,
 )
-from headwise.truth.residual_stream import CIRCLES, Stream, Wiring, position_codes
+from .residual_stream import CIRCLES, Stream, Wiring, position_codes
 
 HEADS = 6
 SIZE = 64  # of a head

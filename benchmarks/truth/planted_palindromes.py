@@ -23,7 +23,8 @@ from headwise.heads import Head
 from headwise.importance.scores import score
 from headwise.model import Model
 from headwise.training.token_batches import IGNORED
-from headwise.truth.residual_stream import (
+
+from .residual_stream import (
     CIRCLES,
     ROUND,
     Stream,

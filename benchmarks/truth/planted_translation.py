@@ -18,10 +18,11 @@ from transformers import MBartConfig, MBartForConditionalGeneration
 from headwise.data.text import ParallelText, Text
 from headwise.heads import Head, HeadMap, Kind, write_text
 from headwise.model import Model
-from headwise.truth import planted_heads, toy_language
-from headwise.truth.planted_heads import PlantedHead, PlantedModel, all_weights, place_heads
-from headwise.truth.residual_stream import CIRCLES, Stream, Wiring, code, position_codes
-from headwise.truth.toy_language import CLASSES, Sentence, ToyWord, WordQuestion, index_of
+
+from . import planted_heads, toy_language
+from .planted_heads import PlantedHead, PlantedModel, all_weights, place_heads
+from .residual_stream import CIRCLES, Stream, Wiring, code, position_codes
+from .toy_language import CLASSES, Sentence, ToyWord, WordQuestion, index_of
 
 HEADS = 10
 SIZE = 14  # of a head

@@ -19,7 +19,8 @@ from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.heads import Head, HeadMap, Kind, Site
 from headwise.model import Model
-from headwise.truth.residual_stream import USUAL_WORDS, Stream, Weights, Wiring, shift
+
+from .residual_stream import USUAL_WORDS, Stream, Weights, Wiring, shift
 
 DISTRACTOR = "distractor"  # the name of every head that is not planted
 Truth = Literal["matters", "idle", "harms"]

@@ -23,16 +23,16 @@ from headwise.pruning.greedy import RemovalScore, greedy_masks
 from headwise.pruning.prune import prune
 from headwise.roles.alignment import read_links
 from headwise.roles.observation import RoleOptions
-from headwise.roles.role import role, role_of
 from headwise.roles.role_tests import RoleTexts, find_roles, token_counts
 from headwise.statistics import clustered_proportion_interval, t_margin
-from headwise.truth import (
+
+from . import (
     planted_causal,
     planted_palindromes,
     planted_templates,
     planted_translation,
 )
-from headwise.truth.planted_heads import DISTRACTOR, PlantedModel
+from .planted_heads import DISTRACTOR, PlantedModel
 
 MODELS: Mapping[str, Callable[[int, Path], PlantedModel]] = {
     "translation": planted_translation.plant_translation_model,
@@ -173,8 +173,7 @@ def with_planted_truth(planted: PlantedModel, table: pd.DataFrame) -> pd.DataFra
 def tested(planted: PlantedModel) -> pd.DataFrame:
     """The roles that were found and those that are true.
 
-    A role that a head may have as well is left out, and so is a role of a user's own that names no planted heads:
-    nobody knows which of them have it.
+    A role that a head may have as well is left out.
     """
     texts = RoleTexts(
         planted.treebank,
@@ -183,18 +182,16 @@ def tested(planted: PlantedModel) -> pd.DataFrame:
         frequencies=token_counts(planted.model, planted.training),
     )
     result = find_roles(planted.model, texts, options=RoleOptions(top=planted.top))
-    judged = {measure for measure in result.table["measure"] if is_judged(measure)}
+    measured = set(result.table["measure"])  # those of rare cases are not
     found = set()
     columns = ["kind", "layer", "head", "measure"]
     for *address, measure in result.roles[columns].itertuples(index=False):
-        if measure in judged:
-            found.add((Head(*address), measure))
+        found.add((Head(*address), measure))
 
     true = set()
     uncertain = set()
     for head, own_head in planted.heads.items():
-        names = [name for name, entry in role.added.items() if own_head.name in entry.planted]
-        true |= {(head, name) for name in (*own_head.roles, *names) if name in judged}
+        true |= {(head, name) for name in own_head.roles if name in measured}
         uncertain |= {(head, name) for name in own_head.also}
 
     kinds = set(result.table["kind"])
@@ -204,12 +201,6 @@ def tested(planted: PlantedModel) -> pd.DataFrame:
             outcome = {"found": (head, name) in found, "true": (head, name) in true}
             rows.append({**head._asdict(), "role": name, **outcome})
     return with_planted_truth(planted, pd.DataFrame(rows))
-
-
-def is_judged(measure: str) -> bool:
-    """Whether it is known of every planted head if it has the role of a measure."""
-    test = role_of(measure)
-    return test is not None and (test.name not in role.added or bool(test.planted))
 
 
 def areas(heads: pd.DataFrame) -> pd.DataFrame:

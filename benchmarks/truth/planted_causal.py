@@ -17,10 +17,11 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from headwise.data.text import Text
 from headwise.heads import Head, HeadMap
 from headwise.model import Model
-from headwise.truth import planted_heads, toy_language
-from headwise.truth.planted_heads import PlantedHead, PlantedModel, all_weights, place_heads
-from headwise.truth.residual_stream import CIRCLES, ROUND, Stream, Wiring, code, position_codes
-from headwise.truth.toy_language import CLASSES, Sentence, ToyWord, WordQuestion, index_of
+
+from . import planted_heads, toy_language
+from .planted_heads import PlantedHead, PlantedModel, all_weights, place_heads
+from .residual_stream import CIRCLES, ROUND, Stream, Wiring, code, position_codes
+from .toy_language import CLASSES, Sentence, ToyWord, WordQuestion, index_of
 
 HEADS = 10
 SIZE = 16  # of a head
