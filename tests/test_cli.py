@@ -1066,7 +1066,7 @@ class TestStart:
         )
         assert not (tmp_path / "score").exists()
         assert "not among the measures" in refused(*score, "--judge", "--measure", "lrp")
-        assert "ends in .gif or .mp4" in refused("animate", place / "run", "--out", "film.avi")
+        assert "ends in .gif" in refused("animate", place / "run", "--out", "film.avi")
         assert not Path("film.avi").exists()
         assert "The device quantum was asked for, but torch" in refused(
             "translate", model, "--device", "quantum"

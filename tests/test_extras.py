@@ -16,7 +16,6 @@ from headwise.data.speech import samples
 from headwise.data.treebank import Treebank
 from headwise.engines import sentence_module
 from headwise.pruning.gate_training import lora_layers
-from headwise.report.gate_history import _mp4
 from headwise.roles import alignment
 from headwise.study.ray_executor import import_ray
 from tasks.askers import asker
@@ -51,7 +50,6 @@ NEEDED: dict[
     "lab": (("fastapi", "uvicorn"), lambda folder: lab(str(folder))),
     "notebook": (("anywidget", "traitlets"), lambda _: hw.lab(asker("gpt2"))),
     "lora": (("peft",), lambda _: lora_layers(asker("gpt2").hf, 0)),
-    "video": (("imageio_ffmpeg",), lambda _: _mp4(iter(()))),
     "parse": (("stanza",), parsed),
     "sentences": (
         ("sentence_transformers", "sentence_transformers.sentence_transformer"),

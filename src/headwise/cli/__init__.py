@@ -85,7 +85,7 @@ GROUPS: dict[str, dict[Callable[..., None], str]] = {
         study: "headwise study plan.toml --dry-run",
         report: "headwise report runs/demo",
         compare: "headwise compare runs/demo runs/other",
-        animate: "headwise animate runs/demo --out gates.mp4",
+        animate: "headwise animate runs/demo --out gates.gif",
     },
     "Train and translate": {
         train: "headwise train --text train.en --text train.de --dev dev.en --dev dev.de",

@@ -231,10 +231,10 @@ def compare(
 def animate(
     run: Annotated[Path, typer.Argument(help="the folder of a finished study with gates")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="a .gif or .mp4 file; RUN/gates.gif if none")
+        Path | None, typer.Option("--out", "-o", help="a .gif file; RUN/gates.gif if none")
     ] = None,
 ) -> None:
-    """Write how the gates of a study closed, as an animation."""
+    """Write how the gates of a study closed, as an animated GIF."""
     from headwise.report import animate as write_animation
 
     typer.echo(str(write_animation(run, out or run / "gates.gif")))

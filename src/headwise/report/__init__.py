@@ -58,11 +58,10 @@ def compare(
 
 
 def animate(run: str | Path, file: str | Path) -> Path:
-    """Write how the gates of a run closed as an animation: a GIF (`.gif`) or a video (`.mp4`); returns its path.
+    """Write how the gates of a run closed as an animated GIF; returns its path.
 
     A file of this name is replaced; in the folder of the run, one that headwise did not write is refused. Raises
-    HeadwiseError also for another ending, for a run without gates, and when `.mp4` lacks imageio-ffmpeg
-    (`pip install "headwise[video]"`).
+    HeadwiseError also for another ending than `.gif`, and for a run without gates.
     """
     from headwise.report.gate_history import write_animation
 

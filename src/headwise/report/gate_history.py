@@ -6,10 +6,8 @@ end. So the gates that are shut in the end are the heads that were removed.
 
 from __future__ import annotations
 
-import importlib
 import io
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -492,15 +490,13 @@ def training_curve(run: FinishedRun) -> Figure | None:
 
 HOLD = 2  # seconds for which the last frame stays
 CELL, PAD, WIDE = 20, 24, 1000  # pixels: of a head with its gap, of margins, of a line of models
-BLOCK = 16  # video wants widths and heights that are multiples of this
 
 
 def write_animation(run: Path, path: Path) -> Path:
     """Write the animation of a run folder's gates; see `headwise.report.animate`."""
-    writers = {".gif": _gif, ".mp4": _mp4}
-    if path.suffix.lower() not in writers:
+    if path.suffix.lower() != ".gif":
         raise HeadwiseError(
-            f"The animation cannot be written to {path}: name a file that ends in .gif or .mp4."
+            f"The animation cannot be written to {path}: name a file that ends in .gif."
         )
     in_run = path.absolute().parent == run.absolute()
     if in_run:
@@ -513,7 +509,7 @@ def write_animation(run: Path, path: Path) -> Path:
         raise HeadwiseError(
             f"There is no animation of {run}: no gates were trained there (gates/*.csv). Prune with gates first."
         )
-    content = writers[path.suffix.lower()](_pictures(shown, frame_steps(shown)))
+    content = _gif(_pictures(shown, frame_steps(shown)))
     if in_run:
         write_pages(run, {path.name: content}, [path.name])
     else:
@@ -538,26 +534,6 @@ def _gif(pictures: Iterator[Image.Image]) -> bytes:
     return file.getvalue()
 
 
-def _mp4(pictures: Iterator[Image.Image]) -> bytes:
-    """H.264 in MP4, by the ffmpeg that imageio-ffmpeg brings along."""
-    try:
-        ffmpeg = importlib.import_module("imageio_ffmpeg")
-    except ImportError:
-        raise HeadwiseError(
-            'An .mp4 needs imageio-ffmpeg, which is not installed: pip install "headwise[video]", or name a .gif.'
-        ) from None
-    frames = list(pictures)
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "gates.mp4"
-        writer = ffmpeg.write_frames(str(made), frames[0].size, fps=RATE, macro_block_size=BLOCK)
-        writer.send(None)
-        for frame in frames + [frames[-1]] * (HOLD * RATE):
-            writer.send(frame.tobytes())
-
-        writer.close()
-        return made.read_bytes()
-
-
 def _pictures(shown: list[GateHistory], steps: list[int]) -> Iterator[Image.Image]:
     """The frames as pictures, one a step."""
     values = [history.at(steps) for history in shown]
@@ -578,8 +554,8 @@ def _drawing(shown: list[GateHistory], now: list[np.ndarray], step: int, share: 
     height = max(heights) + PAD
     columns = max(1, min(len(shown), (WIDE - PAD) // width))
     lines = math.ceil(len(shown) / columns)
-    right = _whole_blocks(max(PAD + columns * width, 480))
-    bottom = _whole_blocks(86 + lines * height)
+    right = max(PAD + columns * width, 480)
+    bottom = 86 + lines * height
     across = right - 2 * PAD
     done = f"{share * across:.1f}"
     parts = [
@@ -593,10 +569,6 @@ def _drawing(shown: list[GateHistory], now: list[np.ndarray], step: int, share: 
 
     size = f'width="{right}" height="{bottom}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(parts)}</svg>'
-
-
-def _whole_blocks(pixels: int) -> int:
-    return math.ceil(pixels / BLOCK) * BLOCK
 
 
 def _gate_map(history: GateHistory, opened: np.ndarray, left: int, top: int) -> list[str]:
