@@ -28,7 +28,7 @@ tested. A family that is not here may work as well: headwise goes by no list, it
 * **uniform**: ✓ `from_pretrained` loads the model where all layers keep equally many heads; the others divide the width
   by the number of heads, or have heads of several kinds.
 * **All others**: engines that take it with uneven heads ([export](howto/export.md)); `onnx` and `torch` were written
-  and compared, `gguf`, `ct2` and `mlx` are compared in tests of their own.
+  and compared, `gguf` and `ct2` are compared in tests of their own.
 
 """
 

@@ -148,24 +148,6 @@ def test_a_folder_of_ctranslate2_loads_there(place: Path, tmp_path: Path) -> Non
     assert verdicts(hw.check(tmp_path / "ct2")) == {"files": False, "CTranslate2": False}
 
 
-def test_a_folder_of_mlx_has_the_heads_that_it_names(place: Path, tmp_path: Path) -> None:
-    """MLX wants a head in every layer, and tied embeddings."""
-    whole = language_model("llama", tie_word_embeddings=True)
-    small = whole.remove(hw.HeadMask.full(whole.heads).without(list(whole.heads)[:4]))
-    hw.export(small, "mlx", tmp_path / "mlx", say=lambda note: None)
-    found = hw.check(tmp_path / "mlx", small)
-    assert verdicts(found) == {"files": True, "heads": True, "MLX": None, "outputs": None}
-    assert "4+8+8 by layer" in repr(found)
-    assert verdicts(hw.check(tmp_path / "mlx", whole))["heads"] is False
-
-    config = json.loads((tmp_path / "mlx" / "config.json").read_text())
-    config["num_query_heads"][1] = 7
-    (tmp_path / "mlx" / "config.json").write_text(json.dumps(config))
-    found = hw.check(tmp_path / "mlx")
-    assert verdicts(found)["heads"] is False
-    assert "layer 1 is said to have 7 heads and 4 key/value heads" in repr(found)
-
-
 def test_another_model_and_no_model(place: Path, tmp_path: Path) -> None:
     assert verdicts(hw.check(place / "small", embedder()))["outputs"] is False
     assert verdicts(hw.check(place / "gguf", hw.load(place / "whole")))["heads"] is False

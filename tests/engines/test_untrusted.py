@@ -15,13 +15,12 @@ import pytest
 from pruned import language_model, uneven
 
 import headwise as hw
-from headwise.engines import mlx_folder
+from headwise.engines import gguf_file
 from headwise.engines.engine import engine
 from headwise.folders import SUMS
 
 
 def small() -> hw.Model:
-    """One that MLX takes: no empty layer, tied embeddings."""
     return uneven(language_model("qwen3", tie_word_embeddings=True), empty=None)
 
 
@@ -56,7 +55,7 @@ class TestTampered:
         shutil.copytree(saved, tmp_path / "model")
         change(tmp_path / "model/config.json", rms_norm_eps=1.0)
         with pytest.raises(hw.HeadwiseError, match=r"config\.json is not as it was saved"):
-            hw.export(hw.load(tmp_path / "model"), "mlx", tmp_path / "out")
+            hw.export(hw.load(tmp_path / "model"), "gguf", tmp_path / "out")
 
     def test_a_layout_of_another_model(self, folder: Path) -> None:
         layout = json.loads((folder / "config.json").read_text())["headwise_layout"]
@@ -90,7 +89,7 @@ class TestTampered:
     def test_several_chat_templates_are_no_danger(self, folder: Path, tmp_path: Path) -> None:
         templates = [{"name": "default", "template": "x"}, {"name": "tools", "template": "y"}]
         change(folder / "tokenizer_config.json", chat_template=templates)
-        hw.export(hw.load(folder), "mlx", tmp_path / "out")
+        hw.load(folder).save(tmp_path / "out")
         assert (tmp_path / "out/additional_chat_templates/tools.jinja").read_text() == "y"
 
 
@@ -103,7 +102,7 @@ class TestPlaces:
         (tmp_path / "mine/file").write_text("mine")
         monkeypatch.chdir(tmp_path / "mine")
         with pytest.raises(hw.HeadwiseError, match=r"cannot be a folder|is not empty"):
-            hw.export(small(), "mlx", name)
+            hw.export(small(), "gguf", name)
         assert files(tmp_path) == {"mine/file": b"mine"} and [*tmp_path.iterdir()] == [
             tmp_path / "mine"
         ]
@@ -118,42 +117,42 @@ class TestPlaces:
             (tmp_path / f"to-{name}").symlink_to(tmp_path / name)
         (tmp_path / "circle").symlink_to(tmp_path / "to-circle")
         for name in ("empty", "none"):
-            hw.export(model, "mlx", tmp_path / f"to-{name}")
-            assert (tmp_path / name / "model.safetensors").exists() and (
+            hw.export(model, "gguf", tmp_path / f"to-{name}")
+            assert (tmp_path / name / "model.gguf").exists() and (
                 tmp_path / f"to-{name}"
             ).is_symlink()
         for name in ("full", "circle"):
             with pytest.raises(hw.HeadwiseError, match=r"is not empty|cannot be a folder"):
-                hw.export(model, "mlx", tmp_path / f"to-{name}")
+                hw.export(model, "gguf", tmp_path / f"to-{name}")
         assert files(tmp_path / "full") == {"file": b"mine"} and not [*tmp_path.glob(".*")]
 
     def test_below_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("mine")
         with pytest.raises(hw.HeadwiseError, match="could not be written"):
-            hw.export(small(), "mlx", tmp_path / "file/new")
+            hw.export(small(), "gguf", tmp_path / "file/new")
         assert files(tmp_path) == {"file": b"mine"}
 
     def test_an_earlier_export_is_never_replaced(self, tmp_path: Path) -> None:
         model = small()
-        hw.export(model, "mlx", tmp_path / "out")
+        hw.export(model, "gguf", tmp_path / "out")
         before = files(tmp_path)
         with pytest.raises(hw.HeadwiseError, match="is not empty"):
-            hw.export(model, "mlx", tmp_path / "out")
+            hw.export(model, "gguf", tmp_path / "out")
         assert files(tmp_path) == before
 
     def test_what_came_there_while_it_was_written_stays(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        write = mlx_folder.write
+        write = gguf_file.write
 
         def slow(model: hw.Model, folder: Path, dtype: str) -> list[str]:
             (tmp_path / "out").mkdir()
             (tmp_path / "out/file").write_text("mine")
             return write(model, folder, dtype)
 
-        monkeypatch.setitem(vars(engine["mlx"]), "function", slow)
+        monkeypatch.setitem(vars(engine["gguf"]), "function", slow)
         with pytest.raises(hw.HeadwiseError, match="could not be written"):
-            hw.export(small(), "mlx", tmp_path / "out")
+            hw.export(small(), "gguf", tmp_path / "out")
         assert files(tmp_path) == {"out/file": b"mine"}
 
 
@@ -165,41 +164,36 @@ class TestHalfWritten:
         self, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def broken(model: hw.Model, folder: Path, dtype: str) -> list[str]:
-            (folder / "model.safetensors").write_text("half")
+            (folder / "model.gguf").write_text("half")
             raise error
 
-        monkeypatch.setitem(vars(engine["mlx"]), "function", broken)
+        monkeypatch.setitem(vars(engine["gguf"]), "function", broken)
         with pytest.raises((type(error), hw.HeadwiseError)):
-            hw.export(small(), "mlx", tmp_path / "out")
+            hw.export(small(), "gguf", tmp_path / "out")
         assert not [*tmp_path.iterdir()]
 
     def test_kill_in_the_middle(self, saved: Path, tmp_path: Path) -> None:
         """kill -9 after the weights are written: there is no export, and the next one is whole."""
         program = (
-            "import os, signal, sys; import headwise as hw; from headwise.engines import mlx_folder as m; "
-            "save = m.save_file; m.save_file = lambda *a: (save(*a), os.kill(os.getpid(), signal.SIGKILL)); "
-            "hw.export(hw.load(sys.argv[1]), 'mlx', sys.argv[2])"
+            "import os, signal, sys; import headwise as hw; from gguf import GGUFWriter as Writer; "
+            "close = Writer.close; "
+            "Writer.close = lambda self: (close(self), os.kill(os.getpid(), signal.SIGKILL)); "
+            "hw.export(hw.load(sys.argv[1]), 'gguf', sys.argv[2])"
         )
         ended = subprocess.run(
             [sys.executable, "-c", program, saved, tmp_path / "out"], env=os.environ, check=False
         )
         assert ended.returncode == -signal.SIGKILL
-        assert any(path.name == "model.safetensors" for path in tmp_path.rglob("*")), (
+        assert any(path.name == "model.gguf" for path in tmp_path.rglob("*")), (
             "it was in the middle"
         )
         assert not (tmp_path / "out").exists()
-        hw.export(hw.load(saved), "mlx", tmp_path / "out")
-        assert {"model.safetensors", "config.json", "tokenizer.json"} <= set(
-            files(tmp_path / "out")
-        )
+        hw.export(hw.load(saved), "gguf", tmp_path / "out")
+        assert "model.gguf" in files(tmp_path / "out")
 
 
 def test_an_export_is_no_model(saved: Path, tmp_path: Path) -> None:
-    """And says so, whatever engine it is for."""
-    for to, needs in (("mlx", None), ("gguf", "gguf")):
-        if needs:
-            pytest.importorskip(needs, reason=f"{needs} is not installed (headwise[{to}])")
-        hw.export(hw.load(saved), to, tmp_path / to)
-        with pytest.raises(hw.HeadwiseError) as refusal:
-            hw.load(tmp_path / to)
-        assert "\n" not in str(refusal.value)
+    hw.export(hw.load(saved), "gguf", tmp_path / "gguf")
+    with pytest.raises(hw.HeadwiseError) as refusal:
+        hw.load(tmp_path / "gguf")
+    assert "\n" not in str(refusal.value)

@@ -101,7 +101,7 @@ def test_files_that_would_be_replaced_or_stay_are_named(hub: Hub, small: Path) -
     hub.files[REPO] |= {
         "config.json": b"{}",
         "notes.md": b"mine",
-        "mlx/model.safetensors": b"an older export",
+        "onnx/model.onnx": b"an older export",
     }
     upload = hw.push(small, REPO)
     lines = {line.split()[0]: line for line in str(upload).splitlines() if line.strip()}

@@ -1,14 +1,12 @@
 """A model's files read back alone: whether they are whole, whether their heads are those that they name, and whether
 what runs them takes them.
 
-Six sorts: a folder of transformers, pruned or not; GGUF; ONNX; programs of torch.export; the folders of CTranslate2 and
-of MLX. Nothing is
-written, and no code of a file is run.
+Five sorts: a folder of transformers, pruned or not; GGUF; ONNX; programs of torch.export; the folders of CTranslate2.
+Nothing is written, and no code of a file is run.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,23 +16,20 @@ from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from headwise.attention import masked
 from headwise.attention.discover import probe
 from headwise.engines.graph_files import ATTENTION
 from headwise.errors import HeadwiseError
-from headwise.families import configured_types
 from headwise.files import below, sha256
 from headwise.folders import SUMS, sums
 from headwise.heads import HeadMask, describe
 from headwise.loading import load
 from headwise.model import Model
-from headwise.model_files import WEIGHTS, refuse_damage
+from headwise.model_files import refuse_damage
 
 NEAR = 1e-3  # of the largest output: what rounding may move
 CT2_WEIGHTS = "model.bin"
-MLX_FAMILY = "openelm"  # as which our MLX folders are written
 
 
 @dataclass(frozen=True)
@@ -67,7 +62,7 @@ class Check:
 
 
 def check(path: str | Path, original: Model | None = None) -> Check:
-    """Read a model's files back: a folder of transformers, CTranslate2 or MLX, a GGUF, ONNX or .pt2 file, or a folder
+    """Read a model's files back: a folder of transformers or CTranslate2, a GGUF, ONNX or .pt2 file, or a folder
     with one.
 
     original: of a pruned folder the model that heads were removed from, with whose masked outputs its own are compared;
@@ -83,11 +78,6 @@ def check(path: str | Path, original: Model | None = None) -> Check:
             )
     if (place / CT2_WEIGHTS).is_file():
         return Check(place, (*sealed(place), *ct2_findings(place), *outputs_not_compared(original)))
-    if configured_types(place) == [MLX_FAMILY]:
-        return Check(
-            place,
-            (*sealed(place), *mlx_findings(place, original), *outputs_not_compared(original)),
-        )
     if (place / "config.json").is_file():
         return Check(place, tuple(folder_findings(place, original)))
     raise HeadwiseError(
@@ -218,29 +208,6 @@ def counted(heads: list[int], original: Model | None) -> Finding:
     if original is not None and list(original.heads.query.get("decoder-self", ())) != heads:
         return Finding("heads", False, f"{says}, but {original.name} has others")
     return Finding("heads", True, says)
-
-
-def mlx_findings(folder: Path, original: Model | None) -> Iterator[Finding]:
-    """MLX: the heads that its configuration names against the rows of its joined projections."""
-    try:
-        named = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        heads = [int(count) for count in named["num_query_heads"]]
-        groups = [int(count) for count in named["num_kv_heads"]]
-        size = int(named["head_dim"])
-        with safe_open(folder / WEIGHTS, "np") as file:
-            for layer, (count, shared) in enumerate(zip(heads, groups, strict=True)):
-                name = f"transformer.layers.{layer}.attn.qkv_proj.weight"
-                rows = file.get_slice(name).get_shape()[0]
-                if rows != (count + 2 * shared) * size:
-                    says = f"layer {layer} is said to have {count} heads and {shared} key/value heads of {size} numbers"
-                    yield Finding("heads", False, f"{says}, but its projection has {rows} rows")
-                    return
-    except (SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        yield Finding("heads", False, f"{folder.name} cannot be read ({reason})")
-        return
-    yield counted(heads, original)
-    yield Finding("MLX", None, "it is not run here")
 
 
 def ct2_findings(folder: Path) -> Iterator[Finding]:
