@@ -13,7 +13,6 @@ import pytest
 import headwise as hw
 from headwise.data.embedded import write_treebank
 from headwise.data.treebank import Treebank
-from headwise.roles import alignment_heads
 from refusals import refuses
 from roles.aligning import PROMPT, copies, listener, pairs, prompted_translator, spoken, translator
 from tasks.askers import asker, lines
@@ -42,11 +41,6 @@ def one_pair(folder: Path) -> object:
     text, links = pairs(folder, 2)
     first = write(folder / "one", links.read_text().splitlines()[0])
     return hw.align(translator(), hw.LinkedText.read(text.head(1), first))
-
-
-def heads_in(folder: Path, text: str) -> object:
-    file = write(folder / "heads.json", text)
-    return alignment_heads.read_alignment_heads(file, prompted_translator())
 
 
 HEADER = "audio,word,start,end"
@@ -89,17 +83,13 @@ def matched(one: str, other: str | hw.Model, count: int = 300) -> object:
     return hw.match(asker(one), asker(other) if isinstance(other, str) else other, lines(count))
 
 
-FAR = hw.Head("decoder-self", 7, 0)
 REFUSED: list[tuple[Callable[[Path], object], str]] = [
     # alignment heads: how a model is asked
     (lambda f: prompted(f, None), "say how it is asked to translate"),
     (lambda f: prompted(f, "Translate: {source}"), "must have {source} once"),
     (lambda f: prompted(f, "{target} of {source}"), "{target} once after it"),
     (lambda f: prompted(f, "{source} {target} {target}"), "{target} once after it"),
-    (lambda f: prompted(f, own=[FAR]), "decoder-self/7/0"),
-    (lambda f: prompted(f, row="next"), "it is writes or reads"),
     (lambda f: apart(f, prompt=PROMPT), "reads source and target apart"),
-    (lambda f: apart(f, row="reads"), "reads source and target apart"),
     (lambda f: apart(f, asker("bert"), prompt=PROMPT), "does not translate"),
     # alignment heads: texts and links
     (lambda f: apart(f, listener()), "--audio"),
@@ -108,10 +98,6 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: linked(f, "0-0 1:1"), "Line 1"),
     (lambda f: linked(f, "0-9"), "0-9"),
     (lambda f: linked(f, "0-0\n0-0"), "2 sentence pairs"),
-    (lambda f: heads_in(f, "[1]"), "names no alignment heads"),
-    (lambda f: heads_in(f, "{"), "names no alignment heads"),
-    (lambda f: heads_in(f, '{"alignment_heads": [[1]]}'), "names no alignment heads"),
-    (lambda f: heads_in(f, '{"heads": []}'), "names no alignment heads"),
     # speech
     (lambda f: table(f, "audio,word,start\n0.wav,w1,0"), "Row 1 … lacks end"),
     (lambda f: table(f, f"{HEADER}\n0.wav,w1,soon,1"), "Row 1 … times soon"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -251,22 +251,6 @@ def align(
             help="for a language model: how it is asked to translate, with {source} and {target}; \\n is a new line",
         ),
     ] = None,
-    row: Annotated[
-        Literal["writes", "reads"],
-        typer.Option(
-            "--row",
-            help="for a language model: attention of the position that writes a token, or, as AlignAtt4LLM takes it, "
-            "of the one that reads it",
-        ),
-    ] = "writes",
-    own: Annotated[
-        Path | None,
-        typer.Option(
-            "--own",
-            help="compare with the heads that this JSON file names, such as a generation_config.json, not with the "
-            "model's",
-        ),
-    ] = None,
     one_layer: Annotated[
         bool,
         typer.Option("--one-layer", help="only heads of one layer, for CTranslate2 and Marian"),
@@ -275,12 +259,6 @@ def align(
         Path | None,
         typer.Option("--save", help="folder for a copy of the model with its alignment heads"),
     ] = None,
-    replace: Annotated[
-        bool,
-        typer.Option(
-            "--replace", help="save the chosen heads even where the model's own err no more"
-        ),
-    ] = False,
     out: ResultsOut = None,
     device: Device = "auto",
     dtype: Dtype = None,
@@ -293,14 +271,13 @@ def align(
     Ranks the cross heads of an encoder-decoder, or the heads of a language model that translates by --prompt, by their
     alignment error and chooses a set on one half of the text; the other
     half confirms it, and compares it with the heads that the model names already: these stay in the saved model unless
-    the chosen ones err less (`--replace`: in any case). Writes alignment.csv, alignment-sets.csv and alignment.json.
+    the chosen ones err less. Writes alignment.csv, alignment-sets.csv and alignment.json.
     MODEL may be the folder of a study: its dev pairs are taken where no text is named."""
     import headwise as hw
     from headwise.progress import Progress
     from headwise.roles.alignment_heads import (
         AlignmentHeads,
         align_forecast,
-        read_alignment_heads,
     )
 
     if audio is not None and (text or links):
@@ -316,16 +293,10 @@ def align(
     work = Work("alignment heads", place, AlignmentHeads.FILES, progress, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
     prompt = None if prompt is None else prompt.replace("\\n", "\n")
-    named = None if own is None else read_alignment_heads(own, loaded)
-    asked: dict[str, Any] = {
-        "own": named,
-        "one_layer": one_layer,
-        "seed": seed,
-        "progress": progress,
-    }
+    asked: dict[str, Any] = {"one_layer": one_layer, "seed": seed, "progress": progress}
     results = work.do(
-        lambda: [hw.align(loaded, given, prompt=prompt, row=row, **asked)],
-        partial(align_forecast, loaded, given, prompt, row),
+        lambda: [hw.align(loaded, given, prompt=prompt, **asked)],
+        partial(align_forecast, loaded, given, prompt),
     )
     if not results:
         return
@@ -337,13 +308,10 @@ def align(
             f"No model was written to {save}: on the other half of the text, the chosen heads align no better than a "
             "rule without attention. Give more text, or a model whose heads align."
         )
-    if not found.better_than_own:
-        kept = "the chosen ones" if replace else "its own; --replace names the chosen ones"
-        progress.say(f"  The saved model names {kept}.")
-    if found.better_than_own or replace:
+    if found.better_than_own:
         loaded.alignment_heads = found.heads
-    elif named is not None:
-        loaded.alignment_heads = named
+    else:
+        progress.say("  The saved model names its own.")
     typer.echo(str(loaded.save(save)))
 
 

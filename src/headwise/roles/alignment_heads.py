@@ -1,9 +1,8 @@
 """Alignment heads: which heads say what a target word, or a spoken word, belongs to.
 
 Translated text: a target word is aligned with the source word that the positions writing it attend to most. A language
-model has source and translation in one prompt. Those who read its attention do so at the position that writes a token
-(CTranslate2's `return_attention`), or at the one that reads it, after it was given to the model (AlignAtt4LLM, Fuxa &
-Macháček 2026): heads that align in one row do not in the other, so the user says which (`Row`).
+model has source and translation in one prompt; its attention is read at the position that writes a token, as
+CTranslate2's `return_attention` does.
 
 Spoken text: when words are spoken, read from a Whisper model's cross attention, against reference times. Heads are read
 as their users read them (OpenAI's whisper/timing.py, transformers' `return_timestamps="word"`, CTranslate2's `align`):
@@ -18,8 +17,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from os import PathLike
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,7 +28,6 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.whisper.generation_whisper import _median_filter
 
 from headwise.attention import AttentionCall, device_of, evaluating
-from headwise.data.lines import existing_file
 from headwise.data.speech import WORD_COLUMNS, Speech, Utterance, samples
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText, Text
@@ -49,7 +46,7 @@ from headwise.forecast import (
     text_line,
     where,
 )
-from headwise.heads import Head, Kind, describe
+from headwise.heads import Head, Kind
 from headwise.model import Model
 from headwise.progress import Report, parts, silent
 from headwise.result import Result
@@ -75,9 +72,7 @@ from headwise.roles.passage import Passage, View
 from headwise.roles.probe import REACH, same_way
 from headwise.tasks.transcription import FRAME, extractor_of, prompt_of
 
-Row = Literal["writes", "reads"]
 ALIGNING: tuple[Kind, ...] = ("cross", "decoder-self")  # by preference
-TOP = 8  # heads of a ranking that AlignAtt4LLM averages
 STATES = 2**30  # bytes of encoder states that are kept: 350 recordings of Whisper base
 WEIGHTS = 1.2  # forwards that one with all attention weights takes as long as
 ROUNDS = 4  # times that a set grows, as is expected before it is known
@@ -142,7 +137,7 @@ class AlignmentHeads(Result):
 
     def files(self) -> dict[str, str]:
         """alignment.csv has a row per head and measure; alignment.json names the chosen heads as generation_config.json
-        does; those that read tokens also as AlignAtt4LLM names them."""
+        does."""
         table = self.table.to_csv(index=False, float_format="%.6g")
         sets = self.sets.to_csv(index=False, float_format="%.6g")
         facts = {
@@ -151,20 +146,8 @@ class AlignmentHeads(Result):
             "better_than_own": self.better_than_own,
             "signature": self.signature,
         }
-        if self.signature["row"] == "reads":
-            facts["token_alignment_heads"] = self.ranking()
         contents = (table, sets, json.dumps(facts, indent=1) + "\n")
         return dict(zip(self.FILES, contents, strict=True))
-
-    def ranking(self) -> list[dict[str, Any]]:
-        """The chosen heads with the share of linked words where each is right alone (`ts`), the best first."""
-        right = self.table[self.table["measure"] == "alignment"]
-        shares = right.set_index(["layer", "head"])["value"]
-        ranked = []
-        for head in self.heads:
-            share = round(float(shares[head.layer, head.head]), 6)
-            ranked.append({"layer": head.layer, "head": head.head, "ts": share})
-        return sorted(ranked, key=lambda entry: -entry["ts"])
 
     def _repr_html_(self) -> str:
         """The error of the sets."""
@@ -177,8 +160,6 @@ def align(
     text: ParallelText | LinkedText | Speech,
     *,
     prompt: str | None = None,
-    row: Row = "writes",
-    own: Sequence[Head] | None = None,
     one_layer: bool = False,
     seed: int = 0,
     progress: Report = silent,
@@ -187,18 +168,14 @@ def align(
     language model that translates.
 
     text: sentence pairs (a `LinkedText` has their reference links; for others eflomal draws them), or for Whisper
-    speech with word times. prompt: for a language model, how it is asked, such as "{source} => {target}". row: whether its
-    attention is that of the position that writes a token, or that reads it. own: heads to
-    compare with, in place of those that the model names (`read_alignment_heads`). one_layer: only heads of one layer,
-    as CTranslate2 and Marian average them. Heads are chosen
-    on one half of the text and confirmed on the other. To keep them in a model, where `found.confirmed` and
+    speech with word times. prompt: for a language model, how it is asked, such as "{source} => {target}". one_layer: only
+    heads of one layer, as CTranslate2 and Marian average them. Heads are chosen on one half of the text, and confirmed
+    and compared with `model.alignment_heads` on the other. To keep them in a model, where `found.confirmed` and
     `found.better_than_own`: `model.alignment_heads = found.heads`, then `model.save(folder)`. Of speech, the states of
     the encoder are kept (S × D numbers a recording, STATES bytes in all) until the heads are chosen; the encoder runs
-    on further recordings whenever they are read. Raises HeadwiseError for a model that cannot align, for other text,
-    and for heads to compare with that the model does not have.
+    on further recordings whenever they are read. Raises HeadwiseError for a model that cannot align, and for other text.
     """
-    template = checked_prompt(model, text, prompt, row)
-    named = model.alignment_heads if own is None else owned(model, own)
+    template = checked_prompt(model, text, prompt)
     options = RoleOptions(max_length=model.task.longest)
     subject = Subject(model.hf, model.tokenizer, model.discovery, options)
     links = None
@@ -216,13 +193,13 @@ def align(
         if isinstance(text, LinkedText):
             links = text
         gold = None if links is None else links.gold
-        batches, halves = pair_batches_of(subject, list(text), gold, template, row)
+        batches, halves = pair_batches_of(subject, list(text), gold, template)
     sets = choose_heads(
         model.hf,
         model.discovery,
         aligning_kind(model),
         reported(batches, halves, progress),
-        named,
+        model.alignment_heads,
         one_layer,
         seed,
     )
@@ -232,7 +209,6 @@ def align(
         "text": text.name,
         "links": None if links is None else links.file,
         "prompt": prompt,
-        "row": row,
         "one_layer": one_layer,
         "seed": seed,
         "coverage": {name: asdict(each) for name, each in subject.coverage.items()},
@@ -242,22 +218,20 @@ def align(
 
 
 def checked_prompt(
-    model: Model, text: ParallelText | LinkedText | Speech, prompt: str | None, row: str
+    model: Model, text: ParallelText | LinkedText | Speech, prompt: str | None
 ) -> Prompt | None:
     """The prompt of a language model; None for others. Raises HeadwiseError for a model that cannot align, for other
-    text than it reads, for a missing prompt or one too many, and for a row that is none or that others lack."""
-    if row not in get_args(Row):
-        raise HeadwiseError(f"The row {row!r} is unknown: it is {' or '.join(get_args(Row))}.")
+    text than it reads, and for a missing prompt or one too many."""
     language_model = aligning_kind(model) == "decoder-self"
     if language_model and prompt is None:
         raise HeadwiseError(
             f"{model.name} is a language model: say how it is asked to translate, such as "
             "--prompt 'Translate to German: {source} => {target}'."
         )
-    if not language_model and (prompt is not None or row != "writes"):
+    if not language_model and prompt is not None:
         raise HeadwiseError(
-            f"A prompt or a row was given, but {model.name} is a {type(model.hf).__name__}, which reads source and "
-            "target apart: leave them out."
+            f"A prompt was given, but {model.name} is a {type(model.hf).__name__}, which reads source and target apart: "
+            "leave it out."
         )
     hears = getattr(model.hf, "main_input_name", "") == "input_features"
     if hears != isinstance(text, Speech):
@@ -285,51 +259,14 @@ def aligning_kind(model: Model) -> Kind:
     )
 
 
-def owned(model: Model, heads: Sequence[Head]) -> list[Head]:
-    """Heads to compare with. Raises HeadwiseError for those that the model does not have."""
-    for head in heads:
-        if head not in model.heads:
-            raise HeadwiseError(
-                f"{head} was given to compare with, but {model.name} has {describe(model.heads)}."
-            )
-    return list(heads)
-
-
-def read_alignment_heads(path: str | PathLike[str], model: Model) -> list[Head]:
-    """The alignment heads that a JSON file names for a model.
-
-    `alignment_heads`, [[layer, head], …]: generation_config.json, a Whisper's config.json of CTranslate2, alignment.json.
-    `token_alignment_heads`, [{"layer": …, "head": …, "ts": …}, …]: a ranking of AlignAtt4LLM, of which the first TOP.
-    """
-    file = existing_file(path)
-    kind = aligning_kind(model)
-    try:
-        named = json.loads(file.read_text(encoding="utf-8"))
-        pairs = named.get("alignment_heads")
-        if pairs is None:
-            pairs = [
-                (entry["layer"], entry["head"]) for entry in named["token_alignment_heads"][:TOP]
-            ]
-        heads = [Head(kind, int(layer), int(head)) for layer, head in pairs]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        heads = []
-    if not heads:
-        raise HeadwiseError(
-            f"{file} names no alignment heads: it must be JSON with alignment_heads, [[layer, head], …], or "
-            'token_alignment_heads, [{"layer": …, "head": …}, …].'
-        )
-    return heads
-
-
 def align_forecast(
     model: Model,
     text: ParallelText | LinkedText | Speech,
     prompt: str | None = None,
-    row: Row = "writes",
 ) -> Forecast:
     """What `align` will take, where the set grows in ROUNDS rounds. Takes a few seconds itself. Raises HeadwiseError for
     what `align` refuses."""
-    template = checked_prompt(model, text, prompt, row)
+    template = checked_prompt(model, text, prompt)
     each = readings([0, 1], ROUNDS) / 2  # times that a sentence is read, on average
     if isinstance(text, Speech):
         coverage = Coverage()
@@ -403,10 +340,9 @@ def pair_batches_of(
     text: Sequence[tuple[str, str]],
     gold: Sequence[Gold] | None,
     prompt: Prompt | None = None,
-    row: Row = "writes",
 ) -> tuple[AlignmentBatches, list[Half]]:
     """Batches of sentence pairs, with reference links or, without any, with those of eflomal; the half of each pair.
-    prompt, row: of a language model."""
+    prompt: of a language model."""
     sources = subject.coverage.setdefault("source", Coverage())
     targets = subject.coverage.setdefault("target", Coverage())
     pairs, reference = linked_pairs(
@@ -419,7 +355,7 @@ def pair_batches_of(
         if prompt is None:
             passages = pair_batches(subject, of_half, [half] * len(of_half))
         else:
-            passages = prompt_batches(subject, of_half, half, row)
+            passages = prompt_batches(subject, of_half, half)
         for batch in passages:
             target, source = batch.sides["decoder-self" if prompt else "cross"]
             yield pair_batch(batch.inputs, target, source, reference)
@@ -428,17 +364,17 @@ def pair_batches_of(
 
 
 def prompt_batches(
-    subject: Subject, pairs: Sequence[AlignedPair], half: Half, row: Row
+    subject: Subject, pairs: Sequence[AlignedPair], half: Half
 ) -> Iterator[PassageBatch]:
-    """Batches of pairs in prompts: target words as queries, at the positions of the row, source words as keys."""
+    """Batches of pairs in prompts: target words as queries, at the positions that write them, source words as keys."""
     device = device_of(subject.model)
     for batch in batched(pairs, lambda pair: len(pair[0].ids), subject.positions):
         source = Passage.of([pair[0] for pair in batch], subject.pad, device)
         target = Passage.of([pair[1] for pair in batch], subject.pad, device)
-        if row == "writes":  # a token is written where the one before it is read
-            word_of = target.word_of.roll(-1, 1)
-            word_of[:, -1] = -1
-            target = replace(target, word_of=word_of)
+        # A token is written where the one before it is read.
+        word_of = target.word_of.roll(-1, 1)
+        word_of[:, -1] = -1
+        target = replace(target, word_of=word_of)
         yield PassageBatch(half, passage_inputs(source), {"decoder-self": (target, source)})
 
 
@@ -447,7 +383,7 @@ def pair_batch(
 ) -> AlignmentBatch:
     """A batch of sentence pairs.
 
-    A target word is aligned with the source word to which the positions of its row attend most, A. With the sure
+    A target word is aligned with the source word to which the positions that write it attend most, A. With the sure
     links S and the possible ones P ⊇ S, alignment.error = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|), the alignment error
     rate of Och & Ney (2003), and alignment = the share of target words with a possible link whose link in A is one.
     Rules: the diagonal, shifted by a fixed number of words. A link outside the sentence is wrong.
