@@ -1,8 +1,10 @@
-"""What many tests share: tiny random models made from their configs, and the folders of real data a user may name."""
+"""What many tests share: tiny random models made from their configs, tiny trained models and finished studies, and the
+folders of real data a user may name."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from transformers import (
 
 from going_on import pytest_xdist_make_scheduler  # noqa: F401 - a hook
 from headwise import cli
+from headwise.data.embedded import write_parallel
 from headwise.engines.engine import engine
 from headwise.importance.measures import measure
 from headwise.loading import load
@@ -28,6 +31,9 @@ from headwise.model import Model
 from headwise.pruning.controls import control
 from headwise.report.page import section
 from headwise.roles.role import role
+from headwise.study import make_plan, run_study
+from shared import SHARED, changed, made_once
+from study.studies import QUIET, SMALL, TINY, plan_of
 
 # A busy machine is slow at times: that is no failure.
 settings.register_profile("headwise", deadline=None)
@@ -47,7 +53,46 @@ def declarations_of_a_test_alone() -> Iterator[None]:
         table.added.update(entries)
 
 
-TINY = {
+@pytest.fixture(autouse=True)
+def shared_folders_stay(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that changes what others read fails itself, instead of them."""
+    yield
+    for name in SHARED.keys() & {*request.fixturenames}:
+        files = changed(name)
+        assert not files, f"{files} of the shared folder '{name}': change a copy of it"
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished study of translation: scores, roles, two prunings, evaluations, but no page."""
+    return made_once(
+        tmp_path_factory, "finished", lambda out: run_study(plan_of(TINY), out, QUIET)
+    )
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished study, to change."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with texts (`train.en` …) and a study of one layer that has only trained: its model is `run/model`."""
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        for split, count in (("train", 150), ("dev", 12), ("test", 12)):
+            write_parallel(folder, split, count)  # type: ignore[arg-type]
+        data = {
+            split: [f"{folder}/{split}.en", f"{folder}/{split}.fr"] for split in ("train", "dev")
+        }
+        run_study(make_plan({"data": data}, SMALL), folder / "run", QUIET, only="train")
+
+    return made_once(tmp_path_factory, "place", make)
+
+
+LAYOUT = {
     "vocab_size": 50,
     "d_model": 32,
     "encoder_layers": 2,
@@ -98,7 +143,7 @@ def tiny_marian() -> Callable[..., MarianMTModel]:
         }
         torch.manual_seed(seed)
         model = MarianMTModel(
-            MarianConfig(**{**TINY, **special, "forced_eos_token_id": None, **changes})
+            MarianConfig(**{**LAYOUT, **special, "forced_eos_token_id": None, **changes})
         )
         randomise(model, seed)
         return model.eval()
@@ -118,7 +163,7 @@ def tiny_m2m100() -> Callable[..., M2M100ForConditionalGeneration]:
             "decoder_start_token_id": 1,
         }
         torch.manual_seed(seed)
-        model = M2M100ForConditionalGeneration(M2M100Config(**{**TINY, **special, **changes}))
+        model = M2M100ForConditionalGeneration(M2M100Config(**{**LAYOUT, **special, **changes}))
         randomise(model, seed)
         return model.eval()
 

@@ -17,7 +17,7 @@ from headwise.study import Plan, make_plan, run_study
 TINY: dict[str, Any] = {
     "name": "tiny",
     "seed": 3,
-    "data": {"embedded": {"train": 300, "dev": 40, "test": 40}},
+    "data": {"embedded": {"train": 300, "dev": 20, "test": 20}},
     "model": {
         "encoder_layers": 2,
         "decoder_layers": 2,
@@ -41,6 +41,21 @@ TINY: dict[str, Any] = {
     "search": {"beam": 2},
     "speed": {"sentences": 5, "rounds": 1},
 }
+SHAPE = [
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+    "model.heads=4",
+    "model.width=32",
+    "model.feedforward=32",
+    "model.max_length=48",
+]
+SMALL = [  # a model of one layer, trained in a second
+    *SHAPE,
+    "model.vocabulary=300",
+    "training.epochs=2",
+    "training.batch_tokens=1260",
+    "training.dtype=fp32",
+]
 TIMINGS = ("tokens_per_second", "seconds")
 QUIET = Progress(quiet=True)
 BARELY = {

@@ -322,7 +322,7 @@ class TestMadeAgain:
             ({"pruning": {**tiny["pruning"], "epochs": 4}}, "pruning.epochs was 3 and is 4"),
             ({"model": str(copied / "model")}, "model was "),
             (
-                {"data": {"embedded": {"train": 301, "dev": 40, "test": 40}}},
+                {"data": {"embedded": {"train": 301, "dev": 20, "test": 20}}},
                 "data.embedded.train was 300 and is 301",
             ),
         ):
