@@ -65,9 +65,7 @@ def shared_folders_stay(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished study of translation: scores, roles, two prunings, evaluations, but no page."""
-    return made_once(
-        tmp_path_factory, "finished", lambda out: run_study(plan_of(TINY), out, QUIET)
-    )
+    return made_once(tmp_path_factory, "finished", lambda out: run_study(plan_of(TINY), out, QUIET))
 
 
 @pytest.fixture

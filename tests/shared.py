@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-SHARED: dict[str, Path] = {}  # those that this process has asked for, by the names of their fixtures
+SHARED: dict[
+    str, Path
+] = {}  # those that this process has asked for, by the names of their fixtures
 
 
-def made_once(
-    factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]
-) -> Path:
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
     """The folder of a fixture, which `make` fills."""
     place = factory.getbasetemp()
     place = place.parent if "PYTEST_XDIST_WORKER" in os.environ else place
