@@ -38,12 +38,13 @@ demo: $(INSTALLED)
 	$(BIN)/headwise demo --out runs/demo
 
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile 2>&1
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder 2>&1
 
 MINUTES ?= 60
 SEED ?= 0
 
 attack: $(INSTALLED)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -m campaign
 	PYTHONPATH=tests OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/attack.py --minutes $(MINUTES) --seed $(SEED)
 
 check: $(INSTALLED)

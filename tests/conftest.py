@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from going_on import pytest_xdist_make_scheduler  # noqa: F401 - a hook
+from going_on import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401 - hooks
 from headwise import cli
 from headwise.data.embedded import write_parallel
 from headwise.engines.engine import engine

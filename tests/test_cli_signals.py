@@ -246,6 +246,7 @@ def test_a_full_disk(
 
 @pytest.mark.slow
 class TestTwoProcesses:
+    @pytest.mark.campaign
     def test_train_as_one_does(self, call: Call, texts: list[str], tmp_path: Path) -> None:
         """Dropout 0 and the same batches in every update: for 100 updates the same losses and the same weights."""
         changes = sets(

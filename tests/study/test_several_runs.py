@@ -330,6 +330,7 @@ def written(plan: Plan, path: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_two_workers_of_ray_give_the_same_numbers_also_when_one_is_killed(tmp_path: Path) -> None:
     """6 models of two seeds: full, one penalty, and its random control."""
     pytest.importorskip("ray", reason="the extra 'ray' is not installed")

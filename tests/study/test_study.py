@@ -604,6 +604,7 @@ def sign(marker: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_killed_again_and_again_ends_with_the_same_numbers(
     tiny: dict[str, Any], tmp_path: Path
 ) -> None:
