@@ -1,15 +1,13 @@
 """Public data sets to download: the list (`catalogue.json`), and `get`, which fetches one with checksums.
 
-pooch stores and checks the files; this module adds what pooch lacks: a download continues after an interruption, and
-ends when more arrives than was promised. A file has its own name only when it is complete and its SHA-256 is right; an
-unfinished one is NAME.part. Where the catalogue has no SHA-256, that of the first download is kept in NAME.sha256 (a
-file for `sha256sum --check`). It shows later changes, and not whether the first download was right.
+pooch downloads and checks the files; a file has its own name only when it is complete and its SHA-256 is right. Where
+the catalogue has no SHA-256, that of the first download is kept in NAME.sha256 (a file for `sha256sum --check`). It
+shows later changes, and not whether the first download was right.
 """
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +15,6 @@ from urllib.parse import urlsplit
 
 import pooch
 import requests
-from filelock import FileLock
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
@@ -25,7 +22,6 @@ from headwise.errors import HeadwiseError, did_you_mean, reason_in
 from headwise.files import below, is_name
 from headwise.heads import write_text
 
-RETRIES = 2  # of a broken or damaged download, by pooch, before the error is raised
 TIMEOUT = (10, 60)  # seconds to connect, seconds without a byte
 CHUNK = 1 << 16
 UNSURE = 2  # where only an estimate of a file's size is known, so many times as much may arrive
@@ -40,7 +36,6 @@ def file_name(name: str) -> str:
 
 
 FileName = Annotated[str, AfterValidator(file_name)]
-Progress = Callable[[str, int, int], None]  # name of the file, bytes so far, bytes of the whole
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -125,27 +120,26 @@ def listing(folder: str | Path | None = None) -> list[dict[str, str | int | floa
 def get(
     name: str,
     folder: str | Path | None = None,
-    progress: Progress | None = None,
     entries: Sequence[Entry] | None = None,
 ) -> Path:
     """Downloads one data set into FOLDER/NAME and returns that folder; existing files with the right checksum stay.
 
     Raises HeadwiseError, in one sentence, for a name that is not in the catalogue, without network, when the server has
-    no such file, and when a download does not match the catalogue (it is then removed). Several processes may download
-    at once. A logged warning names the files without a known checksum.
+    no such file, and when a download does not match the catalogue (it is then removed). A logged warning names the files
+    without a known checksum.
     """
     entry = _find_entry(name, catalogue() if entries is None else entries)
     root = default_folder() if folder is None else Path(folder).expanduser()
     home = below(root, entry.name)
+    pooch.get_logger().setLevel(logging.WARNING)  # it says every file
+    missing = False
     try:
-        missing = [
-            file for file in entry.files if not _is_right(below(home, file.name), file, progress)
-        ]
-        if missing:
-            home.mkdir(parents=True, exist_ok=True)
-            with _quiet_pooch(), FileLock(home / ".lock"):
-                for file in missing:
-                    _fetch(file, home, progress)
+        for file in entry.files:
+            path = below(home, file.name)
+            expected = _checksum(path, file)
+            if not path.is_file() or expected not in (None, pooch.file_hash(str(path))):
+                missing = True
+                _fetch(file, path, expected)
     except OSError as error:
         raise HeadwiseError(
             f"Cannot keep '{name}' in '{home}': {error.strerror or error}; name another folder."
@@ -191,14 +185,6 @@ def _find_entry(name: str, entries: Sequence[Entry]) -> Entry:
     )
 
 
-def _is_right(path: Path, file: RemoteFile, progress: Progress | None) -> bool:
-    """Whether the file exists and is right: a complete folder needs neither network nor lock nor the right to write."""
-    right = path.is_file() and _checksum(path, file) in (None, pooch.file_hash(str(path)))
-    if right and progress:
-        progress(file.name, file.bytes, file.bytes)
-    return right
-
-
 def _checksum(path: Path, file: RemoteFile) -> str | None:
     """The SHA-256 that a file must have: the catalogue's, or else that of its first download."""
     if file.sha256:
@@ -209,113 +195,55 @@ def _checksum(path: Path, file: RemoteFile) -> str | None:
     return None
 
 
-def _fetch(file: RemoteFile, home: Path, progress: Progress | None) -> None:
-    expected = _checksum(below(home, file.name), file)
-    store = pooch.create(
-        path=home,
-        base_url="",
-        registry={file.name: expected and f"sha256:{expected}"},
-        urls={file.name: file.url},
-        retry_if_failed=RETRIES,
+def _fetch(file: RemoteFile, path: Path, expected: str | None) -> None:
+    """Download one file, where there is none with the SHA-256 that is expected."""
+    downloader = pooch.HTTPDownloader(
+        progressbar=SizeLimit(file), chunk_size=CHUNK, timeout=TIMEOUT
     )
-    downloader = ResumingDownloader(file, below(home, f"{file.name}.part"), progress)
     try:
-        store.fetch(file.name, downloader=downloader)
+        pooch.retrieve(
+            file.url,
+            expected and f"sha256:{expected}",
+            fname=path.name,
+            path=path.parent,
+            downloader=downloader,
+        )
+    except requests.HTTPError as error:
+        answer = error.response
+        raise HeadwiseError(
+            f"The server refused {file.name}: it answered {answer.status_code} {answer.reason} for {file.url}."
+        ) from error
     except requests.RequestException as error:
         raise HeadwiseError(
-            f"The download of {file.name} stopped at {downloader.here:,} of {file.bytes:,} bytes: "
-            "run the same command again to continue it."
+            f"{file.name} could not be downloaded from {urlsplit(file.url).netloc} ({type(error).__name__}): check the "
+            f"network and run the same command again, or put the file into '{path.parent}' yourself."
         ) from error
     except ValueError as error:
         raise HeadwiseError(
-            f"The download of {file.name} is damaged and was removed: expected SHA-256 {expected}, "
-            f"found {downloader.checksum}; try again later."
+            f"The download of {file.name} is damaged and was removed: its SHA-256 is not {expected}; try again later."
         ) from error
     if expected is None:
-        write_text(below(home, f"{file.name}.sha256"), f"{downloader.checksum}  {file.name}\n")
+        digest = pooch.file_hash(str(path))
+        write_text(path.with_name(f"{path.name}.sha256"), f"{digest}  {file.name}\n")
 
 
-@contextmanager
-def _quiet_pooch() -> Iterator[None]:
-    """pooch logs every file to the terminal; the caller of `get` has `progress` for that."""
-    logger = pooch.get_logger()
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+class SizeLimit:
+    """Ends a download when more arrives than was promised. pooch reports every chunk to it, as to a progress bar."""
 
-
-class ResumingDownloader:
-    """A downloader for pooch that keeps the bytes so far in `part` and requests only the rest (HTTP Range).
-
-    Raises HeadwiseError where another try is useless (no connection, no such file, the server's file is too short) and
-    an error of `requests` where it is not (the connection broke): pooch then tries again, from where it stopped.
-    """
-
-    def __init__(self, file: RemoteFile, part: Path, progress: Progress | None) -> None:
+    def __init__(self, file: RemoteFile) -> None:
         self.file = file
-        self.part = part
-        self.progress = progress
-        self.checksum = ""  # SHA-256 of the last whole download
+        self.total = 0  # set by pooch
+        self.arrived = 0
 
-    @property
-    def here(self) -> int:
-        """Bytes in the part file."""
-        return self.part.stat().st_size if self.part.exists() else 0
-
-    def __call__(self, url: str, output_file: str, store: object) -> None:
-        if self.file.sha256 is None:  # a wrong continuation would go unnoticed
-            self.part.unlink(missing_ok=True)
-        if self.file.sha256 is None or self.here < self.file.bytes:
-            self._download(url)
-        self.checksum = pooch.file_hash(str(self.part))
-        self.part.replace(output_file)
-
-    def _download(self, url: str) -> None:
-        with self._response(url) as response:
-            continues = response.headers.get("Content-Range", "").startswith(f"bytes {self.here}-")
-            mode = "ab" if response.status_code == 206 and continues else "wb"
-            with self.part.open(mode) as out:
-                for chunk in response.iter_content(CHUNK):
-                    out.write(chunk)
-                    if out.tell() > self.file.most:
-                        raise self._wrong_size(
-                            "too long", f"more than {self.file.most:,} bytes arrived"
-                        )
-                    if self.progress:
-                        self.progress(self.file.name, out.tell(), self.file.bytes)
-            if self.file.sha256 and self.here < self.file.bytes:
-                # Where all that was promised came, the server's own file is short.
-                if "Content-Length" in response.headers:
-                    raise self._wrong_size("truncated", f"found {self.here:,}")
-                raise requests.ConnectionError("the server closed the connection before the end")
-
-    def _response(self, url: str) -> requests.Response:
-        """The server's answer to the request for the rest of the file; the body is not read yet."""
-        headers = {"Accept-Encoding": "identity"}
-        if self.here:
-            headers["Range"] = f"bytes={self.here}-"
-        try:
-            response = requests.get(url, headers=headers, stream=True, timeout=TIMEOUT)
-        except requests.RequestException as error:
+    def update(self, size: int) -> None:
+        self.arrived += size
+        if self.arrived > self.file.most + CHUNK:  # the last chunk counts as a whole one
             raise HeadwiseError(
-                f"Cannot reach {urlsplit(url).netloc} to download {self.file.name} ({type(error).__name__}): "
-                f"check the network, or put the file into '{self.part.parent}' yourself."
-            ) from error
-        if response.ok:
-            return response
-        response.close()
-        if response.status_code == requests.codes.requested_range_not_satisfiable:
-            raise self._wrong_size("truncated", f"found {self.here:,}")
-        raise HeadwiseError(
-            f"The server refused {self.file.name}: it answered {response.status_code} {response.reason} for {url}."
-        )
+                f"The download of {self.file.name} is too long and was removed: "
+                f"expected {self.file.bytes:,} bytes, more than {self.file.most:,} arrived; try again later."
+            )
 
-    def _wrong_size(self, how: str, size: str) -> HeadwiseError:
-        self.part.unlink(missing_ok=True)
-        return HeadwiseError(
-            f"The download of {self.file.name} is {how} and was removed: "
-            f"expected {self.file.bytes:,} bytes, {size}; try again later."
-        )
+    def reset(self) -> None:
+        self.arrived = 0
+
+    def close(self) -> None: ...
