@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,22 +60,9 @@ class FileToPush:
         return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
 
     @property
-    def bytes(self) -> bytes:
-        return self.content if isinstance(self.content, bytes) else self.content.read_bytes()
-
-    @property
     def source(self) -> str:
         """Where it comes from, in words."""
         return "made now" if isinstance(self.content, bytes) else f"from {self.content}"
-
-    def equals(self, remote: Any) -> bool:
-        """Whether it is the same as the hub's file: by SHA-256 for large files, by git's SHA-1 for others."""
-        if remote.lfs is None:
-            blob = b"blob %d\0" % self.size + self.bytes
-            return bool(remote.blob_id == hashlib.sha1(blob).hexdigest())
-        if isinstance(self.content, Path):
-            return bool(remote.lfs.sha256 == sha256(self.content))
-        return bool(remote.lfs.sha256 == hashlib.sha256(self.content).hexdigest())
 
 
 @dataclass(frozen=True)
@@ -83,7 +70,7 @@ class Repository:
     """A repository of the hub, as it is now. exists: None where the hub could not be asked, for the reason `trouble`."""
 
     exists: bool | None
-    files: Mapping[str, Any]
+    files: Collection[str] = ()
     commit: str | None = None
     trouble: str = ""
 
@@ -101,9 +88,7 @@ class Upload:
     public: bool
 
     def __str__(self) -> str:
-        states = {item.name: self.state(item) for item in self.items}
-        width = max(map(len, states))
-        wide = max(map(len, states.values()))
+        width = max(len(item.name) for item in self.items)
         total = size(sum(item.size for item in self.items))
         state = self.remote.trouble
         if not state and self.remote.exists:
@@ -112,7 +97,7 @@ class Upload:
             state = f"is not there: it will be made, {'public' if self.public else 'private'}"
         lines = [f"To {self.repo}, which {state}: {len(self.items)} files, {total}"]
         lines += [
-            f"  {item.name:{width}}  {size(item.size):>10}  {states[item.name]:{wide}}  {item.source}"
+            f"  {item.name:{width}}  {size(item.size):>10}  {self.state(item):8}  {item.source}"
             for item in self.items
         ]
         return "\n".join(
@@ -128,10 +113,7 @@ class Upload:
         """What becomes of the repository's file of that name."""
         if self.remote.exists is None:
             return ""
-        remote = self.remote.files.get(item.name)
-        if remote is None:
-            return "new"
-        return "the same is there" if item.equals(remote) else "REPLACES the one there"
+        return "REPLACES" if item.name in self.remote.files else "new"
 
     def send(self) -> str:
         """Make the repository, if it is not there, and send everything as one commit. Returns the address."""
@@ -422,11 +404,11 @@ def sums_of(items: Sequence[FileToPush]) -> str:
     """The SHA256SUMS of the files as they are sent: the card is another one than in the folder."""
     lines = []
     for item in items:
-        if isinstance(item.content, Path):
-            lines.append((item.name, sha256(item.content)))
-    for item in items:
-        if item.name == README:
-            lines.append((item.name, hashlib.sha256(item.bytes).hexdigest()))
+        content = item.content
+        digested = (
+            sha256(content) if isinstance(content, Path) else hashlib.sha256(content).hexdigest()
+        )
+        lines.append((item.name, digested))
     return record(MODEL, lines)
 
 
@@ -454,22 +436,16 @@ def card_of(
         raise HeadwiseError(
             f"The metadata of {README} cannot be read: {' '.join(str(error).split())[:300]}"
         ) from None
-    kept = {}
-    for name in KEPT_FACTS:
-        value = before.data.get(name)
-        if value:
-            kept[name] = value
     tags = [*(before.data.get("tags") or []), "headwise"]
     if layout:
         tags += ["pruned", "attention-head-pruning"]
     facts = ModelCardData(
-        **kept,
+        **{name: before.data.get(name) for name in KEPT_FACTS},
         library_name="transformers" if is_stock else "headwise",
         tags=list(dict.fromkeys(tags)),
         base_model=base_model,
+        base_model_relation="finetune" if base_model else None,  # of the hub's words the nearest
     )
-    if base_model:
-        facts["base_model_relation"] = "finetune"  # of the hub's words the nearest
     paragraphs = [f"# {address.rpartition('/')[2]}"]
     if run is not None and row is not None:
         paragraphs.append(f"{card_headline(run, row)}.")
@@ -542,12 +518,12 @@ def repository(repo: str) -> Repository:
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
-        info = HfApi().model_info(repo, files_metadata=True)
+        info = HfApi().model_info(repo)
     except RepositoryNotFoundError:
-        return Repository(False, {})
+        return Repository(False)
     except Exception as error:
-        return Repository(None, {}, trouble=f"could not be looked at: {why_hub_failed(error)}")
-    files = {sibling.rfilename: sibling for sibling in info.siblings or []}
+        return Repository(None, trouble=f"could not be looked at: {why_hub_failed(error)}")
+    files = [sibling.rfilename for sibling in info.siblings or []]
     return Repository(True, files, info.sha)
 
 
