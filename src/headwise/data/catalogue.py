@@ -209,10 +209,7 @@ def _fetch(file: RemoteFile, path: Path, expected: str | None) -> None:
             downloader=downloader,
         )
     except requests.HTTPError as error:
-        answer = error.response
-        raise HeadwiseError(
-            f"The server refused {file.name}: it answered {answer.status_code} {answer.reason} for {file.url}."
-        ) from error
+        raise HeadwiseError(f"The server refused {file.name}: it answered {error}.") from error
     except requests.RequestException as error:
         raise HeadwiseError(
             f"{file.name} could not be downloaded from {urlsplit(file.url).netloc} ({type(error).__name__}): check the "
