@@ -47,7 +47,6 @@ ORDER = [
     "loading",
     "forecast",
     "importance",
-    "exchange",
     "evaluation",
     "roles",
     "pruning",

@@ -13,7 +13,7 @@ from headwise.errors import HeadwiseError
 from headwise.files import below, checked_name, is_inside, is_name
 
 SOURCE = Path(__file__).parents[1] / "src" / "headwise"
-ROOMS = ("report", "study", "data", "lab", "hub.py", "exchange.py", "model_files.py")
+ROOMS = ("report", "study", "data", "lab", "hub.py", "model_files.py")
 # What holds paths in these rooms: a `/` behind one of these names joins paths, and divides nothing.
 FOLDERS = {
     "cache",

@@ -27,7 +27,6 @@ from headwise.data.catalogue import catalogue
 from headwise.data.text import LabelledText, ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.errors import LONGEST, OUR_MISTAKE, HeadwiseError
-from headwise.exchange import read_circuit
 from headwise.heads import Head, HeadMap, HeadMask, read_table, save_table, score_table
 from headwise.study import read_plan
 
@@ -39,10 +38,6 @@ TEXT = "A cat sleeps .\nDeux chiens courent .\n\nÇa va ? 猫\n".encode()
 TSV = b"A cat .\tUn chat .\nIt rains .\tIl pleut .\n\n"
 JSONL = b'{"source": "A cat .", "target": "Un chat .", "id": 7}\n{"translation": {"source": "a", "target": "b"}}\n'
 LABELLED = b'text,label,id\nA cat .,1,7\n"It rains",0,8\n'
-CIRCUIT = (
-    b'{"cfg": {"n_layers": 1, "n_heads": 2}, "nodes": {"input": {"in_graph": true}, "a0.h0": {"in_graph": true, '
-    b'"score": 0.5}, "a0.h1": {"in_graph": false, "score": NaN}, "m0": true}, "edges": {"input->m0": {"score": 1}}}'
-)
 CONLLU = b"""\
 # newdoc id = made_up
 # global.Entity = GRP-etype-infstat-salience-centering-minspan-link-identity
@@ -322,12 +317,6 @@ READERS: dict[str, tuple[tuple[bytes, ...], Read]] = {
     "head name": (
         (b"blocks.0.attn.hook_z[..., 1]", b"a0.h1", b"decoder.0.attn.hook_z"),
         lambda content, folder: HeadMap({"decoder-self": (2,)}).named(text_of(content)),
-    ),
-    "circuit": (
-        (CIRCUIT,),
-        lambda content, folder: read_circuit(
-            write(folder, "c.json", content), HeadMap({"decoder-self": (2,)})
-        ),
     ),
     "labelled csv": (
         (LABELLED,),

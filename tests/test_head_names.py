@@ -1,0 +1,83 @@
+"""Names of heads that other tools use: nodes of circuits, hooks of TransformerLens."""
+
+from __future__ import annotations
+
+import pytest
+
+import headwise as hw
+from headwise.heads import Head, HeadMap, HeadMask
+
+ONE = HeadMap({"decoder-self": (4, 4)}, {"decoder-self": (2, 2)})
+TWO = HeadMap({"encoder-self": (2, 2), "decoder-self": (2, 2), "cross": (2, 2)})
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "decoder-self/1/3",
+            "a1.h3",
+            "blocks.1.attn.hook_z[..., 3]",
+            "blocks.1.attn.hook_z[:, :, 3]",
+            "blocks.1.attn.hook_z[:,:,3,:]",
+            "blocks.1.attn.hook_result[..., 3, :]",
+            "blocks.1.attn.hook_pattern[:, 3]",
+            "decoder.1.attn.hook_z[..., 3]",
+        ],
+    )
+    def test_of_a_head(self, name: str) -> None:
+        assert ONE.named(name) == (Head("decoder-self", 1, 3),)
+        assert HeadMask.full(ONE).without([name]) == HeadMask.full(ONE).without(
+            [Head("decoder-self", 1, 3)]
+        )
+
+    def test_of_a_layer(self) -> None:
+        assert ONE.named("blocks.0.attn.hook_z") == tuple(
+            Head("decoder-self", 0, head) for head in range(4)
+        )
+        assert HeadMask.full(ONE).without(["blocks.0.attn.hook_z", "a1.h0"]).to_json()["kept"] == {
+            "decoder-self": [[], [1, 2, 3]]
+        }
+
+    def test_of_two_stacks(self) -> None:
+        names = {
+            "encoder.0.attn.hook_z[..., 1]": "encoder-self",
+            "decoder.0.attn.hook_z[..., 1]": "decoder-self",
+            "decoder.0.cross_attn.hook_z[..., 1]": "cross",
+        }
+        for name, kind in names.items():
+            assert [str(head) for head in TWO.named(name)] == [f"{kind}/0/1"]
+        for name in ("blocks.0.attn.hook_z[..., 1]", "a0.h1"):
+            with pytest.raises(
+                hw.HeadwiseError, match="names no kind of head, and this model has encoder-self"
+            ):
+                TWO.named(name)
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "a2.h0",
+            "a0.h4",
+            "blocks.2.attn.hook_z",
+            "blocks.0.attn.hook_z[..., 4]",
+            "encoder.0.attn.hook_z",
+            "cross/0/0",
+            "blocks.0.cross_attn.hook_z[..., 0]",
+            "encoder.0.cross_attn.hook_z",
+            "a0.h1<q>",
+            "m0",
+            "",
+            "blocks.0.attn.hook_k[..., 0]",
+            "blocks.0.mlp.hook_post",
+            "a0.h1 ",
+            "blocks.0.attn.hook_z[3]",
+        ],
+    )
+    def test_that_are_none(self, name: str) -> None:
+        """hook_k is of key/value heads, which may be fewer."""
+        with pytest.raises(hw.HeadwiseError, match=r"is none of this model's heads|is not a head"):
+            ONE.named(name)
+
+    def test_one_string_is_no_list(self) -> None:
+        with pytest.raises(hw.HeadwiseError, match="give a list"):
+            HeadMask.full(ONE).without("a0.h1")
