@@ -93,7 +93,7 @@ def main() -> None:
 
 def written(folder: str, count: int) -> Treebank:
     """`count` sentences on disk: the trees of the embedded corpus, several times over where there are not so many."""
-    size = min(count, embedded.SIZES["dev"])
+    size = min(count, embedded.PAIR_COUNTS["dev"])
     return Treebank.read(
         *[embedded.write_treebank(Path(folder) / "dev.conllu", size)] * (count // size)
     )

@@ -149,7 +149,7 @@ def child(options: argparse.Namespace) -> None:
 def subject(width: int, pairs: int, layers: int, heads: int) -> tuple[Model, Batches]:
     """A random encoder-decoder of so many layers a side and heads a layer, and the batches of so many pairs, several
     times over where the corpus is smaller."""
-    rows = embedded.pairs("train", min(pairs, embedded.SIZES["train"]))
+    rows = embedded.pairs("train", min(pairs, embedded.PAIR_COUNTS["train"]))
     tokenizer = learn_subwords([side for pair in rows[:5000] for side in pair], 2000)
     shape = Architecture(
         vocabulary=2000,

@@ -26,7 +26,7 @@ from headwise import cli
 from headwise.data.catalogue import catalogue
 from headwise.data.text import LabelledText, ParallelText, Text
 from headwise.data.treebank import Treebank
-from headwise.errors import LONGEST, OUR_MISTAKE, HeadwiseError
+from headwise.errors import LONGEST_MESSAGE, OUR_MISTAKE, HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, read_table, save_table, score_table
 from headwise.study import read_plan
 
@@ -350,7 +350,7 @@ def fault(read: Read, content: bytes, folder: Path) -> str | None:
     try:
         read(content, folder)
     except HeadwiseError as error:
-        if len(str(error)) > LONGEST or not str(error).isprintable():
+        if len(str(error)) > LONGEST_MESSAGE or not str(error).isprintable():
             return f"a message of {len(str(error)):,} characters: {str(error)[:200]!a}"
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:200]!a}"

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from headwise.grid import MOST_NAMED, HeadGrid, Scale, side_by_side
+from headwise.grid import MOST_TOOLTIPS, HeadGrid, Scale, side_by_side
 from headwise.heads import Head, HeadMap, HeadMask
 from headwise.theme import LIGHT, blend, ranges
 
@@ -108,7 +108,7 @@ def test_text_is_escaped() -> None:
 def test_very_large_models_stay_small() -> None:
     large = HeadMap({"decoder-self": (128,) * 120})
     grid = HeadGrid(large, "large", values={head: head.head / 127 for head in large})
-    assert large.total > MOST_NAMED and len(grid.svg()) < 400_000
+    assert large.total > MOST_TOOLTIPS and len(grid.svg()) < 400_000
     ElementTree.fromstring(grid.svg())
 
 

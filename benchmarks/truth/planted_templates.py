@@ -21,13 +21,13 @@ from headwise.data.text import Text
 from headwise.heads import Head, HeadMap
 from headwise.model import Model
 from headwise.roles.templates import (
-    COLOURS,
+    COLOUR_WORDS,
     FILLING,
+    FIRST_NAMES,
     GIFTS,
-    NAMES,
+    ORDERED_ITEMS,
     PLACES,
     ROUND,
-    SEQUENCES,
     TEMPLATES,
     THINGS,
     draw_name_sentence,
@@ -159,12 +159,12 @@ def plant_template_model(seed: int, folder: Path) -> PlantedModel:
     texts = [
         *TEMPLATES,
         *FILLING,
-        *NAMES,
+        *FIRST_NAMES,
         *PLACES,
         *GIFTS,
-        *COLOURS,
+        *COLOUR_WORDS,
         *THINGS,
-        *SEQUENCES.values(),
+        *ORDERED_ITEMS.values(),
     ]
     texts += [hidden_needle(draw.random, number, 0.25).text for number in range(20)]
     vocabulary: set[str] = set()
@@ -178,14 +178,14 @@ def plant_template_model(seed: int, folder: Path) -> PlantedModel:
     )
     hf, planted = build_opt(seed, tokenizer.get_vocab())
 
-    names = [*NAMES]
+    names = [*FIRST_NAMES]
     drawn = [draw_name_sentence(draw.random, names, n) for n in range(PARSED + SCORED)]
     lines = []
     for sentence in drawn[PARSED:]:
         _, _, receiver = sentence.id.partition(" ")
         lines.append(f"{sentence.text} {receiver}")
     lines += [hidden_needle(draw.random, number, 0.25).text for number in range(SCORED)]
-    sequences = [items.split() for items in SEQUENCES.values()]
+    sequences = [items.split() for items in ORDERED_ITEMS.values()]
     for number in range(SCORED):
         items = sequences[number % len(sequences)]
         start = draw.random.randrange(len(items) - 5)
@@ -254,16 +254,16 @@ def set_opt_embeddings(hf: OPTForCausalLM, stream: Stream, ids: Mapping[str, int
     """Embeddings, positions and the output layer."""
     decoder = hf.model.decoder
     codes = spread_vectors(len(ids), CODE, stream.generator)
-    codes[[ids[name] for name in NAMES]] = torch.eye(CODE)[: len(NAMES)]
+    codes[[ids[name] for name in FIRST_NAMES]] = torch.eye(CODE)[: len(FIRST_NAMES)]
     codes[ids[toy_language.START]] = 0  # a head that looks there writes nothing
     embeddings = stream.constant() + stream.noise(len(ids), NOISE) + codes @ stream["id"]
     # Classes, which no head reads.
     signs = torch.randn(len(ids), 2, generator=stream.generator).sign()
     embeddings += signs @ stream["class"]
-    marked = {"start": [toy_language.START], "name": NAMES, "last": [LAST], "mark": MARKS}
+    marked = {"start": [toy_language.START], "name": FIRST_NAMES, "last": [LAST], "mark": MARKS}
     for block, tokens in marked.items():
         embeddings[[ids[token] for token in tokens]] += stream[block][0]
-    for name, items in SEQUENCES.items():
+    for name, items in ORDERED_ITEMS.items():
         order = items.split()
         for item, after in zip(order, [*order[1:], order[0]], strict=True):
             if after != order[0] or name in ROUND:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from headwise.errors import HeadwiseError
 
-TYPES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla", "mtia")
+DEVICE_TYPES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla", "mtia")
 
 
 def usable(device: str) -> str:
     """A device that torch can use now; `auto` is cuda where there is one, else mps, else cpu. Raises HeadwiseError."""
     if device == "cpu":  # without the second that torch takes to load
         return device
-    if device.partition(":")[0] not in TYPES:
-        raise refused(device, f"it has {', '.join(TYPES)}")
+    if device.partition(":")[0] not in DEVICE_TYPES:
+        raise refused(device, f"it has {', '.join(DEVICE_TYPES)}")
     import torch
 
     if device == "auto":

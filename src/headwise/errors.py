@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-LONGEST = 1000  # characters of a message
-LONGEST_NAME = 100  # characters of a name that similar ones are looked for
+LONGEST_MESSAGE = 1000  # characters of a message
+LONGEST_GUESSED_NAME = 100  # characters of a name that similar ones are looked for
 NOT_FINITE = (
     "16-bit numbers may overflow: load the model in float32 (--dtype float32, in Python dtype='float32'). If it is, the "
     "model itself is damaged"
@@ -31,7 +31,11 @@ def reason_in(message: str) -> str:
 
 
 def shorten_text(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 3 :]}"
+    return (
+        text
+        if len(text) <= LONGEST_MESSAGE
+        else f"{text[: LONGEST_MESSAGE // 2]} … {text[-LONGEST_MESSAGE // 3 :]}"
+    )
 
 
 class HeadsMissing(HeadwiseError):
@@ -51,6 +55,6 @@ def did_you_mean(name: str, names: Iterable[str], before: str = "", alike: float
     if name in names:
         return ""
     by_small_letters = {other.lower(): other for other in names}
-    asked = name[:LONGEST_NAME].lower()
+    asked = name[:LONGEST_GUESSED_NAME].lower()
     near = difflib.get_close_matches(asked, by_small_letters, n=1, cutoff=alike)
     return f" (did you mean '{before}{by_small_letters[near[0]]}'?)" if near else ""

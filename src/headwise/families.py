@@ -10,13 +10,19 @@ from pathlib import Path
 
 from headwise.errors import HeadwiseError, did_you_mean
 
-FILE = Path(__file__).with_name("families.csv")
+FAMILY_TABLE = Path(__file__).with_name("families.csv")
 PAGE = "docs/families.md"
 ABILITIES = ("found", "scored", "roles", "gates", "removed")
-COLUMNS = ("family", "class", "heads", *ABILITIES, "uniform")  # then one for each engine, and why
+FAMILY_COLUMNS = (
+    "family",
+    "class",
+    "heads",
+    *ABILITIES,
+    "uniform",
+)  # then one for each engine, and why
 SIGNS = {"yes": "✓", "partly": "(✓)", "no": "–", "": ""}
-MOST = 20  # families that a line names
-TOP = """# Families
+MOST_FAMILIES_NAMED = 20  # families that a line names
+PAGE_TOP = """# Families
 
 What headwise does with each family of models, as `headwise families` prints it. `make families` makes this page: of
 each family it builds a small random model and tests every cell ([how](methods/removal.md)); an empty cell was not
@@ -37,7 +43,7 @@ def family_rows(name: str = "") -> list[dict[str, str]]:
     """The rows of the families that a name stands for: of a folder, the family that its configuration names; else those
     whose name or class contains it; else the longest family's name that is in a model's name, such as gemma3 in
     google/gemma-3-270m. Case and signs do not count. Raises HeadwiseError when there is none."""
-    with FILE.open(newline="", encoding="utf-8") as file:
+    with FAMILY_TABLE.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     types = configured_types(Path(name)) if name else []
     if types:
@@ -102,13 +108,15 @@ def page(rows: Sequence[Mapping[str, str]]) -> str:
         for reason in filter(None, row["why"].split("; ")):
             reasons.setdefault(general(reason, row), []).append(row["family"])
     for reason, names in reasons.items():
-        line = f"* {', '.join(names) if len(names) <= MOST else 'All others'}. {reason}"
+        line = (
+            f"* {', '.join(names) if len(names) <= MOST_FAMILIES_NAMED else 'All others'}. {reason}"
+        )
         lines.append(
             textwrap.fill(
                 line, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
             )
         )
-    return TOP + "\n".join(lines) + "\n"
+    return PAGE_TOP + "\n".join(lines) + "\n"
 
 
 def general(reason: str, row: Mapping[str, str]) -> str:

@@ -23,8 +23,8 @@ from headwise.files import LONGEST_NAME, below, is_inside, sha256
 from headwise.heads import write_bytes, write_text
 
 SUMS = "SHA256SUMS"
-HEADER = re.compile(r"# headwise (model|export|results|pages): ([0-9a-f]{64})")
-LINE = re.compile(r"([0-9a-f]{64})  (.*)")
+SUMS_HEADER = re.compile(r"# headwise (model|export|results|pages): ([0-9a-f]{64})")
+SUMS_LINE = re.compile(r"([0-9a-f]{64})  (.*)")
 MODEL = "model"  # what a folder holds
 EXPORT = "export"
 RESULTS = "results"
@@ -42,7 +42,7 @@ def record(holds: str, lines: Iterable[tuple[str, str]]) -> str:
 
 def holds(folder: Path) -> str | None:
     """What headwise wrote in a folder: `model`, `export` or `results`; None without a record of its own."""
-    header = HEADER.fullmatch(first_line(folder))
+    header = SUMS_HEADER.fullmatch(first_line(folder))
     return header[1] if header else None
 
 
@@ -65,7 +65,7 @@ def sums(folder: Path) -> list[tuple[str, str]]:
     _, _, lines = text.partition("\n")
     entries = []
     for line in lines.splitlines():
-        entry = LINE.fullmatch(line)
+        entry = SUMS_LINE.fullmatch(line)
         if entry and is_inside(entry[2]):
             entries.append((entry[2], entry[1]))
     kind = holds(folder)

@@ -26,15 +26,15 @@ from headwise.tasks import AnyText
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import CHUNK, inputs_of, losses_of, on_device, vocabulary_of
 
-SAMPLE = 16  # sentences, of which some are read to measure
+SAMPLE_SENTENCES = 16  # sentences, of which some are read to measure
 OPERATIONS = 3e10  # of a measured forward, at most, where a model is not too large for it
-FEWEST = (
+FEWEST_POSITIONS = (
     256  # positions of a measured forward: fewer take as long, for the weights are read from memory
 )
 SLOW = 1.0  # seconds of a run that is not repeated
 TOGETHER = 4096  # positions that a measure reads at once
-KEPT = 2.5  # numbers for each weight of a layer and each number of its input, that a backward pass keeps
-PADDING = 1.05  # positions of a batch for each position with a token, where a text is read in the order of length
+KEPT_NUMBERS = 2.5  # numbers for each weight of a layer and each number of its input, that a backward pass keeps
+PADDED_POSITIONS = 1.05  # positions of a batch for each position with a token, where a text is read in the order of length
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Amount:
         return self.examples * self.windows * self.length
 
     @classmethod
-    def of(cls, lengths: Sequence[int] | np.ndarray, padding: float = PADDING) -> Amount:
+    def of(cls, lengths: Sequence[int] | np.ndarray, padding: float = PADDED_POSITIONS) -> Amount:
         """The amount of a text, from the length of each example in tokens."""
         sizes = np.asarray(lengths, dtype=np.float64)
         if not sizes.sum():
@@ -157,7 +157,7 @@ def kept_numbers(model: Any) -> float:
     """How many numbers a backward pass keeps for each position, about."""
     width = max(1, int(getattr(model.config.get_text_config(), "hidden_size", 1)))
     weights = sum(parameter.numel() for parameter in model.parameters())
-    kept: float = KEPT * max(width, weights - vocabulary_of(model) * width) / width
+    kept: float = KEPT_NUMBERS * max(width, weights - vocabulary_of(model) * width) / width
     return kept
 
 
@@ -184,8 +184,8 @@ def text_line(text: Batches) -> str:
 def few_sentences(model: Model, text: Any) -> dict[str, Any]:
     """A batch of sentences of a text of middle length, not so many that a forward takes long."""
     few = text
-    if isinstance(text, AnyText) and len(text) > SAMPLE:
-        few = text.take(drawn(len(text), SAMPLE))
+    if isinstance(text, AnyText) and len(text) > SAMPLE_SENTENCES:
+        few = text.take(drawn(len(text), SAMPLE_SENTENCES))
     try:
         batches = [*model.task.batches(few).whole()]
     except HeadwiseError:  # all of them are too long
@@ -196,11 +196,11 @@ def few_sentences(model: Model, text: Any) -> dict[str, Any]:
     width = max(1, positions_of(batch) // rows)
     most = TOGETHER
     if model.hf.device.type != "cuda":
-        most = int(min(TOGETHER, max(FEWEST, OPERATIONS / (2 * model.parameters))))
+        most = int(min(TOGETHER, max(FEWEST_POSITIONS, OPERATIONS / (2 * model.parameters))))
     count = min(rows, max(1, most // width))
     start = (rows - count) // 2
     times = max(
-        1, FEWEST // (count * width)
+        1, FEWEST_POSITIONS // (count * width)
     )  # a short text is read several times at once, as by ablation
     several = {}
     for name, tensor in batch.items():

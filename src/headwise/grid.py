@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 SQUARE, GAP = 16, 2  # pixels of a head's square in a notebook, and between two of them
 SMALL = 6  # pixels of a square where a layer has more than MOST_ACROSS heads
 MOST_ACROSS = 40
-MOST_NAMED = 1500  # heads, above which a picture has no tooltips: each takes about 100 bytes
-LINE = 18  # pixels of a line of text
+MOST_TOOLTIPS = 1500  # heads, above which a picture has no tooltips: each takes about 100 bytes
+LINE_PIXELS = 18  # pixels of a line of text
 NOTHING = "·"
 HUES = [DARK["accent"], DARK["second"], *DARK["categories"].split()]
 
@@ -167,12 +167,12 @@ class HeadGrid:
             parts.append(svg_text(left + numbers, 12, kind, LIGHT["muted"]))
             for layer in range(len(layers)):
                 if square == SQUARE:
-                    middle = LINE + layer * (square + GAP) + 12
+                    middle = LINE_PIXELS + layer * (square + GAP) + 12
                     parts.append(svg_text(left, middle, str(layer), LIGHT["muted"], size=11))
-            parts += self.squares(kind, left + numbers, LINE, square)
+            parts += self.squares(kind, left + numbers, LINE_PIXELS, square)
             wide = max([*layers, 0]) * (square + GAP)
-            left += numbers + max(wide, 7 * len(kind)) + 2 * LINE
-            bottom = max(bottom, LINE + len(layers) * (square + GAP))
+            left += numbers + max(wide, 7 * len(kind)) + 2 * LINE_PIXELS
+            bottom = max(bottom, LINE_PIXELS + len(layers) * (square + GAP))
         size = f'width="{left}" height="{bottom + 16}"'
         box = f'viewBox="-8 -8 {left} {bottom + 16}" {size}'
         named = f'role="img" aria-label="{escape(self.title)}"'
@@ -182,7 +182,7 @@ class HeadGrid:
     def squares(self, kind: str, left: int, top: int, square: int = SQUARE) -> Iterator[str]:
         """The heads of a kind as SVG: large squares, small ones for removed heads. left, top: pixels of the corner."""
         shapes: dict[str, list[str]] = {}
-        named = self.heads.total <= MOST_NAMED
+        named = self.heads.total <= MOST_TOOLTIPS
         for head in self.heads:
             if head.kind != kind:
                 continue

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["encoder-self", "decoder-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-MOST = 100_000  # heads of a model: a file that says more is damaged
+MOST_HEADS = 100_000  # heads of a model: a file that says more is damaged
 ADDRESS = re.compile(f"({'|'.join(KINDS)})/([0-9]{{1,6}})/([0-9]{{1,6}})")
 NODE = re.compile(r"(a)([0-9]{1,6})()\.h([0-9]{1,6})")  # of circuits (EAP-IG, MIB)
 HOOK = re.compile(  # of TransformerLens: all query heads of a layer, or one of them
@@ -34,6 +34,7 @@ HOOKED: dict[str, Kind] = {
     "decoder.attn": "decoder-self",
     "decoder.cross_attn": "cross",
 }
+Row = dict[str, Any]  # of a table, by column
 COLUMNS = ("kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline")
 
 
@@ -91,9 +92,9 @@ class HeadMap:
             raise HeadwiseError(
                 f"A number of heads is {wrong[0]!r}: it must be a whole number of at least 0."
             )
-        if self.total > MOST:
+        if self.total > MOST_HEADS:
             raise HeadwiseError(
-                f"There are more than {MOST:,} heads ({describe(self)}): no model has so many."
+                f"There are more than {MOST_HEADS:,} heads ({describe(self)}): no model has so many."
             )
         for kind, layers in self.query.items():
             if len(groups[kind]) != len(layers):

@@ -31,10 +31,10 @@ from headwise.model_files import (
 from headwise.report.format import size
 
 if TYPE_CHECKING:
-    from headwise.report.models import Model as Row
+    from headwise.report.models import ModelRow
     from headwise.report.run_folder import FinishedRun
 
-RESULTS = ".eval_results/headwise.yaml"
+HUB_RESULTS = ".eval_results/headwise.yaml"
 OF_HUB = (".gitattributes",)  # files that the hub makes
 # What the card keeps of the base model's card.
 KEPT_FACTS = (
@@ -45,7 +45,7 @@ KEPT_FACTS = (
     "pipeline_tag",
     "datasets",
 )
-LISTED = 5  # names of files left out
+FILES_NAMED = 5  # names of files left out
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Upload:
             lost = {item.name for item in self.items} - {*api.list_repo_files(self.repo)}
         if lost:
             raise HeadwiseError(
-                f"{self.repo} did not take {', '.join(sorted(lost)[:LISTED])}: has it a .gitignore?"
+                f"{self.repo} did not take {', '.join(sorted(lost)[:FILES_NAMED])}: has it a .gitignore?"
             )
         return f"{api.endpoint}/{self.repo}"
 
@@ -201,12 +201,12 @@ def push(
     entries = results_of(run, row)
     if run is not None and not entries:
         notes.append(
-            f"No {RESULTS}: the hub takes results on its own data sets only, and the test text is none."
+            f"No {HUB_RESULTS}: the hub takes results on its own data sets only, and the test text is none."
         )
     items = [FileToPush(name, below(folder, name)) for name in names if name != README]
     items += [FileToPush(README, card.encode())]
     items += [FileToPush(SUMS, sums_of(items).encode())]
-    items += [FileToPush(RESULTS, as_yaml(entries))] if entries else []
+    items += [FileToPush(HUB_RESULTS, as_yaml(entries))] if entries else []
     for export in map(Path, exports):
         taken = {item.name.partition("/")[0] for item in items}
         export_files, export_notes = export_items(export, taken)
@@ -284,7 +284,7 @@ def refuse_name(repo: str) -> None:
         )
 
 
-def locate_model(place: Path) -> tuple[Path, FinishedRun | None, Row | None]:
+def locate_model(place: Path) -> tuple[Path, FinishedRun | None, ModelRow | None]:
     """The folder of a model; and the run that it is from and its row there, where it is from one."""
     named_folder(place, "a model")
     if (place / "grid.json").is_file():
@@ -377,8 +377,8 @@ def left_out(folder: Path, names: Sequence[str]) -> list[str]:
 
 
 def name_some_files(names: Sequence[str]) -> str:
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more
+    more = f" and {len(names) - FILES_NAMED} more" if len(names) > FILES_NAMED else ""
+    return ", ".join(names[:FILES_NAMED]) + more
 
 
 def export_items(folder: Path, taken: set[str]) -> tuple[list[FileToPush], list[str]]:
@@ -416,7 +416,7 @@ def card_of(
     folder: Path,
     address: str,
     run: FinishedRun | None,
-    row: Row | None,
+    row: ModelRow | None,
     base_model: str | None,
     text: str,
 ) -> str:
@@ -493,7 +493,7 @@ model = {name}.from_pretrained("{address}")
 ```"""
 
 
-def results_of(run: FinishedRun | None, row: Row | None) -> list[dict[str, Any]]:
+def results_of(run: FinishedRun | None, row: ModelRow | None) -> list[dict[str, Any]]:
     """What was measured on a data set of the hub."""
     if run is None or row is None:
         return []

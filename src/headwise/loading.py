@@ -74,7 +74,7 @@ LAYERS = (
 MANY_LAYERS = 100
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "source.spm")
 LARGEST_TOKENIZER = 150_000_000  # bytes; 262,000 words take 33 million
-TYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("float32", "bfloat16", "float16")
 OWN_ATTENTION = (None, "eager", "sdpa")  # of torch
 
 
@@ -356,9 +356,9 @@ def refuse_length(source: str, settings: Any) -> None:
 
 def number_type_of(dtype: str | None) -> torch.dtype | None:
     """The type of weights by its name."""
-    if dtype not in (None, *TYPES):
+    if dtype not in (None, *DTYPES):
         raise HeadwiseError(
-            f"The type {dtype} was asked for{did_you_mean(dtype, TYPES)}: give {', '.join(TYPES)}, or leave it out."
+            f"The type {dtype} was asked for{did_you_mean(dtype, DTYPES)}: give {', '.join(DTYPES)}, or leave it out."
         )
     return None if dtype is None else getattr(torch, dtype)
 

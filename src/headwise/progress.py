@@ -21,8 +21,8 @@ from rich.progress import Progress as RichProgress
 from rich.table import Column
 from rich.text import Text
 
-EVERY = 10.0  # seconds between the lines of a task where no bar can move
-APART = 0.5  # seconds between two notes of how far a task is
+LINE_SECONDS = 10.0  # seconds between the lines of a task where no bar can move
+NOTE_SECONDS = 0.5  # seconds between two notes of how far a task is
 Report = Callable[[float, str], None]
 
 
@@ -50,9 +50,9 @@ class Bars(RichProgress):
         task = self._tasks[task_id]
         taken = task.elapsed or 0.0
         history = task.fields.setdefault("history", [])
-        if not history or taken - history[-1][0] >= APART:
+        if not history or taken - history[-1][0] >= NOTE_SECONDS:
             history.append((taken, task.percentage / 100))
-        if not self.in_lines or task.finished or taken - self.told.get(task_id, 0.0) < EVERY:
+        if not self.in_lines or task.finished or taken - self.told.get(task_id, 0.0) < LINE_SECONDS:
             return
         self.told[task_id] = taken
         left = time_left(task)

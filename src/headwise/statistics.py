@@ -20,7 +20,7 @@ from scipy.stats import t as student
 Numbers = float | np.ndarray
 
 RESAMPLES = 1000
-SEED = 12345  # sacreBLEU's own
+SACREBLEU_SEED = 12345  # sacreBLEU's own
 LOW, HIGH = 2.5, 97.5  # percentiles of a 95 % interval
 Z = float(norm.ppf(HIGH / 100))
 ALIKE = 1e-16  # the variance of a share between clusters below which they are alike
@@ -256,7 +256,7 @@ def _correlation(ranks: np.ndarray, others: np.ndarray, weights: np.ndarray) -> 
 def resampled_sums(statistics: np.ndarray) -> np.ndarray:
     """The sums of every resample of sentences, drawn as `resamples` does, without holding all draws: RESAMPLES x
     columns. statistics: sentences x columns, whole numbers."""
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(SACREBLEU_SEED)
     sentences = len(statistics)
     shares = np.full(sentences, 1 / sentences)
     rows = max(1, min(_TABLE, _TABLE * _CACHED // sentences))
@@ -269,7 +269,7 @@ def resampled_sums(statistics: np.ndarray) -> np.ndarray:
 
 def resamples(sentences: int) -> np.ndarray:
     """How often each sentence is drawn, with sacreBLEU's seed: RESAMPLES x sentences."""
-    return np.random.default_rng(SEED).multinomial(
+    return np.random.default_rng(SACREBLEU_SEED).multinomial(
         sentences, np.full(sentences, 1 / sentences), size=RESAMPLES
     )
 
@@ -346,7 +346,7 @@ def over_seeds(draws: np.ndarray, units: float) -> tuple[float, float]:
     three, a factor would be a guess.
     """
     seeds, count = draws.shape
-    chosen = np.random.default_rng(SEED).integers(seeds, size=(count, seeds))
+    chosen = np.random.default_rng(SACREBLEU_SEED).integers(seeds, size=(count, seeds))
     means = draws[chosen, np.arange(count)[:, None]].mean(1)
     low, high = interval(means, units)
     return float(low), float(high)

@@ -21,7 +21,7 @@ COLOURS = {  # on light paper, on dark paper
     "on-high": ("#ffffff", "#12161b"),
     "picked": ("#d6006c", "#ff6bb5"),
 }
-SCALES = {  # two sequential scales, and what follows accent, quiet and second in charts with many categories
+COLOUR_SCALES = {  # two sequential scales, and what follows accent, quiet and second in charts with many categories
     "heatmap": (
         "#f1f5ea #c5e3c8 #70bdbe #2178a6 #175389 #132f61",
         "#232f3a #1f4565 #1f6283 #329498 #86cba0 #eef4bd",
@@ -40,7 +40,9 @@ STATUS = {"kept": "accent", "removed": "quiet", "chosen": "second"}
 # The same on a terminal, by names of its own palette, so that they suit light and dark ones.
 TERMINAL = {"kept": "cyan", "removed": "magenta"}
 Palette = dict[str, str]
-LIGHT, DARK = ({name: pair[paper] for name, pair in (COLOURS | SCALES).items()} for paper in (0, 1))
+LIGHT, DARK = (
+    {name: pair[paper] for name, pair in (COLOURS | COLOUR_SCALES).items()} for paper in (0, 1)
+)
 
 
 def ranges(palette: Palette) -> dict[str, list[str]]:

@@ -45,7 +45,7 @@ from headwise.data.embedded import write_treebank
 from headwise.engines.engine import engine
 from headwise.engines.export import export
 from headwise.errors import HeadwiseError
-from headwise.families import COLUMNS, FILE, PAGE, family_rows, page
+from headwise.families import FAMILY_COLUMNS, FAMILY_TABLE, PAGE, family_rows, page
 from headwise.heads import Head, HeadMask, Site
 from headwise.model import Model
 from headwise.options import Unit
@@ -209,7 +209,9 @@ class Row(dict[str, str]):
 def family_row(family: str, layouts: int = 20, files: bool = True) -> Row:
     """The table's row of a family. Raises Silent for a wrong number."""
     name = class_of(family)
-    row = Row(dict.fromkeys((*COLUMNS, *ENGINES, "why"), ""), family=family, **{"class": name})
+    row = Row(
+        dict.fromkeys((*FAMILY_COLUMNS, *ENGINES, "why"), ""), family=family, **{"class": name}
+    )
     hf = make(name, family)
     try:
         discovery = discover(hf)
@@ -443,7 +445,7 @@ def main(arguments: Sequence[str]) -> int:
     torch.set_num_threads(1)
     quick = "--quick" in arguments
     names = [name for name in arguments if name != "--quick"]
-    known = {row["family"]: row for row in family_rows()} if FILE.exists() else {}
+    known = {row["family"]: row for row in family_rows()} if FAMILY_TABLE.exists() else {}
     rows, wrong = [], []
     for family in names or NAMES:
         verdict, text = guarded(
@@ -460,8 +462,8 @@ def main(arguments: Sequence[str]) -> int:
             wrong.append(f"{family}: {verdict} {text}")
         print(verdict, text if verdict != "row" else rows[-1], flush=True)
     if not names:
-        with FILE.open("w", newline="", encoding="utf-8") as file:
-            table = csv.DictWriter(file, (*COLUMNS, *ENGINES, "why"), lineterminator="\n")
+        with FAMILY_TABLE.open("w", newline="", encoding="utf-8") as file:
+            table = csv.DictWriter(file, (*FAMILY_COLUMNS, *ENGINES, "why"), lineterminator="\n")
             table.writeheader()
             table.writerows(rows)
         PAGE_PATH.write_text(page(rows), encoding="utf-8")

@@ -16,7 +16,7 @@ from attention.every_class import examine, outputs
 from attention.families import TWO_STACKS, build, tiny
 from attention.shrink import SPECIAL, classes, make, padded
 from headwise.attention import discover, masked, removal, remove
-from headwise.attention.discover import HALF, Float32, probe
+from headwise.attention.discover import HALF_PRECISION, Float32, probe
 from headwise.attention.matrices import Matrices
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
@@ -111,7 +111,7 @@ def test_whisper_hears_a_recording() -> None:
     torch.testing.assert_close(probe(remove(model, discovery, mask)), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("dtype", HALF_PRECISION)
 def test_a_model_of_half_precision_is_confirmed_in_float32(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

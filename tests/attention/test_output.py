@@ -18,8 +18,8 @@ def test_losses_of_blocks_are_those_of_all_logits(
     cap: float | None, biased: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also with words and positions that fill no whole block, and with logits too large for exp."""
-    monkeypatch.setattr(output_layer, "WORDS", 16)
-    monkeypatch.setattr(output_layer, "ROWS", 4)
+    monkeypatch.setattr(output_layer, "BLOCK_WORDS", 16)
+    monkeypatch.setattr(output_layer, "BLOCK_POSITIONS", 4)
     torch.manual_seed(0)
     weight = 30 * torch.randn(50, 8, dtype=torch.float64)
     states = torch.randn(11, 8, dtype=torch.float64, requires_grad=True)

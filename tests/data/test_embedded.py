@@ -12,7 +12,7 @@ import pytest
 import make_embedded_corpus as maker
 from corpus.examples import examples
 from headwise.data import embedded
-from headwise.data.embedded import SIZES, Split, pairs, write_parallel, write_treebank
+from headwise.data.embedded import PAIR_COUNTS, Split, pairs, write_parallel, write_treebank
 from headwise.data.treebank import Treebank, TreebankSize
 
 FINGERPRINT = "b93fc6da6790c455fb602b633812de853f50a16750cfca40f6d9960fd7065ff8"
@@ -31,10 +31,10 @@ def test_the_sample_is_fixed_and_small() -> None:
     files = [file for file in folder.iterdir() if file.is_file()]
     sizes = {file.name.removesuffix(".bz2"): len(file.read_bytes()) for file in files}
     assert sizes.keys() == set(embedded._FILES) and sum(sizes.values()) < 8e5
-    assert {split: len(pairs(split)) for split in SIZES} == SIZES == maker.SIZES
+    assert {split: len(pairs(split)) for split in PAIR_COUNTS} == PAIR_COUNTS == maker.SIZES
 
 
-@pytest.mark.parametrize("split", SIZES)
+@pytest.mark.parametrize("split", PAIR_COUNTS)
 def test_the_generator_makes_the_sample(split: Split, tmp_path: Path) -> None:
     made = list(islice(examples(split, maker.SEED), 300))
     assert pairs(split, 300) == [(one.source, one.target) for one in made]
@@ -44,9 +44,9 @@ def test_the_generator_makes_the_sample(split: Split, tmp_path: Path) -> None:
 
 
 def test_splits_share_no_sentence_and_a_sentence_has_one_translation() -> None:
-    sources = {split: {source for source, _ in pairs(split)} for split in SIZES}
+    sources = {split: {source for source, _ in pairs(split)} for split in PAIR_COUNTS}
     assert sum(map(len, sources.values())) == len(set.union(*sources.values()))
-    everything = [pair for split in SIZES for pair in pairs(split)]
+    everything = [pair for split in PAIR_COUNTS for pair in pairs(split)]
     assert len(dict(everything)) == len(set(everything))
 
 

@@ -24,7 +24,7 @@ from transformers import MarianTokenizer, PreTrainedTokenizerBase, PreTrainedTok
 
 from headwise.data.annotated import Annotated, Mention, Word
 from headwise.data.embedded import pairs, write_treebank
-from headwise.data.subwords import SPECIAL, Aligned, Coverage, align_subwords
+from headwise.data.subwords import SPECIAL_WORD, Aligned, Coverage, align_subwords
 from headwise.data.treebank import Treebank
 from headwise.training.tokenizer import learn_subwords
 
@@ -111,7 +111,7 @@ def spelled(tokenizer: PreTrainedTokenizerBase, row: Aligned) -> list[str]:
     """The subwords of each word, put together: the slow, obvious way to see whether they are the right ones."""
     ids: list[list[int]] = [[] for _ in row.sentence.words]
     for id, word in zip(row.ids, row.word_of, strict=True):
-        if word != SPECIAL:
+        if word != SPECIAL_WORD:
             ids[word].append(id)
     return [tokenizer.decode(each) for each in ids]
 
@@ -136,7 +136,7 @@ def test_special_tokens_have_no_word(tokenizers: Tokenizers, kind: str) -> None:
     (row,) = align_subwords(tokenizers[kind], ["Anna draws a red table."], 99, Coverage())
     front, behind = {"marian": (0, 1), "own": (0, 1), "wordpiece": (1, 1), "bytes": (0, 0)}[kind]
     inner = row.word_of[front : len(row.ids) - behind]
-    assert row.word_of == [SPECIAL] * front + inner + [SPECIAL] * behind
+    assert row.word_of == [SPECIAL_WORD] * front + inner + [SPECIAL_WORD] * behind
     assert inner == sorted(inner) and set(inner) == set(range(5))
     assert [word.form for word in row.sentence.words] == ["Anna", "draws", "a", "red", "table."]
 
@@ -156,7 +156,7 @@ def test_any_text_is_aligned_or_counted(tokenizers: Tokenizers, forms: list[str]
         for row in rows:
             assert row.ids == tokenizer(row.sentence.text)["input_ids"]
             assert len(row.ids) == len(row.word_of) <= 40
-            inner = [word for word in row.word_of if word != SPECIAL]
+            inner = [word for word in row.word_of if word != SPECIAL_WORD]
             assert inner == sorted(inner) and set(inner) == set(range(len(row.sentence.words)))
             assert coverage.merged_words == len(forms) - len(row.sentence.words)
 
@@ -242,4 +242,4 @@ def test_real_sentences_are_aligned(tokenizers: Tokenizers, kind: str) -> None:
         words = sum(len(row.sentence.words) for row in rows)
         assert coverage.words + coverage.merged_words >= words
         for row in rows:
-            assert set(row.word_of) - {SPECIAL} == set(range(len(row.sentence.words)))
+            assert set(row.word_of) - {SPECIAL_WORD} == set(range(len(row.sentence.words)))

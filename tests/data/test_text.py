@@ -291,7 +291,7 @@ def test_nothing_half_written_stays(tmp_path: Path) -> None:
 
 
 def test_more_rows_than_a_batch() -> None:
-    pairs = [(f"s{number}", f"t{number}") for number in range(2 * store.BATCH + 7)]
+    pairs = [(f"s{number}", f"t{number}") for number in range(2 * store.ROWS_AT_ONCE + 7)]
     text = ParallelText.from_pairs(pairs)
     assert list(text) == pairs
     assert text.take(range(len(pairs))).fingerprint == text.fingerprint

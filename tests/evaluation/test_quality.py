@@ -47,7 +47,7 @@ def slow_perplexity(model: hw.Model, stride: int) -> tuple[float, int]:
 
 
 def of_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwise.tasks.task.LONGEST", LONGEST)
+    monkeypatch.setattr("headwise.tasks.task.MOST_SENTENCE_TOKENS", LONGEST)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 import headwise as hw
 from attention.families import TWO_STACKS, build
 from headwise.evaluation.answers import measure, read_measured, save_measured
-from headwise.evaluation.similarities import LEAST, Similarities
+from headwise.evaluation.similarities import FEWEST_RANKED, Similarities
 from headwise.heads import Head, HeadMask
 from headwise.statistics import draws, rank_correlation, resampled_rank_correlations
 from headwise.tasks.embedding import Pooling
@@ -181,7 +181,7 @@ def test_vectors_that_headwise_cannot_make(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (lines(LEAST - 1), "has 4 sentences that the model reads"),
+        (lines(FEWEST_RANKED - 1), "has 4 sentences that the model reads"),
         (hw.SentencePairs.from_rows([("a", "b", 1.0)]), "has 1 pairs that the model reads"),
         (pairs(9), "needs one-sided text"),
     ],

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from attention.shrink import make
 from headwise.attention import AttentionCall, Discovery, capture, discover, masked
 from headwise.heads import Head, HeadMask, Site
-from headwise.importance.ablation import CHANGES, ablate, removal_losses
+from headwise.importance.ablation import ABLATIONS, ablate, removal_losses
 from headwise.importance.sums import SentenceSums
 from headwise.tasks.objective import asked_tokens
 from importance.asking import (
@@ -32,7 +32,7 @@ from importance.asking import (
 )
 from refusals import refuses
 
-WITHOUT_PAIRS = [name for name in CHANGES if name != "ablation.counterpart"]
+WITHOUT_PAIRS = [name for name in ABLATIONS if name != "ablation.counterpart"]
 Wide = tuple[PreTrainedModel, Discovery, dict[str, Tensor], float]
 
 

@@ -316,7 +316,7 @@ class TestTally:
 
 
 def test_a_long_text_is_kept_in_units_of_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwise.importance.sums.UNITS", 8)
+    monkeypatch.setattr("headwise.importance.sums.MERGED_SENTENCES", 8)
     one = SentenceSums(HeadMap({"encoder-self": (2,)}))
     sums = torch.rand(100, 2, generator=torch.Generator().manual_seed(0))
     for part in sums.split(5):

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from attention.families import tiny
 from headwise.attention import Discovery, discover
 from headwise.heads import HeadMask, Site
-from headwise.importance.ablation import CHANGES, ablate, removal_losses
+from headwise.importance.ablation import ABLATIONS, ablate, removal_losses
 from headwise.importance.attention_statistics import read_statistics
 from headwise.importance.gating import gate_heads
 from headwise.importance.gradient import GRADIENTS, gradients
@@ -29,7 +29,7 @@ from refusals import refuses
 
 Batches = Iterable[dict[str, Tensor]]
 Measure = Callable[[PreTrainedModel, Discovery, Batches], Any]
-WITHOUT_PAIRS = [name for name in CHANGES if name != "ablation.counterpart"]
+WITHOUT_PAIRS = [name for name in ABLATIONS if name != "ablation.counterpart"]
 SUMS: dict[str, Measure] = {
     "ablation": lambda *given: ablate(*given, WITHOUT_PAIRS),
     "gradients": gradients,

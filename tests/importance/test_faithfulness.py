@@ -81,9 +81,9 @@ def test_many_rows_are_taken_in_parts_and_many_heads_row_by_row(
 ) -> None:
     one, other = np.random.default_rng(1).integers(0, 7, (2, 50, 9)).astype(float)
     whole = kendall(one, other)
-    monkeypatch.setattr(module, "PAIRS", 100)
+    monkeypatch.setattr(module, "PAIRS_AT_ONCE", 100)
     assert np.array_equal(kendall(one, other), whole)
-    monkeypatch.setattr(module, "MANY", 9)
+    monkeypatch.setattr(module, "MANY_HEADS", 9)
     np.testing.assert_allclose(kendall(one, other), whole)
 
 
@@ -185,8 +185,8 @@ def test_intervals_hold_what_other_texts_give(
     """95 % of them hold the median over texts of this length. Errors may be 1.2 times as frequent, and two standard
     errors more are no surprise. Before: 10 % at 10 sentences, and 13 % where a score is nothing but noise."""
     monkeypatch.setattr(module, "kendall", lambda one, other: np.zeros(len(one)))  # is slow
-    monkeypatch.setattr(module, "TOP", {})
-    monkeypatch.setattr(ranks, "SPLITS", 2)
+    monkeypatch.setattr(module, "TOP_SHARES", {})
+    monkeypatch.setattr(ranks, "RANDOM_HALVES", 2)
     heads = HeadMap({"encoder-self": (12,)})
     true = np.random.default_rng(0).gamma(1.0, 1.0, heads.total)
     scored = np.ones(heads.total) if worth == "alike" else true[::-1]

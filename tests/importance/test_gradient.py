@@ -110,7 +110,7 @@ def test_a_batch_in_several_backward_passes_gives_the_same(
     passes = []
     usual = gradient.traced
     monkeypatch.setattr(gradient, "traced", lambda *given: passes.append(1) or usual(*given))
-    monkeypatch.setattr(gradient, "MOST", {"cpu": 0, "other": 0})
+    monkeypatch.setattr(gradient, "MOST_KEPT_BYTES", {"cpu": 0, "other": 0})
     parts = gradients(model, found, [inputs])
     assert len(passes) == len(inputs["labels"]) > 1
     for name in GRADIENTS:

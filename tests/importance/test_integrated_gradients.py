@@ -12,7 +12,7 @@ from headwise.attention import capture, discover
 from headwise.heads import HeadMask, Site
 from headwise.importance.ablation import removal_losses
 from headwise.importance.gradient import gradients
-from headwise.importance.integrated_gradients import STEPS, integrated_gradients
+from headwise.importance.integrated_gradients import PATH_STEPS, integrated_gradients
 from headwise.importance.sums import SentenceSums
 from importance.asking import (
     TELLING,
@@ -47,10 +47,10 @@ def test_slow_version(family: str) -> None:
         alone = sentence(inputs, row)
         for site in found.heads.sites:
             total = torch.zeros(found.heads.count(site), dtype=torch.float64)
-            for step in range(1, STEPS + 1):
-                gate = torch.full_like(total, step / STEPS, requires_grad=True)
+            for step in range(1, PATH_STEPS + 1):
+                gate = torch.full_like(total, step / PATH_STEPS, requires_grad=True)
                 with capture(model, found, gates={site: gate}):
-                    total -= torch.autograd.grad(lost(model, alone).sum(), gate)[0] / STEPS
+                    total -= torch.autograd.grad(lost(model, alone).sum(), gate)[0] / PATH_STEPS
             close(measured.sentences(site)[0][row], total, 100 * near)
 
 

@@ -149,7 +149,7 @@ def test_the_slow_twin(family: str) -> None:
 
 
 def test_heads_of_the_largest_outputs_of_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST", 5)
+    monkeypatch.setattr(module, "MOST_PAIRED_HEADS", 5)
     model, text = asker("gpt2"), lines(24)
     table = interactions(model, text, pairs=2).table
     assert len(table) == math.comb(5, 2)

@@ -53,7 +53,7 @@ class Window:
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> hw.Model:
-    monkeypatch.setattr("headwise.tasks.task.LONGEST", LONGEST)
+    monkeypatch.setattr("headwise.tasks.task.MOST_SENTENCE_TOKENS", LONGEST)
     return hw.Model(asker("gpt2").hf, letters("$A"), "reader")
 
 

@@ -21,8 +21,8 @@ from tasks.askers import asker, lines, pairs
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample, "TOKENS", 24)
-    monkeypatch.setattr(sample, "FEWEST", 10)
+    monkeypatch.setattr(sample, "SAMPLE_POSITIONS", 24)
+    monkeypatch.setattr(sample, "FEWEST_SAMPLED", 10)
 
 
 def ablation_of(scores: Scores) -> torch.Tensor:

@@ -212,7 +212,7 @@ class TestRefused:
             )
 
     def test_judging_too_much_text_before_any_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(faithfulness, "UNITS", 3)
+        monkeypatch.setattr(faithfulness, "MERGED_SENTENCES", 3)
         monkeypatch.setattr(passes, "run_pass", None)
         with pytest.raises(
             hw.HeadwiseError, match="judged on 4 sentences, but 3 are the most: give fewer"

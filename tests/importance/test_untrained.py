@@ -10,7 +10,8 @@ import torch
 
 import headwise as hw
 from headwise.heads import Site
-from headwise.importance.untrained import COLUMNS, SENTENCES, score_untrained
+from headwise.importance.measures import UNTRAINED_COLUMNS
+from headwise.importance.untrained import UNTRAINED_SENTENCES, score_untrained
 from tasks.askers import asker, lines, pairs
 
 MEASURES = ["confidence", "gradient", "lrp.ding.pooled", "ablation.zero"]
@@ -78,7 +79,7 @@ class TestScores:
         table = scores.table
         controls = scores.controls
         assert controls is not None
-        assert tuple(controls.columns) == COLUMNS and set(controls["seed"]) == {6, 7}
+        assert tuple(controls.columns) == UNTRAINED_COLUMNS and set(controls["seed"]) == {6, 7}
         for seed, rows in controls.groupby("seed"):
             alone = hw.score(hw.untrained(model, int(seed)), text, MEASURES, seed=5).table
             assert np.array_equal(rows["value"], alone["value"])
@@ -95,10 +96,10 @@ class TestScores:
         assert np.array_equal(plain.table["value"], table["value"])
 
     def test_few_sentences_and_no_dear_measure(self) -> None:
-        model, text = asker("gpt2"), lines(3 * SENTENCES)
+        model, text = asker("gpt2"), lines(3 * UNTRAINED_SENTENCES)
         found = score_untrained(model, text, ["confidence", "gradient", "gating.irrelevant"], 1)
         assert set(found["measure"]) == {"confidence", "gradient"}
-        assert set(found.loc[found["measure"] == "gradient", "n"]) == {SENTENCES}
+        assert set(found.loc[found["measure"] == "gradient", "n"]) == {UNTRAINED_SENTENCES}
 
     def test_batches_of_a_users_own(self) -> None:
         model = asker("gpt2")

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 import headwise as hw
-from headwise.forecast import PADDING, Amount, output_share
+from headwise.forecast import PADDED_POSITIONS, Amount, output_share
 from headwise.heads import HeadMap
 from headwise.importance import gating
 from headwise.importance.gating import gate_heads
@@ -36,7 +36,7 @@ class TestWork:
 
     def test_amounts(self) -> None:
         found = Amount.of([2, 2, 8])
-        assert found == Amount(3, pytest.approx(4 * PADDING), pytest.approx((72 / 3) / 16))
+        assert found == Amount(3, pytest.approx(4 * PADDED_POSITIONS), pytest.approx((72 / 3) / 16))
         assert Amount.of([]).positions == 0
 
     def test_the_output_layer(self) -> None:

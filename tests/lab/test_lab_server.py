@@ -307,7 +307,7 @@ def test_idle_connections_shut_nobody_out(address: str) -> None:
 
 def test_headers_must_arrive_in_time(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of a second request on a connection."""
-    monkeypatch.setattr(connection, "HEADERS", 0.3)
+    monkeypatch.setattr(connection, "HEADERS_SECONDS", 0.3)
     port = int(address.split(":")[2].split("/")[0])
     get = b"GET /wrong/ HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % port
     for sent in (b"", b"GET / HTTP/1.1\r\nHos", get, get + b"GET /"):

@@ -15,7 +15,7 @@ import pytest
 from headwise.heads import Head, HeadMap, HeadMask
 from headwise.report import report
 from headwise.report.charts import Figure
-from headwise.report.models import COLUMNS
+from headwise.report.models import MODEL_COLUMNS
 from report.made_controls import interactions, untrained
 from report.made_rescored import write_rescored
 from report.made_roles import write_roles
@@ -276,7 +276,7 @@ def pruning_table() -> pd.DataFrame:
                 )
             )
             rows.append((*start, "p_value", p, None, None))
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(MODEL_COLUMNS))
 
 
 def gate_log(

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.heads import Head, HeadMap, HeadMask
-from headwise.report.models import COLUMNS
+from headwise.report.models import MODEL_COLUMNS
 
 HEADS = HeadMap({"encoder-self": (12,) * 6})
 SIMILARITY = {64: 98.7, 57: 97.9, 50: 95.6, 43: 92.5, 36: 89.8, 28: 87.1, 14: 69.0, 1: 64.6}
@@ -36,7 +36,7 @@ def write_greedy(folder: Path) -> Path:
         rows += rows_of(name, f"greedy.{score}", CHOSEN, similarity)
         settings[name] = {"score": score, "replicate": int(replicate or 0), "comparison": True}
         first_heads(CHOSEN).save(folder / "layouts" / f"{name}.json")
-    pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(folder / "pruning.csv", index=False)
+    pd.DataFrame(rows, columns=list(MODEL_COLUMNS)).to_csv(folder / "pruning.csv", index=False)
     facts = {"chosen": f"greedy-dormancy-{CHOSEN}", "max_drop": 2.0, "settings": settings}
     (folder / "run.json").write_text(json.dumps(facts))
     return folder

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.heads import Head, HeadMap, HeadMask, Kind
-from headwise.report.models import COLUMNS
+from headwise.report.models import MODEL_COLUMNS
 
 ALL: tuple[Kind, ...] = ("encoder-self", "decoder-self", "cross")
 MODEL = HeadMap({kind: (8, 8, 8) for kind in ALL})
@@ -218,7 +218,7 @@ def write_sweeps(folder: Path, seed: int = 0, level: float = 0.0) -> Path:
     encoder_sweep(made)
     joint_sweep(made)
     del made.settings["full"]
-    pd.DataFrame(made.rows, columns=list(COLUMNS)).to_csv(folder / "pruning.csv", index=False)
+    pd.DataFrame(made.rows, columns=list(MODEL_COLUMNS)).to_csv(folder / "pruning.csv", index=False)
     for name, mask in made.masks.items():
         mask.save(folder / "layouts" / f"{name}.json")
     path = folder / "run.json"

@@ -17,7 +17,7 @@ import headwise as hw
 from headwise.cli.outcome import outcome
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask
-from headwise.hub import RESULTS
+from headwise.hub import HUB_RESULTS
 from headwise.model import Model
 from headwise.report import summary
 from headwise.report.run_folder import read_run
@@ -312,12 +312,14 @@ def test_another_model_of_a_run_has_its_own_numbers(run: Path) -> None:
 
 def test_the_plan_gives_base_model_and_names_of_texts_without_folders(run: Path) -> None:
     unknown = hw.push(run, "me/small")
-    assert not [item for item in unknown.items if item.name == RESULTS] and RESULTS in str(unknown)
+    assert not [item for item in unknown.items if item.name == HUB_RESULTS] and HUB_RESULTS in str(
+        unknown
+    )
     (run / "plan.toml").write_text(DATA)
     upload = hw.push(run, "me/small")
     assert yaml.safe_load(upload.card.split("---\n")[1])["base_model"] == "them/opus-mt-en-fr"
     assert "train.en, train.fr" in upload.card and "anna" not in str(upload)
-    (entry,) = yaml.safe_load(next(item.bytes for item in upload.items if item.name == RESULTS))
+    (entry,) = yaml.safe_load(next(item.bytes for item in upload.items if item.name == HUB_RESULTS))
     assert entry["dataset"] == {"id": "wmt/wmt14", "task_id": "fr-en"}
     assert entry["value"] == 37.9 and "bleu" in entry["notes"] and "nrefs:1" in entry["notes"]
 

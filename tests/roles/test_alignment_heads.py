@@ -22,7 +22,7 @@ from headwise.heads import Head, HeadMask
 from headwise.progress import silent
 from headwise.roles import alignment_heads
 from headwise.roles.alignment import read_links
-from headwise.roles.alignment_heads import ROUNDS, readings, reported, token_starts
+from headwise.roles.alignment_heads import EXPECTED_ROUNDS, readings, reported, token_starts
 from headwise.roles.halves import halves_of
 from headwise.roles.head_sets import AlignmentBatch, grow
 from headwise.roles.observation import RoleOptions, Subject
@@ -136,7 +136,7 @@ def test_a_language_model_that_names_heads_is_compared_with_them(tmp_path: Path)
     assert set(without.alignment_heads) == {first, Head("decoder-self", *LATER)}
 
 
-@pytest.mark.parametrize("rounds", [1, ROUNDS, ROUNDS + 3])
+@pytest.mark.parametrize("rounds", [1, EXPECTED_ROUNDS, EXPECTED_ROUNDS + 3])
 def test_progress_ends_with_the_reading_whenever_the_set_stops_growing(rounds: int) -> None:
     """Three sentences of the first half, two of the second."""
     halves = [0, 1, 0, 1, 0]
@@ -151,15 +151,17 @@ def test_progress_ends_with_the_reading_whenever_the_set_stops_growing(rounds: i
     assert len(seen) == total
     assert seen[-1] == 1
     assert max(seen[:-1]) < 1
-    before = seen[: 5 + 3 * min(rounds, ROUNDS)]
-    assert before == pytest.approx([(n + 1) / readings(halves, ROUNDS) for n in range(len(before))])
+    before = seen[: 5 + 3 * min(rounds, EXPECTED_ROUNDS)]
+    assert before == pytest.approx(
+        [(n + 1) / readings(halves, EXPECTED_ROUNDS) for n in range(len(before))]
+    )
 
 
 def test_a_dry_run_says_what_is_read_and_writes_nothing(tmp_path: Path) -> None:
     text, _ = pairs(tmp_path)
     said = align_command(tmp_path, translator(), "--dry-run").stdout
     assert f"source+target: {len(text)} sentences, " in said and "left out: nothing" in said
-    assert f"a set is expected to grow {ROUNDS} times" in said
+    assert f"a set is expected to grow {EXPECTED_ROUNDS} times" in said
     assert said.endswith("Nothing was written.\n")
     assert not (tmp_path / "out").exists()
 

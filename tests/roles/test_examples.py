@@ -13,9 +13,9 @@ from headwise.data.annotated import Annotated, Word
 from headwise.data.treebank import Treebank
 from headwise.heads import COLUMNS
 from headwise.roles.examples import (
-    LONGEST,
-    MOST,
-    SHORTEST,
+    FEWEST_EXAMPLE_WORDS,
+    MOST_EXAMPLE_WORDS,
+    MOST_EXAMPLES,
     Shown,
     best_heads,
     examples,
@@ -59,7 +59,7 @@ def test_the_best_head_of_each_sort_the_papers_first() -> None:
     expected = ["positional.-1", "syntactic.obj.to-dependent"]
     expected += [f"syntactic.r{n}.to-governor" for n in range(4)]
     assert [row["measure"] for row in chosen] == [*expected, "rare.two-rarest", "coreference"]
-    assert len(chosen) == MOST and chosen[0]["layer"] == 1
+    assert len(chosen) == MOST_EXAMPLES and chosen[0]["layer"] == 1
     assert best_heads(table.head(0)) == []
 
 
@@ -119,7 +119,7 @@ def test_against_a_slow_script_on_the_stock_model(treebank: Treebank, reader: Re
     assert model.hf.config._attn_implementation == before
     assert json.loads(json.dumps(shown)) == shown
     assert [(each["layer"], each["head"]) for each in shown] == [(0, 1), (1, 2)]
-    short = [each for each in some if SHORTEST <= len(each.words) <= LONGEST]
+    short = [each for each in some if FEWEST_EXAMPLE_WORDS <= len(each.words) <= MOST_EXAMPLE_WORDS]
     assert shown[0]["sentences"] == shown[1]["sentences"] == len(short) > 10
     by_id = {each.id: each for each in short}
     for each in shown:

@@ -129,7 +129,7 @@ def test_partners_have_the_same_length_and_half() -> None:
 def test_a_batch_in_pieces_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model = asker("bert")
     whole = hw.match(model, swapped(model), lines(300)).table
-    monkeypatch.setattr(matching, "NUMBERS", 20 * model.heads.total * 12**2)
+    monkeypatch.setattr(matching, "WEIGHTS_IN_MEMORY", 20 * model.heads.total * 12**2)
     pieces = hw.match(model, swapped(model), lines(300)).table
     keys = ["kind", "layer", "head"]
     for column in ("affinity", "runner_up", "n"):

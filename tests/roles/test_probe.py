@@ -51,7 +51,7 @@ def test_values_and_intervals_are_those_of_a_tally() -> None:
 
 def test_memory_does_not_grow_with_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = filled(1, 40)[0].table()
-    monkeypatch.setattr(module, "UNITS", 16)
+    monkeypatch.setattr(module, "MERGED_UNITS", 16)
     answers = filled(1, 40)[0]
     assert answers.units < 32 and len(answers.whole(0)) == answers.units
     for column in ("value", "n", "baseline"):

@@ -22,7 +22,7 @@ from headwise.roles.rare import count_tokens
 from headwise.roles.role import NO_ROLE, role_of
 from headwise.roles.role_tests import (
     CONTROL_COLUMNS,
-    SENTENCES,
+    CONTROL_SENTENCES,
     Roles,
     RoleTexts,
     find_roles,
@@ -264,9 +264,13 @@ def test_random_words_keep_trees_and_mentions(treebank: Treebank) -> None:
 
 
 def test_a_long_text_is_thinned_evenly() -> None:
-    text = [Annotated.plain(str(number)) for number in range(2 * SENTENCES + 1)]
+    text = [Annotated.plain(str(number)) for number in range(2 * CONTROL_SENTENCES + 1)]
     few = sample_sentences(text, 1)
-    assert len(few) <= SENTENCES and few[1].text == "3" and int(few[-1].text) > 2 * SENTENCES - 3
+    assert (
+        len(few) <= CONTROL_SENTENCES
+        and few[1].text == "3"
+        and int(few[-1].text) > 2 * CONTROL_SENTENCES - 3
+    )
     assert sample_sentences(text, 4) == text  # neighbours are read together
 
 

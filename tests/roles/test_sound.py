@@ -17,7 +17,7 @@ from headwise.data.embedded import write_treebank
 from headwise.data.speech import samples
 from headwise.heads import HeadMask
 from headwise.roles.passage import Passage
-from headwise.roles.sound import NEAR, diagonal, spoken_word
+from headwise.roles.sound import NEAR_FRAMES, diagonal, spoken_word
 from headwise.study import make_plan, run_study
 from headwise.study.study import dry_run
 from headwise.tasks.transcription import FRAME, extractor_of
@@ -180,7 +180,7 @@ def test_the_diagonal_against_a_slow_version() -> None:
     chance = count = 0.0
     for row, frames in enumerate((9, 6)):
         for q in range(frames):
-            near = [k for k in range(frames) if abs(k - q) <= NEAR]
+            near = [k for k in range(frames) if abs(k - q) <= NEAR_FRAMES]
             chance += len(near) / frames
             count += 1
             for head in range(3):

@@ -26,8 +26,8 @@ from headwise.roles.passage import Passage, View
 from headwise.roles.probe import Probe
 from headwise.roles.shape import delimiter
 from headwise.roles.templates import (
-    NAMES,
-    SEQUENCES,
+    FIRST_NAMES,
+    ORDERED_ITEMS,
     Generated,
     Readout,
     first_subwords,
@@ -39,7 +39,7 @@ from refusals import refuses
 from roles.handmade import baselines, first_subword, found_in, random_weights, values
 
 SITE = Site("decoder-self", 0)
-EVERY = [*NAMES, *(word for words in SEQUENCES.values() for word in words.split())]
+EVERY = [*FIRST_NAMES, *(word for words in ORDERED_ITEMS.values() for word in words.split())]
 
 
 def cutting(
@@ -100,7 +100,7 @@ def test_name_movers_look_at_the_other_name_and_copy_it(known: Sequence[str]) ->
         subject = words[places(text)["s"]]
         assert words.count(io) == 1 and words.count(subject) == 2
         assert words[-1] == "to" and words[places(text)["io"]] == io
-    first = first_subwords(cut, NAMES)
+    first = first_subwords(cut, FIRST_NAMES)
 
     def at_words(word_of: Callable[[Annotated], int]) -> Tensor:
         return looking(
@@ -154,10 +154,10 @@ def test_successors_follow_the_item_that_the_head_looks_at(known: Sequence[str])
     read = readout(cut)
     task = successor_texts(cut, read, 0)
     used = {text.id.split()[1] for text in task.texts}
-    assert used == (set(SEQUENCES) if known else {"digits", "letters"})
+    assert used == (set(ORDERED_ITEMS) if known else {"digits", "letters"})
     where = passage(task, cut)
     question = task.test(where)
-    orders = {name: words.split() for name, words in SEQUENCES.items()}
+    orders = {name: words.split() for name, words in ORDERED_ITEMS.items()}
     first = {name: first_subwords(cut, words) for name, words in orders.items()}
     for back in (0, 1):
 

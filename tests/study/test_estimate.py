@@ -14,7 +14,7 @@ from headwise.heads import HeadMap
 from headwise.options import Architecture, Search, Training
 from headwise.study import estimate as estimating
 from headwise.study.estimate import (
-    PADDING,
+    PADDED_PIECES,
     Estimate,
     TrainingRates,
     estimate,
@@ -56,7 +56,7 @@ class TestArithmetic:
     def test_a_training(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """1,000 positions are 10 updates an epoch, each 0.3 s and 0.5 s of the optimiser; then 0.16 s of dev."""
         monkeypatch.setattr(estimating, "LOADING", 2.0)
-        before = 2.0 + 50 * estimating.ENCODING
+        before = 2.0 + 50 * estimating.ENCODING_SECONDS
         assert PLAN.training() == pytest.approx(before + 4 * (10 * 0.8 + 0.16))
         assert PLAN.training(epochs=1) == pytest.approx(before + 10 * 0.8 + 0.16)
         assert PLAN.training(1, ["encoder-self"]) == pytest.approx(before + 10 * 0.7 + 0.16)
@@ -99,7 +99,7 @@ class TestSizes:
         pieces = learn_subwords([side for pair in text for side in pair], 200)
         every = [max(len(pieces(side)["input_ids"]) for side in pair) for pair in text]
         whole = text_amount(text, pieces, 1000)
-        assert whole == Amount(40, pytest.approx(PADDING * sum(every) / 40), whole.spread)
+        assert whole == Amount(40, pytest.approx(PADDED_PIECES * sum(every) / 40), whole.spread)
         squares = sum(length**2 for length in every)
         assert whole.spread == pytest.approx(squares / 40 / (sum(every) / 40) ** 2)
         most = sorted(every)[20]
@@ -107,7 +107,7 @@ class TestSizes:
         assert 20 < len(short) < 40
         part = text_amount(text, pieces, most)
         assert part == Amount(
-            len(short), pytest.approx(PADDING * sum(short) / len(short)), part.spread
+            len(short), pytest.approx(PADDED_PIECES * sum(short) / len(short)), part.spread
         )
         assert text_amount(text, pieces, 1).examples == 0
 

@@ -139,7 +139,7 @@ def test_intervals_against_a_slow_twin(
     count = 60
     monkeypatch.setattr(statistics, "RESAMPLES", count)
     averaged, weights = seed_means(three), statistics.resamples(40)
-    seeds = np.random.default_rng(statistics.SEED).integers(3, size=(count, 3))
+    seeds = np.random.default_rng(statistics.SACREBLEU_SEED).integers(3, size=(count, 3))
     reference = (three[0][2] / "translations" / "test" / "reference.txt").read_text()
     lengths = sentence_statistics(BLEU(), [""] * 40, reference.split("\n")[:40])[
         :, REFERENCE_LENGTH

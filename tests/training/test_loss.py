@@ -15,7 +15,7 @@ from transformers import BertConfig, EncoderDecoderConfig, EncoderDecoderModel, 
 from attention.families import GROUPED, STACK, T5, TWO_STACKS, batch, build
 from headwise.errors import HeadwiseError
 from headwise.training.loss import (
-    CHUNK,
+    CHUNK_ROWS,
     FusedCrossEntropy,
     loss_forward,
     summed_loss,
@@ -58,7 +58,7 @@ def stock(
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
-@pytest.mark.parametrize("rows", [1, 3 * CHUNK // 20])  # one chunk, and several with a rest
+@pytest.mark.parametrize("rows", [1, 3 * CHUNK_ROWS // 20])  # one chunk, and several with a rest
 @pytest.mark.parametrize("biased", [True, False])
 def test_value_and_gradients_are_torchs(
     dtype: torch.dtype, smoothing: float, rows: int, biased: bool
@@ -170,7 +170,7 @@ def test_huge_logits_stay_finite() -> None:
 
 
 def test_bfloat16_under_autocast_is_close() -> None:
-    states, weight, bias, labels = case(3 * CHUNK // 20, 20, torch.float32)
+    states, weight, bias, labels = case(3 * CHUNK_ROWS // 20, 20, torch.float32)
     expected = stock(states, weight, bias, labels, 0.1)
     exact = torch.autograd.grad(expected, (states, weight))
     with torch.autocast("cpu", torch.bfloat16):

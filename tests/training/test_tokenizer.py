@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from headwise.errors import HeadwiseError
-from headwise.training.tokenizer import END, PAD, SPECIAL, START, UNKNOWN, learn_subwords
+from headwise.training.tokenizer import END, PAD, SPECIAL_TOKENS, START, UNKNOWN, learn_subwords
 
 LINES = [
     'A cat\'s dog, (well) sleeps: "yes" - no... 3.5% of $40; x_y #1 & co/mp @home!',
@@ -56,21 +56,23 @@ class TestTheWayBack:
     @pytest.mark.parametrize("text", [f"{END}", f"a {PAD} b{END}c {START}d {UNKNOWN} e"])
     def test_marks_that_stand_in_the_text_are_text(self, text: str) -> None:
         found = ids(text)
-        assert found[-1] == SPECIAL.index(END) and min(found[:-1]) >= len(SPECIAL)
+        assert found[-1] == SPECIAL_TOKENS.index(END) and min(found[:-1]) >= len(SPECIAL_TOKENS)
         assert back(text) == text
 
     def test_unknown_letters_are_one_unknown_piece_each(self) -> None:
         found = ids("cat ☃☃ dog")
-        assert found.count(SPECIAL.index(UNKNOWN)) == 2
+        assert found.count(SPECIAL_TOKENS.index(UNKNOWN)) == 2
         assert TOKENIZER.decode(found, skip_special_tokens=True) == "cat  dog"
-        assert [i for i in found if i >= len(SPECIAL)][:1] == ids("cat")[:1]
+        assert [i for i in found if i >= len(SPECIAL_TOKENS)][:1] == ids("cat")[:1]
 
 
 class TestPieces:
     def test_every_sentence_ends_and_only_ends_with_the_end(self) -> None:
         for line in [*LINES, ""]:
             found = ids(line)
-            assert found[-1] == SPECIAL.index(END) and all(i >= len(SPECIAL) for i in found[:-1])
+            assert found[-1] == SPECIAL_TOKENS.index(END) and all(
+                i >= len(SPECIAL_TOKENS) for i in found[:-1]
+            )
 
     @quickly
     @given(words)
@@ -116,17 +118,17 @@ class TestTheVocabulary:
         assert len(tokenizer) <= size and len(tokenizer) > min(size, 100) - 5
         assert (
             set(back("a cat", tokenizer)) <= set("a cat")
-            and ids("e", tokenizer).count(SPECIAL.index(UNKNOWN)) == 0
+            and ids("e", tokenizer).count(SPECIAL_TOKENS.index(UNKNOWN)) == 0
         )
 
     def test_marks_have_the_first_ids(self) -> None:
-        assert TOKENIZER.convert_tokens_to_ids(list(SPECIAL)) == [0, 1, 2, 3]
+        assert TOKENIZER.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == [0, 1, 2, 3]
         assert (
             TOKENIZER.pad_token,
             TOKENIZER.eos_token,
             TOKENIZER.bos_token,
             TOKENIZER.unk_token,
-        ) == SPECIAL
+        ) == SPECIAL_TOKENS
 
     def test_frequent_words_become_one_piece(self) -> None:
         tokenizer = learn_subwords(["the cat and the dog and the bird"] * 20, 60)

@@ -43,7 +43,7 @@ def capture(
     refuse_strangers(model, discovery, {*gates, *replace})
     states: dict[nn.Module, HookState] = {}
     for site, module in discovery.modules.items():
-        outer: HookState | None = module.__dict__.get(kernel.NAME)
+        outer: HookState | None = module.__dict__.get(kernel.INTERFACE_NAME)
         state = states.setdefault(
             module, HookState(explicit or (outer is not None and outer.explicit))
         )
@@ -65,7 +65,7 @@ def capture(
 
 def refuse_captured(model: nn.Module, what: str) -> None:
     """Raise HeadwiseError for what reads the weights alone, while heads are silenced or replaced."""
-    if any(kernel.NAME in vars(module) for module in model.modules()):
+    if any(kernel.INTERFACE_NAME in vars(module) for module in model.modules()):
         raise HeadwiseError(
             f"{what} reads the weights of this {type(model).__name__}, but a `with` block reads or changes its "
             "heads: leave the block first."

@@ -46,7 +46,7 @@ WITHOUT_HEADS = {
     "recurrent",
     "ssru",
 }  # types of layers
-HALF = (torch.float16, torch.bfloat16)
+HALF_PRECISION = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -185,14 +185,17 @@ def observed(
     states = {module: kernel.HookState() for module in model.modules()}
     for module, state in states.items():
         state.passes.append((Site("encoder-self", 0), [kernel.Hooks(hook=partial(note, module))]))
-    with routed(model), kernel.patched(kernel.NAME, states), ExitStack() as block:
+    with routed(model), kernel.patched(kernel.INTERFACE_NAME, states), ExitStack() as block:
         for module in states:
             block.callback(module.register_forward_pre_hook(enter).remove)
         output = probe(model, other_end)
     if all(hasattr(call.module, "emptied") for call in calls):
         calls.clear()
         empty = {module: state for module, state in states.items() if hasattr(module, "emptied")}
-        with kernel.patched(kernel.NAME, empty), inline.finding_inline(model, note_inline):
+        with (
+            kernel.patched(kernel.INTERFACE_NAME, empty),
+            inline.finding_inline(model, note_inline),
+        ):
             output = probe(model, other_end)
     return output, calls, entered
 
@@ -392,7 +395,7 @@ def precise(model: nn.Module) -> AbstractContextManager[Any]:
     """A `with` block in which a model of half precision computes in float32, one matrix at a time."""
     return (
         Float32()
-        if any(parameter.dtype in HALF for parameter in model.parameters())
+        if any(parameter.dtype in HALF_PRECISION for parameter in model.parameters())
         else nullcontext()
     )
 
@@ -416,8 +419,8 @@ class Float32(TorchFunctionMode):
 
 def widened(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return value.float() if value.dtype in HALF else value
-    return torch.float32 if value in HALF and isinstance(value, torch.dtype) else value
+        return value.float() if value.dtype in HALF_PRECISION else value
+    return torch.float32 if value in HALF_PRECISION and isinstance(value, torch.dtype) else value
 
 
 def output_of(model: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
@@ -560,7 +563,7 @@ def called_attention(module: nn.Module) -> bool:
 
 
 @contextmanager
-def routed(model: nn.Module, name: str = kernel.NAME) -> Iterator[None]:
+def routed(model: nn.Module, name: str = kernel.INTERFACE_NAME) -> Iterator[None]:
     """Use an attention function (ours); afterwards every configuration in the model has its own again."""
     configs = {
         id(config): config
@@ -602,7 +605,7 @@ def attention_interface(
     with ExitStack() as block:
         if not discovery.inline:
             block.enter_context(routed(model))
-        block.enter_context(kernel.patched(kernel.NAME, states))
+        block.enter_context(kernel.patched(kernel.INTERFACE_NAME, states))
         recorders = {discovery.modules[site]: inline.Recorder() for site in discovery.inline}
         if calls:
             block.enter_context(kernel.patched("forward", inline.recorded_forwards(recorders)))

@@ -167,7 +167,7 @@ def arrive(
     inputs: tuple[Any, ...],
 ) -> Any:
     """The hooks of a site, at the input of its output projection. Only the innermost capture acts."""
-    if module.__dict__.get(kernel.NAME) is not state:
+    if module.__dict__.get(kernel.INTERFACE_NAME) is not state:
         return None
     site, opened = state.next()
     heads = output.heads(inputs[0])

@@ -22,7 +22,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
-NAME = "headwise"
+INTERFACE_NAME = "headwise"
 HIDDEN = -9e3  # what is added to the scores of hidden keys is below: −10,000 in old families, else the type's minimum
 Gate = Tensor | Callable[[], Tensor]
 # Arguments of an attention call that hold numbers and that `weigh` and sdpa handle, or that change no output.
@@ -120,7 +120,7 @@ def attend(
         )
         return handled
     refuse_unknown(kwargs)
-    state: HookState | None = module.__dict__.get(NAME)
+    state: HookState | None = module.__dict__.get(INTERFACE_NAME)
     if state is None:
         return stock(module, query, key, value, attention_mask, scaling, dropout, kwargs), None
     site, opened = state.next()
@@ -299,5 +299,5 @@ def whole_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     return mask
 
 
-AttentionInterface.register(NAME, attend)
-AttentionMaskInterface.register(NAME, whole_mask)
+AttentionInterface.register(INTERFACE_NAME, attend)
+AttentionMaskInterface.register(INTERFACE_NAME, whole_mask)

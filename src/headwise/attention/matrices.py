@@ -54,7 +54,7 @@ FORMS = (
     Form({"query_key_value": "qkv"}, ("dense",)),  # GPT-NeoX, Bloom, Falcon
 )
 
-GATES = ("gate_proj", "g_proj")
+GATE_PROJECTIONS = ("gate_proj", "g_proj")
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Matrices:
     def rows(self) -> dict[str, str]:
         """The form's inputs, and the projections that gate the heads' outputs."""
         gates = dict.fromkeys(
-            (name for name in GATES if is_linear(getattr(self.module, name, None))), "q"
+            (name for name in GATE_PROJECTIONS if is_linear(getattr(self.module, name, None))), "q"
         )
         return {**self.form.inputs, **gates}
 

@@ -19,9 +19,9 @@ from torch.autograd.function import once_differentiable
 from headwise.attention.discover import output_of
 from headwise.attention.offload import loaded
 
-FEW = 4  # positions whose logits the model itself computes, for comparison
-WORDS = 2048  # of the vocabulary in a block, whose weights stay in the cache of a CPU
-ROWS = 1024  # positions that meet a block together
+COMPARED_POSITIONS = 4  # positions whose logits the model itself computes, for comparison
+BLOCK_WORDS = 2048  # of the vocabulary in a block, whose weights stay in the cache of a CPU
+BLOCK_POSITIONS = 1024  # positions that meet a block together
 
 
 def constants(model: nn.Module, layer: nn.Module) -> tuple[Tensor | None, float | None]:
@@ -60,7 +60,9 @@ class Projection:
         Memory does not grow with the vocabulary. Gradients are those of the states alone.
         """
         parts = []
-        for rows, words_of_rows in zip(states.split(ROWS), words.split(ROWS), strict=True):
+        for rows, words_of_rows in zip(
+            states.split(BLOCK_POSITIONS), words.split(BLOCK_POSITIONS), strict=True
+        ):
             norms: Tensor = LogNorm.apply(rows, self)  # type: ignore[no-untyped-call]
             parts.append(norms - self.logits_of(rows, words_of_rows))
         return torch.cat(parts)
@@ -68,15 +70,15 @@ class Projection:
     def log_norms(self, states: Tensor, slopes: bool) -> tuple[Tensor, Tensor]:
         """log Σ exp of the logits after each of the states, N, and with `slopes` its gradient, N M.
 
-        Blocks of WORDS words are put together: the sums so far are scaled to the largest logit so far (Milakov and
+        Blocks of BLOCK_WORDS words are put together: the sums so far are scaled to the largest logit so far (Milakov and
         Gimelshein 2018, section 3).
         """
         wide = torch.promote_types(states.dtype, torch.float32)
         largest = states.new_full((len(states),), -torch.inf, dtype=wide)
         total = torch.zeros_like(largest)
         mean = torch.zeros_like(states, dtype=wide)
-        for start in range(0, len(self.weight), WORDS):
-            words = slice(start, start + WORDS)
+        for start in range(0, len(self.weight), BLOCK_WORDS):
+            words = slice(start, start + BLOCK_WORDS)
             logits = self.block(states, words)
             before = largest
             largest = torch.maximum(before, logits.amax(1))
@@ -140,7 +142,7 @@ def few_logits(model: nn.Module) -> Iterator[list[Tensor]]:
 
     def shorten(_: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
         seen.append(given[0])
-        return given[0][:1, :FEW], *given[1:]
+        return given[0][:1, :COMPARED_POSITIONS], *given[1:]
 
     hook = model.get_output_embeddings().register_forward_pre_hook(shorten)  # type: ignore[operator]
     try:

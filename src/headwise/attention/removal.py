@@ -69,7 +69,7 @@ class EmptyAttention(nn.Module):
         batch, queries = hidden_states.shape[:2]
         source = first_given(given, "key_value_states", "encoder_hidden_states")
         keys = queries if source is None else source.shape[1]
-        state: kernel.HookState | None = self.__dict__.get(kernel.NAME)
+        state: kernel.HookState | None = self.__dict__.get(kernel.INTERFACE_NAME)
         if state is not None:
             self.announce(state, hidden_states, source)
         past = first_given(given, "past_key_values", "layer_past")
@@ -147,7 +147,9 @@ def remove(
     refuse_other_heads(discovery, mask)
     smaller = separate_copy(model)
     for module in smaller.modules():
-        module.__dict__.pop(kernel.NAME, None)  # hooks of a capture that is open around this call
+        module.__dict__.pop(
+            kernel.INTERFACE_NAME, None
+        )  # hooks of a capture that is open around this call
     modules, config = dict(smaller.named_modules()), cast(Any, smaller.config)
     for site, removed in removed_heads(discovery, mask).items():
         layer = layer_at(modules, discovery, site)

@@ -163,7 +163,7 @@ def trying(
             return usual(*args, **kwargs)
         call = skipped[ran - 1]
         for site in call.sites:  # a module that serves several layers counts its passes
-            discovery.modules[site].__dict__[kernel.NAME].calls += 1
+            discovery.modules[site].__dict__[kernel.INTERFACE_NAME].calls += 1
         return (
             repeated(call.output, kept.size, len(trials))
             if call is last[call.stack]

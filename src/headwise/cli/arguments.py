@@ -18,8 +18,9 @@ from headwise.model_files import folder_of
 from headwise.options import WIDEST, Engine, Search
 
 if TYPE_CHECKING:
+    from headwise.data.embedded import Split
     from headwise.model import Model
-    from headwise.study.run import Run, Split
+    from headwise.study.run import Run
     from headwise.tasks import Task
 
 Names = TypeVar("Names", str, list[str])
@@ -27,7 +28,7 @@ NO_TEXT = (
     "No text was given: name it with --text FILE, with --text SOURCE --text TARGET for a translation model, with "
     "--audio FILE for a speech model, or give the folder of a study as the model."
 )
-TEXT = (
+TEXT_HELP = (
     "one file; for translation two files (--text A --text B); or datasets:NAME, or a name of `headwise data list`, such "
     "as multi30k/val.en-de. The model says what it must be: pairs, one-sided text, or texts with labels"
 )
@@ -54,7 +55,7 @@ ModelName = Annotated[
     str,
     typer.Argument(callback=known, help="a folder, a hub id, or the folder of a finished study"),
 ]
-Texts = Annotated[list[str] | None, typer.Option("--text", help=TEXT)]
+Texts = Annotated[list[str] | None, typer.Option("--text", help=TEXT_HELP)]
 Audio = Annotated[
     str | None,
     typer.Option(

@@ -17,15 +17,17 @@ from headwise.heads import KINDS
 from headwise.options import METHODS, Options
 
 Command = TypeVar("Command", bound=Callable[..., None])
-TYPES = {"integer": int, "number": float, "string": str, "boolean": bool}
+OPTION_TYPES = {"integer": int, "number": float, "string": str, "boolean": bool}
 LIMITS = {
     "minimum": "at least",
     "exclusiveMinimum": "above",
     "maximum": "at most",
     "exclusiveMaximum": "below",
 }
-EVERY = "Every method"
-FLAGS = {"score": "measure"}  # an order of removal is named by its measure, as in `headwise score`
+EVERY_METHOD = "Every method"
+FLAG_NAMES = {
+    "score": "measure"
+}  # an order of removal is named by its measure, as in `headwise score`
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class FieldOption:
 
     @property
     def flag(self) -> str:
-        return "--" + FLAGS.get(self.name, self.name).replace("_", "-")
+        return "--" + FLAG_NAMES.get(self.name, self.name).replace("_", "-")
 
     @property
     def alternatives(self) -> list[Mapping[str, Any]]:
@@ -70,7 +72,7 @@ class FieldOption:
             return str
         if self.words:
             return str if "number" in self.kinds else Literal[tuple(self.words)]
-        return TYPES[self.kinds[0]]
+        return OPTION_TYPES[self.kinds[0]]
 
     @property
     def help_text(self) -> str:
@@ -132,7 +134,7 @@ def field_options(
     for name, titles in headings.items():
         if name in without:
             continue
-        heading = EVERY if len(titles) == len(METHODS) else " and ".join(titles)
+        heading = EVERY_METHOD if len(titles) == len(METHODS) else " and ".join(titles)
         options.append(FieldOption(table, name, schemas[titles[0]][name], heading))
     # The help has a heading where its first option is: what all classes have comes first.
     return sorted(options, key=lambda option: -len(headings[option.name]))

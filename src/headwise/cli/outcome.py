@@ -12,7 +12,7 @@ from headwise.files import below
 if TYPE_CHECKING:
     from headwise.heads import HeadMask
     from headwise.progress import Progress
-    from headwise.report.models import Model
+    from headwise.report.models import ModelRow
     from headwise.report.run_folder import FinishedRun
     from headwise.study import Plan
 
@@ -115,7 +115,7 @@ def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) 
     return [*lines, f"Wrote {out}/model, train/log.csv.", f"Next: headwise score {out} --judge"]
 
 
-def dev_change(model: Model) -> tuple[float, str] | None:
+def dev_change(model: ModelRow) -> tuple[float, str] | None:
     """What a model loses on dev, and its difference to the full model in words."""
     from headwise.qualities import QUALITIES
     from headwise.report.format import interval_text, signed
@@ -134,7 +134,7 @@ def dev_change(model: Model) -> tuple[float, str] | None:
     return None
 
 
-def model_line(model: Model) -> str:
+def model_line(model: ModelRow) -> str:
     """What is left of a model, and what that cost."""
     from headwise.report.format import quantity, size
     from headwise.report.models import value

@@ -33,7 +33,7 @@ from headwise.cli.arguments import (
     text_spec,
 )
 from headwise.cli.fields import (
-    EVERY,
+    EVERY_METHOD,
     field_options,
     given_fields,
     refuse_set_twice,
@@ -63,7 +63,7 @@ Method = Literal["gates", "top-k", "greedy"]
 
 # What is decided elsewhere: for how long pruning trains by the options of pruning, the type of numbers by --dtype.
 PRUNE_OPTIONS = [
-    *field_options("choice", {EVERY: Choice}),
+    *field_options("choice", {EVERY_METHOD: Choice}),
     *field_options("pruning", METHODS, without=["max_drop", "search"]),
     *field_options("training", {"Training with gates": Training}, [*FULL_LENGTH, "dtype"]),
     *field_options("search", {"Search for translations": Search}),
@@ -242,12 +242,12 @@ def evaluate(
     )
 
 
-NAMES = ", ".join(engine)
+ENGINE_NAMES = ", ".join(engine)
 
 
 def export(
     model: ModelName,
-    to: Annotated[str | None, typer.Option("--to", help=f"the engine: {NAMES}")] = None,
+    to: Annotated[str | None, typer.Option("--to", help=f"the engine: {ENGINE_NAMES}")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="new folder to write to")] = None,
     dtype: Annotated[
         str | None, typer.Option("--dtype", help="type of the weights, such as f16 or q8_0")
@@ -269,7 +269,9 @@ def export(
     import headwise as hw
 
     if not list_ and to is None:
-        raise HeadwiseError(f"No engine was named: give --to with {NAMES}, or ask with --list.")
+        raise HeadwiseError(
+            f"No engine was named: give --to with {ENGINE_NAMES}, or ask with --list."
+        )
     if to is not None and to not in engine:
         raise HeadwiseError(engine.unknown(to))
     if out is not None:

@@ -14,8 +14,8 @@ from headwise.cli.arguments import Audio, Beam, Device, Dtype, EngineName, Model
 from headwise.data.lines import existing_file, read_lines
 from headwise.errors import HeadwiseError
 
-MANY = 100  # sentences: fewer are translated before a bar says anything
-MOST = 500  # sentences to pick
+MANY_SENTENCES = 100  # sentences: fewer are translated before a bar says anything
+MOST_SENTENCES_TO_PICK = 500  # sentences to pick
 WIDE = 160  # letters of a line of a table in a file or a pipe
 
 
@@ -54,7 +54,11 @@ def lab(
     from headwise.lab.session import Session
 
     trees = hw.Treebank.read(*treebank) if treebank else None
-    lines = list(islice(filter(str.strip, read_lines(existing_file(text))), MOST)) if text else []
+    lines = (
+        list(islice(filter(str.strip, read_lines(existing_file(text))), MOST_SENTENCES_TO_PICK))
+        if text
+        else []
+    )
     session = Session.open(model, device, trees, lines, audio)
     if not quiet:
         typer.echo("The lab is open until Ctrl-C. Everyone with this address can use it:", err=True)
@@ -85,7 +89,7 @@ def translate(
         output_file(out, [text])
     lines = list(read_lines(text)) if text != Path("-") else standard_input()
     loaded = hw.load(model, device, dtype=dtype)
-    progress = Progress(quiet or len(lines) < MANY)
+    progress = Progress(quiet or len(lines) < MANY_SENTENCES)
     translations = []
     if lines:
         with progress.bar("translate"):

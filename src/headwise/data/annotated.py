@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-Kind = Literal["pronoun", "proper", "nominal"]
+MentionKind = Literal["pronoun", "proper", "nominal"]
 Span = tuple[int, int]
-_KINDS: dict[str, Kind] = {"PRON": "pronoun", "PROPN": "proper"}
+_KINDS: dict[str, MentionKind] = {"PRON": "pronoun", "PROPN": "proper"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Mention:
     start: int
     end: int
     head: int
-    kind: Kind
+    kind: MentionKind
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,10 @@ from headwise.files import below, is_name
 from headwise.heads import write_text
 
 TIMEOUT = (10, 60)  # seconds to connect, seconds without a byte
-CHUNK = 1 << 16
-UNSURE = 2  # where only an estimate of a file's size is known, so many times as much may arrive
+CHUNK_BYTES = 1 << 16
+UNSURE_FACTOR = (
+    2  # where only an estimate of a file's size is known, so many times as much may arrive
+)
 STRICT = ConfigDict(strict=True, extra="forbid")
 
 
@@ -50,7 +52,7 @@ class RemoteFile:
     @property
     def most(self) -> int:
         """The most bytes that may arrive."""
-        return self.bytes if self.sha256 else UNSURE * self.bytes
+        return self.bytes if self.sha256 else UNSURE_FACTOR * self.bytes
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -198,7 +200,7 @@ def _checksum(path: Path, file: RemoteFile) -> str | None:
 def _fetch(file: RemoteFile, path: Path, expected: str | None) -> None:
     """Download one file, where there is none with the SHA-256 that is expected."""
     downloader = pooch.HTTPDownloader(
-        progressbar=SizeLimit(file), chunk_size=CHUNK, timeout=TIMEOUT
+        progressbar=SizeLimit(file), chunk_size=CHUNK_BYTES, timeout=TIMEOUT
     )
     try:
         pooch.retrieve(
@@ -234,7 +236,7 @@ class SizeLimit:
 
     def update(self, size: int) -> None:
         self.arrived += size
-        if self.arrived > self.file.most + CHUNK:  # the last chunk counts as a whole one
+        if self.arrived > self.file.most + CHUNK_BYTES:  # the last chunk counts as a whole one
             raise HeadwiseError(
                 f"The download of {self.file.name} is too long and was removed: "
                 f"expected {self.file.bytes:,} bytes, more than {self.file.most:,} arrived; try again later."

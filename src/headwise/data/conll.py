@@ -26,7 +26,7 @@ from headwise.data.annotated import Annotated, Cycle, Mention, Span, Word, depth
 from headwise.data.lines import whole_lines
 from headwise.errors import HeadwiseError
 
-LONGEST = 10_000  # lines of a sentence
+MOST_SENTENCE_LINES = 10_000  # lines of a sentence
 _TWO_BLANKS = re.compile(" {2,}")  # `conllu` would begin a new column there
 _PARSERS = {  # the other columns stay as they are
     "id": lambda cells, i: parse_id_value(cells[i]),
@@ -141,9 +141,9 @@ def _blocks(file: Path) -> Iterator[_Block]:
         if line:
             _add(block, line, number)
             begun = begun or number
-            if number - begun == LONGEST:
+            if number - begun == MOST_SENTENCE_LINES:
                 raise HeadwiseError(
-                    f"The sentence at line {begun} of '{file}' has more than {LONGEST:,} lines: "
+                    f"The sentence at line {begun} of '{file}' has more than {MOST_SENTENCE_LINES:,} lines: "
                     "a blank line ends a sentence."
                 )
         elif begun:

@@ -16,7 +16,7 @@ from headwise.files import below
 from headwise.heads import write_once
 
 Split = Literal["train", "dev", "test"]
-SIZES: dict[Split, int] = {"train": 24_000, "dev": 1_000, "test": 1_000}  # pairs
+PAIR_COUNTS: dict[Split, int] = {"train": 24_000, "dev": 1_000, "test": 1_000}  # pairs
 _FILES = ("train.en", "train.fr", "dev.en", "dev.fr", "test.en", "test.fr", "dev.conllu")
 
 
@@ -58,10 +58,10 @@ def _first(name: str, split: Split, count: int | None) -> list[str]:
         raise HeadwiseError(
             f"The embedded corpus has no split {split!r}: it has train, dev and test."
         )
-    count = SIZES[split] if count is None else count
-    if not 0 <= count <= SIZES[split]:
+    count = PAIR_COUNTS[split] if count is None else count
+    if not 0 <= count <= PAIR_COUNTS[split]:
         raise HeadwiseError(
-            f"{count:,} {split} pairs of the embedded corpus were asked for; it has {SIZES[split]:,}: ask for fewer, "
+            f"{count:,} {split} pairs of the embedded corpus were asked for; it has {PAIR_COUNTS[split]:,}: ask for fewer, "
             "or name texts of your own."
         )
     separator = "\n\n" if name.endswith(".conllu") else "\n"

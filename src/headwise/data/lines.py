@@ -18,7 +18,7 @@ from headwise.errors import HeadwiseError, did_you_mean
 
 GZIP = b"\x1f\x8b"
 PAIR = re.compile(r"(?P<stem>.+\.)(?P<source>[a-z]+)-(?P<target>[a-z]+)")
-LONGEST = 1 << 20  # bytes of a line: a gzip file of 3 MB may contain one of 3 GB
+LONGEST_LINE = 1 << 20  # bytes of a line: a gzip file of 3 MB may contain one of 3 GB
 
 
 def read_lines(path: str | PathLike[str]) -> Iterator[str]:
@@ -37,11 +37,11 @@ def whole_lines(file: Path) -> Iterator[str]:
     try:
         with file.open("rb") as stream:
             unpacked = _unpacked(stream)
-            while line := unpacked.readline(LONGEST + 1):
+            while line := unpacked.readline(LONGEST_LINE + 1):
                 number += 1
-                if len(line) > LONGEST:
+                if len(line) > LONGEST_LINE:
                     raise HeadwiseError(
-                        f"Line {number} of '{file}' is longer than {LONGEST >> 20} MiB: write a sentence a line."
+                        f"Line {number} of '{file}' is longer than {LONGEST_LINE >> 20} MiB: write a sentence a line."
                     )
                 yield _decoded(line, number, file)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

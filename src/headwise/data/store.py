@@ -28,7 +28,7 @@ from headwise.files import below
 if TYPE_CHECKING:
     from datasets import Dataset
 
-BATCH = 1000  # rows written at a time: at most 2 GB, since a line has at most 1 MiB
+ROWS_AT_ONCE = 1000  # rows written at a time: at most 2 GB, since a line has at most 1 MiB
 FORMAT = 1  # part of every cache key: raise it when the same input would be stored differently
 
 
@@ -211,7 +211,7 @@ def _write_arrow(
 
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
         stream = kept()
-        while batch := list(islice(stream, BATCH)):
+        while batch := list(islice(stream, ROWS_AT_ONCE)):
             sides = [pa.array(side, pa.string()) for side in zip(*batch, strict=True)]
             writer.write_batch(pa.record_batch(sides, schema=schema))
             written += len(batch)

@@ -21,7 +21,7 @@ from headwise.data.annotated import Annotated, Span, merged_indices
 if TYPE_CHECKING:  # it takes seconds to load
     from transformers import PreTrainedTokenizerBase
 
-SPECIAL = -1  # the word of a special token
+SPECIAL_WORD = -1  # the word of a special token
 # The characters of a subword in the text: empty without letters, None for a special token.
 Offsets = Span | None
 
@@ -111,7 +111,7 @@ def align_subwords(
             coverage.unalignable += 1
             continue
         kept.append(aligned)
-        subwords_of = Counter(word for word in aligned.word_of if word != SPECIAL)
+        subwords_of = Counter(word for word in aligned.word_of if word != SPECIAL_WORD)
         coverage.used += 1
         coverage.words += len(subwords_of)
         coverage.merged_words += len(sentence.words) - len(subwords_of)
@@ -231,5 +231,5 @@ def _aligned(sentence: Annotated, ids: list[int], offsets: list[Offsets]) -> Ali
     following = len(merged.words) - 1  # a blank at the very end goes to the last word
     for offset, owner in zip(reversed(offsets), reversed(owners), strict=True):
         following = following if owner is None else unit_of[owner]
-        word_of.append(SPECIAL if offset is None else following)
+        word_of.append(SPECIAL_WORD if offset is None else following)
     return Aligned(ids, word_of[::-1], merged)

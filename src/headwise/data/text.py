@@ -28,7 +28,7 @@ __all__ = ["LabelledText", "ParallelText", "PromptPairs", "Text", "read_lines"]
 
 DATASETS = "datasets:"  # before the name of a data set of the Hugging Face hub
 AnyPath = str | PathLike[str]
-Spec = AnyPath | Sequence[AnyPath]  # a text as a user names it: a file, two, or a data set
+TextSpec = AnyPath | Sequence[AnyPath]  # a text as a user names it: a file, two, or a data set
 
 
 class Text(StoredText):
@@ -37,7 +37,7 @@ class Text(StoredText):
     columns = ("text",)
 
     @classmethod
-    def open(cls, spec: Spec, text_key: str = "text", cache: AnyPath | None = None) -> Self:
+    def open(cls, spec: TextSpec, text_key: str = "text", cache: AnyPath | None = None) -> Self:
         """Text as a user names it: a file, "datasets:NAME", or a file of the catalogue.
 
         Options may follow a data set's name: "datasets:stas/openwebtext-10k?split=train&text=text".
@@ -88,7 +88,7 @@ class LabelledText(StoredText):
     @classmethod
     def open(
         cls,
-        spec: Spec,
+        spec: TextSpec,
         text_key: str = "text",
         label_key: str = "label",
         cache: AnyPath | None = None,
@@ -161,7 +161,7 @@ class PromptPairs(StoredText):
         return "clean" in first and "corrupted" in first
 
     @classmethod
-    def open(cls, spec: Spec, cache: AnyPath | None = None) -> Self:
+    def open(cls, spec: TextSpec, cache: AnyPath | None = None) -> Self:
         """A file ending in .tsv, .csv (its first line names the columns clean, corrupted, answer and wrong_answer) or
         .jsonl (.gz may follow). Blanks at both ends of a cell go. Raises HeadwiseError as `ParallelText`."""
         spec = _one_spec(spec, "A table of prompts")
@@ -213,7 +213,7 @@ class ParallelText(StoredText):
     @classmethod
     def open(
         cls,
-        spec: Spec,
+        spec: TextSpec,
         source_key: str = "source",
         target_key: str = "target",
         cache: AnyPath | None = None,
@@ -335,7 +335,7 @@ class ParallelText(StoredText):
         return row["source"], row["target"]
 
 
-def _one_spec(spec: Spec, what: str) -> AnyPath:
+def _one_spec(spec: TextSpec, what: str) -> AnyPath:
     """The only name of a text that is one file or one data set."""
     if isinstance(spec, str | PathLike):
         return spec

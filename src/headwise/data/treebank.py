@@ -28,7 +28,7 @@ from headwise.data.store import file_key, part_file, scratch_folder
 from headwise.errors import HeadwiseError
 
 __all__ = ["Annotated", "TreebankSize", "Mention", "Treebank", "Word"]
-BATCH = 64  # sentences
+PARSED_AT_ONCE = 64  # sentences
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _pipeline(stanza: Any, language: str, file: Path) -> Any:
 def _parsed(pipeline: Any, file: Path) -> Iterator[str]:
     """The CoNLL-U text, sentence after sentence."""
     numbered = ((number, line) for number, line in enumerate(read_lines(file), start=1) if line)
-    while batch := list(islice(numbered, BATCH)):
+    while batch := list(islice(numbered, PARSED_AT_ONCE)):
         documents = pipeline.bulk_process([line for _, line in batch])
         for (number, line), document in zip(batch, documents, strict=True):
             # Stanza may split a line all the same: 7, 7.2, 7.3.

@@ -14,7 +14,7 @@ from headwise.errors import HeadwiseError
 from headwise.statistics import difference_bounds, effective_units, interval, resampled_sums
 
 REFERENCE_LENGTH = 1  # column of BLEU's sufficient statistics
-FEW = 10  # up to this number of differing lines the test is exact
+MOST_EXACT_LINES = 10  # up to this number of differing lines the test is exact
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ def paired_difference(
 ) -> PairedDifference:
     """BLEU of a system minus BLEU of a baseline, paired over the same resampled sentences.
 
-    p is two-sided, by paired bootstrap (identical output has p = 1). With at most FEW differing lines it is no less than
-    that of an exact test: every way of swapping those lines between the two.
+    p is two-sided, by paired bootstrap (identical output has p = 1). With at most MOST_EXACT_LINES differing lines it
+    is no less than that of an exact test: every way of swapping those lines between the two.
     """
     check_equal_count(system, references)
     check_equal_count(baseline, references)
@@ -83,7 +83,7 @@ def paired_difference(
     deltas -= scores_from_sums(metric, resampled_sums(theirs))
     units = float(effective_units(ours[:, REFERENCE_LENGTH]))
     low, high, p = difference_bounds(deltas, units)
-    if len(differ) <= FEW:
+    if len(differ) <= MOST_EXACT_LINES:
         swaps = np.array(list(product((0, 1), repeat=len(differ))))
         change = swaps @ (theirs - ours)[differ]
         swapped_ours = scores_from_sums(metric, ours.sum(0) + change)

@@ -18,7 +18,7 @@ from headwise.options import Search
 from headwise.progress import Report, silent
 
 # Settings of a generation configuration that name tokens.
-TOKENS = (
+TOKEN_SETTINGS = (
     "decoder_start_token_id",
     "bos_token_id",
     "eos_token_id",
@@ -73,13 +73,13 @@ class Generate:
 def refuse_tokens(model: PreTrainedModel) -> None:
     """Raise HeadwiseError where the generation configuration names tokens that are none of the model's words."""
     words: int = model.get_output_embeddings().weight.shape[0]
-    for name in (*TOKENS, *TOKEN_LISTS):
+    for name in (*TOKEN_SETTINGS, *TOKEN_LISTS):
         given = getattr(model.generation_config, name, None)
         if given is None or (name == "pad_token_id" and given == -1):  # there is no padding
             continue
         tokens = given if isinstance(given, list) else [given]
         wrong = [token for token in tokens if type(token) is not int or not 0 <= token < words]
-        if wrong or not isinstance(given, list | int) or (name in TOKENS and not tokens):
+        if wrong or not isinstance(given, list | int) or (name in TOKEN_SETTINGS and not tokens):
             raise HeadwiseError(
                 f"{name} in generation_config.json is {given!r:.60}, which names none of the model's {words:,} words: mend "
                 "that file."

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headwise.decoding.bleu import corpus_scores, paired_difference
-from headwise.evaluation.losses import Change, Losses, Rows
+from headwise.evaluation.losses import Difference, Losses, QualityRows
 from headwise.evaluation.similarities import Similarities
 from headwise.evaluation.word_errors import WordErrors
 from headwise.heads import HeadMask
@@ -72,13 +72,13 @@ class Answers(Protocol):
     @property
     def sentences(self) -> int: ...
 
-    def rows(self, seed: int) -> Rows:
+    def rows(self, seed: int) -> QualityRows:
         """Quality with 95 % intervals: (measure, value, low, high)."""
 
     def signatures(self) -> dict[str, str]:
         """How scores were computed, by the name of a column."""
 
-    def difference(self, other: Any, seed: int) -> Change:
+    def difference(self, other: Any, seed: int) -> Difference:
         """The difference to another model's answers on the same text, paired over sentences."""
 
 
@@ -93,7 +93,7 @@ class Translations:
     def sentences(self) -> int:
         return len(self.lines)
 
-    def rows(self, seed: int) -> Rows:
+    def rows(self, seed: int) -> QualityRows:
         scores = corpus_scores(self.lines, self.references)
         return [(score.name, score.value, score.low, score.high) for score in scores]
 
@@ -101,7 +101,7 @@ class Translations:
         scores = corpus_scores(self.lines, self.references)
         return {f"{score.name}_signature": score.signature for score in scores}
 
-    def difference(self, other: Translations, seed: int) -> Change:
+    def difference(self, other: Translations, seed: int) -> Difference:
         change = paired_difference(self.lines, other.lines, self.references)
         return change.value, change.low, change.high, change.p
 
@@ -117,13 +117,13 @@ class AnswersOfOne:
     def sentences(self) -> int:
         return self.measured.sentences
 
-    def rows(self, seed: int) -> Rows:
+    def rows(self, seed: int) -> QualityRows:
         return self.measured.rows(self.column, seed)
 
     def signatures(self) -> dict[str, str]:
         return {f"{self.measured.quality.measure}_signature": self.measured.made}
 
-    def difference(self, other: AnswersOfOne, seed: int) -> Change:
+    def difference(self, other: AnswersOfOne, seed: int) -> Difference:
         sort: Any = self.measured  # both are of one sort: of one task
-        change: Change = sort.change(self.column, other.measured, other.column, seed)
+        change: Difference = sort.change(self.column, other.measured, other.column, seed)
         return change

@@ -33,10 +33,10 @@ from headwise.tasks.batches import Batches
 from headwise.tasks.objective import on_device, predict, sentence_losses
 
 QualityRow = tuple[str, float, float | None, float | None]  # measure, value, low, high
-Rows = list[QualityRow]
+QualityRows = list[QualityRow]
 
 # in %, its 95 % interval, p; the last three or none
-Change = tuple[float, float | None, float | None, float | None]
+Difference = tuple[float, float | None, float | None, float | None]
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Losses:
         loss = self.summed.sum(0) / self.tokens.sum()
         return -100 * float(np.expm1(loss[column] - loss[0]))
 
-    def rows(self, column: int, seed: int) -> Rows:
+    def rows(self, column: int, seed: int) -> QualityRows:
         """Loss (nats a token), perplexity, and its change in % of the whole model's; 95 % intervals by a bootstrap over
         sentences, paired for the change; none with a single sentence. Of a classifier loss (nats a text), accuracy in %
         with Wilson's interval, and its change in points."""
@@ -144,12 +144,14 @@ class Losses:
             rows.append(row("perplexity_change", lambda x: 100 * np.expm1(x[:, column] - x[:, 0])))
         return rows
 
-    def accuracy_rows(self, right: np.ndarray, column: int, seed: int) -> Rows:
+    def accuracy_rows(self, right: np.ndarray, column: int, seed: int) -> QualityRows:
         """Accuracy in % and its change in points. right: texts x masks, whether the class is right."""
         count = len(right)
         number = int(right[:, column].sum())
         low, high = proportion_interval(number, count)
-        rows: Rows = [("accuracy", 100 * number / count, float(100 * low), float(100 * high))]
+        rows: QualityRows = [
+            ("accuracy", 100 * number / count, float(100 * low), float(100 * high))
+        ]
         if not column:
             return rows
         if count < 2:
@@ -159,7 +161,7 @@ class Losses:
         change = (self.gain(column), float(bounds[0]), float(bounds[1]))
         return [*rows, ("accuracy_change", *change)]
 
-    def change(self, column: int, other: Losses, its_column: int, seed: int) -> Change:
+    def change(self, column: int, other: Losses, its_column: int, seed: int) -> Difference:
         """The change against another model on the same sentences, by a paired bootstrap: of perplexity in %, of a
         classifier's accuracy in points."""
         if not np.array_equal(self.tokens, other.tokens):
@@ -178,7 +180,7 @@ class Losses:
         differences = drawn[:, 0] - drawn[:, 1]
         return value, *difference_bounds(100 * np.expm1(differences), effective_units(self.tokens))
 
-    def change_of_accuracy(self, right: np.ndarray, other: np.ndarray, seed: int) -> Change:
+    def change_of_accuracy(self, right: np.ndarray, other: np.ndarray, seed: int) -> Difference:
         """Points of accuracy between two models. right, other: whether each text's class is found."""
         value = float(100 * (right.mean() - other.mean()))
         if len(right) < 2:

@@ -34,20 +34,20 @@ from headwise.qualities import ACCURACY, PERPLEXITY
 from headwise.result import Result
 from headwise.tasks import AnyText
 
-COLUMNS = ("model", "measure", "value", "low", "high", "made")
-SENTENCES = 100  # that decoding speed is measured on
-TOKENS = 16  # that every model writes for each of them
-ROUNDS = 3
+QUALITY_COLUMNS = ("model", "measure", "value", "low", "high", "made")
+TIMED_SENTENCES = 100  # that decoding speed is measured on
+TIMED_TOKENS = 16  # that every model writes for each of them
+TIMED_ROUNDS = 3
 
-Row = tuple[Any, ...]
+ResultRow = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Quality(Result):
     """What models are worth.
 
-    table: one row a model and measure, columns COLUMNS; `made` says how the number was made. signature: the text, the
-    models, the search and the versions.
+    table: one row a model and measure, columns QUALITY_COLUMNS; `made` says how the number was made. signature: the
+    text, the models, the search and the versions.
     """
 
     table: pd.DataFrame
@@ -119,7 +119,7 @@ def evaluate(
             rows = translation_rows(several, names, text, search, report)
         else:
             rows = measured_rows(several, names, text, report)
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    table = pd.DataFrame(rows, columns=list(QUALITY_COLUMNS))
     signature: dict[str, Any] = {"models": names, "text": text.fingerprint}
     if generates:
         signature["search"] = search.model_dump()
@@ -160,7 +160,7 @@ def translation_rows(
     text: Any,
     search: Search,
     progress: Report,
-) -> list[Row]:
+) -> list[ResultRow]:
     """Rows for models that translate."""
     sources = list(text.sources)
     references = list(text.targets)
@@ -169,7 +169,7 @@ def translation_rows(
         model.task.check_generates()
         translators[name] = model.translator(search.engine)
 
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     baseline: list[str] = []
     for done, (name, model) in enumerate(zip(names, models, strict=True)):
         share = part(progress, 0.8 * done / len(models), 0.8 * (done + 1) / len(models))
@@ -186,17 +186,17 @@ def translation_rows(
             baseline = lines
         rows += size_rows(name, model)
 
-    few = sources[:SENTENCES]
+    few = sources[:TIMED_SENTENCES]
     made = (
-        f"median of {ROUNDS} rounds, the slowest and the fastest; "
-        f"{len(few)} sentences of {TOKENS} tokens each"
+        f"median of {TIMED_ROUNDS} rounds, the slowest and the fastest; "
+        f"{len(few)} sentences of {TIMED_TOKENS} tokens each"
     )
-    rates = speeds(translators, few, search, TOKENS, ROUNDS, part(progress, 0.8, 1.0))
+    rates = speeds(translators, few, search, TIMED_TOKENS, TIMED_ROUNDS, part(progress, 0.8, 1.0))
     rows += [(name, "tokens_per_second", *rates[name], made) for name in names]
     return sorted(rows, key=lambda row: names.index(row[0]))
 
 
-def size_rows(name: str, model: Model) -> list[Row]:
+def size_rows(name: str, model: Model) -> list[ResultRow]:
     """The size of a model: its parameters, the bytes of its weights in memory, and those of its key/value cache."""
     cache = "bytes of the key/value cache per token, at most"
     return [
@@ -208,7 +208,7 @@ def size_rows(name: str, model: Model) -> list[Row]:
 
 def measured_rows(
     models: Sequence[Model], names: Sequence[str], text: AnyText, progress: Report
-) -> list[Row]:
+) -> list[ResultRow]:
     """Rows for models that predict words of one-sided text, or the class of a text, for models of embeddings and of
     speech."""
     every: list[Any] = []
@@ -230,7 +230,7 @@ def measured_rows(
                 "evaluate models with the same tokenizer."
             )
     together: Measured = every[0].beside(every[1:])
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     for column, (name, model) in enumerate(zip(names, models, strict=True)):
         rows += [(name, *row, how_made(together)) for row in together.rows(column, 0)]
         rows += size_rows(name, model)

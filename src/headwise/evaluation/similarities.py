@@ -19,7 +19,7 @@ from headwise.attention import evaluating
 from headwise.attention.discover import output_of
 from headwise.data.sentence_pairs import SentencePairs
 from headwise.errors import NOT_FINITE, HeadwiseError
-from headwise.evaluation.losses import Change, Rows
+from headwise.evaluation.losses import Difference, QualityRows
 from headwise.evaluation.mask_model import mask_model
 from headwise.heads import HeadMask
 from headwise.importance.processes import failing_together, gather_batches
@@ -38,8 +38,8 @@ from headwise.tasks.batches import Batches
 from headwise.tasks.objective import inputs_of, on_device
 
 PARTNERS = 10  # sentences that each sentence of a text is paired with on either side
-LEAST = 5  # sentences, or pairs of a table, that can be ranked
-SEED = 0  # of the order in which sentences are paired
+FEWEST_RANKED = 5  # sentences, or pairs of a table, that can be ranked
+PAIRING_SEED = 0  # of the order in which sentences are paired
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class Similarities:
     ) -> Similarities:
         """A pass over the text for each mask. cut: makes the smaller model of a mask, where that is not the masked one.
 
-        Raises HeadwiseError for a text of fewer than LEAST sentences or pairs, and for a model whose vectors are
+        Raises HeadwiseError for a text of fewer than FEWEST_RANKED sentences or pairs, and for a model whose vectors are
         made in a way that headwise does not know.
         """
         every = [HeadMask.full(text.task.heads), *masks]
@@ -116,7 +116,7 @@ class Similarities:
         """How many points a model gains on the whole one."""
         return self.agreement(column) - self.agreement(0)
 
-    def rows(self, column: int, seed: int) -> Rows:
+    def rows(self, column: int, seed: int) -> QualityRows:
         """Similarity and its change to the first model's, in points; 95 % intervals by a bootstrap over sentences, or
         over the pairs of a table, paired for the change. What is compared with itself has none."""
         value = self.agreement(column)
@@ -125,14 +125,14 @@ class Similarities:
         drawn = self.drawn(column, seed)
         units = len(np.unique(self.units))
         low, high = centred_interval(value, drawn, units, -100, 100)
-        rows: Rows = [(SIMILARITY.measure, value, low, high)]
+        rows: QualityRows = [(SIMILARITY.measure, value, low, high)]
         if column:
             drawn = drawn - self.drawn(0, seed)
             low, high = centred_interval(self.gain(column), drawn, units, -200, 200)
             rows.append((SIMILARITY.change, self.gain(column), low, high))
         return rows
 
-    def change(self, column: int, other: Similarities, its_column: int, seed: int) -> Change:
+    def change(self, column: int, other: Similarities, its_column: int, seed: int) -> Difference:
         """The change against another model on the same pairs, in points, by a paired bootstrap.
 
         Raises HeadwiseError for other pairs, and for similarities that were compared with others.
@@ -186,7 +186,7 @@ def paired(text: Batches, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
 
     count = len(rows)
     refuse_few(count, "sentences")
-    order = np.random.default_rng(SEED).permutation(count)
+    order = np.random.default_rng(PAIRING_SEED).permutation(count)
     steps = range(1, 1 + min(PARTNERS, (count - 1) // 2))
     places = np.concatenate([np.stack([order, np.roll(order, -step)], 1) for step in steps])
     return places, rows[places], None
@@ -194,10 +194,10 @@ def paired(text: Batches, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
 
 def refuse_few(count: int, what: str) -> None:
     """Raise HeadwiseError for a text of which a rank correlation says nothing."""
-    if count < LEAST:
+    if count < FEWEST_RANKED:
         raise HeadwiseError(
             f"The text has {count} {what} that the model reads, and similarities of so few cannot be ranked: give at "
-            f"least {LEAST}."
+            f"least {FEWEST_RANKED}."
         )
 
 

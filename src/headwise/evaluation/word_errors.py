@@ -24,7 +24,7 @@ from transformers.utils import logging
 from headwise.attention import evaluating
 from headwise.data.speech import Speech, Utterance
 from headwise.errors import HeadwiseError
-from headwise.evaluation.losses import Change, Rows
+from headwise.evaluation.losses import Difference, QualityRows
 from headwise.evaluation.mask_model import mask_model
 from headwise.forecast import best, drawn, where
 from headwise.heads import HeadMask
@@ -98,7 +98,7 @@ class WordErrors:
         """How many points a model errs less than the whole one."""
         return self.rate(0) - self.rate(column)
 
-    def rows(self, column: int, seed: int) -> Rows:
+    def rows(self, column: int, seed: int) -> QualityRows:
         """Word error rate in % and its change to the whole model's in points; 95 % intervals by a bootstrap over
         recordings, paired for the change; none with a single recording."""
         drawn = None
@@ -113,13 +113,13 @@ class WordErrors:
             return float(low), float(high)
 
         low, high = bounds(lambda rates: rates[:, column])
-        rows: Rows = [(WORD_ERROR_RATE.measure, self.rate(column), low, high)]
+        rows: QualityRows = [(WORD_ERROR_RATE.measure, self.rate(column), low, high)]
         if column:
             low, high = bounds(lambda rates: rates[:, column] - rates[:, 0])
             rows.append((WORD_ERROR_RATE.change, -self.gain(column), low, high))
         return rows
 
-    def change(self, column: int, other: WordErrors, its_column: int, seed: int) -> Change:
+    def change(self, column: int, other: WordErrors, its_column: int, seed: int) -> Difference:
         """The change against another model on the same recordings, in points, by a paired bootstrap. Raises
         HeadwiseError for other recordings."""
         if not np.array_equal(self.words, other.words):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, device_of, evaluating, masked
 from headwise.attention.capture import refuse_other_heads
-from headwise.attention.removal import removed_heads, with_others
+from headwise.attention.removal import Means, removed_heads, with_others
 from headwise.attention.reuse import (
     Recording,
     Trial,
@@ -56,8 +56,7 @@ from headwise.tasks.objective import (
 if TYPE_CHECKING:
     from headwise.model import Model
 
-Means = Mapping[Site, Tensor]  # H D, or N H D by position
-TOKENS = 4096  # positions that go through the model together
+FORWARD_POSITIONS = 4096  # positions that go through the model together
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,7 @@ def ablate(
     discovery: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
     measures: Iterable[str],
-    tokens: int = TOKENS,
+    tokens: int = FORWARD_POSITIONS,
     enough: Callable[[Mapping[str, SentenceSums]], bool] = lambda collected: False,
 ) -> dict[str, SentenceSums]:
     """The change of the loss when a head's output is replaced, in nats per predicted token: above 0 for a useful head.
@@ -219,9 +218,9 @@ def ablate(
     """
     measures = tuple(measures)
     for name in measures:
-        if name not in CHANGES:
+        if name not in ABLATIONS:
             raise HeadwiseError(
-                f"'{name}' is not an ablation{did_you_mean(name, CHANGES)}: choose from {', '.join(CHANGES)}."
+                f"'{name}' is not an ablation{did_you_mean(name, ABLATIONS)}: choose from {', '.join(ABLATIONS)}."
             )
     with evaluating(model), torch.no_grad():
         means: dict[str, Means] = {}
@@ -246,7 +245,7 @@ def ablate(
                 if name == "ablation.example":  # a sentence alone has no other to take from
                     itself = torch.arange(len(counts), device=counts.device)
                     counts = counts * (batch.next_sentences != itself)
-                change = partial(CHANGES[name], batch=batch, means=means.get(name, {}))
+                change = partial(ABLATIONS[name], batch=batch, means=means.get(name, {}))
 
                 def report(share: float, place: int = place) -> None:
                     within((place + share) / len(collected))
@@ -263,7 +262,7 @@ def removal_losses(
     discovery: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
     masks: Sequence[HeadMask],
-    tokens: int = TOKENS,
+    tokens: int = FORWARD_POSITIONS,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The loss of every sentence with only the heads of each mask, summed over its tokens (sentences x masks), and its
     number of predicted tokens; of a long document those of all its windows. From all processes, in the order of a single
@@ -426,7 +425,7 @@ def uniform_output(call: AttentionCall, head: int, queries: Tensor, keys: Tensor
     return weights @ call.value[:, group]
 
 
-CHANGES: dict[str, Callable[..., Tensor]] = {
+ABLATIONS: dict[str, Callable[..., Tensor]] = {
     "ablation.zero": lambda call, head, batch, means: with_others(call, head, 0.0),
     "ablation.mean": lambda call, head, batch, means: with_others(
         call, head, means[call.site][head]

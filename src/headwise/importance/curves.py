@@ -10,20 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from headwise.errors import NOT_FINITE, HeadwiseError
-from headwise.heads import Head, HeadMap, HeadMask
+from headwise.heads import Head, HeadMap, HeadMask, Row
 from headwise.statistics import bootstrap, effective_units, interval
 
-STEPS = 10
-SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # the sizes of circuits in MIB
+CURVE_STEPS = 10
+CIRCUIT_SIZES = (
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+)  # the sizes of circuits in MIB
 RANDOM = "random"
 
 Ranked = Literal["once", "rescored", "random"]
-Row = dict[str, Any]
 Lose = Callable[[Sequence[HeadMask]], tuple[np.ndarray, np.ndarray]]
 Rescore = Callable[[HeadMask], Mapping[Head, float]]
 
@@ -94,9 +104,9 @@ def recovery(shares: np.ndarray, loss: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def circuit_sizes(total: int) -> list[int]:
-    """How many heads are kept in each circuit of MIB: SIZES of them, rounded down, and none."""
+    """How many heads are kept in each circuit of MIB: CIRCUIT_SIZES of them, rounded down, and none."""
     sizes = {0}
-    for share in SIZES:
+    for share in CIRCUIT_SIZES:
         sizes.add(int(total * share + 1e-9))
     return sorted(sizes)
 
@@ -192,7 +202,7 @@ def removal_order(values: Mapping[Head, float], sign: int = 1) -> list[Head]:
 
 def removal_steps(total: int) -> list[int]:
     """How many heads are removed at each step: 0, 1/10 … 9/10 of them, rounded up (as in Michel et al.'s program)."""
-    return sorted({-(-total * step // STEPS) for step in range(STEPS)})
+    return sorted({-(-total * step // CURVE_STEPS) for step in range(CURVE_STEPS)})
 
 
 def curve_steps(total: int) -> list[int]:

@@ -14,17 +14,16 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau, rankdata
 
 from headwise.errors import HeadwiseError
-from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind
+from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind, Row
 from headwise.importance.ablation import removal_losses
 from headwise.importance.curves import (
-    STEPS,
+    CURVE_STEPS,
     Rescore,
     area_rows,
     curve_rows,
@@ -35,7 +34,7 @@ from headwise.importance.curves import (
 from headwise.importance.measures import CURVES, FAITHFULNESS, Measure, facts, measure
 from headwise.importance.passes import importance_values
 from headwise.importance.ranks import cosine, for_whole_text, halves, spearman
-from headwise.importance.sums import UNITS, SentenceSums, head_values
+from headwise.importance.sums import MERGED_SENTENCES, SentenceSums, head_values
 from headwise.importance.work import Work, work_on
 from headwise.model import Model
 from headwise.progress import Report, part, parts, silent
@@ -44,11 +43,10 @@ from headwise.tasks.batches import Batches, Fold
 
 TRUTH = "ablation.zero"  # that scores are compared with
 RANDOM_ORDERS = 5  # of removal, that the orders of scores are compared with
-TOP = {"precision@10%": 0.1, "precision@25%": 0.25, "precision@50%": 0.5}
-MANY = 128  # from this number of heads on, sorting is faster than comparing pairs
-PAIRS = 2**20  # pairs of heads compared together
+TOP_SHARES = {"precision@10%": 0.1, "precision@25%": 0.25, "precision@50%": 0.5}
+MANY_HEADS = 128  # from this number of heads on, sorting is faster than comparing pairs
+PAIRS_AT_ONCE = 2**20  # pairs of heads compared together
 
-Row = dict[str, Any]
 Correlate = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -67,9 +65,9 @@ def check_faithfulness(text: Batches, measures: Iterable[str]) -> None:
             f"Scores are judged by {TRUTH}, which is not among the measures: add it."
         )
     size = max(len(text.text), len(text.data))
-    if size > UNITS:
+    if size > MERGED_SENTENCES:
         raise HeadwiseError(
-            f"Scores were to be judged on {size:,} sentences, but {UNITS:,} are the most: give fewer."
+            f"Scores were to be judged on {size:,} sentences, but {MERGED_SENTENCES:,} are the most: give fewer."
         )
 
 
@@ -108,7 +106,7 @@ def faithfulness(
         name: work.of_measures([entries[name].name]) for name in values if entries[name].rescored
     }
     rescored = sorted(reads, key=lambda name: -reads[name])  # the slowest first
-    weights = {name: STEPS * reads[name] for name in rescored}
+    weights = {name: CURVE_STEPS * reads[name] for name in rescored}
     weights[""] = float((len(values) + orders + len(rescored)) * len(curve_steps(work.heads.total)))
     reports = parts(progress, weights)
     rescore: dict[str, Rescore] = {}
@@ -137,7 +135,7 @@ def rescoring(model: Model, text: Batches, name: str, progress: Report) -> Resco
 
     def rescore(mask: HeadMask) -> Mapping[Head, float]:
         nonlocal done
-        share = part(progress, done / STEPS, (done + 1) / STEPS)
+        share = part(progress, done / CURVE_STEPS, (done + 1) / CURVE_STEPS)
         even = Fold(text, 0, lambda share_read, what: share(share_read, f"{name} again: {what}"))
         done += 1
         return importance_values(model, even, name, mask)
@@ -152,7 +150,7 @@ def work_of_judge(work: Work, measures: Iterable[str], orders: int) -> float:
     rescored = [name for name in names if measure[name].rescored]
     curves = len(names) + orders + len(rescored)
     steps = len(curve_steps(work.heads.total))
-    return (steps * curves + STEPS * work.of_measures(rescored)) / 2
+    return (steps * curves + CURVE_STEPS * work.of_measures(rescored)) / 2
 
 
 def agreement(
@@ -193,7 +191,7 @@ def agreement(
             units = min(score.units, true.units)
             for name, of_whole in values.items():
                 value = float(of_whole[0])
-                least = 0 if name in TOP else -1
+                least = 0 if name in TOP_SHARES else -1
                 low, high = centred_interval(value, resampled[name], units, least)
                 rows.append({**start, "statistic": name, "value": value, "low": low, "high": high})
             rows += _repeated(score, scope, "stability", {**start, "against": scored})
@@ -300,7 +298,7 @@ def _statistics(scope: _Scope, score: np.ndarray, truth: np.ndarray) -> dict[str
     for name, correlate in (("spearman", spearman), ("kendall", kendall)):
         statistics[name] = correlate(score[:, scope.heads], truth[:, scope.heads])
         statistics[f"{name}.within"] = _within(scope, score, truth, correlate)
-    for name, share in TOP.items():
+    for name, share in TOP_SHARES.items():
         count = max(1, round(share * len(scope.heads)))
         statistics[name] = precision(score[:, scope.heads], truth[:, scope.heads], count)
     return statistics
@@ -332,10 +330,10 @@ def _repeated(measured: _Measured, scope: _Scope, statistic: str, start: Row) ->
 
 def kendall(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Kendall's tau-b of each row of two arrays rows x heads."""
-    if one.shape[1] >= MANY:
+    if one.shape[1] >= MANY_HEADS:
         return np.array([kendalltau(*pair).statistic for pair in zip(one, other, strict=True)])
     i, j = np.triu_indices(one.shape[1], 1)
-    size = max(1, PAIRS // max(1, len(i)))
+    size = max(1, PAIRS_AT_ONCE // max(1, len(i)))
     taus = []
     for start in range(0, len(one), size):
         rows = slice(start, start + size)

@@ -28,7 +28,7 @@ from headwise.files import (
 from headwise.heads import HeadMap, write_text
 from headwise.importance.measures import facts, passes
 from headwise.importance.passes import Measurement
-from headwise.importance.sums import SCALES, SentenceSums
+from headwise.importance.sums import SENTENCE_SCALES, SentenceSums
 from headwise.model import Model
 from headwise.tasks.batches import Batches
 
@@ -127,7 +127,7 @@ def read_sums(folder: Path, names: Iterable[str], heads: HeadMap) -> dict[str, S
     """The sums of measures that `write_sums` wrote."""
     sums = {}
     for name in names:
-        scale = SCALES.get(facts(name).scale)
+        scale = SENTENCE_SCALES.get(facts(name).scale)
         sums[name] = SentenceSums.read(below(folder, f"{name}.npz"), heads, scale)
     return sums
 

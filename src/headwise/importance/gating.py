@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 GATINGS = ("gating.facilitating", "gating.interfering", "gating.irrelevant")
 
-FURTHEST = 4.0  # a gate lies between σ(−4) = 0.018 and σ(4) = 0.982
+FURTHEST_LOGIT = 4.0  # a gate lies between σ(−4) = 0.018 and σ(4) = 0.982
 
 
 @measure(
@@ -115,7 +115,7 @@ def gate_heads(
         for turn, seed in enumerate(seeds):
             generator = torch.Generator().manual_seed(seed)
             uniform = torch.rand(discovery.heads.total, generator=generator)
-            start = uniform.logit().clamp(-FURTHEST, FURTHEST)
+            start = uniform.logit().clamp(-FURTHEST_LOGIT, FURTHEST_LOGIT)
 
             def fitted(
                 start: Tensor,
@@ -164,7 +164,7 @@ def fit_gates(
             (a.grad,) = torch.autograd.grad(loss, [a])
             nn.utils.clip_grad_norm_([a], 1.0)
             optimizer.step()
-            a.data.clamp_(-FURTHEST, FURTHEST)
+            a.data.clamp_(-FURTHEST_LOGIT, FURTHEST_LOGIT)
             report((step + 1) / len(batches))
     return a.detach().cpu()
 

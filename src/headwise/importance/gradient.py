@@ -52,7 +52,10 @@ GRADIENTS = (
     "attribution.zero",
 )
 COUNTERPART = "attribution.counterpart"
-MOST = {"cpu": 1 << 29, "other": 1 << 32}  # bytes that a backward pass may keep, by device
+MOST_KEPT_BYTES = {
+    "cpu": 1 << 29,
+    "other": 1 << 32,
+}  # bytes that a backward pass may keep, by device
 
 
 @measure(
@@ -192,7 +195,7 @@ def rows_together(model: nn.Module, batch: Mapping[str, Tensor]) -> int:
 
 def most_kept(device: torch.device) -> int:
     """The bytes that a backward pass may keep, about."""
-    return MOST.get(device.type, MOST["other"])
+    return MOST_KEPT_BYTES.get(device.type, MOST_KEPT_BYTES["other"])
 
 
 def of_rows(

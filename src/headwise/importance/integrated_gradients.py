@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from headwise.attention import AttentionCall, Discovery, evaluating
 from headwise.attention.offload import reloading
 from headwise.heads import Site
-from headwise.importance.ablation import TOKENS, RecordedBatch, losses, recordings
+from headwise.importance.ablation import FORWARD_POSITIONS, RecordedBatch, losses, recordings
 from headwise.importance.gradient import frozen
 from headwise.importance.measures import measure
 from headwise.importance.sums import SentenceSums, add_all
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headwise.model import Model
     from headwise.tasks.batches import Batches, Fold
 
-STEPS = 5  # as Hanna et al. 2024 use
+PATH_STEPS = 5  # as Hanna et al. 2024 use
 
 
 @measure(
@@ -43,8 +43,8 @@ def integrated_gradients(
     model: nn.Module,
     discovery: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
-    steps: int = STEPS,
-    tokens: int = TOKENS,
+    steps: int = PATH_STEPS,
+    tokens: int = FORWARD_POSITIONS,
 ) -> dict[str, SentenceSums]:
     """attribution.steps: the slope of the loss, averaged while all heads of the layer go from silent to full. With one
     gate ξ for every head of a layer, all other layers whole, and L in nats per predicted token,

@@ -40,12 +40,12 @@ from headwise.statistics import (
 )
 from headwise.tasks import AnyText
 
-PAIRS = 20  # that are measured
-LEAST = 20  # sentences
+MEASURED_PAIRS = 20  # that are measured
+FEWEST_SENTENCES = 20  # sentences
 SCREEN = 12  # sentences that all pairs are tried on
-SENTENCES = 300  # sentences that the strongest are measured on
-MOST = 128  # heads that are paired
-Pair = tuple[Head, Head]
+CONFIRMING_SENTENCES = 300  # sentences that the strongest are measured on
+MOST_PAIRED_HEADS = 128  # heads that are paired
+HeadPair = tuple[Head, Head]
 
 
 @dataclass(frozen=True)
@@ -89,21 +89,21 @@ class Interactions(Result):
 def interactions(
     model: Model,
     text: AnyText,
-    pairs: int = PAIRS,
+    pairs: int = MEASURED_PAIRS,
     *,
     seed: int = 0,
     progress: Report | None = None,
 ) -> Interactions:
     """What pairs of heads cost together, beyond what both cost alone (module docstring).
 
-    text: as for `score`; SCREEN sentences of it screen all pairs (`screening_value`, nats per token), SENTENCES others
-    measure the `pairs` of the largest |screening_value|: `value` with its 95 % interval by a paired bootstrap over
-    sentences, its two-sided `p` corrected over the pairs (`largest_t_p`), the costs `alone`, `other_alone` and
-    `both`, on `n` predicted tokens. Pairs that are not measured have empty cells there. A model of more than MOST heads
-    is screened by those that add most to the output of their layer (`dormancy`). progress: gets the share that is done,
-    and of what; by default a bar.
+    text: as for `score`; SCREEN sentences of it screen all pairs (`screening_value`, nats per token),
+    CONFIRMING_SENTENCES others measure the `pairs` of the largest |screening_value|: `value` with its 95 % interval by
+    a paired bootstrap over sentences, its two-sided `p` corrected over the pairs (`largest_t_p`), the costs `alone`,
+    `other_alone` and `both`, on `n` predicted tokens. Pairs that are not measured have empty cells there. A model of
+    more than MOST_PAIRED_HEADS heads is screened by those that add most to the output of their layer (`dormancy`).
+    progress: gets the share that is done, and of what; by default a bar.
 
-    Raises HeadwiseError for a model without a loss, and for a text of fewer than LEAST sentences.
+    Raises HeadwiseError for a model without a loss, and for a text of fewer than FEWEST_SENTENCES sentences.
     """
     if type(pairs) is not int or pairs < 1:
         raise HeadwiseError(f"pairs is {pairs!r}: give the number of pairs to measure, at least 1.")
@@ -115,10 +115,10 @@ def interactions(
         raise HeadwiseError(
             f"{model.name}, a {type(model.hf).__name__}, predicts nothing, so pairs of heads cost nothing: leave pairs out."
         )
-    if len(text) < LEAST:
+    if len(text) < FEWEST_SENTENCES:
         raise HeadwiseError(
             f"Pairs of heads are screened and measured on different sentences, and the text has {len(text)}: give at "
-            f"least {LEAST}."
+            f"least {FEWEST_SENTENCES}."
         )
     with shown("pairs of heads", progress) as report:
         first, second = halves(text)
@@ -156,9 +156,9 @@ def interactions(
 def work_of_pairs(work: Work, pairs: int) -> float:
     """What so many pairs read, in forwards over the text: all pairs on a few sentences, the strongest on more, with
     both of their heads alone and together."""
-    heads = min(MOST, work.heads.total)
+    heads = min(MOST_PAIRED_HEADS, work.heads.total)
     screened = SCREEN * heads * (heads - 1) / 2
-    measured = min(SENTENCES, work.text.examples) * 3 * pairs
+    measured = min(CONFIRMING_SENTENCES, work.text.examples) * 3 * pairs
     return 0.5 * (screened + measured) / max(1, work.text.examples)
 
 
@@ -167,15 +167,15 @@ def halves(text: AnyText) -> tuple[AnyText, AnyText]:
     count = min(SCREEN, len(text) // 2)
     first = {number * len(text) // count for number in range(count)}
     rest: AnyText = text.take([place for place in range(len(text)) if place not in first])
-    return text.take(sorted(first)), sample_text(rest, SENTENCES)
+    return text.take(sorted(first)), sample_text(rest, CONFIRMING_SENTENCES)
 
 
 def largest_outputs(model: Model, text: AnyText, seed: int) -> list[Head]:
-    """At most MOST heads, in the order of the model: those that add most to the output of their layer."""
-    if model.heads.total <= MOST:
+    """At most MOST_PAIRED_HEADS heads, in the order of the model: those that add most to the output of their layer."""
+    if model.heads.total <= MOST_PAIRED_HEADS:
         return list(model.heads)
     shares = importance_values(model, model.task.batches(text), "dormancy", seed=seed)
-    kept = set(sorted(shares, key=lambda head: -shares[head])[:MOST])
+    kept = set(sorted(shares, key=lambda head: -shares[head])[:MOST_PAIRED_HEADS])
     return [head for head in model.heads if head in kept]
 
 
@@ -183,7 +183,7 @@ class Effects:
     """What each sentence loses (summed over its tokens) without single heads and without pairs."""
 
     def __init__(
-        self, heads: Sequence[Head], pairs: Sequence[Pair], lost: np.ndarray, tokens: np.ndarray
+        self, heads: Sequence[Head], pairs: Sequence[HeadPair], lost: np.ndarray, tokens: np.ndarray
     ) -> None:
         """lost: sentences x (the whole model, heads, pairs); tokens: predicted tokens by sentence."""
         change = lost[:, 1:] - lost[:, :1]
@@ -199,7 +199,7 @@ class Effects:
         out: np.ndarray = self.both - self.one - self.other
         return out
 
-    def rows(self, seed: int) -> dict[Pair, dict[str, Any]]:
+    def rows(self, seed: int) -> dict[HeadPair, dict[str, Any]]:
         """Of every pair its numbers per token, the strongest interaction first."""
         sums = self.interactions()
         count = self.tokens.sum()
@@ -232,7 +232,7 @@ def removal_effects(
     model: Model,
     text: AnyText,
     heads: Sequence[Head],
-    pairs: Sequence[Pair],
+    pairs: Sequence[HeadPair],
     progress: Report = silent,
     what: str = "",
 ) -> Effects:
@@ -247,7 +247,7 @@ def removal_effects(
     return Effects(heads, pairs, *removal_losses(model.hf, model.discovery, batches, masks))
 
 
-def address(pair: Pair) -> dict[str, Any]:
+def address(pair: HeadPair) -> dict[str, Any]:
     """The first columns of a row."""
     one, other = pair
     columns = one._asdict()

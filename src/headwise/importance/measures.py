@@ -20,7 +20,9 @@ from typing import Literal
 from headwise.declarations import Declaration, Declarations
 from headwise.errors import HeadwiseError
 
-Need = Literal["text", "loss", "attention", "words", "weights", "counterparts", "translations"]
+MeasureNeed = Literal[
+    "text", "loss", "attention", "words", "weights", "counterparts", "translations"
+]
 Cost = Literal[
     "forwards",
     "layers",
@@ -33,8 +35,8 @@ Cost = Literal[
 ]
 STARTS = 64  # tokens of a sentence, at most, that a measure does its work for one by one ("layers per token")
 
-NAME = re.compile(r"\w[\w.+-]*")  # it is also a folder's name
-ALL = "all"
+MEASURE_NAME = re.compile(r"\w[\w.+-]*")  # it is also a folder's name
+ALL_MEASURES = "all"
 
 # Their measures come first in every table, in this order.
 FIRST_FILES = (
@@ -49,6 +51,7 @@ FIRST_FILES = (
 # The columns of faithfulness.csv, curves.csv and interactions.csv.
 FAITHFULNESS = ("measure", "against", "kinds", "statistic", "value", "low", "high", "n")
 CURVES = ("measure", "ranking", "seed", "removed", "total", "loss", "low", "high")
+UNTRAINED_COLUMNS = ("seed", "kind", "layer", "head", "measure", "value", "n")
 INTERACTIONS = (
     "kind",
     "layer",
@@ -96,7 +99,7 @@ class Measure(Declaration):
     caption: str = ""
     source: str = ""
     larger: Literal["more important", "less important"] = "more important"
-    needs: tuple[Need, ...] = ()
+    needs: tuple[MeasureNeed, ...] = ()
     together: str = ""
     short: str = ""
     usual: Literal[
@@ -112,7 +115,7 @@ class Measure(Declaration):
     version: int = 1
 
     def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.name) or self.name == ALL:
+        if not MEASURE_NAME.fullmatch(self.name) or self.name == ALL_MEASURES:
             raise HeadwiseError(
                 f"A measure cannot be called '{self.name[:100]}': choose letters, digits, dots and hyphens."
             )
@@ -156,14 +159,14 @@ def resolve_measures(names: Iterable[str]) -> list[str]:
     shorts = {entry.short: name for name, entry in entries.items() if entry.short}
     resolved: list[str] = []
     for given in names:
-        if given == ALL:
+        if given == ALL_MEASURES:
             resolved += [name for name, entry in entries.items() if entry.in_all]
         elif given in shorts:
             resolved.append(shorts[given])
         elif given in entries:
             resolved.append(given)
         else:
-            raise HeadwiseError(measure.unknown(given, others=(*shorts, ALL)))
+            raise HeadwiseError(measure.unknown(given, others=(*shorts, ALL_MEASURES)))
     return list(dict.fromkeys(resolved))
 
 

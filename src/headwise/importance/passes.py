@@ -17,16 +17,16 @@ from headwise.attention import evaluating, is_offloaded, masked
 from headwise.attention.discover import output_of
 from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask, Site
+from headwise.heads import Head, HeadMask, Row, Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.measures import (
-    Need,
+    MeasureNeed,
     measure,
     passes,
     usual,
 )
 from headwise.importance.processes import failing_together
-from headwise.importance.sums import SCALES, SentenceSums, head_values
+from headwise.importance.sums import SENTENCE_SCALES, SentenceSums, head_values
 from headwise.importance.work import work_on
 from headwise.model import Model
 from headwise.progress import Report, parts, silent
@@ -35,8 +35,6 @@ from headwise.tasks.objective import inputs_of, losses_of, on_device, query_mask
 
 if TYPE_CHECKING:
     from headwise.importance.finished_passes import FinishedPasses
-
-Row = dict[str, Any]
 
 
 @dataclass
@@ -147,7 +145,7 @@ def sums_of_measure(
     """
     entry = measure[name]
     batches = DeviceBatches(model, text if "loss" in entry.needs else text.intact())
-    sums = SentenceSums(model.heads, SCALES.get(entry.scale))
+    sums = SentenceSums(model.heads, SENTENCE_SCALES.get(entry.scale))
     sizes = [model.heads.count(site) for site in model.heads.sites]
     arrays = 0
     with evaluating(model.hf), torch.no_grad():
@@ -239,7 +237,7 @@ def refuse_unscorable(model: Model, measures: Iterable[str], text: Batches) -> N
     given = provided(model, text)
     kind = type(model.hf).__name__
     free = [name for name, entry in measure.items() if not entry.needs]
-    sentences: dict[Need, str] = {
+    sentences: dict[MeasureNeed, str] = {
         "text": "'{}' reads text, and recordings or batches were given: choose another measure, or give text.",
         "loss": f"{model.name}, a {kind}, predicts no words, so '{{}}' cannot be computed: load it with its "
         f"language-model head, or choose from {', '.join(free)}.",

@@ -7,12 +7,12 @@ from scipy.stats import rankdata
 
 from headwise.importance.sums import SentenceSums
 
-SPLITS = 100  # random halves of the sentences
+RANDOM_HALVES = 100  # random halves of the sentences
 
 
 def stability(sums: SentenceSums, seed: int = 0) -> float:
     """Spearman between the values of all heads on this text and on another of the same length: of two random halves of
-    its sentences, SPLITS times, corrected for their length. Not a number for a single sentence."""
+    its sentences, RANDOM_HALVES times, corrected for their length. Not a number for a single sentence."""
     ones = []
     others = []
     for site in sums.heads.sites:
@@ -27,11 +27,11 @@ def stability(sums: SentenceSums, seed: int = 0) -> float:
 
 
 def halves(totals: np.ndarray, counts: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The values of a layer's heads on random halves of a text and on the other halves: SPLITS x heads each. totals:
+    """The values of a layer's heads on random halves of a text and on the other halves: RANDOM_HALVES x heads each. totals:
     sentences x heads, counts: sentences. Not numbers for a half without sentences."""
     # each row of `half` is a random half of the sentences: 1 for those in it
-    half = np.random.default_rng((seed, SPLITS)).permuted(
-        np.tile(np.arange(len(counts)) % 2, (SPLITS, 1)), axis=1
+    half = np.random.default_rng((seed, RANDOM_HALVES)).permuted(
+        np.tile(np.arange(len(counts)) % 2, (RANDOM_HALVES, 1)), axis=1
     )
     other_half = 1 - half
     with np.errstate(invalid="ignore"):

@@ -16,9 +16,9 @@ from headwise.importance.sums import SentenceSums
 from headwise.tasks.batches import Batches, Shuffled
 
 SETTLED = 0.95  # rank correlation of all heads with those of another sample as large
-FEWEST = 32  # sentences before ranks can settle
-TOKENS = 256  # positions in a batch of a sample
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+FEWEST_SAMPLED = 32  # sentences before ranks can settle
+SAMPLE_POSITIONS = 256  # positions in a batch of a sample
+TIME_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds_of(duration: str) -> float:
@@ -33,7 +33,7 @@ def seconds_of(duration: str) -> float:
         raise HeadwiseError(
             "Several processes share the text and read all of it: leave the time out, or run one process."
         )
-    return float(written[1]) * UNITS[written[2]]
+    return float(written[1]) * TIME_UNITS[written[2]]
 
 
 class Sample:
@@ -50,7 +50,7 @@ class Sample:
         self.last = 0.0  # when the batch before ended, in seconds since the start
         self.repeats = float("nan")
         self.ended = ""
-        self.batches = Shuffled(text, seed, TOKENS, self.report)
+        self.batches = Shuffled(text, seed, SAMPLE_POSITIONS, self.report)
 
     @property
     def taken(self) -> float:
@@ -65,7 +65,7 @@ class Sample:
         """Whether no other batch is to be read: ranks have settled, or another batch would take too long. collected:
         what was measured so far."""
         whole = [sums.by_document(self.batches.documents) for sums in collected.values()]
-        if min(sentences(sums) for sums in whole) >= FEWEST:
+        if min(sentences(sums) for sums in whole) >= FEWEST_SAMPLED:
             self.repeats = min(stability(sums, self.seed) for sums in whole)
         taken = self.taken
         another = taken - self.last

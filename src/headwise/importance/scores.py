@@ -128,7 +128,7 @@ def finish_score(
         reports = parts(shown_report, work)
         text = batches.text.given if isinstance(batches.text, OwnBatches) else batches.text
         controls = score_untrained(
-            model, text, measures, untrained, seed, reports[CONTROLS], batches.time_limit
+            model, text, measures, untrained, seed, reports[CONTROLS_PART], batches.time_limit
         )
         measurement = run_passes(model, batches, measures, seed, reports[PASSES], finished)
         scores = collect_scores(
@@ -143,7 +143,7 @@ def finish_score(
 
 
 USUAL_TIME = "2m"  # of a language model where no measure is named
-CONTROLS = "untrained controls"
+CONTROLS_PART = "untrained controls"
 PASSES = "passes"
 JUDGE = "judge"
 
@@ -157,12 +157,12 @@ def work_of_score(
     judge: bool,
     untrained: int,
 ) -> dict[str, float]:
-    """What `score` reads, in forwards over the text: CONTROLS, PASSES, JUDGE. left: the measures whose pass is not
+    """What `score` reads, in forwards over the text: CONTROLS_PART, PASSES, JUDGE. left: the measures whose pass is not
     finished."""
     work = work_on(model, text)
     names = resolve_measures(measures)
     return {
-        CONTROLS: work_of_controls(work, names, untrained),
+        CONTROLS_PART: work_of_controls(work, names, untrained),
         PASSES: work.of_measures(left),
         JUDGE: work_of_judge(work, names, RANDOM_ORDERS) if judge else 0.0,
     }
@@ -202,7 +202,7 @@ def score_forecast(
         counted[named] = work.of_passes(of_pass)[label]
         if batches.time_limit is not None and measure[of_pass[0]].sampled:
             counted[named] = min(counted[named], batches.time_limit / seconds)
-    counted[CONTROLS] = work_of_controls(work, names, untrained)
+    counted[CONTROLS_PART] = work_of_controls(work, names, untrained)
     counted[JUDGE] = work_of_judge(work, names, RANDOM_ORDERS) if judge else 0.0
     counted["pairs of heads"] = work_of_pairs(work, pairs) if pairs else 0.0
     parts = [Part(name, count * seconds) for name, count in counted.items() if count]
@@ -212,7 +212,11 @@ def score_forecast(
 
 
 LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
-TABLES = {"controls": "untrained.csv", "faithfulness": "faithfulness.csv", "curves": "curves.csv"}
+SCORE_TABLES = {
+    "controls": "untrained.csv",
+    "faithfulness": "faithfulness.csv",
+    "curves": "curves.csv",
+}
 MOST_SHOWN = 8  # measures in a notebook's picture
 
 
@@ -341,7 +345,7 @@ class Scores(Result):
 
     def files(self) -> dict[str, str]:
         contents = table_files(self.table, self.signature, "heads")
-        tables = {file: getattr(self, name) for name, file in TABLES.items()}
+        tables = {file: getattr(self, name) for name, file in SCORE_TABLES.items()}
         tables["lrp.csv"] = relevance_table(self.relevance) if self.relevance else None
         for file, table in tables.items():
             if table is not None:
@@ -357,7 +361,7 @@ class Scores(Result):
         place = Path(folder)
         table, signature = read_table(place / "heads.csv", heads)
         others: dict[str, pd.DataFrame] = {}
-        for name, file in TABLES.items():
+        for name, file in SCORE_TABLES.items():
             if (place / file).is_file():
                 others[name] = pd.read_csv(place / file)
         relevance: dict[str, dict[str, float]] = {}

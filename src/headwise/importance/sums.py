@@ -18,9 +18,10 @@ from headwise.heads import Head, HeadMap, Kind, Site, write_bytes
 from headwise.importance.processes import gather_batches
 from headwise.statistics import bootstrap, effective_units, interval
 
-Scale = Callable[[np.ndarray], np.ndarray]
+SentenceScale = Callable[[np.ndarray], np.ndarray]
 Sums = tuple[np.ndarray, np.ndarray]  # sums (sentences x heads), counts (sentences)
-UNITS = 20_000  # from twice as many sentences on, neighbours are merged, so that memory does not grow with the text
+# From twice as many sentences on, neighbours are merged, so that memory does not grow with the text.
+MERGED_SENTENCES = 20_000
 
 
 def to_unit_norm(values: np.ndarray) -> np.ndarray:
@@ -37,7 +38,10 @@ def relative(sizes: np.ndarray) -> np.ndarray:
     return shares
 
 
-SCALES: dict[str, Scale] = {"unit": to_unit_norm, "share": relative}  # by the name in a declaration
+SENTENCE_SCALES: dict[str, SentenceScale] = {
+    "unit": to_unit_norm,
+    "share": relative,
+}  # by the name in a declaration
 
 
 class SentenceSums:
@@ -50,7 +54,7 @@ class SentenceSums:
     def __init__(
         self,
         heads: HeadMap,
-        scale: Scale | None = None,
+        scale: SentenceScale | None = None,
         why_empty: str = "the text is too short",
     ) -> None:
         self.heads = heads
@@ -69,7 +73,7 @@ class SentenceSums:
         counted = counts > 0
         self.parts[site].append((sums.astype(np.float64) * counted[:, None], counts))
         sentences = sum(len(counts) for _, counts in self.parts[site])
-        if sentences >= 2 * UNITS:
+        if sentences >= 2 * MERGED_SENTENCES:
             sums, counts = self.whole(site)
             self.parts[site] = [(merge_neighbours(sums), merge_neighbours(counts))]
 
@@ -126,7 +130,7 @@ class SentenceSums:
         write_bytes(path, file.getvalue())
 
     @classmethod
-    def read(cls, path: Path, heads: HeadMap, scale: Scale | None = None) -> SentenceSums:
+    def read(cls, path: Path, heads: HeadMap, scale: SentenceScale | None = None) -> SentenceSums:
         """Sums that `save` wrote, with its kinds of heads. Raises HeadwiseError for a missing or damaged file."""
         try:
             with np.load(path) as arrays:

@@ -16,7 +16,7 @@ from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
 from headwise.generators import drawing_from
 from headwise.heads import describe
-from headwise.importance.measures import measure, resolve_measures
+from headwise.importance.measures import UNTRAINED_COLUMNS, measure, resolve_measures
 from headwise.importance.passes import run_passes
 from headwise.importance.work import Work
 from headwise.model import Model
@@ -24,8 +24,7 @@ from headwise.progress import Report, part, silent
 from headwise.tasks import AnyText, OwnInputs
 from headwise.training.translation_model import drop_unused
 
-SENTENCES = 50  # of a text, that controls are scored on
-COLUMNS = ("seed", "kind", "layer", "head", "measure", "value", "n")
+UNTRAINED_SENTENCES = 50  # of a text, that controls are scored on
 LAYER = ["kind", "layer", "measure"]
 
 
@@ -75,11 +74,11 @@ def score_untrained(
     progress: Report = silent,
     time_limit: float | None = None,
 ) -> pd.DataFrame:
-    """The scores of untrained controls on SENTENCES sentences of a text, spread evenly over it: one row a control, head and
-    measure, columns COLUMNS. No expensive measure. seed: of everything that draws; the controls have the next ones.
-    time_limit: the seconds that the samples of each control may take."""
+    """The scores of untrained controls on UNTRAINED_SENTENCES sentences of a text, spread evenly over it: one row a
+    control, head and measure, columns UNTRAINED_COLUMNS. No expensive measure. seed: of everything that draws; the
+    controls have the next ones. time_limit: the seconds that the samples of each control may take."""
     names = [name for name in resolve_measures(measures) if not measure[name].expensive]
-    few = sample_text(text, SENTENCES)
+    few = sample_text(text, UNTRAINED_SENTENCES)
     seeds = control_seeds(count, seed)
     if not names:
         seeds = []
@@ -92,13 +91,13 @@ def score_untrained(
         scores = run_passes(control, batches, names, seed, share)
         for row in scores.all_rows(seed):
             rows.append({"seed": own, **row})
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(UNTRAINED_COLUMNS))
 
 
 def work_of_controls(work: Work, measures: Iterable[str], count: int) -> float:
     """What so many controls read, in forwards over the whole text."""
     names = [name for name in resolve_measures(measures) if not measure[name].expensive]
-    share = min(1.0, SENTENCES / max(1, work.text.examples))
+    share = min(1.0, UNTRAINED_SENTENCES / max(1, work.text.examples))
     return len(control_seeds(count, 0)) * share * work.of_measures(names)
 
 

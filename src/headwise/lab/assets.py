@@ -8,7 +8,7 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from headwise.theme import COLOURS, DARK, FONT, LIGHT, SCALES
+from headwise.theme import COLOUR_SCALES, COLOURS, DARK, FONT, LIGHT
 
 MEDIA_TYPES = {
     ".html": "text/html",
@@ -17,7 +17,7 @@ MEDIA_TYPES = {
     ".svg": "image/svg+xml",
 }
 IMPORT = re.compile(r'^import \{ ([^}]+) \} from "\./([\w./-]+)";$', re.MULTILINE)
-EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
+EXPORTED = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
 EXPORT_LIST = re.compile(r"export\{([^}]+)\};?")
 
 
@@ -40,7 +40,9 @@ def theme(selector: str = ":root") -> str:
     """The report's colours and font, light and dark, as variables of a part of the page."""
     palettes = []
     for palette in (LIGHT, DARK):
-        palettes.append(" ".join(f"--{name}: {palette[name]};" for name in (*COLOURS, *SCALES)))
+        palettes.append(
+            " ".join(f"--{name}: {palette[name]};" for name in (*COLOURS, *COLOUR_SCALES))
+        )
     light, dark = palettes
     return (
         f"{selector} {{ --font: {FONT}; {light} }}\n"
@@ -79,12 +81,12 @@ def as_function(path: str, source: str) -> str:
         for pair in names.split(","):
             words = pair.split(" as ")
             exports.append(f"{words[-1]}: {words[0]}")
-    exports += EXPORT.findall(source)
+    exports += EXPORTED.findall(source)
 
     source = IMPORT.sub(
         lambda match: f"const {{ {match[1]} }} = modules[{json.dumps(match[2])}];", source
     )
-    source = EXPORT.sub("", EXPORT_LIST.sub("", source))
+    source = EXPORTED.sub("", EXPORT_LIST.sub("", source))
     if re.search(r"^(import|export)\b", source, re.MULTILINE):
         raise ValueError(f"{path} imports or exports in a form that cannot be joined.")
     return (

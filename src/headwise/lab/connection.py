@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-HEADERS = 10.0  # seconds in which the headers of a request must have arrived
+HEADERS_SECONDS = 10.0  # seconds in which the headers of a request must have arrived
 IDLE = 100  # connections without a request; of more, the one that waits longest is closed
 
 
@@ -24,7 +24,7 @@ def connection_class() -> Any:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self.deadline = self.loop.call_later(HEADERS, self.close)
+            self.deadline = self.loop.call_later(HEADERS_SECONDS, self.close)
             close_longest_idle(self.connections)
 
         def data_received(self, data: bytes) -> None:
@@ -36,7 +36,7 @@ def connection_class() -> Any:
         def on_response_complete(self) -> None:
             super().on_response_complete()
             if self.is_idle and self.deadline is None and not self.transport.is_closing():
-                self.deadline = self.loop.call_later(HEADERS, self.close)
+                self.deadline = self.loop.call_later(HEADERS_SECONDS, self.close)
 
         def connection_lost(self, exc: Exception | None) -> None:
             if self.deadline is not None:

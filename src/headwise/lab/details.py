@@ -11,7 +11,7 @@ from typing import Any
 from headwise.errors import HeadwiseError
 from headwise.files import below
 from headwise.heads import Head
-from headwise.lab.sentence import LONGEST, SHORTEST
+from headwise.lab.sentence import FEWEST_PICKED_WORDS, MOST_PICKED_WORDS
 from headwise.model_files import folder_of
 from headwise.report.every_head import effect_sentences
 from headwise.report.format import measure_name
@@ -131,7 +131,9 @@ def run_sentences(run: FinishedRun, task: type[Task]) -> list[str]:
         lines = file.read_text(encoding="utf-8").splitlines()
     if not lines:
         lines = dev_lines(run, task)
-    return [line for line in lines if SHORTEST <= len(line.split()) <= LONGEST][:RUN_EXAMPLES]
+    return [
+        line for line in lines if FEWEST_PICKED_WORDS <= len(line.split()) <= MOST_PICKED_WORDS
+    ][:RUN_EXAMPLES]
 
 
 def dev_lines(run: FinishedRun, task: type[Task]) -> list[str]:

@@ -23,8 +23,8 @@ from headwise.heads import Site
 from headwise.lab.sentence import Sentence
 from headwise.tasks.transcription import FRAME, extractor_of
 
-STEPS = 64  # of time that a map shows, at most
-LISTED = 500  # recordings to pick
+MAP_STEPS = 64  # of time that a map shows, at most
+MOST_RECORDINGS = 500  # recordings to pick
 SILENCE = "silence"  # behind the recording, up to what the model hears at once
 
 
@@ -61,7 +61,7 @@ class Recording:
     @property
     def step(self) -> int:
         """How many frames are one step of time."""
-        return math.ceil(self.frames / STEPS)
+        return math.ceil(self.frames / MAP_STEPS)
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -142,7 +142,7 @@ def usual_offsets(weights: Tensor, frames: int) -> list[tuple[int, float]]:
 def recordings_by_name(speech: Speech) -> dict[str, Utterance]:
     """The first recordings of a table, by their paths from the folder that they have in common; a file that is there
     again has its number."""
-    utterances = list(islice(speech, LISTED))
+    utterances = list(islice(speech, MOST_RECORDINGS))
     shared = os.path.commonpath([utterance.audio.parent.absolute() for utterance in utterances])
     by_name: dict[str, Utterance] = {}
     for utterance in utterances:

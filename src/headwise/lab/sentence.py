@@ -22,8 +22,8 @@ Trees = Mapping[str, Annotated]  # by the text of the sentence
 CHARACTERS = 20_000  # of a text; what comes after is cut
 WORD_MARKS = ("▁", "Ġ", " ")  # with which tokens of the common subword models begin a word
 TREES = 5_000  # sentences of a treebank that are kept
-SHORTEST = 4  # words of a sentence that can be picked
-LONGEST = 16
+FEWEST_PICKED_WORDS = 4  # words of a sentence that can be picked
+MOST_PICKED_WORDS = 16
 PICKABLE = 24  # sentences of a treebank that can be picked
 
 # Of the embedded corpus, those that any English model knows: most others have invented names.
@@ -180,6 +180,6 @@ def sentences_to_pick(trees: Trees, without: Container[str] = ()) -> list[str]:
     """A few sentences that are neither short nor long."""
     texts = []
     for text, tree in trees.items():
-        if SHORTEST <= len(tree.words) <= LONGEST and text not in without:
+        if FEWEST_PICKED_WORDS <= len(tree.words) <= MOST_PICKED_WORDS and text not in without:
             texts.append(text)
     return texts[:PICKABLE]

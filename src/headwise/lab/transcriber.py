@@ -36,7 +36,7 @@ from headwise.model import Model
 from headwise.tasks.transcription import prompt_of, transcript_tokens
 
 ENCODINGS = 8  # of recordings under gates of the encoder, that are kept
-SHORT = 80  # letters of a name in a message
+MOST_LETTERS = 80  # letters of a name in a message
 
 
 class Transcriber(Predictor):
@@ -54,7 +54,7 @@ class Transcriber(Predictor):
     def utterance(self, name: str) -> Utterance:
         """Raises HeadwiseError where there is no recording of that name."""
         if name not in self.utterances:
-            shown = name if len(name) <= SHORT else f"{name[:SHORT]}…"
+            shown = name if len(name) <= MOST_LETTERS else f"{name[:MOST_LETTERS]}…"
             raise HeadwiseError(
                 f"'{shown}' is no recording of {self.table}, and a speech model reads no text: pick one of its "
                 f"{len(self.utterances)} recordings, such as {next(iter(self.utterances))}."

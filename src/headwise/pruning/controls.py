@@ -24,7 +24,7 @@ from headwise.options import Architecture, Unit
 if TYPE_CHECKING:
     from headwise.model import Model
 
-NAME = re.compile(r"[\w-]+")  # it is also part of a folder's name
+CONTROL_NAME = re.compile(r"[\w-]+")  # it is also part of a folder's name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Control(Declaration):
     version: int = 1
 
     def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.name):
+        if not CONTROL_NAME.fullmatch(self.name):
             raise HeadwiseError(
                 f"A control cannot be called '{self.name[:100]}': choose letters, digits and hyphens."
             )

@@ -32,7 +32,7 @@ from headwise.training.token_batches import TrainingData
 from headwise.training.trainer import Gated, TrainingRun, average, in_float32, train_model
 
 RANK = 8  # of the low-rank changes of a linear layer
-GATES = "headwise_gates"  # the name of the gates among the model's submodules
+GATES_NAME = "headwise_gates"  # the name of the gates among the model's submodules
 UNDECIDED = 0.1  # largest share of undecided gates in a run that has settled
 TRAINING_SHARE = 0.95  # of the progress; the rest is for the losses by which gates are decided
 
@@ -166,7 +166,7 @@ def trainable(
 def train_gates_alone(model: nn.Module, mode: bool = True) -> nn.Module:
     """`model.train()` that leaves all but the gates, and the model's own flag, in evaluation mode."""
     for name, module in model.named_children():
-        module.train(mode and name == GATES)
+        module.train(mode and name == GATES_NAME)
     model.training = mode
     return model
 
@@ -301,7 +301,7 @@ def train_gates(
             groups = [{"params": weights, "lr": options.learning_rate}, *groups]
         schedule = GateSchedule(gates, settle, kept, loss)
         log = GateLog(gates, training.work / "gates.csv")
-        hf.add_module(GATES, gates)
+        hf.add_module(GATES_NAME, gates)
         try:
             spent = train_model(
                 hf,
@@ -323,7 +323,7 @@ def train_gates(
             else:
                 gates.log_alpha_before.copy_(gates.log_alpha.detach())
         finally:
-            delattr(hf, GATES)
+            delattr(hf, GATES_NAME)
     training.progress(TRAINING_SHARE, "deciding the gates")
     return decide(model, gates, training.dev, kept(), tokens, notes, spent, early=bool(settle))
 

@@ -34,11 +34,11 @@ from headwise.roles.role import NO_ROLE, category, display_name, expected_roles
 
 ROW, LINE = 30, 24  # pixels of height: of a model, of a role
 SPACE = 0.08  # between the squares of two heads, in heads
-MOST = 40  # roles that are drawn one by one; those that changed come first
-FEWEST = 4  # heads below which no rank correlation is given
+MOST_DRAWN_ROLES = 40  # roles that are drawn one by one; those that changed come first
+FEWEST_RANKED_HEADS = 4  # heads below which no rank correlation is given
 Role = tuple[Head, str]  # a head and the measure of a role it has
-Pair = tuple[
-    models.Model, str, pd.DataFrame
+ScoresBeforeAndAfter = tuple[
+    models.ModelRow, str, pd.DataFrame
 ]  # a model, a measure, a row a head: kind, layer, head, before, after
 
 
@@ -49,7 +49,7 @@ class Change:
     kept: in both; lost: the head is there without the role; new: not in the full model; removed: with its head.
     """
 
-    model: models.Model
+    model: models.ModelRow
     found: RolesFolder
     heads: list[Head]
     kept: list[Role]
@@ -363,7 +363,7 @@ def role_by_role(full: RolesFolder, kind: str, found: list[Change]) -> Figure:
         if all(role in change.kept for change in found):
             steady.add(role)
 
-    drawn = sorted(sorted(known, key=lambda role: (role in steady, role))[:MOST])
+    drawn = sorted(sorted(known, key=lambda role: (role in steady, role))[:MOST_DRAWN_ROLES])
     columns = [f"full model|{count(len(of_kind(full.labels, kind)), 'head')}"]
     tables = [tested_rows(full)]
     for each in found:
@@ -448,9 +448,9 @@ def _name(role: Role) -> str:
     return f"{role[0].layer}/{role[0].head}  {display_name(role[1])}"
 
 
-def scores_before_and_after(run: FinishedRun) -> list[Pair]:
+def scores_before_and_after(run: FinishedRun) -> list[ScoresBeforeAndAfter]:
     """Every model that was scored again, with each family's measure that both it and the full model have."""
-    found = list[Pair]()
+    found = list[ScoresBeforeAndAfter]()
     for model in run.pruned if run.heads is not None else ():
         again = run.rescored.get(model["setting"])
         if again is None or again.heads is None or run.heads is None:
@@ -462,7 +462,7 @@ def scores_before_and_after(run: FinishedRun) -> list[Pair]:
 
 
 def _joined(
-    before: pd.DataFrame, after: pd.DataFrame, measure: str, model: models.Model
+    before: pd.DataFrame, after: pd.DataFrame, measure: str, model: models.ModelRow
 ) -> pd.DataFrame:
     """The heads of the pruned kinds that have a score in both.
 
@@ -486,7 +486,10 @@ def _joined(
 
 def rank(found: pd.DataFrame) -> float:
     """Spearman's rank correlation of before and after; not a number for very few heads, or equal scores."""
-    if len(found) < FEWEST or min(found["before"].nunique(), found["after"].nunique()) < 2:
+    if (
+        len(found) < FEWEST_RANKED_HEADS
+        or min(found["before"].nunique(), found["after"].nunique()) < 2
+    ):
         return math.nan
     return float(found["before"].rank().corr(found["after"].rank()))
 

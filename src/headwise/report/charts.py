@@ -24,11 +24,11 @@ VEGA_LITE = "v6.4"
 SCHEMA = {"$schema": f"https://vega.github.io/schema/vega-lite/{VEGA_LITE}.json"}
 SHARPNESS = 2
 Spec = dict[str, Any]
-Rows = pd.DataFrame | Sequence[Mapping[str, Any]]
+ChartRows = pd.DataFrame | Sequence[Mapping[str, Any]]
 ATTENTION_NAME = 70  # pixels of `sliding 512` before the number of a layer
 MOST_HEADS_WITH_WORDS = 16  # heads a layer, above which cells have no room for words
-TYPES = {"Q": "quantitative", "N": "nominal", "O": "ordinal"}
-SCALE = ("domain", "range", "zero", "nice", "clamp", "reverse", "type")
+FIELD_TYPES = {"Q": "quantitative", "N": "nominal", "O": "ordinal"}
+SCALE_KEYS = ("domain", "range", "zero", "nice", "clamp", "reverse", "type")
 CHANNEL = ("sort", "bandPosition", "stack")
 SHAPES = (
     "circle",
@@ -50,7 +50,7 @@ PHONE: Spec = {
 }
 
 
-def data(rows: Rows) -> list[Spec]:
+def data(rows: ChartRows) -> list[Spec]:
     """Rows as the data of a chart, six digits a number (more are not seen); values that are missing are left out."""
     records = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else rows
     kept: list[Spec] = []
@@ -67,13 +67,13 @@ def _plain(value: Any) -> Any:
 def field(text: str, **options: Any) -> Spec:
     """A channel that shows a column, `loss:Q` (quantity), `kind:N` (name) or `layer:O` (place in an order)."""
     name, _, kind = text.partition(":")
-    return {"field": name, "type": TYPES[kind], **options}
+    return {"field": name, "type": FIELD_TYPES[kind], **options}
 
 
 def axis(text: str, title: str | None, **options: Any) -> Spec:
-    """A position with the title of its axis, and options of the channel (CHANNEL), its scale (SCALE) and its axis."""
+    """A position with the title of its axis, and options of the channel (CHANNEL), its scale (SCALE_KEYS) and its axis."""
     scale = {}
-    for name in SCALE:
+    for name in SCALE_KEYS:
         if name in options:
             scale[name] = options.pop(name)
 
@@ -152,7 +152,11 @@ def tips(*fields: str) -> list[Spec]:
 
 
 def mark(
-    kind: str, rows: Rows, look: Mapping[str, Any] | None = None, where: str = "", **channels: Any
+    kind: str,
+    rows: ChartRows,
+    look: Mapping[str, Any] | None = None,
+    where: str = "",
+    **channels: Any,
 ) -> Spec:
     """One layer: a mark, its look, a test for the rows that have it, and its channels; those that are None are left
     out.
@@ -199,7 +203,7 @@ def specification(chart: Spec) -> Spec:
 
 
 def text(
-    cells: Rows,
+    cells: ChartRows,
     name: str,
     style: str,
     x: Any,
@@ -214,13 +218,13 @@ def text(
     )
 
 
-def beside(rows: Rows, y: Any, name: str) -> Spec:
+def beside(rows: ChartRows, y: Any, name: str) -> Spec:
     """A text at the right end of every row."""
     return text(rows, name, "label", {"value": "width"}, y, align="left", dx=10)
 
 
 def stacked_bars(
-    cells: Rows,
+    cells: ChartRows,
     y: Any,
     x: str,
     filled: Any,
@@ -249,7 +253,7 @@ def stacked_bars(
 
 
 def curve(
-    points: Rows,
+    points: ChartRows,
     x: Spec,
     y: Spec,
     colours: Any,
@@ -286,7 +290,7 @@ def curve(
 
 
 def intervals(
-    points: Rows,
+    points: ChartRows,
     x: Spec,
     y: Spec,
     colours: Any = None,
@@ -326,7 +330,7 @@ def intervals(
 
 
 def level_lines(
-    rows: Rows, value: Spec, style: str = "level", dash: Any = None, along: str = "y"
+    rows: ChartRows, value: Spec, style: str = "level", dash: Any = None, along: str = "y"
 ) -> Spec:
     """Straight lines across a chart, one a row."""
     channels: Spec = {along: value, "strokeDash": dash}
@@ -334,7 +338,7 @@ def level_lines(
     return mark("rule", rows, {"style": style, "clip": True}, **channels, tooltip=tip)
 
 
-def ring(rows: Rows, x: Any, y: Any) -> Spec:
+def ring(rows: ChartRows, x: Any, y: Any) -> Spec:
     """A ring around the chosen model."""
     look = {"style": "ring", "size": 240, "filled": False, "opacity": 1, "clip": True}
     return mark("point", rows, look, x=x, y=y)

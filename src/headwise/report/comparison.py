@@ -47,7 +47,7 @@ from headwise.report.summary import plan_of_run
 from headwise.roles.role import MATCHES, category, display_name
 from headwise.statistics import rank_interval
 
-LONGEST = 24  # letters of the name of a run
+LONGEST_RUN_NAME = 24  # letters of the name of a run
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def read_matches(file: Path) -> pd.DataFrame:
 
 
 def _shorten_name(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+    return name if len(name) <= LONGEST_RUN_NAME else f"{name[: LONGEST_RUN_NAME - 1]}…"
 
 
 LEADS = (
@@ -177,7 +177,7 @@ LEADS = (
     "Which score is faithful",
     "What the heads do",
 )
-FURTHEST = 2  # heads that a table names
+HEADS_IN_A_CELL = 2  # heads that a table names
 
 
 @section(
@@ -461,7 +461,7 @@ def _furthest(both: pd.DataFrame) -> str:
     places = both[["before", "after"]].rank(ascending=False, method="first").astype(int)
     gap = (places["before"] - places["after"]).abs().sort_values(ascending=False, kind="stable")
     far = both.assign(one=places["before"], other=places["after"]).loc[
-        gap[gap > 0].index[:FURTHEST]
+        gap[gap > 0].index[:HEADS_IN_A_CELL]
     ]
     return ", ".join(f"{r.kind}/{r.layer}/{r.head} ({r.one} → {r.other})" for r in far.itertuples())
 
@@ -611,7 +611,9 @@ def build_heads(found: Comparison) -> dict[str, Any] | None:
 
 
 WHICH = ("both", "neither", "only A", "only B")
-Kept = tuple[models.Model, models.Model]  # a model of each run: of the same kinds and as many heads
+Kept = tuple[
+    models.ModelRow, models.ModelRow
+]  # a model of each run: of the same kinds and as many heads
 
 
 @section(
@@ -676,7 +678,7 @@ def equal_counts(found: Comparison) -> list[Kept]:
     for run in found.both:
         own = []
         for model in run.pruned:
-            if model["setting"] in run.layouts and model["method"] != models.RANDOM:
+            if model["setting"] in run.layouts and model["method"] != models.RANDOM_METHOD:
                 own.append(model)
         candidates.append(own)
 
@@ -695,13 +697,13 @@ def equal_counts(found: Comparison) -> list[Kept]:
     return [min(pairs[key], key=order) for key in sorted(pairs)]
 
 
-def _kept_heads(run: FinishedRun, model: models.Model) -> frozenset[Head]:
+def _kept_heads(run: FinishedRun, model: models.ModelRow) -> frozenset[Head]:
     return frozenset(
         head for head in run.layouts[model["setting"]].kept if head.kind in model["kinds"]
     )
 
 
-def _by_layer(run: FinishedRun, model: models.Model) -> str:
+def _by_layer(run: FinishedRun, model: models.ModelRow) -> str:
     mask = run.layouts[model["setting"]]
     kinds = run.pruned_kinds(model)
     texts = []

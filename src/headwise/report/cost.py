@@ -16,12 +16,12 @@ from headwise.pruning.controls import Control, compared_by_all, control_facts
 from headwise.qualities import BLEU
 from headwise.report import models
 from headwise.report.format import capital, kinds_among, percent, probability, quantity, size
-from headwise.report.models import P_TUNED, TUNED, Model, P, value, verdict
+from headwise.report.models import P_TUNED, TUNED, ModelRow, P, value, verdict
 from headwise.report.page import Columns, Table, chosen_badge, section, table
 from headwise.report.quality_curves import greedy_figures, quality_figures
 from headwise.report.run_folder import FinishedRun
 
-SHORT = {"encoder-self": "enc", "decoder-self": "dec", "cross": "cross"}
+SHORT_KINDS = {"encoder-self": "enc", "decoder-self": "dec", "cross": "cross"}
 UNCOMPENSATED = Control(
     name="uncompensated",
     title="removal without mean outputs",
@@ -113,7 +113,7 @@ def layouts_table(
     run: FinishedRun,
     kinds: tuple[str, ...],
     rows: list[dict[str, Any]],
-    from_scratch_by_setting: Mapping[Any, Model],
+    from_scratch_by_setting: Mapping[Any, ModelRow],
 ) -> Table | None:
     """The full model, then each model: its heads kind by kind, its quality, and that of its layout from scratch."""
     named = kinds_among(kinds)
@@ -124,7 +124,7 @@ def layouts_table(
     unit = quality.in_unit
     any_layout = next(iter(run.layouts.values()), None)
 
-    def counts(model: Model) -> str:
+    def counts(model: ModelRow) -> str:
         mask = run.layouts.get(model["setting"])
         if model["method"] == "none":
             return (
@@ -139,7 +139,7 @@ def layouts_table(
 
     measured = partial(models.cell_text, run.part + quality.measure, two_digits)
     columns: Columns = {"model": lambda model: model["label"]}
-    columns |= {"/".join(SHORT[kind] for kind in named): counts} if len(named) > 1 else {}
+    columns |= {"/".join(SHORT_KINDS[kind] for kind in named): counts} if len(named) > 1 else {}
     columns |= {
         f"heads of {total}": lambda model: str(
             total if model["method"] == "none" else model["kept"]
@@ -220,9 +220,9 @@ class ControlComparison(NamedTuple):
     """
 
     kind: str
-    model: Model | None
-    control: Model
-    measured_row: Model
+    model: ModelRow | None
+    control: ModelRow
+    measured_row: ModelRow
     ending: str
 
 
@@ -398,7 +398,7 @@ def comparison_table(run: FinishedRun, comparisons: list[ControlComparison]) -> 
     )
 
 
-SEED = 1
+EXAMPLES_SEED = 1
 UNCHANGED_EXAMPLES = 3
 CHANGED_EXAMPLES = 5
 LONGEST_SOURCE = 40  # words: a longer source makes a card nobody reads
@@ -470,7 +470,9 @@ def choose_examples(run: FinishedRun) -> Examples | None:
         else:
             changed.append(i)
 
-    picked = sorted(random.Random(SEED).sample(unchanged, min(UNCHANGED_EXAMPLES, len(unchanged))))
+    picked = sorted(
+        random.Random(EXAMPLES_SEED).sample(unchanged, min(UNCHANGED_EXAMPLES, len(unchanged)))
+    )
     picked += sorted(changed, key=lambda i: (alike[i], i))[:CHANGED_EXAMPLES]
 
     shown = []

@@ -20,7 +20,7 @@ from headwise.roles.behaviour import effect_sentence
 KEPT = "k"
 REMOVED = "r"
 LEFT_ALONE = "-"  # heads of its kind were not pruned
-WORDS = {KEPT: "kept", REMOVED: "removed", LEFT_ALONE: ""}
+FATE_WORDS = {KEPT: "kept", REMOVED: "removed", LEFT_ALONE: ""}
 
 
 @section(
@@ -127,7 +127,7 @@ def every_head_content(runs: Mapping[str, FinishedRun], heads: list[Head]) -> di
                 "scores": scores,
                 "role": "; ".join(labels),
                 "attention": attention_of(next(iter(runs.values())), head),
-                "in_chosen": "" if chosen_at is None else WORDS[statuses[chosen_at]],
+                "in_chosen": "" if chosen_at is None else FATE_WORDS[statuses[chosen_at]],
                 "kept": kept_in(statuses),
                 "closed": chosen_steps.get(head),
             }

@@ -35,11 +35,11 @@ from headwise.theme import LIGHT
 FRAMES, RATE = 60, 8  # of the animation; frames a second
 VALUES = 150_000  # numbers in the animation of all models together: about 400 kB of page
 POINTS = 20_000  # points in all gate curves together: about 1 MB of page
-LOGGED = 400  # points in a curve of training
-LOSSES = {"dev_loss": "dev loss", "loss": "training loss"}
+CURVE_POINTS = 400  # points in a curve of training
+LOSS_NAMES = {"dev_loss": "dev loss", "loss": "training loss"}
 SURE = 0.1  # a gate is undecided between SURE and 1 − SURE
 LOWEST, HIGHEST = -0.1, 1.1  # the stretch of the gates, γ and ζ in pruning/gates.py
-MOST_NAMED = 4
+MOST_MODELS_NAMED = 4
 HEALTH: dict[str, tuple[str, Callable[[float], str]]] = {
     "undecided_gates": ("undecided", percent),
     "expected_heads": ("expected heads", "{:.1f}".format),
@@ -438,7 +438,7 @@ def pruning_notes(run: FinishedRun) -> list[str]:
 
     names = {}
     for note, all_ in about.items():
-        names[note] = listed(all_) if len(all_) <= MOST_NAMED else f"{len(all_)} models"
+        names[note] = listed(all_) if len(all_) <= MOST_MODELS_NAMED else f"{len(all_)} models"
 
     written: list[str] = []
     for note, all_ in about.items():
@@ -463,20 +463,22 @@ def build_training(run: FinishedRun) -> dict[str, Any]:
 def training_curve(run: FinishedRun) -> Figure | None:
     """The loss on the training text and on dev through training; None without a log."""
     found = run.training
-    found = None if found is None else found[found["measure"].isin(LOSSES)].dropna(subset=["value"])
+    found = (
+        None if found is None else found[found["measure"].isin(LOSS_NAMES)].dropna(subset=["value"])
+    )
     if found is None or found.empty:
         return None
     parts = []
     for _, part in found.groupby("measure"):
-        parts.append(part[part["step"].isin(thinned(part["step"], LOGGED))])
+        parts.append(part[part["step"].isin(thinned(part["step"], CURVE_POINTS))])
 
-    points = pd.concat(parts).assign(curve=lambda t: t["measure"].map(LOSSES))[
+    points = pd.concat(parts).assign(curve=lambda t: t["measure"].map(LOSS_NAMES))[
         ["step", "curve", "value"]
     ]
     x = axis("step:Q", "step", format=",d", grid=False, tickCount=8)
     y = axis("value:Q", "loss (nats a token)", zero=False)
     colours = colour(
-        "curve:N", list(LOSSES.values()), orient="top", title=None, symbolType="stroke"
+        "curve:N", list(LOSS_NAMES.values()), orient="top", title=None, symbolType="stroke"
     )
     (line,) = charts.curve(points, x, y, colours, width=1.8)
     line["encoding"]["tooltip"] = tips("curve:N", "step:Q", "value:Q||.3f")

@@ -49,7 +49,7 @@ def kept_heads_section(run: FinishedRun) -> dict[str, Any] | None:
     }
 
 
-def head_map(run: FinishedRun, model: models.Model | None) -> Figure | None:
+def head_map(run: FinishedRun, model: models.ModelRow | None) -> Figure | None:
     """Layers × heads, coloured by the most faithful measure; of a pruned model, what it keeps (squares) and removes
     (dots). None where a run has neither a model with a layout nor scores."""
     measure = map_measure(run)

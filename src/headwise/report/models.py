@@ -25,8 +25,8 @@ from headwise.report.format import (
     signed,
 )
 
-Model = Mapping[str, Any]  # a row of the table, with its setting
-COLUMNS = (
+ModelRow = Mapping[str, Any]  # a row of the table, with its setting
+MODEL_COLUMNS = (
     "method",
     "kinds",
     "setting",
@@ -55,7 +55,7 @@ FACTS = (
     "best_other",
 )
 LEARNED = ("gates", "top-k")
-RANDOM = "greedy.random"
+RANDOM_METHOD = "greedy.random"
 RANDOM_LINE = "random orders"
 TUNED = "_to_fine-tuned"  # the ending of a measure that compares with equal further training
 P = "p_value"
@@ -92,7 +92,7 @@ def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
     frame["mean_kept"] = frame["kept"].astype(float)
     is_pruned = (frame["method"] != "none") & ~frame["method"].str.startswith("control.")
     frame["chosen"] = (frame.index == facts.get("chosen")) & is_pruned
-    is_other = frame["comparison"].eq(True) | frame["method"].eq(RANDOM)
+    is_other = frame["comparison"].eq(True) | frame["method"].eq(RANDOM_METHOD)
     frame["candidate"] = is_pruned & ~is_other
     several = len({sweep for sweep in frame["sweep"] if sweep}) > 1
 
@@ -126,7 +126,7 @@ def model_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def unpruned_model(frame: pd.DataFrame) -> Model | None:
+def unpruned_model(frame: pd.DataFrame) -> ModelRow | None:
     """The model before pruning."""
     return next(iter(model_rows(frame[frame["method"] == "none"])), None)
 
@@ -161,10 +161,10 @@ def lines(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 def is_random(line: pd.DataFrame) -> bool:
     """Whether a line is of random orders: several models for one number of heads."""
-    return bool(line["method"].eq(RANDOM).all())
+    return bool(line["method"].eq(RANDOM_METHOD).all())
 
 
-def ordered(frame: pd.DataFrame) -> list[Model]:
+def ordered(frame: pd.DataFrame) -> list[ModelRow]:
     """All models for a table: the full one, then kinds by kinds from many heads to few, controls below theirs."""
     place = {}
     for i, kinds in enumerate(groups(frame)):
@@ -199,25 +199,25 @@ def heads_name(kinds: tuple[str, ...]) -> str:
     return HEADS_OF_KIND.get(kinds[0], "attention heads") if len(kinds) == 1 else "attention heads"
 
 
-def value(model: Model | None, measure: str) -> float | None:
+def value(model: ModelRow | None, measure: str) -> float | None:
     """A measure of a model; None where it was not measured."""
     found = None if model is None else model.get(measure)
     return None if found is None or pd.isna(found) else float(found)
 
 
-def cell_text(measure: str, write: Callable[[float], str], model: Model | None) -> str:
+def cell_text(measure: str, write: Callable[[float], str], model: ModelRow | None) -> str:
     """A measure as a cell of a table."""
     found = value(model, measure)
     return "" if found is None else write(found)
 
 
-def bounds(model: Model | None, measure: str) -> tuple[float | None, float | None]:
+def bounds(model: ModelRow | None, measure: str) -> tuple[float | None, float | None]:
     """The ends of the 95 % interval of a measure."""
     return value(model, f"{measure}.low"), value(model, f"{measure}.high")
 
 
 def difference_text(
-    model: Model | None, measure: str, p: str = "", join: str = "\n", unit: str = ""
+    model: ModelRow | None, measure: str, p: str = "", join: str = "\n", unit: str = ""
 ) -> str:
     """`−0.31 [−0.71, +0.11]`, and p on a line below; empty where it was not measured."""
     found = value(model, measure)
@@ -228,7 +228,7 @@ def difference_text(
     return text if chance is None else f"{text}{join}{probability_fact(chance)}"
 
 
-def verdict(model: Model | None, measure: str, p: str = "") -> str:
+def verdict(model: ModelRow | None, measure: str, p: str = "") -> str:
     """`better`, `worse` or `not distinguishable`: both the interval and p (below 0.05) must speak; empty without an
     interval."""
     (low, high) = bounds(model, measure)
@@ -248,18 +248,18 @@ def quality(frame: pd.DataFrame) -> QualityMeasure:
     return BLEU
 
 
-def against(model: Model | None, what: str) -> str:
+def against(model: ModelRow | None, what: str) -> str:
     """The setting that a model is compared with (`pruned`, `uncompensated`, the ending of a control), or nothing."""
     found = None if model is None else model.get("against")
     return str(found.get(what) or "") if isinstance(found, Mapping) else ""
 
 
-def is_random_order(model: Model) -> bool:
+def is_random_order(model: ModelRow) -> bool:
     """Whether a model lost heads in a random order."""
-    return bool(model["method"] == RANDOM)
+    return bool(model["method"] == RANDOM_METHOD)
 
 
-def orders_against(model: Model) -> list[str]:
+def orders_against(model: ModelRow) -> list[str]:
     """The endings of measures that compare a model of greedy removal with random orders, and with the best order by
     another measure."""
     others = model.get("against")
@@ -268,7 +268,7 @@ def orders_against(model: Model) -> list[str]:
     return [ending for ending in names if ending.startswith("random.") or ending == best]
 
 
-def _label(model: Model, labels: Mapping[str, str], several: bool) -> str:
+def _label(model: ModelRow, labels: Mapping[str, str], several: bool) -> str:
     if model["method"] == "none":
         return "full model"
     start = f"{model['sweep']}: " if several and model["sweep"] else ""
@@ -279,7 +279,7 @@ def _label(model: Model, labels: Mapping[str, str], several: bool) -> str:
     return f"{start}{reference}{', ' if reference else ''}{title}"
 
 
-def _own_label(model: Model) -> str:
+def _own_label(model: ModelRow) -> str:
     """`λ = 0.05`, `keep 10`, `top-k 10`, `gradient, 10 left`."""
     if model["method"] in LEARNED:
         if pd.notna(model["penalty"]):
@@ -291,7 +291,7 @@ def _own_label(model: Model) -> str:
             else f"{model['kept'] if keep is None else keep:g}"
         )
         return f"{'top-k' if model['method'] == 'top-k' else 'keep'}\u00a0{count}"
-    if model["method"] == RANDOM:
+    if model["method"] == RANDOM_METHOD:
         return f"random {model['replicate'] or ''}".strip() + f", {model['kept']}\u00a0left"
     if model["score"]:
         return f"{measure_name(str(model['score']))}, {model['kept']}\u00a0left"
@@ -302,7 +302,7 @@ def _counts(keep: Mapping[str, Any]) -> Iterable[str]:
     return [f"{keep[kind]:g}" for kind in kinds_among(keep)]
 
 
-def _line(model: Model) -> str:
+def _line(model: ModelRow) -> str:
     """`gates, λ`, `gates, target count`, `top-k gates`, `greedy, gradient, scored again` …; empty for the others."""
     method = model["method"]
     if method in LEARNED:
@@ -318,7 +318,7 @@ def _line(model: Model) -> str:
     after = (
         ", then trained" if model["train"] else ", mean outputs kept" if model["compensate"] else ""
     )
-    if method == RANDOM:
+    if method == RANDOM_METHOD:
         return RANDOM_LINE + after
     again = ", scored again" if method.endswith(".rescored") else ""
     return f"greedy, {measure_name(str(model['score'] or ''))}{again}{after}"

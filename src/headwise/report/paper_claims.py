@@ -24,7 +24,7 @@ from headwise.report.format import (
     signed,
 )
 from headwise.report.kept_heads import by_layer, values_by_head
-from headwise.report.models import Model, P, verdict
+from headwise.report.models import ModelRow, P, verdict
 from headwise.report.page import Table, section, table
 from headwise.report.role_tables import reads_text
 from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun
@@ -38,9 +38,9 @@ IN_PART = "supports in part"
 UNSURE = "cannot tell"
 NOT_TESTED = "not tested"
 NO_TRANSLATOR = "cannot tell: the model does not translate yet"
-HALF = 0.5  # of the encoder heads: what counts as most of them
-FREE = 0.2  # of all heads: what Michel et al. removed without training
-LITTLE = 1.0  # BLEU: a loss is little where the whole interval is above minus this
+MOST_OF_THEM = 0.5  # of the encoder heads: what counts as most of them
+FREE_SHARE = 0.2  # of all heads: what Michel et al. removed without training
+LITTLE_BLEU = 1.0  # BLEU: a loss is little where the whole interval is above minus this
 ENCODER_LOSS = 0.15  # BLEU: theirs, of 38 of 48 encoder heads
 JOINT_LOSS = 0.24  # BLEU: theirs, of 86 of 144 heads
 AS_GOOD = 0.1  # of an area: how much larger another may be, by its interval, and be as good
@@ -182,7 +182,11 @@ def most_encoder_heads(run: FinishedRun) -> Finding | None:
     found = []
     for model in run.pruned:
         removed = 1 - model["kept"] / model["total"]
-        if model["learned"] and tuple(model["kinds"]) == ("encoder-self",) and removed >= HALF:
+        if (
+            model["learned"]
+            and tuple(model["kinds"]) == ("encoder-self",)
+            and removed >= MOST_OF_THEM
+        ):
             found.append(model)
     return least_loss(run, found, ENCODER_LOSS)
 
@@ -192,12 +196,12 @@ def most_of_all_heads(run: FinishedRun) -> Finding | None:
     found = []
     for model in run.pruned:
         removed = 1 - model["kept"] / model["total"]
-        if model["learned"] and len(model["kinds"]) == len(KINDS) and removed >= HALF:
+        if model["learned"] and len(model["kinds"]) == len(KINDS) and removed >= MOST_OF_THEM:
             found.append(model)
     return least_loss(run, found, JOINT_LOSS)
 
 
-def least_loss(run: FinishedRun, found: Sequence[Model], theirs: float) -> Finding | None:
+def least_loss(run: FinishedRun, found: Sequence[ModelRow], theirs: float) -> Finding | None:
     """What the best of some models loses to equal further training, or else to the full model."""
     best = None
     for model in found:
@@ -219,7 +223,7 @@ def least_loss(run: FinishedRun, found: Sequence[Model], theirs: float) -> Findi
     return Finding(here, of_loss(model, measure, p, theirs))
 
 
-def of_loss(model: Model, measure: str, p: str, theirs: float) -> str:
+def of_loss(model: ModelRow, measure: str, p: str, theirs: float) -> str:
     """Whether a model loses little: a loss that the interval does not show may still be large, and one that it shows
     contradicts the paper only where it is above the paper's own."""
     low, high = models.bounds(model, measure)
@@ -227,7 +231,7 @@ def of_loss(model: Model, measure: str, p: str, theirs: float) -> str:
         return UNSURE
     if verdict(model, measure, p) == "worse" and high < -theirs:
         return CONTRADICTS
-    return UNSURE if low < -LITTLE else SUPPORTS
+    return UNSURE if low < -LITTLE_BLEU else SUPPORTS
 
 
 def classes_of_heads(run: FinishedRun) -> Finding | None:
@@ -286,11 +290,11 @@ def marked_by_scores(run: FinishedRun) -> Finding | None:
     if not texts:
         return None
     here = f"area under the curve: {listed(texts)}, {len(having)} heads with a role"
-    if min(lows) > HALF:
+    if min(lows) > MOST_OF_THEM:
         return Finding(here, SUPPORTS)
-    if max(highs) < HALF:
+    if max(highs) < MOST_OF_THEM:
         return Finding(here, CONTRADICTS)
-    return Finding(here, IN_PART if max(lows) > HALF else UNSURE)
+    return Finding(here, IN_PART if max(lows) > MOST_OF_THEM else UNSURE)
 
 
 def one_sided(having: set[Head]) -> Finding:
@@ -327,7 +331,7 @@ def kept_with_roles(run: FinishedRun) -> Finding | None:
     return Finding(here, SUPPORTS if p < 0.05 else UNSURE)
 
 
-def smallest_joint(run: FinishedRun) -> Model | None:
+def smallest_joint(run: FinishedRun) -> ModelRow | None:
     """The model with fewest heads that gates left of all kinds together."""
     joint = []
     for model in run.pruned:
@@ -465,13 +469,13 @@ def free_without_training(run: FinishedRun) -> Finding | None:
             greedy.append(model)
     if not greedy:
         return None
-    near = min(greedy, key=lambda model: abs(1 - model["kept"] / model["total"] - FREE))
+    near = min(greedy, key=lambda model: abs(1 - model["kept"] / model["total"] - FREE_SHARE))
     removed = 1 - near["kept"] / near["total"]
     measure = run.part + run.quality.change
     moved = models.difference_text(near, measure, run.part + P, ", ", run.quality.unit)
     order = measure_name(str(near["score"]))
     here = f"{percent(removed)} of {near['total']} by {order}: {run.quality.name} {moved}"
-    if abs(removed - FREE) > FREE / 2:
+    if abs(removed - FREE_SHARE) > FREE_SHARE / 2:
         return Finding(here, UNSURE)
     return Finding(here, of_loss(near, measure, run.part + P, 0))
 

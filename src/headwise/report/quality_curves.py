@@ -16,15 +16,15 @@ from headwise.qualities import QualityMeasure
 from headwise.report import charts, models
 from headwise.report.charts import PHONE, Figure, Panel, Spec, axis, tips
 from headwise.report.format import NONE, capital, count, listed
-from headwise.report.models import P_TUNED, RANDOM_LINE, TUNED, Model, P, value
+from headwise.report.models import P_TUNED, RANDOM_LINE, TUNED, ModelRow, P, value
 
 PARTS = {"": "test", "dev_": "dev (where the model is chosen)"}
-TEXTS = {"": "test", "dev_": "dev"}
+TEXT_NAMES = {"": "test", "dev_": "dev"}
 INTERVAL = "95 % interval of the difference to the full model"
 TUNED_NAME = "equal further training"
 DASHES = {"full model": [1, 0], TUNED_NAME: [2, 3], "allowed loss": [6, 4]}
 LOWER_PART = 0.3  # of the heads: a panel without a point there leaves it out
-APART = 0.2  # heads, or 0.6 % of them where that is more: how far marks of as many heads move from their number
+MARKS_APART = 0.2  # heads, or 0.6 % of them where that is more: how far marks of as many heads move from their number
 
 
 def quality_figures(
@@ -113,7 +113,7 @@ def _quality_figure(
     return Figure(
         name="-".join([f"{quality.measure}-by-heads", *(kinds if several else ())]),
         title=capital(quality.name)
-        + ("" if len(panels) > 1 else f" on {TEXTS[next(iter(points))]}")
+        + ("" if len(panels) > 1 else f" on {TEXT_NAMES[next(iter(points))]}")
         + " against the heads kept"
         + (f": {models.group_name(kinds)}" if several else ""),
         note=note + (" · ring: chosen" if ringed else ""),
@@ -128,7 +128,7 @@ def _heads_domain(inside: pd.DataFrame) -> list[float]:
     total = float(inside["total"].max())
     fewest = float(inside["kept"].min())
     start = fewest if fewest > LOWER_PART * total else 0.0
-    margin = 0.02 * (total - start) + APART
+    margin = 0.02 * (total - start) + MARKS_APART
     return [round(start - margin, 2), round(total + margin, 2)]
 
 
@@ -150,13 +150,13 @@ def _outside_sentences(points: pd.DataFrame, has_removal: bool) -> list[str]:
     return found
 
 
-def _tuned(own: pd.DataFrame) -> dict[str, Model]:
+def _tuned(own: pd.DataFrame) -> dict[str, ModelRow]:
     """The full models after equal further training, by the names of their settings."""
     trained = models.model_rows(own[own["control"] == "fine-tuned"])
     return {str(model["setting"]): model for model in trained}
 
 
-def _note(tuned: Mapping[str, Model], over_seeds: bool) -> str:
+def _note(tuned: Mapping[str, ModelRow], over_seeds: bool) -> str:
     if over_seeds:
         return "solid line: the mean of the full models · bars: 95 % interval of the mean difference over seeds"
     if tuned:
@@ -166,10 +166,10 @@ def _note(tuned: Mapping[str, Model], over_seeds: bool) -> str:
 
 def _points(
     own: pd.DataFrame,
-    full: Model | None,
+    full: ModelRow | None,
     quality: QualityMeasure,
     part: str,
-    tuned: Mapping[str, Model],
+    tuned: Mapping[str, ModelRow],
 ) -> pd.DataFrame:
     """A point for every model: its quality, the interval of its difference around it, and where it is drawn. tuned: the
     full models after equal further training, with which the models of the same training are compared."""
@@ -196,11 +196,11 @@ def _points(
 
 
 def _point(
-    model: Model,
-    full: Model | None,
+    model: ModelRow,
+    full: ModelRow | None,
     quality: QualityMeasure,
     part: str,
-    tuned: Mapping[str, Model],
+    tuned: Mapping[str, ModelRow],
 ) -> dict[str, Any]:
     """One model; low and high are the interval of its difference, drawn from the quality of the model that it is
     compared with: equal further training where that was measured, else the full model."""
@@ -232,10 +232,10 @@ def _point(
 
 def _line_points(
     line: pd.DataFrame,
-    full: Model | None,
+    full: ModelRow | None,
     quality: QualityMeasure,
     part: str,
-    tuned: Mapping[str, Model],
+    tuned: Mapping[str, ModelRow],
 ) -> list[dict[str, Any]]:
     """The points of a line; for random orders the mean and the range for every number of heads left."""
     points: list[dict[str, Any]] = []
@@ -266,7 +266,7 @@ def _mark_places(table: pd.DataFrame, total: int) -> list[float]:
     single = ~table["sort"].isin(["full", "random"])
     marks = Counter(table.loc[single, "kept"])
     seen = Counter[float]()
-    furthest = max(APART, 0.006 * total)
+    furthest = max(MARKS_APART, 0.006 * total)
     places = []
     for kept, moves in zip(table["kept"], single, strict=True):
         step = (seen[kept] + 1) // 2 * (1 if seen[kept] % 2 else -1) if moves else 0
@@ -276,7 +276,7 @@ def _mark_places(table: pd.DataFrame, total: int) -> list[float]:
 
 
 def _levels(
-    own: pd.DataFrame, full: Model | None, quality: QualityMeasure, limit: Any, part: str
+    own: pd.DataFrame, full: ModelRow | None, quality: QualityMeasure, limit: Any, part: str
 ) -> pd.DataFrame:
     """The lines across a panel: the full model, the fine-tuned one, and on dev the loss that is allowed."""
     base = value(full, part + quality.measure)
@@ -354,7 +354,7 @@ def _quality_panel(
     )
     y = axis(
         "value:Q",
-        f"{quality.axis} on {TEXTS[part]}",
+        f"{quality.axis} on {TEXT_NAMES[part]}",
         domain=domain,
         zero=False,
         nice=False,
@@ -427,7 +427,7 @@ def _level_marks(levels: pd.DataFrame, y: Spec) -> list[Spec]:
 
 def _seed_points(
     seeds: pd.DataFrame,
-    full: Model | None,
+    full: ModelRow | None,
     quality: QualityMeasure,
     kinds: tuple[str, ...],
     part: str,
@@ -511,8 +511,8 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
             panels.append(_greedy_panel(points, heading, quality, part))
 
     drawn = [points for points in by_score.values() if len(points) > 1]
-    note = f"on {TEXTS[part]}{_bands(drawn)}"
-    title = f"{capital(quality.name)} on {TEXTS[part]} while heads are removed"
+    note = f"on {TEXT_NAMES[part]}{_bands(drawn)}"
+    title = f"{capital(quality.name)} on {TEXT_NAMES[part]} while heads are removed"
     first = Figure(
         "greedy-curves",
         f"{title}, the least important first",
@@ -546,7 +546,7 @@ def _bands(panels: list[pd.DataFrame]) -> str:
 
 
 def _removal_points(
-    full: Model | None, lines: list[tuple[str, pd.DataFrame]], quality: QualityMeasure, part: str
+    full: ModelRow | None, lines: list[tuple[str, pd.DataFrame]], quality: QualityMeasure, part: str
 ) -> pd.DataFrame:
     """The points of a panel: every line starts at the full model; `removed` is the share removed in per cent."""
     base = value(full, part + quality.measure)
@@ -576,7 +576,7 @@ def _removal_points(
 def _greedy_panel(points: pd.DataFrame, title: str, quality: QualityMeasure, part: str) -> Panel:
     x = axis("removed:Q", "heads removed (%)", domain=[0, 100], grid=False)
     scale: dict[str, Any] = {"type": "log", "nice": False} if quality.relative else {"zero": False}
-    y = axis("value:Q", f"{quality.axis} on {TEXTS[part]}", **scale)
+    y = axis("value:Q", f"{quality.axis} on {TEXT_NAMES[part]}", **scale)
     marks = charts.curve(
         points, x, y, _line_colour(points["line"]), band=0.18, dots=34, tip=_tip(quality)
     )

@@ -22,7 +22,7 @@ from headwise.report.role_charts import (
 )
 from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
 from headwise.roles.behaviour import NAMED, change_without
-from headwise.roles.label import RATE, effect_sizes
+from headwise.roles.label import FALSE_ROLES, effect_sizes
 from headwise.roles.role import (
     HEARD,
     NO_ROLE,
@@ -207,7 +207,7 @@ def _rule(found: RolesFolder) -> dict[str, str]:
         "thresholds": "; ".join(rules),
         "first": first,
         "other": other,
-        "rate": percent(RATE),
+        "rate": percent(FALSE_ROLES),
     }
 
 

@@ -14,24 +14,23 @@ import pandas as pd
 from headwise.errors import HeadwiseError
 from headwise.files import below, checked_name, damaged, is_inside, read_with_checksum
 from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
-from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS
+from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS, UNTRAINED_COLUMNS
 from headwise.qualities import QualityMeasure
 from headwise.report import models
-from headwise.report.models import Model
+from headwise.report.models import ModelRow
 from headwise.roles.behaviour import NAMED
 
 HEAD_COLUMNS = ["kind", "layer", "head"]  # those that say which head a row is about
-LOG = ("step", "epoch", "measure", "value")
-GATES = ("step", "kind", "layer", "head", "p_open")
-LRP = ("measure", "mode", "what", "value")
-UNTRAINED = ("seed", "kind", "layer", "head", "measure", "value", "n")
+LOG_COLUMNS = ("step", "epoch", "measure", "value")
+GATE_COLUMNS = ("step", "kind", "layer", "head", "p_open")
+LRP_TABLE = ("measure", "mode", "what", "value")
 FILES = {  # the tables of a run folder, and the columns that each must have
-    "training": ("train/log.csv", LOG),
+    "training": ("train/log.csv", LOG_COLUMNS),
     "heads": ("heads.csv", COLUMNS),
     "faithfulness": ("faithfulness.csv", FAITHFULNESS),
     "curves": ("curves.csv", CURVES),
-    "lrp": ("lrp.csv", LRP),
-    "untrained": ("untrained.csv", UNTRAINED),
+    "lrp": ("lrp.csv", LRP_TABLE),
+    "untrained": ("untrained.csv", UNTRAINED_COLUMNS),
     "interactions": ("interactions.csv", INTERACTIONS),
 }
 ROLES = {
@@ -44,8 +43,8 @@ CAUSAL = (
     *("kind", "layer", "head", "measure", "behaviour", "with_all", "value", "low", "high"),
     *("others", "confirmed"),
 )
-CONTROLS = ("control", "kind", "layer", "head", "measure", "value", "n", "baseline", "found")
-TEXT = (  # all other columns hold numbers
+CONTROLS_TABLE = ("control", "kind", "layer", "head", "measure", "value", "n", "baseline", "found")
+TEXTS_IN_TABLES = (  # all other columns hold numbers
     "setting",
     "kind",
     "measure",
@@ -140,7 +139,7 @@ class FinishedRun:
         return self.folder.resolve().name
 
     @property
-    def full(self) -> Model | None:
+    def full(self) -> ModelRow | None:
         """The model before pruning."""
         return models.unpruned_model(self.models)
 
@@ -155,7 +154,7 @@ class FinishedRun:
         return [model for model in self.pruned if model["candidate"]]
 
     @property
-    def chosen(self) -> Model | None:
+    def chosen(self) -> ModelRow | None:
         """The pruned model that was chosen; None when there is none, or the choice was not to prune."""
         return next((model for model in self.pruned if model["chosen"]), None)
 
@@ -174,7 +173,7 @@ class FinishedRun:
         names: list[str] = self.facts.get("attention", {}).get(kind, [])
         return names
 
-    def pruned_kinds(self, model: Model) -> list[Kind]:
+    def pruned_kinds(self, model: ModelRow) -> list[Kind]:
         """The kinds of heads that a model with a layout could lose."""
         known = self.layouts[model["setting"]].heads.kinds
         return [kind for kind in known if kind in model["kinds"]] or list(known)
@@ -198,7 +197,7 @@ def read_run(folder: Path) -> FinishedRun:
         if layout.is_file():
             layouts[name] = HeadMask.read(layout)
 
-        log = read_optional_table(below(folder / "gates", f"{name}.csv"), GATES)
+        log = read_optional_table(below(folder / "gates", f"{name}.csv"), GATE_COLUMNS)
         if log is not None:
             gates[name] = log
 
@@ -283,14 +282,14 @@ def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
     facts: Mapping[str, Any] = read_json(folder / "run.json", dict)
     refuse_other_seconds(folder / "run.json", facts.get("seconds"))
     refuse_other_attention(folder / "run.json", facts.get("attention", {}))
-    table = read_optional_table(folder / "pruning.csv", models.COLUMNS)
+    table = read_optional_table(folder / "pruning.csv", models.MODEL_COLUMNS)
     if table is not None:
         for setting in table["setting"].unique():
             checked_name(setting, folder / "pruning.csv")
     if facts.get("chosen") is not None:
         checked_name(facts["chosen"], folder / "run.json")
     return facts, models.wide(
-        pd.DataFrame(columns=models.COLUMNS) if table is None else table, facts
+        pd.DataFrame(columns=models.MODEL_COLUMNS) if table is None else table, facts
     )
 
 
@@ -322,7 +321,7 @@ def _read_roles(folder: Path) -> RolesFolder | None:
         **found,
         facts=facts,
         examples=examples,
-        controls=read_optional_table(folder / "controls.csv", CONTROLS),
+        controls=read_optional_table(folder / "controls.csv", CONTROLS_TABLE),
         causal=causal,
     )
 
@@ -358,7 +357,7 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
         return None
     try:
         refuse_too_long(path)
-        table = pd.read_csv(path, encoding="utf-8", dtype=dict.fromkeys(TEXT, str))
+        table = pd.read_csv(path, encoding="utf-8", dtype=dict.fromkeys(TEXTS_IN_TABLES, str))
     except (OSError, ValueError) as error:
         raise HeadwiseError(
             f"{path} cannot be read as a table ({error}): run its step again."
@@ -372,7 +371,7 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
         raise HeadwiseError(
             f"{path} has no column {', '.join(missing)}; it should have {', '.join(columns)}: run its step again."
         )
-    for column in (column for column in columns if column not in TEXT):
+    for column in (column for column in columns if column not in TEXTS_IN_TABLES):
         numbers = pd.to_numeric(table[column], errors="coerce")
         wrong = table.loc[numbers.isna() & table[column].notna(), column]
         if len(wrong):

@@ -19,8 +19,9 @@ from headwise.errors import HeadwiseError
 from headwise.files import below, checked_name
 from headwise.report import models
 from headwise.report.charts import Figure
+from headwise.report.cost import two_digits
 from headwise.report.format import NONE, capital, listed
-from headwise.report.models import P_TUNED, RANDOM, TUNED, Model
+from headwise.report.models import P_TUNED, RANDOM_METHOD, TUNED, ModelRow
 from headwise.report.page import Columns, Table, section, table
 from headwise.report.quality_curves import pair_points, pairs_panel, quality_figures
 from headwise.report.run_folder import read_json, read_models, read_optional_table, refuse_damaged
@@ -33,8 +34,7 @@ ENDINGS = {
     "_to_random": "to random heads",
     "_to_uncompensated": "to removal without mean outputs",
 }
-Means = Mapping[str, pd.DataFrame]  # the models of each data set, as means over seeds
-two_digits = "{:.2f}".format
+GridMeans = Mapping[str, pd.DataFrame]  # the models of each data set, as means over seeds
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def read_grid(folder: Path) -> Grid:
         if len(m.models):
             found.append(m.models.assign(data=m.data, seed=m.seed))
 
-    empty = models.wide(pd.DataFrame(columns=models.COLUMNS), {}).assign(data="", seed=0)
+    empty = models.wide(pd.DataFrame(columns=models.MODEL_COLUMNS), {}).assign(data="", seed=0)
     means = read_optional_table(folder / "across.csv", ACROSS)
     means = pd.DataFrame(columns=ACROSS) if means is None else means.fillna({"data": ""})
     return Grid(folder, name, members, pd.concat(found) if found else empty, means)
@@ -164,7 +164,7 @@ def name(member: Member) -> str:
     return ", ".join([*([member.data] if member.data else []), f"seed {member.seed}"])
 
 
-def chosen(member: Member) -> Model | None:
+def chosen(member: Member) -> ModelRow | None:
     """The model that a run chose on dev text."""
     return (
         None
@@ -196,7 +196,9 @@ def _choice(grid: Grid, member: Member) -> tuple[str, str, str]:
     others = models.pruned(member.models)
     quality = models.quality(grid.models)
     tried = (
-        others[others["method"] != RANDOM].get(f"dev_{quality.measure}", others["kept"][:0]).count()
+        others[others["method"] != RANDOM_METHOD]
+        .get(f"dev_{quality.measure}", others["kept"][:0])
+        .count()
     )
     heads = f"{model['kept']} of {model['total']} {models.heads_name(model['kinds'])}"
     change = part + quality.change
@@ -238,7 +240,7 @@ def build_pairs(grid: Grid) -> dict[str, Any] | None:
 
 
 def pairs_figure(
-    means: Means, part: str, title: str = "Language pairs side by side"
+    means: GridMeans, part: str, title: str = "Language pairs side by side"
 ) -> Figure | None:
     """Quality above or below the full model against the share of heads kept, a panel a method: of gates, or without any
     of greedy orders."""
@@ -268,9 +270,9 @@ def pairs_figure(
     )
 
 
-def language_pairs_table(means: Means, part: str) -> Table | None:
+def language_pairs_table(means: GridMeans, part: str) -> Table | None:
     """A model a row, a language pair a column: difference to the full model, and heads kept."""
-    by_name: dict[str, dict[str, Model]] = {}
+    by_name: dict[str, dict[str, ModelRow]] = {}
     for data, frame in means.items():
         by_name[data] = {}
         for model in models.ordered(frame):
@@ -431,7 +433,7 @@ def means_table(grid: Grid, data: str, means: pd.DataFrame, trained: bool = True
     )
 
 
-def _kept_text(model: Model) -> str:
+def _kept_text(model: ModelRow) -> str:
     low = model["kept_low"]
     high = model["kept_high"]
     kept = f"{model['mean_kept']:.1f} ({low}–{high})" if low < high else model["kept"]

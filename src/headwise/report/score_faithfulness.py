@@ -14,7 +14,7 @@ from headwise.report.format import KIND_NAMES, capital, measure_name, number, pe
 from headwise.report.page import Table, section, table
 from headwise.report.run_folder import FinishedRun
 
-STATISTICS = {
+STATISTIC_NAMES = {
     "area": "loss while heads are removed",
     "area.rescored": "scored again",
     "cpr": "CPR",
@@ -137,7 +137,7 @@ def faithfulness_table(run: FinishedRun) -> Table | None:
         return None
     measures = set()
     for measure, name in found.index:
-        if name in STATISTICS:
+        if name in STATISTIC_NAMES:
             measures.add(measure)
 
     area, rank = (of(found, name)["value"].to_dict() for name in ("area", "spearman"))
@@ -154,7 +154,7 @@ def faithfulness_table(run: FinishedRun) -> Table | None:
         rows,
         {
             "score": _score_name,
-            **{title: partial(_cell, found, name) for name, title in STATISTICS.items()},
+            **{title: partial(_cell, found, name) for name, title in STATISTIC_NAMES.items()},
         },
         badge=lambda row: (
             "" if row[1] else "best" if row[0] == best else "as good" if row[0] in near else ""

@@ -33,8 +33,12 @@ from headwise.report.run_folder import FinishedRun
 
 TURN = 0.55  # the share of the heat scale from which text on it needs the other colour
 BESIDE = 12  # heads a layer, up to which two maps stand side by side
-FAMILIES = ("lrp", "confidence", "gradient", "ablation")  # of measures, each drawn once
-FIRST = ("lrp.ding", "gradient", "ablation.zero")  # the measures that stand for their families
+MEASURE_FAMILIES = ("lrp", "confidence", "gradient", "ablation")  # of measures, each drawn once
+FAMILY_LEADERS = (
+    "lrp.ding",
+    "gradient",
+    "ablation.zero",
+)  # the measures that stand for their families
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 RELEVANCE = {
     "started": "went in",
@@ -44,7 +48,7 @@ RELEVANCE = {
     "softmax": "softmax",
     "other": "other",
 }
-FAR = 0.5  # of a layer's ranks: from here on two scores disagree about a head
+RANKS_APART = 0.5  # of a layer's ranks: from here on two scores disagree about a head
 BLEU_MEASURE = "ablation.bleu"
 LOSS_MEASURE = "ablation.zero"
 ALONE = "ablation.all-but-one"
@@ -183,9 +187,9 @@ def drawn_measures(names: Iterable[str]) -> list[str]:
         families.setdefault(name.split(".")[0], []).append(name)
 
     drawn = []
-    for family in FAMILIES:
+    for family in MEASURE_FAMILIES:
         members = families.pop(family, [])
-        members.sort(key=lambda name: (name not in FIRST, name.count("."), name))
+        members.sort(key=lambda name: (name not in FAMILY_LEADERS, name.count("."), name))
         drawn += members[:1]
     # Where a report is made again, the script that declared a measure may not be there: so no table has its name.
     for members in families.values():
@@ -461,7 +465,7 @@ def _apart(part: pd.DataFrame) -> tuple[float, str]:
 
     gap = (order["value_one"] - order["value_other"]).abs() / (size - 1).clip(lower=1)
     far = part.assign(one=order["value_one"], other=order["value_other"], size=size)
-    far = far.loc[gap[gap >= FAR].sort_values(ascending=False, kind="stable").index[:3]]
+    far = far.loc[gap[gap >= RANKS_APART].sort_values(ascending=False, kind="stable").index[:3]]
     heads = []
     for r in far.itertuples():
         heads.append(f"{r.kind}/{r.layer}/{r.head} ({r.one:.0f} · {r.other:.0f} of {r.size})")

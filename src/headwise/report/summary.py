@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import parse_qs
 
+from headwise.data.text import DATASETS
 from headwise.heads import HeadMask, Site
 from headwise.report import kept_heads, models, role_tables, score_faithfulness
 from headwise.report.format import (
@@ -25,7 +26,7 @@ from headwise.report.format import (
     signed,
     size,
 )
-from headwise.report.models import P_TUNED, TUNED, Model, P, bounds, value, verdict
+from headwise.report.models import P_TUNED, TUNED, ModelRow, P, bounds, value, verdict
 from headwise.report.page import section
 from headwise.report.run_folder import FinishedRun
 
@@ -38,11 +39,11 @@ SAVED: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     (SPEED, "Decoding speed, tokens/s", quantity),
 )
 Fact = tuple[str, str, str]  # label, text, verdict
-ENOUGH = 50  # sentences of a text; on fewer, an interval says little
+ENOUGH_SENTENCES = 50  # sentences of a text; on fewer, an interval says little
 # Of the weights or the cache: a model that is no faster and surely worse should save more.
-LITTLE = 0.1
+LITTLE_SAVED = 0.1
 FULL_NAME = "the full model"
-ROUNDING = 1e-5  # of tables: by so much a loss may exceed a limit that it equals
+TABLE_ROUNDING = 1e-5  # of tables: by so much a loss may exceed a limit that it equals
 
 
 @section(
@@ -84,7 +85,7 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
     return start
 
 
-def run_headline(run: FinishedRun, chosen: Model) -> str:
+def run_headline(run: FinishedRun, chosen: ModelRow) -> str:
     """The heads removed, what that saved, and the change of quality with its interval: to equal further training where
     measured, else to the full model; then whether the limit of the plan was kept.
 
@@ -119,7 +120,7 @@ def run_headline(run: FinishedRun, chosen: Model) -> str:
     return f"Not worth shipping ({bad}): {text}" if bad and not allowed else text
 
 
-def why_not_worth_it(run: FinishedRun, chosen: Model) -> str:
+def why_not_worth_it(run: FinishedRun, chosen: ModelRow) -> str:
     """Why a model is a bad bargain, in words: it is surely worse and saves little, or surely loses more than it saves;
     empty where it is none."""
     measure, p, _ = leading_change(run, chosen)
@@ -130,27 +131,27 @@ def why_not_worth_it(run: FinishedRun, chosen: Model) -> str:
     if lost_share > saved_share:
         return f"a sure loss of at least {percent(lost_share, 1)}, more than it saves"
     faster, speed = _faster(run.full, chosen)
-    if saved_share >= LITTLE or faster or not saving:
+    if saved_share >= LITTLE_SAVED or faster or not saving:
         return ""
-    return f"less than {percent(LITTLE)} saved, {speed or 'speed not measured'}, surely worse"
+    return f"less than {percent(LITTLE_SAVED)} saved, {speed or 'speed not measured'}, surely worse"
 
 
-def _is_allowed(run: FinishedRun, model: Model) -> bool:
+def _is_allowed(run: FinishedRun, model: ModelRow) -> bool:
     """Whether the limit of the plan allows what a model loses on dev, and the comparison that leads does not surely
     exceed it."""
     limit = _limit(run)
     lost = _lost(run, model)
-    if limit is None or lost is None or lost > limit + ROUNDING:
+    if limit is None or lost is None or lost > limit + TABLE_ROUNDING:
         return False
     measure, _, _ = leading_change(run, model)
     low, high = bounds(model, measure)
     least_loss = low
     if run.quality.better > 0:
         least_loss = None if high is None else -high
-    return least_loss is None or least_loss <= limit + ROUNDING
+    return least_loss is None or least_loss <= limit + TABLE_ROUNDING
 
 
-def _limit_kept(run: FinishedRun, model: Model) -> str:
+def _limit_kept(run: FinishedRun, model: ModelRow) -> str:
     """On which texts a model stays within the limit of the plan, which counts from the full model; empty without a limit,
     or where dev was not measured."""
     limit = _limit(run)
@@ -163,7 +164,7 @@ def _limit_kept(run: FinishedRun, model: Model) -> str:
     for text, lost in (("dev", on_dev), ("test", on_test)):
         if lost is None:
             continue
-        if lost <= limit + ROUNDING:
+        if lost <= limit + TABLE_ROUNDING:
             within.append(text)
         else:
             over.append(text)
@@ -178,7 +179,7 @@ def _limit_kept(run: FinishedRun, model: Model) -> str:
     return f"{start}within {named} on {within[0]}, over it on {over[0]}"
 
 
-def _faster(full: Model | None, chosen: Model) -> tuple[bool, str]:
+def _faster(full: ModelRow | None, chosen: ModelRow) -> tuple[bool, str]:
     """Whether a model is surely faster than the full one, and the same in words; no words without a measurement."""
     both = _both(full, chosen, SPEED)
     if full is None or not both or not both[0]:
@@ -189,7 +190,7 @@ def _faster(full: Model | None, chosen: Model) -> tuple[bool, str]:
     return share > 0, f"{percent(abs(share), 0)} {'faster' if share > 0 else 'slower'}"
 
 
-def leading_change(run: FinishedRun, chosen: Model) -> tuple[str, str, str]:
+def leading_change(run: FinishedRun, chosen: ModelRow) -> tuple[str, str, str]:
     """The comparison that leads: the measures of its change of quality and of its p, and the other model in words."""
     change = run.part + run.quality.change
     if value(chosen, change + TUNED) is not None:
@@ -197,7 +198,7 @@ def leading_change(run: FinishedRun, chosen: Model) -> tuple[str, str, str]:
     return change, run.part + P, FULL_NAME
 
 
-def _largest_saving(run: FinishedRun, chosen: Model) -> tuple[float, str]:
+def _largest_saving(run: FinishedRun, chosen: ModelRow) -> tuple[float, str]:
     """The share that a model saves of its weights, or of its key/value cache if that is more, and the same in words."""
     share = 0.0
     text = ""
@@ -215,7 +216,7 @@ def _largest_saving(run: FinishedRun, chosen: Model) -> tuple[float, str]:
     return share, text
 
 
-def _sure_loss(run: FinishedRun, chosen: Model, measure: str) -> float:
+def _sure_loss(run: FinishedRun, chosen: ModelRow, measure: str) -> float:
     """The share of its quality that a model loses at least, by the end of the interval that is nearer to no loss."""
     quality = run.quality
     low, high = bounds(chosen, measure)
@@ -256,14 +257,14 @@ def _why(run: FinishedRun) -> str:
     return "full chosen" if run.facts.get("chosen") == run.full["setting"] else "not named"
 
 
-def _both(one: Model | None, other: Model, measure: str) -> tuple[float, float] | None:
+def _both(one: ModelRow | None, other: ModelRow, measure: str) -> tuple[float, float] | None:
     """A measure of two models that both have it."""
     before = value(one, measure)
     after = value(other, measure)
     return None if before is None or after is None else (before, after)
 
 
-def _tiles(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
+def _tiles(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """Label, value and detail of three numbers to see at a glance: size, speed (or the key/value cache, where that is
     smaller or speed was not measured) and quality."""
     tiles = []
@@ -298,7 +299,7 @@ def _tiles(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
     return tiles
 
 
-def saved(full: Model, chosen: Model) -> list[Fact]:
+def saved(full: ModelRow, chosen: ModelRow) -> list[Fact]:
     removed = chosen["total"] - chosen["kept"]
     total = chosen["total"]
     text = f"{removed} of {total} {models.heads_name(chosen['kinds'])} ({percent(removed / total)})"
@@ -311,7 +312,7 @@ def saved(full: Model, chosen: Model) -> list[Fact]:
     return facts
 
 
-def _speed_noise(full: Model, chosen: Model) -> str:
+def _speed_noise(full: ModelRow, chosen: ModelRow) -> str:
     """Why two speeds cannot be distinguished, if so."""
     (low, high), (after_low, after_high) = (bounds(model, SPEED) for model in (full, chosen))
     if low is None or high is None or after_low is None or after_high is None:
@@ -321,7 +322,7 @@ def _speed_noise(full: Model, chosen: Model) -> str:
     return "; the ranges over the rounds overlap" if after_low <= high and low <= after_high else ""
 
 
-def cost(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
+def cost(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """The change of quality: first to equal further training, then to the untouched full model."""
     part = run.part
     quality = run.quality
@@ -347,7 +348,7 @@ def cost(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
     return facts or [(capital(quality.name), "not measured for both models yet", "")]
 
 
-def other_orders(run: FinishedRun, chosen: Model) -> list[Fact]:
+def other_orders(run: FinishedRun, chosen: ModelRow) -> list[Fact]:
     """The chosen model against those that other orders of removal leave with as many heads: random ones, and the best
     of the other measures. Where it has no such models, as after training, every other result that has some."""
     results = [chosen] if models.orders_against(chosen) else run.pruned
@@ -359,7 +360,7 @@ def other_orders(run: FinishedRun, chosen: Model) -> list[Fact]:
     return facts
 
 
-def orders_of(run: FinishedRun, model: Model) -> list[Fact]:
+def orders_of(run: FinishedRun, model: ModelRow) -> list[Fact]:
     """One result of greedy removal against the models of other orders."""
     quality = run.quality
     known = {str(other["setting"]): other for other in models.model_rows(run.models)}
@@ -390,7 +391,7 @@ def orders_of(run: FinishedRun, model: Model) -> list[Fact]:
     return facts
 
 
-def choice(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
+def choice(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """On which text, among how many models and within which limit the model was chosen."""
     quality = run.quality
     limit = _limit(run)
@@ -411,7 +412,7 @@ def choice(run: FinishedRun, full: Model, chosen: Model) -> list[Fact]:
     left = _heads(run, chosen)
     fits = []
     for model in measured:
-        if limit is None or losses[model["setting"]] <= limit + ROUNDING:
+        if limit is None or losses[model["setting"]] <= limit + TABLE_ROUNDING:
             fits.append(_heads(run, model))
 
     fewest = own is not None and left == min(fits, default=None)
@@ -448,9 +449,11 @@ def doubts(run: FinishedRun) -> list[str]:
     """What speaks against the headline: little text, a model that does not translate, gates that had not settled."""
     found = []
     for text, number in (run.facts.get("sentences") or {}).items():
-        if number < ENOUGH:
+        if number < ENOUGH_SENTENCES:
             those = count(number, run.quality.over.removesuffix("s"))
-            found.append(f"The {text} text has {those}: too few to tell. Give at least {ENOUGH}.")
+            found.append(
+                f"The {text} text has {those}: too few to tell. Give at least {ENOUGH_SENTENCES}."
+            )
     if does_not_translate(run):
         full = value(run.full, run.part + run.quality.measure)
         found.append(
@@ -472,7 +475,7 @@ def does_not_translate(run: FinishedRun) -> bool:
     return full is not None and run.quality.is_too_low(full)
 
 
-def _left(run: FinishedRun, chosen: Model) -> list[Fact]:
+def _left(run: FinishedRun, chosen: ModelRow) -> list[Fact]:
     """The heads left in each layer, the first layer first."""
     mask = run.layouts[chosen["setting"]]
     facts = []
@@ -488,7 +491,7 @@ def _left(run: FinishedRun, chosen: Model) -> list[Fact]:
     return facts
 
 
-def _lost(run: FinishedRun, model: Model, part: str = "dev_") -> float | None:
+def _lost(run: FinishedRun, model: ModelRow, part: str = "dev_") -> float | None:
     """What a model loses on dev, in the unit of the limit: BLEU, or % of the perplexity of a language model. part: what
     begins the names of measures on the text, nothing for test."""
     quality = run.quality
@@ -500,7 +503,7 @@ def _unit(run: FinishedRun) -> str:
     return run.quality.loss
 
 
-def _heads(run: FinishedRun, model: Model) -> int:
+def _heads(run: FinishedRun, model: ModelRow) -> int:
     """The heads that the whole model has left, which is what choices compare; without a layout, of its own kinds."""
     mask = run.layouts.get(model["setting"])
     return int(model["kept"]) if mask is None else len(mask)
@@ -511,7 +514,7 @@ def _limit(run: FinishedRun) -> float | None:
     return float(found) if isinstance(found, int | float) else None
 
 
-MANY = 25  # steps whose times are listed one by one
+MOST_LISTED_STEPS = 25  # steps whose times are listed one by one
 
 
 @section(
@@ -539,7 +542,7 @@ def provenance(run: FinishedRun) -> dict[str, Any]:
 
 def _summed(seconds: Mapping[str, float] | None) -> Mapping[str, float] | None:
     """The time of all steps; with many models, the sum of the steps of one name: `prune (9)`."""
-    if seconds is None or len(seconds) <= MANY:
+    if seconds is None or len(seconds) <= MOST_LISTED_STEPS:
         return seconds
     by_kind: dict[str, list[float]] = {}
     for name, taken in seconds.items():
@@ -579,7 +582,7 @@ def _written_settings(
     ]
 
 
-Rows = Sequence[tuple[str, str]]
+FactRows = Sequence[tuple[str, str]]
 MADE = (
     "method",
     "kinds",
@@ -590,7 +593,6 @@ MADE = (
     "train",
     "compensate",
 )  # of the facts of a setting
-DATASETS = "datasets:"  # how a plan names a text of the hub
 
 
 def kept_table(mask: HeadMask) -> str:
@@ -608,10 +610,10 @@ def kept_table(mask: HeadMask) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def sections(run: FinishedRun, model: Model) -> list[tuple[str, str]]:
+def sections(run: FinishedRun, model: ModelRow) -> list[tuple[str, str]]:
     """Title and text of every section about a model of a run."""
     full = run.full
-    groups = list[tuple[str, Rows]]()
+    groups = list[tuple[str, FactRows]]()
     if full is not None:
         groups += [("What was saved", fact_rows(saved(full, model)))]
         groups += [("What it cost (95 % intervals)", fact_rows(cost(run, full, model)))]
@@ -626,16 +628,16 @@ def sections(run: FinishedRun, model: Model) -> list[tuple[str, str]]:
     return [*found, ("Doubts", "\n".join(f"- {line}" for line in doubts))] if doubts else found
 
 
-def card_headline(run: FinishedRun, model: Model) -> str:
+def card_headline(run: FinishedRun, model: ModelRow) -> str:
     """The heads removed, and what that cost."""
     return run_headline(run, model)
 
 
-def fact_rows(facts: Sequence[Fact]) -> Rows:
+def fact_rows(facts: Sequence[Fact]) -> FactRows:
     return [(label, f"{text} ({verdict})" if verdict else text) for label, text, verdict in facts]
 
 
-def made(run: FinishedRun, model: Model) -> Rows:
+def made(run: FinishedRun, model: ModelRow) -> FactRows:
     """The original model, method, texts by name, seed, signature and versions."""
     settings = (run.facts.get("settings") or {}).get(model["setting"]) or {}
     signature: Mapping[str, Any] = run.facts.get("signature") or {}
@@ -692,7 +694,7 @@ def texts(run: FinishedRun) -> dict[str, str]:
     return found
 
 
-def results(run: FinishedRun, model: Model) -> list[dict[str, Any]]:
+def results(run: FinishedRun, model: ModelRow) -> list[dict[str, Any]]:
     """What was measured on a test text that is a data set of the hub: its id, its task, value and notes; else nothing.
 
     The task is named after the data set's configuration: there is no better name.
@@ -715,7 +717,7 @@ def results(run: FinishedRun, model: Model) -> list[dict[str, Any]]:
     return []
 
 
-def card_table(rows: Rows) -> str:
+def card_table(rows: FactRows) -> str:
     """Two columns without a heading."""
     lines = ["| | |", "|---|---|"]
     for row in rows:

@@ -55,7 +55,7 @@ from headwise.roles.halves import Half, halves_of
 from headwise.roles.head_sets import (
     AlignmentBatch,
     AlignmentBatches,
-    Counts,
+    UnitCounts,
     choose_heads,
 )
 from headwise.roles.observation import (
@@ -74,9 +74,9 @@ from headwise.tasks.transcription import FRAME, extractor_of, prompt_of
 
 ALIGNING: tuple[Kind, ...] = ("cross", "decoder-self")  # by preference
 STATES = 2**30  # bytes of encoder states that are kept: 350 recordings of Whisper base
-WEIGHTS = 1.2  # forwards that one with all attention weights takes as long as
-ROUNDS = 4  # times that a set grows, as is expected before it is known
-ENCODING = 6.5  # readings of a recording that encoding it takes as long as
+WEIGHTS_COST = 1.2  # forwards that one with all attention weights takes as long as
+EXPECTED_ROUNDS = 4  # times that a set grows, as is expected before it is known
+ENCODING_COST = 6.5  # readings of a recording that encoding it takes as long as
 
 
 @dataclass
@@ -185,7 +185,10 @@ def align(
         # By the names of files: the same wherever their folder is.
         halves = halves_of([recording.utterance.audio.name for recording in recordings])
         batches = speech_batches(model.hf, recordings, halves)
-        weights = {"encoding": ENCODING * len(halves), "reading": readings(halves, ROUNDS)}
+        weights = {
+            "encoding": ENCODING_COST * len(halves),
+            "reading": readings(halves, EXPECTED_ROUNDS),
+        }
         reports = parts(progress, weights)
         encode(model.hf, recordings, reports["encoding"])
         progress = reports["reading"]
@@ -264,10 +267,10 @@ def align_forecast(
     text: ParallelText | LinkedText | Speech,
     prompt: str | None = None,
 ) -> Forecast:
-    """What `align` will take, where the set grows in ROUNDS rounds. Takes a few seconds itself. Raises HeadwiseError for
-    what `align` refuses."""
+    """What `align` will take, where the set grows in EXPECTED_ROUNDS rounds. Takes a few seconds itself. Raises
+    HeadwiseError for what `align` refuses."""
     template = checked_prompt(model, text, prompt)
-    each = readings([0, 1], ROUNDS) / 2  # times that a sentence is read, on average
+    each = readings([0, 1], EXPECTED_ROUNDS) / 2  # times that a sentence is read, on average
     if isinstance(text, Speech):
         coverage = Coverage()
         recordings = fitting_recordings(model.hf, model.tokenizer, list(text), coverage)
@@ -284,7 +287,7 @@ def align_forecast(
         kept = len(recordings) * states.numel() * model.hf.dtype.itemsize
         work = {
             "encoding": len(recordings) * seconds,
-            "reading": len(recordings) * each * seconds / ENCODING,
+            "reading": len(recordings) * each * seconds / ENCODING_COST,
         }
         line = f"{text.name}: {coverage.used} of {coverage.sentences} recordings"
         memory_used = max(peak_memory(), memory_now() + kept)
@@ -297,10 +300,10 @@ def align_forecast(
         amount = Amount.of_batches(batches)
         forward, made = forward_seconds(model, given)
         layers = amount.positions * forward * (1 - output_share(model))
-        work = {"reading": WEIGHTS * each * layers}
+        work = {"reading": WEIGHTS_COST * each * layers}
         line = text_line(batches)
         memory_used = memory(model, amount)
-    made += f"; a set is expected to grow {ROUNDS} times"
+    made += f"; a set is expected to grow {EXPECTED_ROUNDS} times"
     done = tuple(Part(name, seconds) for name, seconds in work.items())
     return Forecast((model_line(model), line), done, memory_used, made)
 
@@ -318,7 +321,7 @@ def reported(
     def read(half: Half) -> Iterator[AlignmentBatch]:
         nonlocal done
         times[half] += 1
-        total = readings(halves, max(ROUNDS, times[0] - 1))
+        total = readings(halves, max(EXPECTED_ROUNDS, times[0] - 1))
         if times[1] == 2:  # the set is chosen
             total = done + halves.count(1)
         for batch in batches(half):
@@ -407,7 +410,7 @@ def pair_batch(
         links_of_all = links[:, None].expand(-1, answers.shape[1], -1, -1)
         return links_of_all.gather(3, answers[..., None])[..., 0] & present[:, None]
 
-    def counted(answers: Tensor) -> Counts:
+    def counted(answers: Tensor) -> UnitCounts:
         among_possible = hits(possible, answers)
         right = hits(sure, answers).sum(-1) + among_possible.sum(-1)
         sizes = size[:, None].expand_as(right)
@@ -584,7 +587,7 @@ def recording_batch(model: PreTrainedModel, recording: SpeechRecording) -> Align
         # Row 0 is the last position of the prompt, which predicts token 0.
         return (token_starts(-mixed[0])[:, first] * FRAME)[None]
 
-    def counted(starts: Tensor) -> Counts:
+    def counted(starts: Tensor) -> UnitCounts:
         wrong = (starts - expected).abs().sum(-1)
         return {"alignment.seconds": (wrong, torch.full_like(wrong, len(expected)))}
 

@@ -20,12 +20,12 @@ from headwise.heads import Head, HeadMask
 from headwise.importance.ablation import removal_losses
 from headwise.roles.behaviour import BEHAVIOURS, Behaviour
 from headwise.roles.halves import in_half
-from headwise.roles.label import KEY, RATE
-from headwise.roles.observation import Count, PassageBatch, Subject, repeats, treebank_batches
+from headwise.roles.label import FALSE_ROLES, KEY
+from headwise.roles.observation import CountWords, PassageBatch, Subject, repeats, treebank_batches
 from headwise.roles.passage import Passage
 from headwise.roles.role import role_of
 from headwise.roles.templates import (
-    NAMES,
+    FIRST_NAMES,
     Generated,
     first_subwords,
     last_tokens,
@@ -38,9 +38,9 @@ from headwise.tasks.objective import predicts
 from headwise.training.token_batches import IGNORED
 
 OTHER_SEED = 1_000_003  # is added to the seed of the texts on which roles are found
-SEQUENCES = 12  # of repeated random tokens
+REPEATED_SEQUENCES = 12  # of repeated random tokens
 COPIES = 2  # of each sequence
-TEXTS = {"names": 40, "needle": 12}
+TEXTS_OF_TEMPLATE = {"names": 40, "needle": 12}
 USUAL_HEADS = 24  # that are switched off, for the time that is left
 CAUSAL_COLUMNS = (
     *KEY,
@@ -68,7 +68,7 @@ def on_repeated_tokens(subject: Subject, seed: int) -> Iterator[LabelledBatch]:
     length = int((passage.ids[0] == passage.ids[0, -1]).nonzero()[0, 0]) + 1 - start
     end = start + COPIES * length
     rows = max(1, subject.positions // end)
-    ids = passage.ids[:SEQUENCES, :end]
+    ids = passage.ids[:REPEATED_SEQUENCES, :end]
     labels = torch.full_like(ids, IGNORED)
     labels[:, start + length : end - 1] = ids[:, start + length + 1 :]
     for first in range(0, len(ids), rows):
@@ -82,7 +82,7 @@ def on_repeated_tokens(subject: Subject, seed: int) -> Iterator[LabelledBatch]:
 
 def on_names(subject: Subject, seed: int) -> Iterator[LabelledBatch]:
     """Sentences up to the indirect object (IO): how far its logit is above that of the subject (Wang et al. 2023)."""
-    first = first_subwords(subject.tokenizer, NAMES)
+    first = first_subwords(subject.tokenizer, FIRST_NAMES)
     for batch, passage in text_batches(subject, names_texts(subject.tokenizer, None, seed)):
         labels = torch.full_like(passage.ids, IGNORED)
         wrong_labels = torch.full_like(passage.ids, IGNORED)
@@ -115,13 +115,13 @@ BATCHES: Mapping[str, Callable[[Subject, int], Iterator[LabelledBatch]]] = {
 
 def text_batches(subject: Subject, generated: Generated) -> Iterator[tuple[PassageBatch, Passage]]:
     """The first generated texts, as batches."""
-    texts = in_half(0, generated.texts[: TEXTS[generated.name]])
+    texts = in_half(0, generated.texts[: TEXTS_OF_TEMPLATE[generated.name]])
     for batch in treebank_batches(subject, texts, Coverage()):
         yield batch, batch.sides["decoder-self"][0]
 
 
 def causal_effects(
-    subject: Subject, roles: pd.DataFrame, count: Count, seed: int = 0
+    subject: Subject, roles: pd.DataFrame, count: CountWords, seed: int = 0
 ) -> pd.DataFrame:
     """The effect of every role that can be confirmed causally: a row per head and measure, columns CAUSAL_COLUMNS.
 
@@ -130,7 +130,7 @@ def causal_effects(
     on average, of so many `heads` (NaN where all have it); difference: value − others, or value. low, high and those
     of the difference are 95 % bootstrap intervals over `units` texts. p: the larger of two one-sided p-values, that the
     value, and that the difference, is not above 0 (`jackknife_p`), corrected over all rows by Benjamini and Hochberg.
-    confirmed: whether p is at most RATE.
+    confirmed: whether p is at most FALSE_ROLES.
     """
     if subject.kind != "decoder-self":
         return no_effects(roles)
@@ -177,7 +177,7 @@ def causal_effects(
     table = pd.DataFrame(rows, columns=list(CAUSAL_COLUMNS[:-1]))
     if len(table):
         table["p"] = corrected(table["p"].to_numpy())
-    table["confirmed"] = table["p"] <= RATE
+    table["confirmed"] = table["p"] <= FALSE_ROLES
     return table
 
 
@@ -193,7 +193,7 @@ def behaviour_of(measure: str) -> str:
 
 
 def losses_without(
-    subject: Subject, behaviour: Behaviour, switched: Sequence[Head], count: Count, seed: int
+    subject: Subject, behaviour: Behaviour, switched: Sequence[Head], count: CountWords, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The loss of every text with all heads, and without each of some: texts x (1 + heads); and the tokens of each text."""
     heads = subject.discovery.heads

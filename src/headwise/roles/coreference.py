@@ -15,7 +15,12 @@ from headwise.roles.passage import Passage, View
 from headwise.roles.probe import Arc, Probe, pointing
 from headwise.roles.role import role
 
-MEASURES = ["coreference", "coreference.pronoun", "coreference.proper", "coreference.nominal"]
+COREFERENCE_MEASURES = [
+    "coreference",
+    "coreference.pronoun",
+    "coreference.proper",
+    "coreference.nominal",
+]
 
 
 class AntecedentChoice(NamedTuple):
@@ -66,19 +71,23 @@ def coreference(passage: Passage) -> Probe:
         numbers.append((choice.sentence, choice.query))
         candidates.append(choice.candidates)
         antecedents.append(choice.antecedents)
-        of_kind = [float(measure.endswith(choice.kind)) for measure in MEASURES[1:]]
+        of_kind = [float(measure.endswith(choice.kind)) for measure in COREFERENCE_MEASURES[1:]]
         counted.append([1.0, *of_kind])
         right_rules.append(by_rule(choice, passage.sentences[choice.sentence]))
     addresses = torch.tensor(numbers, dtype=torch.long, device=device).view(-1, 2)
     sentence, query = addresses.unbind(1)
     allowed = marks(candidates, width, device)
     right = marks(antecedents, width, device)
-    speaks = torch.tensor(counted, dtype=torch.float, device=device).view(-1, len(MEASURES))
+    speaks = torch.tensor(counted, dtype=torch.float, device=device).view(
+        -1, len(COREFERENCE_MEASURES)
+    )
     rules = torch.tensor(right_rules).view(-1, 3)
 
     def summed(values: Tensor) -> Tensor:
         """Values of choices, N x …, summed by sentence and measure: B x … x M."""
-        spread = values[..., None] * speaks.view(-1, *[1] * (values.dim() - 1), len(MEASURES))
+        spread = values[..., None] * speaks.view(
+            -1, *[1] * (values.dim() - 1), len(COREFERENCE_MEASURES)
+        )
         out: Tensor = spread.new_zeros(size, *spread.shape[1:]).index_add_(0, sentence, spread)
         return out
 
@@ -88,7 +97,7 @@ def coreference(passage: Passage) -> Probe:
         return summed(right.gather(1, pointed).float())
 
     counts = summed(torch.ones(len(numbers), device=device))
-    return Probe(MEASURES, counts, summed(rules.float().to(device)), answer)
+    return Probe(COREFERENCE_MEASURES, counts, summed(rules.float().to(device)), answer)
 
 
 def choices(sentences: Sequence[Annotated]) -> Iterator[AntecedentChoice]:

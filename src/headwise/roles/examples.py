@@ -21,15 +21,15 @@ from headwise.data.subwords import Coverage
 from headwise.heads import Head
 from headwise.roles.coreference import choices
 from headwise.roles.halves import in_half
-from headwise.roles.observation import Count, Subject, run_model, treebank_batches, uncounted
+from headwise.roles.observation import CountWords, Subject, run_model, treebank_batches, uncounted
 from headwise.roles.passage import Passage, View
 from headwise.roles.role import role_of
 
-MOST = 8  # examples
-SHORTEST = 6  # words of an example
-LONGEST = 16
+MOST_EXAMPLES = 8  # examples
+FEWEST_EXAMPLE_WORDS = 6  # words of an example
+MOST_EXAMPLE_WORDS = 16
 CANDIDATES = 1000  # sentences to choose from
-FIRST = (
+FIRST_EXAMPLES = (
     "positional.-1",
     "positional.1",
     "previous-token",
@@ -64,14 +64,14 @@ def examples(
     roles: pd.DataFrame,
     *,
     frequencies: Mapping[int, int] | None = None,
-    count: Count = uncounted,
+    count: CountWords = uncounted,
 ) -> list[dict[str, Any]]:
-    """One sentence for the best head of each category of roles, at most MOST, ready for JSON.
+    """One sentence for the best head of each category of roles, at most MOST_EXAMPLES, ready for JSON.
 
-    It is the best of the first CANDIDATES sentences of SHORTEST to LONGEST words, not a typical one: the largest share
-    of the words that the role is about attend most to the right word, with the largest weight. roles: `Roles.roles`.
-    frequencies: as for `RoleTexts`; without them, rare tokens have no example. Roles that need sentence pairs or other
-    texts have none either.
+    It is the best of the first CANDIDATES sentences of FEWEST_EXAMPLE_WORDS to MOST_EXAMPLE_WORDS words, not a typical
+    one: the largest share of the words that the role is about attend most to the right word, with the largest weight.
+    roles: `Roles.roles`. frequencies: as for `RoleTexts`; without them, rare tokens have no example. Roles that need
+    sentence pairs or other texts have none either.
 
     Each has `kind, layer, head, measure, role, value, baseline` (on the whole text); `id, words`; `weights` (W W, from
     the row's word to the column's), `rest` (W, to tokens outside words); `arcs` ([governor, dependent, relation]);
@@ -93,7 +93,7 @@ def search(
     text: Iterable[Annotated],
     shown: Sequence[Shown],
     frequencies: Mapping[int, int],
-    count: Count,
+    count: CountWords,
 ) -> int:
     """Find every role's best sentence, in one pass; returns the number of candidates."""
     batches = treebank_batches(subject, in_half(0, candidates_of(text)), Coverage())
@@ -125,7 +125,11 @@ def search(
 
 def candidates_of(text: Iterable[Annotated]) -> Iterator[Annotated]:
     """The sentences that an example is chosen from."""
-    short = (sentence for sentence in text if SHORTEST <= len(sentence.words) <= LONGEST)
+    short = (
+        sentence
+        for sentence in text
+        if FEWEST_EXAMPLE_WORDS <= len(sentence.words) <= MOST_EXAMPLE_WORDS
+    )
     return islice(short, CANDIDATES)
 
 
@@ -137,10 +141,10 @@ def best_heads(roles: pd.DataFrame) -> list[dict[str, Any]]:
         if order_of(role["measure"]) is not None:
             best[topic(role["measure"])] = {str(name): value for name, value in role.items()}
     others = sorted(
-        set(best) - set(FIRST),
+        set(best) - set(FIRST_EXAMPLES),
         key=lambda name: (name.startswith("positional"), -best[name]["above"]),
     )
-    chosen = [name for name in (*FIRST, *others) if name in best][:MOST]
+    chosen = [name for name in (*FIRST_EXAMPLES, *others) if name in best][:MOST_EXAMPLES]
     roles_shown = [best[name] for name in chosen]
     return sorted(roles_shown, key=lambda role: order_of(role["measure"]) or 0)
 

@@ -25,9 +25,9 @@ from headwise.roles.halves import Half
 from headwise.roles.observation import run_model
 from headwise.statistics import ratio_interval
 
-MOST = 10  # heads of a set
+MOST_SET_HEADS = 10  # heads of a set
 DIFFERENCES = ("difference", "difference_low", "difference_high")
-Counts = Mapping[str, tuple[Tensor, Tensor]]  # by measure, sums and divisors, each B C
+UnitCounts = Mapping[str, tuple[Tensor, Tensor]]  # by measure, sums and divisors, each B C
 Units = dict[str, tuple[np.ndarray, np.ndarray]]  # the same, each units x candidates
 
 
@@ -44,7 +44,7 @@ class AlignmentBatch:
     maps: Callable[[AttentionCall], Tensor]
     answers: Callable[[Tensor], Tensor]
     rules: Tensor
-    counted: Callable[[Tensor], Counts]
+    counted: Callable[[Tensor], UnitCounts]
 
 
 AlignmentBatches = Callable[[Half], Iterable[AlignmentBatch]]
@@ -162,7 +162,7 @@ def grow(
                 continue
             sets[number].append(best)
             errors[number] = together[best]
-            if len(sets[number]) == MOST:
+            if len(sets[number]) == MOST_SET_HEADS:
                 growing.remove(number)
     return sets[int(np.argmin(errors))]
 
@@ -176,8 +176,8 @@ def counts_of(
 ) -> tuple[Units, Units]:
     """Sums and divisors of sets of heads, and of the rules without attention. mixing: sets x heads, 1 for a member."""
     sites = [site for site in discovery.heads.sites if site.kind == kind]
-    of_sets: list[Counts] = []
-    of_rules: list[Counts] = []
+    of_sets: list[UnitCounts] = []
+    of_rules: list[UnitCounts] = []
     current: list[AlignmentBatch] = []
     maps: dict[Site, Tensor] = {}
 
@@ -197,7 +197,7 @@ def counts_of(
     return collect_units(of_sets), collect_units(of_rules)
 
 
-def collect_units(drawn: Sequence[Counts]) -> Units:
+def collect_units(drawn: Sequence[UnitCounts]) -> Units:
     """Batches of counts as arrays of units, fetched from their device together."""
     if not drawn:
         return {}

@@ -29,8 +29,8 @@ from headwise.roles.role import (
 from headwise.statistics import cohen_h, corrected
 
 KEY = ["kind", "layer", "head", "measure"]
-RATE = 0.05  # at most this share of the roles found is false, on average
-ENOUGH = 30, 10  # the least tokens and sentences on a half for a test
+FALSE_ROLES = 0.05  # at most this share of the roles found is false, on average
+ENOUGH_SUPPORT = 30, 10  # the least tokens and sentences on a half for a test
 HALVES = {"": "first", "_again": "second"}  # by the end of their columns
 
 
@@ -46,7 +46,9 @@ def compare_halves(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     rows = rows[rows["measure"].map(role_of).notna()].reset_index(drop=True)
     passed = pd.Series(True, rows.index)
     for end in HALVES:
-        passed &= (rows[f"n{end}"] >= ENOUGH[0]) & (rows[f"units{end}"] >= ENOUGH[1])
+        passed &= (rows[f"n{end}"] >= ENOUGH_SUPPORT[0]) & (
+            rows[f"units{end}"] >= ENOUGH_SUPPORT[1]
+        )
         passed &= rows[f"baseline{end}"].notna()
     rows["enough"] = passed
     for end in HALVES:
@@ -54,7 +56,7 @@ def compare_halves(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
         if passed.any():
             p[passed] = corrected(p[passed].to_numpy())
         rows[f"p{end}"] = p
-        passed &= (p <= RATE) & (rows[f"value{end}"] >= thresholds(rows, end))
+        passed &= (p <= FALSE_ROLES) & (rows[f"value{end}"] >= thresholds(rows, end))
     rows["confirmed"] = passed
     return rows
 
@@ -182,8 +184,8 @@ def why_missing(here: pd.DataFrame, tests: pd.DataFrame, causal: pd.DataFrame, m
     if not half["enough"]:
         return (
             f"seen {half['n']:.0f} and {half['n_again']:.0f} times in {half['units']:.0f} and "
-            f"{half['units_again']:.0f} sentences of the halves, {ENOUGH[0]} times in {ENOUGH[1]} sentences of each "
-            "are needed"
+            f"{half['units_again']:.0f} sentences of the halves, {ENOUGH_SUPPORT[0]} times in {ENOUGH_SUPPORT[1]} "
+            "sentences of each are needed"
         )
     needed = threshold(measure, best["baseline"])
     if needed > 1:
@@ -195,10 +197,8 @@ def why_missing(here: pd.DataFrame, tests: pd.DataFrame, causal: pd.DataFrame, m
         needed = threshold(measure, half[f"baseline{end}"])
         if half[f"value{end}"] < needed:
             return f"{name}, but {half[f'value{end}']:.2f} on the {half_name} half, where {needed:.2f} is needed"
-        if half[f"p{end}"] > RATE:
-            return (
-                f"{name}, but p = {half[f'p{end}']:.2f} on the {half_name} half, {RATE} is needed"
-            )
+        if half[f"p{end}"] > FALSE_ROLES:
+            return f"{name}, but p = {half[f'p{end}']:.2f} on the {half_name} half, {FALSE_ROLES} is needed"
     return name
 
 

@@ -46,13 +46,13 @@ from headwise.tasks import AnyText
 from headwise.tasks.objective import inputs_of, on_device
 from headwise.training.token_batches import IGNORED
 
-SENTENCES = 600  # that are read
+MATCHED_SENTENCES = 600  # that are read
 SAID_PAIRS = 10  # in the terminal
-LEAST = 10  # sentences of a half that have another one of their length
-NUMBERS = 25_000_000  # attention weights of each model in memory together
-RATE = 0.05  # the false discovery rate
+FEWEST_PARTNERS = 10  # sentences of a half that have another one of their length
+WEIGHTS_IN_MEMORY = 25_000_000  # attention weights of each model in memory together
+FALSE_MATCHES = 0.05  # the false discovery rate
 
-Batch = Mapping[str, Tensor]
+EncodedBatch = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -124,15 +124,15 @@ def match(
 ) -> Matches:
     """Pair the heads of two models that read the same tokens: two seeds, or a model before and after fine-tuning.
 
-    text: as for `score`; at most SENTENCES sentences of it, spread evenly, are read. Columns: `affinity` (0 to 1) with its
-    95 % interval by a bootstrap over sentences; `shuffled`, that with another sentence for the second model; `difference`,
-    what the pair has beyond it, with its interval and a two-sided `p`, corrected over all pairs (Benjamini and Hochberg);
-    `runner_up`, the largest affinity with another head of the second model; `confirmed`: p is at most 0.05, and no other
-    head is more alike; `n` query tokens. progress: gets the share
-    that is done, and of what; by default a bar.
+    text: as for `score`; at most MATCHED_SENTENCES sentences of it, spread evenly, are read. Columns: `affinity` (0 to
+    1) with its 95 % interval by a bootstrap over sentences; `shuffled`, that with another sentence for the second
+    model; `difference`, what the pair has beyond it, with its interval and a two-sided `p`, corrected over all pairs
+    (Benjamini and Hochberg); `runner_up`, the largest affinity with another head of the second model; `confirmed`: p is
+    at most 0.05, and no other head is more alike; `n` query tokens. progress: gets the share that is done, and of what;
+    by default a bar.
 
     Raises HeadwiseError for batches of one's own, for models that read the text as different tokens or share no kind of
-    heads, and for a text in which fewer than LEAST sentences of a half have another one of their length.
+    heads, and for a text in which fewer than FEWEST_PARTNERS sentences of a half have another one of their length.
     """
     if not isinstance(text, StoredText):
         raise HeadwiseError(
@@ -144,7 +144,7 @@ def match(
             f"{model.name} has {' and '.join(model.heads.kinds)} heads, {other.name} has "
             f"{' and '.join(other.heads.kinds)} heads: there is none to match."
         )
-    sample = sample_text(text, SENTENCES)
+    sample = sample_text(text, MATCHED_SENTENCES)
     sums = {kind: Sums([], [], [], []) for kind in kinds}
     with shown("match", progress) as report:
         for batch, partners in same_batches(model, other, sample, report):
@@ -157,7 +157,7 @@ def match(
         rows += matched_rows(heads, others, sums[kind], seed)
     table = pd.DataFrame(rows, columns=list(MATCHES))
     table["p"] = corrected(table["p"].to_numpy())
-    beyond_places = (table["p"] <= RATE) & (table["difference"] > 0)
+    beyond_places = (table["p"] <= FALSE_MATCHES) & (table["difference"] > 0)
     table["confirmed"] = beyond_places & (table["affinity"] > table["runner_up"])
     table = table.sort_values("affinity", ascending=False, kind="stable", ignore_index=True)
     signature = {
@@ -176,7 +176,7 @@ def match(
 
 def same_batches(
     model: Model, other: Model, text: AnyText, progress: Report
-) -> Iterator[tuple[Batch, np.ndarray]]:
+) -> Iterator[tuple[EncodedBatch, np.ndarray]]:
     """The batches that both models read, in pieces whose attention fits in memory, each with a partner for every
     sentence: the place of another one of the same length and half, −1 where there is none.
 
@@ -193,7 +193,7 @@ def same_batches(
             )
         width = max(batch["labels"].shape[1], batch["attention_mask"].shape[1])
         heads = max(model.heads.total, other.heads.total)
-        size = max(2, NUMBERS // (heads * width**2))
+        size = max(2, WEIGHTS_IN_MEMORY // (heads * width**2))
         for start in range(0, len(batch["rows"]), size):
             piece = {name: tensor[start : start + size] for name, tensor in batch.items()}
             yield piece, partners_of(piece)
@@ -201,13 +201,13 @@ def same_batches(
         progress(min(1.0, batches.read / len(text)), f"{batches.read} of {len(text)} sentences")
 
 
-def equal_tokens(batch: Batch, other: Batch) -> bool:
+def equal_tokens(batch: EncodedBatch, other: EncodedBatch) -> bool:
     """Whether two models' batches have the same sentences as the same token ids."""
     names = ("rows", "input_ids", "attention_mask", "labels")
     return all(torch.equal(batch[name], other[name]) for name in names)
 
 
-def partners_of(batch: Batch) -> np.ndarray:
+def partners_of(batch: EncodedBatch) -> np.ndarray:
     """For every sentence the place of the next one of equal length in the same half; −1 where there is none."""
     lengths = torch.stack(
         [
@@ -229,7 +229,7 @@ def partners_of(batch: Batch) -> np.ndarray:
 
 
 def add_affinities(
-    model: Model, other: Model, batch: Batch, partners: np.ndarray, sums: Mapping[Kind, Sums]
+    model: Model, other: Model, batch: EncodedBatch, partners: np.ndarray, sums: Mapping[Kind, Sums]
 ) -> None:
     """Read a batch with both models and add the affinities of each of its sentences."""
     weights, words = roots(model, batch)
@@ -249,7 +249,7 @@ def add_affinities(
         found.first += (batch["rows"] % 2 == 0).tolist()
 
 
-def roots(model: Model, batch: Batch) -> tuple[dict[Kind, Tensor], dict[Kind, Tensor]]:
+def roots(model: Model, batch: EncodedBatch) -> tuple[dict[Kind, Tensor], dict[Kind, Tensor]]:
     """By kind, the square roots of the attention weights, B H Q K in the order of the model's heads, and which query
     tokens are words, B Q."""
     found: dict[Kind, list[Tensor]] = {kind: [] for kind in model.heads.kinds}
@@ -283,10 +283,10 @@ def matched_rows(
     control = np.stack(sums.control)
     has_control = ~np.isnan(control[:, 0, 0])
     fewest = min((has_control & first).sum(), (has_control & ~first).sum())
-    if fewest < LEAST:
+    if fewest < FEWEST_PARTNERS:
         raise HeadwiseError(
-            f"Only {fewest} sentences of a half of the text have another one of the same number of tokens, and {LEAST} "
-            "are needed for a control: give more text."
+            f"Only {fewest} sentences of a half of the text have another one of the same number of tokens, and "
+            f"{FEWEST_PARTNERS} are needed for a control: give more text."
         )
     pairing = affinity[first].sum(0)
     mine, theirs = linear_sum_assignment(pairing, maximize=True)

@@ -44,22 +44,22 @@ from headwise.roles.halves import (
 from headwise.roles.induction import direct_output_weights, repeated_sequences
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import AnswerSums, Arc, Probe, pointing
-from headwise.roles.rare import TOP, histogram
+from headwise.roles.rare import FREQUENT_TOKENS, histogram
 from headwise.roles.role import RoleTest, role
 from headwise.roles.shape import OPENING, means, opening
 from headwise.roles.templates import Generated, Readout
 
-TOKENS = 4096  # positions in a batch, at most
+BATCH_POSITIONS = 4096  # positions in a batch, at most
 WORK = 1e11  # parameters times positions of a batch on a CPU, at most: some seconds, so that progress moves
 WINDOW = 1024  # sentences that are sorted by length together
 MAX_LENGTH = 512  # subwords of a sentence, where the model has no lower limit
-SAMPLE = 256  # sentences for the mean attention that `variability` needs
+VARIABILITY_SENTENCES = 256  # sentences for the mean attention that `variability` needs
 
 AlignedPair = tuple[Aligned, Aligned]
 Test = Callable[..., Any]  # from the passages of a kind of attention to a probe
 Tests = Mapping[Kind, Sequence[Test]]
 ByHalf = dict[tuple[Kind, Half], AnswerSums]
-Count = Callable[[int], None]  # called after every batch with its number of words
+CountWords = Callable[[int], None]  # called after every batch with its number of words
 
 
 def uncounted(words: int) -> None:
@@ -80,7 +80,7 @@ class RoleOptions:
     first_subword: bool = False
     edges: bool = False
     per_arc: bool = False
-    top: int = TOP
+    top: int = FREQUENT_TOKENS
     context: int = 1
 
 
@@ -117,8 +117,8 @@ class Subject:
     def positions(self) -> int:
         """The most positions of a batch: fewer for a large model on a CPU."""
         if device_of(self.model).type != "cpu":
-            return TOKENS
-        return min(TOKENS, max(1, int(WORK / self.model.num_parameters())))
+            return BATCH_POSITIONS
+        return min(BATCH_POSITIONS, max(1, int(WORK / self.model.num_parameters())))
 
     @property
     def readout(self) -> Readout | None:
@@ -152,7 +152,7 @@ def observe(
     discovery: Discovery,
     batches: Iterable[PassageBatch],
     tests: Tests,
-    count: Count = uncounted,
+    count: CountWords = uncounted,
 ) -> ByHalf:
     """Apply every test to every layer of its kind, in one pass; the answers by kind and half of the text."""
     gathered: ByHalf = {}
@@ -214,14 +214,16 @@ def aligned_batches(
             yield which, batch
 
 
-Row = TypeVar("Row", Aligned, AlignedPair)
+SentenceOrPair = TypeVar("SentenceOrPair", Aligned, AlignedPair)
 
 
 def batched(
-    rows: Iterable[Row], length: Callable[[Row], int], positions: int = TOKENS
-) -> Iterator[list[Row]]:
+    rows: Iterable[SentenceOrPair],
+    length: Callable[[SentenceOrPair], int],
+    positions: int = BATCH_POSITIONS,
+) -> Iterator[list[SentenceOrPair]]:
     """Batches of at most so many positions (one row at least), shortest first."""
-    batch: list[Row] = []
+    batch: list[SentenceOrPair] = []
     for row in sorted(rows, key=length):
         if batch and length(row) * (len(batch) + 1) > positions:
             yield batch
@@ -279,7 +281,7 @@ def on_treebank(
     treebank: Iterable[Annotated],
     confirm: Iterable[Annotated] | None,
     frequencies: Mapping[int, int] | None,
-    count: Count,
+    count: CountWords,
     seed: int = 0,
 ) -> ByHalf:
     """All tests on a treebank, in one pass (after a short one for the mean that `variability` needs).
@@ -289,15 +291,15 @@ def on_treebank(
     kind = subject.kind
     context = subject.options.context
     coverage = subject.coverage.setdefault("treebank", Coverage())
-    sample = in_half(0, windows(islice(treebank, SAMPLE), context))
+    sample = in_half(0, windows(islice(treebank, VARIABILITY_SENTENCES), context))
     batches = treebank_batches(subject, sample, Coverage())
     if kind == "decoder-self":
         batches = map(beginning, batches)
     first = observe(subject.model, subject.discovery, batches, {kind: [opening]}, count)
     if not first:
         raise HeadwiseError(
-            f"None of the first {SAMPLE} sentences can be used: they have more than {subject.limit} subwords, or words "
-            "that the tokenizer drops. Give other text, or raise max_length."
+            f"None of the first {VARIABILITY_SENTENCES} sentences can be used: they have more than {subject.limit} "
+            "subwords, or words that the tokenizer drops. Give other text, or raise max_length."
         )
     arguments = {
         "edges": subject.options.edges,
@@ -325,7 +327,7 @@ def words_of_treebank(
     words = 0
     for number, sentence in enumerate(treebank):
         words += len(sentence.words)
-        if number < SAMPLE:
+        if number < VARIABILITY_SENTENCES:
             first = OPENING if subject.kind == "decoder-self" else len(sentence.words)
             words += min(first, len(sentence.words))
     for sentence in confirm or ():
@@ -369,7 +371,7 @@ def on_pairs(
     subject: Subject,
     text: Sequence[tuple[str, str]],
     gold: Sequence[Gold] | None,
-    count: Count,
+    count: CountWords,
     seed: int = 0,
 ) -> ByHalf:
     """The tests of cross attention and of a decoder's self-attention, on sentence pairs.
@@ -414,7 +416,7 @@ def pair_batches(
 
 
 def on_repeats(
-    subject: Subject, frequencies: Mapping[int, int] | None, count: Count, seed: int
+    subject: Subject, frequencies: Mapping[int, int] | None, count: CountWords, seed: int
 ) -> ByHalf:
     """The tests of language models on repeated random tokens."""
     readout = subject.readout
@@ -465,7 +467,7 @@ def generated_texts(subject: Subject, seed: int) -> list[Generated]:
     return texts
 
 
-def on_generated(subject: Subject, texts: Sequence[Generated], count: Count) -> list[ByHalf]:
+def on_generated(subject: Subject, texts: Sequence[Generated], count: CountWords) -> list[ByHalf]:
     """The tests of language models on generated texts."""
     passes: list[ByHalf] = []
     for generated in texts:

@@ -24,7 +24,7 @@ from headwise.roles.passage import Passage, View
 from headwise.statistics import clustered_proportion_interval, jackknife_p, ratio_interval
 
 REACH = 10  # the largest fixed offset of a baseline, in words to either side
-UNITS = 500  # from twice as many on, neighbouring units are merged
+MERGED_UNITS = 500  # from twice as many on, neighbouring units are merged
 ROUNDING = 1e-5  # relative, of sums in float32
 COUNTS = "counts"
 BASELINE = "baseline"
@@ -204,7 +204,7 @@ class AnswerSums:
         self.parts[BASELINE].append(self.placed(names, baseline))
         for layer, answers in zip(sums, layers, strict=True):
             self.parts[layer].append(self.placed(names, answers))
-        if self.units >= 2 * UNITS:
+        if self.units >= 2 * MERGED_UNITS:
             merged = {key: [merge_neighbours(self.whole(key))] for key in self.parts}
             self.parts.update(merged)
 

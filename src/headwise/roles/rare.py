@@ -15,8 +15,8 @@ from headwise.roles.passage import Passage, View
 from headwise.roles.probe import Probe, sum_over_queries
 from headwise.roles.role import role
 
-TOP = 500
-MEASURES = ["rare.rarest", "rare.two-rarest", "rare.rarest.own", "rare.rarest.vote"]
+FREQUENT_TOKENS = 500
+RARE_MEASURES = ["rare.rarest", "rare.two-rarest", "rare.rarest.own", "rare.rarest.vote"]
 
 
 def count_tokens(lines: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> Counter[int]:
@@ -93,7 +93,7 @@ def histogram(counts: Mapping[int, int]) -> Tensor:
     caption="as `rare.rarest`, one vote a sentence",
     row=11,
 )
-def rare(passage: Passage, counts: Tensor, top: int = TOP) -> Probe:
+def rare(passage: Passage, counts: Tensor, top: int = FREQUENT_TOKENS) -> Probe:
     """How often tokens attend most to the rarest token of their sentence, or to one of the two rarest.
 
     Only sentences count whose rarest token is not among the `top` most frequent ones of the training corpus. counts: V,
@@ -140,7 +140,7 @@ def rare(passage: Passage, counts: Tensor, top: int = TOP) -> Probe:
         ]
         return torch.stack(sums, -1)
 
-    return Probe(MEASURES, count, baseline, answer)
+    return Probe(RARE_MEASURES, count, baseline, answer)
 
 
 def votes(attended: Tensor, queries: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from headwise.roles.role_tests import (
 )
 from headwise.roles.sound import on_speech, words_of_speech
 
-FEW = 8  # sentences that are tested to measure
+TIMED_TREES = 8  # sentences that are tested to measure
 DECODING = 1.5  # words of an encoder that a word of a sentence pair takes as long as
 
 
@@ -48,7 +48,7 @@ def role_forecast(
     if isinstance(text, Speech):
         return speech_forecast(model, text, untrained)
     subject = subject_of(model)
-    few = list(islice(text, FEW))
+    few = list(islice(text, TIMED_TREES))
     words = words_of_treebank(subject, few, few)
     seconds = best(
         lambda: on_treebank(subject_of(model), few, few, None, uncounted),

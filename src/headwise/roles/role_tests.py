@@ -32,10 +32,18 @@ from headwise.roles.alignment import Gold, LinkedText
 from headwise.roles.causal import causal_effects, needed_effects, no_effects, words_of_effects
 from headwise.roles.examples import candidates_of, examples
 from headwise.roles.induction import LENGTH, REPEATS
-from headwise.roles.label import ENOUGH, KEY, compare_halves, find, labels, missing_roles, patterns
+from headwise.roles.label import (
+    ENOUGH_SUPPORT,
+    KEY,
+    compare_halves,
+    find,
+    labels,
+    missing_roles,
+    patterns,
+)
 from headwise.roles.observation import (
     ByHalf,
-    Count,
+    CountWords,
     RoleOptions,
     Subject,
     generated_texts,
@@ -55,11 +63,11 @@ from headwise.tasks.task import AnyText, sentences
 
 FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
 COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
-TABLES = ("table", "roles", "labels", "patterns", "controls", "causal")
+ROLE_TABLES = ("table", "roles", "labels", "patterns", "controls", "causal")
 OPTIONAL = ("controls", "causal")  # are no file where they are empty
 CONTROL_COLUMNS = ("control", *KEY, "value", "n", "baseline", "found")
 SHOWN = 5  # names in a warning
-SENTENCES = 1000  # of a text, that controls are tested on, at most
+CONTROL_SENTENCES = 1000  # of a text, that controls are tested on, at most
 RECORDINGS = 100  # the same of speech
 
 
@@ -118,7 +126,7 @@ class Roles(Result):
 
     def files(self) -> dict[str, str]:
         contents = {}
-        for name in TABLES:
+        for name in ROLE_TABLES:
             table: pd.DataFrame = getattr(self, name)
             if name not in OPTIONAL or len(table):
                 contents[f"{name}.csv"] = table.to_csv(index=False, float_format="%.6g")
@@ -200,7 +208,7 @@ class RoleTexts:
         return cls(text, confirm, pairs_read, gold, token_counts(model, training))
 
     def sampled(self, context: int) -> RoleTexts:
-        """At most SENTENCES sentences of each treebank, or RECORDINGS recordings, spread evenly over the text."""
+        """At most CONTROL_SENTENCES sentences of each treebank, or RECORDINGS recordings, spread evenly over the text."""
         if self.speech is not None:
             step = math.ceil(len(self.speech) / RECORDINGS)
             return replace(self, speech=Speech(self.speech.utterances[::step], self.speech.name))
@@ -269,7 +277,7 @@ def find_roles(
     model: Model,
     texts: RoleTexts,
     seed: int = 0,
-    count: Count = uncounted,
+    count: CountWords = uncounted,
     options: RoleOptions | None = None,
     intervals: bool = True,
 ) -> Roles:
@@ -358,7 +366,7 @@ def conclude(
             second_half.append(second.table())
     scores = pd.concat(whole, ignore_index=True)
     heads = heads.only(dict.fromkeys(scores["kind"]))
-    supported = (scores["n"] >= ENOUGH[0]) & (scores["units"] >= ENOUGH[1])
+    supported = (scores["n"] >= ENOUGH_SUPPORT[0]) & (scores["units"] >= ENOUGH_SUPPORT[1])
     tests = compare_halves(pd.concat(first_half), pd.concat(second_half))
     looking = find(scores[supported], tests)
     causal = effects(looking)
@@ -386,7 +394,8 @@ def warnings(coverage: Mapping[str, Coverage], tests: pd.DataFrame) -> list[str]
         shown = ", ".join(rare[:SHOWN]) + (", …" if len(rare) > SHOWN else "")
         lines.append(
             f"{len(rare)} of {occurring['measure'].nunique()} tests of roles cannot find any: {shown} occur fewer than "
-            f"{ENOUGH[0]} times, or in fewer than {ENOUGH[1]} sentences, in a half. Longer text would test them."
+            f"{ENOUGH_SUPPORT[0]} times, or in fewer than {ENOUGH_SUPPORT[1]} sentences, in a half. Longer text would "
+            "test them."
         )
     for name, text in coverage.items():
         if text.unknown_share > FOREIGN:
@@ -405,7 +414,7 @@ def warnings(coverage: Mapping[str, Coverage], tests: pd.DataFrame) -> list[str]
 
 
 def run_control_tests(
-    model: Model, texts: RoleTexts, seeds: Sequence[int], seed: int, count: Count
+    model: Model, texts: RoleTexts, seeds: Sequence[int], seed: int, count: CountWords
 ) -> pd.DataFrame:
     """The same tests on text without its words, on text without its order, and of untrained models; on speech, of noise
     and of untrained models.
@@ -420,7 +429,7 @@ def run_control_tests(
     if sample.speech is not None:
         answers[RANDOM_WORDS] = on_speech(changed, sample.speech, count, seed, noise=True)
     else:
-        for name, change in CHANGES.items():
+        for name, change in TEXT_CHANGES.items():
             confirm = None if sample.confirm is None else change(list(sample.confirm), seed + 1)
             treebank = change(list(sample.treebank), seed)
             answers[name] = on_treebank(changed, treebank, confirm, texts.frequencies, count, seed)
@@ -462,10 +471,10 @@ def words_of_changes(model: Model, texts: RoleTexts) -> int:
     """How many words the controls read that change the text."""
     if texts.speech is not None:
         return words_of_speech(texts.speech)
-    return len(CHANGES) * words_of_treebank(subject_of(model), texts.treebank, texts.confirm)
+    return len(TEXT_CHANGES) * words_of_treebank(subject_of(model), texts.treebank, texts.confirm)
 
 
-def counted(total: int, progress: Report) -> Count:
+def counted(total: int, progress: Report) -> CountWords:
     """Reports the share of the words that were read."""
     done = 0
 
@@ -532,14 +541,15 @@ def shuffled(sentences: Sequence[Annotated], seed: int) -> list[Annotated]:
     return changed
 
 
-CHANGES: dict[str, Callable[[Sequence[Annotated], int], list[Annotated]]] = {
+TEXT_CHANGES: dict[str, Callable[[Sequence[Annotated], int], list[Annotated]]] = {
     RANDOM_WORDS: random_words,
     SHUFFLED: shuffled,
 }
 
 
 def sample_sentences(text: Iterable[Annotated], context: int) -> list[Annotated]:
-    """At most SENTENCES sentences, spread evenly over a text; all of one that is read by several sentences at once."""
+    """At most CONTROL_SENTENCES sentences, spread evenly over a text; all of one that is read by several sentences at
+    once."""
     sentences = list(text)
-    step = math.ceil(len(sentences) / SENTENCES) if context == 1 else 1
+    step = math.ceil(len(sentences) / CONTROL_SENTENCES) if context == 1 else 1
     return sentences[::step]

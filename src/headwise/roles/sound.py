@@ -19,21 +19,20 @@ from headwise.attention import device_of
 from headwise.data.speech import Speech, Utterance
 from headwise.data.subwords import Coverage
 from headwise.errors import HeadwiseError
-from headwise.heads import Kind
+from headwise.heads import KINDS, Kind
 from headwise.roles.alignment_heads import (
     SpeechRecording,
     fitting_recordings,
     measure_length,
 )
 from headwise.roles.halves import Half, halves_of
-from headwise.roles.observation import ByHalf, Count, PassageBatch, Subject, observe, tests_on
+from headwise.roles.observation import ByHalf, CountWords, PassageBatch, Subject, observe, tests_on
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import REACH, Probe, sum_over_queries
 from headwise.roles.role import role
 from headwise.tasks.transcription import FRAME, extractor_of
 
-KINDS: tuple[Kind, ...] = ("encoder-self", "decoder-self", "cross")
-NEAR = 2  # frames to either side that are on the diagonal
+NEAR_FRAMES = 2  # frames to either side that are on the diagonal
 STEP = 5  # frames between the shifts of an even pace
 
 
@@ -55,17 +54,17 @@ STEP = 5  # frames between the shifts of an even pace
 def diagonal(sound: Passage) -> Probe:
     """How often frames attend to themselves or a neighbour, the diagonal heads of Yang et al. (2020).
 
-    diagonal = share of frames q of the sound with |argmax_k A_h[q, k] − q| ≤ NEAR, k in the sound. Baseline: a random
+    diagonal = share of frames q of the sound with |argmax_k A_h[q, k] − q| ≤ NEAR_FRAMES, k in the sound. Baseline: a random
     frame of the sound.
     """
     frames = sound.words
     positions = torch.arange(frames.shape[1], device=frames.device)
     last = frames.sum(1, keepdim=True) - 1
-    near = torch.minimum(positions + NEAR, last) - (positions - NEAR).clamp_min(0) + 1
+    near = torch.minimum(positions + NEAR_FRAMES, last) - (positions - NEAR_FRAMES).clamp_min(0) + 1
     chance = (near / (last + 1).clamp_min(1) * frames).sum(1)
 
     def answer(view: View) -> Tensor:
-        hits = (view.attended - positions).abs() <= NEAR
+        hits = (view.attended - positions).abs() <= NEAR_FRAMES
         return sum_over_queries(frames, hits)[..., None]
 
     return Probe(["diagonal"], frames.sum(1)[:, None].float(), chance[:, None, None], answer)
@@ -133,7 +132,7 @@ class SoundBatch(PassageBatch):
 
 
 def on_speech(
-    subject: Subject, speech: Speech, count: Count, seed: int = 0, noise: bool = False
+    subject: Subject, speech: Speech, count: CountWords, seed: int = 0, noise: bool = False
 ) -> ByHalf:
     """The tests of all kinds of attention on recordings, in one pass.
 

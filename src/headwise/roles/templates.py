@@ -88,7 +88,7 @@ def last_tokens(passage: Passage) -> Tensor:
 # the subject (S), S2 its second place, END the last word.
 
 NAME_TEXTS = 200
-NAMES = (
+FIRST_NAMES = (
     "Anna",
     "Ben",
     "Clara",
@@ -111,7 +111,7 @@ NAMES = (
     "Victor",
     "William",
 )
-FEWEST = 6  # names that the tokenizer must tell apart
+FEWEST_NAMES = 6  # names that the tokenizer must tell apart
 PLACES = ("store", "park", "school", "office", "station", "garden")
 GIFTS = ("drink", "book", "ring", "letter", "ball", "picture")
 TEMPLATES = (
@@ -162,10 +162,10 @@ TEMPLATES = (
 def names_texts(tokenizer: Any, readout: Readout | None, seed: int) -> Generated:
     """Sentences that end before the name of the indirect object. Raises HeadwiseError where the tokenizer cannot tell
     names apart by their first subwords."""
-    first = first_subwords(tokenizer, NAMES)
-    if len(first) < FEWEST:
+    first = first_subwords(tokenizer, FIRST_NAMES)
+    if len(first) < FEWEST_NAMES:
         raise HeadwiseError(
-            f"Name movers and S-inhibition were not tested: the tokenizer tells only {len(first)} of {len(NAMES)} "
+            f"Name movers and S-inhibition were not tested: the tokenizer tells only {len(first)} of {len(FIRST_NAMES)} "
             "names apart by their first subword."
         )
     draw = random.Random(seed)
@@ -235,7 +235,7 @@ def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -
 NEEDLE_TEXTS = 60
 HAY = (3, 12)  # sentences around the needle
 UNKNOWN = 0.1  # share of subwords
-COLOURS = ("red", "green", "blue", "white", "black", "yellow", "brown", "grey")
+COLOUR_WORDS = ("red", "green", "blue", "white", "black", "yellow", "brown", "grey")
 THINGS = (
     "apple",
     "box",
@@ -306,8 +306,8 @@ def hidden_needle(draw: random.Random, number: int, share: float) -> Annotated:
     """A text with the answer marked in the needle ("needle") and at the end ("answer"). share: of the hay."""
     hay = draw.sample(FILLING, round(share * draw.randint(*HAY)))
     depth = draw.randint(0, len(hay))
-    owner = draw.choice(NAMES)
-    colour = draw.choice(COLOURS)
+    owner = draw.choice(FIRST_NAMES)
+    colour = draw.choice(COLOUR_WORDS)
     thing = draw.choice(THINGS)
     room = draw.choice(PLACES)
     fact = f"The secret of {owner} is"
@@ -364,8 +364,8 @@ def spanned(passage: Passage, name: str) -> Tensor:
 # Successor heads: from Monday to Tuesday, from three to four (Gould et al. 2023, "Successor heads").
 
 SEQUENCE_TEXTS = 80
-LONGEST = 12  # items of a text
-SEQUENCES = {  # each goes round, except that the last number, ordinal and letter are in no text
+MOST_ITEMS = 12  # items of a text
+ORDERED_ITEMS = {  # each goes round, except that the last number, ordinal and letter are in no text
     "days": "Monday Tuesday Wednesday Thursday Friday Saturday Sunday",
     "months": "January February March April May June July August September October November December",
     "numbers": "one two three four five six seven eight nine ten eleven twelve",
@@ -397,13 +397,13 @@ def successor_texts(tokenizer: Any, readout: Readout, seed: int) -> Generated:
     """Items of one sequence in random order. Raises HeadwiseError where the tokenizer tells the items of no sequence
     apart by their first subwords."""
     usable: dict[str, dict[str, int]] = {}
-    for name, words in SEQUENCES.items():
+    for name, words in ORDERED_ITEMS.items():
         first = first_subwords(tokenizer, words.split())
         if len(first) == len(words.split()):
             usable[name] = first
     if not usable:
         raise HeadwiseError(
-            f"Successor heads were not tested: the tokenizer does not tell the items of {', '.join(SEQUENCES)} apart "
+            f"Successor heads were not tested: the tokenizer does not tell the items of {', '.join(ORDERED_ITEMS)} apart "
             "by their first subword."
         )
     draw = random.Random(seed)
@@ -413,7 +413,7 @@ def successor_texts(tokenizer: Any, readout: Readout, seed: int) -> Generated:
         drawn = list(usable[name])
         if name not in ROUND:
             drawn = drawn[:-1]
-        text = " ".join(draw.sample(drawn, min(LONGEST, len(drawn))))
+        text = " ".join(draw.sample(drawn, min(MOST_ITEMS, len(drawn))))
         texts.append(split_into_words(text, f"{number} {name}"))
     items = []
     for name, first in usable.items():

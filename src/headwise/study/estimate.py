@@ -44,23 +44,23 @@ from headwise.training.dropout import fast_dropout
 from headwise.training.language import windows_of
 from headwise.training.loss import loss_forward
 from headwise.training.token_batches import IGNORED
-from headwise.training.tokenizer import SPECIAL, learn_subwords
+from headwise.training.tokenizer import SPECIAL_TOKENS, learn_subwords
 from headwise.training.trainer import bfloat16
 from headwise.training.translation_model import build_model
 
 if TYPE_CHECKING:
     from headwise.study.step import Build
 
-SHORT = 1.0  # seconds: a build done sooner says nothing about the pace
-PADDING = 1.1  # positions of a batch per position that holds a piece
+SHORT_BUILD = 1.0  # seconds: a build done sooner says nothing about the pace
+PADDED_PIECES = 1.1  # positions of a batch per position that holds a piece
 LOADING = 4.0  # seconds before a training begins: libraries, weights
-ENCODING = 1e-4  # seconds a pair takes to become pieces
+ENCODING_SECONDS = 1e-4  # seconds a pair takes to become pieces
 BOOTSTRAP = 2.0  # seconds of scoring a translation with its intervals
-SAMPLE = 1000  # pairs whose lengths are looked at
+SAMPLE_PAIRS = 1000  # pairs whose lengths are looked at
 CTRANSLATE2 = 0.4  # of the time of `generate` (benchmarks/engines.py)
 TESTED = 2.0  # positions of a forward that a word takes as long as, where roles are tested
-STEPS = 8  # pieces written to measure decoding
-SHORTEST = 256  # positions of a measured batch, at least
+DECODED_PIECES = 8  # pieces written to measure decoding
+FEWEST_BATCH_POSITIONS = 256  # positions of a measured batch, at least
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Estimate:
         rates = self.rates or unmeasured(self.forward)
         position = rates.encoder_update if decoder_frozen else rates.update
         epoch = updates * (position * positions + rates.step) + self.reading(self.dev)
-        return LOADING + ENCODING * self.train.examples + (epochs or recipe.epochs) * epoch
+        return LOADING + ENCODING_SECONDS * self.train.examples + (epochs or recipe.epochs) * epoch
 
     def reading(self, text: Amount) -> float:
         """One pass forward over a text, such as for its loss."""
@@ -200,11 +200,11 @@ def estimate(
     length = max(2, round(train_size.length))
     room = math.inf if model.hf.device.type == "cuda" else OPERATIONS
     if trains:
-        most = min(recipe.batch_tokens, max(SHORTEST, room / (6 * model.parameters)))
+        most = min(recipe.batch_tokens, max(FEWEST_BATCH_POSITIONS, room / (6 * model.parameters)))
         batch = training_batch(model, train, max(1, int(most) // length), length)
         found = replace(found, rates=measured(model, recipe, batch))
     if model.task.generates:
-        most = max(16, room / (2 * model.parameters * search.beam * STEPS))
+        most = max(16, room / (2 * model.parameters * search.beam * DECODED_PIECES))
         found = replace(found, piece=decoding(model.hf, search, length, int(most)))
     if isinstance(dev, Speech):
         found = replace(found, transcript=transcription_seconds(model, dev)[0])
@@ -221,7 +221,7 @@ def training_batch(model: Model, train: AnyText, rows: int, length: int) -> dict
 
 def sampled_subwords(text: ParallelText, shape: Architecture) -> PreTrainedTokenizerBase:
     """A vocabulary of a part of the text, the pairs that `text_amount` looks at left out where there are others."""
-    sides = text.dataset[drawn(len(text), 2 * SAMPLE, 1)]
+    sides = text.dataset[drawn(len(text), 2 * SAMPLE_PAIRS, 1)]
     return learn_subwords([*sides["source"], *sides["target"]], shape.vocabulary)
 
 
@@ -232,7 +232,7 @@ def text_amount(
     are left out or, with a stride, read in windows. Recordings all have the length that the model hears, `most`."""
     if isinstance(text, Speech):
         return Amount(len(text), float(most))
-    rows = text.dataset[drawn(len(text), SAMPLE)]
+    rows = text.dataset[drawn(len(text), SAMPLE_PAIRS)]
     if isinstance(text, ParallelText):
         sources = pieces(rows["source"])["input_ids"]
         targets = pieces(text_target=rows["target"])["input_ids"]
@@ -243,7 +243,7 @@ def text_amount(
     examples = round(len(text) * len(kept) / len(lengths))
     windows = kept if stride is None else windows_of(kept, most, stride)[2]
     times = len(windows) / max(1, len(kept))
-    return replace(Amount.of(windows, PADDING), examples=examples, windows=times)
+    return replace(Amount.of(windows, PADDED_PIECES), examples=examples, windows=times)
 
 
 def lengths_of(sentences: Iterable[Sequence[int]]) -> np.ndarray:
@@ -300,7 +300,7 @@ def decoding(hf: PreTrainedModel, search: Search, length: int, most: float) -> f
     rows = int(min(search.batch, most))
     batch = random_batch(hf, rows, length)
     inputs: dict[str, Any] = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    size = {"max_length": STEPS + 1, "min_length": STEPS + 1}
+    size = {"max_length": DECODED_PIECES + 1, "min_length": DECODED_PIECES + 1}
 
     def write() -> None:
         with torch.no_grad():
@@ -308,7 +308,7 @@ def decoding(hf: PreTrainedModel, search: Search, length: int, most: float) -> f
                 **inputs, num_beams=search.beam, do_sample=False, early_stopping=False, **size
             )
 
-    return best(write, hf.device.type) / STEPS * search.batch / rows
+    return best(write, hf.device.type) / DECODED_PIECES * search.batch / rows
 
 
 def random_batch(hf: PreTrainedModel, rows: int, length: int) -> dict[str, Tensor]:
@@ -317,9 +317,9 @@ def random_batch(hf: PreTrainedModel, rows: int, length: int) -> dict[str, Tenso
     size = min(
         hf.config.vocab_size, getattr(hf.config, "decoder_vocab_size", None) or hf.config.vocab_size
     )
-    source, target = torch.randint(len(SPECIAL), size, (2, rows, length), generator=generator).to(
-        hf.device
-    )
+    source, target = torch.randint(
+        len(SPECIAL_TOKENS), size, (2, rows, length), generator=generator
+    ).to(hf.device)
     start = target.roll(1, 1)
     start[:, 0] = start_token(hf)
     labels = target.clone()
@@ -347,7 +347,7 @@ class TimeLeft:
     def end(self, build: Build, made: bool) -> None:
         """made: whether it was really done, so that it says something about the pace."""
         seconds = self.clock() - self.begun.pop(build.name)
-        if made and seconds >= SHORT and build.estimated_seconds:
+        if made and seconds >= SHORT_BUILD and build.estimated_seconds:
             self.took += seconds
             self.estimated += build.estimated_seconds
 
@@ -365,7 +365,7 @@ class TimeLeft:
 
     def left_in_words(self, builds: Sequence[Build], slots: int) -> str:
         left = self.left(builds, slots)
-        return f" · about {about(left)} left" if left >= SHORT else ""
+        return f" · about {about(left)} left" if left >= SHORT_BUILD else ""
 
 
 def longest_path(builds: Sequence[Build], cost: Mapping[str, float]) -> list[str]:

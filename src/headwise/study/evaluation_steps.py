@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headwise.data.embedded import Split
 from headwise.data.lines import read_lines
 from headwise.decoding.translator import speeds, translate
 from headwise.evaluation.answers import (
@@ -28,13 +29,13 @@ from headwise.qualities import WORD_ERROR_RATE
 from headwise.study.estimate import BOOTSTRAP, Estimate
 from headwise.study.model_steps import full_model, model_of, model_step, prune_step
 from headwise.study.records import STAGING, Result
-from headwise.study.run import Run, Split
+from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Variant
 from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import Encoded
 
-HALF = 0.5  # share of undecided gates from which on a model is no result
+UNDECIDED_SHARE = 0.5  # share of undecided gates from which on a model is no result
 
 
 @dataclass(frozen=True)
@@ -327,7 +328,7 @@ class Choose(Step, stage="evaluate", name_format="choose"):
                 continue
             facts = run.result(model_step(variant)) or {}
             asked_for = limit is None and variant.keep is not None
-            if facts.get("undecided", 0.0) >= HALF and not asked_for:
+            if facts.get("undecided", 0.0) >= UNDECIDED_SHARE and not asked_for:
                 unsettled.append(variant.name)
                 continue
             quality[variant.name] = run.quality.comparable_value(result["rows"])

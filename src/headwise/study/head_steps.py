@@ -19,7 +19,7 @@ from headwise.folders import write_files
 from headwise.heads import HeadMask, Site, save_table, write_text
 from headwise.importance.faithfulness import faithfulness
 from headwise.importance.finished_passes import read_sums, write_sums
-from headwise.importance.interactions import LEAST, Interactions, interactions
+from headwise.importance.interactions import FEWEST_SENTENCES, Interactions, interactions
 from headwise.importance.measures import INTERACTIONS, facts, passes
 from headwise.importance.passes import (
     Measurement,
@@ -213,8 +213,10 @@ class MeasureInteractions(
         pairs = run.scoring.pairs
         model = full_model(run)
         text = run.text("dev")
-        if len(text) < LEAST:
-            run.progress.say(f"  No pairs of heads: the dev text has fewer than {LEAST} sentences.")
+        if len(text) < FEWEST_SENTENCES:
+            run.progress.say(
+                f"  No pairs of heads: the dev text has fewer than {FEWEST_SENTENCES} sentences."
+            )
             found = Interactions(pd.DataFrame(columns=list(INTERACTIONS)), {"sentences": 0})
         else:
             found = interactions(model, text, pairs, seed=run.plan.seed, progress=run.progress)

@@ -21,7 +21,7 @@ from headwise.study.plan import Plan, read_plan, read_toml
 from headwise.study.records import Store
 
 # What may be changed or added to a plan between two runs: how many models, and what is asked of them.
-FREE = (
+FREE_SETTINGS = (
     "name",
     "seeds",
     "pairs",
@@ -180,7 +180,7 @@ def plan_changes(before: dict[str, Any], now: dict[str, Any], path: str = "") ->
         moved = path == "data." and file_names(old) == file_names(new)
         if name == "pruning":
             yield from sweep_differences(by_name(old), by_name(new))
-        elif name in FREE or old == new or moved:
+        elif name in FREE_SETTINGS or old == new or moved:
             continue
         elif isinstance(old, dict) and isinstance(new, dict):
             yield from plan_changes(old, new, f"{name}.")

@@ -46,7 +46,7 @@ from headwise.pruning.controls import control
 from headwise.pruning.removal_scores import removal_scores
 from headwise.units import refuse_counts
 
-Spec = (
+TextNames = (
     str | list[str]
 )  # two files | one .tsv, .csv or .jsonl file | "datasets:NAME" | one-sided text: one file
 
@@ -74,17 +74,17 @@ class DataSection(Strict):
     language models, labelled text for classifiers.
     """
 
-    train: Spec | None = option(
+    train: TextNames | None = option(
         None,
         "required. Trains the model and fine-tunes pruned ones; greedy removal ranks heads on it",
         page="data.md",
     )
-    dev: Spec | None = option(
+    dev: TextNames | None = option(
         None,
         "every choice is made on it: when to stop, whether to average, which model. Without it, every tenth sentence of "
         "train is held out",
     )
-    test: Spec | None = option(
+    test: TextNames | None = option(
         None,
         "read once, at the end, for the reported numbers. Without it the report has dev numbers only",
     )
@@ -520,7 +520,7 @@ class Plan(Strict):
         return tomli_w.dumps(values)
 
 
-def one_sided(spec: Spec) -> bool:
+def one_sided(spec: TextNames) -> bool:
     """Whether a text is one file with a sentence a line: neither pairs nor labelled."""
     if not isinstance(spec, str) or spec.startswith("datasets:"):
         return False
@@ -609,7 +609,7 @@ def refuse_texts(texts: DataSection, where: str) -> None:
         refuse_missing(spec)
 
 
-def refuse_missing(spec: Spec) -> None:
+def refuse_missing(spec: TextNames) -> None:
     for file in [spec] if isinstance(spec, str) else spec:
         if not file.startswith("datasets:"):
             existing_file(file)

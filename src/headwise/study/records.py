@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from headwise.study.step import Build
 
 Result = dict[str, Any]
-FIELDS: dict[str, Any] = {  # what every record must have; `content` and `environment` may be absent
+RECORD_FIELDS: dict[
+    str, Any
+] = {  # what every record must have; `content` and `environment` may be absent
     "name": str,
     "key": str,
     "seconds": (int, float),
@@ -374,7 +376,7 @@ def parse_record(path: Path, changed: int, size: int) -> dict[str, Any]:
     """A record, read once as long as the time and the size of its file stay: a study of many steps reads all records
     after every step."""
     record = read_with_checksum(path)
-    for name, kind in FIELDS.items():
+    for name, kind in RECORD_FIELDS.items():
         if not isinstance(record.get(name), kind):
             return {}
     for facts in record["files"].values():

@@ -50,7 +50,7 @@ from headwise.study.variants import (
 from headwise.units import usual_unit
 
 MEASURED = ("measure", "value", "low", "high")
-COLUMNS = ("method", "kinds", "setting", "penalty", "seed", "kept", "total", *MEASURED)
+PRUNING_COLUMNS = ("method", "kinds", "setting", "penalty", "seed", "kept", "total", *MEASURED)
 SEED_COLUMNS = (
     "data",
     "method",
@@ -67,7 +67,7 @@ SEED_COLUMNS = (
     "low",
     "high",
 )
-SPLITS = {"": "test", "dev_": "dev"}
+SPLIT_PREFIXES = {"": "test", "dev_": "dev"}
 TO = "bleu_difference_to_"
 MEASURES = ("bleu", "bleu_difference", *(f"{TO}{word}" for word in comparison_endings()))
 TRAINING_FACTS = {
@@ -79,7 +79,7 @@ TRAINING_FACTS = {
     "expected": "expected_heads",
     "settled": "settled",
 }
-Row = tuple[str, float, float | None, float | None]
+MeasuredRow = tuple[str, float, float | None, float | None]
 
 
 class Tables:
@@ -136,9 +136,9 @@ class Tables:
             }
             for row in self.measured(variant):
                 rows.append(setting | dict(zip(MEASURED, row, strict=True)))
-        return pd.DataFrame(rows, columns=list(COLUMNS))
+        return pd.DataFrame(rows, columns=list(PRUNING_COLUMNS))
 
-    def measured(self, variant: Variant) -> Iterator[Row]:
+    def measured(self, variant: Variant) -> Iterator[MeasuredRow]:
         """Everything that was measured of one variant."""
         run = self.run
         compared = {} if variant == FULL else comparison_names(self.plan.pruning, variant)
@@ -302,7 +302,7 @@ def share_after_decision(sweep: Sweep, variant: Variant) -> float | None:
 
 def difference_rows(
     against: Mapping[str, Sequence[float]], compared: Mapping[str, str], prefix: str, change: str
-) -> Iterator[Row]:
+) -> Iterator[MeasuredRow]:
     """The differences of a model to the full one, and to the others that it is compared with; of a control, how much
     its reference is above it.
 
@@ -346,7 +346,7 @@ def write_grid(plan: Plan, out: Path) -> None:
         tables = []
         for data, _, path in measured:
             tables.append(pd.read_csv(path / "pruning.csv").assign(data=data))
-        table = pd.concat(tables, ignore_index=True)[["data", *COLUMNS]]
+        table = pd.concat(tables, ignore_index=True)[["data", *PRUNING_COLUMNS]]
         contents["grid.csv"] = table.to_csv(index=False, float_format="%.8g")
         contents["across.csv"] = seed_means(measured).to_csv(index=False, float_format="%.8g")
     Store(out, Progress(quiet=True)).write_tables(contents)
@@ -422,10 +422,10 @@ def read_seed_table(folder: Path) -> SeedTable | None:
 
 def setting_rows(runs: Sequence[SeedTable]) -> Iterator[dict[str, Any]]:
     """The rows of one data set, setting by setting in the order of the runs."""
-    texts = {prefix: ResampledBleu(split) for prefix, split in SPLITS.items()}
+    texts = {prefix: ResampledBleu(split) for prefix, split in SPLIT_PREFIXES.items()}
     settings = dict.fromkeys(name for run in runs for name in run.settings)
     for name in settings:
-        for prefix, measure in product(SPLITS, MEASURES):
+        for prefix, measure in product(SPLIT_PREFIXES, MEASURES):
             measured = [run for run in runs if (name, prefix + measure) in run.measured]
             if len(measured) < 2:
                 continue

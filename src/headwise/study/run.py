@@ -10,6 +10,7 @@ import torch
 from accelerate import PartialState
 
 from headwise.data import embedded
+from headwise.data.embedded import Split
 from headwise.data.speech import Speech
 from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
@@ -28,8 +29,6 @@ from headwise.study.step import Build, Step
 from headwise.study.variants import Variant
 from headwise.tasks import AnyText, Task, Translation, held_out
 from headwise.training.trainer import bfloat16
-
-Split = embedded.Split
 
 
 class Run:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from headwise.data.embedded import Split
 from headwise.options import TEXTLESS_ORDERS
 from headwise.pruning.controls import control
 from headwise.study.evaluation_steps import (
@@ -34,7 +35,7 @@ from headwise.study.head_steps import (
 )
 from headwise.study.model_steps import FULL_MODEL, RankHeads, lost_no_head, prune_step
 from headwise.study.plan import GateSweep, GreedySweep
-from headwise.study.run import Run, Split
+from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.variants import (
     FULL,

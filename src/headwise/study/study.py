@@ -40,7 +40,9 @@ from headwise.study.schedule import STAGES, Schedule
 from headwise.study.step import Build
 from headwise.study.variants import FULL
 
-FEW = 5  # models: for so many, and a short text, progress bars say enough without an estimate
+FEW_MODELS = (
+    5  # models: for so many, and a short text, progress bars say enough without an estimate
+)
 LONG = 10000  # pairs of a training text that is not short
 WORKERS = ("ray",)  # the names of executors that do builds elsewhere than in this process
 ReportWriter = Callable[[Path], Path]
@@ -265,7 +267,7 @@ def estimates_if_useful(study: Study, stages: Collection[str]) -> dict[str, Esti
         return {}
     try:
         long = len(next(iter(study.runs.values())).text("train")) >= LONG
-        if len(study.runs) > 1 or len(models) > FEW or long:
+        if len(study.runs) > 1 or len(models) > FEW_MODELS or long:
             return estimates_of(study)
     except Exception as error:
         # Whatever is wrong, the step that needs it will say so: others may go on.

@@ -164,7 +164,7 @@ def modes_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     if named:
         return (named,) if isinstance(named, str) else tuple(map(str, named))
     modes = []
-    for flag, mode in FLAGS.items():
+    for flag, mode in POOLING_FLAGS.items():
         if config.get(flag):
             modes.append(mode)
     return tuple(modes) or ("mean",)
@@ -206,7 +206,7 @@ POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 # In the order in which sentence-transformers puts vectors one after the other.
-FLAGS = {
+POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",

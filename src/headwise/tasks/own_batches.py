@@ -21,7 +21,7 @@ from headwise.training.token_batches import IGNORED
 if TYPE_CHECKING:
     from headwise.tasks.task import Task
 
-NEAR = 1e-2  # share of the model's own loss; half precision differs by more than rounding
+NEAR_LOSS = 1e-2  # share of the model's own loss; half precision differs by more than rounding
 
 
 class OwnBatches:
@@ -125,7 +125,7 @@ class OwnBatches:
             )
             labels = tensors["labels"]
             got = sentence_losses(predict(hf, tensors), labels).sum() / asked_tokens(labels).sum()
-        if wanted is None or not bool((got - wanted).abs() <= NEAR * wanted.abs()):
+        if wanted is None or not bool((got - wanted).abs() <= NEAR_LOSS * wanted.abs()):
             said = "has none" if wanted is None else f"is {float(wanted):.4g}"
             raise HeadwiseError(
                 f"The cross-entropy of these labels is {float(got):.4g}, but the loss of {self.task.model_name}, a "

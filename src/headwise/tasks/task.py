@@ -36,7 +36,7 @@ AnyText = ParallelText | Text | LabelledText | PromptPairs | SentencePairs | Spe
 OwnInputs = Sequence[
     Mapping[str, Tensor]
 ]  # batches of the model's own keyword tensors, with labels
-LONGEST = 512  # tokens of a sentence, where the model does not say less
+MOST_SENTENCE_TOKENS = 512  # tokens of a sentence, where the model does not say less
 
 
 class Task(ABC):
@@ -88,7 +88,10 @@ class Task(ABC):
     @property
     def longest(self) -> int:
         """The longest sentence, in tokens, that the model is given."""
-        return min(LONGEST, getattr(self.hf.config, "max_position_embeddings", LONGEST))
+        return min(
+            MOST_SENTENCE_TOKENS,
+            getattr(self.hf.config, "max_position_embeddings", MOST_SENTENCE_TOKENS),
+        )
 
     @property
     def stride(self) -> int | None:
@@ -187,14 +190,14 @@ def sentences(text: Any) -> Iterator[str]:
     yield from (text.sources if hasattr(text, "sources") else text.lines)
 
 
-EVERY = 10  # sentence that is held out where no dev text is given
+HELD_OUT_EVERY = 10  # sentence that is held out where no dev text is given
 
 
 def held_out(text: Any) -> tuple[Any, Any]:
     """All but every tenth sentence of a text, and every tenth."""
-    if len(text) < EVERY:
+    if len(text) < HELD_OUT_EVERY:
         raise HeadwiseError(
             f"Every tenth sentence is held out, but there are only {len(text)}: give dev text as well."
         )
-    kept = [place for place in range(len(text)) if (place + 1) % EVERY]
-    return text.take(kept), text.take(range(len(text))[EVERY - 1 :: EVERY])
+    kept = [place for place in range(len(text)) if (place + 1) % HELD_OUT_EVERY]
+    return text.take(kept), text.take(range(len(text))[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY])

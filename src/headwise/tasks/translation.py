@@ -12,7 +12,7 @@ from headwise.attention import start_token
 from headwise.data.text import ParallelText
 from headwise.heads import Kind
 from headwise.qualities import BLEU
-from headwise.tasks.task import LONGEST, Need, Task
+from headwise.tasks.task import MOST_SENTENCE_TOKENS, Need, Task
 from headwise.training.token_batches import Encoded, TrainingData, batches
 
 
@@ -31,8 +31,8 @@ class Translation(Task):
     @property
     def longest(self) -> int:
         generation: Any = getattr(self.hf, "generation_config", None)
-        limit = int(getattr(generation, "max_length", None) or LONGEST)
-        return min(limit, getattr(self.hf.config, "max_position_embeddings", LONGEST))
+        limit = int(getattr(generation, "max_length", None) or MOST_SENTENCE_TOKENS)
+        return min(limit, getattr(self.hf.config, "max_position_embeddings", MOST_SENTENCE_TOKENS))
 
     @property
     def usual_kinds(self) -> tuple[Kind, ...]:

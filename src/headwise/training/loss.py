@@ -33,7 +33,7 @@ from headwise.training.token_batches import IGNORED, TrainingData
 
 # positions projected at once on CPU, fewer where the vocabulary is so large that more logits than these would be in
 # memory; the last chunk is padded, so that there is one shape
-CHUNK = 256
+CHUNK_ROWS = 256
 CPU_LOGITS = 2**24  # 64 MB in float32
 LOGITS = 2**26  # logits at once elsewhere: 256 MB in float32
 
@@ -134,9 +134,9 @@ def summed_loss(
     device = states.device.type
     chosen = states.flatten(0, 1)
     gold = labels.flatten()
-    size = max(CHUNK, LOGITS // len(weight))
+    size = max(CHUNK_ROWS, LOGITS // len(weight))
     if device == "cpu":
-        size = min(CHUNK, max(1, CPU_LOGITS // len(weight)))
+        size = min(CHUNK_ROWS, max(1, CPU_LOGITS // len(weight)))
         chosen, gold = target_positions(chosen, gold, size)
     if bias is not None:
         bias = bias.flatten()

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from headwise.errors import HeadwiseError
 
 PAD, END, START, UNKNOWN = "<pad>", "</s>", "<s>", "<unk>"
-SPECIAL = (PAD, END, START, UNKNOWN)  # their ids are 0, 1, 2, 3
+SPECIAL_TOKENS = (PAD, END, START, UNKNOWN)  # their ids are 0, 1, 2, 3
 
 
 def learn_subwords(lines: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
@@ -34,20 +34,20 @@ def learn_subwords(lines: Iterable[str], vocabulary: int) -> PreTrainedTokenizer
         [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation("isolated")]
     )
     tokenizer.decoder = decoders.Metaspace()
-    letters = vocabulary - len(SPECIAL)
+    letters = vocabulary - len(SPECIAL_TOKENS)
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         limit_alphabet=letters,
-        special_tokens=list(SPECIAL),
+        special_tokens=list(SPECIAL_TOKENS),
         show_progress=False,
     )
     tokenizer.train_from_iterator(lines, trainer)
-    if tokenizer.get_vocab_size() <= len(SPECIAL):
+    if tokenizer.get_vocab_size() <= len(SPECIAL_TOKENS):
         raise HeadwiseError(
             "No subword vocabulary can be learned: the training text has no letters. Give other text."
         )
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {END}", special_tokens=[(END, SPECIAL.index(END))]
+        single=f"$A {END}", special_tokens=[(END, SPECIAL_TOKENS.index(END))]
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -39,6 +39,7 @@ from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError, WriteError
 from headwise.generators import unchanged_generators
 from headwise.heads import Site, write_text
+from headwise.model_files import WEIGHTS
 from headwise.options import Training
 from headwise.progress import Report, silent
 from headwise.training.dropout import fast_dropout
@@ -46,7 +47,6 @@ from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import TrainingData
 
 MARKER = "complete"
-WEIGHTS = "model.safetensors"
 LOGGED = {"loss": "loss", "learning_rate": "learning_rate", "eval_loss": "dev_loss"}
 
 

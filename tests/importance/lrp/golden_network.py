@@ -170,6 +170,6 @@ def record(
         states[module].passes.append((site, [Hooks(hook=show, weights=True)]))
     for leaf in leaves:
         tape.track(leaf)
-    with torch.no_grad(), patched(kernel.NAME, states), tape.recording(network):
+    with torch.no_grad(), patched(kernel.INTERFACE_NAME, states), tape.recording(network):
         out = network(*leaves, *more)
     return tape, out

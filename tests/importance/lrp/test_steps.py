@@ -45,9 +45,9 @@ def near(found: Tensor, expected: Tensor) -> None:
 
 @EVERY
 @pytest.mark.parametrize("with_bias", [True, False])
-@pytest.mark.parametrize("chunk", [steps.CHUNK, 1])
+@pytest.mark.parametrize("chunk", [steps.SLICE_NUMBERS, 1])
 def test_linear(rule: Rule, with_bias: bool, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "CHUNK", chunk)  # a row at a time, too
+    monkeypatch.setattr(steps, "SLICE_NUMBERS", chunk)  # a row at a time, too
     x, weight, arrived = several(ROWS, (4, SIZE), (STARTS, BATCH, LENGTH, 4))
     bias = drawn(4, seed=3) if with_bias else None
     step = Linear(x, nn.functional.linear(x, weight, bias), weight, bias)
@@ -157,9 +157,9 @@ def masks(queries: int, keys: int) -> Tensor:
 
 @EVERY
 @pytest.mark.parametrize("groups", [1, 2, 4])
-@pytest.mark.parametrize("chunk", [steps.CHUNK, 1])
+@pytest.mark.parametrize("chunk", [steps.SLICE_NUMBERS, 1])
 def test_attention(rule: Rule, groups: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "CHUNK", chunk)
+    monkeypatch.setattr(steps, "SLICE_NUMBERS", chunk)
     heads, queries, keys, size, scale = 4, 3, 4, 2, 0.7
     of_group = (BATCH, groups, keys, size)
     of_query = (BATCH, heads, queries, size), (STARTS, BATCH, queries, heads, size)
@@ -269,6 +269,6 @@ def test_fast_form_is_near_the_exact_one_and_the_same_without_bias() -> None:
 def test_spans_are_as_large_as_told() -> None:
     few, one = (
         [*steps.spans(count, size, torch.device("cpu"))]
-        for count, size in ((5, steps.CHUNK // 2), (2, 2 * steps.CHUNK))
+        for count, size in ((5, steps.SLICE_NUMBERS // 2), (2, 2 * steps.SLICE_NUMBERS))
     )
     assert few == [slice(0, 2), slice(2, 4), slice(4, 6)] and one == [slice(0, 1), slice(1, 2)]

@@ -98,7 +98,7 @@ MULTIPLYING = {
     "divide",
     "true_divide",
 }
-ACTIVATIONS: tuple[type[nn.Module], ...] = tuple(
+ACTIVATION_CLASSES: tuple[type[nn.Module], ...] = tuple(
     {
         kind
         for entry in ACT2CLS.values()
@@ -233,7 +233,7 @@ def composite(module: nn.Module) -> Callable[[Tensor, Tensor], RecordedOperation
 
     torch's own norms are single functions; transformers writes root-mean-square norms in several.
     """
-    if isinstance(module, ACTIVATIONS):
+    if isinstance(module, ACTIVATION_CLASSES):
         return lambda x, out: Passing(x.shape)
     if (
         "Norm" in type(module).__name__

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from headwise.importance.lrp.rules import AlphaBeta, Rule
 
-CHUNK = (
+SLICE_NUMBERS = (
     1 << 21
 )  # largest rows x outputs x inputs tensor, in elements; on a GPU AT_ONCE times as large
 AT_ONCE = 8
@@ -56,8 +56,8 @@ def unbroadcast(relevance: Tensor, shape: torch.Size) -> Tensor:
 
 
 def spans(rows: int, each: int, device: torch.device) -> Iterator[slice]:
-    """Slices of rows with at most CHUNK elements, `each` per row."""
-    size = max(1, CHUNK * (1 if device.type == "cpu" else AT_ONCE) // each)
+    """Slices of rows with at most SLICE_NUMBERS elements, `each` per row."""
+    size = max(1, SLICE_NUMBERS * (1 if device.type == "cpu" else AT_ONCE) // each)
     return (slice(start, start + size) for start in range(0, rows, size))
 
 
