@@ -319,7 +319,9 @@ def test_the_plan_gives_base_model_and_names_of_texts_without_folders(run: Path)
     upload = hw.push(run, "me/small")
     assert yaml.safe_load(upload.card.split("---\n")[1])["base_model"] == "them/opus-mt-en-fr"
     assert "train.en, train.fr" in upload.card and "anna" not in str(upload)
-    (entry,) = yaml.safe_load(next(item.bytes for item in upload.items if item.name == HUB_RESULTS))
+    (entry,) = yaml.safe_load(
+        next(item.content for item in upload.items if item.name == HUB_RESULTS)
+    )
     assert entry["dataset"] == {"id": "wmt/wmt14", "task_id": "fr-en"}
     assert entry["value"] == 37.9 and "bleu" in entry["notes"] and "nrefs:1" in entry["notes"]
 
