@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from headwise import forecast
-from headwise.forecast import FEWEST_POSITIONS, Forecast, Part, best, few_sentences, positions_of
+from headwise.forecast import FEWEST_POSITIONS, Forecast, Part, batch_positions, best, few_sentences
 from tasks.askers import asker, lines, pairs
 
 
@@ -14,7 +14,7 @@ from tasks.askers import asker, lines, pairs
 def test_a_short_text_is_read_several_times_at_once(family: str) -> None:
     model = asker(family)
     batch = few_sentences(model, pairs(3) if family == "marian" else lines(3))
-    assert FEWEST_POSITIONS / 2 < positions_of(batch) <= FEWEST_POSITIONS
+    assert FEWEST_POSITIONS / 2 < batch_positions(batch) <= FEWEST_POSITIONS
     for tensor in batch.values():
         times = len(tensor) // 3
         assert torch.equal(tensor, tensor[:3].repeat(times, *[1] * (tensor.dim() - 1)))

@@ -49,10 +49,14 @@ def family_rows(name: str = "") -> list[dict[str, str]]:
     if types:
         some = [row for row in rows if row["family"] in types]
     else:
-        wanted = plain(name)
-        some = [row for row in rows if wanted in plain(row["family"]) + " " + plain(row["class"])]
+        wanted = small_letters(name)
+        some = [
+            row
+            for row in rows
+            if wanted in small_letters(row["family"]) + " " + small_letters(row["class"])
+        ]
         if not some:
-            of_a_model = plain(name.rpartition("/")[2])
+            of_a_model = small_letters(name.rpartition("/")[2])
             inside = [row for row in rows if stem(row) in of_a_model]
             longest = max((len(stem(row)) for row in inside), default=0)
             some = [row for row in inside if len(stem(row)) == longest]
@@ -72,14 +76,14 @@ def family_rows(name: str = "") -> list[dict[str, str]]:
     return some
 
 
-def plain(name: str) -> str:
+def small_letters(name: str) -> str:
     """A name in small letters and digits alone."""
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def stem(row: Mapping[str, str]) -> str:
     """A family's name as it is in names of models: gemma3 of gemma3_text."""
-    return plain(row["family"].removesuffix("_text"))
+    return small_letters(row["family"].removesuffix("_text"))
 
 
 def configured_types(folder: Path) -> list[str]:

@@ -116,7 +116,7 @@ def forward_seconds(model: Model, text: Any) -> tuple[float, str]:
     hf = model.hf
     device = hf.device.type
     batch = on_device(hf, few_sentences(model, text))
-    positions = positions_of(batch)
+    positions = batch_positions(batch)
     explicit = device == "cpu"
 
     def forward() -> None:
@@ -193,7 +193,7 @@ def few_sentences(model: Model, text: Any) -> dict[str, Any]:
     batch: Mapping[str, Tensor] = batches[len(batches) // 2]
 
     rows = len(batch["labels"])
-    width = max(1, positions_of(batch) // rows)
+    width = max(1, batch_positions(batch) // rows)
     most = TOGETHER
     if model.hf.device.type != "cuda":
         most = int(min(TOGETHER, max(FEWEST_POSITIONS, OPERATIONS / (2 * model.parameters))))
@@ -209,7 +209,7 @@ def few_sentences(model: Model, text: Any) -> dict[str, Any]:
     return several
 
 
-def positions_of(batch: Mapping[str, Tensor]) -> int:
+def batch_positions(batch: Mapping[str, Tensor]) -> int:
     """The positions of a batch: rows times the longer of its sides."""
     sides = (batch.get(name) for name in ("input_ids", "places", "decoder_input_ids", "labels"))
     return max(side.numel() for side in sides if side is not None)

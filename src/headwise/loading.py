@@ -145,8 +145,8 @@ def load(
     except Exception as error:  # of transformers, safetensors or tokenizers, about the user's files
         if isinstance(error, MemoryError) or "allocate" in str(error):
             raise HeadwiseError(
-                f"{spec} cannot be loaded: there is not enough memory ({one_line(error)}). Give --dtype bfloat16, or in "
-                "Python device_map='disk'."
+                f"{spec} cannot be loaded: there is not enough memory ({end_of_sentence(error)}). Give --dtype bfloat16, "
+                "or in Python device_map='disk'."
             ) from error
         if "ignore_mismatched_sizes" in str(error):
             raise HeadwiseError(
@@ -157,7 +157,7 @@ def load(
         if local:
             is_not = f"{spec} is a folder, but not"
         raise HeadwiseError(
-            f"{is_not} a complete model that transformers can load: {one_line(error)}"
+            f"{is_not} a complete model that transformers can load: {end_of_sentence(error)}"
         ) from error
     model = Model(hf, tokenizer, name, layout, allow_partial, path if local else None)
     if layout is not None:
@@ -194,7 +194,7 @@ def task_class(spec: str | Path) -> type[Task]:
         raise
     except Exception as error:
         raise HeadwiseError(
-            f"{spec} has no configuration that transformers can load: {one_line(error)}"
+            f"{spec} has no configuration that transformers can load: {end_of_sentence(error)}"
         ) from error
     model_class = class_of_config(source, config)
     refuse_too_deep(source, config)
@@ -268,7 +268,8 @@ def layout_of_config(source: str, config: Any) -> HeadMask | None:
         raise HeadwiseError(f"The layout in {source} cannot be used: {error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise HeadwiseError(
-            f"The layout in {source} is none ({type(error).__name__}: {one_line(error)}): copy or save the model again."
+            f"The layout in {source} is none ({type(error).__name__}: {end_of_sentence(error)}): copy or save the model "
+            "again."
         ) from None
 
 
@@ -438,7 +439,7 @@ def load_pruned(
         if "allocate" in str(error):
             raise
         raise HeadwiseError(
-            f"The weights in {path} do not fit its layout: {one_line(error)}. Copy or save the model again."
+            f"The weights in {path} do not fit its layout: {end_of_sentence(error)}. Copy or save the model again."
         ) from error
     if wrong:
         raise HeadwiseError(
@@ -545,7 +546,7 @@ def refuse_tokenizer(source: str, tokenizer: Any, translates: bool) -> None:
             tokenizer.batch_decode(read, skip_special_tokens=True)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise HeadwiseError(
-            f"The tokenizer in {source} cannot read a sentence ({one_line(error)}): mend its {settings}."
+            f"The tokenizer in {source} cannot read a sentence ({end_of_sentence(error)}): mend its {settings}."
         ) from error
 
 
@@ -554,7 +555,7 @@ def few_names(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
 
 
-def one_line(error: Exception) -> str:
+def end_of_sentence(error: Exception) -> str:
     """An error of a library, as the end of a sentence."""
     name = type(error).__name__
     says_enough = isinstance(error, OSError | ValueError | RuntimeError)

@@ -31,7 +31,7 @@ from headwise.model_files import (
     PARTIAL,
     copy_siblings,
     explain_pruned,
-    mark,
+    mark_sealed,
     replace,
     written_before,
 )
@@ -229,7 +229,7 @@ class Model:
                     max_shard_size=size if is_offloaded(self.hf) else "1TB",
                     save_original_format=self.is_stock,
                 )
-            mark(partial)
+            mark_sealed(partial)
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(partial)
             if self.source is not None:

@@ -160,7 +160,7 @@ def replace(folder: Path, partial: Path, before: set[str]) -> None:
     (partial / "then").replace(folder / SUMS)
 
 
-def mark(folder: Path) -> None:
+def mark_sealed(folder: Path) -> None:
     """Note in a model's configuration that a record stands beside it, so that it is missed."""
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))

@@ -136,8 +136,8 @@ def test_a_layer_that_changes_its_heads_before_the_projection_is_none() -> None:
     """The product of weights and values must arrive unchanged, or a gate would scale something else."""
     projection, product = torch.nn.Linear(32, 32), torch.randn(2, 4, 5, 8)
     whole = product.transpose(1, 2).flatten(2)
-    found = inline.match(projection, whole, product)
+    found = inline.fit_product(projection, whole, product)
     assert found is not None
     assert found.size == 8
-    assert inline.match(projection, whole * 2, product) is None
-    assert inline.match(projection, product.flatten(1, 2).flatten(1), product) is None
+    assert inline.fit_product(projection, whole * 2, product) is None
+    assert inline.fit_product(projection, product.flatten(1, 2).flatten(1), product) is None

@@ -12,14 +12,14 @@ from transformers import PreTrainedModel
 from attention.families import ENCODERS, FAMILIES, SEQUENCE_TO_SEQUENCE, batch, output, real, tiny
 from headwise.attention import AttentionCall, discover
 from headwise.attention.discover import Discovery
-from headwise.attention.reuse import Recording, blocks, recording, repeated, trying
+from headwise.attention.reuse import ForwardRecord, blocks, recording, repeated, trying
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
 
 def recorded(
     model: PreTrainedModel, discovery: Discovery, inputs: dict[str, Tensor]
-) -> tuple[Recording, Tensor]:
+) -> tuple[ForwardRecord, Tensor]:
     with recording(model, discovery, len(inputs["input_ids"]), lambda seen: None) as kept:
         states = output(model, inputs)
     return kept, states
@@ -48,7 +48,7 @@ def test_every_start_gives_the_whole_forward(family: str) -> None:
         torch.testing.assert_close(real(model, inputs, first), real(model, inputs, states), **near)
         torch.testing.assert_close(real(model, inputs, last), real(model, inputs, states), **near)
         with trying(
-            model, discovery, Recording(3), [{site: silent}]
+            model, discovery, ForwardRecord(3), [{site: silent}]
         ):  # nothing kept: all is computed
             alone = output(model, inputs)
         torch.testing.assert_close(real(model, inputs, other), real(model, inputs, alone), **near)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from headwise.data import catalogue as module
-from headwise.data.catalogue import Entry, RemoteFile, catalogue, get, listing
+from headwise.data.catalogue import DataSet, RemoteFile, catalogue, get, listing
 from refusals import refuses
 
 CONTENT = random.Random(5).randbytes(300_000)
@@ -38,9 +38,9 @@ class Server:
     requests: int = 0
     url: str = ""
 
-    def entry(self, **changes: object) -> Entry:
+    def entry(self, **changes: object) -> DataSet:
         file = RemoteFile("data.bin", f"{self.url}/set/data.bin", len(CONTENT), sha256(CONTENT))
-        return Entry("set", "made up", "none", ("nowhere @ 0",), (replace(file, **changes),))  # type: ignore[arg-type]
+        return DataSet("set", "made up", "none", ("nowhere @ 0",), (replace(file, **changes),))  # type: ignore[arg-type]
 
 
 def handler(server: Server) -> type[BaseHTTPRequestHandler]:

@@ -80,7 +80,7 @@ def test_two_equal_heads_are_redundant_and_heads_of_different_text_are_not() -> 
     model, text = made_by_hand(), hw.Text.from_lines([*only("a", 30), *only("b", 30)])
     table = interactions(model, text, pairs=6).table.set_index(["head", "other_head"])
     tokens, again, end = 0, 0, 0
-    for row in list(module.halves(text)[1].lines):
+    for row in list(module.screened_and_measured(text)[1].lines):
         tokens += len(row.split()) + 1  # the letters after the start, and the end
         if row[0] == "a":
             again, end = again + len(row.split()) - 1, end + 1
@@ -110,7 +110,7 @@ def test_the_slow_twin(family: str) -> None:
     model = asker(family)
     text = pairs(24) if family == "marian" else lines(24)
     table = interactions(model, text, pairs=3, seed=1).table
-    first, second = module.halves(text)
+    first, second = module.screened_and_measured(text)
     assert len(first) == 12 and not {*first} & {*second} and {*first} | {*second} == {*text}
     assert list(table.columns) == list(INTERACTIONS) and len(table) == math.comb(
         model.heads.total, 2
@@ -153,7 +153,9 @@ def test_heads_of_the_largest_outputs_of_a_large_model(monkeypatch: pytest.Monke
     model, text = asker("gpt2"), lines(24)
     table = interactions(model, text, pairs=2).table
     assert len(table) == math.comb(5, 2)
-    shares = hw.score(model, module.halves(text)[0], ["dormancy"]).table.nlargest(5, "value")
+    shares = hw.score(model, module.screened_and_measured(text)[0], ["dormancy"]).table.nlargest(
+        5, "value"
+    )
     loud = {hw.Head(*row) for row in shares[["kind", "layer", "head"]].itertuples(index=False)}
     paired = {hw.Head(*row) for row in table[["kind", "layer", "head"]].itertuples(index=False)}
     paired |= {

@@ -12,7 +12,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.importance import sample
 from headwise.importance.ablation import ablate
-from headwise.importance.sample import seconds_of
+from headwise.importance.sample import duration_seconds
 from headwise.importance.scores import Scores
 from headwise.progress import silent
 from headwise.tasks.batches import Shuffled
@@ -39,13 +39,13 @@ def facts_of(scores: Scores) -> dict[str, Any]:
     ("words", "seconds"), [("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0), ("0.5s", 0.5)]
 )
 def test_a_time(words: str, seconds: float) -> None:
-    assert seconds_of(words) == seconds
+    assert duration_seconds(words) == seconds
 
 
 @pytest.mark.parametrize("words", ["", "10", "m", "-1m", "0s", "0.0h", "10 m", "10min", "1e3s"])
 def test_no_time(words: str) -> None:
     with pytest.raises(HeadwiseError, match="such as 90s, 10m or 1h"):
-        seconds_of(words)
+        duration_seconds(words)
 
 
 def test_random_order_reads_every_sentence_once() -> None:

@@ -12,7 +12,7 @@ from headwise.heads import HeadMap
 from headwise.importance import gating
 from headwise.importance.gating import gate_heads
 from headwise.importance.lrp import relevance
-from headwise.importance.work import Work
+from headwise.importance.work import Workload
 from headwise.tasks.batches import Fold
 from tasks.askers import asker, lines, pairs
 
@@ -22,7 +22,7 @@ HEADS = HeadMap({"decoder-self": (3, 3)})
 class TestWork:
     def test_in_forwards_over_the_text(self) -> None:
         """Six heads in two layers, eight sentences of ten positions, half of a forward in the output layer."""
-        work = Work(HEADS, Amount(8, 10.0, 1.5), output=0.5, translation=4.0)
+        work = Workload(HEADS, Amount(8, 10.0, 1.5), output=0.5, translation=4.0)
         assert work.of_passes(["confidence", "entropy", "ablation.zero", "lrp.ding"]) == {
             "attention-statistics": pytest.approx(0.6),
             "ablation.zero": pytest.approx(1 + 6 * 0.5 / 2 + 6 / 2),
@@ -31,7 +31,7 @@ class TestWork:
         assert work.of_measures(["attribution.steps"]) == pytest.approx(1 + 2 * 6.25)
         assert work.of_measures(["ablation.bleu"]) == pytest.approx(7 * 4.0)
         assert work.of_measures(["gating.irrelevant"]) == pytest.approx(600 * 2.5)
-        longer = Work(HEADS, Amount(4096, 10.0))
+        longer = Workload(HEADS, Amount(4096, 10.0))
         assert longer.of_measures(["gating.irrelevant"]) == pytest.approx(600 * 2.5 / 10)
 
     def test_amounts(self) -> None:

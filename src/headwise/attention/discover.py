@@ -135,7 +135,7 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     if (moved := output_difference(stock, through)) is not None:
         raise HeadwiseError(
             f"This {type(model).__name__} computes something else as soon as headwise hooks into its attention (by "
-            f"{moved:.2g}, where its largest output is {float(largest(stock)):.2g}): headwise cannot work on it."
+            f"{moved:.2g}, where its largest output is {float(largest_finite(stock)):.2g}): headwise cannot work on it."
         )
     outputs = {call.module: call.inline for call in calls if call.inline is not None}
     own = {site: outputs[module] for site, module in modules.items() if module in outputs}
@@ -383,10 +383,10 @@ def output_difference(expected: Tensor, got: Tensor) -> float | None:
     precision = torch.finfo(
         torch.float32
     ).eps  # norms and rotations are in float32, whatever the type of the weights
-    return None if bool(moved <= precision**0.5 * largest(expected)) else float(moved)
+    return None if bool(moved <= precision**0.5 * largest_finite(expected)) else float(moved)
 
 
-def largest(output: Tensor) -> Tensor:
+def largest_finite(output: Tensor) -> Tensor:
     """The largest finite number of an output."""
     return torch.where(output.isfinite(), output.abs(), 0.0).max()
 

@@ -132,7 +132,7 @@ def finding_inline(
     def look(module: nn.Module, projection: nn.Module, inputs: tuple[Any, ...]) -> None:
         recorder = recorders[module]
         if recorder.product is not None:
-            output = match(projection, inputs[0], recorder.product)
+            output = fit_product(projection, inputs[0], recorder.product)
             if output is not None:
                 heads = output.heads(inputs[0])
                 note(module, output, recorder.call(Site("encoder-self", 0), heads, False))
@@ -144,7 +144,7 @@ def finding_inline(
         yield
 
 
-def match(projection: nn.Module, states: Tensor, product: Tensor) -> Output | None:
+def fit_product(projection: nn.Module, states: Tensor, product: Tensor) -> Output | None:
     """How a product of weights and values, B H Q D or B·H Q D, became the input of a projection; None if it did not."""
     for time_first in (False, True):
         batch, queries = states.shape[int(time_first)], states.shape[int(not time_first)]

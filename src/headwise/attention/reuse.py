@@ -40,7 +40,7 @@ class BlockCall:
 
 
 @dataclass
-class Recording:
+class ForwardRecord:
     """The calls of all blocks in one forward of a batch of `size` sentences, in the order in which they ran."""
 
     size: int
@@ -69,9 +69,9 @@ def blocks(model: nn.Module, discovery: Discovery) -> dict[nn.Module, nn.Module]
 @contextmanager
 def recording(
     model: nn.Module, discovery: Discovery, size: int, hook: Callable[[AttentionCall], None]
-) -> Iterator[Recording]:
+) -> Iterator[ForwardRecord]:
     """A `with` block for one forward of a batch of `size` sentences, which is recorded; `hook` sees every site."""
-    kept, now = Recording(size), list[BlockCall]()
+    kept, now = ForwardRecord(size), list[BlockCall]()
 
     def run(stack: nn.Module, usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         call = BlockCall(stack)
@@ -95,7 +95,7 @@ def recording(
             yield kept
 
 
-def group_trials(kept: Recording, trials: Sequence[Trial], most: int) -> Iterator[list[int]]:
+def group_trials(kept: ForwardRecord, trials: Sequence[Trial], most: int) -> Iterator[list[int]]:
     """The numbers of the trials that share a forward: they start in the same block, and are at most `most`."""
     first = {place: kept.first(list(trial)) for place, trial in enumerate(trials) if trial}
     for _, places in groupby(sorted(first, key=first.__getitem__), key=first.__getitem__):
@@ -106,7 +106,7 @@ def group_trials(kept: Recording, trials: Sequence[Trial], most: int) -> Iterato
 def clear_unless_reusable(
     model: nn.Module,
     discovery: Discovery,
-    kept: Recording,
+    kept: ForwardRecord,
     forward: Callable[[int], Tensor],
     expected: Tensor,
 ) -> bool:
@@ -143,7 +143,7 @@ def clear_unless_reusable(
 
 @contextmanager
 def trying(
-    model: nn.Module, discovery: Discovery, kept: Recording, trials: Sequence[Trial]
+    model: nn.Module, discovery: Discovery, kept: ForwardRecord, trials: Sequence[Trial]
 ) -> Iterator[None]:
     """A `with` block for one forward of the recorded batch, repeated for each trial: trial t has rows t·B to (t+1)·B.
 

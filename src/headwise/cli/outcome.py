@@ -57,7 +57,7 @@ def outcome(out: Path) -> Outcome:
             facts.append(f"    {label}: {text}")
     if run.pruned:
         facts.append("  Pruned models")
-        facts += [f"    {model_line(model)}" for model in run.pruned]
+        facts += [f"    {outcome_line(model)}" for model in run.pruned]
     facts.append(f"Wrote {out}/{', '.join(name for name in WRITTEN if (out / name).exists())}.")
 
     shown = [str(model["setting"]) for model in run.pruned if model["candidate"]]
@@ -134,7 +134,7 @@ def dev_change(model: ModelRow) -> tuple[float, str] | None:
     return None
 
 
-def model_line(model: ModelRow) -> str:
+def outcome_line(model: ModelRow) -> str:
     """What is left of a model, and what that cost."""
     from headwise.report.format import quantity, size
     from headwise.report.models import value

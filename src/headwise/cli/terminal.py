@@ -72,12 +72,16 @@ def show_quality(console: Console, quality: Quality) -> None:
 
 def valued(measure: str, value: float, low: float, high: float) -> Text:
     """`34.2 [33.1, 35.3]`; a change that its interval separates from 0 is coloured: better or worse."""
-    text = plain(value) if math.isnan(low) else f"{plain(value)} [{plain(low)}, {plain(high)}]"
+    text = (
+        plain_number(value)
+        if math.isnan(low)
+        else f"{plain_number(value)} [{plain_number(low)}, {plain_number(high)}]"
+    )
     if not measure.endswith(("_change", "_difference")) or not (low > 0 or high < 0):
         return Text(text)
     better = (low > 0) != less_is_better(measure)
     return Text(text, TERMINAL["kept" if better else "removed"])
 
 
-def plain(value: float) -> str:
+def plain_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"

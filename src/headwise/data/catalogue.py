@@ -56,7 +56,7 @@ class RemoteFile:
 
 
 @dataclass(frozen=True, config=STRICT)
-class Entry:
+class DataSet:
     """One public data set: its content, licence, origin (repository and commit) and files."""
 
     name: FileName
@@ -76,14 +76,14 @@ class Entry:
         return tuple(file.name for file in self.files if file.sha256 is None)
 
 
-def catalogue(path: Path | None = None) -> list[Entry]:
+def catalogue(path: Path | None = None) -> list[DataSet]:
     """The data sets that `get` knows; `path` reads another list in the format of `catalogue.json`.
 
     Raises HeadwiseError for a file that is no such list, such as one with a file's name that leads out of its folder.
     """
     source = path or resources.files("headwise.data").joinpath("catalogue.json")
     try:
-        return TypeAdapter(list[Entry]).validate_json(source.read_bytes())
+        return TypeAdapter(list[DataSet]).validate_json(source.read_bytes())
     except OSError as error:
         raise HeadwiseError(
             f"The catalogue {source} cannot be opened ({error.strerror})."
@@ -96,14 +96,14 @@ def catalogue(path: Path | None = None) -> list[Entry]:
         ) from None
 
 
-def default_folder() -> Path:
+def data_folder() -> Path:
     """The default folder of data sets: HEADWISE_DATA, or else the user's cache folder."""
     return Path(os.environ.get("HEADWISE_DATA") or pooch.os_cache("headwise")).expanduser()
 
 
 def listing(folder: str | Path | None = None) -> list[dict[str, str | int | float]]:
     """The catalogue as rows for a table; `here` counts the files that `folder` has already."""
-    root = default_folder() if folder is None else Path(folder).expanduser()
+    root = data_folder() if folder is None else Path(folder).expanduser()
     rows: list[dict[str, str | int | float]] = []
     for entry in catalogue():
         row: dict[str, str | int | float] = {
@@ -122,7 +122,7 @@ def listing(folder: str | Path | None = None) -> list[dict[str, str | int | floa
 def get(
     name: str,
     folder: str | Path | None = None,
-    entries: Sequence[Entry] | None = None,
+    entries: Sequence[DataSet] | None = None,
 ) -> Path:
     """Downloads one data set into FOLDER/NAME and returns that folder; existing files with the right checksum stay.
 
@@ -131,7 +131,7 @@ def get(
     without a known checksum.
     """
     entry = _find_entry(name, catalogue() if entries is None else entries)
-    root = default_folder() if folder is None else Path(folder).expanduser()
+    root = data_folder() if folder is None else Path(folder).expanduser()
     home = below(root, entry.name)
     pooch.get_logger().setLevel(logging.WARNING)  # it says every file
     missing = False
@@ -169,7 +169,7 @@ def fetched_file(name: str, folder: str | Path | None = None) -> Path:
         raise HeadwiseError(
             f"There is no file '{name}'{guess}; the data set {chosen} has {', '.join(names)}."
         )
-    root = default_folder() if folder is None else Path(folder).expanduser()
+    root = data_folder() if folder is None else Path(folder).expanduser()
     path = below(root, f"{entry.name}/{match}")
     if not path.is_file():
         raise HeadwiseError(
@@ -178,7 +178,7 @@ def fetched_file(name: str, folder: str | Path | None = None) -> Path:
     return path
 
 
-def _find_entry(name: str, entries: Sequence[Entry]) -> Entry:
+def _find_entry(name: str, entries: Sequence[DataSet]) -> DataSet:
     names = {entry.name: entry for entry in entries}
     if name in names:
         return names[name]

@@ -19,7 +19,7 @@ from scipy.io import wavfile
 from scipy.signal import resample_poly
 
 from headwise.data.lines import existing_file, read_lines
-from headwise.data.text import one_line
+from headwise.data.text import on_one_line
 from headwise.errors import HeadwiseError
 from headwise.files import sha256
 
@@ -74,7 +74,7 @@ class Speech:
         rows = list(rows_of(file))
         if rows and "word" not in rows[0][1] and "text" in rows[0][1]:
             return cls(*texts_of(rows, file))
-        words = [spoken_word(row, file, number) for number, row in rows]
+        words = [word_of_row(row, file, number) for number, row in rows]
         utterances = []
         for name, group in groupby(words, key=lambda word: word.audio):
             spoken = list(group)
@@ -147,7 +147,7 @@ def texts_of(
             )
         name = str(row["audio"])
         audio = existing_file(file.parent / name)
-        said = one_line(text)
+        said = on_one_line(text)
         if said:
             utterances.append(Utterance(audio, said, str(row.get("language") or "")))
         else:
@@ -182,7 +182,7 @@ def rows_of(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield number, found
 
 
-def spoken_word(row: Mapping[str, Any], file: Path, number: int) -> SpokenWord:
+def word_of_row(row: Mapping[str, Any], file: Path, number: int) -> SpokenWord:
     """The word of a row. Raises HeadwiseError where a column is missing or is no time."""
     if missing := [column for column in WORD_COLUMNS if row.get(column) in (None, "")]:
         raise HeadwiseError(
@@ -213,7 +213,7 @@ def samples(file: Path, rate: int) -> np.ndarray:
     return np.asarray(resampled, dtype=np.float32)
 
 
-def seconds_of(file: Path) -> float:
+def audio_seconds(file: Path) -> float:
     """The length of an audio file."""
     mono, file_rate = mono_audio(file)
     return len(mono) / file_rate

@@ -98,7 +98,7 @@ def align_subwords(
     for number, (sentence, (ids, offsets)) in enumerate(in_subwords):
         if inside is not None:
             start = inside[number][1]
-            offsets = _within(offsets, start, start + len(sentence.text))
+            offsets = _offsets_within(offsets, start, start + len(sentence.text))
         inner = [id for id, span in zip(ids, offsets, strict=True) if span is not None]
         coverage.sentences += 1
         coverage.subwords += len(inner)
@@ -142,7 +142,7 @@ def _with_offsets(
             yield ids, offsets
 
 
-def _within(offsets: Sequence[Offsets], start: int, end: int) -> list[Offsets]:
+def _offsets_within(offsets: Sequence[Offsets], start: int, end: int) -> list[Offsets]:
     """Offsets in a text as those in a part of it, from start to end; None for subwords outside the part."""
     part: list[Offsets] = []
     for span in offsets:

@@ -63,7 +63,7 @@ class Text(StoredText):
         cls, lines: Iterable[str], name: str = "lines", cache: AnyPath | None = None
     ) -> Self:
         """Sentences that are already in Python; a newline inside a sentence becomes a blank."""
-        return cls._write(((one_line(line),) for line in lines), name, cache)
+        return cls._write(((on_one_line(line),) for line in lines), name, cache)
 
     @property
     def lines(self) -> Sequence[str]:
@@ -123,7 +123,7 @@ class LabelledText(StoredText):
         cls, rows: Iterable[tuple[str, str | int]], name: str = "rows", cache: AnyPath | None = None
     ) -> Self:
         """(text, label) that are already in Python."""
-        written = ((one_line(text), str(label)) for text, label in rows)
+        written = ((on_one_line(text), str(label)) for text, label in rows)
         return cls._write(written, name, cache)
 
     @property
@@ -185,7 +185,7 @@ class PromptPairs(StoredText):
         cache: AnyPath | None = None,
     ) -> Self:
         """(clean, corrupted, answer, wrong answer) that are already in Python."""
-        return cls._write((tuple(map(one_line, row)) for row in rows), name, cache)
+        return cls._write((tuple(map(on_one_line, row)) for row in rows), name, cache)
 
     @property
     def lines(self) -> Sequence[str]:
@@ -314,7 +314,7 @@ class ParallelText(StoredText):
         cls, pairs: Iterable[tuple[str, str]], name: str = "pairs", cache: AnyPath | None = None
     ) -> Self:
         """Pairs that are already in Python; a newline inside a sentence becomes a blank."""
-        rows = ((one_line(source), one_line(target)) for source, target in pairs)
+        rows = ((on_one_line(source), on_one_line(target)) for source, target in pairs)
         return cls._write(rows, name, cache)
 
     @property
@@ -497,10 +497,10 @@ def side_of(record: Mapping[str, Any], key: str, where: str) -> str:
         raise HeadwiseError(
             f"{where} has no text under '{key}' but {type(value).__name__}: {str(value)[:40]!r}."
         )
-    return one_line(value or "")
+    return on_one_line(value or "")
 
 
-def one_line(sentence: str) -> str:
+def on_one_line(sentence: str) -> str:
     """The sentence on one line, without blanks at either end: tables and translations have a sentence a line."""
     lines = [line.strip() for line in sentence.split("\n")]
     return " ".join(line for line in lines if line)

@@ -96,7 +96,7 @@ def refuse_model(engine: Engine, hf: Any, tokenizer: Any, discovery: Discovery) 
     """Raise HeadwiseError where an engine would not translate with a model as `generate` does."""
     if engine == "transformers":
         return
-    reason = other_search(hf, tokenizer) or refusal(hf, tokenizer, discovery)
+    reason = other_search(hf, tokenizer) or ct2_refusal(hf, tokenizer, discovery)
     if reason:
         raise HeadwiseError(f"This {type(hf).__name__} cannot be translated with ct2: {reason}.")
 
@@ -167,7 +167,7 @@ class CTranslate2:
         return [tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in results]
 
 
-def refusal(hf: Any, tokenizer: Any, discovery: Discovery) -> str | None:
+def ct2_refusal(hf: Any, tokenizer: Any, discovery: Discovery) -> str | None:
     """Why CTranslate2 cannot run this model; None where it can."""
     family = hf.config.model_type
     heads = discovery.heads

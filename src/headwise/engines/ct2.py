@@ -13,7 +13,7 @@ from headwise.tasks.transcription import extractor_of
 
 def refusal(model: Model) -> str | None:
     """Why CTranslate2 cannot run this model; None where it can."""
-    return ctranslate2.refusal(model.hf, model.tokenizer, model.discovery)
+    return ctranslate2.ct2_refusal(model.hf, model.tokenizer, model.discovery)
 
 
 @engine(

@@ -81,7 +81,7 @@ class Similarities:
             with mask_model(text, every, number, cut) as (task, batches):
                 rows, vectors = embeddings(task, batches)
             if not columns:
-                places, units, scores = paired(text, rows)
+                places, units, scores = places_of_pairs(text, rows)
             left, right = vectors[places[:, 0]], vectors[places[:, 1]]
             columns.append((left * right).sum(1))
         cosines = np.stack(columns, 1)
@@ -169,7 +169,9 @@ def embeddings(task: Task, text: Batches) -> tuple[np.ndarray, np.ndarray]:
     return rows[order], vectors[order]
 
 
-def paired(text: Batches, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def places_of_pairs(
+    text: Batches, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """The pairs of a text: the places of their sentences among those that are read, P 2; their units; their scores.
 
     rows: the sentences that are read, sorted. Of a table: its pairs of which both sentences are read. Of a text: each

@@ -20,7 +20,7 @@ from headwise.attention import AttentionCall, Discovery, device_of, evaluating, 
 from headwise.attention.capture import refuse_other_heads
 from headwise.attention.removal import Means, removed_heads, with_others
 from headwise.attention.reuse import (
-    Recording,
+    ForwardRecord,
     Trial,
     clear_unless_reusable,
     group_trials,
@@ -72,7 +72,7 @@ class RecordedBatch:
     asked: Tensor
     places: Places
     there: dict[str, Tensor]
-    kept: Recording
+    kept: ForwardRecord
     corrupted: Mapping[Site, Tensor] = field(default_factory=dict)
 
     @cached_property

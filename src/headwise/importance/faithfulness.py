@@ -33,9 +33,9 @@ from headwise.importance.curves import (
 )
 from headwise.importance.measures import CURVES, FAITHFULNESS, Measure, facts, measure
 from headwise.importance.passes import importance_values
-from headwise.importance.ranks import cosine, for_whole_text, halves, spearman
+from headwise.importance.ranks import cosine, for_whole_text, random_halves, spearman
 from headwise.importance.sums import MERGED_SENTENCES, SentenceSums, head_values
-from headwise.importance.work import Work, work_on
+from headwise.importance.work import Workload, work_on
 from headwise.model import Model
 from headwise.progress import Report, part, parts, silent
 from headwise.statistics import bootstrap, centred_interval, effective_units
@@ -143,7 +143,7 @@ def rescoring(model: Model, text: Batches, name: str, progress: Report) -> Resco
     return rescore
 
 
-def work_of_judge(work: Work, measures: Iterable[str], orders: int) -> float:
+def work_of_judge(work: Workload, measures: Iterable[str], orders: int) -> float:
     """What the comparison reads, in forwards over the text: on half of it the curves of all measures and orders, and
     in each step of some curves the measure again."""
     names = list(measures)
@@ -228,7 +228,7 @@ def _measured(measure: str, sums: SentenceSums, heads: HeadMap, seed: int) -> _M
         whole = sums.scaled(totals.sum(0) / counts.sum())
         values.append(whole)
 
-        one, other = halves(totals, counts, seed)
+        one, other = random_halves(totals, counts, seed)
         ones.append(sums.scaled(one))
         others.append(sums.scaled(other))
 

@@ -27,7 +27,7 @@ from headwise.importance.ablation import removal_losses
 from headwise.importance.measures import INTERACTIONS
 from headwise.importance.passes import importance_values
 from headwise.importance.untrained import sample_text
-from headwise.importance.work import Work
+from headwise.importance.work import Workload
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent
 from headwise.result import Result
@@ -121,7 +121,7 @@ def interactions(
             f"least {FEWEST_SENTENCES}."
         )
     with shown("pairs of heads", progress) as report:
-        first, second = halves(text)
+        first, second = screened_and_measured(text)
         heads = largest_outputs(model, first, seed)
         every = list(combinations(heads, 2))
         screen = removal_effects(model, first, heads, every, part(report, 0.0, 0.6), "all pairs")
@@ -153,7 +153,7 @@ def interactions(
     return Interactions(table, signature)
 
 
-def work_of_pairs(work: Work, pairs: int) -> float:
+def work_of_pairs(work: Workload, pairs: int) -> float:
     """What so many pairs read, in forwards over the text: all pairs on a few sentences, the strongest on more, with
     both of their heads alone and together."""
     heads = min(MOST_PAIRED_HEADS, work.heads.total)
@@ -162,7 +162,7 @@ def work_of_pairs(work: Work, pairs: int) -> float:
     return 0.5 * (screened + measured) / max(1, work.text.examples)
 
 
-def halves(text: AnyText) -> tuple[AnyText, AnyText]:
+def screened_and_measured(text: AnyText) -> tuple[AnyText, AnyText]:
     """The sentences that screen and, apart from them, those that measure, both spread evenly over the text."""
     count = min(SCREEN, len(text) // 2)
     first = {number * len(text) // count for number in range(count)}

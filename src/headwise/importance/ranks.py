@@ -19,14 +19,16 @@ def stability(sums: SentenceSums, seed: int = 0) -> float:
         if not sums.heads.count(site):
             continue  # a layer without heads
         totals, counts = sums.sentences(site)
-        one, other = halves(totals, counts, seed)
+        one, other = random_halves(totals, counts, seed)
         ones.append(sums.scaled(one))
         others.append(sums.scaled(other))
     agreed = spearman(np.concatenate(ones, axis=1), np.concatenate(others, axis=1))
     return for_whole_text(float(agreed.mean()))
 
 
-def halves(totals: np.ndarray, counts: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def random_halves(
+    totals: np.ndarray, counts: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """The values of a layer's heads on random halves of a text and on the other halves: RANDOM_HALVES x heads each. totals:
     sentences x heads, counts: sentences. Not numbers for a half without sentences."""
     # each row of `half` is a random half of the sentences: 1 for those in it

@@ -21,7 +21,7 @@ SAMPLE_POSITIONS = 256  # positions in a batch of a sample
 TIME_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def seconds_of(duration: str) -> float:
+def duration_seconds(duration: str) -> float:
     """The seconds of a time such as `90s`, `10m` or `1.5h`. Raises HeadwiseError for other words, and in a run of several
     processes, which share a text and must stop together."""
     written = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", duration)
@@ -65,7 +65,7 @@ class Sample:
         """Whether no other batch is to be read: ranks have settled, or another batch would take too long. collected:
         what was measured so far."""
         whole = [sums.by_document(self.batches.documents) for sums in collected.values()]
-        if min(sentences(sums) for sums in whole) >= FEWEST_SAMPLED:
+        if min(counted_sentences(sums) for sums in whole) >= FEWEST_SAMPLED:
             self.repeats = min(stability(sums, self.seed) for sums in whole)
         taken = self.taken
         another = taken - self.last
@@ -79,7 +79,7 @@ class Sample:
     def facts(self, sums: SentenceSums) -> dict[str, Any]:
         """What was read of the text, and why no more: for the signature of scores."""
         return {
-            "sentences": sentences(sums),
+            "sentences": counted_sentences(sums),
             "of": self.text.sentences,
             "ended": self.ended or "whole text",
             "repeats": round(self.repeats, 3),
@@ -88,7 +88,7 @@ class Sample:
         }
 
 
-def sentences(sums: SentenceSums) -> int:
+def counted_sentences(sums: SentenceSums) -> int:
     """How many sentences have counted tokens."""
     _, counts = sums.whole(sums.heads.sites[0])
     return int((counts > 0).sum())

@@ -33,7 +33,7 @@ from headwise.importance.passes import (
     run_passes,
     usual_measures,
 )
-from headwise.importance.sample import seconds_of
+from headwise.importance.sample import duration_seconds
 from headwise.importance.untrained import score_untrained, with_baseline, work_of_controls
 from headwise.importance.work import TRANSLATION, work_on
 from headwise.model import Model
@@ -100,12 +100,16 @@ def time_limit_of(
     if time is None:
         slow = isinstance(batches.task, LanguageModel | Transcription)
         alone = PartialState().num_processes == 1
-        return seconds_of(USUAL_TIME) if slow and measures is None and not judge and alone else None
+        return (
+            duration_seconds(USUAL_TIME)
+            if slow and measures is None and not judge and alone
+            else None
+        )
     if judge:
         raise HeadwiseError(
             "The judge compares scores with ablation on the whole text: leave the time out."
         )
-    return seconds_of(time)
+    return duration_seconds(time)
 
 
 def finish_score(

@@ -18,7 +18,7 @@ from headwise.generators import drawing_from
 from headwise.heads import describe
 from headwise.importance.measures import UNTRAINED_COLUMNS, measure, resolve_measures
 from headwise.importance.passes import run_passes
-from headwise.importance.work import Work
+from headwise.importance.work import Workload
 from headwise.model import Model
 from headwise.progress import Report, part, silent
 from headwise.tasks import AnyText, OwnInputs
@@ -94,7 +94,7 @@ def score_untrained(
     return pd.DataFrame(rows, columns=list(UNTRAINED_COLUMNS))
 
 
-def work_of_controls(work: Work, measures: Iterable[str], count: int) -> float:
+def work_of_controls(work: Workload, measures: Iterable[str], count: int) -> float:
     """What so many controls read, in forwards over the whole text."""
     names = [name for name in resolve_measures(measures) if not measure[name].expensive]
     share = min(1.0, UNTRAINED_SENTENCES / max(1, work.text.examples))

@@ -16,7 +16,7 @@ TRANSLATION = 30.0  # forwards that a beam search takes as long as, where that w
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """What measures of a model read.
 
     heads: those of the model. text: how much there is. output: the share of a forward that the output layer takes.
@@ -53,6 +53,6 @@ class Work:
         return sum(self.of_passes(measures).values())
 
 
-def work_on(model: Model, text: Batches) -> Work:
+def work_on(model: Model, text: Batches) -> Workload:
     """What measures of a model read of a text."""
-    return Work(model.heads, Amount.of_batches(text), output_share(model))
+    return Workload(model.heads, Amount.of_batches(text), output_share(model))

@@ -26,7 +26,7 @@ def page_folder() -> Path:
     return Path(str(resources.files("headwise.lab") / "page"))
 
 
-def page_files() -> dict[str, tuple[bytes, str]]:
+def asset_files() -> dict[str, tuple[bytes, str]]:
     """Every file of the page, with its type, by its path."""
     files = {"theme.css": (theme().encode(), "text/css; charset=utf-8")}
     for path in sorted(page_folder().rglob("*")):

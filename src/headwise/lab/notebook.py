@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
-from headwise.lab.assets import one_module, page_files, theme
+from headwise.lab.assets import asset_files, one_module, theme
 from headwise.lab.server import SECONDS, error_text
 from headwise.lab.session import CancelToken, Session, json_text
 from headwise.model import Model
@@ -50,7 +50,7 @@ def lab(
 
     class Widget(anywidget.AnyWidget):
         _esm = one_module("notebook.js", "widget")
-        _css = theme(".headwise-lab") + page_files()["lab.css"][0].decode()
+        _css = theme(".headwise-lab") + asset_files()["lab.css"][0].decode()
         state = traitlets.Unicode("").tag(sync=True)
 
     session = Session.open(model, treebank=treebank, audio=audio)

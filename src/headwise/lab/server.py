@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.lab.assets import page_files
+from headwise.lab.assets import asset_files
 from headwise.lab.guard import Guard, host_names, is_loopback
 from headwise.lab.session import CancelToken, Session, json_text
 
@@ -35,7 +35,7 @@ def application(session: Session, token: str, hosts: Callable[[str], bool]) -> A
     from fastapi.responses import JSONResponse, Response, StreamingResponse
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    files = page_files()
+    files = asset_files()
 
     def refusal(text: str, status: int) -> JSONResponse:
         return JSONResponse({"error": text}, status)

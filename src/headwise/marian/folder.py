@@ -74,7 +74,7 @@ def configuration(
     file: Path, arrays: Mapping[str, np.ndarray], options: Mapping[str, Any]
 ) -> MarianToolkitConfig:
     """The shape of a model, from Marian's configuration and the sizes of its matrices."""
-    refuse_others(file, options)
+    refuse_other_networks(file, options)
     layers = {side: int(options[f"{side[:3]}-depth"]) for side in ("encoder", "decoder")}
     for side, depth in layers.items():
         if not 1 <= depth <= DEEPEST:
@@ -126,7 +126,7 @@ def configuration(
     )
 
 
-def refuse_others(file: Path, options: Mapping[str, Any]) -> None:
+def refuse_other_networks(file: Path, options: Mapping[str, Any]) -> None:
     """Raise HeadwiseError for a model of another kind than those that `MarianToolkitModel` computes."""
     kind = options.get("type")
     if kind != "transformer":

@@ -155,7 +155,7 @@ class EncoderLayer(MarianEncoderLayer):
             **kwargs,
         )
         hidden_states = self.after_self_attn(attended, hidden_states)
-        made: Tensor = self.top(feed_forward(self, hidden_states))
+        made: Tensor = self.top(feed_forward_sublayer(self, hidden_states))
         return made
 
 
@@ -209,11 +209,11 @@ class DecoderLayer(MarianDecoderLayer):
             **kwargs,
         )
         hidden_states = self.after_encoder_attn(attended, hidden_states)
-        made: Tensor = self.top(feed_forward(self, hidden_states))
+        made: Tensor = self.top(feed_forward_sublayer(self, hidden_states))
         return made
 
 
-def feed_forward(layer: Any, hidden_states: Tensor) -> Tensor:
+def feed_forward_sublayer(layer: Any, hidden_states: Tensor) -> Tensor:
     """The feed-forward sublayer of a layer."""
     inner = layer.activation_fn(layer.fc1(layer.before_ffn(hidden_states)))
     inner = layer.fc2(dropout(inner, layer.activation_dropout, layer.training))

@@ -186,7 +186,7 @@ def narrower(shape: Architecture, vocabulary: int, parameters: int) -> Architect
     shapes = []
     fitting = []
     for width in widths:
-        other = filled(shape.model_copy(update={"width": width}), vocabulary, parameters)
+        other = filled_up(shape.model_copy(update={"width": width}), vocabulary, parameters)
         shapes.append(other)
         if count_weights(other, vocabulary) - parameters <= weights_per_unit(other) / 2:
             fitting.append(other)
@@ -199,7 +199,7 @@ def narrower(shape: Architecture, vocabulary: int, parameters: int) -> Architect
     return min(fitting, key=lambda other: abs(math.log(other.feedforward / other.width / ratio)))
 
 
-def filled(shape: Architecture, vocabulary: int, parameters: int) -> Architecture:
+def filled_up(shape: Architecture, vocabulary: int, parameters: int) -> Architecture:
     """The shape with the feed-forward size, at least 1, that is nearest to this number of weights."""
     least = shape.model_copy(update={"feedforward": 1})
     more = round((parameters - count_weights(least, vocabulary)) / weights_per_unit(shape))

@@ -84,7 +84,7 @@ def prune(
             f"prune: the options are {options!r:.100}: give hw.Gates(…), hw.TopK(…) or hw.Greedy(…)."
         )
     refuse_goals(options)
-    refuse_training(options, training, work)
+    refuse_idle_training(options, training, work)
     kinds = options.kinds or usual_kinds(model, options)
     options = options.model_copy(update={"kinds": kinds})
     try:
@@ -139,7 +139,7 @@ def refuse_goals(options: Gates | TopK | Greedy) -> None:
         )
 
 
-def refuse_training(
+def refuse_idle_training(
     options: Gates | TopK | Greedy, training: Training | None, work: str | Path | None
 ) -> None:
     """Raise HeadwiseError for what says how to train where nothing trains, or says twice for how long."""

@@ -143,7 +143,7 @@ def figures_in(content: Any) -> list[Figure]:
     return figures
 
 
-class Subject(Protocol):
+class PageSubject(Protocol):
     """What a page is about: a FinishedRun, a Grid or a Comparison. page: its page, as sections declare it."""
 
     page: ClassVar[str]
@@ -155,7 +155,7 @@ class Subject(Protocol):
 PAGE_FILES = ("report.html", "figures/")
 
 
-def page_files(subject: Subject) -> dict[str, str | bytes]:
+def page_files(subject: PageSubject) -> dict[str, str | bytes]:
     """What `figures/*.png|svg` and `report.html` hold, by name; the page comes last.
 
     A section without data is left out, and the page's end names it.
@@ -172,7 +172,7 @@ def page_files(subject: Subject) -> dict[str, str | bytes]:
     return files
 
 
-def collect(subject: Subject) -> dict[str, dict[str, Any]]:
+def collect(subject: PageSubject) -> dict[str, dict[str, Any]]:
     """The content of every section that has data, by its name."""
     collected = {}
     for declared in sections_of(subject.page):
@@ -182,7 +182,7 @@ def collect(subject: Subject) -> dict[str, dict[str, Any]]:
     return collected
 
 
-def render(subject: Subject, content: dict[str, dict[str, Any]]) -> str:
+def render(subject: PageSubject, content: dict[str, dict[str, Any]]) -> str:
     """The HTML of the page. Everything that comes from the run is escaped by the templates."""
     environment = _templates()
     shown = []
@@ -220,7 +220,7 @@ def render(subject: Subject, content: dict[str, dict[str, Any]]) -> str:
     )
 
 
-def can_apply(declared: Section, subject: Subject) -> bool:
+def can_apply(declared: Section, subject: PageSubject) -> bool:
     """Whether a run of this task can have a section: a model of embeddings has no translations."""
     if not isinstance(subject, FinishedRun):
         return True

@@ -51,7 +51,7 @@ PUBLISHED = Path(__file__).parent / "papers" / "voita2019_bleu.csv"  # figure 7 
 THIS_RUN = "this run"
 
 
-class Finding(NamedTuple):
+class ClaimOutcome(NamedTuple):
     """What a run says of a claim: in words, and as a verdict."""
 
     here: str
@@ -65,7 +65,7 @@ class Claim(NamedTuple):
     text: str
     theirs: str
     needs: str
-    ask: Callable[[FinishedRun], Finding | None]
+    ask: Callable[[FinishedRun], ClaimOutcome | None]
 
 
 @section(
@@ -161,9 +161,9 @@ def claims_table(run: FinishedRun) -> Table | None:
     """A row for each claim. A model that does not translate yet can neither support nor contradict one."""
     rows = []
     for claim in CLAIMS:
-        finding = claim.ask(run) or Finding(f"needs {claim.needs}", NOT_TESTED)
+        finding = claim.ask(run) or ClaimOutcome(f"needs {claim.needs}", NOT_TESTED)
         if does_not_translate(run) and finding.verdict != NOT_TESTED:
-            finding = Finding(finding.here, NO_TRANSLATOR)
+            finding = ClaimOutcome(finding.here, NO_TRANSLATOR)
         rows.append((claim, finding))
     return table(
         "Compared with the papers",
@@ -177,7 +177,7 @@ def claims_table(run: FinishedRun) -> Table | None:
     )
 
 
-def most_encoder_heads(run: FinishedRun) -> Finding | None:
+def most_encoder_heads(run: FinishedRun) -> ClaimOutcome | None:
     """Of the models whose gates removed at least half of the encoder heads, the one that loses least."""
     found = []
     for model in run.pruned:
@@ -191,7 +191,7 @@ def most_encoder_heads(run: FinishedRun) -> Finding | None:
     return least_loss(run, found, ENCODER_LOSS)
 
 
-def most_of_all_heads(run: FinishedRun) -> Finding | None:
+def most_of_all_heads(run: FinishedRun) -> ClaimOutcome | None:
     """The same of models whose gates removed at least half of all heads."""
     found = []
     for model in run.pruned:
@@ -201,7 +201,7 @@ def most_of_all_heads(run: FinishedRun) -> Finding | None:
     return least_loss(run, found, JOINT_LOSS)
 
 
-def least_loss(run: FinishedRun, found: Sequence[ModelRow], theirs: float) -> Finding | None:
+def least_loss(run: FinishedRun, found: Sequence[ModelRow], theirs: float) -> ClaimOutcome | None:
     """What the best of some models loses to equal further training, or else to the full model."""
     best = None
     for model in found:
@@ -220,7 +220,7 @@ def least_loss(run: FinishedRun, found: Sequence[ModelRow], theirs: float) -> Fi
     here = f"{removed} of {model['total']} removed: {run.quality.name} to {other} {moved}"
     if models.value(model, "settled") == 0:
         here += "; its gates had not settled"
-    return Finding(here, of_loss(model, measure, p, theirs))
+    return ClaimOutcome(here, of_loss(model, measure, p, theirs))
 
 
 def of_loss(model: ModelRow, measure: str, p: str, theirs: float) -> str:
@@ -234,7 +234,7 @@ def of_loss(model: ModelRow, measure: str, p: str, theirs: float) -> str:
     return UNSURE if low < -LITTLE_BLEU else SUPPORTS
 
 
-def classes_of_heads(run: FinishedRun) -> Finding | None:
+def classes_of_heads(run: FinishedRun) -> ClaimOutcome | None:
     """How many encoder heads are positional, syntactic, and look at rare tokens."""
     if run.roles is None:
         return None
@@ -247,8 +247,8 @@ def classes_of_heads(run: FinishedRun) -> Finding | None:
     numbers = [int(counts.get(name, 0)) for name in CLASSES]
     here = f"{', '.join(map(str, numbers))} of {len(labels)}"
     if all(numbers):
-        return Finding(here, SUPPORTS)
-    return Finding(here, IN_PART if any(numbers) else "none found")
+        return ClaimOutcome(here, SUPPORTS)
+    return ClaimOutcome(here, IN_PART if any(numbers) else "none found")
 
 
 def encoder_heads_with_roles(run: FinishedRun) -> tuple[set[Head], set[Head]] | None:
@@ -264,14 +264,14 @@ def encoder_heads_with_roles(run: FinishedRun) -> tuple[set[Head], set[Head]] | 
     return having, every - having
 
 
-def marked_by_scores(run: FinishedRun) -> Finding | None:
+def marked_by_scores(run: FinishedRun) -> ClaimOutcome | None:
     """How well relevance and confidence tell encoder heads with a role from the others (area under the ROC curve)."""
     sides = encoder_heads_with_roles(run)
     if sides is None or run.heads is None:
         return None
     having, others = sides
     if not having or not others:
-        return one_sided(having)
+        return all_or_none(having)
     relevance = [name for name in dict.fromkeys(run.heads["measure"]) if name.startswith("lrp")]
     texts = []
     lows = []
@@ -291,18 +291,18 @@ def marked_by_scores(run: FinishedRun) -> Finding | None:
         return None
     here = f"area under the curve: {listed(texts)}, {len(having)} heads with a role"
     if min(lows) > MOST_OF_THEM:
-        return Finding(here, SUPPORTS)
+        return ClaimOutcome(here, SUPPORTS)
     if max(highs) < MOST_OF_THEM:
-        return Finding(here, CONTRADICTS)
-    return Finding(here, IN_PART if max(lows) > MOST_OF_THEM else UNSURE)
+        return ClaimOutcome(here, CONTRADICTS)
+    return ClaimOutcome(here, IN_PART if max(lows) > MOST_OF_THEM else UNSURE)
 
 
-def one_sided(having: set[Head]) -> Finding:
+def all_or_none(having: set[Head]) -> ClaimOutcome:
     """Where all encoder heads, or none, have a role."""
-    return Finding(f"{'every' if having else 'no'} encoder head has a role", NOT_TESTED)
+    return ClaimOutcome(f"{'every' if having else 'no'} encoder head has a role", NOT_TESTED)
 
 
-def kept_with_roles(run: FinishedRun) -> Finding | None:
+def kept_with_roles(run: FinishedRun) -> ClaimOutcome | None:
     """Whether gates keep encoder heads with a role rather than others, in the smallest model that they left."""
     sides = encoder_heads_with_roles(run)
     gated = []
@@ -317,7 +317,7 @@ def kept_with_roles(run: FinishedRun) -> Finding | None:
         return None
     having, others = sides
     if not having or not others:
-        return one_sided(having)
+        return all_or_none(having)
     smallest = min(gated, key=lambda model: int(model["kept"]))
     kept = set(run.layouts[smallest["setting"]].kept)
     ours = len(having & kept)
@@ -328,7 +328,7 @@ def kept_with_roles(run: FinishedRun) -> Finding | None:
         f"{smallest['label']}: {ours} of {len(having)} with a role and {rest} of {len(others)} others stay, "
         f"{probability_fact(p)}"
     )
-    return Finding(here, SUPPORTS if p < 0.05 else UNSURE)
+    return ClaimOutcome(here, SUPPORTS if p < 0.05 else UNSURE)
 
 
 def smallest_joint(run: FinishedRun) -> ModelRow | None:
@@ -341,7 +341,7 @@ def smallest_joint(run: FinishedRun) -> ModelRow | None:
     return min(joint, key=lambda model: int(model["kept"]), default=None)
 
 
-def order_of_kinds(run: FinishedRun) -> Finding | None:
+def order_of_kinds(run: FinishedRun) -> ClaimOutcome | None:
     """Which kind keeps most and which least where gates removed all kinds together, in the smallest such model."""
     smallest = smallest_joint(run)
     if smallest is None:
@@ -353,15 +353,15 @@ def order_of_kinds(run: FinishedRun) -> Finding | None:
     parts = [f"{KIND_NAMES[kind]} {percent(share)}" for kind, share in shares.items()]
     here = f"{smallest['label']}: {listed(parts)} left"
     if shares["cross"] <= shares["encoder-self"]:
-        return Finding(here, CONTRADICTS)
+        return ClaimOutcome(here, CONTRADICTS)
     first = shares["encoder-self"] == min(shares.values())
     last = shares["cross"] == max(shares.values())
     if first and last:
-        return Finding(here, SUPPORTS)
-    return Finding(here, IN_PART if first or last else CONTRADICTS)
+        return ClaimOutcome(here, SUPPORTS)
+    return ClaimOutcome(here, IN_PART if first or last else CONTRADICTS)
 
 
-def thirds_of_the_decoder(run: FinishedRun) -> Finding | None:
+def thirds_of_the_decoder(run: FinishedRun) -> ClaimOutcome | None:
     """Whether the lowest third of the decoder's layers keeps more self-attention than the highest, and less
     cross-attention, in the smallest model that gates left of all kinds."""
     smallest = smallest_joint(run)
@@ -381,11 +381,11 @@ def thirds_of_the_decoder(run: FinishedRun) -> Finding | None:
         agrees.append(low > high if lower else high > low)
     here = f"{smallest['label']}: {'; '.join(texts)} third of the layers"
     if all(agrees):
-        return Finding(here, SUPPORTS)
-    return Finding(here, IN_PART if any(agrees) else CONTRADICTS)
+        return ClaimOutcome(here, SUPPORTS)
+    return ClaimOutcome(here, IN_PART if any(agrees) else CONTRADICTS)
 
 
-def better_than_scratch(run: FinishedRun) -> Finding | None:
+def better_than_scratch(run: FinishedRun) -> ClaimOutcome | None:
     """Pruned models against the same layouts trained from random weights."""
     measure = run.part + run.quality.change + "_to_pruned"
     p = run.part + P + "_to_pruned"
@@ -402,13 +402,13 @@ def better_than_scratch(run: FinishedRun) -> Finding | None:
         return None
     here = f"pruned minus from scratch: {'; '.join(texts)}"
     if all(one == "better" for one in said):
-        return Finding(here, SUPPORTS)
+        return ClaimOutcome(here, SUPPORTS)
     if "worse" in said:
-        return Finding(here, IN_PART if "better" in said else CONTRADICTS)
-    return Finding(here, UNSURE)
+        return ClaimOutcome(here, IN_PART if "better" in said else CONTRADICTS)
+    return ClaimOutcome(here, UNSURE)
 
 
-def one_head_off(run: FinishedRun) -> Finding | None:
+def one_head_off(run: FinishedRun) -> ClaimOutcome | None:
     """How many encoder heads change BLEU where one is removed. The paper tests at p < 0.01, an interval here at 0.05."""
     rows = encoder_rows(run, "ablation.bleu")
     if rows is None:
@@ -421,8 +421,8 @@ def one_head_off(run: FinishedRun) -> Finding | None:
         f"{0.05 * len(rows):.1f}); median interval ±{half:.2f}"
     )
     if 2 * (worse + better) > len(rows):
-        return Finding(here, CONTRADICTS)
-    return Finding(here, SUPPORTS if half <= FINE else UNSURE)
+        return ClaimOutcome(here, CONTRADICTS)
+    return ClaimOutcome(here, SUPPORTS if half <= FINE else UNSURE)
 
 
 def encoder_rows(run: FinishedRun, measure: str) -> pd.DataFrame | None:
@@ -434,7 +434,7 @@ def encoder_rows(run: FinishedRun, measure: str) -> pd.DataFrame | None:
     return None if rows.empty else rows
 
 
-def one_head_left(run: FinishedRun) -> Finding | None:
+def one_head_left(run: FinishedRun) -> ClaimOutcome | None:
     """What a layer loses where its best head alone is left: whether the last cross-attention is the worst case.
 
     The loss cannot say whether one head is enough in the other layers: the paper's numbers are BLEU.
@@ -454,11 +454,11 @@ def one_head_left(run: FinishedRun) -> Finding | None:
         f"others {signed(others['value'].min())} to {signed(others['value'].max())}"
     )
     if last["low"] > others["high"].max():
-        return Finding(f"{here}; the loss cannot say whether one is enough", IN_PART)
-    return Finding(here, CONTRADICTS if (others["low"] > last["high"]).any() else UNSURE)
+        return ClaimOutcome(f"{here}; the loss cannot say whether one is enough", IN_PART)
+    return ClaimOutcome(here, CONTRADICTS if (others["low"] > last["high"]).any() else UNSURE)
 
 
-def free_without_training(run: FinishedRun) -> Finding | None:
+def free_without_training(run: FinishedRun) -> ClaimOutcome | None:
     """The model of greedy removal that has lost about a fifth of its heads of all kinds."""
     greedy = []
     for model in run.pruned:
@@ -476,11 +476,11 @@ def free_without_training(run: FinishedRun) -> Finding | None:
     order = measure_name(str(near["score"]))
     here = f"{percent(removed)} of {near['total']} by {order}: {run.quality.name} {moved}"
     if abs(removed - FREE_SHARE) > FREE_SHARE / 2:
-        return Finding(here, UNSURE)
-    return Finding(here, of_loss(near, measure, run.part + P, 0))
+        return ClaimOutcome(here, UNSURE)
+    return ClaimOutcome(here, of_loss(near, measure, run.part + P, 0))
 
 
-def gradient_as_good(run: FinishedRun) -> Finding | None:
+def gradient_as_good(run: FinishedRun) -> ClaimOutcome | None:
     """The loss along the gradient's order of removal and along that of exact ablation."""
     found = score_faithfulness.faithfulness_statistics(run)
     if found is None:
@@ -495,9 +495,9 @@ def gradient_as_good(run: FinishedRun) -> Finding | None:
         texts.append(f"{name} {row['value']:.3g} [{row['low']:.3g}, {row['high']:.3g}]")
     here = f"loss while heads are removed: {listed(texts)}"
     if gradient["low"] > ablation["high"]:
-        return Finding(here, CONTRADICTS)
+        return ClaimOutcome(here, CONTRADICTS)
     as_good = gradient["high"] <= (1 + AS_GOOD) * ablation["value"]
-    return Finding(here, SUPPORTS if as_good else UNSURE)
+    return ClaimOutcome(here, SUPPORTS if as_good else UNSURE)
 
 
 CLAIMS = (

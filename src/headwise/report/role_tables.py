@@ -259,7 +259,7 @@ def syntax_table(found: RolesFolder) -> Table | None:
             "" if pd.isna(row["baseline"]) else signed(row["value"] - row["baseline"])
         ),
         "effect (h)": lambda row: (
-            "" if pd.isna(row["baseline"]) else signed(effect(row["value"], row["baseline"]))
+            "" if pd.isna(row["baseline"]) else signed(effect_size(row["value"], row["baseline"]))
         ),
         "best untrained": best_control,
         "random words": partial(changed, words),
@@ -345,7 +345,7 @@ def best_untrained(found: RolesFolder) -> Mapping[tuple[str, str], tuple[float, 
     return ranges
 
 
-def effect(value: float, baseline: float) -> float:
+def effect_size(value: float, baseline: float) -> float:
     """Cohen's h of two shares, as `effect` in roles.csv."""
     h: float = effect_sizes([value], [baseline]).item()
     return h

@@ -96,7 +96,7 @@ def monotonicity(target: Passage, source: Passage) -> Probe:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class PromptTemplate:
     """How a language model is asked to translate: the text before a source sentence, between it and its translation,
     and after both."""
 
@@ -105,7 +105,7 @@ class Prompt:
     after: str
 
     @classmethod
-    def parse(cls, template: str) -> Prompt:
+    def parse(cls, template: str) -> PromptTemplate:
         """Read a template such as `Translate to German: {source}\n{target}`. Raises HeadwiseError for one without both
         fields in this order, once each: a translation reads its source before it is written."""
         parts = FIELDS.split(template)
@@ -142,7 +142,7 @@ def aligned_pairs(
     sources: Coverage,
     targets: Coverage,
     words: Callable[[str, str], Annotated] = split_into_words,
-    prompt: Prompt | None = None,
+    prompt: PromptTemplate | None = None,
 ) -> list[tuple[Aligned, Aligned]]:
     """Sentence pairs in subwords, in their order, with their number as id; pairs with a side that does not fit are left
     out and counted for that side. words: from a text and its id to its words. prompt: both sides are then in the
@@ -306,7 +306,7 @@ def linked_pairs(
     limit: int,
     sources: Coverage,
     targets: Coverage,
-    prompt: Prompt | None = None,
+    prompt: PromptTemplate | None = None,
 ) -> tuple[list[tuple[Aligned, Aligned]], dict[str, Gold]]:
     """Sentence pairs in subwords, and their links by the id of the sentence.
 

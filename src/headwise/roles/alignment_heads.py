@@ -50,7 +50,7 @@ from headwise.heads import Head, Kind
 from headwise.model import Model
 from headwise.progress import Report, parts, silent
 from headwise.result import Result
-from headwise.roles.alignment import Gold, LinkedText, Prompt, linked_pairs
+from headwise.roles.alignment import Gold, LinkedText, PromptTemplate, linked_pairs
 from headwise.roles.halves import Half, halves_of
 from headwise.roles.head_sets import (
     AlignmentBatch,
@@ -222,7 +222,7 @@ def align(
 
 def checked_prompt(
     model: Model, text: ParallelText | LinkedText | Speech, prompt: str | None
-) -> Prompt | None:
+) -> PromptTemplate | None:
     """The prompt of a language model; None for others. Raises HeadwiseError for a model that cannot align, for other
     text than it reads, and for a missing prompt or one too many."""
     language_model = aligning_kind(model) == "decoder-self"
@@ -248,7 +248,7 @@ def checked_prompt(
             f"{', '.join(WORD_COLUMNS)}."
         )
     model.task.check_tokenizer()
-    return None if prompt is None else Prompt.parse(prompt)
+    return None if prompt is None else PromptTemplate.parse(prompt)
 
 
 def aligning_kind(model: Model) -> Kind:
@@ -342,7 +342,7 @@ def pair_batches_of(
     subject: Subject,
     text: Sequence[tuple[str, str]],
     gold: Sequence[Gold] | None,
-    prompt: Prompt | None = None,
+    prompt: PromptTemplate | None = None,
 ) -> tuple[AlignmentBatches, list[Half]]:
     """Batches of sentence pairs, with reference links or, without any, with those of eflomal; the half of each pair.
     prompt: of a language model."""

@@ -91,7 +91,7 @@ def choose_heads(
         return counts_of(model, discovery, kind, batches(0), mixing)[0][measure]
 
     # Chosen on the first half …
-    chosen = [heads[number] for number in grow(groups_of(heads, one_layer), alone, errors)]
+    chosen = [heads[number] for number in grow(head_groups(heads, one_layer), alone, errors)]
     candidates = {"chosen": chosen, "best head": [heads[int(np.nanargmin(alone))]]}
     named_heads = [head for head in named if head in heads]
     if named_heads:
@@ -123,7 +123,7 @@ def choose_heads(
     return HeadSets(chosen, measure, table[list(COLUMNS)], sets[columns].reset_index(drop=True))
 
 
-def groups_of(heads: Sequence[Head], one_layer: bool) -> list[list[int]]:
+def head_groups(heads: Sequence[Head], one_layer: bool) -> list[list[int]]:
     """The numbers of the heads among which a set is chosen: all, or those of each layer."""
     if not one_layer:
         return [list(range(len(heads)))]

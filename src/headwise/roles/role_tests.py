@@ -59,7 +59,7 @@ from headwise.roles.probe import together
 from headwise.roles.rare import count_tokens
 from headwise.roles.role import NO_ROLE, RANDOM_WORDS, SHUFFLED, UNTRAINED, category, role_of
 from headwise.roles.sound import on_speech, words_of_speech
-from headwise.tasks.task import AnyText, sentences
+from headwise.tasks.task import AnyText, source_sentences
 
 FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
 COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
@@ -250,7 +250,7 @@ def roles(
     if seeds:
         sample = texts.sampled(subject_of(model).options.context)
         total += words_of_changes(model, sample) + untrained * words_read(model, sample, seed)
-    count = counted(total, progress)
+    count = share_of_words(total, progress)
     result = find_roles(model, texts, seed, count)
     result.signature = signature(model, text, confirm, seed)
     if texts.speech is None:
@@ -474,7 +474,7 @@ def words_of_changes(model: Model, texts: RoleTexts) -> int:
     return len(TEXT_CHANGES) * words_of_treebank(subject_of(model), texts.treebank, texts.confirm)
 
 
-def counted(total: int, progress: Report) -> CountWords:
+def share_of_words(total: int, progress: Report) -> CountWords:
     """Reports the share of the words that were read."""
     done = 0
 
@@ -492,7 +492,7 @@ def token_counts(
     """How often each token id occurs in the source side of a text, or what is counted already."""
     if training is None or isinstance(training, Mapping):
         return training
-    return count_tokens(islice(sentences(training), COUNTED), model.tokenizer)
+    return count_tokens(islice(source_sentences(training), COUNTED), model.tokenizer)
 
 
 def signature(

@@ -34,7 +34,7 @@ from headwise.heads import HeadMap, Kind
 from headwise.importance.faithfulness import work_of_judge
 from headwise.importance.interactions import work_of_pairs
 from headwise.importance.untrained import work_of_controls
-from headwise.importance.work import Work
+from headwise.importance.work import Workload
 from headwise.model import Model
 from headwise.options import Architecture, Search, Training
 from headwise.progress import about
@@ -133,9 +133,9 @@ class Estimate:
         return self.translating(text) + self.reading(text) + BOOTSTRAP
 
     @property
-    def work(self) -> Work:
+    def work(self) -> Workload:
         """What measures read of the dev text."""
-        work = Work(self.heads, self.dev, self.output)
+        work = Workload(self.heads, self.dev, self.output)
         if self.piece:
             translation = replace(self, search=Search()).translating(self.dev)
             work = replace(work, translation=translation / self.reading(self.dev))

@@ -35,9 +35,9 @@ from headwise.roles.role import UNTRAINED, fingerprints
 from headwise.roles.role_tests import (
     Roles,
     RoleTexts,
-    counted,
     find_roles,
     roles,
+    share_of_words,
     signature,
     token_counts,
     words_read,
@@ -366,7 +366,7 @@ def tested_again(run: Run, model: Model, mask: HeadMask) -> Roles:
     counts = token_counts(full_model(run), run.text("train"))
     texts = RoleTexts.of(model, treebank, confirm, tested_pairs(run), counts)
     total = words_read(model, texts, run.plan.seed)
-    found = find_roles(model, texts, run.plan.seed, counted(total, run.progress))
+    found = find_roles(model, texts, run.plan.seed, share_of_words(total, run.progress))
     made = signature(model, treebank, confirm, run.plan.seed) | {"heads": mask.heads.to_json()}
     return replace(
         found,

@@ -61,7 +61,7 @@ def preflight(
             if index < len(first.plan.pruning):
                 sweeps[index] = first.plan.pruning[index]
     if trains or any(isinstance(sweep, GateSweep) for sweep in sweeps.values()):
-        positions = positions_of(first, given() if given else None)
+        positions = training_positions(first, given() if given else None)
         if trains:
             lines += warmup_lines(plan.training, positions)
         for sweep in sweeps.values():
@@ -175,7 +175,7 @@ def missing_texts(plan: Plan) -> Iterator[str]:
             yield f"{where} names no test text: the report has dev numbers only."
 
 
-def positions_of(run: Run, given: Model | None) -> float:
+def training_positions(run: Run, given: Model | None) -> float:
     """About how many positions of batches the training text fills."""
     text = run.text("train")
     shape = run.plan.model

@@ -316,7 +316,7 @@ class RayExecutor:
             error = HeadwiseError(f"Its process was killed {RETRIES + 1} times.")
             trace = ""
         except self.ray.exceptions.RayError as reason:
-            error = HeadwiseError(f"Ray could not run it: {first_line(reason)}")
+            error = HeadwiseError(f"Ray could not run it: {first_line_of_error(reason)}")
             trace = str(reason)
         return self.result(build.name, error, trace)
 
@@ -361,5 +361,5 @@ class RayExecutor:
         shutil.rmtree(self.reports, ignore_errors=True)
 
 
-def first_line(error: Exception) -> str:
+def first_line_of_error(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]

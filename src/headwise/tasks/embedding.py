@@ -181,7 +181,7 @@ def last_state(states: Tensor, places: Tensor) -> Tensor:
     return states[torch.arange(len(states)), places.shape[1] - 1 - from_the_end]
 
 
-def largest(states: Tensor, places: Tensor) -> Tensor:
+def max_pooled(states: Tensor, places: Tensor) -> Tensor:
     """The largest number of each dimension."""
     return states.masked_fill(~places[..., None], -torch.inf).amax(1)
 
@@ -199,7 +199,7 @@ def mean_by_root(states: Tensor, places: Tensor) -> Tensor:
 
 POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cls": first_state,
-    "max": largest,
+    "max": max_pooled,
     "mean": mean,
     "mean_sqrt_len_tokens": mean_by_root,
     "lasttoken": last_state,

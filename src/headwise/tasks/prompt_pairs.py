@@ -25,7 +25,7 @@ REASONS = (
 
 
 @dataclass(frozen=True)
-class Prompt:
+class EncodedPair:
     """One pair: ids of both prompts, the first token of each answer, and the row in the text."""
 
     clean: list[int]
@@ -48,7 +48,7 @@ class EncodedPrompts:
         self.special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
         too_long = f"longer than {max_length} tokens"
         left_out: Counter[str] = Counter()
-        self.prompts: list[Prompt] = []
+        self.prompts: list[EncodedPair] = []
         for row, (clean, corrupted, answer, wrong_answer) in enumerate(text.rows()):
             ids = self.prompt(clean)
             others = self.prompt(corrupted)
@@ -63,7 +63,7 @@ class EncodedPrompts:
             elif len(ids) > max_length:
                 left_out[too_long] += 1
             else:
-                self.prompts.append(Prompt(ids, others, right, wrong, row))
+                self.prompts.append(EncodedPair(ids, others, right, wrong, row))
         self.left_out = {reason: left_out[reason] for reason in (*REASONS, too_long)}
         if not self.prompts:
             why = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
@@ -102,7 +102,7 @@ class EncodedPrompts:
             yield self.batch(self.prompts[start:end])
             start = end
 
-    def batch(self, prompts: Sequence[Prompt]) -> dict[str, Tensor]:
+    def batch(self, prompts: Sequence[EncodedPair]) -> dict[str, Tensor]:
         fill = filler(self.tokenizer)
         ids = padded([prompt.clean for prompt in prompts], fill, None)
         labels = torch.full_like(ids, IGNORED)

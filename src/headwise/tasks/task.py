@@ -185,7 +185,7 @@ class Task(ABC):
         raise self.no_loss()
 
 
-def sentences(text: Any) -> Iterator[str]:
+def source_sentences(text: Any) -> Iterator[str]:
     """The sentences that a model reads first: the source side of pairs, all lines of other texts."""
     yield from (text.sources if hasattr(text, "sources") else text.lines)
 

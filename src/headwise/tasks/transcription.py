@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import WhisperFeatureExtractor
 
-from headwise.data.speech import Speech, Utterance, samples, seconds_of
+from headwise.data.speech import Speech, Utterance, audio_seconds, samples
 from headwise.errors import HeadwiseError
 from headwise.qualities import WORD_ERROR_RATE
 from headwise.tasks.task import Need, Task
@@ -90,7 +90,7 @@ class EncodedSpeech:
         for row, utterance in enumerate(text):
             prompt = prompt_of(hf, task.tokenizer, utterance)
             tokens = transcript_tokens(hf, task.tokenizer, utterance)
-            if seconds_of(utterance.audio) > heard:
+            if audio_seconds(utterance.audio) > heard:
                 self.left_out[too_long] += 1
             elif len(prompt) + len(tokens) - 1 > written:
                 self.left_out[too_many] += 1
