@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections import defaultdict
 from functools import cache
 from typing import Any
 
@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import MarianMTModel
 
 from attention.families import tiny
-from headwise.attention import discover, masked, remove
+from headwise.attention import discover, masked
 from headwise.errors import HeadwiseError
-from headwise.heads import COLUMNS, Head, HeadMask
+from headwise.heads import COLUMNS, Head, HeadMask, Site
 from headwise.importance.gating import GATINGS, gate_heads, sample_batches, shuffled_rounds
 from headwise.tasks.objective import predict, sentence_losses
+from importance.asking import asking, cut, whole_layer, worded
 
 START, LENGTH = 3, 8
 NEEDED, USELESS, HARMFUL = (
@@ -59,11 +59,9 @@ def trained() -> Any:
 
 
 def by_head(table: list[dict[str, Any]]) -> dict[Head, dict[str, float]]:
-    out: dict[Head, dict[str, float]] = {}
+    out: dict[Head, dict[str, float]] = defaultdict(dict)
     for row in table:
-        out.setdefault(Head(row["kind"], row["layer"], row["head"]), {})[row["measure"]] = row[
-            "value"
-        ]
+        out[Head(row["kind"], row["layer"], row["head"])][row["measure"]] = row["value"]
     return out
 
 
@@ -79,137 +77,91 @@ def test_heads_that_help_hurt_and_do_nothing_are_reported_apart() -> None:
     whole = loss_without(model)
     assert loss_without(model, NEEDED) > whole + 1 > loss_without(model, HARMFUL) + 2
     assert loss_without(model, USELESS) == pytest.approx(whole, abs=1e-5)
+    batches = [copying(32, i) for i in range(4)]
+    roles = {NEEDED: "gating.facilitating", HARMFUL: "gating.interfering"}
+    edge = 1 / (1 + np.exp(-4))  # a head that does nothing goes as far as gates can go, both ways
     for seed in range(2):
-        found = by_head(
-            gate_heads(model, discover(model), [copying(32, i) for i in range(4)], [seed], steps=40)
-        )
+        found = by_head(gate_heads(model, discover(model), batches, [seed], steps=40))
         for head, values in found.items():
-            role = {NEEDED: "gating.facilitating", HARMFUL: "gating.interfering"}.get(
-                head, "gating.irrelevant"
-            )
+            role = roles.get(head, "gating.irrelevant")
             assert set(values) == set(GATINGS) and values[role] > 0.7
             assert all(0 <= value < 0.3 for name, value in values.items() if name != role)
-        edge = 1 / (
-            1 + np.exp(-4)
-        )  # a head that does nothing goes as far as gates can go, both ways
         assert found[USELESS]["gating.irrelevant"] == pytest.approx(edge**2, abs=1e-6)
 
 
-class TestTheTable:
-    def test_is_tidy_and_the_same_for_the_same_seed(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        model = trained()
-        discovery, batches = discover(model), [copying(8, i) for i in range(3)]
-        said: list[float] = []
-        first = gate_heads(
-            model,
-            discovery,
-            iter(batches),
-            [4],
-            steps=6,
-            progress=lambda share, _: said.append(share),
-        )
-        assert first == gate_heads(model, discovery, batches, [4], steps=6)
-        assert first != gate_heads(model, discovery, batches, [5], steps=6)
-        assert [(row["measure"], str(row["layer"]), row["head"]) for row in first] == [
-            (measure, str(head.layer), head.head) for measure in GATINGS for head in discovery.heads
-        ]
-        assert set(first[0]) == set(COLUMNS)
-        assert all(
-            row["n"] == 3 * 8 * (LENGTH - 1)
-            and row["low"] is row["high"] is row["baseline"] is None
-            for row in first
-        )
-        assert said == pytest.approx([update / 18 for update in range(1, 19)])  # of three fits
-        assert capsys.readouterr() == ("", "")
-
-    def test_several_seeds_give_their_mean_and_its_interval(self) -> None:
-        model = trained()
-        discovery, batches = discover(model), [copying(8, 0)]
-        alone = [gate_heads(model, discovery, batches, [seed], steps=4) for seed in (1, 2, 3)]
-        for row, *single in zip(
-            gate_heads(model, discovery, batches, [1, 2, 3], steps=4), *alone, strict=True
-        ):
-            values = [other["value"] for other in single]
-            assert row["value"] == pytest.approx(np.mean(values))
-            reach = (
-                4.3027 * np.std(values, ddof=1) / np.sqrt(3)
-            )  # the 97.5 % point of t with 2 degrees of freedom
-            assert row["low"] == pytest.approx(max(0, np.mean(values) - reach), abs=1e-5)
-            assert row["high"] == pytest.approx(min(1, np.mean(values) + reach), abs=1e-5)
-
-    def test_two_stacks_and_layers_without_heads(
-        self, tiny_marian: Callable[..., MarianMTModel]
-    ) -> None:
-        model = tiny_marian()
-        discovery = discover(model)
-        smaller = remove(
-            model,
-            discovery,
-            HeadMask.full(discovery.heads).without(
-                h for h in discovery.heads if h[:2] == ("cross", 1)
-            ),
-        )
-        ids = torch.randint(4, 50, (2, 5), generator=torch.Generator().manual_seed(0))
-        batch = {
-            "input_ids": ids,
-            "attention_mask": torch.ones_like(ids),
-            "decoder_input_ids": ids,
-            "labels": ids,
-        }
-        table = gate_heads(smaller, discover(smaller), [batch], steps=2)
-        assert len(by_head(table)) == discovery.heads.total - 4
+def test_the_table_is_tidy_and_the_same_for_the_same_seed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = trained()
+    discovery, batches, said = discover(model), [copying(8, i) for i in range(3)], list[float]()
+    report = lambda share, _: said.append(share)  # noqa: E731
+    first = gate_heads(model, discovery, iter(batches), [4], steps=6, progress=report)
+    assert first == gate_heads(model, discovery, batches, [4], steps=6)
+    assert first != gate_heads(model, discovery, batches, [5], steps=6)
+    places = [(row["measure"], row["kind"], row["layer"], row["head"]) for row in first]
+    assert places == [(measure, *head) for measure in GATINGS for head in discovery.heads]
+    assert set(first[0]) == set(COLUMNS)
+    for row in first:
+        assert row["n"] == 3 * 8 * (LENGTH - 1)
+        assert row["low"] is row["high"] is row["baseline"] is None
+    assert said == pytest.approx([update / 18 for update in range(1, 19)])  # of three fits
+    assert capsys.readouterr() == ("", "")
 
 
-def test_the_model_is_as_before() -> None:
-    model = copy.deepcopy(trained()).train()
-    model.transformer.wpe.weight.requires_grad_(False)
-    before = {name: (p.clone(), p.requires_grad) for name, p in model.named_parameters()}
-    gate_heads(model, discover(model), [copying(4, 0)], steps=2)
-    assert model.training and not any("headwise" in module.__dict__ for module in model.modules())
-    for name, parameter in model.named_parameters():
-        assert (
-            torch.equal(parameter, before[name][0]) and parameter.requires_grad == before[name][1]
-        )
-        assert parameter.grad is None
+def test_several_seeds_give_their_mean_and_its_interval() -> None:
+    model = trained()
+    discovery, batches = discover(model), [copying(8, 0)]
+    together, *alone = (
+        gate_heads(model, discovery, batches, seeds, steps=4)
+        for seeds in ([1, 2, 3], [1], [2], [3])
+    )
+    for row, *single in zip(together, *alone, strict=True):
+        values = [other["value"] for other in single]
+        assert row["value"] == pytest.approx(np.mean(values))
+        # The 97.5 % point of t with 2 degrees of freedom.
+        reach = 4.3027 * np.std(values, ddof=1) / np.sqrt(3)
+        assert row["low"] == pytest.approx(max(0, np.mean(values) - reach), abs=1e-5)
+        assert row["high"] == pytest.approx(min(1, np.mean(values) + reach), abs=1e-5)
 
 
-class TestTheBatchesThatAreUsed:
-    def numbered(self, count: int) -> list[dict[str, Tensor]]:
-        return [{"labels": torch.tensor([[i]])} for i in range(count)]
-
-    def test_are_all_of_a_short_text(self) -> None:
-        assert len(sample_batches(self.numbered(7), 7, torch.Generator())) == 7
-
-    def test_are_drawn_evenly_from_a_long_one(self) -> None:
-        drawn = np.zeros(20)
-        for seed in range(2000):
-            for batch in sample_batches(
-                iter(self.numbered(20)), 5, torch.Generator().manual_seed(seed)
-            ):
-                drawn[int(batch["labels"])] += 1
-        assert drawn.sum() == 10_000 and abs(drawn / 500 - 1).max() < 0.2
-
-    def test_come_in_turn(self) -> None:
-        order = [
-            int(batch["labels"])
-            for batch in shuffled_rounds(self.numbered(3), 8, torch.Generator().manual_seed(0))
-        ]
-        assert [sorted(order[:3]), sorted(order[3:6]), len(order)] == [[0, 1, 2], [0, 1, 2], 8]
-
-    def test_ask_for_something(self) -> None:
-        nothing = {"labels": torch.full((2, 3), -100)}
-        assert sample_batches([nothing, *self.numbered(1)], 3, torch.Generator()) == self.numbered(
-            1
-        )
-        for text in ([], [nothing], [{"input_ids": torch.ones(1, 2)}]):
-            with pytest.raises(HeadwiseError, match="the text has no word to predict"):
-                sample_batches(text, 3, torch.Generator())
+def test_two_stacks_and_layers_without_heads() -> None:
+    model = worded("marian")
+    discovery = discover(model)
+    smaller = cut(model, discovery, whole_layer(discovery, Site("cross", 1)))
+    table = gate_heads(smaller, discover(smaller), [asking(model, "marian")], steps=2)
+    assert len(by_head(table)) == discovery.heads.total - 4
 
 
-def test_a_broken_model_is_reported() -> None:
+def test_the_weights_are_as_before() -> None:
     model = copy.deepcopy(trained())
-    model.transformer.ln_f.bias.data[0] = float("nan")
-    with pytest.raises(HeadwiseError, match="not a number"):
-        gate_heads(model, discover(model), [copying(4, 0)], steps=2)
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    gate_heads(model, discover(model), [copying(4, 0)], steps=2)
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+def numbered(count: int) -> list[dict[str, Tensor]]:
+    return [{"labels": torch.tensor([[i]])} for i in range(count)]
+
+
+def test_batches_are_all_of_a_short_text_and_drawn_evenly_from_a_long_one() -> None:
+    assert len(sample_batches(numbered(7), 7, torch.Generator())) == 7
+    drawn = np.zeros(20)
+    for seed in range(1000):
+        generator = torch.Generator().manual_seed(seed)
+        for batch in sample_batches(iter(numbered(20)), 5, generator):
+            drawn[int(batch["labels"])] += 1
+    assert drawn.sum() == 5_000 and abs(drawn / 250 - 1).max() < 0.25
+
+
+def test_batches_come_in_turn() -> None:
+    rounds = shuffled_rounds(numbered(3), 8, torch.Generator().manual_seed(0))
+    order = [int(batch["labels"]) for batch in rounds]
+    assert [sorted(order[:3]), sorted(order[3:6]), len(order)] == [[0, 1, 2], [0, 1, 2], 8]
+
+
+def test_batches_ask_for_something() -> None:
+    nothing = {"labels": torch.full((2, 3), -100)}
+    assert sample_batches([nothing, *numbered(1)], 3, torch.Generator()) == numbered(1)
+    for text in ([], [nothing], [{"input_ids": torch.ones(1, 2)}]):
+        with pytest.raises(HeadwiseError, match="the text has no word to predict"):
+            sample_batches(text, 3, torch.Generator())

@@ -6,18 +6,20 @@ import math
 from itertools import combinations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import headwise as hw
+from attention.families import GPT
 from headwise.attention import masked
 from headwise.importance import interactions as module
 from headwise.importance.interactions import interactions
 from headwise.importance.measures import INTERACTIONS
 from headwise.tasks.objective import asked_places, losses_of, on_device
-from tasks.askers import asker, embedder, lines, pairs
-from training.letters import END, LETTERS, PAD, START, letters
+from tasks.askers import IDS, asker, lines, pairs
+from training.letters import LETTERS, letters
 
 WIDTH, SIZE, WORDS = 32, 8, 31
 STRENGTH = 8.0  # the logit that a token gets from its heads
@@ -28,46 +30,25 @@ def made_by_hand() -> hw.Model:
     """Heads 0 and 1 of the only layer do the same: after the letter a they say a, each loud enough to do it alone. Head
     2 does so for the letter b, head 3 does nothing. The rest of the model knows nothing."""
     torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=WORDS,
-        n_embd=WIDTH,
-        n_layer=1,
-        n_head=4,
-        n_positions=64,
-        tie_word_embeddings=False,
-        pad_token_id=PAD,
-        bos_token_id=START,
-        eos_token_id=END,
-    )
-    hf = GPT2LMHeadModel(config)
+    shape = {**GPT, **IDS, "vocab_size": WORDS, "n_layer": 1, "tie_word_embeddings": False}
+    hf = GPT2LMHeadModel(GPT2Config(**shape))
     basis, _ = torch.linalg.qr(torch.cat([torch.ones(WIDTH, 1), torch.randn(WIDTH, 6)], 1))
     read_a, read_b, say_a, say_b, else_ = basis.T[1:6]  # means of 0
     layer = hf.transformer.h[0]
     a, b = (5 + LETTERS.index(letter) for letter in "ab")
+    attention, words = layer.attn, hf.transformer.wte.weight
+    zero = [hf.transformer.wpe, attention.c_attn, attention.c_proj, layer.mlp.c_proj, hf.lm_head]
+    speaking = (FIRST, read_a, say_a), (COPY, read_a, say_a), (OTHER, read_b, say_b)
     with torch.no_grad():
-        for parameter in (
-            hf.transformer.wpe.weight,
-            layer.attn.c_attn.weight,
-            layer.attn.c_proj.weight,
-            layer.mlp.c_proj.weight,
-            hf.lm_head.weight,
-        ):
-            parameter.zero_()
-        hf.transformer.wte.weight[:] = else_ * math.sqrt(WIDTH)
-        hf.transformer.wte.weight[a], hf.transformer.wte.weight[b] = (
-            read_a * math.sqrt(WIDTH),
-            read_b * math.sqrt(WIDTH),
-        )
-        for head, read, say in (
-            (FIRST, read_a, say_a),
-            (COPY, read_a, say_a),
-            (OTHER, read_b, say_b),
-        ):
+        for module_ in zero:
+            module_.weight.zero_()
+        words[:] = else_ * math.sqrt(WIDTH)
+        words[a], words[b] = read_a * math.sqrt(WIDTH), read_b * math.sqrt(WIDTH)
+        for head, read, say in speaking:
             layer.attn.c_attn.weight[:, 2 * WIDTH + head * SIZE] = read
             layer.attn.c_proj.weight[head * SIZE] = 1e4 * say
-        hf.lm_head.weight[a], hf.lm_head.weight[b] = (
-            STRENGTH / math.sqrt(WIDTH) * say for say in (say_a, say_b)
-        )
+        for letter, say in ((a, say_a), (b, say_b)):
+            hf.lm_head.weight[letter] = STRENGTH / math.sqrt(WIDTH) * say
     return hw.Model(hf, letters(), "made by hand")
 
 
@@ -86,17 +67,13 @@ def test_two_equal_heads_are_redundant_and_heads_of_different_text_are_not() -> 
             again, end = again + len(row.split()) - 1, end + 1
     off = math.log(WORDS)
     says = math.log(1 + (WORDS - 1) * math.exp(-STRENGTH))  # that the letter comes again
-    ends = math.log(
-        math.exp(STRENGTH) + WORDS - 1
-    )  # that the text ends here, which the heads make unlikely
+    # That the text ends here, which the heads make unlikely.
+    ends = math.log(math.exp(STRENGTH) + WORDS - 1)
     expected = (again * (off - says) + end * (off - ends)) / tokens
     same = table.loc[(FIRST, COPY)]
-    assert (
-        same["value"] == pytest.approx(expected, abs=1e-3) and same["low"] > 0 and same["p"] < 0.01
-    )
-    assert same["alone"] == pytest.approx(0, abs=1e-3) and same["both"] == pytest.approx(
-        expected, abs=1e-3
-    )
+    found = same[["value", "both", "alone"]].tolist()
+    assert found == pytest.approx([expected, expected, 0], abs=1e-3)
+    assert same["low"] > 0 and same["p"] < 0.01
     assert table.index[0] == (FIRST, COPY)  # the strongest comes first
     for pair in ((FIRST, OTHER), (COPY, OTHER), (FIRST, NOTHING), (OTHER, NOTHING)):
         # float32 sums differ by some 1e-5 between processors
@@ -112,21 +89,16 @@ def test_the_slow_twin(family: str) -> None:
     table = interactions(model, text, pairs=3, seed=1).table
     first, second = module.screened_and_measured(text)
     assert len(first) == 12 and not {*first} & {*second} and {*first} | {*second} == {*text}
-    assert list(table.columns) == list(INTERACTIONS) and len(table) == math.comb(
-        model.heads.total, 2
-    )
+    assert list(table.columns) == list(INTERACTIONS)
+    assert len(table) == math.comb(model.heads.total, 2)
     measured = table[table["value"].notna()]
     assert len(measured) == 3 and measured["value"].abs().is_monotonic_decreasing
-    assert table["screening_value"].abs().nlargest(3).index.tolist() == sorted(
-        measured.index, key=lambda i: -abs(table["screening_value"][i])
-    )
+    assert {*table["screening_value"].abs().nlargest(3).index} == {*measured.index}
 
     def loss(part: object, off: list[hw.Head]) -> tuple[float, int]:
         lost, count = 0.0, 0
-        with (
-            torch.no_grad(),
-            masked(model.hf, model.discovery, hw.HeadMask.full(model.heads).without(off)),
-        ):
+        mask = hw.HeadMask.full(model.heads).without(off)
+        with torch.no_grad(), masked(model.hf, model.discovery, mask):
             for batch in model.task.batches(part):  # type: ignore[arg-type]
                 tensors = on_device(model.hf, batch)
                 lost += float(losses_of(model.hf, tensors, asked_places(tensors["labels"])).sum())
@@ -142,9 +114,8 @@ def test_the_slow_twin(family: str) -> None:
             if not np.isnan(row[column]):
                 assert row[column] == pytest.approx(both - alone - other_alone, abs=1e-5)
             if column == "value" and not np.isnan(row["value"]):
-                assert (row["alone"], row["both"], row["n"]) == pytest.approx(
-                    (alone, both, count), abs=1e-5
-                )
+                found = row["alone"], row["both"], row["n"]
+                assert found == pytest.approx((alone, both, count), abs=1e-5)
                 assert row["low"] <= row["value"] <= row["high"]
 
 
@@ -153,24 +124,12 @@ def test_heads_of_the_largest_outputs_of_a_large_model(monkeypatch: pytest.Monke
     model, text = asker("gpt2"), lines(24)
     table = interactions(model, text, pairs=2).table
     assert len(table) == math.comb(5, 2)
-    shares = hw.score(model, module.screened_and_measured(text)[0], ["dormancy"]).table.nlargest(
-        5, "value"
-    )
-    loud = {hw.Head(*row) for row in shares[["kind", "layer", "head"]].itertuples(index=False)}
-    paired = {hw.Head(*row) for row in table[["kind", "layer", "head"]].itertuples(index=False)}
-    paired |= {
-        hw.Head(*row)
-        for row in table[["other_kind", "other_layer", "other_head"]].itertuples(index=False)
-    }
+    shares = hw.score(model, module.screened_and_measured(text)[0], ["dormancy"]).table.nlargest(5, "value")
+
+    def heads(rows: pd.DataFrame, *columns: str) -> set[hw.Head]:
+        return {hw.Head(*row) for row in rows[[*columns]].itertuples(index=False)}
+
+    loud = heads(shares, "kind", "layer", "head")
+    paired = heads(table, "kind", "layer", "head")
+    paired |= heads(table, "other_kind", "other_layer", "other_head")
     assert paired == loud and all(one < other for one, other in combinations(sorted(paired), 2))
-
-
-def test_what_is_refused() -> None:
-    with pytest.raises(hw.HeadwiseError, match="at least 1"):
-        interactions(asker(), pairs(30), pairs=0)
-    with pytest.raises(hw.HeadwiseError, match="at least 20"):
-        interactions(asker(), pairs(19))
-    with pytest.raises(hw.HeadwiseError, match="predicts nothing"):
-        interactions(embedder(), lines(30))
-    with pytest.raises(hw.HeadwiseError, match="give text"):
-        interactions(asker("gpt2"), [{"input_ids": torch.ones(1, 3, dtype=torch.long)}])  # type: ignore[arg-type]

@@ -21,101 +21,79 @@ def weights(model: hw.Model) -> dict[str, torch.Tensor]:
     return dict(model.hf.state_dict())
 
 
-class TestTwin:
-    def test_same_shape_and_other_weights(self) -> None:
-        model = asker()
-        before = torch.get_rng_state()
-        control, again, other = (
-            hw.untrained(model, 1),
-            hw.untrained(model, 1),
-            hw.untrained(model, 2),
-        )
-        assert torch.equal(torch.get_rng_state(), before)
-        assert control.heads == model.heads and control.tokenizer is model.tokenizer
-        assert {name: w.shape for name, w in weights(control).items()} == {
-            n: w.shape for n, w in weights(model).items()
-        }
-        name = "model.encoder.layers.0.self_attn.q_proj.weight"
-        assert torch.equal(weights(control)[name], weights(again)[name])
-        assert not torch.equal(weights(control)[name], weights(other)[name])
-        assert not torch.equal(weights(control)[name], weights(model)[name])
-
-    def test_weights_are_drawn_as_the_class_draws_them(self) -> None:
-        """Nothing of the model's own weights is left, not even their size."""
-        model = asker("gpt2")
-        with torch.no_grad():
-            for parameter in model.hf.parameters():
-                parameter.mul_(100)
-        drawn = weights(hw.untrained(model, 1))["transformer.h.0.attn.c_attn.weight"]
-        assert abs(float(drawn.std()) / model.hf.config.initializer_range - 1) < 0.1
-
-    def test_a_pruned_model_has_a_pruned_twin(self, tmp_path: Path) -> None:
-        model = asker()
-        mask = hw.HeadMask.full(model.heads).without(
-            [hw.Head("encoder-self", 0, 0), hw.Head("cross", 1, 2)]
-        )
-        model.remove(mask).save(tmp_path / "small")
-        small = hw.load(tmp_path / "small")
-        control = hw.untrained(small, 1)
-        assert control.heads == small.heads and control.layout == small.layout
-        assert control.parameters == small.parameters
-
-    def test_half_precision_stays(self) -> None:
-        model = asker("gpt2")
-        model.hf.to(torch.bfloat16)
-        assert hw.untrained(model).hf.dtype == torch.bfloat16
-
-    @pytest.mark.parametrize("seed", [-1, -5])
-    def test_a_seed_below_0_is_refused(self, seed: int) -> None:
-        with pytest.raises(hw.HeadwiseError, match="the seed is"):
-            hw.untrained(asker(), seed)
+def test_a_control_has_the_same_shape_and_other_weights() -> None:
+    model = asker()
+    before = torch.get_rng_state()
+    control, again, other = (hw.untrained(model, seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert control.heads == model.heads and control.tokenizer is model.tokenizer
+    shapes, own = ({n: w.shape for n, w in weights(one).items()} for one in (control, model))
+    assert shapes == own
+    drawn, same, *others = (
+        weights(one)["model.encoder.layers.0.self_attn.q_proj.weight"]
+        for one in (control, again, other, model)
+    )
+    assert torch.equal(drawn, same) and not any(torch.equal(drawn, one) for one in others)
 
 
-class TestScores:
-    def test_the_slow_twin(self) -> None:
-        """Each control's rows are those of `hw.score` of that control; the baseline is their mean over a layer."""
-        model, text = asker(), pairs(12)
-        scores = hw.score(model, text, MEASURES, seed=5, untrained=2)
-        table = scores.table
-        controls = scores.controls
-        assert controls is not None
-        assert tuple(controls.columns) == UNTRAINED_COLUMNS and set(controls["seed"]) == {6, 7}
-        for seed, rows in controls.groupby("seed"):
-            alone = hw.score(hw.untrained(model, int(seed)), text, MEASURES, seed=5).table
-            assert np.array_equal(rows["value"], alone["value"])
-        for row in table.sample(20, random_state=0).itertuples():
-            same = controls[
-                (controls["kind"] == row.kind)
-                & (controls["layer"] == row.layer)
-                & (controls["measure"] == row.measure)
-            ]
-            assert len(same) == 2 * model.heads.count(Site(row.kind, row.layer))
-            assert row.baseline == pytest.approx(same["value"].mean())
-        plain = hw.score(model, text, MEASURES, seed=5)
-        assert plain.table["baseline"].isna().all() and plain.controls is None
-        assert np.array_equal(plain.table["value"], table["value"])
+def test_weights_are_drawn_as_the_class_draws_them() -> None:
+    """Nothing of the model's own weights is left, not even their size."""
+    model = asker("gpt2")
+    with torch.no_grad():
+        for parameter in model.hf.parameters():
+            parameter.mul_(100)
+    drawn = weights(hw.untrained(model, 1))["transformer.h.0.attn.c_attn.weight"]
+    assert abs(float(drawn.std()) / model.hf.config.initializer_range - 1) < 0.1
 
-    def test_few_sentences_and_no_dear_measure(self) -> None:
-        model, text = asker("gpt2"), lines(3 * UNTRAINED_SENTENCES)
-        found = score_untrained(model, text, ["confidence", "gradient", "gating.irrelevant"], 1)
-        assert set(found["measure"]) == {"confidence", "gradient"}
-        assert set(found.loc[found["measure"] == "gradient", "n"]) == {UNTRAINED_SENTENCES}
 
-    def test_batches_of_a_users_own(self) -> None:
-        model = asker("gpt2")
-        own = []
-        for batch in model.task.batches(lines(4)).whole():
-            labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
-            own.append(
-                {
-                    **{name: batch[name] for name in ("input_ids", "attention_mask")},
-                    "labels": labels,
-                }
-            )
-        found = hw.score(model, own, ["gradient"], untrained=1).controls
-        assert found is not None
-        assert len(found) == model.heads.total
+def test_a_pruned_model_has_a_pruned_twin(tmp_path: Path) -> None:
+    model = asker()
+    gone = [hw.Head("encoder-self", 0, 0), hw.Head("cross", 1, 2)]
+    model.remove(hw.HeadMask.full(model.heads).without(gone)).save(tmp_path / "small")
+    small = hw.load(tmp_path / "small")
+    control = hw.untrained(small, 1)
+    assert control.heads == small.heads and control.layout == small.layout
+    assert control.parameters == small.parameters
 
-    def test_a_wrong_number_is_refused(self) -> None:
-        with pytest.raises(hw.HeadwiseError, match="untrained is -1"):
-            hw.score(asker(), pairs(4), ["confidence"], untrained=-1)
+
+def test_half_precision_stays() -> None:
+    model = asker("gpt2")
+    model.hf.to(torch.bfloat16)
+    assert hw.untrained(model).hf.dtype == torch.bfloat16
+
+
+def test_scores_against_a_slow_twin() -> None:
+    """Each control's rows are those of `hw.score` of that control; the baseline is their mean over a layer."""
+    model, text = asker(), pairs(12)
+    scores = hw.score(model, text, MEASURES, seed=5, untrained=2)
+    table, controls = scores.table, scores.controls
+    assert controls is not None
+    assert tuple(controls.columns) == UNTRAINED_COLUMNS and set(controls["seed"]) == {6, 7}
+    for seed, rows in controls.groupby("seed"):
+        alone = hw.score(hw.untrained(model, int(seed)), text, MEASURES, seed=5).table
+        assert np.array_equal(rows["value"], alone["value"])
+    of_layer = controls.groupby(["kind", "layer", "measure"])["value"]
+    for row in table.sample(20, random_state=0).itertuples():
+        same = of_layer.get_group((row.kind, row.layer, row.measure))
+        assert len(same) == 2 * model.heads.count(Site(row.kind, row.layer))
+        assert row.baseline == pytest.approx(same.mean())
+    plain = hw.score(model, text, MEASURES, seed=5)
+    assert plain.table["baseline"].isna().all() and plain.controls is None
+    assert np.array_equal(plain.table["value"], table["value"])
+
+
+def test_controls_read_few_sentences_and_have_no_dear_measure() -> None:
+    model, text = asker("gpt2"), lines(3 * UNTRAINED_SENTENCES)
+    found = score_untrained(model, text, ["confidence", "gradient", "gating.irrelevant"], 1)
+    assert set(found["measure"]) == {"confidence", "gradient"}
+    assert set(found.loc[found["measure"] == "gradient", "n"]) == {UNTRAINED_SENTENCES}
+
+
+def test_controls_on_batches_of_a_users_own() -> None:
+    model, own = asker("gpt2"), []
+    for batch in model.task.batches(lines(4)).whole():
+        given = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        labels = given["input_ids"].masked_fill(given["attention_mask"] == 0, -100)
+        own.append({**given, "labels": labels})
+    found = hw.score(model, own, ["gradient"], untrained=1).controls
+    assert found is not None and len(found) == model.heads.total
