@@ -22,6 +22,7 @@ from headwise.importance.interactions import removal_effects
 from headwise.importance.passes import run_passes
 from headwise.importance.scores import score_forecast
 from headwise.importance.work import work_on
+from headwise.progress import silent
 from headwise.study.estimate import text_amount
 from headwise.tasks.batches import Fold
 from tasks.askers import asker
@@ -31,15 +32,8 @@ LONGEST, STRIDE = 10, 5
 SIZES = (25, 7, 10, 18, 3)  # letters of each document
 WINDOWS = 4 + 1 + 1 + 3 + 1
 READ = sum(SIZES) + 5 * (3 + 2)  # tokens of all windows
-MEASURES = (
-    "ablation.zero",
-    "ablation.mean",
-    "ablation.position-mean",
-    "gradient",
-    "gradient.token",
-    "attribution.zero",
-    "confidence",
-)
+MEASURES = ["ablation.zero", "ablation.mean", "ablation.position-mean"]
+MEASURES += ["gradient", "gradient.token", "attribution.zero", "confidence"]
 
 
 @dataclass(frozen=True)
@@ -58,10 +52,10 @@ def model(monkeypatch: pytest.MonkeyPatch) -> hw.Model:
 
 
 def text(sizes: tuple[int, ...] = SIZES) -> hw.Text:
-    documents = []
-    for number, size in enumerate(sizes):
-        documents.append(" ".join(LETTERS[(7 * place + number) % 26] for place in range(size)))
-    return hw.Text.from_lines(documents)
+    return hw.Text.from_lines(
+        " ".join(LETTERS[(7 * place + number) % 26] for place in range(size))
+        for number, size in enumerate(sizes)
+    )
 
 
 def windows(model: hw.Model) -> list[Window]:
@@ -87,10 +81,10 @@ def projected(model: hw.Model, change: Callable[[int, Tensor], Tensor]) -> Itera
 
         return hook
 
-    blocks = model.hf.transformer.h
+    projections = [block.attn.c_proj for block in model.hf.transformer.h]
     hooks = [
-        block.attn.c_proj.register_forward_pre_hook(hook_of(layer))
-        for layer, block in enumerate(blocks)
+        projection.register_forward_pre_hook(hook_of(layer))
+        for layer, projection in enumerate(projections)
     ]
     yield
     for hook in hooks:
@@ -135,14 +129,15 @@ def by_hand(model: hw.Model) -> dict[str, dict[tuple[int, int], float]]:
             loss(model, window).backward()
         outputs.append(seen)
 
+    with torch.no_grad():
+        whole_loss = sum(float(loss(model, window)) for window in cut)
     found: dict[str, dict[tuple[int, int], float]] = {name: {} for name in MEASURES}
     for layer, head in every:
         of_head = [seen[layer][:, head].detach() for seen in outputs]
         moves = []
         for seen in outputs:
-            slope = seen[layer].grad
-            assert slope is not None
-            moves.append((seen[layer][:, head] * slope[:, head]).sum(-1).detach())
+            moved = seen[layer].detach() * seen[layer].grad
+            moves.append(moved[:, head].sum(-1))
         whole = [float(of_window.sum()) for of_window in moves]
         found["gradient"][layer, head] = float(np.mean(np.abs(whole)))
         found["attribution.zero"][layer, head] = -sum(whole) / predicted
@@ -153,23 +148,16 @@ def by_hand(model: hw.Model) -> dict[str, dict[tuple[int, int], float]]:
         mean = torch.cat(new).mean(0)
         by_position = torch.stack([mean] * LONGEST)
         for place in range(LONGEST):
-            there = []
-            for output, window in zip(of_head, cut, strict=True):
-                if window.new <= place < len(window.ids):
-                    there.append(output[place])
+            pairs = zip(of_head, cut, strict=True)
+            there = [out[place] for out, window in pairs if window.new <= place < len(window.ids)]
             if len(there) > 1:
                 by_position[place] = torch.stack(there).mean(0)
         zero = torch.zeros_like(by_position)
         replacements = {"zero": zero, "mean": zero + mean, "position-mean": by_position}
         for name, replacement in replacements.items():
-            lost = 0.0
-            put = replaced(layer, head, replacement)
-            for window in cut:
-                with torch.no_grad():
-                    lost -= float(loss(model, window))
-                with torch.no_grad(), projected(model, put):
-                    lost += float(loss(model, window))
-            found[f"ablation.{name}"][layer, head] = lost / predicted
+            with torch.no_grad(), projected(model, replaced(layer, head, replacement)):
+                lost = sum(float(loss(model, window)) for window in cut)
+            found[f"ablation.{name}"][layer, head] = (lost - whole_loss) / predicted
 
     largest: dict[tuple[int, int], list[float]] = {address: [] for address in every}
     model.hf.set_attn_implementation("eager")
@@ -187,7 +175,7 @@ def by_hand(model: hw.Model) -> dict[str, dict[tuple[int, int], float]]:
 
 def test_a_long_document_is_scored_as_its_windows_by_hand(model: hw.Model) -> None:
     wanted = by_hand(model)
-    scores = hw.score(model, text(), MEASURES, progress=lambda share, what: None)
+    scores = hw.score(model, text(), MEASURES, progress=silent)
     for name in MEASURES:
         values = scores.of(name)
         assert len(values) == model.heads.total
@@ -208,7 +196,7 @@ def test_the_windows_of_a_document_are_one_unit(model: hw.Model) -> None:
     site = Site("decoder-self", 0)
     assert sorted(sums["ablation.zero"].whole(site)[1]) == sorted(size - 1 for size in SIZES)
     assert sorted(sums["gradient"].whole(site)[1]) == [1, 1, 1, 3, 4]
-    alone = hw.score(model, text((25,)), ["gradient"], progress=lambda share, what: None)
+    alone = hw.score(model, text((25,)), ["gradient"], progress=silent)
     assert alone.table["low"].isna().all()  # not the interval of its four windows
     effects = removal_effects(model, text(), [*model.heads][:1], [])
     assert sorted(effects.tokens) == sorted(size - 1 for size in SIZES)
@@ -216,9 +204,8 @@ def test_the_windows_of_a_document_are_one_unit(model: hw.Model) -> None:
 
 def test_a_fold_has_whole_documents(model: hw.Model) -> None:
     """The halves that the judge compares share no text, and are those of the sums."""
-    batches = model.task.batches(text())
+    batches, rows = model.task.batches(text()), list[set[int]]()
     whole = run_passes(model, batches, ["ablation.zero"], 0).sums["ablation.zero"]
-    rows = []
     for which in (0, 1):
         fold = Fold(batches, which)
         rows.append({int(row) for batch in fold for row in batch["rows"]})
@@ -232,8 +219,8 @@ def test_a_fold_has_whole_documents(model: hw.Model) -> None:
 def test_a_sample_of_windows(model: hw.Model) -> None:
     """With time for all of them they give what the whole text gives; documents are counted, not windows."""
     names = ["ablation.zero", "ablation.mean"]
-    whole = hw.score(model, text(), names, progress=lambda share, what: None)
-    sampled = hw.score(model, text(), names, time="10m", progress=lambda share, what: None)
+    whole = hw.score(model, text(), names, progress=silent)
+    sampled = hw.score(model, text(), names, time="10m", progress=silent)
     for name in names:
         for head, value in whole.of(name).items():
             assert sampled.of(name)[head] == pytest.approx(value, rel=1e-3, abs=1e-6)
@@ -246,8 +233,8 @@ def test_resampling_takes_another_document(model: hw.Model) -> None:
     """The next window shares half of its text: `ablation.example` takes the next document's output."""
     alone = text((25,))
     with pytest.raises(hw.HeadwiseError, match="each is alone in its batch"):
-        hw.score(model, alone, ["ablation.example"], progress=lambda share, what: None)
-    scores = hw.score(model, text(), ["ablation.example"], progress=lambda share, what: None)
+        hw.score(model, alone, ["ablation.example"], progress=silent)
+    scores = hw.score(model, text(), ["ablation.example"], progress=silent)
     assert scores.table["n"].unique() == [sum(SIZES) - len(SIZES)]
 
 
@@ -256,14 +243,12 @@ def test_what_a_score_will_take_counts_windows(model: hw.Model) -> None:
     work = work_on(model, batches)
     assert work.text.examples == len(SIZES)
     assert work.text.positions == pytest.approx(1.05 * READ)
-    assert text_line(batches).endswith(
-        f"{WINDOWS} windows, {READ} tokens, of 5 sentences, long ones in windows of 10 tokens, each 5 after the last; "
-        "left out: nothing"
-    )
+    said = text_line(batches)
+    assert f"{WINDOWS} windows, {READ} tokens, of 5 sentences" in said
+    assert "windows of 10 tokens, each 5 after the last; left out: nothing" in said
     few = score_forecast(model, batches, ["ablation.zero"], untrained=2)
-    controls = next(part for part in few.parts if part.name == "untrained controls")
-    scored = next(part for part in few.parts if part.name == "ablation.zero")
-    assert controls.seconds == pytest.approx(2 * scored.seconds)
+    seconds = {part.name: part.seconds for part in few.parts}
+    assert seconds["untrained controls"] == pytest.approx(2 * seconds["ablation.zero"])
 
     of_study = text_amount(text(), model.tokenizer, LONGEST, STRIDE)
     assert of_study.examples == len(SIZES)

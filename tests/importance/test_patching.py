@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,24 +64,6 @@ def difference(model: hw.Model, row: tuple[str, ...], which: int, change: Any) -
     return logits[right] - logits[wrong]
 
 
-def keeping(kept: dict[int, Tensor], layer: int, states: Tensor) -> Tensor:
-    kept[layer] = states
-    return states
-
-
-def with_other_head(
-    head: Head, heads: int, corrupted: dict[int, Tensor], replaced: Any, layer: int, states: Tensor
-) -> Tensor:
-    """The states of a layer, in which one head's part is replaced."""
-    if layer != head.layer:
-        return states
-    size = states.shape[-1] // heads
-    part = slice(head.head * size, (head.head + 1) * size)
-    states = states.clone()
-    states[..., part] = replaced(states[..., part], corrupted[layer][..., part])
-    return states
-
-
 @torch.no_grad()
 def twin(model: hw.Model, replaced: Any) -> np.ndarray:
     """What each head's replacement takes from the mean difference, layers x heads. replaced(own, corrupted): the new
@@ -90,12 +71,21 @@ def twin(model: hw.Model, replaced: Any) -> np.ndarray:
     heads = model.hf.config.n_head
     lost = np.zeros((model.hf.config.n_layer, heads))
     for row in ROWS:
-        clean: dict[int, Tensor] = {}
-        corrupted: dict[int, Tensor] = {}
-        whole = difference(model, row, 0, partial(keeping, clean))
-        difference(model, row, 1, partial(keeping, corrupted))
+        seen: dict[int, Tensor] = {}
+        whole = difference(model, row, 0, lambda layer, states: states)
+        difference(model, row, 1, lambda layer, states, seen=seen: seen.setdefault(layer, states))
         for head in model.heads:
-            change = partial(with_other_head, head, heads, corrupted, replaced)
+
+            def change(layer: int, states: Tensor, head: Head = head, seen: Any = seen) -> Tensor:
+                if layer == head.layer:
+                    states = states.clone()
+                    own, other = (
+                        each.unflatten(-1, (heads, -1))[..., head.head, :]
+                        for each in (states, seen[layer])
+                    )
+                    own[:] = replaced(own.clone(), other)
+                return states
+
             lost[head.layer, head.head] += float(whole - difference(model, row, 0, change))
     return lost / len(ROWS)
 

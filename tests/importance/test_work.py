@@ -19,103 +19,106 @@ from tasks.askers import asker, lines, pairs
 HEADS = HeadMap({"decoder-self": (3, 3)})
 
 
-class TestWork:
-    def test_in_forwards_over_the_text(self) -> None:
-        """Six heads in two layers, eight sentences of ten positions, half of a forward in the output layer."""
-        work = Workload(HEADS, Amount(8, 10.0, 1.5), output=0.5, translation=4.0)
-        assert work.of_passes(["confidence", "entropy", "ablation.zero", "lrp.ding"]) == {
-            "attention-statistics": pytest.approx(0.6),
-            "ablation.zero": pytest.approx(1 + 6 * 0.5 / 2 + 6 / 2),
-            "lrp.ding": pytest.approx(2 * 10 * 1.5 / 2),
-        }
-        assert work.of_measures(["attribution.steps"]) == pytest.approx(1 + 2 * 6.25)
-        assert work.of_measures(["ablation.bleu"]) == pytest.approx(7 * 4.0)
-        assert work.of_measures(["gating.irrelevant"]) == pytest.approx(600 * 2.5)
-        longer = Workload(HEADS, Amount(4096, 10.0))
-        assert longer.of_measures(["gating.irrelevant"]) == pytest.approx(600 * 2.5 / 10)
-
-    def test_amounts(self) -> None:
-        found = Amount.of([2, 2, 8])
-        assert found == Amount(3, pytest.approx(4 * PADDED_POSITIONS), pytest.approx((72 / 3) / 16))
-        assert Amount.of([]).positions == 0
-
-    def test_the_output_layer(self) -> None:
-        """Tied with the embedding, which costs nothing, or not."""
-        for tied in (True, False):
-            model = asker("llama", tie_word_embeddings=tied)
-            words, width = model.hf.get_output_embeddings().weight.shape
-            layers = model.parameters - (1 if tied else 2) * words * width
-            assert output_share(model) == pytest.approx(words * width / (words * width + layers))
+def test_work_is_in_forwards_over_the_text() -> None:
+    """Six heads in two layers, eight sentences of ten positions, half of a forward in the output layer."""
+    work = Workload(HEADS, Amount(8, 10.0, 1.5), output=0.5, translation=4.0)
+    assert work.of_passes(["confidence", "entropy", "ablation.zero", "lrp.ding"]) == {
+        "attention-statistics": pytest.approx(0.6),
+        "ablation.zero": pytest.approx(1 + 6 * 0.5 / 2 + 6 / 2),
+        "lrp.ding": pytest.approx(2 * 10 * 1.5 / 2),
+    }
+    assert work.of_measures(["attribution.steps"]) == pytest.approx(1 + 2 * 6.25)
+    assert work.of_measures(["ablation.bleu"]) == pytest.approx(7 * 4.0)
+    assert work.of_measures(["gating.irrelevant"]) == pytest.approx(600 * 2.5)
+    longer = Workload(HEADS, Amount(4096, 10.0))
+    assert longer.of_measures(["gating.irrelevant"]) == pytest.approx(600 * 2.5 / 10)
 
 
-class TestProgress:
-    @pytest.mark.parametrize(
-        "measure", ["ablation.zero", "lrp.ding", "attribution.steps", "gating.irrelevant"]
-    )
-    def test_inside_a_batch(self, measure: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """All sentences are in one batch."""
-        monkeypatch.setattr(relevance, "ROWS", 1)
-        monkeypatch.setattr(gating, "gate_heads", partial(gate_heads, steps=3))
+def test_amounts() -> None:
+    found = Amount.of([2, 2, 8])
+    assert found == Amount(3, pytest.approx(4 * PADDED_POSITIONS), pytest.approx((72 / 3) / 16))
+    assert Amount.of([]).positions == 0
+
+
+def test_the_output_layer() -> None:
+    """Tied with the embedding, which costs nothing, or not."""
+    for tied in (True, False):
+        model = asker("llama", tie_word_embeddings=tied)
+        words, width = model.hf.get_output_embeddings().weight.shape
+        layers = model.parameters - (1 if tied else 2) * words * width
+        assert output_share(model) == pytest.approx(words * width / (words * width + layers))
+
+
+@pytest.mark.parametrize(
+    "measure", ["ablation.zero", "lrp.ding", "attribution.steps", "gating.irrelevant"]
+)
+def test_progress_moves_inside_a_batch(measure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sentences are in one batch."""
+    monkeypatch.setattr(relevance, "ROWS", 1)
+    monkeypatch.setattr(gating, "gate_heads", partial(gate_heads, steps=3))
+    seen: list[float] = []
+    model = asker("gpt2", n_layer=4)
+    assert len([*model.task.batches(lines(6)).whole()]) == 1
+    hw.score(model, lines(6), [measure], progress=lambda share, what: seen.append(share))
+    assert seen == sorted(seen)
+    assert len({round(share, 6) for share in seen}) >= 4
+    assert seen[-1] == 1
+
+
+def test_passes_take_shares_by_their_work() -> None:
+    seen: dict[str, float] = {}
+
+    def report(share: float, what: str) -> None:
+        seen[what.partition(":")[0]] = share
+
+    model = asker("gpt2")
+    hw.score(model, lines(6), ["confidence", "ablation.zero"], progress=report)
+    output = output_share(model)
+    statistics = 1.2 * (1 - output)
+    ablation = 1 + model.heads.total * ((1 - output) / 2 + output)
+    assert seen["attention-statistics"] == pytest.approx(statistics / (statistics + ablation))
+    assert seen["ablation.zero"] == pytest.approx(1)
+
+
+def test_the_judge_reports() -> None:
+    seen: list[float] = []
+
+    def report(share: float, what: str) -> None:
+        if what.startswith("judge"):
+            seen.append(share)
+
+    measures = ["confidence", "gradient", "ablation.zero"]
+    hw.score(asker("gpt2"), lines(8), measures, judge=True, progress=report)
+    assert seen == sorted(seen)
+    assert len(set(seen)) >= 20
+    assert seen[-1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("by_token", [False, True])
+def test_shares_of_a_text_are_by_its_tokens(by_token: bool) -> None:
+    """The shortest sentences come first: half of them is less than half of the work."""
+    seen: list[float] = []
+    task = asker("gpt2").task
+    report = lambda share, what: seen.append(share)  # noqa: E731
+    batches = task.batches(lines(40)).reporting(report, by_token)
+    sizes = sorted(len(line.split()) + 2 for line in lines(40).lines)  # with begin and end
+    power = 2 if by_token else 1
+    weights = [size**power for size in sizes]
+    for batch in batches:
+        batches.within(0.5)
+        assert len(batch["rows"]) == 40
+    assert seen == [pytest.approx(0.5), pytest.approx(1)]
+    assert batches.total == pytest.approx(sum(weights))
+
+
+def test_halves_of_pairs() -> None:
+    """Every other pair is about half of the work."""
+    task = asker().task
+    text = task.batches(pairs(40))
+    longest = [max(len(side.split()) for side in pair) + 1 for pair in pairs(40)]
+    assert text.total == pytest.approx(sum(longest))
+    for which in (0, 1):
         seen: list[float] = []
-        model = asker("gpt2", n_layer=4)
-        assert len([*model.task.batches(lines(6)).whole()]) == 1
-        hw.score(model, lines(6), [measure], progress=lambda share, what: seen.append(share))
-        assert seen == sorted(seen)
-        assert len({round(share, 6) for share in seen}) >= 4
-        assert seen[-1] == 1
-
-    def test_passes_take_shares_by_their_work(self) -> None:
-        seen: dict[str, float] = {}
-
-        def report(share: float, what: str) -> None:
-            seen[what.partition(":")[0]] = share
-
-        model = asker("gpt2")
-        hw.score(model, lines(6), ["confidence", "ablation.zero"], progress=report)
-        output = output_share(model)
-        statistics = 1.2 * (1 - output)
-        ablation = 1 + model.heads.total * ((1 - output) / 2 + output)
-        assert seen["attention-statistics"] == pytest.approx(statistics / (statistics + ablation))
-        assert seen["ablation.zero"] == pytest.approx(1)
-
-    def test_the_judge_reports(self) -> None:
-        seen: list[float] = []
-
-        def report(share: float, what: str) -> None:
-            if what.startswith("judge"):
-                seen.append(share)
-
-        measures = ["confidence", "gradient", "ablation.zero"]
-        hw.score(asker("gpt2"), lines(8), measures, judge=True, progress=report)
-        assert seen == sorted(seen)
-        assert len(set(seen)) >= 20
-        assert seen[-1] == pytest.approx(1)
-
-    @pytest.mark.parametrize("by_token", [False, True])
-    def test_shares_of_a_text_are_by_its_tokens(self, by_token: bool) -> None:
-        """The shortest sentences come first: half of them is less than half of the work."""
-        seen: list[float] = []
-        task = asker("gpt2").task
-        batches = task.batches(lines(40)).reporting(
-            lambda share, what: seen.append(share), by_token
-        )
-        sizes = sorted(len(line.split()) + 2 for line in lines(40).lines)  # with begin and end
-        power = 2 if by_token else 1
-        weights = [size**power for size in sizes]
-        for batch in batches:
-            batches.within(0.5)
-            assert len(batch["rows"]) == 40
-        assert seen == [pytest.approx(0.5), pytest.approx(1)]
-        assert batches.total == pytest.approx(sum(weights))
-
-    def test_halves_of_pairs(self) -> None:
-        """Every other pair is about half of the work."""
-        task = asker().task
-        text = task.batches(pairs(40))
-        longest = [max(len(side.split()) for side in pair) + 1 for pair in pairs(40)]
-        assert text.total == pytest.approx(sum(longest))
-        for which in (0, 1):
-            seen: list[float] = []
-            for _ in Fold(text, which, lambda share, what, seen=seen: seen.append(share)):
-                pass
-            assert 0.8 < seen[-1] <= 1
+        for _ in Fold(text, which, lambda share, what, seen=seen: seen.append(share)):
+            pass
+        assert 0.8 < seen[-1] <= 1
