@@ -124,7 +124,9 @@ def test_heads_of_the_largest_outputs_of_a_large_model(monkeypatch: pytest.Monke
     model, text = asker("gpt2"), lines(24)
     table = interactions(model, text, pairs=2).table
     assert len(table) == math.comb(5, 2)
-    shares = hw.score(model, module.screened_and_measured(text)[0], ["dormancy"]).table.nlargest(5, "value")
+    shares = hw.score(model, module.screened_and_measured(text)[0], ["dormancy"]).table.nlargest(
+        5, "value"
+    )
 
     def heads(rows: pd.DataFrame, *columns: str) -> set[hw.Head]:
         return {hw.Head(*row) for row in rows[[*columns]].itertuples(index=False)}
