@@ -222,6 +222,10 @@ def weight_files(folder: Path) -> list[Path]:
 
 def loaded_files(folder: Path) -> list[str]:
     """The files of a model's folder that loading may read, by their paths in it. Links to nothing are left out."""
+    marian = marian_file(folder)
+    if marian is not None:
+        beside = sorted([*folder.glob("*.spm"), *folder.glob("*.yml")])
+        return [marian.name, *(path.name for path in beside)]
     names = []
     for place in [".", *module_folders(folder)]:
         for path in sorted(below(folder, place).glob("*")):

@@ -15,7 +15,7 @@ from headwise.heads import Head, HeadMask, write_text
 from headwise.importance.mean_outputs import mean_outputs
 from headwise.loading import load
 from headwise.model import Model
-from headwise.model_files import loaded_files
+from headwise.model_files import folder_of, loaded_files
 from headwise.options import TEXTLESS_ORDERS, Architecture
 from headwise.pruning.controls import Case, Control, Trained, control
 from headwise.pruning.fine_tuning import tune
@@ -100,9 +100,7 @@ def full_model(run: Run) -> Model:
 
 def files_of(given: str) -> dict[str, str]:
     """SHA-256 of the files of a local model that loading reads, by name: only a model that changed is taken again."""
-    folder = Path(given)
-    if (folder / "model").is_dir():  # of a finished study
-        folder = folder / "model"
+    folder = folder_of(given)
     return {name: sha256(folder / name) for name in loaded_files(folder)}
 
 
