@@ -1,0 +1,456 @@
+"""Does the suite find mistakes? Forty of them are planted in a copy of the package, one at a time, and the tests run.
+
+    python tests/planted.py --out planted.json          all, and what is left after an interruption
+    python tests/planted.py --out planted.json 3 17     these alone
+    python tests/planted.py --check                     whether every mistake still has its place in the source
+
+For each mistake the tests of its package run first, those of its module before the others, and then, if none fails, all
+other test files that import the module. Both stages end at the first failure or after SECONDS of processor time. A test
+that also fails without the mistake counts for nothing. --tree: another copy of the repository, such as an older one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+SECONDS = 240  # of processor time, for a stage
+PATIENCE = 4  # how many times longer by the clock, on a busy machine
+COPIED = ("src", "tests", "tools", "docs", "examples", "benchmarks")
+FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A mistake: in this file of src/headwise, `old`, which is there once, became `new`."""
+
+    file: str
+    old: str
+    new: str
+    wrong: str
+
+
+DEFECTS = (
+    # attention
+    Defect(
+        "attention/kernel.py",
+        "return pairs.tril(keys.shape[1] - queries.shape[1])",
+        "return pairs.tril()",
+        "wrong offset: with a cache the last query is not the last token",
+    ),
+    Defect(
+        "attention/kernel.py",
+        "gate.repeat_interleave(batch // gate.shape[0], 0)[:, None, :, None]",
+        "gate.repeat(batch // gate.shape[0], 1)[:, None, :, None]",
+        "wrong axis order: the gates of one sentence go to the beams of another",
+    ),
+    Defect(
+        "attention/capture.py",
+        "        block.callback(model.register_forward_pre_hook(restart).remove)\n        yield",
+        "        yield",
+        "lost reset: after a failed forward the layers of a shared module are shifted",
+    ),
+    Defect(
+        "attention/matrices.py",
+        "rows[:, -self.outputs().shape[2] :]",
+        "rows[:, : self.outputs().shape[2]]",
+        "wrong slice: the first rows of a fused projection are not its values",
+    ),
+    Defect(
+        "attention/removal.py",
+        "module.key_value_origin = [origin[head] for head in key_heads]",
+        "module.key_value_origin = list(key_heads)",
+        "wrong head index after removal: of the model cut before, not of the first one",
+    ),
+    # importance, relevance
+    Defect(
+        "importance/ablation.py",
+        "other[asking] = asking.roll(-1)",
+        "other[asking] = asking.roll(1)",
+        "wrong direction: the sentence before, not the next one",
+    ),
+    Defect(
+        "importance/ablation.py",
+        "group = head * call.value.shape[1] // call.output.shape[2]",
+        "group = head % call.value.shape[1]",
+        "wrong key/value head of a query head",
+    ),
+    Defect(
+        "importance/gradient.py",
+        "queries.sum(1) * some)",
+        "queries.sum(1))",
+        "wrong denominator: sentences without a predicted token count",
+    ),
+    Defect(
+        "importance/mean_outputs.py",
+        "output = call.output * queries[..., None, None]",
+        "output = call.output",
+        "padding counted in a mean",
+    ),
+    Defect(
+        "importance/sums.py",
+        "low, high = interval(drawn, effective_units(counts))",
+        "low, high = interval(drawn, len(counts))",
+        "wrong number of units: long and short sentences say equally much",
+    ),
+    Defect(
+        "importance/lrp/relevance.py",
+        "there = (asked[:, steps] * weight[:, None]).T.to(rows.dtype)",
+        "there = asked[:, steps].T.to(rows.dtype)",
+        "dropped weight: a position that stands for several counts once",
+    ),
+    Defect(
+        "importance/lrp/rules.py",
+        "return relevance * (self.alpha / (up + self.epsilon)), relevance * (\n"
+        "            self.beta / (down - self.epsilon)\n"
+        "        )",
+        "return relevance * (self.beta / (up + self.epsilon)), relevance * (\n"
+        "            self.alpha / (down - self.epsilon)\n"
+        "        )",
+        "swapped pair: alpha and beta",
+    ),
+    # roles
+    Defect(
+        "roles/positional.py",
+        "sight = queries.cumsum(1) if passage.causal else queries.sum(1, keepdim=True)"
+        ".expand(-1, length)",
+        "sight = queries.sum(1, keepdim=True).expand(-1, length)",
+        "ignored mask: in the baseline a decoder's token sees the future",
+    ),
+    Defect(
+        "roles/head_sets.py",
+        "counts, rules = counts_of(model, discovery, kind, batches(1), mixing)",
+        "counts, rules = counts_of(model, discovery, kind, batches(0), mixing)",
+        "a set is confirmed on the half on which it was chosen",
+    ),
+    Defect(
+        "roles/causal.py",
+        "for place, head in enumerate(switched, start=1):",
+        "for place, head in enumerate(switched):",
+        "off by one: the column of another head",
+    ),
+    Defect(
+        "roles/matching.py",
+        "pairing = affinity[first].sum(0)",
+        "pairing = affinity.sum(0)",
+        "heads are paired on the sentences on which they are measured, too",
+    ),
+    Defect(
+        "roles/rare.py",
+        ".values[top - 1] if len(counts) >= top else 0",
+        ".values[top] if len(counts) > top else 0",
+        "off by one: the most frequent tokens are one more",
+    ),
+    Defect(
+        "roles/alignment.py",
+        "bisect_right(starts, start) - 1 for",
+        "bisect_right(starts, start - 1) for",
+        "wrong index of words that became one",
+    ),
+    # evaluation, statistics
+    Defect(
+        "evaluation/losses.py",
+        "bounds = interval(drawn[:, column] - drawn[:, 0], count)",
+        "bounds = interval(drawn[:, 0] - drawn[:, column], count)",
+        "interval of the wrong side",
+    ),
+    Defect(
+        "evaluation/word_errors.py",
+        "for row in sorted(written):",
+        "for row in written:",
+        "lost order: recordings in the order of batches",
+    ),
+    Defect(
+        "statistics.py",
+        "p: np.ndarray = 2 * student.sf(z, several - 1)",
+        "p: np.ndarray = student.sf(z, several - 1)",
+        "one side of a p of two sides",
+    ),
+    Defect(
+        "statistics.py",
+        "spread = np.where(asked, differences - mean * counts, 0) / without",
+        "spread = np.where(asked, differences - mean * counts, 0)",
+        "wrong denominator: a left-out unit does not shorten the text",
+    ),
+    Defect(
+        "decoding/bleu.py",
+        "(differences >= abs(value) - 1e-12).mean()",
+        "(differences > abs(value) + 1e-12).mean()",
+        "the exact test does not count the difference itself",
+    ),
+    # pruning
+    Defect(
+        "pruning/gates.py",
+        "total = (self.distribution.p_open(self.trained) * self.heads_in).sum()",
+        "total = self.distribution.p_open(self.trained).sum()",
+        "wrong unit: the penalty counts units, not heads",
+    ),
+    Defect(
+        "pruning/target_count.py",
+        '            "maximize": True,\n',
+        "",
+        "wrong sign: multipliers descend",
+    ),
+    Defect(
+        "pruning/prune.py",
+        "measured = measure(dev_batches, masks[1:], cut if options.compensate else None)",
+        "measured = measure(dev_batches, masks[1:])",
+        "ignored option: the choice is made without compensation",
+    ),
+    Defect(
+        "pruning/gate_training.py",
+        "if parameter not in encoder or parameter in decoder:",
+        "if parameter not in encoder:",
+        "embeddings that the frozen decoder shares train",
+    ),
+    # training
+    Defect(
+        "training/loss.py",
+        'count += int((tensors["labels"] != IGNORED).sum())',
+        'count += tensors["labels"].numel()',
+        "padding counted in the dev loss",
+    ),
+    Defect(
+        "training/token_batches.py",
+        "random = np.random.default_rng((self.seed, self.epoch))",
+        "random = np.random.default_rng(self.seed)",
+        "lost seed: the same order in every epoch",
+    ),
+    Defect(
+        "training/token_batches.py",
+        "facts = json.dumps([text.fingerprint, type(model).__name__, languages, rules], sort_keys=True)",
+        "facts = json.dumps([text.fingerprint, type(model).__name__, languages], sort_keys=True)",
+        "token ids of another tokenizer of the same class are taken",
+    ),
+    # tasks, data
+    Defect(
+        "tasks/objective.py",
+        'there = {**there, "source": there["source"] & batch["counted"]}',
+        'there = {**there, "source": there["source"]}',
+        "dropped mask: tokens that two windows share count twice",
+    ),
+    Defect(
+        "data/subwords.py",
+        "if len(ids) > max_length:",
+        "if len(ids) >= max_length:",
+        "lost row: a sentence of just the longest length",
+    ),
+    Defect(
+        "data/store.py",
+        'if record.pop("sum") != _sum(below(folder, f"{key}.arrow"), record):',
+        'if not record.pop("sum"):',
+        "file not checked: a damaged text is taken from the cache",
+    ),
+    # study
+    Defect(
+        "study/records.py",
+        '        with FileLock(below(self.folder / ".steps", f"{label}.lock")):\n            yield',
+        "        yield",
+        "lock not taken: two processes make one step",
+    ),
+    Defect(
+        "study/results.py",
+        "low, high = reversed_change(high), reversed_change(low)",
+        "low, high = reversed_change(low), reversed_change(high)",
+        "swapped ends of an interval",
+    ),
+    Defect(
+        "study/schedule.py",
+        "if self.is_candidate(variant) and not self.has_failed(variant):",
+        "if not self.has_failed(variant):",
+        "a control can be chosen",
+    ),
+    # report
+    Defect(
+        "report/comparison.py",
+        "low = b - a - math.hypot(b - low_b, high_a - a)",
+        "low = b - a - math.hypot(b - low_b, a - low_a)",
+        "wrong end of an interval in a difference",
+    ),
+    Defect(
+        "report/quality_curves.py",
+        "quality.moved(base, -quality.better * limit)",
+        "quality.moved(base, quality.better * limit)",
+        "wrong sign: the allowed loss is a gain",
+    ),
+    # engines
+    Defect(
+        "engines/gguf_uneven.py",
+        "factors = plain / actual",
+        "factors = actual / plain",
+        "swapped pair: rotary frequencies are multiplied, not divided",
+    ),
+    # lab
+    Defect(
+        "lab/predictor.py",
+        "effects[[indices_on[trial] for trial in group]] = after - before",
+        "effects[list(group)] = after - before",
+        "wrong head index where a head is off already",
+    ),
+)
+
+
+@dataclass
+class Outcome:
+    """What became of a planted mistake. tests: the first that failed; stage: where; seconds: by the clock."""
+
+    defect: Defect
+    found: bool
+    tests: list[str]
+    stage: str
+    seconds: float
+    notes: list[str]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("numbers", nargs="*", type=int, help="of defects, from 1; none for all")
+    parser.add_argument("--tree", type=Path, default=Path(__file__).resolve().parents[1])
+    parser.add_argument("--out", type=Path, default=Path("planted.json"))
+    parser.add_argument("--check", action="store_true", help="only look for the places")
+    given = parser.parse_args()
+    lost = [defect for defect in DEFECTS if places(given.tree, defect) != 1]
+    for defect in lost:
+        print(f"{places(given.tree, defect)} places of {defect.old!r} in {defect.file}")
+    if given.check or lost:
+        sys.exit(bool(lost))
+
+    done = json.loads(given.out.read_text()) if given.out.exists() else {}
+    with tempfile.TemporaryDirectory(prefix="planted-") as scratch:
+        copy = copied(given.tree, Path(scratch))
+        for number, defect in enumerate(DEFECTS, start=1):
+            if given.numbers and number not in given.numbers:
+                continue
+            if str(number) in done and not given.numbers:
+                continue
+            outcome = tried(copy, defect)
+            done[str(number)] = asdict(outcome)
+            given.out.write_text(json.dumps(done, indent=1, ensure_ascii=False) + "\n")
+            print(line_of(number, outcome), flush=True)
+    missed = [name for name, outcome in done.items() if not outcome["found"]]
+    print(f"{len(done) - len(missed)} of {len(done)} found; missed: {', '.join(missed) or 'none'}")
+
+
+def line_of(number: int, outcome: Outcome) -> str:
+    found = outcome.tests[0] if outcome.tests else f"missed ({outcome.stage})"
+    notes = f" [{'; '.join(outcome.notes)}]" if outcome.notes else ""
+    defect = outcome.defect
+    return f"{number:2} {defect.file}: {defect.wrong} — {found}, {outcome.seconds:.0f} s{notes}"
+
+
+def places(tree: Path, defect: Defect) -> int:
+    """How often the text of a mistake is in the source."""
+    file = tree / "src/headwise" / defect.file
+    return file.read_text(encoding="utf-8").count(defect.old) if file.exists() else 0
+
+
+def copied(tree: Path, scratch: Path) -> Path:
+    """A copy of what tests read, so that nothing is written into the repository."""
+    copy = scratch / "headwise"
+    for name in COPIED:
+        ignored = shutil.ignore_patterns("__pycache__", ".hypothesis", "node_modules")
+        shutil.copytree(tree / name, copy / name, ignore=ignored)
+    for file in tree.iterdir():
+        if file.is_file():
+            shutil.copy(file, copy / file.name)
+    return copy
+
+
+def tried(copy: Path, defect: Defect) -> Outcome:
+    """Plant a mistake, run the tests of two stages until one fails, and take the mistake out again."""
+    file = copy / "src/headwise" / defect.file
+    whole = file.read_text(encoding="utf-8")
+    start = time.perf_counter()
+    notes: list[str] = []
+    for stage, tests in stages(copy, defect.file):
+        broken: list[str] = []  # tests that fail without the mistake, too
+        while True:
+            file.write_text(whole.replace(defect.old, defect.new), encoding="utf-8")
+            failed, ended = run(copy, tests, broken)
+            file.write_text(whole, encoding="utf-8")
+            if not ended:
+                notes.append(f"{stage}: not finished")
+            innocent = [name for name in failed if run(copy, [name], [])[0]]
+            if not innocent:
+                break
+            broken += innocent
+            notes.append(f"{', '.join(innocent)} fails without it, too")
+        if failed:
+            return Outcome(defect, True, failed, stage, time.perf_counter() - start, notes)
+    return Outcome(defect, False, [], "both stages", time.perf_counter() - start, notes)
+
+
+def stages(copy: Path, file: str) -> Iterator[tuple[str, list[str]]]:
+    """The test files of a package, and those elsewhere that import the module; the nearest first in both."""
+    module = "headwise." + file.removesuffix(".py").replace("/", ".")
+    package, _, name = module.rpartition(".")
+    every = sorted((copy / "tests").rglob("test_*.py"))
+    folder = copy / "tests" / file.split("/")[0]
+    uses = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import .*\b{name}\b")
+
+    def nearness(test: Path) -> tuple[bool, bool]:
+        own = test.stem == f"test_{name}"
+        return not own, not uses.search(test.read_text(encoding="utf-8"))
+
+    of_package = [test for test in every if folder in test.parents or test.stem == f"test_{name}"]
+    yield "package", names(copy, sorted(of_package, key=nearness))
+    others = [test for test in every if test not in of_package and not nearness(test)[1]]
+    if others:
+        yield "importers", names(copy, others)
+
+
+def names(copy: Path, tests: Sequence[Path]) -> list[str]:
+    return [str(test.relative_to(copy)) for test in tests]
+
+
+def run(copy: Path, tests: Sequence[str], broken: Sequence[str]) -> tuple[list[str], bool]:
+    """The first tests that fail, and whether pytest came to an end within the limit."""
+    words = ["-x", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    words += [f"--deselect={name}" for name in broken]
+    # a path that pytest itself would put first must not bring another copy of the package
+    paths = [copy / "src", copy / "tests", copy / "tools"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *words, *tests],
+        cwd=copy,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS)),
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=PATIENCE * SECONDS)
+    except subprocess.TimeoutExpired:
+        end_all(process)
+        return [], False
+    return FAILED.findall(output), process.returncode in (0, 1, 5)
+
+
+def end_all(process: subprocess.Popen[Any]) -> None:
+    """End a run and what it started."""
+    os.killpg(process.pid, 9)
+    process.wait()
+
+
+if __name__ == "__main__":
+    main()
