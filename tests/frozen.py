@@ -415,7 +415,9 @@ def commands() -> list[Command]:
         f"{IN_STEPS} --measure gradient --kinds decoder-self",
     }
     for task, ending in {"language": "en", "masked": "en", "classifier": "labelled.tsv"}.items():
-        training, choosing, testing = (f"{{IN}}/{name}.{ending}" for name in ("train", "dev", "test"))
+        training, choosing, testing = (
+            f"{{IN}}/{name}.{ending}" for name in ("train", "dev", "test")
+        )
         texts = f"--text {training} --dev {choosing} --test {testing}"
         pruning = f"prune {{IN}}/{task} {texts}"
         by_name |= {

@@ -101,7 +101,7 @@ def full_model(run: Run) -> Model:
 def files_of(given: str) -> dict[str, str]:
     """SHA-256 of the files of a local model that loading reads, by name: only a model that changed is taken again."""
     folder = folder_of(given)
-    return {name: sha256(folder / name) for name in loaded_files(folder)}
+    return {name: sha256(below(folder, name)) for name in loaded_files(folder)}
 
 
 def training(run: Run, model: Model, work: Path, limit: int | None = None) -> TrainingRun:

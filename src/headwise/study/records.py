@@ -306,7 +306,7 @@ class Store:
         used: set[str] = set()
         for record in records.values():
             used.update(record["outputs"])
-        aside = self.folder / REPLACED / f"{label_of(name)}-{key}"
+        aside = below(self.folder / REPLACED, f"{label_of(name)}-{key}")
         for table in read_with_checksum(self.path("tables")).get("files", {}):
             if below(self.folder, table).is_file():
                 write_bytes(below(aside, table), below(self.folder, table).read_bytes())
