@@ -596,7 +596,7 @@ def test_what_is_not_there_or_no_model_is_said(tmp_path: Path) -> None:
         "no such model",
         "is not a local folder, and not a complete model that transformers can load",
     )
-    refused(tmp_path, "has no config.json. Give a model's folder or the folder of a finished study")
+    refused(tmp_path, "has no config.json, and no .npz or .bin of Marian. Give a model's folder")
     (tmp_path / "config.json").write_text("{")
     refused(tmp_path, "is a folder, but not a complete model that transformers can load")
     (tmp_path / "config.json").write_text('{"model_type": "abacus"}')
