@@ -3,6 +3,7 @@
 #   make demo    the whole story      make check   format, lint, types
 #   make bench   the measurements in benchmarks/
 #   make tables  the tables of options and controls in docs/, from the classes
+#   make sentences  what the report says, in tests/report/sentences.txt: read the difference before you commit it
 #   make truth   every score and role on models whose heads are known, and the tables of docs/methods/truth.md
 #   make attack  files and settings mutated, command lines mistyped, runs damaged and killed: MINUTES=60, SEED=0
 #   make families  what headwise makes of every class in transformers, in runs/families.csv, and the table of families
@@ -15,7 +16,7 @@
 #                machine without a network; GPU_PYTHON=python3 takes the Python there, with its torch.
 # PYTHON=/path/to/python3.12 chooses the interpreter that .venv is made with.
 
-.PHONY: setup demo test attack check bench truth tables families docs package oldest newest gpu gpu-wheels
+.PHONY: setup demo test attack check bench truth tables sentences families docs package oldest newest gpu gpu-wheels
 
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell $(name) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(name))))
@@ -61,6 +62,9 @@ truth: $(INSTALLED)
 
 tables: $(INSTALLED)
 	PYTHONPATH=tools $(BIN)/python tools/option_tables.py
+
+sentences: $(INSTALLED)
+	PYTHONPATH=tests $(BIN)/python -m report.sentences
 
 families: $(INSTALLED)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/attention/every_class.py runs/families.csv

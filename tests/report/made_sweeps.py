@@ -1,19 +1,19 @@
-"""A made-up study of two sweeps: gates, target counts, top-k and greedy orders of encoder heads; gates of all kinds."""
+"""Made-up studies with many models: two sweeps, a grid of them, and a model of embeddings pruned by one score alone."""
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from headwise.heads import Head, HeadMap, HeadMask, Kind
+from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind
 from headwise.report.models import MODEL_COLUMNS
+from report.made import change, read
 
-ALL: tuple[Kind, ...] = ("encoder-self", "decoder-self", "cross")
-MODEL = HeadMap({kind: (8, 8, 8) for kind in ALL})
+MODEL = HeadMap({kind: (8, 8, 8) for kind in KINDS})
+ENCODER: tuple[Kind, ...] = ("encoder-self",)
 FULL = {"": 38.2, "dev_": 39.0}
 GATES = {0.002: 23, 0.005: 20, 0.01: 16, 0.02: 12, 0.04: 9, 0.08: 5, 0.16: 2, 0.32: 1}
 JOINT = {
@@ -37,229 +37,207 @@ class Made:
         self.masks: dict[str, HeadMask] = {}
 
     def add(
-        self, name: str, method: str, kinds: tuple[Kind, ...], kept: int, drop: float, **more: Any
+        self,
+        name: str,
+        method: str,
+        kinds: tuple[Kind, ...],
+        kept: int,
+        drop: float,
+        measures: dict[str, float] | None = None,
+        **facts: Any,
     ) -> None:
         """A model that loses `drop` BLEU, give or take."""
-        start = (
-            method,
-            "+".join(kinds),
-            name,
-            more.get("penalty"),
-            self.seed,
-            kept,
-            MODEL.only(kinds).total,
-        )
+        total = MODEL.only(kinds).total
+        start = (method, "+".join(kinds), name, facts.get("penalty"), self.seed, kept, total)
+
+        def add(measure: str, value: float, width: float | None = None) -> None:
+            ends = (None, None) if width is None else (value - width, value + width)
+            self.rows.append((*start, measure, value, *ends))
+
         for part, full in FULL.items():
-            change = round(self.draw.gauss(-drop, 0.12), 3) if method != "none" else 0.0
-            bleu = self.level + full + change
-            self.rows.append((*start, f"{part}bleu", bleu, bleu - 1.5, bleu + 1.5))
+            change = 0.0 if method == "none" else round(self.draw.gauss(-drop, 0.12), 3)
+            add(f"{part}bleu", self.level + full + change, 1.5)
             if method != "none":
                 width = 0.35 + 0.05 * drop
-                p = 0.001 if abs(change) > width else 0.4
-                self.rows.append(
-                    (*start, f"{part}bleu_difference", change, change - width, change + width)
-                )
-                self.rows.append((*start, f"{part}p_value", p, None, None))
-        for measure, value in {
-            "parameters": 9_000_000 + 4000 * kept,
-            **more.pop("measures", {}),
-        }.items():
-            low, high = (value - 0.4, value + 0.4) if measure.startswith("bleu_") else (None, None)
-            self.rows.append((*start, measure, value, low, high))
-        sweep = "encoder" if len(kinds) == 1 else "all"
-        self.settings[name] = {
-            "sweep": sweep,
-            "method": method,
-            "kinds": list(kinds),
-            "control": None,
-            "reference": None,
-            "settle": 0,
-            **more,
+                add(f"{part}bleu_difference", change, width)
+                add(f"{part}p_value", 0.001 if abs(change) > width else 0.4)
+        add("parameters", 9_000_000 + 4000 * kept)
+        for measure, value in (measures or {}).items():
+            add(measure, value, 0.4 if measure.startswith("bleu_") else None)
+        if method != "none":
+            sweep = "encoder" if len(kinds) == 1 else "all"
+            usual = {"control": None, "reference": None, "settle": 0}
+            known = {"sweep": sweep, "method": method, "kinds": list(kinds)}
+            self.settings[name] = {**known, **usual, **facts}
+
+    def add_pruned(
+        self, sweep: str, penalty: float, kinds: tuple[Kind, ...], kept: int, drop: float
+    ) -> str:
+        """A model pruned with gates, and compared with equal further training."""
+        name = f"{sweep}.lambda-{penalty:g}"
+        measures = {
+            "dev_loss": 1.7 + penalty,
+            "soft_dev_loss": 1.698 + penalty,
+            "decided_dev_loss": 1.7 + penalty,
+            "undecided_gates": 0.04 if penalty < 0.1 else 0.2,
+            "expected_heads": kept + 0.21,
+            "settled": float(penalty < 0.1),
+            "bleu_difference_to_fine-tuned": -drop - 0.3,
+            "p_value_to_fine-tuned": 0.04,
         }
+        against = {"fine-tuned": f"{sweep}.fine-tuned"}
+        self.add(name, "gates", kinds, kept, drop, measures, penalty=penalty, against=against)
+        return name
+
+    def add_control(
+        self, name: str, control: str, kinds: tuple[Kind, ...], kept: int, drop: float, worse: float
+    ) -> None:
+        """A model that shares facts with a pruned one, which is `worse` BLEU above it."""
+        p = 0.01 if len(kinds) > 1 else 0.001 if worse > 0.4 else 0.6
+        measures = {"bleu_difference_to_pruned": worse, "p_value_to_pruned": p}
+        facts = {"control": control, "reference": name}
+        setting, method = f"{name}.{control}", f"control.{control}"
+        self.add(setting, method, kinds, kept, drop + worse, measures, **facts)
 
     def keep(self, name: str, counts: dict[Kind, int]) -> None:
         """A layout: low layers of the decoder's own attention and high ones of cross-attention stay longest."""
         kept = set[Head]()
-        for kind in ALL:
-            heads = sorted(
-                MODEL.only([kind]),
-                key=lambda h: (
-                    h.layer * {"decoder-self": 2, "cross": -2, "encoder-self": 0}[h.kind]
-                    + self.draw.random() * 4
-                ),
-            )
+        first = {"decoder-self": 2, "cross": -2, "encoder-self": 0}
+        for kind in KINDS:
+            places = {}
+            for head in MODEL.only([kind]):
+                places[head] = head.layer * first[kind] + self.draw.random() * 4
+            heads = sorted(places, key=places.__getitem__)
             kept |= set(heads[: counts.get(kind, len(heads))])
         self.masks[name] = HeadMask(MODEL, frozenset(kept))
 
 
-def health(penalty: float, kept: int) -> dict[str, float]:
-    return {
-        "dev_loss": 1.7 + penalty,
-        "soft_dev_loss": 1.698 + penalty,
-        "decided_dev_loss": 1.7 + penalty,
-        "undecided_gates": 0.04 if penalty < 0.1 else 0.2,
-        "expected_heads": kept + 0.21,
-        "settled": float(penalty < 0.1),
-    }
-
-
 def encoder_sweep(made: Made) -> None:
-    kinds: tuple[Kind, ...] = ("encoder-self",)
     for penalty, usual in GATES.items():
-        name, kept = (
-            f"encoder.lambda-{penalty:g}",
-            min(max(usual + (made.seed and made.seed % 3 - 1), 1), 24),
-        )
+        kept = min(max(usual + (made.seed and made.seed % 3 - 1), 1), 24)
         drop = 3.0 * (1 - kept / 24) ** 6
-        shown = {
-            **health(penalty, kept),
-            "bleu_difference_to_fine-tuned": -drop - 0.3,
-            "p_value_to_fine-tuned": 0.04,
-        }
-        made.add(
-            name,
-            "gates",
-            kinds,
-            kept,
-            drop,
-            measures=shown,
-            penalty=penalty,
-            against={"fine-tuned": "encoder.fine-tuned"},
-        )
+        name = made.add_pruned("encoder", penalty, ENCODER, kept, drop)
         made.keep(name, {"encoder-self": kept})
         if penalty in (0.04, 0.16):
-            for control, worse in (("random", 0.9), ("from-scratch", 1.1), ("narrower", 0.1)):
-                shown = {
-                    "bleu_difference_to_pruned": worse,
-                    "p_value_to_pruned": 0.001 if worse > 0.4 else 0.6,
-                }
-                made.add(
-                    f"{name}.{control}",
-                    f"control.{control}",
-                    kinds,
-                    kept,
-                    drop + worse,
-                    measures=shown,
-                    control=control,
-                    reference=name,
-                )
+            for control, worse in {"random": 0.9, "from-scratch": 1.1, "narrower": 0.1}.items():
+                made.add_control(name, control, ENCODER, kept, drop, worse)
     for kept in (12, 6):
-        made.add(
-            f"encoder.keep-{kept}", "gates", kinds, kept, 2.6 * (1 - kept / 24) ** 6, keep=kept
-        )
-        made.keep(f"encoder.keep-{kept}", {"encoder-self": kept})
-        made.add(f"encoder.top-{kept}", "top-k", kinds, kept, 3.2 * (1 - kept / 24) ** 6, keep=kept)
-        made.keep(f"encoder.top-{kept}", {"encoder-self": kept})
+        gone = (1 - kept / 24) ** 6
+        for name, method, drop, facts in (
+            (f"encoder.keep-{kept}", "gates", 2.6, {"keep": kept}),
+            (f"encoder.top-{kept}", "top-k", 3.2, {"keep": kept}),
+        ):
+            made.add(name, method, ENCODER, kept, drop * gone, **facts)
+            made.keep(name, {"encoder-self": kept})
     for score, steep in SCORES.items():
         for kept in STEPS:
-            drop = 30 * (1 - kept / 24) ** (3 / steep)
-            made.add(
-                f"encoder.greedy-{score}-{kept}", f"greedy.{score}", kinds, kept, drop, score=score
-            )
+            name, drop = f"encoder.greedy-{score}-{kept}", 30 * (1 - kept / 24) ** (3 / steep)
+            made.add(name, f"greedy.{score}", ENCODER, kept, drop, score=score)
     for order in (1, 2, 3):
         for kept in STEPS:
             drop = 34 * (1 - kept / 24) ** 1.4 + made.draw.gauss(0, 1.5)
-            made.add(
-                f"encoder.greedy-random.{order}-{kept}",
-                "greedy.random",
-                kinds,
-                kept,
-                drop,
-                score="random",
-                replicate=order,
-            )
-    made.add("encoder.fine-tuned", "control.fine-tuned", kinds, 24, -0.3, control="fine-tuned")
-    made.add(
-        "encoder.one-per-layer", "control.one-per-layer", kinds, 3, 1.9, control="one-per-layer"
-    )
+            facts = {"score": "random", "replicate": order}
+            name = f"encoder.greedy-random.{order}-{kept}"
+            made.add(name, "greedy.random", ENCODER, kept, drop, **facts)
+    for control, kept, drop in (("fine-tuned", 24, -0.3), ("one-per-layer", 3, 1.9)):
+        name, method = f"encoder.{control}", f"control.{control}"
+        made.add(name, method, ENCODER, kept, drop, control=control)
 
 
 def joint_sweep(made: Made) -> None:
     for penalty, counts in JOINT.items():
-        name, kept = f"all.lambda-{penalty:g}", sum(counts)
+        kept = sum(counts)
         drop = 4.0 * (1 - kept / 72) ** 4
-        shown = {
-            **health(penalty, kept),
-            "bleu_difference_to_fine-tuned": -drop - 0.3,
-            "p_value_to_fine-tuned": 0.04,
-        }
-        made.add(
-            name,
-            "gates",
-            ALL,
-            kept,
-            drop,
-            measures=shown,
-            penalty=penalty,
-            against={"fine-tuned": "all.fine-tuned"},
-        )
-        made.keep(name, dict(zip(ALL, counts, strict=True)))
-        shown = {"bleu_difference_to_pruned": 0.5, "p_value_to_pruned": 0.01}
-        scratch = {"control": "from-scratch", "reference": name, "measures": shown}
-        made.add(f"{name}.from-scratch", "control.from-scratch", ALL, kept, drop + 0.5, **scratch)
+        name = made.add_pruned("all", penalty, KINDS, kept, drop)
+        made.keep(name, dict(zip(KINDS, counts, strict=True)))
+        made.add_control(name, "from-scratch", KINDS, kept, drop, 0.5)
     for kept in (50, 29, 7):
-        made.add(
-            f"all.greedy-gradient-{kept}",
-            "greedy.gradient",
-            ALL,
-            kept,
-            36 * (1 - kept / 72) ** 2,
-            score="gradient",
-        )
-        made.keep(f"all.greedy-gradient-{kept}", dict.fromkeys(ALL, kept // 3))
-    made.add("all.fine-tuned", "control.fine-tuned", ALL, 72, -0.4, control="fine-tuned")
+        name, drop = f"all.greedy-gradient-{kept}", 36 * (1 - kept / 72) ** 2
+        made.add(name, "greedy.gradient", KINDS, kept, drop, score="gradient")
+        made.keep(name, dict.fromkeys(KINDS, kept // 3))
+    made.add("all.fine-tuned", "control.fine-tuned", KINDS, 72, -0.4, control="fine-tuned")
 
 
 def write_sweeps(folder: Path, seed: int = 0, level: float = 0.0) -> Path:
-    """pruning.csv, layouts/ and run.json of the two sweeps, over those of a run folder. level: BLEU above the usual."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Gates, target counts, top-k and greedy orders of encoder heads, and gates of all kinds: pruning.csv, layouts/ and
+    run.json, over those of a run folder if there is one. level: BLEU above the usual.
+    """
     made = Made(seed, level)
-    made.add("full", "none", ALL, 72, 0)
+    made.add("full", "none", KINDS, 72, 0)
     encoder_sweep(made)
     joint_sweep(made)
-    del made.settings["full"]
-    pd.DataFrame(made.rows, columns=list(MODEL_COLUMNS)).to_csv(folder / "pruning.csv", index=False)
-    for name, mask in made.masks.items():
-        mask.save(folder / "layouts" / f"{name}.json")
-    path = folder / "run.json"
-    facts = json.loads(path.read_text()) if path.is_file() else {}
-    notes = {
-        name: ["The decoder was frozen."]
-        for name in made.settings
-        if name.startswith("encoder.lambda")
-    }
-    notes["encoder.lambda-0.32"] = [
-        *notes["encoder.lambda-0.32"],
-        "20 % of the gates were still undecided.",
-    ]
+    frozen = [name for name in made.settings if name.startswith("encoder.lambda")]
+    notes = {name: ["The decoder was frozen."] for name in frozen}
+    notes["encoder.lambda-0.32"] += ["20 % of the gates were still undecided."]
+    files: dict[str, Any] = {"pruning.csv": pd.DataFrame(made.rows, columns=list(MODEL_COLUMNS))}
+    files |= {f"layouts/{name}.json": mask for name, mask in made.masks.items()}
     chosen = {"chosen": "encoder.lambda-0.08", "settings": made.settings, "notes": notes}
-    path.write_text(json.dumps({**facts, **chosen}, indent=1))
-    return folder
+    return change(folder, {**files, "run.json": chosen})
 
 
 def write_grid(folder: Path) -> Path:
     """Two language pairs of three seeds: one run is not begun, one has failed steps, one pair has one seed less."""
-    places = [(data, seed) for data in ("en-de", "en-fr") for seed in (1, 2, 3)]
-    runs = [{"folder": f"{data}/seed-{seed}", "data": data, "seed": seed} for data, seed in places]
+    runs = [
+        {"folder": f"{data}/seed-{seed}", "data": data, "seed": seed}
+        for data in ("en-de", "en-fr")
+        for seed in (1, 2, 3)
+    ]
     tables = []
-    for data, seed in places[:-1]:
-        write_sweeps(
-            folder / data / f"seed-{seed}", seed, 0.3 * seed + (6 if data == "en-fr" else 0)
-        )
-        tables.append(pd.read_csv(folder / data / f"seed-{seed}" / "pruning.csv").assign(data=data))
-    (folder / "en-de" / "seed-1" / "report.html").write_text("<p>the first run</p>")
-    path = folder / "en-fr" / "seed-2" / "run.json"
+    for run in runs[:-1]:
+        level = 0.3 * run["seed"] + (6 if run["data"] == "en-fr" else 0)
+        written = write_sweeps(folder / run["folder"], run["seed"], level)
+        tables.append(read(written / "pruning.csv").assign(data=run["data"]))
+    groups = pd.concat(tables).groupby(["data", "setting", "measure"], as_index=False)["value"]
+    means = groups.agg(value="mean", size="size")
+    means = means[(means["size"] > 1) & means["measure"].str.contains("bleu")]
     failed = {"prune/all.keep-3": "Traceback\n  File\nRuntimeError: <out of memory>"}
-    path.write_text(json.dumps({**json.loads(path.read_text()), "failed": failed}))
-    (folder / "grid.json").write_text(json.dumps({"name": "toy-grid", "runs": runs}))
-    every = pd.concat(tables)
-    means = every.groupby(["data", "setting", "measure"], as_index=False)["value"].agg(
-        ["mean", "size"]
+    return change(
+        folder,
+        {
+            "en-de/seed-1/report.html": "<p>the first run</p>",
+            "en-fr/seed-2/run.json": {"failed": failed},
+            "grid.json": {"name": "toy-grid", "runs": runs},
+            "across.csv": means.assign(low=means["value"] - 0.4, high=means["value"] + 0.4),
+        },
     )
-    means = means[(means["size"] > 1) & means["measure"].str.contains("bleu")].rename(
-        columns={"mean": "value"}
-    )
-    means.assign(low=means["value"] - 0.4, high=means["value"] + 0.4).to_csv(
-        folder / "across.csv", index=False
-    )
-    return folder
+
+
+DORMANT = HeadMap({"encoder-self": (12,) * 6})
+SIMILARITY = {64: 98.7, 57: 97.9, 50: 95.6, 43: 92.5, 36: 89.8, 28: 87.1, 14: 69.0, 1: 64.6}
+OTHERS = {"confidence": 96.7, "weight-norm": 90.1, "random.1": 95.6, "random.2": 93.9}
+CHOSEN = 57
+
+
+def write_greedy(folder: Path) -> Path:
+    """Heads of a model of embeddings, removed in the order of one score, and in other orders at the chosen count.
+
+    Nothing was scored, tested for roles, or trained. On dev each model is 0.2 points better than on test.
+    """
+    models = [("full", "none", 72, 100.0, {})]
+    for kept, similarity in SIMILARITY.items():
+        facts: dict[str, Any] = {"score": "dormancy"}
+        models.append((f"greedy-dormancy-{kept}", "greedy.dormancy", kept, similarity, facts))
+    for order, similarity in OTHERS.items():
+        score, _, replicate = order.partition(".")
+        facts = {"score": score, "replicate": int(replicate or 0), "comparison": True}
+        models.append((f"greedy-{order}-{CHOSEN}", f"greedy.{score}", CHOSEN, similarity, facts))
+
+    files: dict[str, Any] = {}
+    rows: list[tuple[Any, ...]] = []
+    for name, method, kept, similarity, _ in models:
+        weights = 20e6 + 4e4 * kept
+        values = {"parameters": (weights, None, None), "memory": (4 * weights, None, None)}
+        for part, better in (("", 0.0), ("dev_", 0.2)):
+            lost = min(0.0, similarity + better - 100)
+            values[f"{part}similarity"] = (100 + lost, None, None)
+            if method != "none":
+                values[f"{part}similarity_change"] = (lost, lost - 0.6, lost + 0.5)
+        start = (method, "encoder-self", name, None, 1, kept, 72)
+        rows += [(*start, measure, *numbers) for measure, numbers in values.items()]
+        if method != "none":
+            mask = HeadMask(DORMANT, frozenset[Head](list(DORMANT)[:kept]))
+            files[f"layouts/{name}.json"] = mask
+    files["pruning.csv"] = pd.DataFrame(rows, columns=list(MODEL_COLUMNS))
+    settings = {name: facts for name, *_, facts in models[1:]}
+    chosen = {"chosen": f"greedy-dormancy-{CHOSEN}", "max_drop": 2.0, "settings": settings}
+    return change(folder, {**files, "run.json": chosen})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,47 +13,58 @@ from axe import serious
 from headwise.report.page import collect, render
 from headwise.report.run_folder import read_run
 from headwise.report.run_grid import read_grid
-from report.made_language import make_language
+from report.made import make_language
 from report.made_sweeps import write_grid
-from report.visits import visit, wait_until_drawn
+from report.visits import Visit, visit, wait_until_drawn
 
 CHARTS = 36  # head map, 4 scores, pairs, 6 removal curves, grid, patterns, 3 heads of offsets, rare tokens, 4 maps, more:
 # 3 × 3 layers of gates, BLEU on test and dev, layers, training, BLEU by share
-TABLES = 15
+
+
+Theme = Literal["light", "dark"]
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Any, report_page: Path) -> Iterator[Visit]:
+    """The open report, for tests that point at something there."""
+    seen = visit(browser, report_page, 1280, "light")
+    yield seen
+    seen.page.context.close()
+
+
+@pytest.fixture
+def page(opened: Visit) -> Iterator[Any]:
+    opened.page.locator("h1").hover()
+    yield opened.page
+    assert opened.console == []
 
 
 def lightness(page: Any, selector: str) -> float:
     """Mean of the channels of an element's background, 0 to 1."""
-    colour = page.evaluate(
-        f"getComputedStyle(document.querySelector('{selector}')).backgroundColor"
-    )
-    channels = [int(c) for c in re.findall(r"\d+", colour)[:3]]
-    return sum(channels) / 765
+    element = f"document.querySelector('{selector}')"
+    colour = page.evaluate(f"getComputedStyle({element}).backgroundColor")
+    return sum(int(channel) for channel in re.findall(r"\d+", colour)[:3]) / 765
 
 
-def opens_cleanly(
-    browser: Any, page: Path, width: int, theme: Literal["light", "dark"], charts: int
-) -> None:
+def opens_cleanly(browser: Any, page: Path, width: int, theme: Theme, charts: int) -> None:
+    """Nothing in the console, nothing fetched, and nothing wider than the screen."""
     seen = visit(browser, page, width, theme)
     assert (seen.console, seen.requests) == ([], [page.as_uri()])
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
-    sizes = seen.page.evaluate(
-        "[...document.querySelectorAll('.chart svg')].map(s => [s.clientWidth, s.clientHeight])"
-    )
+    drawn = "[...document.querySelectorAll('.chart svg')]"
+    sizes = seen.page.evaluate(f"{drawn}.map(s => [s.clientWidth, s.clientHeight])")
     assert len(sizes) == charts and all(wide > 100 and high > 80 for wide, high in sizes)
-    assert (
-        (lightness(seen.page, "body") < 0.2)
-        == (lightness(seen.page, ".card") < 0.2)
-        == (theme == "dark")
-    )
+    for selector in ("body", ".card"):
+        assert (lightness(seen.page, selector) < 0.2) == (theme == "dark")
+    cards = "[...document.querySelectorAll('.scroll, .table')]"
+    edges = seen.page.evaluate(f"{cards}.map(e => e.getBoundingClientRect().right)")
+    assert len(edges) > charts and max(edges) <= width
     seen.page.context.close()
 
 
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_it_opens_cleanly(
-    browser: Any, report_page: Path, width: int, theme: Literal["light", "dark"]
-) -> None:
+def test_it_opens_cleanly(browser: Any, report_page: Path, width: int, theme: Theme) -> None:
     opens_cleanly(browser, report_page, width, theme, CHARTS)
 
 
@@ -60,32 +72,25 @@ def test_a_grid_opens_cleanly(browser: Any, tmp_path: Path) -> None:
     grid = read_grid(write_grid(tmp_path / "grid"))
     page = tmp_path / "grid" / "report.html"
     page.write_text(render(grid, collect(grid)), encoding="utf-8")
-    opens_cleanly(
-        browser, page, 1280, "light", 4 + 2 * 4
-    )  # pairs; two pairs, two sets of kinds, test and dev
-    opens_cleanly(browser, page, 400, "dark", 4 + 2 * 4)
+    charts = 4 + 2 * 4  # pairs; two pairs, two sets of kinds, test and dev
+    opens_cleanly(browser, page, 1280, "light", charts)
+    opens_cleanly(browser, page, 400, "dark", charts)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious(
-    browser: Any, report_page: Path, tmp_path: Path, theme: Literal["light", "dark"]
-) -> None:
+def test_axe_finds_nothing_serious(browser: Any, report_page: Path, theme: Theme) -> None:
+    seen = visit(browser, report_page, 1280, theme, "#head=encoder-self/2/4")
+    assert seen.page.locator("#picked").is_visible()
+    assert (serious(seen.page), seen.console) == ([], [])
+    seen.page.context.close()
+
+
+def test_axe_finds_nothing_serious_in_a_language_models_page(browser: Any, tmp_path: Path) -> None:
+    """What that page alone has; its parts that are folded are those of the other page."""
     run, page = read_run(make_language(tmp_path / "language")), tmp_path / "language.html"
     page.write_text(render(run, collect(run)), encoding="utf-8")
-    for place, head in ((report_page, "encoder-self/2/4"), (page, "decoder-self/2/4")):
-        seen = visit(browser, place, 1280, theme, f"#head={head}")
-        assert seen.page.locator("#picked").is_visible()
-        assert (serious(seen.page), seen.console) == ([], [])
-        seen.page.context.close()
-
-
-def test_charts_stay_inside_their_cards_on_a_phone(browser: Any, report_page: Path) -> None:
-    seen = visit(browser, report_page, 400, "light")
-    edges = seen.page.evaluate(
-        "[...document.querySelectorAll('.scroll, .table')].map(e => e.getBoundingClientRect().right)"
-    )
-    assert len(edges) == CHARTS + TABLES
-    assert max(edges) <= 400
+    seen = visit(browser, page, 1280, "dark", "#head=decoder-self/2/4", unfolded=False)
+    assert (serious(seen.page), seen.console) == ([], [])
     seen.page.context.close()
 
 
@@ -105,39 +110,35 @@ def test_charts_follow_a_change_of_theme_and_of_width(browser: Any, report_page:
     seen.page.context.close()
 
 
-def test_pointing_at_a_cell_shows_its_interval(browser: Any, report_page: Path) -> None:
-    seen = visit(browser, report_page, 1280, "light")
-    seen.page.locator(
+def test_pointing_at_a_cell_shows_its_interval(page: Any) -> None:
+    page.locator(
         "#chart-functions-encoder-self-1 svg path[aria-roledescription='rect mark']"
     ).first.hover(force=True)
-    tooltip = seen.page.locator("#vg-tooltip-element.visible")
+    tooltip = page.locator("#vg-tooltip-element.visible")
     tooltip.wait_for()
     assert "encoder-self/0/0" in tooltip.inner_text()
     assert "confidence" in tooltip.inner_text()
     assert "95 % interval" in tooltip.inner_text()
-    seen.page.context.close()
 
 
-def test_a_head_is_outlined_in_all_panels_of_its_figure(browser: Any, report_page: Path) -> None:
-    seen = visit(browser, report_page, 1280, "light", unfolded=False)
+def test_a_head_is_outlined_in_all_panels_of_its_figure(page: Any) -> None:
     panel = "#chart-functions-encoder-self-{} svg path[data-head='encoder-self/{}']"
     outlined = (
         "[...document.querySelectorAll('.is-near')]"
         ".map((one) => [one.closest('.chart').id.slice(-1), one.dataset.head])"
     )
-    seen.page.locator(panel.format(1, "1/2")).hover(force=True)
-    found = seen.page.evaluate(outlined)
+    page.locator(panel.format(1, "1/2")).hover(force=True)
+    found = page.evaluate(outlined)
     assert {head for _, head in found} == {"encoder-self/1/2"}
     assert {at for at, _ in found} == {"0", "1", "2"}
-    seen.page.locator("h1").hover()
-    assert seen.page.evaluate(outlined) == []
-    seen.page.locator("#chart-functions-encoder-self-0 svg path[tabindex='0']").focus()
-    seen.page.keyboard.press("ArrowRight")
-    focused = seen.page.evaluate("document.activeElement.dataset.head")
-    found = seen.page.evaluate(outlined)
+    page.locator("h1").hover()
+    assert page.evaluate(outlined) == []
+    page.locator("#chart-functions-encoder-self-0 svg path[tabindex='0']").focus()
+    page.keyboard.press("ArrowRight")
+    focused = page.evaluate("document.activeElement.dataset.head")
+    found = page.evaluate(outlined)
     assert {at for at, head in found if head == focused} == {"0", "1", "2"}
     assert {head for _, head in found} == {focused}
-    seen.page.context.close()
 
 
 def test_figures_of_the_papers_are_named_and_indexed(browser: Any, report_page: Path) -> None:
@@ -157,9 +158,7 @@ def test_figures_of_the_papers_are_named_and_indexed(browser: Any, report_page: 
     seen.page.context.close()
 
 
-def test_terms_explain_themselves_to_pointer_and_keyboard(browser: Any, report_page: Path) -> None:
-    seen = visit(browser, report_page, 1280, "light")
-    page = seen.page
+def test_terms_explain_themselves_to_pointer_and_keyboard(page: Any) -> None:
     tip = page.locator("#term")
     assert tip.is_hidden()
     nats = page.locator("#faithfulness .term", has_text="nats").first
@@ -181,8 +180,6 @@ def test_terms_explain_themselves_to_pointer_and_keyboard(browser: Any, report_p
     once = "[...document.querySelectorAll('#faithfulness .term')].map((one) => one.dataset.term)"
     found = page.evaluate(once)
     assert len(set(found)) == len(found) > 2, "once in a section"
-    assert seen.console == []
-    page.context.close()
 
 
 def test_a_wide_table_fades_where_more_lies_to_the_right(browser: Any, report_page: Path) -> None:
@@ -197,15 +194,19 @@ def test_a_wide_table_fades_where_more_lies_to_the_right(browser: Any, report_pa
     seen.page.context.close()
 
 
-def test_marked_up_text_makes_no_elements(browser: Any, report_page: Path) -> None:
-    seen = visit(browser, report_page, 1280, "light")
-    assert seen.page.locator(".example b, .example i, .example script").count() == 0
-    assert seen.page.locator(".example", has_text="<b>dog</b>").count() == 1
-    seen.page.context.close()
+def test_marked_up_text_makes_no_elements(page: Any) -> None:
+    assert page.locator(".example b, .example i, .example script").count() == 0
+    assert page.locator(".example", has_text="<b>dog</b>").count() == 1
 
 
 def test_evidence_is_folded_and_drawn_when_it_is_opened(browser: Any, report_page: Path) -> None:
+    """The map stands beside the headline."""
     seen = visit(browser, report_page, 1280, "light", unfolded=False)
+    headline = seen.page.locator("h1").bounding_box()
+    heads = seen.page.locator("#figure-head-map").bounding_box()
+    assert heads["x"] > headline["x"] + headline["width"]
+    assert heads["y"] < headline["y"] + headline["height"]
+    assert seen.page.locator(".tile").count() == 3
     drawn = "document.querySelectorAll('.chart svg').length"
     assert 0 < seen.page.evaluate(drawn) < CHARTS / 2
     assert seen.page.evaluate("document.documentElement.scrollHeight") < 8 * 900
@@ -225,16 +226,6 @@ def test_evidence_is_folded_and_drawn_when_it_is_opened(browser: Any, report_pag
         "document.querySelectorAll('#faithfulness .chart svg').length === 6"
     )
     assert seen.console == []
-    seen.page.context.close()
-
-
-def test_the_map_stands_beside_the_headline(browser: Any, report_page: Path) -> None:
-    seen = visit(browser, report_page, 1280, "light", unfolded=False)
-    headline = seen.page.locator("h1").bounding_box()
-    heads = seen.page.locator("#figure-head-map").bounding_box()
-    assert heads["x"] > headline["x"] + headline["width"]
-    assert heads["y"] < headline["y"] + headline["height"]
-    assert seen.page.locator(".tile").count() == 3
     seen.page.context.close()
 
 

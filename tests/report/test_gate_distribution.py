@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -50,12 +49,11 @@ def turn(page: Any, *turns: dict[str, float]) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize(("low", "high"), STRETCHES)
 def test_the_numbers_are_those_of_the_gates(page: Any, low: float, high: float) -> None:
-    names = ("beta", "alpha", "noise")
     grid = [
-        {**dict(zip(names, point, strict=True)), "gamma": low, "zeta": high}
-        for point in itertools.product(
-            (0.05, 0.33, 0.5, 1.0, 2.0), LOG_ALPHAS, (0.0, 0.13, 0.5, 0.98, 1.0)
-        )
+        {"beta": beta, "alpha": alpha, "noise": noise, "gamma": low, "zeta": high}
+        for beta in (0.05, 0.33, 0.5, 1.0, 2.0)
+        for alpha in LOG_ALPHAS
+        for noise in (0.0, 0.13, 0.5, 0.98, 1.0)
     ]
     for dials, shown in zip(grid, turn(page, *grid), strict=True):
         gate = HardConcrete(dials["beta"], low, high)
@@ -82,37 +80,27 @@ def test_the_curve_is_the_density_of_what_lies_in_between(
     (shown,) = turn(page, {"alpha": alpha, "beta": beta, "gamma": -0.1, "zeta": 1.1})
     drawn = page.locator("#gate-distribution .inside")
     unit, foot = (float(drawn.get_attribute(f"data-{name}")) for name in ("unit", "foot"))
-    points = np.array(
-        [p.split(",") for p in re.split("[ML]", drawn.get_attribute("d"))[1:]], dtype=float
-    )
+    path = re.split("[ML]", drawn.get_attribute("d"))[1:]
+    points = np.array([point.split(",") for point in path], dtype=float)
     height = (foot - points[:, 1]) / unit
-    assert np.trapezoid(height, dx=1 / (len(points) - 1)) == pytest.approx(
-        float(shown["between"]), abs=2e-3
-    )
-    gate, noise = (
-        HardConcrete(beta),
-        torch.rand(200_000, generator=torch.Generator().manual_seed(0)),
-    )
-    sample = gate.sample(torch.tensor(alpha), noise).double().numpy()
+    area = np.trapezoid(height, dx=1 / (len(points) - 1))
+    assert area == pytest.approx(float(shown["between"]), abs=2e-3)
+    noise = torch.rand(200_000, generator=torch.Generator().manual_seed(0))
+    sample = HardConcrete(beta).sample(torch.tensor(alpha), noise).double().numpy()
     counts, edges = np.histogram(sample[(sample > 0) & (sample < 1)], bins=10, range=(0, 1))
     at = np.linspace(0, 1, len(points))
     for count, low, high in zip(counts, edges, edges[1:], strict=False):
         inside = (at >= low - 1e-9) & (at <= high + 1e-9)
-        assert np.trapezoid(height[inside], at[inside]) == pytest.approx(
-            count / len(noise), abs=0.004
-        )
+        part = np.trapezoid(height[inside], at[inside])
+        assert part == pytest.approx(count / len(noise), abs=0.004)
 
 
 def test_presets_and_drawing(page: Any) -> None:
     turn(page, {"alpha": 0.0, "gamma": -0.5, "zeta": 1.5})
-    for name, zero in (
-        ("Voita's code", 0.3119),
-        ("Voita's figure 6", 0.2317),
-        ("Louizos et al.", 0.1682),
-    ):
-        page.get_by_role(
-            "button", name=name
-        ).click()  # the values of P(z = 0) at log α = 0, γ = −0.1, ζ = 1.1
+    # P(z = 0) at log α = 0, γ = −0.1, ζ = 1.1
+    presets = {"Voita's code": 0.3119, "Voita's figure 6": 0.2317, "Louizos et al.": 0.1682}
+    for name, zero in presets.items():
+        page.get_by_role("button", name=name).click()
         assert float(page.locator("[data-name=zero]").inner_text()) == pytest.approx(zero, abs=1e-4)
     seen = set()
     for _ in range(12):

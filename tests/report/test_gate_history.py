@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,21 +29,14 @@ from headwise.report.gate_history import (
     penalty_line,
     pruning_options,
 )
-from headwise.report.run_folder import FinishedRun, read_run
-from report.conftest import make_run
+from headwise.report.run_folder import FinishedRun
+from report.made import KEPT, LABELS, make_run
 from report.part_page import part_page
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    return read_run(make_run(tmp_path_factory.mktemp("study")))
 
 
 def test_every_model_is_played_from_its_first_step_to_its_last(run: FinishedRun) -> None:
     played = animation(gate_histories(run))
-    assert [history["label"] for history in played["models"]] == [
-        f"λ\u00a0=\u00a0{x}" for x in ("0.02", "0.05", "0.2")
-    ]
+    assert [history["label"] for history in played["models"]] == LABELS
     assert len(played["steps"]) <= FRAMES
     assert (played["steps"][0], played["steps"][-1]) == (0, 2000)
     for history, model in zip(played["models"], run.pruned, strict=True):
@@ -73,12 +65,7 @@ def test_many_heads_stay_far_below_a_megabyte(run: FinishedRun) -> None:
 
 
 def test_when_gates_shut_is_counted_from_the_last_time_on(run: FinishedRun) -> None:
-    values = [
-        [0.9, 0.9, 0.9, 0.9],
-        [0.9, 0.4, 0.3, 0.9],
-        [0.9, 0.3, 0.8, 0.75],
-        [0.95, 0.05, 0.02, 0.75],
-    ]
+    values = [[0.9] * 4, [0.9, 0.4, 0.3, 0.9], [0.9, 0.3, 0.8, 0.75], [0.95, 0.05, 0.02, 0.75]]
     table = closing_table(gate_histories(with_gates(run, values)))
     assert table is not None  # the third head was shut at step 10 too, but opened again
     assert table.rows[0].cells[1:] == ["4", "2", "10", "10", "30", "1", "1", "no"]
@@ -100,19 +87,14 @@ def test_shut_gates_are_the_heads_that_were_removed(run: FinishedRun) -> None:
         assert history.lines == {"encoder-self": pytest.approx(0.6881, abs=1e-4)}
     steps = closing_steps(changed)["lambda-0.05"]
     layout = run.layouts["lambda-0.05"]
-    assert {head for head, step in steps.items() if step is not None} == set(
-        layout.heads
-    ) - layout.kept
+    shut = {head for head, step in steps.items() if step is not None}
+    assert shut == set(layout.heads) - layout.kept
 
 
 def test_with_a_target_count_the_line_parts_the_heads_that_stay(run: FinishedRun) -> None:
     models = run.models.copy()
     models["penalty"] = math.nan
-    (history,) = [
-        one
-        for one in gate_histories(replace(run, models=models))
-        if one.model["setting"] == "lambda-0.2"
-    ]
+    *_, history = gate_histories(replace(run, models=models))
     last = history.opened.iloc[-1]
     kept = [p for head, p in last.items() if Head(*head) in run.layouts["lambda-0.2"].kept]
     others = sorted(set(last) - set(kept))
@@ -152,11 +134,12 @@ def test_models_logged_at_other_steps_keep_their_last_value(run: FinishedRun) ->
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder whose gates were logged eleven times."""
-    folder = make_run(tmp_path_factory.mktemp("short"))
-    for file in (folder / "gates").iterdir():
-        table = pd.read_csv(file)
-        table[table["step"] % 200 == 0].to_csv(file, index=False)
-    return folder
+
+    def fewer(table: pd.DataFrame) -> pd.DataFrame:
+        return table[table["step"] % 200 == 0]
+
+    logs = {f"gates/{setting}.csv": fewer for setting in KEPT}
+    return make_run(tmp_path_factory.mktemp("short"), logs)
 
 
 def test_a_gif_has_all_frames_and_plays_forever(short: Path, tmp_path: Path) -> None:
@@ -172,23 +155,19 @@ def test_a_gif_has_all_frames_and_plays_forever(short: Path, tmp_path: Path) -> 
     assert (np.abs(first - last).max(axis=2) > 100).sum() > 20 * 100  # many squares have gone pale
 
 
-def test_another_ending_and_a_run_without_gates_are_refused(
-    run_folder: Path, tmp_path: Path
-) -> None:
+def test_what_cannot_be_written_is_refused(run: FinishedRun, tmp_path: Path) -> None:
     with pytest.raises(HeadwiseError, match=r"ends in \.gif"):
-        animate(run_folder, tmp_path / "gates.webm")
-    shutil.rmtree(run_folder / "gates")
-    with pytest.raises(HeadwiseError, match="no gates were trained there"):
-        animate(run_folder, tmp_path / "gates.gif")
+        animate(run.folder, tmp_path / "gates.webm")
+    bare = make_run(tmp_path / "bare", {"gates": None})
+    with pytest.raises(HeadwiseError, match="no gates were trained"):
+        animate(bare, tmp_path / "gates.gif")
+    assert [path.name for path in tmp_path.iterdir()] == ["bare"]
 
 
 @pytest.fixture(scope="module")
 def page(run: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with part_page(
-        tmp_path_factory.mktemp("part"),
-        "gate_animation.html.j2",
-        animation=animation(gate_histories(run)),
-    ) as opened:
+    folder, played = tmp_path_factory.mktemp("part"), animation(gate_histories(run))
+    with part_page(folder, "gate_animation.html.j2", animation=played) as opened:
         opened.wait_for_selector("#gate-animation .cells i")
         yield opened
 
@@ -220,9 +199,7 @@ def test_the_slider_shows_each_step_and_keys_move_it(page: Any) -> None:
 def test_play_runs_from_the_beginning_to_the_end_and_pauses(page: Any) -> None:
     button, slider = page.locator("#gate-animation button"), page.locator("#gate-animation input")
     page.clock.install(time=0)
-    page.clock.pause_at(
-        1000
-    )  # from here the page's time is the test's: a busy machine cannot run through
+    page.clock.pause_at(1000)  # from here the page's time is the test's
     slider.focus()
     page.keyboard.press("End")
     button.click()
@@ -243,7 +220,5 @@ def test_play_runs_from_the_beginning_to_the_end_and_pauses(page: Any) -> None:
 def test_nothing_moves_by_itself_nor_glides_where_motion_is_unwanted(page: Any) -> None:
     cell = "getComputedStyle(document.querySelector('#gate-animation i'))"
     assert page.evaluate(f"{cell}.transitionDuration") == "0s"
-    assert (
-        page.evaluate("document.querySelector('#gate-animation').getBoundingClientRect().right")
-        <= 400
-    )
+    right = "document.querySelector('#gate-animation').getBoundingClientRect().right"
+    assert page.evaluate(right) <= 400

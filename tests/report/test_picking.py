@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from headwise.report.gate_history import penalty_line
 from headwise.report.page import collect, render
 from headwise.report.run_folder import read_run
 from report.conftest import data_of
-from report.made_large import make_large
+from report.made import KEPT, LABELS, make_large, make_run, read
 from report.visits import Visit, visit
 
 CELL = "#chart-functions-encoder-self-1 svg path[data-head='{}']"
@@ -22,46 +21,42 @@ MARKED = "document.querySelectorAll('.is-picked').length"
 PICKED = "[...new Set([...document.querySelectorAll('.is-picked')].map(one => one.dataset.head))]"
 
 
+@pytest.fixture(scope="module")
+def opened(browser: Any, report_page: Path) -> Iterator[Visit]:
+    """The open report, for the tests of this file one after the other."""
+    found = visit(browser, report_page, 1280, "light")
+    yield found
+    assert {url for url in found.requests if not url.startswith("blob:")} == {report_page.as_uri()}
+    found.page.context.close()
+
+
 @pytest.fixture
-def seen(browser: Any, report_page: Path) -> Iterator[Visit]:
-    """The open report; it must say nothing in the console and ask for nothing but itself."""
-    opened = visit(browser, report_page, 1280, "light")
-    yield opened
+def page(opened: Visit) -> Iterator[Any]:
+    """The page with no head picked; it must say nothing in the console and ask for nothing but itself."""
+    opened.page.keyboard.press("Escape")
+    opened.page.wait_for_function(f"{MARKED} === 0")
+    yield opened.page
     assert opened.console == []
-    assert {url for url in opened.requests if not url.startswith("blob:")} == {report_page.as_uri()}
-    opened.page.context.close()
 
 
 def card_of(page: Any) -> Any:
     return page.locator("#picked")
 
 
-def test_a_picked_head_is_marked_everywhere_and_the_address_says_so(seen: Visit) -> None:
-    page = seen.page
+def test_a_picked_head_is_marked_everywhere_and_the_address_says_so(page: Any) -> None:
     assert card_of(page).is_hidden()
     page.locator(CELL.format("encoder-self/1/5")).click(force=True)  # its number lies on it
     card_of(page).wait_for()
     assert page.evaluate("location.hash") == "#head=encoder-self/1/5"
     assert page.evaluate(PICKED) == ["encoder-self/1/5"]
-    figures = page.evaluate(
-        "[...document.querySelectorAll('figure:has(.is-picked)')].map(f => f.id)"
-    )
-    about_it = {
-        "figure-head-map",
-        "figure-scores-encoder-self",
-        "figure-functions-encoder-self",
-        "figure-attention-maps",
-        "gate-animation",
-        *(f"figure-gates-lambda-{x}" for x in ("0.02", "0.05", "0.2")),
-    }
-    assert about_it <= set(figures)
+    figures = "[...document.querySelectorAll('figure:has(.is-picked)')].map(f => f.id)"
+    names = ["head-map", "scores-encoder-self", "functions-encoder-self", "attention-maps"]
+    names += [f"gates-{setting}" for setting in KEPT]
+    about_it = {"gate-animation", *(f"figure-{name}" for name in names)}
+    assert about_it <= set(page.evaluate(figures))
     assert page.evaluate("[...document.querySelectorAll('.table:has(.is-picked)')].length") >= 3
-    assert (
-        page.evaluate(
-            f'getComputedStyle(document.querySelector("{CELL.format("encoder-self/1/5")}")).strokeWidth'
-        )
-        == "3.5px"
-    )
+    cell = f'document.querySelector("{CELL.format("encoder-self/1/5")}")'
+    assert page.evaluate(f"getComputedStyle({cell}).strokeWidth") == "3.5px"
     before = page.evaluate(MARKED)
     page.locator("#every_head a[data-head='encoder-self/2/0']").click()
     page.wait_for_function(f"{PICKED}.join() === 'encoder-self/2/0'")
@@ -71,11 +66,8 @@ def test_a_picked_head_is_marked_everywhere_and_the_address_says_so(seen: Visit)
         f"{MARKED} === {before} && document.querySelector('#picked h2').textContent.endsWith('1/5')"
     )
     page.keyboard.press("Escape")
-    assert (page.evaluate(MARKED), page.evaluate("location.hash"), card_of(page).is_hidden()) == (
-        0,
-        "",
-        True,
-    )
+    assert [page.evaluate(MARKED), page.evaluate("location.hash")] == [0, ""]
+    assert card_of(page).is_hidden()
 
 
 def test_an_address_restores_the_head_and_survives_another_theme(
@@ -96,56 +88,48 @@ def test_an_address_restores_the_head_and_survives_another_theme(
     page.context.close()
 
 
-def test_the_numbers_of_the_card_are_those_of_the_files(seen: Visit, report_page: Path) -> None:
-    page, run = seen.page, read_run(report_page.parent)
+def test_the_numbers_of_the_card_are_those_of_the_files(page: Any, report_page: Path) -> None:
+    run = read_run(report_page.parent)
     assert run.heads is not None and run.roles is not None
     page.evaluate("location.hash = 'head=encoder-self/1/5'")
     card_of(page).wait_for()
-    rows = run.heads[(run.heads["layer"] == 1) & (run.heads["head"] == 5)]
+    rows = run.heads.query("layer == 1 and head == 5")
+
+    def shown(column: int) -> list[list[float]]:
+        """The numbers in each cell of a column of the card."""
+        cells = f"[...document.querySelectorAll('#picked tbody td:nth-child({column})')]"
+        texts = page.evaluate(f"{cells}.map(d => d.textContent)")
+        parts = [text.replace("−", "-").strip("[]").split(", ") for text in texts]
+        return [[float(number) for number in part] for part in parts]
+
     values = page.evaluate(
         "[...document.querySelectorAll('#picked data')].map(d => Number(d.value))"
     )
     assert values == pytest.approx(list(rows["value"]), rel=1e-5)
-    shown = page.evaluate(
-        "[...document.querySelectorAll('#picked tbody td:nth-child(2)')].map(d => d.textContent)"
-    )
-    texts = [float(text.replace("−", "-")) for text in shown]
-    assert texts == pytest.approx(values, abs=1e-3)
-    ends = page.evaluate(
-        "[...document.querySelectorAll('#picked tbody td:nth-child(3)')].map(d => d.textContent)"
-    )
-    for text, low, high in zip(ends, rows["low"], rows["high"], strict=True):
-        assert [
-            float(end) for end in text.replace("−", "-").strip("[]").split(", ")
-        ] == pytest.approx([low, high], abs=1e-3)
-    confidence = run.heads[run.heads["measure"] == "confidence"].set_index(["layer", "head"])[
-        "value"
-    ]
-    place = int(confidence.rank(ascending=False)[(1, 5)])
+    assert [value for (value,) in shown(2)] == pytest.approx(values, abs=1e-3)
+    for ends, low, high in zip(shown(3), rows["low"], rows["high"], strict=True):
+        assert ends == pytest.approx([low, high], abs=1e-3)
+    confidence = run.heads[run.heads["measure"] == "confidence"].set_index(["layer", "head"])
+    place = int(confidence["value"].rank(ascending=False)[(1, 5)])
     text = card_of(page).inner_text()
     assert f"{place} of 24" in text
     for evidence in run.roles.roles.query("layer == 1 and head == 5")["text"]:
         assert evidence in text
     assert "Kept by 2 of 3 models that could be chosen" in text
     loss = rows[rows["measure"] == "ablation.zero"].iloc[0]
-    assert (
-        f"+{1000 * loss['value']:.1f} [+{1000 * loss['low']:.1f}, +{1000 * loss['high']:.1f}]"
-        in text
-    )
-    copied = page.evaluate(
-        "document.querySelector('#picked .examples svg')?.querySelectorAll('path').length"
-    )
-    drawn = "document.querySelector('#chart-attention-maps-1 svg').querySelectorAll('path').length"
-    assert copied == page.evaluate(drawn) > 100  # the map of its example, whole
+    value, low, high = (f"{1000 * loss[name]:+.1f}" for name in ("value", "low", "high"))
+    assert f"{value} [{low}, {high}]" in text
+    paths = "?.querySelectorAll('path').length"
+    copied = page.evaluate(f"document.querySelector('#picked .examples svg'){paths}")
+    drawn = page.evaluate(f"document.querySelector('#chart-attention-maps-1 svg'){paths}")
+    assert copied == drawn > 100  # the map of its example, whole
     assert page.evaluate("document.querySelectorAll('#picked .examples [data-head]').length") == 0
     log = run.gates["lambda-0.2"].query("layer == 1 and head == 5").set_index("step")["p_open"]
-    line = penalty_line()
-    shut = int(log[log > line].index.max()) + 20
+    shut = int(log[log > penalty_line()].index.max()) + 20
     assert f"its gate shut at step {shut:,}" in text
 
 
-def test_heads_are_picked_with_the_keyboard(seen: Visit) -> None:
-    page = seen.page
+def test_heads_are_picked_with_the_keyboard(page: Any) -> None:
     page.locator("#chart-head-map-0 svg path[data-head][tabindex='0']").focus()
     first = page.evaluate("document.activeElement.dataset.head")
     page.keyboard.press("ArrowRight")
@@ -164,71 +148,60 @@ def test_heads_are_picked_with_the_keyboard(seen: Visit) -> None:
     assert page.evaluate("document.activeElement.dataset.head") == "encoder-self/1/1"
 
 
-def test_tables_are_sorted_by_any_column(seen: Visit, report_page: Path) -> None:
-    page, scores = seen.page, pd.read_csv(report_page.parent / "heads.csv")
+def test_tables_are_sorted_by_any_column(page: Any, report_page: Path) -> None:
+    scores = read(report_page.parent / "heads.csv")
     table = page.locator("#every_head table")
-    addresses = "[...document.querySelectorAll('#every_head tbody tr')].map(row => row.cells[0].textContent)"
-    start = page.evaluate(addresses)
+    rows = "[...document.querySelectorAll('#every_head tbody tr')]"
+
+    def state() -> tuple[str, list[str]]:
+        addresses = page.evaluate(f"{rows}.map(row => row.cells[0].textContent)")
+        return header.get_attribute("aria-sort"), addresses
+
+    header = table.locator("th").first
+    _, start = state()
     for measure, title in (("gradient", "gradient"), ("ablation.zero", "zero ablation")):
         found = scores[scores["measure"] == measure].sort_values("value", ascending=False)
         order = [f"{r.kind}/{r.layer}/{r.head}" for r in found.itertuples()]
         header = table.locator("th", has=page.get_by_role("button", name=title, exact=True))
-        header.get_by_role("button").click()
-        assert (header.get_attribute("aria-sort"), page.evaluate(addresses)) == (
-            "descending",
-            order,
-        )
-        header.get_by_role("button").click()
-        assert (header.get_attribute("aria-sort"), page.evaluate(addresses)) == (
-            "ascending",
-            order[::-1],
-        )
+        for expected in (("descending", order), ("ascending", order[::-1])):
+            header.get_by_role("button").click()
+            assert state() == expected
     header.get_by_role("button").click()
-    assert (header.get_attribute("aria-sort"), page.evaluate(addresses)) == ("none", start)
+    assert state() == ("none", start)
     models = page.locator(".table[aria-label='All models']")
     models.get_by_role("button", name="size on disk").click()
-    sizes = models.locator("tbody tr").evaluate_all(
-        "rows => rows.map(row => row.cells[0].textContent)"
-    )
-    assert sizes[0].startswith("full model") and sizes[-1].startswith("λ\u00a0=\u00a00.2")
+    first = "rows => rows.map(row => row.cells[0].textContent)"
+    sizes = models.locator("tbody tr").evaluate_all(first)
+    assert sizes[0].startswith("full model") and sizes[-1].startswith(LABELS[-1])
 
 
-def test_a_figure_gives_the_rows_it_draws(seen: Visit, report_page: Path) -> None:
-    page, run = seen.page, read_run(report_page.parent)
+def csv_of(page: Any, figure: str) -> Any:
+    """The table that a figure's button gives."""
+    with page.expect_download() as waiting:
+        page.locator(f"#{figure}").get_by_role("button", name="CSV").click()
+    assert waiting.value.suggested_filename == figure.removeprefix("figure-") + ".csv"
+    return pd.read_csv(waiting.value.path())
+
+
+def test_a_figure_gives_the_rows_it_draws(page: Any, report_page: Path) -> None:
+    run = read_run(report_page.parent)
     figure = collect(run)["functions"]["figures"]["encoder-self"]
-    with page.expect_download() as waiting:
-        page.locator("#figure-functions-encoder-self").get_by_role("button", name="CSV").click()
-    assert waiting.value.suggested_filename == "functions-encoder-self.csv"
-    rows = list(csv.DictReader(Path(waiting.value.path()).read_text(encoding="utf-8").splitlines()))
     drawn = [row for panel in range(2) for row in data_of(figure, panel) if "address" in row]
-    read = [row for row in rows if row["address"] and row["value"]]
-    assert [(row["address"], float(row["value"]), float(row["low"])) for row in read] == [
-        (row["address"], row["value"], row["low"]) for row in drawn
-    ]
-    titles = list(
-        dict.fromkeys(row["panel"] for row in read)
-    )  # heads, and those that are within the untrained range
-    assert titles == [panel.title for panel in figure.panels[:2]]
-    with page.expect_download() as waiting:
-        page.locator("#gate-animation").get_by_role("button", name="CSV").click()
-    history = pd.read_csv(waiting.value.path())
+    given = csv_of(page, "figure-functions-encoder-self").dropna(subset=["address", "value"])
+    for name in ("address", "value", "low"):
+        assert list(given[name]) == [row[name] for row in drawn]
+    # heads, and those that are within the untrained range
+    assert list(given["panel"].unique()) == [panel.title for panel in figure.panels[:2]]
+    history = csv_of(page, "gate-animation")
     log = run.gates["lambda-0.2"].query("layer == 2 and head == 7").set_index("step")["p_open"]
-    shown = (
-        history[(history["layer"] == 2) & (history["head"] == 7)]
-        .groupby("model", sort=False)
-        .get_group("λ\u00a0=\u00a00.2")
-    )
+    head = history.query("layer == 2 and head == 7")
+    shown = head[head["model"] == LABELS[-1]]
     assert list(shown["p_open"]) == pytest.approx(list(log[shown["step"]]), abs=0.0051)
+    # Words with commas, quotes and mark-up stay whole.
+    assert '"cat"</script>' in set(csv_of(page, "figure-attention-maps")["to"].dropna())
 
 
-def test_words_with_commas_quotes_and_markup_stay_whole_in_the_csv(seen: Visit) -> None:
-    with seen.page.expect_download() as waiting:
-        seen.page.locator("#figure-attention-maps").get_by_role("button", name="CSV").click()
-    assert '"cat"</script>' in set(pd.read_csv(waiting.value.path())["to"].dropna())
-
-
-def test_a_figure_fills_the_screen_and_comes_back(seen: Visit) -> None:
-    page = seen.page
+def test_a_figure_fills_the_screen_and_comes_back(page: Any) -> None:
     figure = page.locator("#figure-offsets")
     before = page.locator("#chart-offsets-0 svg").bounding_box()["width"]
     figure.get_by_role("button", name="Full screen").click()
@@ -242,12 +215,16 @@ def test_a_figure_fills_the_screen_and_comes_back(seen: Visit) -> None:
     page.wait_for_function(f"Math.abs({width} - {before}) <= 2")
 
 
-def test_144_heads_are_picked_at_once_and_kinds_are_hidden(browser: Any, tmp_path: Path) -> None:
-    run = read_run(make_large(tmp_path / "run"))
-    page = tmp_path / "run" / "report.html"
+def written_page(folder: Path) -> Path:
+    run, page = read_run(folder), folder / "report.html"
     page.write_text(render(run, collect(run)), encoding="utf-8")
-    assert page.stat().st_size < 3_000_000
-    opened = visit(browser, page, 1280, "light")
+    return page
+
+
+def test_144_heads_are_picked_at_once_and_kinds_are_hidden(browser: Any, tmp_path: Path) -> None:
+    place = written_page(make_large(tmp_path / "run"))
+    assert place.stat().st_size < 3_000_000
+    opened = visit(browser, place, 1280, "light")
     times = opened.page.evaluate(
         """async () => {
           const times = [];
@@ -262,9 +239,8 @@ def test_144_heads_are_picked_at_once_and_kinds_are_hidden(browser: Any, tmp_pat
         }"""
     )
     assert times[0] < 50, "the fastest: the machine may be busy"
-    shown = (
-        "[...document.querySelectorAll('#every_head tbody tr')].filter(row => !row.hidden).length"
-    )
+    rows = "[...document.querySelectorAll('#every_head tbody tr')]"
+    shown = f"{rows}.filter(row => !row.hidden).length"
     assert opened.page.evaluate(shown) == 144
     opened.page.get_by_role("checkbox", name="cross-attention").uncheck()
     assert opened.page.evaluate(shown) == 96
@@ -272,13 +248,9 @@ def test_144_heads_are_picked_at_once_and_kinds_are_hidden(browser: Any, tmp_pat
     opened.page.context.close()
 
 
-def test_a_run_without_scores_still_shows_and_marks_its_heads(
-    browser: Any, run_folder: Path
-) -> None:
-    (run_folder / "heads.csv").unlink()
-    run, page = read_run(run_folder), run_folder / "report.html"
-    page.write_text(render(run, collect(run)), encoding="utf-8")
-    opened = visit(browser, page, 1280, "light", "#head=encoder-self/0/3")
+def test_a_run_without_scores_still_shows_and_marks_its_heads(browser: Any, tmp_path: Path) -> None:
+    place = written_page(make_run(tmp_path, {"heads.csv": None}))
+    opened = visit(browser, place, 1280, "light", "#head=encoder-self/0/3")
     assert opened.page.locator("#figure-head-map [data-head]").count() == 24
     assert opened.page.locator("#figure-head-map .is-picked").count() == 1
     assert "positional" in card_of(opened.page).inner_text()

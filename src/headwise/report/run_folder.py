@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -138,32 +139,32 @@ class FinishedRun:
         """What its folder is called."""
         return self.folder.resolve().name
 
-    @property
+    @cached_property
     def full(self) -> ModelRow | None:
         """The model before pruning."""
         return models.unpruned_model(self.models)
 
-    @property
+    @cached_property
     def pruned(self) -> list[dict[str, Any]]:
         """Every pruned model, from many heads to few."""
         return models.model_rows(models.pruned(self.models))
 
-    @property
+    @cached_property
     def candidates(self) -> list[dict[str, Any]]:
         """The pruned models that could be chosen; random orders and others that are only compared with are none."""
         return [model for model in self.pruned if model["candidate"]]
 
-    @property
+    @cached_property
     def chosen(self) -> ModelRow | None:
         """The pruned model that was chosen; None when there is none, or the choice was not to prune."""
         return next((model for model in self.pruned if model["chosen"]), None)
 
-    @property
+    @cached_property
     def part(self) -> str:
         """What the names of measures on the reported text begin with: nothing for test, `dev_` for dev."""
         return models.text_prefix(self.models)
 
-    @property
+    @cached_property
     def quality(self) -> QualityMeasure:
         """What its models are compared by."""
         return models.quality(self.models)
