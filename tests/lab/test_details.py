@@ -18,7 +18,7 @@ from headwise.lab.session import Session
 from headwise.report.run_folder import CAUSAL, read_run
 from headwise.study import Plan
 from headwise.tasks import Embedding, Translation, held_out
-from report.conftest import make_run
+from report.made import make_run
 from tasks.askers import asker
 from tasks.hearers import hearer, recordings
 
