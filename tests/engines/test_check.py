@@ -6,7 +6,10 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
 
+import numpy as np
 import pytest
 import torch
 from pruned import language_model, uneven
@@ -15,6 +18,7 @@ from typer.testing import CliRunner
 
 import headwise as hw
 from headwise.cli import app
+from headwise.engines import native
 from headwise.folders import SUMS
 from headwise.model_files import MARK, WEIGHTS
 from tasks.askers import embedder
@@ -22,17 +26,21 @@ from tasks.askers import embedder
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole model, a pruned one, and its GGUF and ONNX files."""
+    """A whole model, a pruned one, and its files of other engines."""
     place = tmp_path_factory.mktemp("checked")
     whole = language_model("llama")
     small = uneven(whole)
     whole.save(place / "whole")
     small.save(place / "small")
+    for needed, extra in {
+        **dict.fromkeys(("onnxruntime", "onnxscript"), "onnx"),
+        "ctranslate2": "ct2",
+    }.items():
+        pytest.importorskip(needed, reason=f"{needed} is not installed (headwise[{extra}])")
     hw.export(small, "gguf", place / "gguf", say=lambda note: None)
-    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (headwise[onnx])")
-    pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
     heads = ["decoder-self/0/0"]
     hw.export(small, "onnx", place / "onnx", say=lambda note: None, attention=heads)
+    hw.export(small, "ct2", place / "ct2", say=lambda note: None)
     return place
 
 
@@ -103,6 +111,24 @@ def unsealed(folder: Path, damage: Callable[[Path], None]) -> None:
     (folder / SUMS).unlink()
 
 
+def without_sums(name: str) -> Callable[[Path], None]:
+    """Half of an export's file, and no record that would tell."""
+
+    def damage(folder: Path) -> None:
+        cut(folder / name)
+        (folder / SUMS).unlink()
+
+    return damage
+
+
+def renamed(folder: Path) -> None:
+    """A weight of CTranslate2, and no record that would tell."""
+    name = b"decoder/layer_1/self_attention/linear_0/weight"
+    data = (folder / "model.bin").read_bytes()
+    (folder / "model.bin").write_bytes(data.replace(name, name.upper()))
+    (folder / SUMS).unlink()
+
+
 def trained_on(folder: Path) -> None:
     model = hw.load(folder)
     with torch.no_grad():
@@ -121,7 +147,10 @@ def trained_on(folder: Path) -> None:
         ("small", trained_on, "outputs", "trained or changed after removal"),
         ("gguf", lambda place: cut(place / "model.gguf"), "files", "not as they were written"),
         ("gguf", lambda place: cut(place / "model.gguf"), "heads", "cannot be read"),
-        ("onnx", lambda place: cut(place / "model.onnx"), "ONNX Runtime", "does not run"),
+        ("gguf", without_sums("model.gguf"), "llama.cpp", "not within the file bounds"),
+        ("onnx", without_sums("model.onnx"), "ONNX Runtime", "does not run"),
+        ("ct2", without_sums("model.bin"), "CTranslate2", "does not load"),
+        ("ct2", renamed, "CTranslate2", "not found"),
     ],
 )
 def test_damage_is_said(
@@ -137,15 +166,133 @@ def test_damage_is_said(
     assert isinstance(done.exception, hw.HeadwiseError) and what in str(done.exception)
 
 
-def test_a_folder_of_ctranslate2_loads_there(place: Path, tmp_path: Path) -> None:
-    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed (headwise[ct2])")
-    small = hw.load(place / "small")
-    hw.export(small, "ct2", tmp_path / "ct2", say=lambda note: None)
-    found = hw.check(tmp_path / "ct2", small)
+def test_a_folder_of_ctranslate2_loads_there(place: Path) -> None:
+    found = hw.check(place / "ct2", hw.load(place / "small"))
     assert verdicts(found) == {"files": True, "CTranslate2": True, "outputs": None}
     assert "loads as a Generator" in repr(found)
-    cut(tmp_path / "ct2" / "model.bin")
-    assert verdicts(hw.check(tmp_path / "ct2")) == {"files": False, "CTranslate2": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "engine"),
+    [
+        ("gguf", "model.gguf", "llama.cpp"),
+        ("onnx", "tokenizer.json", "ONNX Runtime"),
+        ("ct2", "model.bin", "CTranslate2"),
+    ],
+)
+def test_no_engine_gets_a_file_that_is_not_as_it_was_written(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, file: str, engine: str
+) -> None:
+    shutil.copytree(place / name, tmp_path / name)
+    cut(tmp_path / name / file)
+    monkeypatch.setattr(native, "apart", None)
+    found = hw.check(tmp_path / name)
+    assert verdicts(found)["files"] is False and verdicts(found)[engine] is None
+    assert "not run on files that are not as they were written" in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "engine", "words"),
+    [
+        ("gguf", "llama_cpp", "llama.cpp", "model.gguf does not load (no memory)"),
+        ("ct2", "ctranslate2", "CTranslate2", "ct2 does not load (it crashed with SIGABRT)"),
+    ],
+)
+def test_an_engine_that_fails_is_a_finding(
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    package: str,
+    engine: str,
+    words: str,
+) -> None:
+    """Of packages that stand in: llama-cpp-python, which goes before xllamacpp, and a CTranslate2 that crashes."""
+    code = "import os\n\nclass Llama:\n    def __init__(self, file, n_ctx, verbose):\n"
+    code += "        raise ValueError('no memory')\n\ndef __getattr__(name):\n    os.abort()\n"
+    (tmp_path / f"{package}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = hw.check(place / name)
+    assert verdicts(found)[engine] is False and words in repr(found)
+
+
+def test_a_gguf_file_without_heads(tmp_path: Path) -> None:
+    """As of Mamba: its header names 0 heads a layer."""
+    gguf = pytest.importorskip("gguf", reason="gguf is not installed (headwise[gguf])")
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "mamba")
+    for add in (writer.add_block_count, writer.add_embedding_length):
+        add(2)
+    writer.add_head_count(0)
+    writer.add_tensor("output_norm.weight", np.ones(2, np.float32))
+    for write in ("header", "kv_data", "tensors"):
+        getattr(writer, f"write_{write}_to_file")()
+    writer.close()
+    found = hw.check(tmp_path)
+    assert verdicts(found)["heads"] is None and "no attention heads" in repr(found)
+
+
+def onnx_file(folder: Path, inputs: dict[str, list[int]], nodes: list[Any], output: str) -> None:
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed (headwise[onnx])")
+    number = onnx.TensorProto.FLOAT
+    given = [onnx.helper.make_tensor_value_info(each, number, of) for each, of in inputs.items()]
+    made = [onnx.helper.make_tensor_value_info(output, number, None)]
+    graph = onnx.helper.make_graph(nodes, "graph", given, made)
+    versions = {"opset_imports": [onnx.helper.make_opsetid("", 17)], "ir_version": 8}
+    onnx.save(onnx.helper.make_model(graph, **versions), str(folder / "model.onnx"))
+
+
+def test_an_onnx_file_with_odd_inputs_and_outputs(tmp_path: Path) -> None:
+    """Keys of no layer and of one size; attention weights of one size."""
+    helper = pytest.importorskip("onnx", reason="onnx is not installed (headwise[onnx])").helper
+    node = helper.make_node("Add", ["past.first.key", "past.0.key"], ["attention.cross"])
+    onnx_file(tmp_path, {"past.first.key": [1], "past.0.key": [1]}, [node], "attention.cross")
+    found = hw.check(tmp_path)
+    assert verdicts(found) == {
+        "files": None,
+        "ONNX Runtime": True,
+        "heads": None,
+        "attention": False,
+    }
+    assert "names 0 heads in attention.cross, but gives 1 weights" in repr(found)
+
+
+def test_an_onnx_file_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed (headwise[onnx])")
+    helper = onnx.helper
+    true = helper.make_node("Constant", [], ["on"], value=helper.make_tensor("", 9, [], [True]))
+    body = helper.make_graph(
+        [helper.make_node("Identity", [name], [f"{name}_"]) for name in ("go", "state")],
+        "body",
+        [
+            helper.make_tensor_value_info("turn", 7, []),
+            helper.make_tensor_value_info("go", 9, []),
+            helper.make_tensor_value_info("state", 1, None),
+        ],
+        [
+            helper.make_tensor_value_info(each, kind, None)
+            for each, kind in (("go_", 9), ("state_", 1))
+        ],
+    )
+    loop = helper.make_node("Loop", ["", "on", "x"], ["out"], body=body)
+    onnx_file(tmp_path, {"x": [1]}, [true, loop], "out")
+    monkeypatch.setattr(native, "PATIENCE", 4)
+    found = hw.check(tmp_path)
+    assert verdicts(found) == {"files": None, "ONNX Runtime": False}
+    assert "model.onnx does not run (no answer in 4 seconds)" in repr(found)
+
+
+@pytest.mark.parametrize(("offset", "value"), [(8, 99), (6, 1)], ids=["method", "encrypted"])
+def test_an_archive_that_zipfile_cannot_unpack(tmp_path: Path, offset: int, value: int) -> None:
+    """A method of compression that it does not know, and a file with a password."""
+    with ZipFile(tmp_path / "model.pt2", "w") as archive:
+        archive.writestr("data", "words")
+    data = bytearray((tmp_path / "model.pt2").read_bytes())
+    for header in (0, data.index(b"PK\1\2") + 2):
+        data[header + offset] = value
+    (tmp_path / "model.pt2").write_bytes(data)
+    found = hw.check(tmp_path)
+    assert verdicts(found) == {"files": None, "archive": False, "PyTorch": None}
+    assert "model.pt2 cannot be read" in repr(found)
 
 
 def test_another_model_and_no_model(place: Path, tmp_path: Path) -> None:

@@ -2,24 +2,24 @@
 what runs them takes them.
 
 Five sorts: a folder of transformers, pruned or not; GGUF; ONNX; programs of torch.export; the folders of CTranslate2.
-Nothing is written, and no code of a file is run.
+Nothing is written, no code of a file is run, and no engine gets a file that is not as it was written.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 import numpy as np
 
 from headwise.attention import masked
 from headwise.attention.discover import probe
-from headwise.engines.graph_files import ATTENTION
+from headwise.engines.native import LLAMA_CPP, EngineFailed, loaded
 from headwise.errors import HeadwiseError
 from headwise.files import below, sha256
 from headwise.folders import SUMS, sums
@@ -30,6 +30,9 @@ from headwise.model_files import refuse_damage
 
 NEAR = 1e-3  # of the largest output: what rounding may move
 CT2_WEIGHTS = "model.bin"
+
+# Of a file or folder, the original model where one is given, and whether an engine may run it.
+Reader = Callable[[Path, "Model | None", bool], Iterator["Finding"]]
 
 
 @dataclass(frozen=True)
@@ -70,28 +73,39 @@ def check(path: str | Path, original: Model | None = None) -> Check:
     these.
     """
     place = Path(path)
+    read, files = reader_of(place)
+    if read is None:
+        return Check(place, tuple(folder_findings(place, original)))
+    seal = sealed(place)
+    run = seal.good is not False
+    findings = [seal, *(finding for file in files for finding in read(file, original, run))]
+    if original is not None:
+        says = "only those of a folder of transformers are compared"
+        findings.append(Finding("outputs", None, says))
+    return Check(place, tuple(findings))
+
+
+def reader_of(place: Path) -> tuple[Reader | None, list[Path]]:
+    """What reads a file or folder, and the files that it is given; None for a folder of transformers."""
     for ending, read in FORMATS.items():
         files = [place] if place.suffix == ending else sorted(place.glob(f"*{ending}"))
         if files:
-            return Check(
-                place, (*sealed(place), *read(files, original), *outputs_not_compared(original))
-            )
+            return read, files
     if (place / CT2_WEIGHTS).is_file():
-        return Check(place, (*sealed(place), *ct2_findings(place), *outputs_not_compared(original)))
+        return ct2_findings, [place]
     if (place / "config.json").is_file():
-        return Check(place, tuple(folder_findings(place, original)))
+        return None, []
     raise HeadwiseError(
         f"{place} is no file that can be checked: give the folder of a model, a .gguf, .onnx or .pt2 file, or a "
         "folder with one."
     )
 
 
-def sealed(place: Path) -> Iterator[Finding]:
+def sealed(place: Path) -> Finding:
     """Whether the files of an export are as they were written."""
     folder = place if place.is_dir() else place.parent
     if not (folder / SUMS).is_file():
-        yield Finding("files", None, f"there is no {SUMS} to compare them with")
-        return
+        return Finding("files", None, f"there is no {SUMS} to compare them with")
     try:
         changed = []
         for name, digest in sums(folder):
@@ -99,16 +113,9 @@ def sealed(place: Path) -> Iterator[Finding]:
             if not file.is_file() or sha256(file) != digest:
                 changed.append(name)
     except HeadwiseError as error:
-        yield Finding("files", False, str(error))
-        return
+        return Finding("files", False, str(error))
     says = f"not as they were written: {', '.join(changed[:3])}" if changed else f"as in {SUMS}"
-    yield Finding("files", not changed, says)
-
-
-def outputs_not_compared(original: Model | None) -> Iterator[Finding]:
-    """Says of an export that its outputs were not compared, where an original was given to compare them with."""
-    if original is not None:
-        yield Finding("outputs", None, "only those of a folder of transformers are compared")
+    return Finding("files", not changed, says)
 
 
 def folder_findings(folder: Path, original: Model | None) -> Iterator[Finding]:
@@ -152,28 +159,41 @@ def masked_against_removed(model: Model, layout: HeadMask, original: Model) -> F
     return Finding("outputs", False, f"{says}: its weights were trained or changed after removal")
 
 
-def gguf_findings(files: list[Path], original: Model | None) -> Iterator[Finding]:
+def not_run(engine: str, module: str, package: str, run: bool) -> Finding | None:
+    """Why an engine gets no file; None where it does."""
+    if not run:
+        return Finding(engine, None, "not run on files that are not as they were written")
+    if find_spec(module) is None:
+        return Finding(engine, None, f"it is not installed ({package})")
+    return None
+
+
+def gguf_findings(file: Path, original: Model | None, run: bool) -> Iterator[Finding]:
     """GGUF: the counts that it names against the rows of its query projections; llama.cpp where it is installed."""
     import gguf
 
-    for file in files:
-        try:
-            reader = gguf.GGUFReader(file)
-            named = {name: field.contents() for name, field in reader.fields.items()}
-            shapes = {tensor.name: [int(n) for n in tensor.shape] for tensor in reader.tensors}
-            yield gguf_heads(named, shapes, original)
-        except (ValueError, KeyError, IndexError, TypeError, OSError) as error:
-            reason = " ".join(str(error).split())[:200]
-            yield Finding("heads", False, f"{file.name} cannot be read ({reason})")
-        if find_spec("llama_cpp") is None:
-            yield Finding("llama.cpp", None, "llama-cpp-python is not installed")
-            continue
-        try:
-            import_module("llama_cpp").Llama(str(file), n_ctx=16, verbose=False)
-        except (ValueError, RuntimeError, OSError) as error:
-            yield Finding("llama.cpp", False, f"{file.name} does not load ({error})")
-        else:
-            yield Finding("llama.cpp", True, f"{file.name} loads")
+    try:
+        reader = gguf.GGUFReader(file)
+        named = {name: field.contents() for name, field in reader.fields.items()}
+        shapes = {tensor.name: [int(n) for n in tensor.shape] for tensor in reader.tensors}
+        yield gguf_heads(named, shapes, original)
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        yield Finding("heads", False, f"{file.name} cannot be read ({reason})")
+
+    module = next(filter(find_spec, LLAMA_CPP), LLAMA_CPP[0])
+    missing = not_run("llama.cpp", module, "pip install llama-cpp-python", run)
+    if missing:
+        yield missing
+        return
+    try:
+        loaded("llama_cpp", file)
+    except EngineFailed as error:
+        said = re.search("error loading model: (.*)", error.log)
+        why = said[1] if said else error
+        yield Finding("llama.cpp", False, f"{file.name} does not load ({why})")
+    else:
+        yield Finding("llama.cpp", True, f"{file.name} loads")
 
 
 def gguf_heads(
@@ -185,6 +205,8 @@ def gguf_heads(
     heads = per_layer(named[f"{family}.attention.head_count"], blocks)
     shared = named.get(f"{family}.attention.head_count_kv", heads)
     groups = per_layer(shared, blocks)
+    if not any(heads):
+        return Finding("heads", None, f"a {family} of this file has no attention heads")
     width = int(named[f"{family}.embedding_length"])
     size = int(named.get(f"{family}.attention.key_length", width // max(heads)))
     for layer in range(blocks):
@@ -210,24 +232,19 @@ def counted(heads: list[int], original: Model | None) -> Finding:
     return Finding("heads", True, says)
 
 
-def ct2_findings(folder: Path) -> Iterator[Finding]:
+def ct2_findings(folder: Path, original: Model | None, run: bool) -> Iterator[Finding]:
     """CTranslate2: whether it loads, as a model that translates, continues text or hears. Its file names no heads by
     layer: layers with fewer are filled up."""
-    try:
-        import ctranslate2
-    except ImportError:
-        yield Finding("CTranslate2", None, "ctranslate2 is not installed (headwise[ct2])")
+    missing = not_run("CTranslate2", "ctranslate2", "headwise[ct2]", run)
+    if missing:
+        yield missing
         return
-    reasons = []
-    for sort in (ctranslate2.Translator, ctranslate2.Generator, ctranslate2.models.Whisper):
-        try:
-            sort(str(folder), device="cpu")
-        except (RuntimeError, ValueError) as error:
-            reasons.append(" ".join(str(error).split())[:200])
-        else:
-            yield Finding("CTranslate2", True, f"loads as a {sort.__name__}")
-            return
-    yield Finding("CTranslate2", False, f"{folder.name} does not load ({reasons[0]})")
+    try:
+        sort = loaded("ctranslate2", folder)
+    except EngineFailed as error:
+        yield Finding("CTranslate2", False, f"{folder.name} does not load ({error})")
+    else:
+        yield Finding("CTranslate2", True, f"loads as a {sort}")
 
 
 def per_layer(value: Any, layers: int) -> list[int]:
@@ -237,93 +254,66 @@ def per_layer(value: Any, layers: int) -> list[int]:
     return [int(value)] * layers
 
 
-def onnx_findings(files: list[Path], original: Model | None) -> Iterator[Finding]:
-    """ONNX: the heads of its keys and values, and one run in ONNX Runtime."""
-    try:
-        from onnxruntime import InferenceSession
-    except ImportError:
-        yield Finding("ONNX Runtime", None, "onnxruntime is not installed (headwise[onnx])")
+def onnx_findings(file: Path, original: Model | None, run: bool) -> Iterator[Finding]:
+    """ONNX: one run in ONNX Runtime, the heads of its keys and values, and its attention weights."""
+    missing = not_run("ONNX Runtime", "onnxruntime", "headwise[onnx]", run)
+    if missing:
+        yield missing
         return
-    for file in files:
-        try:
-            session = InferenceSession(str(file), providers=["CPUExecutionProvider"])
-            outputs = session.run(None, example(session.get_inputs()))
-        except Exception as error:  # of ONNX Runtime, whose errors have no common class
-            reason = " ".join(str(error).split())[:200]
-            yield Finding("ONNX Runtime", False, f"{file.name} does not run ({reason})")
-            continue
-        finite = all(np.isfinite(output).all() for output in outputs)
-        says = f"{file.name} runs" if finite else f"{file.name} gives numbers that are not finite"
-        yield Finding("ONNX Runtime", finite, says)
-        yield from onnx_heads(file.name, session.get_inputs(), original)
-        yield from onnx_attention(file.name, session, outputs)
-
-
-def program_findings(files: list[Path], original: Model | None) -> Iterator[Finding]:
-    """Programs of torch.export: whether the archive is whole. To load one may run code that is in it."""
-    for file in files:
-        try:
-            with ZipFile(file) as archive:
-                broken = archive.testzip()
-        except (BadZipFile, OSError, EOFError) as error:
-            yield Finding("archive", False, f"{file.name} cannot be read ({error})")
-            continue
-        says = f"{file.name} is whole" if broken is None else f"{broken} in {file.name} is damaged"
-        yield Finding("archive", broken is None, says)
-    yield Finding("PyTorch", None, "programs are not run here: export compared them with the model")
-
-
-def onnx_attention(name: str, session: Any, outputs: list[np.ndarray]) -> Iterator[Finding]:
-    """The attention weights that an ONNX file gives: for as many heads as it names, and of each token 1 in sum."""
-    named = session.get_modelmeta().custom_metadata_map
-    for info, weights in zip(session.get_outputs(), outputs, strict=True):
-        if not info.name.startswith(ATTENTION):
-            continue
-        heads = named.get(info.name, "").split()
-        if weights.shape[1] != len(heads):
-            says = f"{name} names {len(heads)} heads in {info.name}, but gives {weights.shape[1]}"
+    try:
+        made = loaded("onnxruntime", file)
+    except EngineFailed as error:
+        yield Finding("ONNX Runtime", False, f"{file.name} does not run ({error})")
+        return
+    says = f"{file.name} {'runs' if made['finite'] else 'gives numbers that are not finite'}"
+    yield Finding("ONNX Runtime", made["finite"], says)
+    yield onnx_heads(file.name, made["inputs"], original)
+    for output, (heads, shape, whole) in made["attention"].items():
+        if len(shape) != 4 or shape[1] != len(heads):
+            size = "×".join(map(str, shape))
+            says = f"{file.name} names {len(heads)} heads in {output}, but gives {size} weights"
             yield Finding("attention", False, says)
-        elif not np.allclose(weights.sum(-1), 1, atol=NEAR):
-            says = f"{name} gives weights in {info.name} that are not 1 in sum"
+        elif not whole:
+            says = f"{file.name} gives weights in {output} that are not 1 in sum"
             yield Finding("attention", False, says)
         else:
-            yield Finding("attention", True, f"{name} gives that of {', '.join(heads)}")
+            yield Finding("attention", True, f"{file.name} gives that of {', '.join(heads)}")
 
 
-def example(inputs: list[Any]) -> dict[str, np.ndarray]:
-    """One text of two tokens without a past, as an ONNX file of ours takes it. Sizes that are free have no number."""
-    made = {}
-    for each in inputs:
-        length = 0 if each.name.startswith("past.") else 2
-        shape = [size if isinstance(size, int) else length for size in each.shape]
-        shape[0] = 1
-        number_type = np.int64 if each.type == "tensor(int64)" else np.float32
-        made[each.name] = np.ones(shape, number_type)
-    return made
-
-
-def onnx_heads(name: str, inputs: list[Any], original: Model | None) -> Iterator[Finding]:
+def onnx_heads(name: str, inputs: Mapping[str, list[Any]], original: Model | None) -> Finding:
     """The heads of the keys that an ONNX file takes, by layer, against a model's."""
     groups = {}
-    for each in inputs:
-        parts = each.name.split(".")
-        if parts[0] == "past" and parts[-1] == "key":
-            empty = each.shape[3] == 1  # a layer without heads takes one zero a token
-            groups[int(parts[1])] = 0 if empty else each.shape[1]
+    for each, shape in inputs.items():
+        key = re.fullmatch(r"past\.(\d+)\.key", each)
+        if key and len(shape) == 4:
+            empty = shape[3] == 1  # a layer without heads takes one zero a token
+            groups[int(key[1])] = 0 if empty else shape[1]
     if not groups:
-        yield Finding("heads", None, f"{name} takes no keys, so its heads cannot be counted")
-        return
+        return Finding("heads", None, f"{name} takes no keys, so its heads cannot be counted")
     counts = [groups[layer] for layer in sorted(groups)]
     says = f"{'+'.join(map(str, counts))} key/value heads by layer"
     if original is None:
-        yield Finding("heads", None, f"{says}; the original model was not given")
-        return
+        return Finding("heads", None, f"{says}; the original model was not given")
     wanted = list(original.heads.key_value.get("decoder-self", ()))
     right = counts == wanted
-    yield Finding("heads", right, says if right else f"{says}, but {original.name} has {wanted}")
+    return Finding("heads", right, says if right else f"{says}, but {original.name} has {wanted}")
 
 
-FORMATS: dict[str, Callable[[list[Path], Model | None], Iterator[Finding]]] = {
+def program_findings(file: Path, original: Model | None, run: bool) -> Iterator[Finding]:
+    """Programs of torch.export: whether the archive is whole. To load one may run code that is in it."""
+    try:
+        with ZipFile(file) as archive:
+            broken = archive.testzip()
+    except Exception as error:  # of zipfile and what unpacks, whose errors have no common class
+        yield Finding("archive", False, f"{file.name} cannot be read ({error})")
+    else:
+        says = f"{file.name} is whole" if broken is None else f"{broken} in {file.name} is damaged"
+        yield Finding("archive", broken is None, says)
+    says = f"{file.name} is not run here: export compared it with the model"
+    yield Finding("PyTorch", None, says)
+
+
+FORMATS: dict[str, Reader] = {
     ".gguf": gguf_findings,
     ".onnx": onnx_findings,
     ".pt2": program_findings,
