@@ -14,6 +14,7 @@ import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.nn.functional import dropout
+from torch.overrides import handle_torch_function, has_torch_function
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
 from transformers.cache_utils import DynamicSlidingWindowLayer
 from transformers.models.marian.modeling_marian import (
@@ -88,14 +89,25 @@ class Ssru(nn.Module):
             if cache.layers[self.layer_idx].is_initialized:
                 before = cache.layers[self.layer_idx].keys[:, 0]
                 state = torch.cat([state[:, None], before], 1)[:, -1]
-        states = []
-        for token in range(new.shape[1]):
-            state = keep[:, token] * state + (1 - keep[:, token]) * new[:, token]
-            states.append(state)
-        every = torch.stack(states, 1)
+        every = recur(keep, new, state)
         if cache is not None:
             cache.update(every[:, None], every[:, None, :, :1], self.layer_idx)
         return torch.relu(every), None
+
+
+def recur(keep: Tensor, new: Tensor, state: Tensor) -> Tensor:
+    """The states c_t = keep_t c_{t−1} + (1 − keep_t) new_t, B T W. state: the one before the first, B W.
+
+    A TorchFunctionMode gets it as one function: relevance propagation treats it as one step.
+    """
+    if has_torch_function((keep, new)):
+        handled: Tensor = handle_torch_function(recur, (keep, new), keep, new, state)
+        return handled
+    states = []
+    for kept, value in zip(keep.unbind(1), new.unbind(1), strict=True):
+        state = kept * state + (1 - kept) * value
+        states.append(state)
+    return torch.stack(states, 1)
 
 
 def add_state_layer(cache: Any, index: int) -> None:

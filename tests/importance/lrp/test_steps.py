@@ -18,8 +18,11 @@ from headwise.importance.lrp.steps import (
     Passing,
     Product,
     RecordedOperation,
+    Recurrence,
     RootMeanSquareNorm,
+    rescaled,
 )
+from headwise.marian.network import recur
 from importance.lrp import twins
 from importance.lrp.twins import drawn
 from refusals import refuses
@@ -147,6 +150,31 @@ def test_products_and_activations() -> None:
     near(second, (arrived / 2).sum((1, 3))[..., None])
     (found,) = Passing(b.shape).propagate(RULES["cp"], arrived)
     near(found, arrived.sum((1, 3))[..., None])
+
+
+@EVERY
+def test_recurrence(rule: Rule) -> None:
+    """The states are new values times constant weights, the products of the gates between."""
+    gates, new, arrived = several(ROWS, ROWS, ARRIVED)
+    keep = gates.sigmoid()
+    weights = torch.zeros(BATCH, LENGTH, LENGTH, SIZE, dtype=keep.dtype)
+    for place in range(LENGTH):
+        for source in range(place + 1):
+            between = keep[:, source + 1 : place + 1].prod(1)
+            weights[:, place, source] = (1 - keep[:, source]) * between
+    impacts = weights * new[:, None]
+    states = recur(keep, new, torch.zeros_like(new[:, 0]))
+    near(states, impacts.sum(2))
+
+    of_gates, found = Recurrence(keep, new, states).propagate(rule, arrived)
+    c1, c2 = rule.share(arrived, states, impacts.abs().sum(2))
+    expected = (c1[:, :, :, None] * impacts).sum(2)
+    if c2 is not None:
+        expected = expected + (c2[:, :, :, None] * impacts.abs()).sum(2)
+    if rule.rescale:
+        (expected,) = rescaled(rule, arrived, expected)
+    near(found, expected)
+    assert of_gates.shape == found.shape and not of_gates.any()
 
 
 def masks(queries: int, keys: int) -> Tensor:

@@ -13,6 +13,7 @@ from transformers.activations import ACT2CLS
 from headwise.errors import HeadwiseError
 from headwise.importance.lrp import steps
 from headwise.importance.lrp.steps import Passing, RecordedOperation, RootMeanSquareNorm
+from headwise.marian.network import recur
 
 RESHAPING = {
     "view",
@@ -121,6 +122,9 @@ def step_for(
         return linear(name, args, kwargs, carried, out)
     if name == "layer_norm":
         return layer_norm(args, kwargs, out)
+    if func is recur:
+        keep, new, _ = args
+        return steps.Recurrence(keep, new, out) if len(carried) == 2 else None
     if name == "rms_norm":
         given = [*args, None, None][:4]
         weight, epsilon = kwargs.get("weight", given[2]), kwargs.get("eps", given[3])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from headwise.importance.lrp.rules import AlphaBeta, Rule
+from headwise.marian.network import recur
 
 SLICE_NUMBERS = (
     1 << 21
@@ -284,6 +285,38 @@ class Product(RecordedOperation):
 
     def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         return tuple(unbroadcast(relevance / 2, operand.shape) for operand in self.operands)
+
+
+@dataclass
+class Recurrence(RecordedOperation):
+    """c_t = keep_t c_{t−1} + (1 − keep_t) new_t from a state of zero (an SSRU), B T W. Gates are constants, as in Arras
+    et al. 2017, section 3.1: so c is linear in `new`, and none arrives at the gates."""
+
+    keep: Tensor
+    new: Tensor
+    out: Tensor
+
+    def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+        keep = self.keep.detach().to(relevance.dtype)
+        new = self.new.detach().to(relevance.dtype)
+        absolutes = recur(keep, new.abs(), torch.zeros_like(new[:, 0]))
+        c1, c2 = rule.share(relevance, self.out.detach().to(relevance.dtype), absolutes)
+        found = new * self.back(keep, c1)
+        if c2 is not None:
+            found = found + new.abs() * self.back(keep, c2)
+        if rule.rescale:
+            (found,) = rescaled(rule, relevance, found)
+        return torch.zeros_like(keep).expand_as(found), found
+
+    def back(self, keep: Tensor, c: Tensor) -> Tensor:
+        """(1 − keep_s) Σ_t c_t Π keep_r, over t from s on and r between them: P B T W."""
+        later = torch.zeros_like(c[:, :, 0])
+        found = []
+        for place in reversed(range(keep.shape[1])):
+            later = later + c[:, :, place]
+            found.append((1 - keep[:, place]) * later)
+            later = later * keep[:, place]
+        return torch.stack(found[::-1], 2)
 
 
 @dataclass
