@@ -136,7 +136,10 @@ def load(
         reads_text = any(path.glob("*token*")) if local else hf.main_input_name != "pixel_values"
         tokenizer = None
         if reads_text:
-            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+            with warnings.catch_warnings():
+                # Which would clean texts for training; MarianTokenizer uses it nowhere.
+                warnings.filterwarnings("ignore", "Recommended: pip install sacremoses")
+                tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         refuse_unfit(source, hf, tokenizer)
         if device_map is None:
             hf = hf.to(device)
