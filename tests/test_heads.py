@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
+from headwise.grid import HeadGrid
 from headwise.heads import (
     COLUMNS,
     KINDS,
@@ -136,11 +137,11 @@ def test_maps_and_masks_show_what_they_are() -> None:
     mask = HeadMask.full(MAP).without([Head("encoder-self", 2, 0), Head("cross", 0, 1)])
     assert repr(MAP) == "HeadMap(13 heads: encoder-self 2+3+4, cross 4+0)"
     assert repr(mask) == "HeadMask(11 of 13 heads: encoder-self 2+3+3, cross 3+0)"
-    picture = mask._repr_html_()
-    assert "<figcaption>HeadMask(11 of 13" in picture
+    picture = HeadGrid.of_mask(mask, "pruned").html()
+    assert "<figcaption>pruned 11 of 13" in picture
     assert picture.count("</title>") == 13
     assert picture.count(": removed</title>") == 2 and "encoder-self/2/0: removed" in picture
-    assert MAP._repr_html_().count("</title>") == 13
+    assert HeadGrid(MAP).html().count("</title>") == 13
 
 
 def test_heads_that_are_not_there_can_neither_stay_nor_go() -> None:
