@@ -26,7 +26,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -57,123 +57,16 @@ ORDER = ("AutoModelForSeq2SeqLM", "AutoModelForMaskedLM", "AutoModelForCausalLM"
 ENGINES = tuple(engine.own)
 GRAPHS = ("onnx", "torch")
 MEASURES = ("confidence", "gradient", "ablation.zero", "lrp.ding")
-NAMES = [
-    "afmoe",
-    "albert",
-    "arcee",
-    "bart",
-    "bert",
-    "bert-generation",
-    "big_bird",
-    "bigbird_pegasus",
-    "biogpt",
-    "bitnet",
-    "blenderbot",
-    "bloom",
-    "camembert",
-    "codegen",
-    "cohere",
-    "cohere2",
-    "convbert",
-    "ctrl",
-    "data2vec-text",
-    "deberta-v2",
-    "deepseek_v2",
-    "deepseek_v3",
-    "deepseek_v32",
-    "distilbert",
-    "electra",
-    "ernie",
-    "esm",
-    "exaone4",
-    "falcon",
-    "flaubert",
-    "fsmt",
-    "funnel",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "gemma3n_text",
-    "gemma4_text",
-    "glm",
-    "glm4",
-    "gpt2",
-    "gpt_bigcode",
-    "gpt_neo",
-    "gpt_neox",
-    "gpt_oss",
-    "gptj",
-    "granite",
-    "helium",
-    "jamba",
-    "jetmoe",
-    "laguna",
-    "layoutlm",
-    "led",
-    "lfm2",
-    "lfm3",
-    "llama",
-    "longformer",
-    "longt5",
-    "luke",
-    "m2m_100",
-    "mamba",
-    "marian",
-    "mbart",
-    "megatron-bert",
-    "minimax_m2",
-    "ministral",
-    "ministral3",
-    "mistral",
-    "mixtral",
-    "mobilebert",
-    "modernbert",
-    "moonshine",
-    "mpnet",
-    "mpt",
-    "mt5",
-    "mvp",
-    "nemotron",
-    "nllb-moe",
-    "olmo",
-    "olmo2",
-    "olmo3",
-    "olmoe",
-    "openai-gpt",
-    "opt",
-    "pegasus",
-    "persimmon",
-    "phi",
-    "phi3",
-    "phimoe",
-    "plbart",
-    "prophetnet",
-    "qwen2",
-    "qwen2_moe",
-    "qwen3",
-    "qwen3_5_text",
-    "qwen3_moe",
-    "qwen3_next",
-    "rembert",
-    "roberta",
-    "roc_bert",
-    "roformer",
-    "rwkv",
-    "smollm3",
-    "squeezebert",
-    "stablelm",
-    "starcoder2",
-    "switch_transformers",
-    "t5",
-    "t5gemma",
-    "t5gemma2",
-    "umt5",
-    "xglm",
-    "xlm",
-    "xlm-roberta",
-    "xlnet",
-    "yoso",
-]
+NAMES = """
+afmoe albert arcee bart bert bert-generation big_bird bigbird_pegasus biogpt bitnet blenderbot bloom camembert codegen
+cohere cohere2 convbert ctrl data2vec-text deberta-v2 deepseek_v2 deepseek_v3 deepseek_v32 distilbert electra ernie
+esm exaone4 falcon flaubert fsmt funnel gemma gemma2 gemma3_text gemma3n_text gemma4_text glm glm4 gpt2 gpt_bigcode
+gpt_neo gpt_neox gpt_oss gptj granite helium jamba jetmoe laguna layoutlm led lfm2 lfm3 llama longformer longt5 luke
+m2m_100 mamba marian mbart megatron-bert minimax_m2 ministral ministral3 mistral mixtral mobilebert modernbert
+moonshine mpnet mpt mt5 mvp nemotron nllb-moe olmo olmo2 olmo3 olmoe openai-gpt opt pegasus persimmon phi phi3 phimoe
+plbart prophetnet qwen2 qwen2_moe qwen3 qwen3_5_text qwen3_moe qwen3_next rembert roberta roc_bert roformer rwkv
+smollm3 squeezebert stablelm starcoder2 switch_transformers t5 t5gemma t5gemma2 umt5 xglm xlm xlm-roberta xlnet yoso
+"""
 
 
 def class_of(family: str) -> str:
@@ -223,10 +116,8 @@ def family_row(family: str, layouts: int = 20, files: bool = True) -> Row:
     with capture(hf, discovery):
         idle = outputs(hf, inputs)
     rounded = hf.config._attn_implementation == "eager" and apart(stock, idle) <= TOLERANCE
-    sure(
-        torch.equal(idle, stock) or (rounded and not discovery.inline),
-        "the idle interface changes the output",
-    )
+    same = torch.equal(idle, stock) or (rounded and not discovery.inline)
+    sure(same, "the idle interface changes the output")
     sure(torch.equal(outputs(hf, inputs), stock), "a capture leaves something behind")
     row["found"], row["heads"] = "yes", "own code" if discovery.inline else "registry"
     model = Model(hf, letters(), family)
@@ -254,42 +145,28 @@ def score(row: Row, model: Model) -> None:
             sure(bool(values.notna().all()), f"{measure} has no value")
         except HeadwiseError as error:
             reasons.append(f"{measure}: {one_line(error)}")
-    row.say(
-        "scored",
-        ("yes", "partly", "no")[0 if not reasons else 1 if len(reasons) < len(MEASURES) else 2],
-    )
-    if reasons:
-        row.say("scored", row["scored"], " ".join(dict.fromkeys(reasons)))
+    partly = "partly" if len(reasons) < len(MEASURES) else "no"
+    row.say("scored", partly if reasons else "yes", " ".join(dict.fromkeys(reasons)))
 
 
 def gates(row: Row, hf: PreTrainedModel, discovery: Discovery, inputs: dict[str, Any]) -> None:
     """Whether every gate gets a gradient; on whole sentences where the family's own ones are no numbers at padding."""
     output_of(hf, inputs)[0].square().sum().backward()
-    finite = all(
-        bool(each.grad.isfinite().all()) for each in hf.parameters() if each.grad is not None
-    )
+    slopes = [each.grad for each in hf.parameters() if each.grad is not None]
+    finite = all(bool(slope.isfinite().all()) for slope in slopes)
     hf.zero_grad()
     if not finite:
         inputs = {name: tensor[:1] for name, tensor in inputs.items()}
-    opened = {
-        site: torch.ones(discovery.heads.count(site), requires_grad=True)
-        for site in discovery.heads.sites
-    }
+    sizes = {site: discovery.heads.count(site) for site in discovery.heads.sites}
+    opened = {site: torch.ones(size, requires_grad=True) for site, size in sizes.items()}
     with capture(hf, discovery, gates=opened):
         output_of(hf, inputs)[0].square().sum().backward()
     steps = [gate.grad for gate in opened.values()]
-    sure(
-        all(step is not None and step.isfinite().all() and step.all() for step in steps),
-        "a gate has no gradient",
-    )
+    moved = all(step is not None and step.isfinite().all() and step.all() for step in steps)
+    sure(moved, "a gate has no gradient")
     hf.zero_grad()
-    row["gates"] = "yes"
-    if not finite:
-        row.say(
-            "gates",
-            "partly",
-            "Gradients of padding whose embedding is 0 are no numbers in transformers' own code.",
-        )
+    reason = "Gradients of padding whose embedding is 0 are no numbers in transformers' own code."
+    row.say("gates", *(("yes",) if finite else ("partly", reason)))
 
 
 def random_masks(discovery: Discovery, unit: Unit, count: int) -> Iterator[HeadMask]:
@@ -356,24 +233,13 @@ def cached(row: Row, hf: PreTrainedModel, smaller: Any, inputs: dict[str, Any]) 
     """Generation with a cache and without, wherever the stock model gives the same both ways."""
     if not hf.can_generate() or "MaskedLM" in type(hf).__name__:
         return
-    given = {name: tensor for name, tensor in inputs.items() if name != "decoder_input_ids"}
-    given = {
-        name: tensor[[0, 2]] for name, tensor in given.items()
-    }  # whole, and padded on the left
+    # Whole, and padded on the left.
+    given = {name: rows[[0, 2]] for name, rows in inputs.items() if name != "decoder_input_ids"}
+    search = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "num_beams": 1}
 
     def same(model: Any) -> bool:
-        first, second = (
-            model.generate(
-                **given,
-                max_new_tokens=5,
-                min_new_tokens=5,
-                do_sample=False,
-                num_beams=1,
-                use_cache=cache,
-            )
-            for cache in (True, False)
-        )
-        return bool(torch.equal(first, second))
+        made = (model.generate(**given, **search, use_cache=cache) for cache in (True, False))
+        return bool(torch.equal(*made))
 
     try:
         stock = same(hf)
@@ -420,9 +286,8 @@ def uneven(name: str, family: str, tied: bool) -> Model:
 def answer(family: str, _: str, layouts: int, files: bool) -> tuple[str, str]:
     """A row in the words of `guarded`."""
     try:
-        return "row", "\t".join(
-            f"{column}={value}" for column, value in family_row(family, layouts, files).items()
-        )
+        cells = family_row(family, layouts, files).items()
+        return "row", "\t".join(f"{column}={value}" for column, value in cells)
     except Silent as error:
         return "SILENT ERROR", one_line(error)
 
@@ -430,10 +295,9 @@ def answer(family: str, _: str, layouts: int, files: bool) -> tuple[str, str]:
 def keep(row: dict[str, str], before: Mapping[str, str], engine: str) -> None:
     """The cell of an engine that was not tried again, and its reason."""
     row[engine] = before.get(engine, "")
-    reasons = [
-        reason for reason in before.get("why", "").split("; ") if reason.startswith(f"{engine}: ")
-    ]
-    row["why"] = "; ".join(filter(None, [row["why"], *reasons]))
+    reasons = before.get("why", "").split("; ")
+    kept = [reason for reason in reasons if reason.startswith(f"{engine}: ")]
+    row["why"] = "; ".join(filter(None, [row["why"], *kept]))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -447,13 +311,9 @@ def main(arguments: Sequence[str]) -> int:
     names = [name for name in arguments if name != "--quick"]
     known = {row["family"]: row for row in family_rows()} if FAMILY_TABLE.exists() else {}
     rows, wrong = [], []
-    for family in names or NAMES:
-        verdict, text = guarded(
-            family,
-            "",
-            seconds=900,
-            examine=lambda one, two: answer(one, two, 2 if quick else 20, not quick),
-        )
+    for family in names or NAMES.split():
+        row_of = partial(answer, layouts=2 if quick else 20, files=not quick)
+        verdict, text = guarded(family, "", seconds=900, examine=row_of)
         if verdict == "row":
             rows.append(dict(part.split("=", 1) for part in text.split("\t")))
             for engine in GRAPHS if quick and rows[-1]["removed"] == "yes" else ():

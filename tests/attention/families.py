@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
+
+from headwise.attention import Discovery, discover, remove
+from headwise.heads import Head, HeadMask, Site
 
 WORDS, PAD = 50, 0
 STACK = {
@@ -59,6 +63,14 @@ GPT = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+MODERN = {**STACK, "local_attention": 4, "global_attn_every_n_layers": 2}
+MODERN |= {"cls_token_id": 1, "sep_token_id": 2}
+DISTILLED = {"vocab_size": WORDS, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}
+EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1, "rope_parameters": None}
+ROTATED_APART = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4}
+FEW_EXPERTS = {"n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
+RELATIVE = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "share_att_key": True}
+NEO = {"vocab_size": WORDS, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 4}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "marian": ("MarianMTModel", TWO_STACKS),
     "m2m100": ("M2M100ForConditionalGeneration", TWO_STACKS),
@@ -66,27 +78,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "t5": ("T5ForConditionalGeneration", T5),
     "bert": ("BertModel", STACK),
     "albert": ("AlbertModel", {**STACK, "embedding_size": 16}),
-    "distilbert": (
-        "DistilBertModel",
-        {
-            "vocab_size": WORDS,
-            "dim": 32,
-            "n_layers": 2,
-            "n_heads": 4,
-            "hidden_dim": 64,
-            "max_position_embeddings": 64,
-        },
-    ),
-    "modernbert": (
-        "ModernBertModel",
-        {
-            **STACK,
-            "local_attention": 4,
-            "global_attn_every_n_layers": 2,
-            "cls_token_id": 1,
-            "sep_token_id": 2,
-        },
-    ),
+    "distilbert": ("DistilBertModel", {**DISTILLED, "max_position_embeddings": 64}),
+    "modernbert": ("ModernBertModel", MODERN),
     "gpt2": ("GPT2LMHeadModel", GPT),
     "llama": ("LlamaForCausalLM", GROUPED),
     "qwen3": ("Qwen3ForCausalLM", GROUPED),
@@ -94,50 +87,19 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "Gemma2ForCausalLM",
         {**GROUPED, "attn_logit_softcapping": 1.0, "sliding_window": 4},
     ),
-    "gpt_oss": (
-        "GptOssForCausalLM",
-        {
-            **GROUPED,
-            "num_local_experts": 2,
-            "num_experts_per_tok": 1,
-            "sliding_window": 4,
-            "rope_parameters": None,
-        },
-    ),
+    "gpt_oss": ("GptOssForCausalLM", {**GROUPED, **EXPERTS, "sliding_window": 4}),
     "olmo2": ("Olmo2ForCausalLM", {**STACK, "num_key_value_heads": 2}),
 }
-CUT: dict[
-    str, tuple[str, dict[str, Any]]
-] = {  # more families, whose heads are cut out of other sorts of projections
+# More families, whose heads are cut out of other sorts of projections.
+CUT: dict[str, tuple[str, dict[str, Any]]] = {
     "phi": ("PhiForCausalLM", STACK),
     "phi3": ("Phi3ForCausalLM", {**STACK, "num_key_value_heads": 2}),
     "gpt_neox": ("GPTNeoXForCausalLM", STACK),
     "umt5": ("UMT5ForConditionalGeneration", T5),
-    "modernbert_decoder": (
-        "ModernBertDecoderForCausalLM",
-        {
-            **STACK,
-            "local_attention": 4,
-            "global_attn_every_n_layers": 2,
-            "cls_token_id": 1,
-            "sep_token_id": 2,
-        },
-    ),
+    "modernbert_decoder": ("ModernBertDecoderForCausalLM", MODERN),
     "deepseek_v3": (
         "DeepseekV3ForCausalLM",
-        {
-            **STACK,
-            "q_lora_rank": 8,
-            "kv_lora_rank": 8,
-            "qk_rope_head_dim": 4,
-            "qk_nope_head_dim": 4,
-            "v_head_dim": 8,
-            "n_routed_experts": 2,
-            "num_experts_per_tok": 1,
-            "n_group": 1,
-            "topk_group": 1,
-            "first_k_dense_replace": 2,
-        },
+        {**STACK, **ROTATED_APART, **FEW_EXPERTS, "v_head_dim": 8, "first_k_dense_replace": 2},
     ),
 }
 OWN: dict[str, tuple[str, dict[str, Any]]] = {  # families that compute attention in their own code
@@ -155,27 +117,10 @@ OWN: dict[str, tuple[str, dict[str, Any]]] = {  # families that compute attentio
     "gptj": ("GPTJForCausalLM", {**GPT, "rotary_dim": 4}),
     "gpt_neo": (
         "GPTNeoForCausalLM",
-        {
-            "vocab_size": WORDS,
-            "hidden_size": 32,
-            "num_layers": 2,
-            "num_heads": 4,
-            "window_size": 4,
-            "attention_types": [[["global", "local"], 1]],
-            "max_position_embeddings": 64,
-        },
+        {**NEO, "attention_types": [[["global", "local"], 1]], "max_position_embeddings": 64},
     ),
     "mpnet": ("MPNetModel", STACK),
-    "deberta_v2": (
-        "DebertaV2Model",
-        {
-            **STACK,
-            "relative_attention": True,
-            "pos_att_type": ["p2c", "c2p"],
-            "share_att_key": True,
-            "position_buckets": 8,
-        },
-    ),
+    "deberta_v2": ("DebertaV2Model", {**STACK, **RELATIVE, "position_buckets": 8}),
     "roformer": ("RoFormerModel", STACK),
     "fsmt": (
         "FSMTForConditionalGeneration",
@@ -191,6 +136,26 @@ def tiny(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
     """A family's model with weights so large that attention is far from uniform, and no bias that is zero."""
     name, config = {**FAMILIES, **CUT, **OWN}[family]
     return build(name, seed, **{**config, **changes})
+
+
+def ready(
+    family: str, left: bool = False, **changes: Any
+) -> tuple[Any, Discovery, dict[str, Tensor]]:
+    """A family's model, its heads, and a padded batch."""
+    model = tiny(family, **changes)
+    return model, discover(model), batch(model, left)
+
+
+def whole_layer(discovery: Discovery, *sites: Site) -> list[Head]:
+    return [Head(*site, head) for site in sites for head in range(discovery.heads.count(site))]
+
+
+def without(discovery: Discovery, gone: Iterable[Head]) -> HeadMask:
+    return HeadMask.full(discovery.heads).without(gone)
+
+
+def cut(model: Any, discovery: Discovery, gone: Iterable[Head]) -> Any:
+    return remove(model, discovery, without(discovery, gone))
 
 
 def build(name: str, seed: int = 0, **config: Any) -> PreTrainedModel:
@@ -219,11 +184,9 @@ def batch(model: PreTrainedModel, left: bool = False) -> dict[str, Tensor]:
 
 def real(model: PreTrainedModel, inputs: dict[str, Tensor], states: Tensor) -> Tensor:
     """The outputs B T V at tokens, without those at padding."""
-    return (
-        states.flatten(0, 1)
-        if model.config.is_encoder_decoder
-        else states[inputs["attention_mask"].bool()]
-    )
+    if model.config.is_encoder_decoder:
+        return states.flatten(0, 1)
+    return states[inputs["attention_mask"].bool()]
 
 
 def output(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor:
@@ -231,6 +194,10 @@ def output(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor:
     with torch.no_grad():
         out: Tensor = model(**inputs)[0]
     return out
+
+
+def at_tokens(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor:
+    return real(model, inputs, output(model, inputs))
 
 
 def eager(model: PreTrainedModel, inputs: dict[str, Tensor], **options: Any) -> Any:

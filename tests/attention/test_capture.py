@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attention.families import batch, build, output, tiny
+from attention.families import batch, build, output, ready, tiny
 from headwise.attention import AttentionCall, capture, discover, evaluating, masked
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
@@ -138,8 +138,7 @@ def test_the_inner_block_sees_what_the_outer_one_makes() -> None:
 
 
 def test_layers_that_share_a_module_are_reported_apart() -> None:
-    model = tiny("albert", num_hidden_layers=3)
-    discovery, inputs = discover(model), batch(model)
+    model, discovery, inputs = ready("albert", num_hidden_layers=3)
     assert len(set(discovery.modules.values())) == 1 and discovery.heads.query == {
         "encoder-self": (4, 4, 4)
     }
@@ -209,8 +208,7 @@ def test_weights_are_only_built_when_asked_for() -> None:
 
 
 def test_a_gate_that_is_a_function_is_asked_at_every_forward() -> None:
-    model = tiny("bert")
-    discovery, inputs = discover(model), batch(model)
+    model, discovery, inputs = ready("bert")
     opening = iter([torch.ones(4), torch.zeros(4)])
     with capture(model, discovery, gates={discovery.heads.sites[0]: lambda: next(opening)}):
         first, second = output(model, inputs), output(model, inputs)
@@ -218,8 +216,7 @@ def test_a_gate_that_is_a_function_is_asked_at_every_forward() -> None:
 
 
 def test_a_replacement_takes_the_output_s_place_and_is_gated() -> None:
-    model = tiny("bert")
-    discovery, inputs = discover(model), batch(model)
+    model, discovery, inputs = ready("bert")
     site = discovery.heads.sites[0]
     mean = {site: lambda seen: seen.output.mean(1, keepdim=True).expand_as(seen.output)}
     with capture(model, discovery, replace=mean):
@@ -232,8 +229,7 @@ def test_a_replacement_takes_the_output_s_place_and_is_gated() -> None:
 
 
 def test_masked_silences_exactly_the_heads_that_are_not_kept() -> None:
-    model = tiny("marian")
-    discovery, inputs = discover(model), batch(model)
+    model, discovery, inputs = ready("marian")
     mask = HeadMask.full(discovery.heads).without([Head("cross", 1, 3), Head("encoder-self", 0, 0)])
     gates = {
         Site("cross", 1): torch.tensor([1, 1, 1, 0]),

@@ -17,6 +17,7 @@ from attention.families import (
     T5,
     batch,
     build,
+    cut,
     output,
     tiny,
 )
@@ -217,9 +218,7 @@ def test_a_pruned_encoder_whose_heads_look_back_stays_an_encoder() -> None:
 def test_a_cut_model_promises_its_layout() -> None:
     model = tiny("bert")
     discovery = discover(model)
-    smaller = remove(
-        model, discovery, HeadMask.full(discovery.heads).without(list(discovery.heads)[:5])
-    )
+    smaller = cut(model, discovery, list(discovery.heads)[:5])
     assert discover(smaller).heads.query == {"encoder-self": (0, 3)}
     smaller.config.headwise_layout["kept"]["encoder-self"][0] = [1]
     with pytest.raises(HeadsMissing, match="declares 4 heads, the probe saw 3"):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attention.families import OWN, batch, output, real, tiny
+from attention.families import OWN, at_tokens, batch, cut, output, ready, real, tiny
 from headwise.attention import AttentionCall, capture, discover, inline, masked, remove
 from headwise.attention.discover import output_of
 from headwise.attention.projection import output_weights
@@ -92,15 +92,12 @@ def test_a_gate_scales_the_head_it_names(family: str) -> None:
     assert not seen[0][:, :, 1].any()
     assert seen[0][:, :, 0].any()
     output_weights(model, discovery)[site][1] = 0  # a view of the model's own weights
-    torch.testing.assert_close(
-        real(model, inputs, gated), real(model, inputs, output(model, inputs))
-    )
+    torch.testing.assert_close(real(model, inputs, gated), at_tokens(model, inputs))
 
 
 @pytest.mark.parametrize("family", [family for family in OWN if family not in UNCUT])
 def test_removed_equals_masked_and_generation_needs_no_cache(family: str) -> None:
-    model = tiny(family)
-    inputs, discovery = batch(model, left=True), discover(model)
+    model, discovery, inputs = ready(family, left=True)
     mask = HeadMask.full(discovery.heads).without(
         [*list(discovery.heads)[4:], list(discovery.heads)[1], list(discovery.heads)[2]]
     )
@@ -108,7 +105,7 @@ def test_removed_equals_masked_and_generation_needs_no_cache(family: str) -> Non
     with masked(model, discovery, mask):
         expected = output(model, inputs)
     torch.testing.assert_close(
-        real(model, inputs, output(smaller, inputs)),
+        at_tokens(smaller, inputs),
         real(model, inputs, expected),
         rtol=1e-5,
         atol=1e-5,
@@ -129,7 +126,7 @@ def test_what_cannot_be_cut_is_refused(family: str) -> None:
     discovery = discover(model)
     removed = list(discovery.heads)[: UNCUT[family]]
     with pytest.raises(HeadwiseError, match="They can be masked"):
-        remove(model, discovery, HeadMask.full(discovery.heads).without(removed))
+        cut(model, discovery, removed)
 
 
 def test_a_layer_that_changes_its_heads_before_the_projection_is_none() -> None:

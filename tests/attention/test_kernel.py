@@ -15,10 +15,12 @@ from attention.families import (
     FAMILIES,
     GROUPED,
     SEQUENCE_TO_SEQUENCE,
+    at_tokens,
     batch,
     build,
     eager,
     output,
+    ready,
     real,
     tiny,
 )
@@ -54,10 +56,9 @@ def test_installed_and_idle_it_is_bit_identical(family: str, left: bool) -> None
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_explicit_form_equals_eager(family: str) -> None:
-    model = tiny(family)
-    inputs, discovery = batch(model), discover(model)
+    model, discovery, inputs = ready(family)
     with capture(model, discovery, explicit=True):
-        explicit = real(model, inputs, output(model, inputs))
+        explicit = at_tokens(model, inputs)
     expected = real(model, inputs, eager(model, inputs)[0])
     torch.testing.assert_close(explicit, expected, rtol=0, atol=1e-6)
 
@@ -85,7 +86,7 @@ def weights_of(family: str, left: bool = False) -> tuple[dict[Site, Tensor], dic
     return kept, inputs
 
 
-def at_tokens(weights: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+def of_tokens(weights: Tensor, inputs: dict[str, Tensor]) -> Tensor:
     """Weights B H Q K without the queries that are padding: N H K."""
     by_query, tokens = weights.transpose(1, 2), inputs["attention_mask"].bool()
     return by_query[tokens] if by_query.shape[1] == tokens.shape[1] else by_query.flatten(0, 1)
@@ -105,7 +106,7 @@ def test_the_weights_are_the_eager_models_attentions(family: str) -> None:
             layer
         ]
         torch.testing.assert_close(
-            at_tokens(weights, inputs), at_tokens(theirs, inputs), rtol=0, atol=1e-6
+            of_tokens(weights, inputs), of_tokens(theirs, inputs), rtol=0, atol=1e-6
         )
 
 
@@ -133,10 +134,10 @@ def test_weights_under_a_sink_are_those_of_the_values() -> None:
         values = call.value.repeat_interleave(2, 1)
         torch.testing.assert_close((call.weights @ values).transpose(1, 2), call.output)
         whole = call.weights.sum(-1, keepdim=True)
-        assert (at_tokens(whole, inputs) < 1).any()
+        assert (of_tokens(whole, inputs) < 1).any()
         returned = own.attentions[call.site.layer]
         torch.testing.assert_close(
-            at_tokens(call.weights / whole, inputs), at_tokens(returned, inputs)
+            of_tokens(call.weights / whole, inputs), of_tokens(returned, inputs)
         )
 
 
@@ -150,7 +151,7 @@ def test_padded_keys_have_no_weight_at_all(family: str, left: bool) -> None:
             checked += 1
             on_padding = weights.masked_select(padding[:, None, None, :])
             assert on_padding.numel() and bool((on_padding == 0).all()), site
-            mass = at_tokens(weights, inputs).sum(-1)
+            mass = of_tokens(weights, inputs).sum(-1)
             assert family == "gpt_oss" or bool(torch.isclose(mass, torch.ones(())).all()), site
     assert checked == (4 if family in SEQUENCE_TO_SEQUENCE else 2)
 
@@ -165,8 +166,7 @@ def same(family: str, first: Tensor, second: Tensor) -> bool:
 @pytest.mark.parametrize("explicit", [False, True], ids=["idle", "explicit"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_padding_holds_does_not_matter(family: str, explicit: bool) -> None:
-    model = tiny(family)
-    inputs, discovery = batch(model), discover(model)
+    model, discovery, inputs = ready(family)
     other = {
         **inputs,
         "input_ids": inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, 7),
@@ -180,8 +180,7 @@ def test_what_padding_holds_does_not_matter(family: str, explicit: bool) -> None
 @pytest.mark.parametrize("explicit", [False, True], ids=["idle", "explicit"])
 @pytest.mark.parametrize("family", [*CAUSAL, *SEQUENCE_TO_SEQUENCE])
 def test_no_future_is_seen(family: str, explicit: bool) -> None:
-    model = tiny(family)
-    discovery, inputs = discover(model), batch(model)
+    model, discovery, inputs = ready(family)
     inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
     name = "decoder_input_ids" if family in SEQUENCE_TO_SEQUENCE else "input_ids"
     changed = inputs[name].clone()
@@ -233,8 +232,7 @@ def test_what_the_seam_cannot_read_is_refused() -> None:
 @pytest.mark.parametrize("explicit", [False, True], ids=["sdpa", "explicit"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gate_one_changes_nothing_and_gate_zero_does(family: str, explicit: bool) -> None:
-    model = tiny(family)
-    inputs, discovery = batch(model), discover(model)
+    model, discovery, inputs = ready(family)
     with capture(model, discovery, explicit=explicit):
         idle = output(model, inputs)
     ones = {site: torch.ones(discovery.heads.count(site)) for site in discovery.heads.sites}
@@ -249,8 +247,7 @@ def test_gate_one_changes_nothing_and_gate_zero_does(family: str, explicit: bool
 
 @pytest.mark.parametrize("family", ["marian", "t5", "bert", "llama", "gemma2", "gpt_oss"])
 def test_gate_zero_is_an_output_of_zeros(family: str) -> None:
-    model = tiny(family)
-    inputs, discovery = batch(model), discover(model)
+    model, discovery, inputs = ready(family)
     site = discovery.heads.sites[-1]
 
     def silenced(seen: AttentionCall) -> Tensor:
@@ -305,8 +302,7 @@ def test_a_gate_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("family", ["marian", "t5", "bert", "llama", "gemma2"])
 def test_gradients_of_gates_are_the_same_both_ways(family: str) -> None:
-    model = tiny(family).double()
-    inputs, discovery = batch(model), discover(model)
+    model, discovery, inputs = ready(family).double()
     gradients = []
     for by_hand in (False, True):
         gates = {

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from attention.families import FAMILIES, batch, tiny
-from headwise.attention import capture, discover
+from attention.families import FAMILIES, ready
+from headwise.attention import capture
 from headwise.attention import output as output_layer
 from headwise.attention.output import Projection, run_layers
 
@@ -52,8 +52,7 @@ def test_losses_are_in_float32_where_a_model_is_in_half_precision() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_layers_run_without_the_output_layer(family: str) -> None:
-    model = tiny(family)
-    discovery, inputs = discover(model), batch(model)
+    model, discovery, inputs = ready(family)
     projected = []
     head = model.get_output_embeddings()
     if head is not None:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from attention.families import FAMILIES, batch, output, tiny
-from headwise.attention import AttentionCall, capture, discover, masked, remove
+from attention.families import FAMILIES, batch, cut, output, tiny
+from headwise.attention import AttentionCall, capture, discover, masked
 from headwise.attention.projection import direct_weights, output_weights
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
@@ -77,7 +77,7 @@ def test_removed_heads_have_no_weights(family: str) -> None:
     model = tiny(family)
     discovery = discover(model)
     gone = [Head("encoder-self", 0, h) for h in range(4)] + [Head("encoder-self", 1, 2)]
-    smaller = remove(model, discovery, HeadMask.full(discovery.heads).without(gone))
+    smaller = cut(model, discovery, gone)
     weights, whole = output_weights(smaller, discover(smaller)), output_weights(model, discovery)
     assert weights[Site("encoder-self", 0)].shape == (0, 8, 32)
     assert torch.equal(weights[Site("encoder-self", 1)], whole[Site("encoder-self", 1)][[0, 1, 3]])

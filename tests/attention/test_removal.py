@@ -6,6 +6,7 @@ import copy
 import pickle
 import random
 from collections.abc import Callable
+from itertools import compress
 from typing import Any
 
 import pytest
@@ -16,24 +17,28 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import headwise as hw
-from attention.families import GPT, STACK, batch, build, eager, output, real, tiny
-from headwise.attention import AttentionCall, capture, discover, masked, remove
-from headwise.attention.removal import EmptyAttention, key_value_heads
-from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, HeadMask, Site
-
-SEPARATE = (
-    "marian",
-    "m2m100",
-    "bart",
-    "bert",
-    "distilbert",
-    "llama",
-    "qwen3",
-    "gemma2",
-    "phi",
-    "modernbert_decoder",
+from attention.families import (
+    GPT,
+    STACK,
+    at_tokens,
+    batch,
+    build,
+    cut,
+    eager,
+    output,
+    ready,
+    real,
+    tiny,
+    whole_layer,
+    without,
 )
+from headwise.attention import AttentionCall, Discovery, capture, discover, masked, remove
+from headwise.attention.removal import EmptyAttention, key_value_heads
+from headwise.heads import Head, HeadMap, HeadMask, Site
+from refusals import refuses
+
+BIASED = ("marian", "m2m100", "bart", "bert", "distilbert", "phi")
+SEPARATE = (*BIASED, "llama", "qwen3", "gemma2", "modernbert_decoder")
 FUSED = ("gpt2", "modernbert", "phi3", "gpt_neox")
 REMOVABLE = (*SEPARATE, *FUSED, "t5", "umt5")
 GROUPED = ("llama", "qwen3", "gemma2", "phi3")
@@ -45,30 +50,33 @@ REFUSED = {  # family: what the refusal says
 
 def masks(heads: HeadMap, count: int) -> list[HeadMask]:
     """Random masks from nearly all to none, then every layer emptied in turn, and no head at all."""
-    generator = random.Random(0)
-    everyone = list(heads)
-    drawn = [
-        frozenset(generator.sample(everyone, int(share * heads.total)))
-        for share in (0.9, 0.6, 0.4, 0.2)[:count]
-    ]
-    emptied = [frozenset(h for h in heads if h[:2] != tuple(site)) for site in heads.sites]
-    return [HeadMask(heads, kept) for kept in (*drawn, *emptied, frozenset[Head]())]
-
-
-def same(model: Any, mask: HeadMask, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """The outputs at tokens of the masked model and of the cut one."""
-    discovery = discover(model)
-    smaller = remove(model, discovery, mask)
-    with masked(model, discovery, mask):
-        expected = real(model, inputs, output(model, inputs))
-    return expected, real(model, inputs, output(smaller, inputs))
+    generator, everyone = random.Random(0), list(heads)
+    sizes = [int(share * heads.total) for share in (0.9, 0.6, 0.4, 0.2)[:count]]
+    drawn = [generator.sample(everyone, size) for size in sizes]
+    emptied = [[head for head in heads if head[:2] != site] for site in heads.sites]
+    return [HeadMask(heads, frozenset(kept)) for kept in (*drawn, *emptied, ())]
 
 
 def agree(got: Tensor, expected: Tensor) -> None:
     """To 1e-6 in double precision; single precision by itself moves logits more."""
-    torch.testing.assert_close(
-        got, expected, rtol=0, atol=1e-6 if got.dtype == torch.float64 else 5e-5
-    )
+    near = 1e-6 if got.dtype == torch.float64 else 5e-5
+    torch.testing.assert_close(got, expected, rtol=0, atol=near)
+
+
+def removed_equals_masked(model: Any, mask: HeadMask) -> Tensor:
+    """On the outputs at tokens, which are returned."""
+    discovery, inputs = discover(model), batch(model)
+    smaller = remove(model, discovery, mask)
+    with masked(model, discovery, mask):
+        expected = at_tokens(model, inputs)
+    agree(at_tokens(smaller, inputs), expected)
+    return expected
+
+
+def some_are_cut(family: str) -> tuple[Any, Any, dict[str, Tensor]]:
+    """The whole model, one without some of its heads, and a batch."""
+    model, discovery, inputs = ready(family)
+    return model, remove(model, discovery, masks(discovery.heads, 2)[1]), inputs
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -76,11 +84,9 @@ def agree(got: Tensor, expected: Tensor) -> None:
 def test_removed_equals_masked_on_logits(family: str, dtype: torch.dtype) -> None:
     # In float64, eager attention gives NaN to padding that sees nothing: a window as wide as the text leaves none.
     model = tiny(family, **{"sliding_window": 64} if family == "gemma2" else {}).to(dtype)
-    inputs, whole = batch(model), real(model, batch(model), output(model, batch(model)))
+    whole = at_tokens(model, batch(model))
     for mask in masks(discover(model).heads, 4):
-        expected, got = same(model, mask, inputs)
-        agree(got, expected)
-        assert (expected - whole).abs().max() > 1e-3
+        assert (removed_equals_masked(model, mask) - whole).abs().max() > 1e-3
 
 
 WIDE = {
@@ -97,8 +103,7 @@ def test_any_choice_of_grouped_heads_can_be_removed(
 ) -> None:
     heads = HeadMap({"decoder-self": (8, 8)}, {"decoder-self": (2, 2)})
     mask = HeadMask(heads, frozenset(Head("decoder-self", *where) for where in kept))
-    expected, got = same(WIDE[family], mask, batch(WIDE[family]))
-    agree(got, expected)
+    removed_equals_masked(WIDE[family], mask)
 
 
 MADE = {family: tiny(family) for family in ("gpt2", "modernbert", "gpt_neox", "t5")}
@@ -110,11 +115,8 @@ MADE = {family: tiny(family) for family in ("gpt2", "modernbert", "gpt_neox", "t
 def test_any_choice_of_heads_can_be_removed(family: str, keep: list[bool]) -> None:
     """Also from projections that are fused, and under a position bias that layers share."""
     heads = discover(MADE[family]).heads
-    mask = HeadMask(
-        heads, frozenset(head for head, stays in zip(heads, keep, strict=False) if stays)
-    )
-    expected, got = same(MADE[family], mask, batch(MADE[family]))
-    agree(got, expected)
+    kept = frozenset(compress(heads, keep))
+    removed_equals_masked(MADE[family], HeadMask(heads, kept))
 
 
 def test_cross_attention_of_gpt2() -> None:
@@ -122,8 +124,7 @@ def test_cross_attention_of_gpt2() -> None:
     decoder = {**GPT, "model_type": "gpt2", "add_cross_attention": True, "is_decoder": True}
     model = build("EncoderDecoderModel", encoder={**STACK, "model_type": "bert"}, decoder=decoder)
     for mask in masks(discover(model).heads, 3):
-        expected, got = same(model, mask, batch(model))
-        agree(got, expected)
+        removed_equals_masked(model, mask)
 
 
 @pytest.mark.parametrize("family", GROUPED)
@@ -132,53 +133,55 @@ def test_cross_attention_of_gpt2() -> None:
     [([0, 2], 2), ([1, 2], 2), ([0, 1], 1), ([3], 1), ([0, 2, 3], 3), ([0, 1, 2, 3], 2), ([], 0)],
 )
 def test_groups_stay_shared_where_they_can(family: str, kept: list[int], key_value: int) -> None:
-    model = tiny(family)
-    discovery = discover(model)
+    model, discovery, _ = ready(family)
     gone = [Head("decoder-self", 0, h) for h in range(4) if h not in kept]
-    smaller = discover(remove(model, discovery, HeadMask.full(discovery.heads).without(gone)))
+    smaller = discover(cut(model, discovery, gone))
     assert smaller.heads.query == {"decoder-self": (len(kept), 4)}
     assert smaller.heads.key_value == {"decoder-self": (key_value, 2)}
 
 
-@given(
-    st.lists(st.booleans(), min_size=12, max_size=12),
-    st.sampled_from([1, 2, 3, 4, 6, 12]),
-    st.randoms(),
-)
+TWELVE = st.lists(st.booleans(), min_size=12, max_size=12)
+
+
+@given(TWELVE, st.sampled_from([1, 2, 3, 4, 6, 12]), st.randoms())
 def test_every_kept_head_keeps_its_key_value_head(
     keep: list[bool], groups: int, chance: random.Random
 ) -> None:
     """Cut once and cut again: each query head is served by the group it had, and a cut in two steps gives the same."""
-    kept = [head for head in range(12) if keep[head]]
-    group = {head: head // (12 // groups) for head in range(12)}
-    first, share = key_value_heads([group[head] for head in kept], list(range(groups)))
-    assert [first[place // share] for place in range(len(kept))] == [group[head] for head in kept]
-    places = [place for place in range(len(kept)) if chance.random() < 0.6]
+    group_of = [head // (12 // groups) for head in range(12) if keep[head]]
+    first, share = key_value_heads(group_of, list(range(groups)))
+    assert [first[place // share] for place in range(len(group_of))] == group_of
+    places = [place for place in range(len(group_of)) if chance.random() < 0.6]
     second, again = key_value_heads([place // share for place in places], first)
-    at_once, share_at_once = key_value_heads(
-        [group[kept[place]] for place in places], list(range(groups))
-    )
+    left = [group_of[place] for place in places]
+    at_once, share_at_once = key_value_heads(left, list(range(groups)))
     assert again == share_at_once and [first[place] for place in second] == at_once
+
+
+def writes_what_the_masked_model_writes(
+    model: Any, discovery: Discovery, some: list[HeadMask], **given: Any
+) -> int:
+    """With a cache and without. Gives how many of the masks change what is written."""
+    whole = model.generate(**given, do_sample=False).tolist()
+    different = 0
+    for mask in some:
+        smaller = remove(model, discovery, mask)
+        with masked(model, discovery, mask):
+            expected = model.generate(**given, do_sample=False).tolist()
+        for cached in (True, False):
+            made = smaller.generate(**given, use_cache=cached, do_sample=False)
+            assert made.tolist() == expected, (mask.kept, cached)
+        different += expected != whole
+    return different
 
 
 @pytest.mark.parametrize("factory", ["tiny_marian", "tiny_m2m100"])
 def test_removed_equals_masked_on_beam_output(factory: str, request: pytest.FixtureRequest) -> None:
     model = request.getfixturevalue(factory)()
     discovery, ids = discover(model), batch(model)["input_ids"][:, :6].clamp(min=4)
-    search = {"num_beams": 4, "max_new_tokens": 10, "do_sample": False}
-    whole = model.generate(ids, **search).tolist()
-    different = 0
-    for mask in masks(discovery.heads, 3):
-        smaller = remove(model, discovery, mask)
-        with masked(model, discovery, mask):
-            expected = model.generate(ids, **search).tolist()
-        for cached in (True, False):
-            assert smaller.generate(ids, use_cache=cached, **search).tolist() == expected, (
-                mask.kept,
-                cached,
-            )
-        different += expected != whole
-    assert different > 5
+    given = {"input_ids": ids, "num_beams": 4, "max_new_tokens": 10}
+    some = masks(discovery.heads, 3)
+    assert writes_what_the_masked_model_writes(model, discovery, some, **given) > 5
 
 
 @pytest.mark.parametrize(
@@ -187,34 +190,20 @@ def test_removed_equals_masked_on_beam_output(factory: str, request: pytest.Fixt
 )
 def test_what_it_writes_with_a_cache_is_what_the_masked_model_writes(family: str) -> None:
     """Also where the cache of an emptied layer has to go on counting."""
-    model = tiny(family)
-    discovery, inputs = discover(model), batch(model, left=True)
+    model, discovery, inputs = ready(family, left=True)
     inputs.pop("decoder_input_ids", None)
-    search = {"max_new_tokens": 8, "do_sample": False}
-    emptied = frozenset(h for h in discovery.heads if h.kind != "decoder-self" or h.layer != 0)
-    for mask in (
-        HeadMask(discovery.heads, emptied),
+    first = whole_layer(discovery, Site("decoder-self", 0))
+    some = [
+        without(discovery, first),
         *masks(discovery.heads, 2)[:2],
-        HeadMask(discovery.heads, frozenset()),
-    ):
-        smaller = remove(model, discovery, mask)
-        with masked(model, discovery, mask):
-            expected = model.generate(**inputs, **search).tolist()
-        for cached in (True, False):
-            assert smaller.generate(**inputs, use_cache=cached, **search).tolist() == expected, (
-                mask.kept,
-                cached,
-            )
+        without(discovery, discovery.heads),
+    ]
+    writes_what_the_masked_model_writes(model, discovery, some, **inputs, max_new_tokens=8)
 
 
 def test_an_emptied_layer_gives_its_bias_and_nothing_else() -> None:
-    model = tiny("marian")
-    discovery = discover(model)
-    smaller = remove(
-        model,
-        discovery,
-        HeadMask(discovery.heads, frozenset(h for h in discovery.heads if h[:2] != ("cross", 1))),
-    )
+    model, discovery, _ = ready("marian")
+    smaller = cut(model, discovery, whole_layer(discovery, Site("cross", 1)))
     layer = smaller.model.decoder.layers[1].encoder_attn
     assert isinstance(layer, EmptyAttention)
     given_states, weights = layer(torch.randn(2, 3, 32))
@@ -223,11 +212,9 @@ def test_an_emptied_layer_gives_its_bias_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("family", ["marian", "m2m100", "t5", "bert", "gpt2"])
 def test_attention_outputs_keep_their_layers(family: str) -> None:
-    model = tiny(family)
-    discovery = discover(model)
-    kept = frozenset(head for head in discovery.heads if head.layer == 1)
-    smaller: Any = remove(model, discovery, HeadMask(discovery.heads, kept))
-    out = eager(smaller, batch(smaller), output_attentions=True)
+    model, discovery, inputs = ready(family)
+    smaller = cut(model, discovery, (head for head in discovery.heads if head.layer == 0))
+    out = eager(smaller, inputs, output_attentions=True)
     names = [name for name in out if name.endswith("attentions") and out[name]]
     assert names
     for name in names:
@@ -236,21 +223,12 @@ def test_attention_outputs_keep_their_layers(family: str) -> None:
 
 
 def test_observers_see_an_emptied_layer_with_no_heads() -> None:
-    model = tiny("marian")
-    discovery = discover(model)
-    smaller = remove(
-        model,
-        discovery,
-        HeadMask(discovery.heads, frozenset(h for h in discovery.heads if h[:2] != ("cross", 0))),
-    )
-    seen: dict[Site, AttentionCall] = {}
-    with capture(
-        smaller,
-        discover(smaller),
-        hook=lambda s: seen.setdefault(s.site, s) and None,
-        weights=True,
-    ):
-        output(smaller, batch(smaller))
+    model, discovery, inputs = ready("marian")
+    smaller = cut(model, discovery, whole_layer(discovery, Site("cross", 0)))
+    calls: list[AttentionCall] = []
+    with capture(smaller, discover(smaller), hook=calls.append, weights=True):
+        output(smaller, inputs)
+    seen = {call.site: call for call in calls}
     assert set(seen) == set(discovery.heads.sites)
     empty, full = seen[Site("cross", 0)], seen[Site("cross", 1)]
     assert empty.weights is not None and full.weights is not None
@@ -260,210 +238,148 @@ def test_observers_see_an_emptied_layer_with_no_heads() -> None:
 
 @pytest.mark.parametrize("family", REMOVABLE)
 def test_the_weights_are_really_gone(family: str) -> None:
-    model = tiny(family)
-    discovery = discover(model)
-    before, whole = sum(p.numel() for p in model.parameters()), copy.deepcopy(model.state_dict())
-    mask = HeadMask.full(discovery.heads).without(
-        h for h in discovery.heads if h.layer == 0 and h.head in (0, 3)
-    )
-    smaller = remove(model, discovery, mask)
-    bias = int(
-        family in ("marian", "m2m100", "bart", "bert", "distilbert", "gpt2", "gpt_neox", "phi")
-    )
-    rows = (
-        4 if family not in GROUPED else 2
-    )  # one head of each group stays: the keys and values stay too
-    kinds = len(discovery.heads.kinds)
-    tables = (
-        2 * 2 * 32 if family == "umt5" else 0
-    )  # each of its layers has a position bias of its own
-    assert (
-        before - sum(p.numel() for p in smaller.parameters())
-        == kinds * 2 * 8 * (rows * 32 + 3 * bias) + tables
-    )
+    """One head of each group stays: the keys and values stay, too. Each layer of UMT5 has a position bias of its own."""
+    model, discovery, _ = ready(family)
+    whole = copy.deepcopy(model.state_dict())
+    gone = [head for head in discovery.heads if head.layer == 0 and head.head in (0, 3)]
+    smaller = cut(model, discovery, gone)
+    before, after = (sum(p.numel() for p in one.parameters()) for one in (model, smaller))
+    bias = int(family in (*BIASED, "gpt2", "gpt_neox"))
+    rows = 4 if family not in GROUPED else 2
+    kinds, tables = len(discovery.heads.kinds), 2 * 2 * 32 if family == "umt5" else 0
+    assert before - after == kinds * 2 * 8 * (rows * 32 + 3 * bias) + tables
     assert all(torch.equal(whole[name], tensor) for name, tensor in model.state_dict().items())
-    assert (
-        not hasattr(model.config, "headwise_layout")
-        and smaller.config.headwise_layout == mask.to_json()
-    )
+    assert not hasattr(model.config, "headwise_layout")
+    assert smaller.config.headwise_layout == without(discovery, gone).to_json()
 
 
 def test_cut_weights_of_gpt2_lie_in_memory_as_those_of_other_models() -> None:
     """Its own are the other way round, and safetensors refuses a view of them."""
-    model = tiny("gpt2")
-    discovery = discover(model)
-    smaller = remove(
-        model, discovery, HeadMask(discovery.heads, frozenset({Head("decoder-self", 0, 1)}))
-    )
+    model, discovery, _ = ready("gpt2")
+    one = HeadMask(discovery.heads, frozenset({Head("decoder-self", 0, 1)}))
+    smaller = remove(model, discovery, one)
     assert all(parameter.is_contiguous() for parameter in smaller.parameters())
 
 
 def test_heads_of_different_sizes_in_the_two_stacks() -> None:
     model = tiny("marian", decoder_attention_heads=2)
     for mask in masks(discover(model).heads, 4):
-        expected, got = same(model, mask, batch(model))
-        agree(got, expected)
+        removed_equals_masked(model, mask)
 
 
 @pytest.mark.parametrize("family", REFUSED)
 def test_what_cannot_be_removed_is_refused_in_one_sentence(family: str) -> None:
-    model = tiny(family)
-    discovery, inputs = discover(model), batch(model)
+    model, discovery, inputs = ready(family)
     before = output(model, inputs)
-    with pytest.raises(HeadwiseError, match=REFUSED[family]) as refusal:
-        remove(
-            model,
-            discovery,
-            HeadMask.full(discovery.heads).without([Head(*discovery.heads.sites[0], 1)]),
-        )
-    assert str(refusal.value).endswith("They can be masked.") and "\n" not in str(refusal.value)
+    gone = [Head(*discovery.heads.sites[0], 1)]
+    refuses(lambda: cut(model, discovery, gone), f"{REFUSED[family]} … They can be masked.")
     assert torch.equal(output(model, inputs), before)
 
 
 def test_a_layout_of_another_model_is_refused() -> None:
     model, other = tiny("bert"), tiny("bert", num_hidden_layers=3)
-    discovery = discover(model)
-    with pytest.raises(
-        HeadwiseError,
-        match=r"for a model with encoder-self 4\+4\+4 heads, but .* encoder-self 4\+4: give the layout",
-    ):
-        remove(model, discovery, HeadMask.full(discover(other).heads))
-    with pytest.raises(HeadwiseError, match="discover its heads again"):
-        remove(copy.deepcopy(model), discovery, HeadMask.full(discovery.heads))
+    discovery, copied = discover(model), copy.deepcopy(model)
+    layout, whole = HeadMask.full(discover(other).heads), HeadMask.full(discovery.heads)
+    words = "encoder-self 4+4+4 heads, but … encoder-self 4+4: give the layout"
+    refuses(lambda: remove(model, discovery, layout), words)
+    refuses(lambda: remove(copied, discovery, whole), "discover its heads again")
 
 
 @pytest.mark.parametrize("family", REMOVABLE)
 def test_a_cut_model_can_be_cut_again(family: str) -> None:
-    model = tiny(family)
-    heads = discover(model).heads
+    model, discovery, inputs = ready(family)
+    heads = discovery.heads
     first = masks(heads, 2)[1]
-    once = remove(model, discover(model), first)
+    once = remove(model, discovery, first)
     left = discover(once).heads
     for second in (HeadMask.full(left).without([next(iter(left))]), *masks(left, 2)):
-        expected, got = same(once, second, batch(model))
-        agree(got, expected)
+        got = removed_equals_masked(once, second)
         kept = frozenset(Head(*h[:2], first.of(Site(*h[:2]))[h.head]) for h in second.kept)
-        with masked(model, discover(model), HeadMask(heads, kept)):
-            agree(got, real(model, batch(model), output(model, batch(model))))
+        with masked(model, discovery, HeadMask(heads, kept)):
+            agree(got, at_tokens(model, inputs))
 
 
 def test_the_position_bias_moves_to_the_first_layer_that_has_heads() -> None:
-    model = tiny("t5", num_layers=3)
-    discovery, inputs = discover(model), batch(model)
+    model, discovery, inputs = ready("t5", num_layers=3)
     table = model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
-    once = remove(
-        model,
-        discovery,
-        HeadMask.full(discovery.heads).without(Head("encoder-self", 0, h) for h in range(4)),
-    )
+    first, second = Site("encoder-self", 0), Site("encoder-self", 1)
+    once = cut(model, discovery, whole_layer(discovery, first))
     left = discover(once)
-    gone = [Head("encoder-self", 0, h) for h in range(4)] + [
-        Head("encoder-self", 1, h) for h in range(4)
-    ]
-    twice = remove(once, left, HeadMask.full(left.heads).without(h for h in gone if h.layer == 1))
-    for cut, place in ((once, 1), (twice, 2)):
-        holders = [
-            name for name, _ in cut.named_parameters() if "relative" in name and "encoder" in name
-        ]
-        assert holders == [
-            f"encoder.block.{place}.layer.0.SelfAttention.relative_attention_bias.weight"
-        ]
-        assert torch.equal(cut.get_parameter(holders[0]), table)
-        with masked(
-            model,
-            discovery,
-            HeadMask.full(discovery.heads).without(h for h in gone if h.layer < place),
-        ):
-            agree(output(cut, inputs), output(model, inputs))
+    twice = cut(once, left, whole_layer(left, second))
+    for smaller, gone in ((once, [first]), (twice, [first, second])):
+        biases = (name for name, _ in smaller.named_parameters() if "relative" in name)
+        (holder,) = (name for name in biases if "encoder" in name)
+        assert holder.startswith(f"encoder.block.{len(gone)}.layer.0.SelfAttention.relative")
+        assert torch.equal(smaller.get_parameter(holder), table)
+        with masked(model, discovery, without(discovery, whole_layer(discovery, *gone))):
+            agree(output(smaller, inputs), output(model, inputs))
 
 
 def test_an_emptied_layer_in_the_middle_hands_the_position_bias_on() -> None:
-    model = tiny("t5", num_layers=3)
-    mask = HeadMask.full(discover(model).heads).without(
-        Head("encoder-self", 1, h) for h in range(4)
-    )
-    expected, got = same(model, mask, batch(model))
-    agree(got, expected)
+    model, discovery, _ = ready("t5", num_layers=3)
+    middle = whole_layer(discovery, Site("encoder-self", 1))
+    removed_equals_masked(model, without(discovery, middle))
 
 
 @pytest.mark.parametrize("family", ["t5", "phi3"])
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_a_copy_of_a_cut_model_is_a_model_of_its_own(family: str, again: Any) -> None:
-    model = tiny(family)
-    smaller = remove(model, discover(model), masks(discover(model).heads, 2)[1])
-    inputs, other = batch(model), again(smaller)
-    before = output(smaller, inputs)
+    _, smaller, inputs = some_are_cut(family)
+    other, before = again(smaller), output(smaller, inputs)
     assert torch.equal(output(other, inputs), before)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.mul_(0.5)
-    assert torch.equal(output(smaller, inputs), before) and not torch.equal(
-        output(other, inputs), before
-    )
+    in_place(other)
+    assert torch.equal(output(smaller, inputs), before)
+    assert not torch.equal(output(other, inputs), before)
 
 
 @pytest.mark.parametrize("family", ["t5", "phi3"])
 def test_a_cut_layer_takes_another_attention_implementation(family: str) -> None:
     """Phi-3's layers see the configuration through one of their own; T5's own part of the bias goes every way."""
-    model = tiny(family)
-    smaller = remove(model, discover(model), masks(discover(model).heads, 2)[1])
-    expected = output(smaller, batch(model))
+    model, smaller, inputs = some_are_cut(family)
+    expected = at_tokens(smaller, inputs)
     smaller.set_attn_implementation("eager")
     with torch.no_grad():
-        given = smaller(**batch(model), output_attentions=True)
-    weights = [
-        w.shape[1] for w in (given.encoder_attentions if family == "t5" else given.attentions)
-    ]
+        given = smaller(**inputs, output_attentions=True)
+    weights = given.encoder_attentions if family == "t5" else given.attentions
     heads = discover(smaller).heads
-    assert weights == [n for n in heads.query[heads.kinds[0]] if n]
-    agree(real(model, batch(model), given[0]), real(model, batch(model), expected))
+    assert [layer.shape[1] for layer in weights] == [n for n in heads.query[heads.kinds[0]] if n]
+    agree(real(model, inputs, given[0]), expected)
 
 
 def test_a_cut_t5_trains_its_position_bias() -> None:
-    model = tiny("t5")
-    discovery = discover(model)
-    smaller = remove(
-        model, discovery, HeadMask.full(discovery.heads).without([Head("encoder-self", 0, 1)])
-    )
-    smaller(**batch(model))[0].pow(2).mean().backward()
+    """The second layer has all four heads."""
+    model, discovery, inputs = ready("t5")
+    smaller = cut(model, discovery, [Head("encoder-self", 0, 1)])
+    smaller(**inputs)[0].pow(2).mean().backward()
     table = smaller.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
-    assert (
-        table.shape == (32, 4) and (table.grad != 0).any(0).all()
-    )  # the second layer has all four heads
+    assert table.shape == (32, 4) and (table.grad != 0).any(0).all()
 
 
 def test_a_cut_model_trains_and_what_was_frozen_stays_so() -> None:
-    model = tiny("marian")
-    discovery = discover(model)
+    model, discovery, inputs = ready("marian")
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("decoder" not in name and "q_proj.bias" not in name)
-    cut = (
-        Head("encoder-self", 0, 1),
-        Head("encoder-self", 0, 2),
-        *(Head("encoder-self", 1, h) for h in range(4)),
+    some = Head("encoder-self", 0, 1), Head("encoder-self", 0, 2)
+    smaller = cut(model, discovery, [*some, *whole_layer(discovery, Site("encoder-self", 1))])
+    free, before = (
+        {name for name, p in one.named_parameters() if p.requires_grad} for one in (smaller, model)
     )
-    smaller = remove(model, discovery, HeadMask.full(discovery.heads).without(cut))
-    assert {n for n, p in smaller.named_parameters() if p.requires_grad} <= {
-        n for n, p in model.named_parameters() if p.requires_grad
-    }
-    assert smaller.model.encoder.layers[0].self_attn.q_proj.weight.requires_grad
-    assert not smaller.model.encoder.layers[0].self_attn.q_proj.bias.requires_grad
-    smaller.train()(**batch(smaller))[0].pow(2).mean().backward()
-    trained = {
-        n for n, p in smaller.named_parameters() if p.grad is not None and bool((p.grad != 0).any())
-    }
-    assert {
-        f"model.encoder.layers.{i}.self_attn.out_proj.bias" for i in range(2)
-    } <= trained and not any("decoder" in name for name in trained)
+    assert free <= before
+    query = smaller.model.encoder.layers[0].self_attn.q_proj
+    assert query.weight.requires_grad and not query.bias.requires_grad
+    smaller.train()(**inputs)[0].pow(2).mean().backward()
+    slopes = {name: p.grad for name, p in smaller.named_parameters() if p.grad is not None}
+    trained = {name for name, slope in slopes.items() if bool((slope != 0).any())}
+    assert {f"model.encoder.layers.{i}.self_attn.out_proj.bias" for i in range(2)} <= trained
+    assert not any("decoder" in name for name in trained)
 
 
 def test_a_copy_made_inside_a_block_owes_nothing_to_it() -> None:
-    model = tiny("bert")
-    discovery, inputs = discover(model), batch(model)
-    mask = HeadMask.full(discovery.heads).without([Head("encoder-self", 0, 1)])
-    expected = output(remove(model, discovery, mask), inputs)
+    model, discovery, inputs = ready("bert")
+    gone = [Head("encoder-self", 0, 1)]
+    expected = output(cut(model, discovery, gone), inputs)
     with masked(model, discovery, HeadMask.full(discovery.heads)):
-        smaller = remove(model, discovery, mask)
+        smaller = cut(model, discovery, gone)
     assert torch.equal(output(smaller, inputs), expected)
     assert not any("headwise" in module.__dict__ for module in smaller.modules())
 

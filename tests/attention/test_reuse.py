@@ -9,7 +9,16 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attention.families import ENCODERS, FAMILIES, SEQUENCE_TO_SEQUENCE, batch, output, real, tiny
+from attention.families import (
+    ENCODERS,
+    FAMILIES,
+    SEQUENCE_TO_SEQUENCE,
+    batch,
+    output,
+    ready,
+    real,
+    tiny,
+)
 from headwise.attention import AttentionCall, discover
 from headwise.attention.discover import Discovery
 from headwise.attention.reuse import ForwardRecord, blocks, recording, repeated, trying
@@ -36,8 +45,7 @@ def silent(seen: AttentionCall) -> Tensor:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_start_gives_the_whole_forward(family: str) -> None:
     """The batch three times over: unchanged, with one layer silent, unchanged."""
-    model = tiny(family)
-    discovery, inputs = discover(model), batch(model)
+    model, discovery, inputs = ready(family)
     kept, states = recorded(model, discovery, inputs)
     assert [site for call in kept.calls for site in call.sites] == in_order(discovery)
     thrice = {name: tensor.repeat(3, 1) for name, tensor in inputs.items()}
@@ -67,8 +75,7 @@ def in_order(discovery: Discovery) -> list[Site]:
 
 @pytest.mark.parametrize("family", [*SEQUENCE_TO_SEQUENCE, *ENCODERS, "gpt2"])
 def test_what_comes_before_does_not_run_again(family: str) -> None:
-    model = tiny(family)
-    discovery, inputs = discover(model), batch(model)
+    model, discovery, inputs = ready(family)
     kept, _ = recorded(model, discovery, inputs)
     ran: Counter[nn.Module] = Counter()
     for module in set(discovery.modules.values()):
@@ -94,8 +101,7 @@ def test_several_sites_begin_at_the_first() -> None:
 
 @pytest.mark.parametrize("family", ["marian", "albert"])
 def test_the_model_comes_back_after_an_error(family: str) -> None:
-    model = tiny(family)
-    discovery, inputs = discover(model), batch(model)
+    model, discovery, inputs = ready(family)
     kept, before = recorded(model, discovery, inputs)
 
     def fail(seen: AttentionCall) -> Tensor:
@@ -114,8 +120,7 @@ def test_the_model_comes_back_after_an_error(family: str) -> None:
 
 
 def test_a_forward_that_somebody_else_put_there_stays() -> None:
-    model = tiny("gpt2")
-    discovery, inputs = discover(model), batch(model)
+    model, discovery, inputs = ready("gpt2")
     block = next(iter(blocks(model, discovery)))
     usual = block.forward
     block.forward = lambda *args, **kwargs: usual(*args, **kwargs) * 0.5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attention.families import CAUSAL, ENCODERS, FAMILIES, WORDS, batch, build
-from headwise.attention import Discovery, discover, remove
-from headwise.heads import Head, HeadMask, Site
+from headwise.attention import Discovery, discover
+from headwise.heads import Site
 from headwise.importance.sums import SentenceSums
 from headwise.tasks.objective import predict, sentence_losses
 from headwise.training.token_batches import IGNORED
@@ -46,14 +46,6 @@ def precise(
 def lost(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
     """The loss of every row of a batch."""
     return sentence_losses(predict(model, inputs), inputs["labels"])
-
-
-def whole_layer(discovery: Discovery, *sites: Site) -> list[Head]:
-    return [Head(*site, head) for site in sites for head in range(discovery.heads.count(site))]
-
-
-def cut(model: PreTrainedModel, discovery: Discovery, gone: Iterable[Head]) -> Any:
-    return remove(model, discovery, HeadMask.full(discovery.heads).without(gone))
 
 
 def close(found: Any, expected: Any, near: float) -> None:

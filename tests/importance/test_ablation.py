@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from attention.families import cut
 from attention.shrink import make
 from headwise.attention import AttentionCall, Discovery, capture, discover, masked
 from headwise.heads import Head, HeadMask, Site
@@ -22,7 +23,6 @@ from importance.asking import (
     TELLING,
     asking,
     close,
-    cut,
     lost,
     padded_left,
     precise,

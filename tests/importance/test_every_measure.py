@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from attention.families import tiny
+from attention.families import cut, tiny, whole_layer
 from headwise.attention import Discovery, discover
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance.ablation import ABLATIONS, ablate, removal_losses
@@ -24,7 +24,7 @@ from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
 from headwise.importance.sums import SentenceSums
 from headwise.training.token_batches import IGNORED
-from importance.asking import ASKED, asking, broken, cut, state, where, whole_layer, worded
+from importance.asking import ASKED, asking, broken, state, where, worded
 from refusals import refuses
 
 Batches = Iterable[dict[str, Tensor]]

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from attention.families import tiny
+from attention.families import cut, tiny, whole_layer
 from headwise.attention import discover, masked
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS, Head, HeadMask, Site
 from headwise.importance.gating import GATINGS, gate_heads, sample_batches, shuffled_rounds
 from headwise.tasks.objective import predict, sentence_losses
-from importance.asking import asking, cut, whole_layer, worded
+from importance.asking import asking, worded
 
 START, LENGTH = 3, 8
 NEEDED, USELESS, HARMFUL = (

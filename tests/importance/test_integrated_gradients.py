@@ -8,23 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from attention.families import whole_layer
 from headwise.attention import capture, discover
 from headwise.heads import HeadMask, Site
 from headwise.importance.ablation import removal_losses
 from headwise.importance.gradient import gradients
 from headwise.importance.integrated_gradients import PATH_STEPS, integrated_gradients
 from headwise.importance.sums import SentenceSums
-from importance.asking import (
-    TELLING,
-    asking,
-    close,
-    lost,
-    precise,
-    same_sums,
-    sentence,
-    whole_layer,
-    worded,
-)
+from importance.asking import TELLING, asking, close, lost, precise, same_sums, sentence, worded
 
 
 def stepped(*given: Any, **options: int) -> SentenceSums:

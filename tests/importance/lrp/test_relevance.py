@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from attention.families import SEQUENCE_TO_SEQUENCE
+from attention.families import SEQUENCE_TO_SEQUENCE, cut
 from headwise.attention import Discovery, discover, masked
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance.lrp import relevance as module
@@ -22,7 +22,7 @@ from headwise.importance.lrp.rules import RULES, Epsilon, Rule
 from headwise.importance.lrp.tape import Walk
 from headwise.tasks.objective import predict
 from headwise.training.token_batches import IGNORED
-from importance.asking import ASKED, asking, cut, sentence, where, worded
+from importance.asking import ASKED, asking, sentence, where, worded
 
 FAMILIES = (*ASKED, "distilbert", "olmo2")
 MODES: tuple[Mode, ...] = ("per-step", "pooled")
