@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attention.families import batch, output, ready, real, tiny
+from attention.families import batch, output, real, tiny
 from headwise.attention import AttentionCall, capture, discover, remove
 from headwise.attention.removal import EmptyAttention
 from headwise.errors import HeadwiseError
@@ -70,7 +70,8 @@ def replaced(
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_compensated_equals_replaced_by_the_mean(family: str, dtype: torch.dtype) -> None:
-    model, discovery, inputs = ready(family).to(dtype)
+    model = tiny(family).to(dtype)
+    discovery, inputs = discover(model), batch(model)
     means = made_up(model, discovery.heads)
     for mask in layouts(discovery.heads):
         smaller = remove(model, discovery, mask, means)
