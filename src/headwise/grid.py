@@ -14,7 +14,6 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from headwise.heads import Head, HeadMap, HeadMask, Site
 from headwise.theme import DARK, FONT, LIGHT, STATUS, TERMINAL, blend, ranges
 
 if TYPE_CHECKING:
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.style import Style
     from rich.table import Table
+
+    from headwise.heads import Head, HeadMap, HeadMask, Site
 
 SQUARE, GAP = 16, 2  # pixels of a head's square in a notebook, and between two of them
 SMALL = 6  # pixels of a square where a layer has more than MOST_ACROSS heads

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 from headwise.errors import HeadwiseError, WriteError, did_you_mean
+from headwise.grid import HeadGrid
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,6 +135,9 @@ class HeadMap:
     def __repr__(self) -> str:
         return f"HeadMap({self.total} heads: {describe(self)})"
 
+    def _repr_html_(self) -> str:
+        return HeadGrid(self, repr(self)).html()
+
     def __iter__(self) -> Iterator[Head]:
         return (
             Head(kind, layer, head)
@@ -220,6 +224,9 @@ class HeadMask:
         }
         layers = ", ".join(f"{kind} {counts}" for kind, counts in kept.items())
         return f"HeadMask({len(self)} of {self.heads.total} heads: {layers})"
+
+    def _repr_html_(self) -> str:
+        return HeadGrid(self.heads, repr(self), kept=self.kept).html()
 
     def __len__(self) -> int:
         return len(self.kept)

@@ -37,17 +37,10 @@ from headwise.importance.corrupted_outputs import corrupted_outputs
 from headwise.importance.gradient import refuse_unsound, sound
 from headwise.importance.mean_outputs import mean_outputs, position_means, positions
 from headwise.importance.measures import measure
+from headwise.importance.passes import Measurement
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.sample import Sample
-from headwise.importance.sums import (
-    Measurement,
-    SentenceSums,
-    Sums,
-    add_all,
-    joined,
-    of_documents,
-    to_numpy,
-)
+from headwise.importance.sums import SentenceSums, Sums, add_all, joined, of_documents, to_numpy
 from headwise.options import Search
 from headwise.progress import Report, unreported
 from headwise.tasks.batches import Batches, Fold, reporter, unreported_batches

@@ -27,7 +27,8 @@ from headwise.files import (
 )
 from headwise.heads import HeadMap, write_text
 from headwise.importance.measures import facts, passes
-from headwise.importance.sums import SENTENCE_SCALES, Measurement, SentenceSums
+from headwise.importance.passes import Measurement
+from headwise.importance.sums import SENTENCE_SCALES, SentenceSums
 from headwise.model import Model
 from headwise.tasks.batches import Batches
 

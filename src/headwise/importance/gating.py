@@ -33,7 +33,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.gradient import frozen, refuse_unsound
 from headwise.importance.measures import measure
-from headwise.importance.sums import Measurement
+from headwise.importance.passes import Measurement
 from headwise.progress import Report, part, silent
 from headwise.statistics import t_margin
 from headwise.tasks.objective import asked_tokens, differentiable, losses_of, on_device

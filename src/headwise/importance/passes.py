@@ -6,7 +6,8 @@ import inspect
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,9 +17,8 @@ from headwise.attention import evaluating, is_offloaded, masked
 from headwise.attention.discover import output_of
 from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask, Site
+from headwise.heads import Head, HeadMask, Row, Site
 from headwise.importance.attention_statistics import sides_of_site
-from headwise.importance.finished_passes import FinishedPasses
 from headwise.importance.measures import (
     MeasureNeed,
     measure,
@@ -26,12 +26,52 @@ from headwise.importance.measures import (
     usual,
 )
 from headwise.importance.processes import failing_together
-from headwise.importance.sums import SENTENCE_SCALES, Measurement, SentenceSums, head_values
+from headwise.importance.sums import SENTENCE_SCALES, SentenceSums, head_values
 from headwise.importance.work import work_on
 from headwise.model import Model
 from headwise.progress import Report, parts, silent
 from headwise.tasks.batches import Batches, Fold
 from headwise.tasks.objective import inputs_of, losses_of, on_device, query_masks
+
+if TYPE_CHECKING:
+    from headwise.importance.finished_passes import FinishedPasses
+
+
+@dataclass
+class Measurement:
+    """What passes gave.
+
+    sums: of every sentence, by measure. rows: of measures without such sums. balances: where the relevance of each rule
+    went. seconds: of every pass. samples: by measure, what was read of the text, where that is not all of it.
+    """
+
+    sums: dict[str, SentenceSums] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    balances: dict[str, dict[str, float]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, other: Measurement) -> None:
+        """Add what another pass gave."""
+        self.sums |= other.sums
+        self.rows += other.rows
+        self.balances |= other.balances
+        self.seconds |= other.seconds
+        self.samples |= other.samples
+
+    def gather(self, text: Batches | Fold) -> None:
+        """Put the sums of all processes together, with a unit for each document of the text. Those of a sample are."""
+        for name, sums in self.sums.items():
+            sums.gather()
+            if name not in self.samples:
+                self.sums[name] = sums.by_document(text.documents)
+
+    def all_rows(self, seed: int) -> list[Row]:
+        """Rows of heads.csv."""
+        rows: list[Row] = []
+        for name, sums in self.sums.items():
+            rows += sums.rows(name, seed)
+        return rows + self.rows
 
 
 def run_pass(
@@ -161,7 +201,7 @@ def run_passes(
             batches = text.reporting(report, by_token)
             limit = share if label in sampled else None
             measurement = run_pass(model, batches, names, seed, report, limit)
-            measurement.gather(text.documents)
+            measurement.gather(text)
         measurement.seconds[label] = time.perf_counter() - start
         if finished:
             finished.keep(label, names, measurement)
@@ -227,7 +267,7 @@ def importance_values(
     silenced = nullcontext() if mask is None else masked(model.hf, model.discovery, mask)
     with failing_together(), silenced:
         measurement = run_pass(model, text, [name], seed)
-        measurement.gather(text.documents)
+        measurement.gather(text)
     if name in measurement.sums:
         values = head_values(measurement.sums[name])
     else:

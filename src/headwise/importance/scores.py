@@ -27,13 +27,13 @@ from headwise.importance.gradient import most_kept
 from headwise.importance.interactions import work_of_pairs
 from headwise.importance.measures import measure, passes, resolve_measures
 from headwise.importance.passes import (
+    Measurement,
     labelled,
     refuse_unscorable,
     run_passes,
     usual_measures,
 )
 from headwise.importance.sample import duration_seconds
-from headwise.importance.sums import Measurement
 from headwise.importance.untrained import score_untrained, with_baseline, work_of_controls
 from headwise.importance.work import TRANSLATION, work_on
 from headwise.model import Model

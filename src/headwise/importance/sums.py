@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 from zipfile import BadZipFile
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import NOT_FINITE, HeadwiseError
-from headwise.heads import Head, HeadMap, Kind, Row, Site, write_bytes
+from headwise.heads import Head, HeadMap, Kind, Site, write_bytes
 from headwise.importance.processes import gather_batches
 from headwise.statistics import bootstrap, effective_units, interval
 
@@ -179,44 +178,6 @@ def joined(parts: Sequence[Sums]) -> Sums:
     sums = np.concatenate([sums for sums, _ in parts])
     counts = np.concatenate([counts for _, counts in parts])
     return sums, counts
-
-
-@dataclass
-class Measurement:
-    """What passes gave.
-
-    sums: of every sentence, by measure. rows: of measures without such sums. balances: where the relevance of each rule
-    went. seconds: of every pass. samples: by measure, what was read of the text, where that is not all of it.
-    """
-
-    sums: dict[str, SentenceSums] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
-    balances: dict[str, dict[str, float]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    samples: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def add(self, other: Measurement) -> None:
-        """Add what another pass gave."""
-        self.sums |= other.sums
-        self.rows += other.rows
-        self.balances |= other.balances
-        self.seconds |= other.seconds
-        self.samples |= other.samples
-
-    def gather(self, documents: np.ndarray | None) -> None:
-        """Put the sums of all processes together, with a unit for each document (`Batches.documents`). Sums of a sample
-        have their units already."""
-        for name, sums in self.sums.items():
-            sums.gather()
-            if name not in self.samples:
-                self.sums[name] = sums.by_document(documents)
-
-    def all_rows(self, seed: int) -> list[Row]:
-        """Rows of heads.csv."""
-        rows: list[Row] = []
-        for name, sums in self.sums.items():
-            rows += sums.rows(name, seed)
-        return rows + self.rows
 
 
 def of_documents(sums: np.ndarray, counts: np.ndarray, documents: np.ndarray) -> Sums:

@@ -22,13 +22,13 @@ from headwise.importance.finished_passes import read_sums, write_sums
 from headwise.importance.interactions import FEWEST_SENTENCES, Interactions, interactions
 from headwise.importance.measures import INTERACTIONS, facts, passes
 from headwise.importance.passes import (
+    Measurement,
     refuse_unscorable,
     run_pass,
     run_passes,
 )
 from headwise.importance.processes import failing_together
 from headwise.importance.scores import collect_scores, relevance_line, relevance_table
-from headwise.importance.sums import Measurement
 from headwise.importance.untrained import score_untrained
 from headwise.model import Model
 from headwise.roles.role import UNTRAINED, fingerprints
@@ -79,7 +79,7 @@ class ScorePass(
         refuse_unscorable(model, self.measures, text)
         with failing_together():
             scores = run_pass(model, text, list(self.measures), run.plan.seed, run.progress)
-            scores.gather(text.documents)
+            scores.gather(text)
         # Processes with different measures would wait for each other for ever, or mix measures.
         every = gather_object([[*scores.sums]])
         if any(names != every[0] for names in every):

@@ -22,8 +22,9 @@ from headwise.importance.lrp.rules import RULES, Rule
 from headwise.importance.lrp.steps import AT_ONCE, Addition, Linear, rescaled
 from headwise.importance.lrp.tape import Tape, Walk
 from headwise.importance.measures import STARTS, measure
+from headwise.importance.passes import Measurement
 from headwise.importance.processes import gather_values
-from headwise.importance.sums import Measurement, SentenceSums, add_all, to_numpy
+from headwise.importance.sums import SentenceSums, add_all, to_numpy
 from headwise.tasks.batches import reporter
 from headwise.tasks.objective import differentiable, on_device, predict
 from headwise.training.token_batches import IGNORED
