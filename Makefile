@@ -6,6 +6,7 @@
 #   make sentences  what the report says, in tests/report/sentences.txt: read the difference before you commit it
 #   make truth   every score and role on models whose heads are known, and the tables of docs/methods/truth.md
 #   make attack  files and settings mutated, command lines mistyped, runs damaged and killed: MINUTES=60, SEED=0
+#   make planted  forty mistakes planted in the source, one at a time: which does the suite find? runs/planted.json; hours
 #   make families  what headwise makes of every class in transformers, in runs/families.csv, and the table of families
 #                  that `headwise families` prints: an hour
 #   make docs    the Python reference and the site, in site/
@@ -16,7 +17,7 @@
 #                machine without a network; GPU_PYTHON=python3 takes the Python there, with its torch.
 # PYTHON=/path/to/python3.12 chooses the interpreter that .venv is made with.
 
-.PHONY: setup demo test attack check bench truth tables sentences families docs package oldest newest gpu gpu-wheels
+.PHONY: setup demo test attack planted check bench truth tables sentences families docs package oldest newest gpu gpu-wheels
 
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell $(name) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(name))))
@@ -47,6 +48,10 @@ SEED ?= 0
 attack: $(INSTALLED)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -m campaign
 	PYTHONPATH=tests OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/attack.py --minutes $(MINUTES) --seed $(SEED)
+
+planted: $(INSTALLED)
+	@mkdir -p runs
+	$(BIN)/python tests/planted.py --out runs/planted.json
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -5,13 +5,13 @@
     python tests/frozen.py compare OUT OTHER              what differs; exit status 1 where anything does
 
 PYTHONPATH says which package runs. Everything random has a seed, and one thread computes. Tables (.csv) and facts
-(.json) are compared by key, translations and pages by line; OUT/weights.csv stands for the saved models. Times, places
-and versions are left out. --changes FILE.py: what is renamed on purpose. The file may define
+(.json) are compared by key, translations by line, and with --pages the text of pages, too; OUT/weights.csv stands for
+the saved models. Times, places and versions are left out. --changes FILE.py: what is renamed on purpose. It may define
 
     files = {"old/name.csv": "new/name.csv"}              by their ends
     columns = {"pruning.csv": {"kept": "heads_left"}}     by file, in the old table
     rows = {"pruning.csv": function}                      from the old table to the new one, both data frames
-    without = ["*.html"]                                  files that are not compared
+    without = ["*/facts.json"]                            files that are not compared
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import html
+import importlib
 import json
 import math
 import multiprocessing
 import os
+import pkgutil
 import random
 import re
 import resource
@@ -30,7 +32,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,9 +91,9 @@ def make_texts(inputs: Path) -> None:
     from headwise.data.embedded import write_parallel, write_treebank
 
     write_parallel(inputs, "train", 400)
-    write_parallel(inputs, "dev", 60)
-    write_parallel(inputs, "test", 60)
-    write_parallel(inputs / "few", "dev", 8)
+    write_parallel(inputs, "dev", 40)
+    write_parallel(inputs, "test", 16)
+    write_parallel(inputs / "few", "dev", 6)
     write_treebank(inputs / "trees.conllu", 80)
     drawn = random.Random(0)
     for split in ("train", "dev", "test"):
@@ -108,7 +110,7 @@ def make_texts(inputs: Path) -> None:
             links.append(" ".join(pairs))
         write_lines(inputs / f"{split}.labelled.tsv", labelled)
         if split == "dev":
-            write_lines(inputs / "few" / "dev.labelled.tsv", labelled[:9])
+            write_lines(inputs / "few" / "dev.labelled.tsv", labelled[:7])
         write_lines(inputs / f"{split}.scored.tsv", scored)
         write_lines(inputs / f"{split}.links", links)
     names = ["Anna", "Ben", "Clara", "David", "Emma", "Frank"]
@@ -282,9 +284,9 @@ name = "frozen"
 seeds = [1, 2]
 
 [data.embedded]
-train = 300
-dev = 40
-test = 40
+train = 150
+dev = 24
+test = 24
 
 [model]
 encoder_layers = 2
@@ -294,30 +296,30 @@ width = 32
 feedforward = 64
 dropout = 0.1
 vocabulary = 300
-max_length = 64
+max_length = 48
 
 [training]
-epochs = 3
+epochs = 2
 batch_tokens = 1260
 learning_rate = 3e-3
-warmup = 20
+warmup = 5
 average = 2
 dtype = "fp32"
 
 [scoring]
-measures = ["confidence", "gradient", "lrp.ding.pooled", "ablation.zero"]
-random_orders = 2
+measures = ["confidence", "gradient", "ablation.zero"]
+random_orders = 1
 untrained = 1
-pairs = 4
+pairs = 2
 pruned = ["confidence"]
 
 [[pruning]]
 name = "gates"
-penalty = [0.005, 1.0]
+penalty = [0.005]
 epochs = 1
 gate_learning_rate = 0.5
 warmup = 3
-controls = ["fine-tuned", "random"]
+controls = ["fine-tuned"]
 
 [[pruning]]
 name = "all"
@@ -326,7 +328,8 @@ keep = [9]
 epochs = 1
 gate_learning_rate = 1.0
 warmup = 2
-controls = ["narrower", "one-per-layer"]
+controls = ["narrower"]
+seeds = [1]
 
 [[pruning]]
 name = "top"
@@ -335,20 +338,21 @@ keep = [3]
 epochs = 1
 gate_learning_rate = 1.0
 warmup = 2
+seeds = [1]
 
 [[pruning]]
 name = "greedy"
 method = "greedy"
-score = ["gradient", "random", "weight-norm"]
+score = ["gradient", "random"]
 orders = 1
 step = 0.5
 compensate = true
 
 [choice]
-max_drop = 1.0
+max_drop = "any"
 
 [search]
-beam = 2
+beam = 1
 
 [speed]
 sentences = 2
@@ -391,7 +395,7 @@ def commands() -> list[Command]:
         "translation/align": f"align {{IN}}/translation {dev} --links {{IN}}/dev.links",
         "translation/match": f"match {{IN}}/translation {{IN}}/translation-2 {train}",
         "translation/evaluate": f"evaluate {{IN}}/translation {{IN}}/translation-2 {test} --beam 2",
-        "translation/greedy": f"prune {{IN}}/translation {train} {chosen} {tested} {IN_STEPS} --beam 2 "
+        "translation/greedy": f"prune {{IN}}/translation {train} {chosen} {tested} {IN_STEPS} --beam 1 "
         "--measure gradient --kinds encoder-self,cross --compensate",
         "translation/gates": f"prune {{IN}}/translation {train} {chosen} {TO_PRUNE} --method gates "
         "--penalty 0.01 --penalty 1",
@@ -420,9 +424,13 @@ def commands() -> list[Command]:
         )
         texts = f"--text {training} --dev {choosing} --test {testing}"
         pruning = f"prune {{IN}}/{task} {texts}"
+        scored, every = JUDGED, "--measure all"
+        if task == "classifier":  # which relevance does not support
+            scored = scored.replace("--measure lrp.ding.pooled", "")
+            every = "--measure ablation --measure gradient.token --measure attribution.steps"
         by_name |= {
-            f"{task}/score": f"score {{IN}}/{task} --text {choosing} {JUDGED}",
-            f"{task}/all": f"score {{IN}}/{task} --text {{IN}}/few/dev.{ending} --measure all",
+            f"{task}/score": f"score {{IN}}/{task} --text {choosing} {scored}",
+            f"{task}/all": f"score {{IN}}/{task} --text {{IN}}/few/dev.{ending} {every}",
             f"{task}/greedy": f"{pruning} {IN_STEPS} --measure gradient",
             f"{task}/gates": f"{pruning} {TO_PRUNE} --method gates --keep 4",
             f"{task}/evaluate": f"evaluate {{OUT}}/{task}/gates --text {testing}",
@@ -434,11 +442,7 @@ def commands() -> list[Command]:
 
 def run(inputs: Path, out: Path, words: Sequence[str]) -> int:
     """Run the commands, each in a process of its own with this one's imports. Returns how many failed."""
-    import transformers  # noqa: F401
-    from accelerate import PartialState  # noqa: F401
-
-    from headwise import cli, report, study  # noqa: F401
-
+    load_everything()
     inputs, out = inputs.resolve(), out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     plan = out / "frozen.toml"
@@ -467,6 +471,19 @@ def run(inputs: Path, out: Path, words: Sequence[str]) -> int:
         print(f"{command.name}: {seconds_of_children() - start:.1f} s{ended}", flush=True)
     write_weights(out)
     return failed
+
+
+def load_everything() -> None:
+    """Import what the commands import, once for all."""
+    import headwise
+
+    for module in pkgutil.walk_packages(headwise.__path__, "headwise."):
+        if not module.name.endswith("__main__"):
+            with suppress(ImportError):  # of an extra that is not installed
+                importlib.import_module(module.name)
+    for name in ("bert", "llama", "marian", "whisper"):
+        importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+    importlib.import_module("transformers.trainer_seq2seq")
 
 
 def seconds_of_children() -> float:
@@ -529,8 +546,11 @@ NOT_NUMBERS = re.compile(
     r"seconds|environment|versions|machine|kernel|threads|host|platform|time|date|path|folder|fingerprint"
     r"|key|commit|python|device|sha|memory"
 )
-KINDS = (".csv", ".json", ".txt", ".html")
-HIDDEN = ("plan.json",)
+TOOK = re.compile(r"[\d.,]+ (ms|s|min|h)$")  # a line of a page
+KINDS = (".csv", ".json", ".txt")
+PLACE = re.compile(r"/(?:[^/\s]+/)+(?=[^/\s]+)")
+WIDTH = 200  # of what is printed of a difference
+HIDDEN = ("plan.json", "tokenizer.json", "tokenizer_config.json")
 
 
 @dataclass
@@ -576,10 +596,12 @@ class Difference:
     largest: float = 0.0
 
 
-def compare(out: Path, other: Path, changes: Changes, tolerance: float) -> int:
+def compare(
+    out: Path, other: Path, changes: Changes, tolerance: float, kinds: Sequence[str] = KINDS
+) -> int:
     """Say what differs between two runs. Returns in how many files."""
-    old = {changes.new_name(name): file for name, file in frozen_files(out, changes)}
-    new = dict(frozen_files(other, changes))
+    old = {changes.new_name(name): file for name, file in frozen_files(out, changes, kinds)}
+    new = dict(frozen_files(other, changes, kinds))
     found = []
     numbers = 0
     for name in sorted(old.keys() | new.keys()):
@@ -596,7 +618,7 @@ def compare(out: Path, other: Path, changes: Changes, tolerance: float) -> int:
         largest = f" (largest difference {one.largest:.3g})" if 0 < one.largest < math.inf else ""
         print(f"{one.file}{largest}")
         for line in one.lines[:8]:
-            print(f"    {line}")
+            print(f"    {line[:WIDTH]}")
         if len(one.lines) > 8:
             print(f"    … and {len(one.lines) - 8} more")
     print(
@@ -605,13 +627,13 @@ def compare(out: Path, other: Path, changes: Changes, tolerance: float) -> int:
     return len(found)
 
 
-def frozen_files(out: Path, changes: Changes) -> Iterator[tuple[str, Path]]:
+def frozen_files(out: Path, changes: Changes, kinds: Sequence[str]) -> Iterator[tuple[str, Path]]:
     """The files that are compared, by their names in the folder."""
     for file in sorted(out.rglob("*")):
         name = file.relative_to(out)
         hidden = any(part.startswith(".") for part in name.parts) or file.name in HIDDEN
         left_out = any(fnmatch.fnmatch(str(name), pattern) for pattern in changes.without)
-        if file.is_file() and file.suffix in KINDS and not hidden and not left_out:
+        if file.is_file() and file.suffix in kinds and not hidden and not left_out:
             yield str(name), file
 
 
@@ -652,7 +674,7 @@ def distance(one: Any, other: Any) -> float:
 
 def read_table(file: Path) -> pd.DataFrame:
     try:
-        return pd.read_csv(file, keep_default_na=True, float_precision="round_trip")
+        return pd.read_csv(file)
     except pd.errors.EmptyDataError:
         return pd.DataFrame()
 
@@ -669,7 +691,7 @@ def keyed(table: pd.DataFrame) -> dict[str, Any]:
     cells: dict[str, Any] = {}
     seen: dict[str, int] = {}
     for row in table.to_dict("records"):
-        key = " ".join(f"{name}={row[name]}" for name in named)
+        key = PLACE.sub("", " ".join(f"{name}={row[name]}" for name in named))
         seen[key] = seen.get(key, 0) + 1
         if seen[key] > 1:
             key += f" ({seen[key]})"
@@ -714,7 +736,9 @@ def lines_of(file: Path) -> Iterator[tuple[str, str]]:
     if file.suffix == ".html":
         text = re.sub(r"<(script|style|svg)\b.*?</\1>", " ", text, flags=re.DOTALL)
         text = html.unescape(re.sub(r"<[^>]+>", "\n", text))
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [
+        line.strip() for line in text.splitlines() if line.strip() and not TOOK.match(line.strip())
+    ]
     for number, line in enumerate(lines, start=1):
         yield f"line {number}", line
 
@@ -733,6 +757,7 @@ def main() -> None:
     comparing.add_argument("other", type=Path)
     comparing.add_argument("--changes", type=Path)
     comparing.add_argument("--tolerance", type=float, default=0.0, help="as a share; 0 for equal")
+    comparing.add_argument("--pages", action="store_true", help="the text of pages, too")
     given = parser.parse_args()
     if given.mode == "make":
         make(given.inputs)
@@ -740,7 +765,8 @@ def main() -> None:
         sys.exit(min(1, run(given.inputs, given.out, given.words)))
     else:
         changes = Changes.read(given.changes)
-        sys.exit(min(1, compare(given.out, given.other, changes, given.tolerance)))
+        kinds = (*KINDS, ".html") if given.pages else KINDS
+        sys.exit(min(1, compare(given.out, given.other, changes, given.tolerance, kinds)))
 
 
 if __name__ == "__main__":

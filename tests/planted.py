@@ -4,9 +4,10 @@
     python tests/planted.py --out planted.json 3 17     these alone
     python tests/planted.py --check                     whether every mistake still has its place in the source
 
-For each mistake the tests of its package run first, those of its module before the others, and then, if none fails, all
-other test files that import the module. Both stages end at the first failure or after SECONDS of processor time. A test
-that also fails without the mistake counts for nothing. --tree: another copy of the repository, such as an older one.
+For each mistake the tests of its package run first, those of its module before the others; if none fails, all other
+test files that import the module; then those that import a module which imports it. Each stage ends at the first failure
+or after SECONDS of processor time. A test that also fails without the mistake counts for nothing.
+--tree: another copy of the repository, such as an older one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-SECONDS = 240  # of processor time, for a stage
+SECONDS = 600  # of processor time, for a stage
 PATIENCE = 4  # how many times longer by the clock, on a busy machine
 COPIED = ("src", "tests", "tools", "docs", "examples", "benchmarks")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
@@ -369,7 +370,7 @@ def copied(tree: Path, scratch: Path) -> Path:
 
 
 def tried(copy: Path, defect: Defect) -> Outcome:
-    """Plant a mistake, run the tests of two stages until one fails, and take the mistake out again."""
+    """Plant a mistake, run the tests of all stages until one fails, and take the mistake out again."""
     file = copy / "src/headwise" / defect.file
     whole = file.read_text(encoding="utf-8")
     start = time.perf_counter()
@@ -389,30 +390,48 @@ def tried(copy: Path, defect: Defect) -> Outcome:
             notes.append(f"{', '.join(innocent)} fails without it, too")
         if failed:
             return Outcome(defect, True, failed, stage, time.perf_counter() - start, notes)
-    return Outcome(defect, False, [], "both stages", time.perf_counter() - start, notes)
+    return Outcome(defect, False, [], "all stages", time.perf_counter() - start, notes)
 
 
 def stages(copy: Path, file: str) -> Iterator[tuple[str, list[str]]]:
-    """The test files of a package, and those elsewhere that import the module; the nearest first in both."""
-    module = "headwise." + file.removesuffix(".py").replace("/", ".")
-    package, _, name = module.rpartition(".")
+    """Test files, each once and the nearest first: those of the package, those elsewhere that import the module, and
+    those that import a module that does."""
+    source = copy / "src/headwise"
     every = sorted((copy / "tests").rglob("test_*.py"))
     folder = copy / "tests" / file.split("/")[0]
-    uses = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import .*\b{name}\b")
+    own = source / file
+
+    def is_of(test: Path, module: Path) -> bool:
+        return test.stem == f"test_{module.stem}"
 
     def nearness(test: Path) -> tuple[bool, bool]:
-        own = test.stem == f"test_{name}"
-        return not own, not uses.search(test.read_text(encoding="utf-8"))
+        return not is_of(test, own), not imports(test, source, own)
 
-    of_package = [test for test in every if folder in test.parents or test.stem == f"test_{name}"]
-    yield "package", names(copy, sorted(of_package, key=nearness))
-    others = [test for test in every if test not in of_package and not nearness(test)[1]]
-    if others:
-        yield "importers", names(copy, others)
+    users = [module for module in sorted(source.rglob("*.py")) if imports(module, source, own)]
+    by_stage = {
+        "package": [test for test in every if folder in test.parents or is_of(test, own)],
+        "importers": [test for test in every if imports(test, source, own)],
+        "users": [
+            test
+            for test in every
+            if any(is_of(test, module) or imports(test, source, module) for module in users)
+        ],
+    }
+    seen: set[Path] = set()
+    for stage, tests in by_stage.items():
+        left = [test for test in sorted(tests, key=nearness) if test not in seen]
+        seen.update(left)
+        if left:
+            yield stage, [str(test.relative_to(copy)) for test in left]
 
 
-def names(copy: Path, tests: Sequence[Path]) -> list[str]:
-    return [str(test.relative_to(copy)) for test in tests]
+def imports(file: Path, source: Path, module: Path) -> bool:
+    """Whether a file imports a module of the package."""
+    name = ".".join(module.relative_to(source.parent).with_suffix("").parts)
+    package, _, last = name.rpartition(".")
+    listed = rf"from {re.escape(package)} import (?:[^(\n]*|\([^)]*)\b{last}\b"
+    text = file.read_text(encoding="utf-8")
+    return bool(re.search(rf"\b{re.escape(name)}\b|{listed}", text))
 
 
 def run(copy: Path, tests: Sequence[str], broken: Sequence[str]) -> tuple[list[str], bool]:

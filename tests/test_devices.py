@@ -38,8 +38,6 @@ def test_others_are_refused(device: str, tmp_path: Path) -> None:
             device=device,
         ),
     ):
-        with pytest.raises(
-            HeadwiseError, match=f"The device {device} was asked for, but torch cannot use it here"
-        ):
+        with pytest.raises(HeadwiseError, match=f"device {device} was asked for, but torch cannot"):
             ask()
     assert not (tmp_path / "run").exists()

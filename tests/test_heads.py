@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
-from headwise.grid import HeadGrid
 from headwise.heads import (
     COLUMNS,
     KINDS,
@@ -48,9 +46,8 @@ layouts = st.dictionaries(
 
 def mask_of(layout: dict[Kind, list[list[bool]]]) -> HeadMask:
     heads = HeadMap({kind: tuple(map(len, layers)) for kind, layers in layout.items()})
-    return HeadMask(
-        heads, frozenset(head for head in heads if layout[head.kind][head.layer][head.head])
-    )
+    kept = [head for head in heads if layout[head.kind][head.layer][head.head]]
+    return HeadMask(heads, frozenset(kept))
 
 
 @given(st.builds(Head, st.sampled_from(KINDS), st.integers(0, 99), st.integers(0, 99)))
@@ -58,35 +55,18 @@ def test_an_address_is_read_back_from_its_text(head: Head) -> None:
     assert Head.parse(str(head)) == head
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "encoder-self",
-        "encoder-self/1",
-        "encoder-self/1/",
-        "encoder/0/3",
-        "cross/-1/0",
-        "cross/0/x",
-        "cross/0/1/2",
-        "cross/0/٣",
-        "cross/0/9999999",
-    ],
-)
-def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(
-        HeadwiseError,
-        match=f"'{re.escape(text)}' is not a head: write .*encoder-self/0/3.*decoder-self",
-    ):
-        Head.parse(text)
+@pytest.mark.parametrize("tail", ["", "/1", "/1/", "/-1/0", "/0/x", "/0/1/2", "/0/٣", "/0/9999999"])
+def test_what_is_no_address_is_refused_with_an_example(tail: str) -> None:
+    for text in (f"cross{tail}", tail, "encoder/0/3"):
+        with pytest.raises(HeadwiseError, match=r"not a head: .*encoder-self/0/3.*decoder-self"):
+            Head.parse(text)
 
 
 def test_a_map_counts_heads_by_layer() -> None:
     assert MAP.kinds == ("encoder-self", "cross")
     assert MAP.total == len(list(MAP)) == 13
-    assert MAP.sites == tuple(Site("encoder-self", n) for n in range(3)) + tuple(
-        Site("cross", n) for n in range(2)
-    )
+    encoder = [Site("encoder-self", layer) for layer in range(3)]
+    assert MAP.sites == (*encoder, Site("cross", 0), Site("cross", 1))
     assert [MAP.count(site) for site in MAP.sites] == [2, 3, 4, 4, 0]
     assert MAP.key_value == {"encoder-self": (1, 3, 2), "cross": (4, 0)}
     assert describe(MAP) == "encoder-self 2+3+4, cross 4+0"
@@ -127,29 +107,24 @@ def test_a_mask_counts_what_it_keeps() -> None:
     assert len(mask) == 7 and mask.count("encoder-self") == 3 and mask.count("decoder-self") == 0
     assert [mask.of(site) for site in MAP.sites] == [[1], [], [0, 3], [0, 1, 2, 3], []]
     assert len(HeadMask.full(MAP)) == MAP.total
-    assert (
-        len(mask.without([Head("cross", 0, 2), Head("cross", 0, 2), Head("encoder-self", 0, 0)]))
-        == 6
-    )
+    gone = [Head("cross", 0, 2), Head("cross", 0, 2), Head("encoder-self", 0, 0)]
+    assert len(mask.without(gone)) == 6
 
 
 def test_maps_and_masks_show_what_they_are() -> None:
     mask = HeadMask.full(MAP).without([Head("encoder-self", 2, 0), Head("cross", 0, 1)])
     assert repr(MAP) == "HeadMap(13 heads: encoder-self 2+3+4, cross 4+0)"
     assert repr(mask) == "HeadMask(11 of 13 heads: encoder-self 2+3+3, cross 3+0)"
-    picture = HeadGrid.of_mask(mask, "pruned").html()
-    assert "<figcaption>pruned 11 of 13" in picture
+    picture = mask._repr_html_()
+    assert "<figcaption>HeadMask(11 of 13" in picture
     assert picture.count("</title>") == 13
     assert picture.count(": removed</title>") == 2 and "encoder-self/2/0: removed" in picture
-    assert HeadGrid(MAP).html().count("</title>") == 13
+    assert MAP._repr_html_().count("</title>") == 13
 
 
 def test_heads_that_are_not_there_can_neither_stay_nor_go() -> None:
     nobody = Head("cross", 1, 0)
-    with pytest.raises(
-        HeadwiseError,
-        match=r"keeps cross/1/0, .* no such head \(encoder-self 2\+3\+4, cross 4\+0\)",
-    ):
+    with pytest.raises(HeadwiseError, match=r"no such head \(encoder-self 2\+3\+4, cross 4\+0\)"):
         HeadMask(MAP, frozenset({nobody}))
     with pytest.raises(HeadwiseError, match="cross/1/0 cannot be removed"):
         HeadMask.full(MAP).without([nobody])
@@ -169,75 +144,45 @@ def test_every_mask_comes_back_from_its_layout(layout: dict[Kind, list[list[bool
 
 
 def test_a_layout_need_not_say_how_keys_are_grouped() -> None:
-    data = {key: value for key, value in LAYOUT.items() if key != "key_value_heads"}
-    assert HeadMask.from_json(data) == HeadMask(HeadMap(MAP.query), KEPT)
+    assert HeadMask.from_json(without("key_value_heads")) == HeadMask(HeadMap(MAP.query), KEPT)
 
 
-BROKEN: dict[str, tuple[Any, str]] = {
-    "no JSON": ("{", "it is not one"),
-    "a list": ([], "it is not one"),
-    "nothing": ({}, "version 1 was expected, found None None"),
-    "another version": (
-        {**LAYOUT, "version": 2},
-        "version 1 was expected, found headwise-layout 2",
-    ),
-    "no heads": ({**LAYOUT, "heads": None}, "it is not one"),
-    "nothing kept": (
-        {key: value for key, value in LAYOUT.items() if key != "kept"},
-        "it is not one .*'kept'",
-    ),
-    "a kind not message": (
-        {**LAYOUT, "kept": {"cross": [[], []]}},
-        "it is not one .*'encoder-self'",
-    ),
-    "a layer not message": (
-        {**LAYOUT, "kept": {"encoder-self": [[]], "cross": []}},
-        "has 3 encoder-self layers, .* 1",
-    ),
-    "a head too many": (
-        {**LAYOUT, "kept": {"encoder-self": [[2], [], []], "cross": [[], []]}},
-        "keeps encoder-self/0",
-    ),
-    "a kind too many": (
-        {**LAYOUT, "kept": {**LAYOUT["kept"], "decoder-self": [[0]]}},
-        "keeps decoder-self/0/0",
-    ),
-    "a part of a head": (
-        {**LAYOUT, "kept": {"encoder-self": [[0.5], [], []], "cross": [[], []]}},
-        "the head 0.5",
-    ),
-    "a truth for a head": (
-        {**LAYOUT, "kept": {"encoder-self": [[True], [], []], "cross": [[], []]}},
-        "the head True",
-    ),
-    "a head twice": (
-        {**LAYOUT, "kept": {"encoder-self": [[1, 1], [], []], "cross": [[], []]}},
-        "twice",
-    ),
-    "fewer than no heads": (
-        {**LAYOUT, "heads": {"cross": [-8]}, "kept": {"cross": [[]]}},
-        "number of heads is -8",
-    ),
-    "too many heads": (
-        {**LAYOUT, "heads": {"cross": [10**8, 1]}, "kept": {"cross": [[], []]}},
-        "more than 100,000",
-    ),
-    "groups of other layers": (
-        {**LAYOUT, "key_value_heads": {"cross": [4]}},
-        "2 cross layers, but key/value heads",
-    ),
-    "endless brackets": ("[" * 100_000, "it is not one"),
-    "an endless number": (f'{{"format": {"9" * 4301}}}', "it is not one"),
-    "words for numbers": (
-        {**LAYOUT, "kept": {"encoder-self": [["0"], [], []], "cross": [[], []]}},
-        "the head '0'",
-    ),
-}
+def kept(*layers: Any) -> dict[str, Any]:
+    """The layout, which keeps other heads of the encoder and none of cross-attention."""
+    return {**LAYOUT, "kept": {"encoder-self": list(layers), "cross": [[], []]}}
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_layout_file_is_named_in_one_sentence(name: str, tmp_path: Path) -> None:
-    content, reason = BROKEN[name]
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in LAYOUT.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "it is not one"),
+        ("[" * 100_000, "it is not one"),
+        (f'{{"format": {"9" * 4301}}}', "it is not one"),
+        ([], "it is not one"),
+        ({}, "version 1 was expected, found None None"),
+        ({**LAYOUT, "version": 2}, "version 1 was expected, found headwise-layout 2"),
+        ({**LAYOUT, "heads": None}, "it is not one"),
+        ({**LAYOUT, "heads": {"encoder-self": [2, 3, 4], "cross": [-8, 0]}}, "heads is -8"),
+        ({**LAYOUT, "heads": {"cross": [10**8, 1]}}, "more than 100,000"),
+        ({**LAYOUT, "key_value_heads": {"cross": [4]}}, "2 cross layers, but key/value heads"),
+        (without("kept"), "it is not one .*'kept'"),
+        ({**LAYOUT, "kept": {"cross": [[], []]}}, "it is not one .*'encoder-self'"),
+        ({**LAYOUT, "kept": {**LAYOUT["kept"], "decoder-self": [[0]]}}, "keeps decoder-self/0/0"),
+        (kept([]), "has 3 encoder-self layers, .* 1"),
+        (kept([2], [], []), "keeps encoder-self/0"),
+        (kept([1, 1], [], []), "twice"),
+        (kept([0.5], [], []), "the head 0.5"),
+        (kept([True], [], []), "the head True"),
+        (kept(["0"], [], []), "the head '0'"),
+    ],
+)
+def test_a_broken_layout_file_is_named_in_one_sentence(
+    content: Any, reason: str, tmp_path: Path
+) -> None:
     path = tmp_path / "layout.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(HeadwiseError, match=reason) as refusal:
@@ -253,32 +198,17 @@ def test_a_layout_file_that_cannot_be_opened(tmp_path: Path) -> None:
         HeadMask.read(tmp_path / "latin.json")
 
 
+HEAD = {"kind": "cross", "layer": 0, "head": 3, "measure": "confidence"}
+ROW = {**HEAD, "value": 0.5, "low": 0.25, "high": 0.75, "n": 7}
+
+
 def test_scores_are_a_tidy_table_with_a_signature(tmp_path: Path) -> None:
-    row = {
-        "kind": "cross",
-        "layer": 0,
-        "head": 3,
-        "measure": "confidence",
-        "value": 0.123456789,
-        "n": 7,
-    }
+    row = {**ROW, "value": 0.123456789}
     save_table(score_table([row]), {"model": "tiny", "seed": 1}, tmp_path / "heads.csv")
     header, line = (tmp_path / "heads.csv").read_text().splitlines()
     assert header == ",".join(COLUMNS)
-    assert line == "cross,0,3,confidence,0.123457,,,7,"
+    assert line == "cross,0,3,confidence,0.123457,0.25,0.75,7,"
     assert json.loads((tmp_path / "heads.json").read_text()) == {"model": "tiny", "seed": 1}
-
-
-ROW = {
-    "kind": "cross",
-    "layer": 0,
-    "head": 3,
-    "measure": "confidence",
-    "value": 0.5,
-    "low": 0.25,
-    "high": 0.75,
-    "n": 7,
-}
 
 
 @pytest.fixture
@@ -292,10 +222,8 @@ def scores(tmp_path: Path) -> Path:
 def test_scores_are_read_with_their_signature(scores: Path) -> None:
     for table, signature in (read_table(scores), read_table(scores, MAP)):
         assert list(table.columns) == list(COLUMNS) and len(table) == 1
-        assert (
-            table.drop(columns="baseline").to_dict("records") == [ROW]
-            and table.baseline.isna().all()
-        )
+        assert table.drop(columns="baseline").to_dict("records") == [ROW]
+        assert table.baseline.isna().all()
         assert signature == {"model": "tiny", "heads": MAP.to_json()}
 
 
@@ -304,8 +232,8 @@ def test_scores_are_read_with_their_signature(scores: Path) -> None:
 )
 def test_scores_of_other_heads_are_refused(scores: Path, now: HeadMap) -> None:
     """Of a pruned model, of fewer kinds, of other groups of key/value heads."""
-    message = r"heads\.csv has scores of other heads \(encoder-self 2\+3\+4, cross 4\+0\) than the model has now .*score the"
-    with pytest.raises(HeadwiseError, match=message):
+    said = r"scores of other heads \(encoder-self 2\+3\+4, cross 4\+0\) than .*score the"
+    with pytest.raises(HeadwiseError, match=said):
         read_table(scores, now)
 
 
@@ -315,46 +243,24 @@ def test_scores_that_do_not_fit_their_signature_are_refused(scores: Path) -> Non
         read_table(scores)
 
 
-@pytest.mark.parametrize("place", ["cross,0.5,3", "cross,,3", "cross,a,3", "cross,0,3.0"])
-def test_scores_of_what_is_no_head_are_refused(scores: Path, place: str) -> None:
-    scores.write_text(scores.read_text().replace("cross,0,3", place))
-    with pytest.raises(
-        HeadwiseError, match=r"not every row has a whole number as its (layer|head)"
-    ):
-        read_table(scores)
+SIZES = '{"heads": {"query": {"cross": [-8]}, "key_value": {}}}'
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (
-            "heads.json",
-            None,
-            r"heads\.json cannot be opened \(No such file or directory\)\. A table of scores and",
-        ),
+        ("heads.json", None, r"heads\.json cannot be opened \(No such file or directory\)\."),
         ("heads.json", "{", r"heads\.json is not valid \(JSONDecodeError: .*Score the model again"),
         ("heads.json", '{"model": "tiny"}', r"heads\.json is not valid \(KeyError: 'heads'\)"),
         ("heads.json", "[" * 100_000, r"heads\.json is not valid \(RecursionError"),
-        (
-            "heads.json",
-            '{"heads": {"query": {"cross": [-8]}, "key_value": {}}}',
-            "number of heads is -8",
-        ),
+        ("heads.json", SIZES, "number of heads is -8"),
         ("heads.json", "[]", r"heads\.json is not valid \(TypeError"),
         ("heads.csv", None, r"heads\.csv cannot be opened \(No such file"),
         ("heads.csv", "", r"heads\.csv is not valid \(EmptyDataError"),
-        (
-            "heads.csv",
-            "kind,layer,head,value\n",
-            "is not a table of scores: it lacks the columns measure, low, high, n, base",
-        ),
+        ("heads.csv", "kind,layer,head,value\n", "lacks the columns measure, low, high, n, base"),
         *(
-            (
-                "heads.csv",
-                f"{','.join(COLUMNS)}\ncross,{address},confidence,1,,,1,\n",
-                "whole number as its",
-            )
-            for address in (",1", "0,", "first,1", "0,one", "0.5,1", "0,1.5", "inf,1")
+            ("heads.csv", f"{','.join(COLUMNS)}\ncross,{head},confidence,1,,,1,\n", "whole number")
+            for head in (",1", "0,", "first,1", "0,one", "0.5,1", "0,1.5", "0,3.0", "inf,1")
         ),
     ],
 )
@@ -378,9 +284,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", no_room)
-    with pytest.raises(
-        HeadwiseError, match=r"file\.txt could not be written \(No space left on device\): choose"
-    ):
+    with pytest.raises(HeadwiseError, match=r"not be written \(No space left on device\): choose"):
         write_text(path, "new")
     assert path.read_text(encoding="utf-8") == "old é\n"
     assert [p.name for p in path.parent.iterdir()] == ["file.txt"]

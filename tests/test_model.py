@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ from headwise.attention import classifies, start_token
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.folders import MODEL, SUMS, record
-from headwise.heads import Head, HeadMask, Site
+from headwise.heads import KINDS, Head, HeadMask, Site
 from headwise.loading import load
 from headwise.model import Model
 from headwise.model_files import MARK, WEIGHTS
@@ -65,15 +66,11 @@ def layout_in(folder: Path) -> Any:
     return json.loads((folder / "config.json").read_text()).get("headwise_layout")
 
 
-def unlisted(folder: Path) -> Path:
-    """A model's folder as other programs write it: without the list of sums, and without a word about one."""
-    return tampered(folder)
-
-
-def tampered(folder: Path, **changes: Any) -> Path:
-    """A model's folder with other values in its configuration."""
+def tampered(folder: Path, *gone: str, **changes: Any) -> Path:
+    """A model's folder as other programs write it, without the list of sums, and with another configuration."""
     config = json.loads((folder / "config.json").read_text())
-    config.pop(MARK, None)
+    for name in (MARK, *gone):
+        config.pop(name, None)
     (folder / "config.json").write_text(json.dumps(config | changes))
     (folder / SUMS).unlink(missing_ok=True)
     return folder
@@ -83,18 +80,30 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+def same(one: Model, other: Model, vocabulary: int = 50) -> None:
+    """The two have the same heads, and answer alike."""
+    assert one.layout == other.layout and one.heads == other.heads
+    assert one.parameters == other.parameters and type(one.hf) is type(other.hf)
+    inputs = {name: tensor % vocabulary for name, tensor in batch(other.hf).items()}
+    assert torch.equal(output(one.hf, inputs), output(other.hf, inputs))
+
+
+def comes_back(model: Model, folder: Path, vocabulary: int = 50) -> Model:
+    """The model as it is loaded from a folder that it was saved to."""
+    again = load(model.save(folder))
+    same(again, model, vocabulary)
+    return again
+
+
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_a_pruned_model_comes_back_and_translates_the_same(
     factory: str, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     model = Model(request.getfixturevalue(factory)(), tokenizer, "tiny")
     small = model.remove(cut(model))
-    again = load(small.save(tmp_path / "small"))
-    assert again.layout == small.layout == cut(model)
-    assert again.heads == small.heads and again.heads.query["cross"] == (0, 3)
-    assert again.parameters == small.parameters < model.parameters
-    inputs = batch(small.hf)
-    assert torch.equal(output(again.hf, inputs), output(small.hf, inputs))
+    again = comes_back(small, tmp_path / "small")
+    assert again.layout == cut(model) and again.heads.query["cross"] == (0, 3)
+    assert small.parameters < model.parameters
     translated = small.translate(SENTENCES, beam=4)
     assert again.translate(SENTENCES, beam=4) == translated != model.translate(SENTENCES, beam=4)
 
@@ -106,10 +115,7 @@ def test_a_pruned_model_comes_back_and_translates_the_same(
 def test_every_family_comes_back_from_its_folder(family: str, empty: bool, tmp_path: Path) -> None:
     model = Model(tiny(family), None, family)
     small = model.remove(HeadMask(model.heads, frozenset()) if empty else cut(model))
-    again = load(small.save(tmp_path / "small"))
-    assert type(again.hf) is type(model.hf) and again.tokenizer is None
-    assert again.layout == small.layout and again.heads == small.heads
-    assert torch.equal(output(again.hf, batch(model.hf)), output(small.hf, batch(model.hf)))
+    assert comes_back(small, tmp_path / "small").tokenizer is None
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -120,25 +126,17 @@ def test_embeddings_that_are_not_shared_come_back(
         norm=norm, encoder_layers=2, decoder_layers=2, heads=4, width=32, feedforward=64
     )
     model = Model(architecture(shape, tokenizer, seed=0), tokenizer, norm)
-    inputs = {name: tensor % len(tokenizer) for name, tensor in batch(model.hf).items()}
     for before in (model, model.remove(cut(model))):
-        again = load(before.save(tmp_path / "model"))
-        assert again.parameters == before.parameters
-        assert torch.equal(output(again.hf, inputs), output(before.hf, inputs))
+        comes_back(before, tmp_path / "model", len(tokenizer))
 
 
 @pytest.mark.parametrize("family", ["marian", "m2m100", "t5", "bert", "albert", "gpt2", "llama"])
 def test_a_whole_model_s_folder_is_anyone_s_to_load(family: str, tmp_path: Path) -> None:
-    model = Model(tiny(family), None, family)
-    folder = model.save(tmp_path / "whole")
-    again = load(folder)
-    assert not layout_in(folder) and type(again.hf) is type(model.hf)
-    assert again.layout is None and again.heads == model.heads
-    inputs = batch(model.hf)
-    assert torch.equal(output(again.hf, inputs), output(model.hf, inputs))
+    model, folder = Model(tiny(family), None, family), tmp_path / "whole"
+    assert comes_back(model, folder).layout is None and not layout_in(folder)
     if model.hf.can_generate():
         auto = AutoModelForSeq2SeqLM if model.hf.config.is_encoder_decoder else AutoModelForCausalLM
-        assert torch.equal(output(auto.from_pretrained(folder), inputs), output(model.hf, inputs))
+        same(Model(auto.from_pretrained(folder), None, family), model)
 
 
 @pytest.mark.parametrize("pruned", [False, True], ids=["whole", "pruned"])
@@ -146,63 +144,41 @@ def test_type_of_the_weights_and_search_settings_come_back(
     translator: Model, pruned: bool, tmp_path: Path
 ) -> None:
     translator.hf.bfloat16()
-    translator.hf.generation_config.update(
-        num_beams=3, max_length=17, length_penalty=0.4, bad_words_ids=[[7]]
-    )
+    search = {"num_beams": 3, "max_length": 17, "length_penalty": 0.4, "bad_words_ids": [[7]]}
+    translator.hf.generation_config.update(**search)
     model = translator.remove(cut(translator)) if pruned else translator
     again = load(model.save(tmp_path / "model"))
     assert again.hf.dtype == torch.bfloat16
-    settings = again.hf.generation_config
-    assert (settings.num_beams, settings.max_length, settings.length_penalty) == (3, 17, 0.4)
-    assert settings.bad_words_ids == [[7]]
+    assert search.items() <= again.hf.generation_config.to_dict().items()
 
 
 @pytest.mark.parametrize("family", ["marian", "llama"])
 def test_a_model_pruned_twice_keeps_one_layout(family: str, tmp_path: Path) -> None:
     model = Model(tiny(family), None, family)
     kind = model.heads.kinds[-1]
-    once = model.remove(
-        HeadMask.full(model.heads).without([Head(kind, 0, 1), Head(kind, 1, 0)]), grow=True
-    )
-    once = load(once.save(tmp_path / "once"))
+    first = HeadMask.full(model.heads).without([Head(kind, 0, 1), Head(kind, 1, 0)])
+    once = comes_back(model.remove(first, grow=True), tmp_path / "once")
     assert once.heads.query[kind] == (3, 3)
     twice = once.remove(HeadMask.full(once.heads).without([Head(kind, 0, 1), Head(kind, 1, 2)]))
     at_once = [Head(kind, 0, 1), Head(kind, 0, 2), Head(kind, 1, 0), Head(kind, 1, 3)]
     assert twice.layout == HeadMask.full(model.heads).without(at_once)
-    again = load(twice.save(tmp_path / "twice"))
-    assert again.layout == twice.layout and again.heads == twice.heads
-    direct = model.remove(HeadMask.full(model.heads).without(at_once), grow=True)
-    assert direct.heads == twice.heads
-    for other in (again, direct):
-        assert torch.equal(output(other.hf, batch(model.hf)), output(twice.hf, batch(model.hf)))
+    comes_back(twice, tmp_path / "twice")
+    same(model.remove(HeadMask.full(model.heads).without(at_once), grow=True), twice)
 
 
 def test_grouped_heads_pruned_twice_fit_the_layout(tmp_path: Path) -> None:
     """The first cut gives every head its own copy of the keys; the second could share them again."""
     model = Model(tiny("llama"), None, "llama")
     for second in ([2], [0], [1, 2], [0, 1], [0, 1, 2]):
-        once = model.remove(
-            HeadMask.full(model.heads).without([Head("decoder-self", 0, 1)]), grow=True
-        )
+        first = HeadMask.full(model.heads).without([Head("decoder-self", 0, 1)])
+        once = model.remove(first, grow=True)
         assert once.heads.key_value["decoder-self"] == (3, 2)
-        twice = once.remove(
-            HeadMask.full(once.heads).without(Head("decoder-self", 0, head) for head in second)
-        )
-        again = load(twice.save(tmp_path / "twice"))
-        assert again.heads == twice.heads
-        assert torch.equal(output(again.hf, batch(model.hf)), output(twice.hf, batch(model.hf)))
+        gone = [Head("decoder-self", 0, head) for head in second]
+        comes_back(once.remove(HeadMask.full(once.heads).without(gone)), tmp_path / "twice")
 
 
 def test_a_pruned_partial_map_comes_back(tmp_path: Path) -> None:
-    sizes = {
-        "vocab_size": 50,
-        "d_model": 32,
-        "d_kv": 8,
-        "d_ff": 64,
-        "num_layers": 1,
-        "num_heads": 4,
-    }
-    hf = build("LongT5ForConditionalGeneration", **sizes, decoder_start_token_id=0)
+    hf = build("LongT5ForConditionalGeneration", **T5)
     with pytest.raises(HeadwiseError, match="allow_partial"):
         Model(hf, None, "longt5")
     model = Model(hf, None, "longt5", allow_partial=True)
@@ -234,13 +210,8 @@ def test_code_that_comes_with_a_model_is_never_run(
     translator: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody is asked, whatever is on standard input; the code leaves no trace."""
-    folder = unlisted(translator.save(tmp_path / "model"))
-    config = json.loads((folder / "config.json").read_text())
-    config |= {
-        "model_type": "own",
-        "auto_map": {"AutoConfig": "code.Own", "AutoModelForSeq2SeqLM": "code.Own"},
-    }
-    (folder / "config.json").write_text(json.dumps(config))
+    own = {"AutoConfig": "code.Own", "AutoModelForSeq2SeqLM": "code.Own"}
+    folder = tampered(translator.save(tmp_path / "model"), model_type="own", auto_map=own)
     (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').write('yes')\n")
     monkeypatch.setattr("sys.stdin", io.StringIO("y\ny\n"))
     with pytest.raises(HeadwiseError, match="code of its own"):
@@ -250,13 +221,9 @@ def test_code_that_comes_with_a_model_is_never_run(
 
 def test_a_model_shows_what_it_is(translator: Model) -> None:
     text = repr(translator)
-    assert text.startswith(
-        f"Model('{translator.name}', MarianMTModel, {translator.heads.total} heads: encoder-self "
-    )
-    assert (
-        text.endswith(f", {translator.parameters:,} parameters)")
-        and "cross" in translator._repr_html_()
-    )
+    assert text.startswith(f"Model('{translator.name}', MarianMTModel, ")
+    assert text.endswith(f", {translator.parameters:,} parameters)")
+    assert "cross" in translator._repr_html_()
 
 
 def test_saving_replaces_a_model(translator: Model, tmp_path: Path) -> None:
@@ -278,13 +245,8 @@ def test_who_may_read_the_configuration_may_read_the_weights(
 
 def test_saving_keeps_what_it_did_not_write(translator: Model, tmp_path: Path) -> None:
     folder = translator.save(tmp_path / "model")
-    mine = {
-        "train.py": "mine",
-        "notes.txt": "mine",
-        "results.json": "{}",
-        "README.md": "mine",
-        "1_Pooling/config.json": "{}",
-    }
+    mine = dict.fromkeys(("train.py", "notes.txt", "README.md"), "mine")
+    mine |= dict.fromkeys(("results.json", "1_Pooling/config.json"), "{}")
     (folder / "1_Pooling").mkdir()
     for name, text in mine.items():
         (folder / name).write_text(text)
@@ -308,17 +270,9 @@ def test_saving_never_replaces_a_model_that_it_did_not_write(
     (tmp_path / "bin" / "pytorch_model.bin").write_bytes(b"mine")
     (tmp_path / "words").mkdir()
     (tmp_path / "words" / "vocab.json").write_text("{}")
-    others = {
-        "edited": "generation_config",
-        "other": "config.json",
-        "bin": "pytorch_model.bin",
-        "words": "vocab.json",
-    }
-    for name, other in others.items():
+    for name in ("edited", "other", "bin", "words"):
         before = files(tmp_path / name)
-        with pytest.raises(
-            HeadwiseError, match=rf"{name}, which has files of another model.* \({other}"
-        ):
+        with pytest.raises(HeadwiseError, match=rf"{name}, which has files of another model.*"):
             translator.save(tmp_path / name)
         assert files(tmp_path / name) == before
     (tmp_path / "empty").mkdir()
@@ -375,31 +329,20 @@ def test_a_model_of_sentence_transformers_stays_one(
     tokenizer.save_pretrained(given)
     (given / "1_Pooling").mkdir()
     (given / "1_Pooling" / "config.json").write_text('{"word_embedding_dimension": 32}')
-    parts = [
-        {"idx": 0, "path": ""},
-        {"idx": 1, "path": "1_Pooling"},
-        {"idx": 2, "path": "../../etc"},
-        {"idx": 3, "path": "."},
-    ]
+    paths = ("", "1_Pooling", "../../etc", ".")
+    parts = [{"idx": at, "path": path} for at, path in enumerate(paths)]
     (given / "modules.json").write_text(json.dumps(parts))
-    others = {
-        "README.md": "---\nlicense: mit\n---\n# Mine",
-        "LICENSE": "MIT",
-        "results.json": "{}",
-        "optimizer.pt": "x",
-    }
+    others = {"README.md": "---\nlicense: mit\n---\n# Mine", "LICENSE": "MIT"}
+    others |= {"results.json": "{}", "optimizer.pt": "x"}
     for name, text in others.items():
         (given / name).write_text(text)
     whole = load(given)
     small = whole.remove(HeadMask.full(whole.heads).without([Head("encoder-self", 0, 1)]))
-    for saved in (
-        whole.save(tmp_path / "whole"),
-        load(small.save(tmp_path / "small")).save(tmp_path / "again"),
-    ):
+    again = load(small.save(tmp_path / "small")).save(tmp_path / "again")
+    for saved in (whole.save(tmp_path / "whole"), again):
         assert (saved / "1_Pooling" / "config.json").exists() and (saved / "modules.json").exists()
-        assert (saved / "LICENSE").read_text() == "MIT" and (
-            saved / "README.md"
-        ).read_text().startswith("---\nlicense")
+        assert (saved / "LICENSE").read_text() == "MIT"
+        assert (saved / "README.md").read_text().startswith("---\nlicense")
         assert not (saved / "results.json").exists() and not (saved / "optimizer.pt").exists()
         assert load(saved).tokenizer is not None
     assert (tmp_path / "again" / "README.md").read_text().count("hw.load") == 1
@@ -409,16 +352,13 @@ def test_a_model_of_sentence_transformers_stays_one(
         whole.save(tmp_path / "new")
 
 
-@pytest.mark.parametrize(
-    "family", ["bart", "gpt_neox"]
-)  # the weights of the second have other names on the hub
+@pytest.mark.parametrize("family", ["bart", "gpt_neox"])
 def test_a_pruned_model_that_transformers_saved_is_loaded(family: str, tmp_path: Path) -> None:
+    """The weights of the second have other names on the hub."""
     model = Model(tiny(family), None, family)
     small = model.remove(cut(model))
     small.hf.save_pretrained(tmp_path / "theirs")
-    again = load(tmp_path / "theirs")
-    assert again.layout == small.layout and again.heads == small.heads
-    assert torch.equal(output(again.hf, batch(model.hf)), output(small.hf, batch(model.hf)))
+    same(load(tmp_path / "theirs"), small)
 
 
 @pytest.mark.parametrize("name", ["T5ForConditionalGeneration", "UMT5ForConditionalGeneration"])
@@ -427,38 +367,30 @@ def test_every_tensor_keeps_its_type(name: str, dtype: torch.dtype, tmp_path: Pa
     """transformers keeps some weights of T5 in float32."""
     build(name, **T5).to(dtype).save_pretrained(tmp_path / "half")
     model = load(tmp_path / "half")
-    assert len({tensor.dtype for tensor in model.hf.parameters()}) == (
-        2 if dtype == torch.float16 else 1
-    )
+    types = {tensor.dtype for tensor in model.hf.parameters()}
+    assert len(types) == (2 if dtype == torch.float16 else 1)
     small = model.remove(cut(model))
-    again = load(small.save(tmp_path / "small"))
-    types = [
-        {key: tensor.dtype for key, tensor in m.hf.state_dict().items()} for m in (small, again)
-    ]
-    assert types[0] == types[1]
-    assert torch.equal(output(again.hf, batch(model.hf)), output(small.hf, batch(model.hf)))
+    again = comes_back(small, tmp_path / "small").hf.state_dict()
+    for key, tensor in small.hf.state_dict().items():
+        assert again[key].dtype == tensor.dtype, key
 
 
-CLASSIFIERS = (
-    "BertForSequenceClassification",
-    "BertForTokenClassification",
-    "BertForQuestionAnswering",
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"BertFor{task}"
+        for task in ("SequenceClassification", "TokenClassification", "QuestionAnswering")
+    ],
 )
-
-
-@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_a_classifier_keeps_its_head(name: str, tmp_path: Path) -> None:
     hf = build(name, **STACK)
     hf.save_pretrained(tmp_path / "theirs")
     model = load(tmp_path / "theirs")
     assert type(model.hf) is type(hf)
     for saved in (model, model.remove(cut(model))):
-        again = load(saved.save(tmp_path / "ours"))
-        assert torch.equal(output(again.hf, batch(hf)), output(saved.hf, batch(hf)))
+        comes_back(saved, tmp_path / "ours")
     assert torch.equal(output(model.hf, batch(hf)), output(hf, batch(hf)))
-    if not classifies(
-        model.hf
-    ):  # what predicts classes is scored by them (tests/tasks/test_classifiers.py)
+    if not classifies(model.hf):
         with pytest.raises(HeadwiseError, match=f"{name} predicts no words"):
             predict(model.hf, batch(hf))
     with pytest.raises(HeadwiseError, match="does not translate"):
@@ -467,30 +399,23 @@ def test_a_classifier_keeps_its_head(name: str, tmp_path: Path) -> None:
 
 def test_weights_without_a_place_are_an_error(tmp_path: Path) -> None:
     build("BertForSequenceClassification", **STACK).save_pretrained(tmp_path / "model")
-    refused(
-        tampered(tmp_path / "model", architectures=["BertModel"]),
-        r"no place \(classifier.bias, classifier.weight\)",
-    )
-    refused(tampered(tmp_path / "model", architectures=None), "BertModel has no place")
-    refused(
-        tampered(tmp_path / "model", architectures=["BertForMaskedLM"]),
-        "lacks weights .*cls.predictions",
-    )
+    reasons = {
+        "BertModel": r"no place \(classifier.bias, classifier.weight\)",
+        "BertForMaskedLM": "lacks weights .*cls.predictions",
+    }
     for name in ("NoSuchModel", "AutoModel", "GPT2LMHeadModel", "pipeline"):
-        refused(
-            tampered(tmp_path / "model", architectures=[name]),
-            f"is said to be a {name} of type bert",
-        )
+        reasons[name] = f"is said to be a {name} of type bert"
+    for name, reason in reasons.items():
+        refused(tampered(tmp_path / "model", architectures=[name]), reason)
+    refused(tampered(tmp_path / "model", architectures=None), "BertModel has no place")
 
 
 def test_the_pooler_of_a_masked_model_is_left_out_with_a_warning(tmp_path: Path) -> None:
     """Files of BERT have the weights of its other task, too."""
     build("BertForPreTraining", **STACK).save_pretrained(tmp_path / "model")
     with pytest.warns(UserWarning, match="no place for bert.pooler"):
-        assert (
-            type(load(tampered(tmp_path / "model", architectures=["BertForMaskedLM"])).hf).__name__
-            == "BertForMaskedLM"
-        )
+        model = load(tampered(tmp_path / "model", architectures=["BertForMaskedLM"]))
+    assert type(model.hf).__name__ == "BertForMaskedLM"
 
 
 @pytest.mark.parametrize("family", ["marian", "t5"])
@@ -498,22 +423,14 @@ def test_the_start_token_may_stand_in_the_generation_settings_alone(
     family: str, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
     folder = Model(tiny(family), tokenizer, family).save(tmp_path / "model")
-    config = json.loads((unlisted(folder) / "config.json").read_text())
-    del config["decoder_start_token_id"]
-    (folder / "config.json").write_text(json.dumps(config))
-    settings = json.loads((folder / "generation_config.json").read_text())
-    (folder / "generation_config.json").write_text(
-        json.dumps(settings | {"decoder_start_token_id": 3})
-    )
+    place = tampered(folder, "decoder_start_token_id") / "generation_config.json"
+    settings = json.loads(place.read_text())
+    place.write_text(json.dumps(settings | {"decoder_start_token_id": 3}))
     model = load(folder)
     assert start_token(model.hf) == 3
     with loss_forward(model.hf):
-        assert (
-            next(iter(model.task.batches(ParallelText.from_pairs([("a", "b")]))))[
-                "decoder_input_ids"
-            ][0, 0]
-            == 3
-        )
+        (prepared,) = model.task.batches(ParallelText.from_pairs([("a", "b")]))
+    assert prepared["decoder_input_ids"][0, 0] == 3
     for wrong in (10**6, -1, 1.5):
         model.hf.generation_config.decoder_start_token_id = wrong
         with pytest.raises(HeadwiseError, match=f"decoder_start_token_id of this .* is {wrong}"):
@@ -542,9 +459,7 @@ def test_a_full_disk_leaves_the_old_folder(
     small = translator.remove(cut(translator))
     request.getfixturevalue("full_disk")
     for folder in ("model", "new"):
-        with pytest.raises(
-            HeadwiseError, match=rf"{folder} could not be written \(.*\): choose"
-        ) as refusal:
+        with pytest.raises(HeadwiseError, match=rf"{folder} could not be written") as refusal:
             small.save(tmp_path / folder)
         assert "\n" not in str(refusal.value)
     assert files(tmp_path / "model") == old
@@ -569,10 +484,7 @@ def test_any_error_while_writing_leaves_the_old_folder(
     old = files(translator.save(tmp_path / "model"))
     small = translator.remove(cut(translator))
 
-    def fail(*_: Any, **__: Any) -> Any:
-        raise problem
-
-    monkeypatch.setattr(*step, fail)
+    monkeypatch.setattr(*step, Mock(side_effect=problem))
     with pytest.raises(HeadwiseError if isinstance(problem, OSError) else type(problem)):
         small.save(tmp_path / "model")
     assert files(tmp_path / "model") == old
@@ -592,10 +504,7 @@ def refused(spec: str | Path, reason: str) -> None:
 
 
 def test_what_is_not_there_or_no_model_is_said(tmp_path: Path) -> None:
-    refused(
-        "no such model",
-        "is not a local folder, and not a complete model that transformers can load",
-    )
+    refused("no such model", "not a local folder, and not a complete model")
     refused(tmp_path, "has no config.json, and no .npz or .bin of Marian. Give a model's folder")
     (tmp_path / "config.json").write_text("{")
     refused(tmp_path, "is a folder, but not a complete model that transformers can load")
@@ -609,22 +518,16 @@ def test_what_is_not_there_or_no_model_is_said(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_looked_for_nowhere_else(
     spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "headwise.loading.AutoConfig",
-        SimpleNamespace(from_pretrained=lambda _: pytest.fail("asked")),
-    )
-    refused(
-        spec,
-        "there is no such folder. Give a model's folder, the folder of a finished study, or a hub id",
-    )
+    asked = SimpleNamespace(from_pretrained=lambda _: pytest.fail("asked"))
+    monkeypatch.setattr("headwise.loading.AutoConfig", asked)
+    refused(spec, "there is no such folder. Give a model's folder")
 
 
 @pytest.mark.parametrize("spec", ["gpt2", "Helsinki-NLP/opus-mt-en-de", "google/flan-t5-base"])
 def test_a_hub_id_is_no_path(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(
-        "headwise.loading.PretrainedConfig", SimpleNamespace(get_config_dict=asked.append)
-    )
+    hub = SimpleNamespace(get_config_dict=asked.append)
+    monkeypatch.setattr("headwise.loading.PretrainedConfig", hub)
     with pytest.raises(HeadwiseError, match="is not a local folder"):
         load(spec)
     assert asked == [spec]
@@ -650,9 +553,9 @@ def test_what_a_model_does_not_train_it_does_not_train_after_loading(
 def change(folder: Path, name: str, tensor: Tensor | None) -> Path:
     weights = load_file(folder / WEIGHTS)
     del weights[name]
-    save_file(
-        weights | ({} if tensor is None else {name: tensor}), folder / WEIGHTS, {"format": "pt"}
-    )
+    if tensor is not None:
+        weights[name] = tensor
+    save_file(weights, folder / WEIGHTS, {"format": "pt"})
     return folder
 
 
@@ -660,7 +563,7 @@ KEYS = "model.encoder.layers.1.self_attn.k_proj.weight"
 
 
 def test_a_broken_whole_model_is_said(translator: Model, tmp_path: Path) -> None:
-    folder = unlisted(translator.save(tmp_path / "model"))
+    folder = tampered(translator.save(tmp_path / "model"))
     before = files(folder)
     for tensor, reason in (
         (torch.zeros(5, 5), "do not fit its layout: some have other sizes"),
@@ -684,7 +587,7 @@ def test_a_broken_whole_model_is_said(translator: Model, tmp_path: Path) -> None
 
 def test_a_broken_pruned_model_is_said(translator: Model, tmp_path: Path) -> None:
     small = translator.remove(cut(translator))
-    folder = unlisted(small.save(tmp_path / "small"))
+    folder = tampered(small.save(tmp_path / "small"))
     before = files(folder)
     for tensor in (torch.zeros(32, 32), None):
         refused(change(folder, KEYS, tensor), "do not fit its layout: .*k_proj.weight")
@@ -706,9 +609,7 @@ LAYOUTS = {
     "many layers": {"heads": {"encoder-self": [1] * 10**5}},
     "negative heads": {"heads": {"encoder-self": [-8, 4]}},
     "half a head": {"heads": {"encoder-self": [1.5, 4]}},
-    "half a kept head": {
-        "kept": {"encoder-self": [[1.5], []], "decoder-self": [[], []], "cross": [[], []]}
-    },
+    "half a kept head": {"kept": {kind: [[1.5], []] for kind in KINDS}},
 }
 
 
@@ -751,7 +652,7 @@ def test_untrusted_numbers_are_refused_before_anything_is_built(
 
 
 def test_deep_nesting_and_long_numbers_are_refused(translator: Model, tmp_path: Path) -> None:
-    folder = unlisted(translator.save(tmp_path / "model"))
+    folder = tampered(translator.save(tmp_path / "model"))
     text = (folder / "config.json").read_text().rstrip().removesuffix("}")
     for value in ("[" * 10**5, "[" * 10**5 + "]" * 10**5, "9" * 5000):
         for name in ("headwise_layout", "encoder_layers"):
@@ -763,18 +664,9 @@ def test_too_little_memory_is_said(
     translator: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = translator.save(tmp_path / "model")
-    for error in (
-        MemoryError(),
-        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
-    ):
-        monkeypatch.setattr(
-            MarianMTModel, "from_pretrained", lambda *_, error=error, **__: raise_(error)
-        )
+    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")):
+        monkeypatch.setattr(MarianMTModel, "from_pretrained", Mock(side_effect=error))
         refused(folder, "there is not enough memory")
-
-
-def raise_(error: Exception) -> None:
-    raise error
 
 
 def test_the_words_of_another_model_are_refused(translator: Model, tmp_path: Path) -> None:

@@ -37,9 +37,8 @@ def test_a_long_name_leaves_the_share_and_the_time_on_the_line(width: int) -> No
         )
     progress.console.print(bars.get_renderable())
     lines = out.getvalue().splitlines()
-    assert len(lines) == 2 and all(
-        " 30% " in line and " left " in line and len(line) <= width for line in lines
-    )
+    assert len(lines) == 2
+    assert all(" 30% " in line and " left " in line and len(line) <= width for line in lines)
 
 
 class TestWithoutATerminal:

@@ -101,7 +101,6 @@ def test_a_message_is_short_and_moves_no_cursor() -> None:
     for quoted in ("x" * 15_000_000, "\x1b[2J\n\r\0\u2028" * 9_999, "\ud800" * 5_000):
         error = hw.HeadwiseError(f"The plan says '{quoted}', which does not fit: give a number.")
         assert len(str(error)) <= 1_000 and str(error).isprintable()
-        assert str(error).startswith("The plan says '") and str(error).endswith(
-            "which does not fit: give a number."
-        )
+        assert str(error).startswith("The plan says '")
+        assert str(error).endswith("which does not fit: give a number.")
     assert str(hw.HeadwiseError("Çа va → 猫.")) == "Çа va → 猫."

@@ -35,14 +35,9 @@ from headwise.statistics import (
 
 @pytest.mark.parametrize("units", [1, 7, 300])
 def test_resamples_are_those_of_the_seed(units: int) -> None:
-    wanted = np.concatenate(
-        [
-            np.random.default_rng((3, n)).multinomial(units, np.full(units, 1 / units), size=50)
-            for n in range(20)
-        ]
-    )
-    found = np.concatenate(list(draws(units, 3)))
-    assert found.dtype == np.float64 and np.array_equal(found, wanted)
+    even, found = np.full(units, 1 / units), np.concatenate(list(draws(units, 3)))
+    blocks = [np.random.default_rng((3, n)).multinomial(units, even, size=50) for n in range(20)]
+    assert found.dtype == np.float64 and np.array_equal(found, np.concatenate(blocks))
     assert (found.sum(1) == units).all()
 
 
@@ -106,9 +101,8 @@ def test_many_units_take_little_memory() -> None:
 def test_the_interval_is_that_of_the_mean() -> None:
     values = np.random.default_rng(0).normal(3, 2, (400, 1))
     low, high = interval(bootstrap(values, np.ones(400), 0), 400)
-    assert [*low, *high] == pytest.approx(
-        [values.mean() - 1.96 * 0.1, values.mean() + 1.96 * 0.1], abs=0.03
-    )
+    ends = [values.mean() - 1.96 * 0.1, values.mean() + 1.96 * 0.1]
+    assert [*low, *high] == pytest.approx(ends, abs=0.03)
 
 
 def test_a_biased_statistic_keeps_its_value_inside_the_interval() -> None:
@@ -122,10 +116,8 @@ def test_a_biased_statistic_keeps_its_value_inside_the_interval() -> None:
 
 def test_seeds_that_differ_widen_the_interval() -> None:
     random = np.random.default_rng(0)
-    alike, apart = (
-        random.normal(0, 1, (3, 1000)),
-        random.normal(0, 1, (3, 1000)) + np.array([[-9], [0], [9]]),
-    )
+    alike = random.normal(0, 1, (3, 1000))
+    apart = random.normal(0, 1, (3, 1000)) + np.array([[-9], [0], [9]])
     low, high = over_seeds(apart, 100)
     alike_low, alike_high = over_seeds(alike, 100)
     assert high - low > 3 * (alike_high - alike_low)
@@ -135,12 +127,10 @@ def test_seeds_that_differ_widen_the_interval() -> None:
 
 
 def test_margin_and_correction_against_their_definitions() -> None:
-    assert float(t_margin(np.array([1.0, 3.0]))) == pytest.approx(
-        12.706, abs=1e-3
-    )  # t of one degree of freedom
-    assert corrected(np.array([0.01, 0.04, 0.03, 1.1])).tolist() == pytest.approx(
-        [0.04, 0.16 / 3, 0.16 / 3, 1]
-    )
+    of_one_degree = 12.706  # of freedom: t
+    assert float(t_margin(np.array([1.0, 3.0]))) == pytest.approx(of_one_degree, abs=1e-3)
+    found = corrected(np.array([0.01, 0.04, 0.03, 1.1])).tolist()
+    assert found == pytest.approx([0.04, 0.16 / 3, 0.16 / 3, 1])
 
 
 def test_intervals_of_many_units_are_percentiles_and_those_of_few_are_wider() -> None:
@@ -163,7 +153,8 @@ def test_intervals_of_many_units_are_percentiles_and_those_of_few_are_wider() ->
 
 UNITS = (10, 30, 200)  # sentences
 TIMES = 1.2  # that false positives may be as frequent as they should be
-Draw = Callable[[np.random.Generator, int, int], tuple[np.ndarray, np.ndarray]]
+Drawn = tuple[np.ndarray, np.ndarray]  # sums and counts of the units of many texts
+Draw = Callable[[np.random.Generator, int, int], Drawn]
 
 
 def none_too_many(p: np.ndarray) -> None:
@@ -180,33 +171,31 @@ def share(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
     return shares
 
 
-def of_words(random: np.random.Generator, units: int, texts: int) -> tuple[np.ndarray, np.ndarray]:
-    """A head and a baseline that are as good, with tokens of a sentence that go together."""
-    counts = random.integers(1, 8, (units, texts))
+def two_of(random: np.random.Generator, counts: np.ndarray) -> Drawn:
+    """A head and a baseline that are as good."""
     skills = (share(random, counts.shape), share(random, counts.shape))
     heads, baselines = (random.binomial(counts, skill) for skill in skills)
     return heads - baselines, counts
 
 
-def of_documents(
-    random: np.random.Generator, units: int, texts: int
-) -> tuple[np.ndarray, np.ndarray]:
+def of_words(random: np.random.Generator, units: int, texts: int) -> Drawn:
+    """Tokens of a sentence go together."""
+    return two_of(random, random.integers(1, 8, (units, texts)))
+
+
+def of_documents(random: np.random.Generator, units: int, texts: int) -> Drawn:
     """The same in units of very different length."""
     counts = np.ceil(np.exp(random.normal(1.5, 1, (units, texts)))).astype(int)
-    skills = (share(random, counts.shape), share(random, counts.shape))
-    heads, baselines = (random.binomial(counts, skill) for skill in skills)
-    return heads - baselines, counts
+    return two_of(random, counts)
 
 
-def of_rare_words(
-    random: np.random.Generator, units: int, texts: int
-) -> tuple[np.ndarray, np.ndarray]:
+def of_rare_words(random: np.random.Generator, units: int, texts: int) -> Drawn:
     """One token a sentence, right in a tenth of them."""
     right = random.binomial(1, 0.1, (2, units, texts))
     return right[0] - right[1], np.ones((units, texts))
 
 
-def of_losses(random: np.random.Generator, units: int, texts: int) -> tuple[np.ndarray, np.ndarray]:
+def of_losses(random: np.random.Generator, units: int, texts: int) -> Drawn:
     """Differences of the summed loss of sentences."""
     counts = random.integers(3, 30, (units, texts))
     spread = (0.2 * counts, 0.5 * np.sqrt(counts))
@@ -242,22 +231,16 @@ def test_the_jackknife_variance_is_that_of_its_definition() -> None:
     assert jackknife_p(differences[:, None], counts[:, None])[0] == pytest.approx(wanted, rel=1e-9)
 
 
-def of_equal_units(
-    random: np.random.Generator, units: int, texts: int
-) -> tuple[np.ndarray, np.ndarray]:
+def of_equal_units(random: np.random.Generator, units: int, texts: int) -> Drawn:
     return random.normal(size=(units, texts)), np.ones((units, texts))
 
 
-def of_skewed_losses(
-    random: np.random.Generator, units: int, texts: int
-) -> tuple[np.ndarray, np.ndarray]:
+def of_skewed_losses(random: np.random.Generator, units: int, texts: int) -> Drawn:
     """A few sentences cost much, most a little less than nothing."""
     return random.exponential(1, (units, texts)) - 1, np.ones((units, texts))
 
 
-def of_heavy_losses(
-    random: np.random.Generator, units: int, texts: int
-) -> tuple[np.ndarray, np.ndarray]:
+def of_heavy_losses(random: np.random.Generator, units: int, texts: int) -> Drawn:
     """Log-normal: some sentence costs more than all others."""
     return np.exp(random.normal(0, 1, (units, texts))) - np.exp(0.5), np.ones((units, texts))
 

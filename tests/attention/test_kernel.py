@@ -329,3 +329,13 @@ def test_a_cache_makes_no_difference(family: str) -> None:
                     model.generate(ids, max_new_tokens=8, do_sample=False).tolist()
                     == stock.tolist()
                 )
+
+
+def test_with_a_cache_the_last_query_is_the_last_token() -> None:
+    """Two queries and five keys: nothing but the future is hidden."""
+    queries, keys = torch.zeros(1, 2, 2, 4), torch.zeros(1, 2, 5, 4)
+    output = queries.transpose(1, 2)
+    call = AttentionCall(Site("decoder-self", 0), queries, keys, keys, None, None, output)
+    there = torch.ones(1, 5, dtype=torch.bool)
+    seen = call.visible(there[:, 3:], there)[0, 0]
+    assert seen.tolist() == [[True, True, True, True, False], [True] * 5]

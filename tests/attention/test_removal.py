@@ -443,3 +443,16 @@ def test_removing_many_times_leaves_nothing_on_the_weights() -> None:
     for parameter in [*model.hf.parameters(), *small.hf.parameters()]:
         assert not parameter._post_accumulate_grad_hooks and not parameter._backward_hooks
     assert {id(each): vars(each) for each in model.hf.parameters()} == before
+
+
+def test_copies_of_a_key_value_head_are_known_after_two_removals() -> None:
+    """Heads 0 to 3 share one: where groups are uneven each has a copy, and where they are even again, one serves all."""
+    model = tiny("llama", num_attention_heads=8, num_key_value_heads=2)
+    groups = []
+    for kept in ((0, 1, 2, 4), (0, 1, 3), (0, 1)):
+        discovery = discover(model)
+        some = [Head("decoder-self", 0, head) for head in kept]
+        rest = [head for head in discovery.heads if head.layer == 1]
+        model = remove(model, discovery, HeadMask(discovery.heads, frozenset([*some, *rest])))
+        groups.append(discover(model).heads.key_value["decoder-self"][0])
+    assert groups == [4, 3, 1]

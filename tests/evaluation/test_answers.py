@@ -32,3 +32,13 @@ def test_what_was_saved_is_read(measured: Measured, tmp_path: Path) -> None:
     for name, value in vars(measured).items():
         np.testing.assert_array_equal(getattr(again, name), value)
     assert type(again.made) is str
+
+
+def test_a_gain_of_accuracy_has_its_interval_above_zero() -> None:
+    """The second model is right in 30 of 40 texts, the whole one in 10."""
+    place = np.arange(40)
+    right = np.stack([place < 10, place >= 10], 1)
+    rows = {name: row for name, *row in Losses(np.zeros((40, 2)), np.ones(40), right).rows(1, 0)}
+    value, low, high = rows["accuracy_change"]
+    assert value == 50 and 0 < low < 50 < high
+    assert rows["accuracy"][0] == 75

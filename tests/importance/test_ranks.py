@@ -9,6 +9,7 @@ from scipy.stats import spearmanr
 from headwise.heads import HeadMap, Site
 from headwise.importance.ranks import spearman, stability
 from headwise.importance.sums import SentenceSums
+from headwise.statistics import bootstrap, interval
 
 HEADS = HeadMap({"decoder-self": (4, 0, 6)}, {"decoder-self": (4, 0, 6)})
 
@@ -52,3 +53,19 @@ def test_rank_correlation_of_rows() -> None:
     expected = [spearmanr(*pair).statistic for pair in zip(one, other, strict=True)]
     np.testing.assert_allclose(spearman(one, other), expected)
     assert np.isnan(spearman(np.ones((1, 3)), np.arange(3.0)[None])[0])
+
+
+def test_a_long_sentence_is_one_unit_and_widens_the_interval() -> None:
+    """Of 20 sentences one has most of the tokens: the interval is that of 20 tokens' effective units, not of 20."""
+    random = np.random.default_rng(0)
+    counts = np.array([40.0] + [1.0] * 19)
+    sums = SentenceSums(HEADS.only(["decoder-self"]))
+    for site in HEADS.sites:
+        values = random.normal(size=(20, HEADS.count(site)))
+        sums.take(site, values * counts[:, None], counts)
+    total, counts = sums.whole(Site("decoder-self", 0))
+    drawn = bootstrap(total, counts, 0)
+    low, high = interval(drawn, counts.sum() ** 2 / (counts**2).sum())
+    rows = sums.rows("any")[:4]
+    assert [row["low"] for row in rows] == pytest.approx(low)
+    assert [row["high"] for row in rows] == pytest.approx(high)

@@ -126,6 +126,24 @@ def test_every_head_off_costs_what_exact_ablation_says(family: str, ablation: Ab
     assert change == pytest.approx(found["total"][1], abs=1e-3)
 
 
+def test_where_a_head_is_off_the_others_cost_what_they_do_then() -> None:
+    session = Session(asker("gpt2"))
+    heads = [str(head) for head in session.model.heads]
+    off = heads[1]
+
+    def now(*others: str) -> float:
+        gates = dict.fromkeys([off, *others], 0.0)
+        logs = session.inspect(Question(text=TEXT, gates=gates))["log_probability"]
+        return float(logs["old_output_now"])
+
+    found = session.head_effects(Question(text=TEXT, gates={off: 0.0}))
+    costs = dict(zip(found["heads"], found["total"], strict=True))
+    assert list(costs) == heads and costs[off] == 0
+    for head in heads:
+        assert costs[head] == pytest.approx(now(head) - now(), abs=1e-4)
+    assert np.abs(found["total"]).max() > 2e-3
+
+
 def test_a_head_turned_down_half_is_between() -> None:
     session = Session(asker("gpt2"))
     values = [

@@ -61,9 +61,8 @@ def test_weights_of_half_precision_give_the_same_gates(
         found[kind] = made, (tmp_path / str(kind) / "gates.csv").read_text()
     (half, gates), (whole, expected) = found[dtype], found[torch.float32]
     assert gates == expected and half.mask == whole.mask and len(half.mask) < half.mask.heads.total
-    assert half.loss == pytest.approx(whole.loss, rel=0.02) and half.soft_loss == pytest.approx(
-        whole.soft_loss, rel=0.02
-    )
+    assert half.loss == pytest.approx(whole.loss, rel=0.02)
+    assert half.soft_loss == pytest.approx(whole.soft_loss, rel=0.02)
 
 
 class TestAfterwards:
@@ -78,9 +77,8 @@ class TestAfterwards:
         for model in (pruned[0], pruned[1].model):
             assert not any("gate" in name for name, _ in model.hf.named_modules())
             assert not any("gate" in name for name in model.hf.state_dict())
-            assert (
-                "forward" not in vars(model.hf) and model.hf.config._attn_implementation == "sdpa"
-            )
+            assert "forward" not in vars(model.hf)
+            assert model.hf.config._attn_implementation == "sdpa"
 
     def test_every_module_is_in_its_own_mode_again(
         self, pruned: tuple[Model, Pruned, Path]
@@ -103,9 +101,7 @@ class TestAfterwards:
         model = copy.deepcopy(bench.model)
         model.discovery = replace(model.discovery, heads=HeadMap({"encoder-self": (4, 4)}))
         before = [p.requires_grad for p in model.hf.parameters()]
-        with pytest.raises(
-            HeadwiseError, match="'cross' were asked for, but this model has only encoder-self"
-        ):
+        with pytest.raises(HeadwiseError, match="'cross' were asked for, but this model has only"):
             prune_by_gates(model, bench.training(tmp_path, TRAINING, 1), GATES, ("cross",), 0.1)
         assert [p.requires_grad for p in model.hf.parameters()] == before
 
@@ -166,7 +162,8 @@ class TestWhatTrains:
         before = copy.deepcopy(model)
         _, result = bench.prune(tmp_path, 0.0, model=model, epochs=1)
         different = changed(before, model)
-        assert different and not any(
+        assert different
+        assert not any(
             "embed" in name or "shared" in name or "lm_head" in name for name in different
         )
         assert "source embeddings, which are tied" in result.notes[0]
@@ -204,10 +201,8 @@ class TestWhatTrains:
 class TestPenalty:
     def test_zero_keeps_all_heads(self, bench: Bench, tmp_path: Path) -> None:
         _, result = bench.prune(tmp_path, 0.0)
-        assert (
-            result.mask == HeadMask.full(bench.model.heads)
-            and result.model.heads == bench.model.heads
-        )
+        assert result.mask == HeadMask.full(bench.model.heads)
+        assert result.model.heads == bench.model.heads
         assert result.model.parameters == bench.model.parameters
 
     @pytest.mark.parametrize("kinds", [ENCODER, ("encoder-self", "decoder-self", "cross")], ids=str)
@@ -267,11 +262,9 @@ class TestDecision:
         assert result.model.heads.query["encoder-self"] == (len(kept), 0)
         assert bench.loss(result.model) == pytest.approx(result.decided_loss, abs=1e-5)
         assert result.expected == pytest.approx(float(HardConcrete().p_open(log_alpha).sum()))
-        assert (
-            result.undecided == 2 / 8
-            and not result.settled
-            and "25% were still between" in " ".join(result.notes)
-        )
+        assert result.undecided == 2 / 8
+        assert not result.settled
+        assert "25% were still between" in " ".join(result.notes)
         assert result.soft_loss != result.decided_loss
 
     def test_settled_gates_give_no_warning(self, bench: Bench) -> None:
@@ -296,11 +289,9 @@ class TestOptions:
     def test_gates_settle_at_the_end_where_asked(self, bench: Bench, tmp_path: Path) -> None:
         """The share undecided is that of before, and tells whether the run had settled."""
         model, result = bench.prune(tmp_path, 0.05, settle=0.4, average=2)
-        assert (
-            not result.settled
-            and result.undecided > 0.1
-            and result.soft_loss != result.decided_loss
-        )
+        assert not result.settled
+        assert result.undecided > 0.1
+        assert result.soft_loss != result.decided_loss
         assert "when they were decided" in result.notes[-1]
         table = pd.read_csv(tmp_path / "gates.csv")
         assert not table[table.step == table.step.max()].p_open.between(0.001, 0.999).any()
@@ -334,9 +325,8 @@ class TestGateLog:
         assert list(table.columns) == ["step", "kind", "layer", "head", "p_open"]
         assert list(table.step.unique()) == sorted({*range(0, last + 1, 10), last})
         assert table.step.is_monotonic_increasing
-        assert (table.groupby("step").size() == 8).all() and not table.duplicated(
-            ["step", "kind", "layer", "head"]
-        ).any()
+        assert (table.groupby("step").size() == 8).all()
+        assert not table.duplicated(["step", "kind", "layer", "head"]).any()
         assert set(table[table.step == 0].p_open.round(3)) == {
             round(float(HardConcrete().p_open(torch.tensor(3.0))), 3)
         }

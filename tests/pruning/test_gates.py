@@ -136,11 +136,9 @@ class TestClosedForms:
             log_alpha = torch.zeros(2, dtype=dtype, requires_grad=True)
             gate = HardConcrete().sample(log_alpha, torch.tensor([0.0, 1.0], dtype=dtype))
             gate.sum().backward()
-            assert (
-                gate.tolist() == [0, 1]
-                and log_alpha.grad is not None
-                and log_alpha.grad.tolist() == [0, 0]
-            )
+            assert gate.tolist() == [0, 1]
+            assert log_alpha.grad is not None
+            assert log_alpha.grad.tolist() == [0, 0]
 
 
 class TestProperties:
@@ -248,9 +246,8 @@ class TestGates:
         """U(−0.612, 0.612) for 8 heads: there a gate without noise is between 0.32 and 0.68, nowhere 1."""
         heads = HeadMap({"encoder-self": (8,) * 500, "cross": (2,) * 500})
         start = glorot_uniform(heads, 1)
-        assert torch.equal(start, glorot_uniform(heads, 1)) and not torch.equal(
-            start, glorot_uniform(heads, 2)
-        )
+        assert torch.equal(start, glorot_uniform(heads, 1))
+        assert not torch.equal(start, glorot_uniform(heads, 2))
         for part, limit in ((start[:4000], math.sqrt(3 / 8)), (start[4000:], math.sqrt(3 / 2))):
             assert 0.99 * limit < float(part.abs().max()) <= limit
             assert float(part.mean()) == pytest.approx(0, abs=0.1 * limit)
@@ -266,9 +263,8 @@ class TestGates:
         )
         gates.log_alpha_before.copy_(gates.log_alpha.detach())
         p = HardConcrete().p_open(torch.tensor([-1.0, 1.0]))
-        assert gates.undecided() == pytest.approx(2 / 9) and gates.expected() == pytest.approx(
-            4 + p.sum().item(), abs=1e-2
-        )
+        assert gates.undecided() == pytest.approx(2 / 9)
+        assert gates.expected() == pytest.approx(4 + p.sum().item(), abs=1e-2)
         for left in (3, 2, 1):
             gates.settle(gates.kept(), left)
         assert gates.log_alpha.tolist() == [-9.0] * 4 + [9.0] * 5

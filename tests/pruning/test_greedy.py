@@ -98,9 +98,8 @@ class TestGreedy:
             return {first: 0.1, twin: 0.2 if first in mask.kept else 9.0, other: 0.5, best: 1.0}
 
         asked: list[int] = []
-        assert greedy(heads, score, ["encoder-self"], 0.25)[-2].kept == {other, best} and asked == [
-            4
-        ]
+        assert greedy(heads, score, ["encoder-self"], 0.25)[-2].kept == {other, best}
+        assert asked == [4]
         asked.clear()
         masks = greedy(heads, score, ["encoder-self"], 0.25, once=False)
         assert masks[-2].kept == {twin, best} and masks[-1].kept == {twin} and asked == [4, 3, 2]
@@ -125,9 +124,7 @@ class TestGreedy:
             greedy(HEADS, fixed(VALUES), BOTH, step)
 
     def test_a_kind_the_model_does_not_have_is_refused(self) -> None:
-        with pytest.raises(
-            HeadwiseError, match="'cross' were asked for, but this model has only encoder-self"
-        ):
+        with pytest.raises(HeadwiseError, match="'cross' were asked for, but this model has only"):
             greedy(HeadMap({"encoder-self": (2,)}), fixed(VALUES), BOTH)
 
 
@@ -192,9 +189,8 @@ class TestBaselines:
         gone = [head for head in model.heads if head.kind == "cross" and head.layer == 0]
         small = model.remove(HeadMask.full(model.heads).without(gone))
         whole, cut = weight_norms(model), weight_norms(small)
-        assert cut.keys() == whole.keys() - set(gone) and all(
-            cut[head] == whole[head] for head in cut
-        )
+        assert cut.keys() == whole.keys() - set(gone)
+        assert all(cut[head] == whole[head] for head in cut)
 
     def test_fused_projections_have_the_norms_of_their_parts(self) -> None:
         """GPT-2 keeps its weights the other way round, values last; GPT-NeoX has them head by head."""
@@ -218,10 +214,7 @@ class TestBaselines:
         )
 
     def test_projections_of_another_form_are_refused(self) -> None:
-        with pytest.raises(
-            HeadwiseError,
-            match=r"norms .* \(AlbertAttention\) has no linear value and output projections",
-        ):
+        with pytest.raises(HeadwiseError, match=r"\(AlbertAttention\) has no linear value and"):
             weight_norms(Model(tiny("albert"), None, "tiny"))
 
     def test_latent_attention_has_its_values_in_a_shared_projection(self) -> None:

@@ -162,9 +162,8 @@ def test_frozen_weights_do_not_change(trained: Trained, model: Model, tmp_path: 
         model, trained.training(tmp_path), options, (trained.site.kind,), penalty=0.02
     )
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(model).items())
-    assert [p.requires_grad for p in model.hf.parameters()] == asked and "train" not in vars(
-        model.hf
-    )
+    assert [p.requires_grad for p in model.hf.parameters()] == asked
+    assert "train" not in vars(model.hf)
     assert any("frozen" in note for note in pruned.notes)
     saved = load_file(checkpoints(tmp_path)[-1] / "model.safetensors")
     own_buffers = {*before} - dict(model.hf.named_parameters()).keys()
@@ -272,6 +271,5 @@ def test_an_interrupted_run_leaves_no_low_rank_layers(
     with pytest.raises(HeadwiseError, match="fewer than one batch"):
         prune_by_gates(model, broken, options, (trained.site.kind,), penalty=0.02)
     after = weights(model)
-    assert list(after) == list(before) and all(
-        torch.equal(after[name], before[name]) for name in before
-    )
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], before[name]) for name in before)

@@ -44,10 +44,8 @@ class TestMethods:
         model = asker()
         options = Gates(keep=3, kinds=["encoder-self"], **FAST)
         small = hw.prune(model, pairs(40), options, training=SMALL)
-        assert (
-            encoder_heads(small) == 3
-            and small.heads.total == model.heads.total - encoder_heads(model) + 3
-        )
+        assert encoder_heads(small) == 3
+        assert small.heads.total == model.heads.total - encoder_heads(model) + 3
 
     def test_a_target_count_with_top_k_gates(self) -> None:
         keep: dict[Kind, int] = {"encoder-self": 2, "cross": 5}
@@ -93,9 +91,8 @@ class TestMethods:
         model = asker()
         options = Greedy(keep=3, score="weight-norm", search=Search(beam=1))
         small = hw.prune(model, pairs(12), options)
-        assert (
-            encoder_heads(small) == 3 and small.heads.query["cross"] == model.heads.query["cross"]
-        )
+        assert encoder_heads(small) == 3
+        assert small.heads.query["cross"] == model.heads.query["cross"]
         assert small.hf.get_output_embeddings().weight.equal(
             model.hf.get_output_embeddings().weight
         )
@@ -135,26 +132,21 @@ class TestMethods:
             small = hw.prune(model, lines(8), options, dev=lines(4), seed=2)
         assert small.heads.total == keep
         grew = small.cache_bytes > model.cache_bytes
-        assert any("would grow" in str(warning.message) for warning in said) == grew and (
-            unit == "head" or not grew
-        )
+        assert any("would grow" in str(warning.message) for warning in said) == grew
+        assert unit == "head" or not grew
         if unit == "group":
             emptied = small.heads.query["decoder-self"].count(0)
             assert small.cache_bytes == model.cache_bytes // 2 + 2 * 4 * emptied
         if unit == "uniform":
-            assert (
-                small.heads.query["decoder-self"] == (2, 2)
-                and small.cache_bytes == model.cache_bytes
-            )
+            assert small.heads.query["decoder-self"] == (2, 2)
+            assert small.cache_bytes == model.cache_bytes
 
     @pytest.mark.parametrize("method", [Gates, TopK])
     def test_gates_close_a_unit(self, method: type[Gates | TopK]) -> None:
         options = method(keep=4, unit="uniform", **FAST)
         small = hw.prune(asker(), pairs(40), options, dev=pairs(6, 9), training=SMALL)
         assert small.heads.query["encoder-self"] == (2, 2)
-        with pytest.raises(
-            hw.HeadwiseError, match=r"3 heads cannot be kept: .* The nearest numbers are 2 and 4"
-        ):
+        with pytest.raises(hw.HeadwiseError, match=r"heads cannot be kept: .* The nearest numbers"):
             hw.prune(asker(), pairs(40), method(keep=3, unit="uniform", **FAST), training=SMALL)
 
     def test_gates_of_units_under_a_penalty(self) -> None:

@@ -89,16 +89,11 @@ class TestChoice:
         "keep", [0, 13, -1, {"encoder-self": 9, "cross": 1}, {"encoder-self": 1, "cross": 0}]
     )
     def test_none_and_more_than_there_are_cannot_be_wanted(self, keep: Keep) -> None:
-        with pytest.raises(
-            HeadwiseError,
-            match=r"heads cannot be kept: there are .* to prune .*Give a number from 1",
-        ):
+        with pytest.raises(HeadwiseError, match=r"cannot be kept: there are .* to prune .*Give a"):
             CountedGates(HEADS, HardConcrete(), 3.0, keep)
 
     def test_numbers_for_other_kinds_are_refused(self, bench: Bench, tmp_path: Path) -> None:
-        with pytest.raises(
-            HeadwiseError, match="given for cross, but the kinds to prune are encoder-self"
-        ):
+        with pytest.raises(HeadwiseError, match="cross, but the kinds to prune are encoder-self"):
             bench.keep(tmp_path, {"cross": 2})
 
 
@@ -132,9 +127,9 @@ def test_the_expected_count_reaches_every_target_without_a_penalty_chosen_by_han
     worth = torch.logspace(-4, -0.5, 16)
     gates = CountedGates(HeadMap({"encoder-self": (8, 8)}), HardConcrete(), 3.0, wanted)
     kept = toy(gates, 250, worth, 1)
-    assert (
-        gates.missed() < 0.5 and abs(gates.expected() - wanted) < 0.5 and gates.undecided() <= 0.25
-    )
+    assert gates.missed() < 0.5
+    assert abs(gates.expected() - wanted) < 0.5
+    assert gates.undecided() <= 0.25
     assert kept.sum() == wanted and torch.equal(gates.log_alpha, torch.where(kept, FAR, -FAR))
     if wanted > 2:
         assert worth[kept].sum() >= 0.85 * worth[-wanted:].sum(), (
@@ -154,10 +149,8 @@ class TestRun:
         self, bench: Bench, three: tuple[Model, Pruned, Path]
     ) -> None:
         _, result, _ = three
-        assert (
-            result.mask.count("encoder-self") == 3
-            and len(result.mask) == bench.model.heads.total - 5
-        )
+        assert result.mask.count("encoder-self") == 3
+        assert len(result.mask) == bench.model.heads.total - 5
         assert sum(result.model.heads.query["encoder-self"]) == 3
         assert abs(result.expected - 3) < 0.5
 
@@ -238,10 +231,8 @@ class TestRun:
         monkeypatch.setattr(target_count, "TRAVEL", 0.1)
         _, result = bench.keep(tmp_path, 1, epochs=1, gate_learning_rate=0.01)
         assert result.mask.count("encoder-self") == 1 and not result.settled
-        assert (
-            "heads away from the target count" in result.notes[-1]
-            and "updates are too few" in result.notes[-1]
-        )
+        assert "heads away from the target count" in result.notes[-1]
+        assert "updates are too few" in result.notes[-1]
 
     def test_a_broken_run_goes_on_bit_for_bit(
         self,

@@ -151,9 +151,8 @@ class TestUnits:
         assert nearest(sizes, count) == (below, min((s for s in sums if s >= count), default=None))
         parts = [tuple(Head("cross", i, h) for h in range(size)) for i, size in enumerate(sizes)]
         chosen = first_units(parts, count)
-        assert sum(map(len, chosen)) == (below or 0) and chosen == [
-            part for part in parts if part in chosen
-        ]
+        assert sum(map(len, chosen)) == (below or 0)
+        assert chosen == [part for part in parts if part in chosen]
 
 
 class TestMasks:
@@ -202,17 +201,13 @@ class TestMasks:
             lambda n: at_random(GROUPED, SELF, n, 1, unit),
             lambda n: TopGates(GROUPED, 0.0, n, unit=unit),
         ):
-            with pytest.raises(
-                HeadwiseError, match=rf"'{unit}' .* nearest numbers are {step} and {2 * step}\."
-            ):
+            with pytest.raises(HeadwiseError, match=rf"'{unit}' .* nearest numbers are {step} and"):
                 make(step + 1)
             make(step)
 
     def test_gates_of_different_size_need_a_number_for_each_kind(self) -> None:
         heads = HeadMap({"encoder-self": (4, 4, 4), "cross": (4, 4)})
-        with pytest.raises(
-            HeadwiseError, match="some have 2 heads and some 3: give a number for each kind"
-        ):
+        with pytest.raises(HeadwiseError, match="some have 2 heads and some 3: give a number for"):
             CountedGates(heads, HardConcrete(), 0.0, 5, "uniform")
         gates = CountedGates(heads, HardConcrete(), 0.0, {"encoder-self": 6, "cross": 6}, "uniform")
         mask = gates.mask(heads, gates.largest())
@@ -342,9 +337,8 @@ class TestCache:
                 expected = probe(model.hf)
             small = model.remove(mask)
             assert (expected - probe(small.hf)).abs().max() <= 1e-5
-            assert (
-                small.cache_bytes <= model.cache_bytes and small.weight_bytes < model.weight_bytes
-            )
+            assert small.cache_bytes <= model.cache_bytes
+            assert small.weight_bytes < model.weight_bytes
 
     def test_half_of_the_groups_halve_the_cache(self) -> None:
         model = llama()
@@ -357,10 +351,7 @@ class TestCache:
     def test_growth_is_refused_with_its_number_unless_asked_for(self) -> None:
         model = llama()
         mask = HeadMask.full(model.heads).without([Head("decoder-self", 0, 1)])
-        with pytest.raises(
-            HeadwiseError,
-            match=r"cache of llama would grow from 768 to 960 bytes a token \(1\.25 t",
-        ):
+        with pytest.raises(HeadwiseError, match=r"cache of llama would grow from 768 to 960 bytes"):
             model.remove(mask)
         with pytest.warns(UserWarning, match="would grow from 768 to 960 bytes a token"):
             small = model.remove(mask, grow=True)
@@ -382,7 +373,8 @@ def test_the_shape_of_llama_3_1_8b() -> None:
 
     whole = cache(HeadMask.full(heads))
     times = {unit: cache(at_random(heads, SELF, 768, 1, unit)) / whole for unit in UNITS}
-    assert whole == 131_072 and times == {
+    assert whole == 131_072
+    assert times == {
         "head": 3.0,
         "balanced": 1.0,
         "group": 0.75,

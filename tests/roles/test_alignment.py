@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from headwise.data.subwords import Coverage
+from headwise.data.annotated import Annotated
+from headwise.data.subwords import Aligned, Coverage
 from headwise.roles.alignment import (
     PROGRAM,
     Links,
@@ -20,6 +21,7 @@ from headwise.roles.alignment import (
     alignment,
     decoder_sides,
     links,
+    merged,
     monotonicity,
     pharaoh,
     split_into_words,
@@ -153,3 +155,13 @@ def test_eflomal_finds_translations() -> None:
             total += 1
             right += two.sentence.words[t].form == one.sentence.words[s].form.upper() + "x"
     assert total > 1500 and right / total > 0.95
+
+
+def test_links_of_words_that_became_one() -> None:
+    """The first two of three words share a subword."""
+    source = Annotated.plain("a b c", "0").merged({1})
+    target = Annotated.plain("x y", "0")
+    sure, possible = frozenset({(1, 0)}), frozenset({(0, 0), (1, 0), (2, 1)})
+    pair = Aligned([], [], source), Aligned([], [], target)
+    found = merged(pair, [("a b c", "x y")], [(sure, possible)])
+    assert found == (frozenset({(0, 0)}), frozenset({(0, 0), (1, 1)}))

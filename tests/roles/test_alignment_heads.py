@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,9 @@ import headwise as hw
 from headwise.attention import AttentionCall, capture
 from headwise.cli import app
 from headwise.data.subwords import Coverage
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head, HeadMap, HeadMask
 from headwise.progress import silent
-from headwise.roles import alignment_heads
+from headwise.roles import alignment_heads, head_sets
 from headwise.roles.alignment import read_links
 from headwise.roles.alignment_heads import EXPECTED_ROUNDS, readings, reported, token_starts
 from headwise.roles.halves import halves_of
@@ -378,3 +379,24 @@ def test_speech_in_json_lines(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(rows) + "\n")
     speech = hw.Speech.read(tmp_path / "a.jsonl")
     assert len(speech) == 1 and next(iter(speech)).starts == (0, 0.1, 0.2)
+
+
+def test_a_set_is_chosen_on_one_half_and_confirmed_on_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The head that is best on the first half is the worse one on the second, and is reported as that."""
+    errors = (np.array([0.2, 0.5]), np.array([0.7, 0.1]))
+
+    def counted(model: Any, discovery: Any, kind: str, half: Any, mixing: np.ndarray) -> Any:
+        sums = np.tile(mixing @ errors[half], (30, 1))
+        of_sets = {"error": (sums, np.tile(mixing.sum(1), (30, 1)))}
+        return of_sets, {"error": (np.ones((30, 1)), np.ones((30, 1)))}
+
+    monkeypatch.setattr(head_sets, "counts_of", counted)
+    discovery: Any = SimpleNamespace(heads=HeadMap({"cross": (2,)}))
+    model: Any = None
+    batches: Any = int  # of a half: its number, which is all that `counted` reads
+    found = head_sets.choose_heads(model, discovery, "cross", batches, [], False, 0)
+    assert found.heads == [Head("cross", 0, 0)]
+    assert found.sets["value"].tolist() == pytest.approx([0.7, 0.7])
+    assert found.table["value"].tolist() == pytest.approx([0.45, 0.3])

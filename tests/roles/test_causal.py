@@ -76,27 +76,38 @@ def test_planted_heads_are_confirmed_and_a_head_that_only_looks_is_not(
     assert "S-inhibition" not in found.labels.set_index(["layer", "head"])["label"][free[1:]]
 
 
-def test_against_a_slow_script(planted: PlantedModel, found: Roles) -> None:
-    """Sentence by sentence, the logit difference with and without the name mover, and the loss of repeated tokens."""
-    model = planted.model
-    subject = subject_of(model)
-    for name, task in (("name mover", "names"), ("induction", "repeats")):
-        head = place(planted, name)
-        off = HeadMask(model.heads, frozenset(model.heads) - {head})
-        full: list[float] = []
-        without: list[float] = []
-        for batch in BATCHES[task](subject, OTHER_SEED):
+@pytest.mark.parametrize(("name", "task"), [("name mover", "names"), ("induction", "repeats")])
+def test_against_a_slow_script(planted: PlantedModel, found: Roles, name: str, task: str) -> None:
+    """Text by text, the logit difference or the loss of repeated tokens: without the head, and without each head of its
+    layer that does not have the role."""
+    heads = planted.model.heads
+    head = place(planted, name)
+    measure = name.replace(" ", "-")
+    roles = found.roles[found.roles["measure"] == measure]
+    have = set(zip(roles["layer"], roles["head"], strict=True))
+    others = [each for each in heads if each.layer == head.layer and each[1:] not in have]
+    full = lost_without(planted.model, task, [])
+    without = lost_without(planted.model, task, [head])
+    of_others = [lost_without(planted.model, task, [other]) for other in others]
+    row = found.causal.set_index(["measure", "layer", "head"]).loc[(measure, *head[1:])]
+    sign = -1 if task == "names" else 1
+    assert row["with_all"] == pytest.approx(sign * full, rel=1e-4)
+    assert row["value"] == pytest.approx(without - full, rel=1e-4)
+    assert row["heads"] == len(others) > 0
+    assert row["others"] == pytest.approx(np.mean(of_others) - full, rel=1e-3, abs=1e-4)
+
+
+def lost_without(model: hw.Model, task: str, heads: list[Head]) -> float:
+    """What is lost at a labelled place, on average, with some heads off."""
+    mask = HeadMask.full(model.heads).without(heads)
+    values: list[float] = []
+    with torch.no_grad(), masked(model.hf, model.discovery, mask):
+        for batch in BATCHES[task](subject_of(model), OTHER_SEED):
             for row in range(len(batch["labels"])):
-                one = {key: value[row : row + 1] for key, value in batch.items()}
-                with torch.no_grad():
-                    full += lost(model.hf, one)
-                    with masked(model.hf, model.discovery, off):
-                        without += lost(model.hf, one)
-        rows = found.causal.set_index(["measure", "layer", "head"])
-        row = rows.loc[(name.replace(" ", "-"), head.layer, head.head)]
-        sign = -1 if task == "names" else 1
-        assert row["with_all"] == pytest.approx(sign * np.mean(full), rel=1e-4)
-        assert row["value"] == pytest.approx(np.mean(without) - np.mean(full), rel=1e-4)
+                values += lost(
+                    model.hf, {key: value[row : row + 1] for key, value in batch.items()}
+                )
+    return float(np.mean(values))
 
 
 def lost(hf: torch.nn.Module, batch: dict[str, torch.Tensor]) -> list[float]:

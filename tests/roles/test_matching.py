@@ -136,3 +136,17 @@ def test_a_batch_in_pieces_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> No
         np.testing.assert_allclose(
             whole.sort_values(keys)[column], pieces.sort_values(keys)[column], rtol=1e-5
         )
+
+
+def test_heads_are_paired_on_one_half_and_measured_on_the_other() -> None:
+    """On the half that is measured, twice as many tokens say that the heads have changed places."""
+    same, changed = np.eye(2), np.eye(2)[::-1]
+    first = [number % 2 == 0 for number in range(40)]
+    affinity = [5 * same if pairs_them else 10 * changed for pairs_them in first]
+    control = [np.zeros((2, 2))] * 40
+    sums = matching.Sums(affinity, control, [10] * 40, first)
+    heads = [hw.Head("decoder-self", 0, number) for number in range(2)]
+    rows = matching.matched_rows(heads, heads, sums, 0)
+    assert [(row["head"], row["other_head"]) for row in rows] == [(0, 0), (1, 1)]
+    assert [row["affinity"] for row in rows] == [0, 0]
+    assert [row["runner_up"] for row in rows] == [1, 1]

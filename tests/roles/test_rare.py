@@ -110,3 +110,13 @@ def test_frequencies_count_ids_without_special_tokens(
     counts = count_tokens(lines, tokenizer)
     ids = (id for line in lines for id in tokenizer(line)["input_ids"])
     assert END not in counts and counts == Counter(id for id in ids if id != END)
+
+
+def test_a_token_is_rare_from_the_first_place_after_the_most_frequent(
+    passage: Passage, counts: Tensor
+) -> None:
+    often = counts[passage.ids[0, rarest(passage, counts, 0, 1)[0]]]
+    more = int((counts > often).sum())
+    equal = int((counts == often).sum())
+    assert (rare(passage, counts, more).counts[0] > 0).all()
+    assert (rare(passage, counts, more + equal).counts[0] == 0).all()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock, Timeout
 
 from headwise.errors import HeadwiseError
 from headwise.files import digest, with_checksum
@@ -310,3 +311,17 @@ def test_a_bar_moves_and_goes_away(capsys: pytest.CaptureFixture[str]) -> None:
     with QUIET.bar("train"):
         QUIET(0.5, "")
     assert capsys.readouterr().err == ""
+
+
+def test_a_step_is_locked_while_it_is_made(store: Store) -> None:
+    class Looking(Maker):
+        def __call__(self, work: Path) -> dict[str, Any]:
+            with pytest.raises(Timeout), FileLock(store.folder / ".steps/a.lock", timeout=0):
+                pass
+            return super().__call__(work)
+
+    make = Looking()
+    make_in(store, "a", 1, make)
+    assert make.calls == 1
+    with FileLock(store.folder / ".steps/a.lock", timeout=0):
+        pass

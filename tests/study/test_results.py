@@ -14,7 +14,7 @@ from sacrebleu.metrics.bleu import BLEU
 from headwise import statistics
 from headwise.decoding.bleu import REFERENCE_LENGTH, paired_difference, sentence_statistics
 from headwise.errors import HeadwiseError
-from headwise.study.results import SEED_COLUMNS, seed_means
+from headwise.study.results import SEED_COLUMNS, difference_rows, seed_means
 
 WORDS = [f"w{i}" for i in range(30)]
 SHARES = {"full": 0.2, "keep-4": 0.25, "keep-4.random": 0.35, "fine-tuned": 0.18}
@@ -224,3 +224,18 @@ def test_a_broken_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "1" / "run.json").write_text("{")
     with pytest.raises(HeadwiseError, match="run this seed again"):
         seed_means([("", 1, tmp_path / "1")])
+
+
+def test_a_control_says_how_far_its_reference_is_above_it() -> None:
+    """A control that is 2 points below the reference, which is 2 above it; −20 % of perplexity is +25 % back."""
+    against = {"keep-4": (-2.0, -3.0, -0.5, 0.01)}
+    rows = list(difference_rows(against, {"pruned": "keep-4"}, "dev_", "bleu_difference"))
+    assert rows == [
+        ("dev_bleu_difference_to_pruned", 2.0, 0.5, 3.0),
+        ("dev_p_value_to_pruned", 0.01, None, None),
+    ]
+    against = {"keep-4": (-20.0, -50.0, 25.0, 0.5)}
+    (row, _) = difference_rows(against, {"pruned": "keep-4"}, "", "perplexity_change")
+    assert row[1:] == pytest.approx((25.0, -20.0, 100.0))
+    (row, _) = difference_rows(against, {"fine-tuned": "keep-4"}, "", "perplexity_change")
+    assert row == ("perplexity_change_to_fine-tuned", -20.0, -50.0, 25.0)

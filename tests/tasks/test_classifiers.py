@@ -202,10 +202,7 @@ class TestLabels:
     @pytest.mark.parametrize("labels", [["vowel", "verb"], ["vowel", "1"], ["0", "3"]])
     def test_a_label_that_is_no_class(self, labels: list[str]) -> None:
         text = hw.LabelledText.from_rows(zip("ab", labels, strict=True))
-        with pytest.raises(
-            hw.HeadwiseError,
-            match=r"is a label of rows, but no class of .* \(vowel, consonant, none\)",
-        ):
+        with pytest.raises(hw.HeadwiseError, match=r"no class of .* \(vowel, consonant, none\)"):
             hw.score(classifier(), text)
 
     def test_long_texts_are_counted(self) -> None:
@@ -230,10 +227,8 @@ class TestScores:
     def test_every_usual_measure(self, family: str) -> None:
         scores = hw.score(classifier(family), drawn(20), judge=True)
         table = scores.table
-        assert (
-            set(table.measure) == {"confidence", "gradient", "ablation.zero"}
-            and table.value.notna().all()
-        )
+        assert set(table.measure) == {"confidence", "gradient", "ablation.zero"}
+        assert table.value.notna().all()
         assert scores.curves is not None and len(scores.curves)
 
     def test_relevance_is_refused(self) -> None:
@@ -351,9 +346,7 @@ class TestFiles:
         )
         text = hw.LabelledText.open(f"datasets:{tmp_path}?text=sentence")
         assert [*text] == [("a b", "2"), ("c", "0")]
-        with pytest.raises(
-            hw.HeadwiseError, match=r"'source' in .* is none of text, label, split, config"
-        ):
+        with pytest.raises(hw.HeadwiseError, match=r"in .* is none of text, label, split, config"):
             hw.LabelledText.open("datasets:x?source=a")
 
 

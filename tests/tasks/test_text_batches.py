@@ -100,9 +100,8 @@ class TestBatches:
         told: list[tuple[float, str]] = []
         text = asker().task.batches(pairs(20), lambda share, what: told.append((share, what)))
         first, second = list(text), list(text)
-        assert len(first) > 2 and all(
-            torch.equal(a["rows"], b["rows"]) for a, b in zip(first, second, strict=True)
-        )
+        assert len(first) > 2
+        assert all(torch.equal(a["rows"], b["rows"]) for a, b in zip(first, second, strict=True))
         assert told[len(first) - 1] == told[-1] == (1.0, "20 of 20 sentences")
         assert [share for share, _ in told[: len(first)]] == sorted({share for share, _ in told})
 
@@ -119,24 +118,17 @@ class TestBatches:
 
 class TestRefused:
     def test_texts_of_the_wrong_kind(self) -> None:
-        with pytest.raises(
-            hw.HeadwiseError, match=r"tiny marian is a MarianMTModel, .* parallel text \(source and"
-        ):
+        with pytest.raises(hw.HeadwiseError, match=r"tiny marian is a MarianMTModel, .* parallel"):
             asker().task.batches(lines(3))
         for family in ("gpt2", "bert"):
-            with pytest.raises(
-                hw.HeadwiseError,
-                match=rf"tiny {family} is a \w+, .* needs one-sided text \(--text\)\.",
-            ):
+            with pytest.raises(hw.HeadwiseError, match=rf"{family} is a \w+, .* needs one-sided"):
                 asker(family).task.batches(pairs(3))
 
     @pytest.mark.parametrize("family", ["marian", "llama"])
     def test_a_model_without_a_tokenizer(self, family: str) -> None:
         model = asker(family)
         model.tokenizer = None
-        with pytest.raises(
-            hw.HeadwiseError, match=rf"tiny {family} has no tokenizer beside its weights: save one"
-        ):
+        with pytest.raises(hw.HeadwiseError, match=rf"tiny {family} has no tokenizer beside its"):
             model.task.batches(pairs(3) if family == "marian" else lines(3))
 
     def test_a_text_without_sentences(self) -> None:
@@ -150,14 +142,10 @@ class TestRefused:
 
     def test_a_text_of_sentences_that_are_all_too_long(self) -> None:
         long = " ".join("abcdefghijklm")
-        with pytest.raises(
-            hw.HeadwiseError, match="All 2 pairs are longer than max_length = 10 tokens"
-        ):
+        with pytest.raises(hw.HeadwiseError, match="pairs are longer than max_length = 10 tokens"):
             asker(max_position_embeddings=10).task.batches(
                 hw.ParallelText.from_pairs([(long, "a"), ("b", long)]),
             )
-        with pytest.raises(
-            hw.HeadwiseError, match="None of the 1 sentences has from 2 to 10 tokens"
-        ):
+        with pytest.raises(hw.HeadwiseError, match="of the 1 sentences has from 2 to 10 tokens"):
             asker("bert", max_position_embeddings=10).task.batches(hw.Text.from_lines([long]))
         assert len(asker("gpt2", n_positions=10).task.batches(hw.Text.from_lines([long])).data) == 2

@@ -17,8 +17,8 @@ from transformers import pipeline
 
 import headwise as hw
 from headwise.cli.outcome import outcome
-from headwise.data.speech import samples
-from headwise.evaluation.word_errors import WordErrors, transcripts, word_errors
+from headwise.data.speech import Speech, samples
+from headwise.evaluation.word_errors import WordErrors, counted_errors, transcripts, word_errors
 from headwise.importance.passes import usual_measures
 from headwise.importance.scores import time_limit_of
 from headwise.options import Search, Training
@@ -113,6 +113,17 @@ def test_word_errors_are_the_edit_distance(seed: int) -> None:
     said = tuple(random.choice(list("abc"), random.integers(0, 7)))
     written = tuple(random.choice(list("abc"), random.integers(0, 7)))
     assert word_errors(said, written) == slow_errors(said, written)
+
+
+def test_errors_are_in_the_order_of_the_text(tmp_path: Path) -> None:
+    """Batches sort recordings by length: what is written comes in another order."""
+    model = hearer()
+    text = Speech.read(recordings(tmp_path, 3))
+    texts = [utterance.text for utterance in text]
+    written = {2: texts[2], 0: f"{texts[0]} more", 1: ""}
+    errors, words = counted_errors(model.task, text, written)
+    assert words.tolist() == [len(line.split()) for line in texts]
+    assert errors.tolist() == [1, words[1], 0]
 
 
 def test_the_rate_is_that_of_the_transcripts_of_transformers(tmp_path: Path) -> None:

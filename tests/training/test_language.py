@@ -46,9 +46,8 @@ class TestCausal:
     def test_a_tokenizer_without_padding_or_end(self) -> None:
         tokenizer = letters("$A", pad_token=None, eos_token=None)
         batch = only(Lines(Text.from_lines(["a b c", "d e"]), tokenizer, 20, causal=True))
-        assert batch["attention_mask"].sum().item() == 5 and (batch["labels"] != IGNORED).sum(
-            1
-        ).tolist() == [1, 2]
+        assert batch["attention_mask"].sum().item() == 5
+        assert (batch["labels"] != IGNORED).sum(1).tolist() == [1, 2]
 
     def test_what_is_too_short_or_too_long_is_counted(self) -> None:
         data = lines("a", "b c", "d e f g", "h i j k l", form="$A", longest=3)
@@ -90,10 +89,7 @@ class TestCausal:
         assert sum(windows.left_out.values()) == sum(size < 2 for size in sizes)
 
     def test_nothing_to_ask_for(self) -> None:
-        with pytest.raises(
-            HeadwiseError,
-            match=r"None of the 2 sentences has from 2 to 20 tokens: give other text\.",
-        ):
+        with pytest.raises(HeadwiseError, match=r"2 sentences has from 2 to 20 tokens: give other"):
             lines("a", "b", form="$A")
 
 
@@ -131,9 +127,7 @@ class TestMasked:
         assert len(data) == 1 and data.left_out["without a token to predict"] == 1
 
     def test_without_a_mask_token(self) -> None:
-        with pytest.raises(
-            HeadwiseError, match="tokenizer has no mask token: use its own tokenizer"
-        ):
+        with pytest.raises(HeadwiseError, match="tokenizer has no mask token: use its own"):
             next(
                 Lines(Text.from_lines(["a"]), letters(mask_token=None), 20, causal=False).batches()
             )
@@ -183,9 +177,8 @@ class TestPacked:
             token for b in batches for token in b["input_ids"][b["attention_mask"].bool()].tolist()
         ]
         assert (inputs, labels) == (stream, stream[1:])
-        assert {batch["input_ids"].shape[1] for batch in batches} == {4} and len(data) == -(
-            -len(stream) // 4
-        )
+        assert {batch["input_ids"].shape[1] for batch in batches} == {4}
+        assert len(data) == -(-len(stream) // 4)
 
     def test_a_text_shorter_than_a_row(self) -> None:
         data = Packed(Text.from_lines(["a b"]), letters(), 512, causal=True)
@@ -206,15 +199,12 @@ class TestPacked:
                 for row, label in zip(rows, labels, strict=True)
             }
 
-        assert hidden(1) == hidden(1) != hidden(2) and hidden(1).keys() == hidden(2).keys() == {
-            *range(len(data))
-        }
+        assert hidden(1) == hidden(1) != hidden(2)
+        assert hidden(1).keys() == hidden(2).keys() == {*range(len(data))}
         batch = collate(data.__getitems__(next(iter(sampler))))
         asked = batch["labels"] != IGNORED
-        assert (
-            batch["input_ids"][asked].eq(MASK).all()
-            and not batch["input_ids"][~asked].eq(MASK).any()
-        )
+        assert batch["input_ids"][asked].eq(MASK).all()
+        assert not batch["input_ids"][~asked].eq(MASK).any()
         assert not {*batch["labels"][asked].tolist()} & {START, END}
         assert asked.sum(1).tolist() == [
             round(0.15 * int((row > MASK).sum()))
@@ -235,6 +225,6 @@ class TestPacked:
             Packed(text, tokenizer, length, True, tmp_path)[0]["ids"].tolist()
             for length in (5, 9, 9)
         ]
-        assert (
-            len([*tmp_path.glob("*.arrow")]) == 1 and rows[0] == rows[1][:5] and rows[1] == rows[2]
-        )
+        assert len([*tmp_path.glob("*.arrow")]) == 1
+        assert rows[0] == rows[1][:5]
+        assert rows[1] == rows[2]

@@ -140,15 +140,11 @@ class TestTokenBatches:
         found = list(sampler)
         used = Counter(i for batch in found for i in numbers(batch))
         assert len(found) == len(sampler) and len(found) % multiple == 0
-        assert (
-            set(used.values()) == {1}
-            and len(TokenBatches(lengths_only(longest), 630, 0)) - len(found) < multiple
-        )
+        assert set(used.values()) == {1}
+        assert len(TokenBatches(lengths_only(longest), 630, 0)) - len(found) < multiple
 
     def test_text_shorter_than_a_batch_is_refused(self) -> None:
-        with pytest.raises(
-            HeadwiseError, match=r"12 tokens in 3 rows, fewer than one batch of 1000 tokens"
-        ):
+        with pytest.raises(HeadwiseError, match=r"tokens in 3 rows, fewer than one batch of 1000"):
             TokenBatches(lengths_only([4, 4, 4]), 1000, seed=0)
         with pytest.raises(HeadwiseError, match="one batch of 48 tokens"):
             TokenBatches(lengths_only([4] * 6), 12, seed=0, multiple=4)
@@ -156,9 +152,7 @@ class TestTokenBatches:
         assert len(TokenBatches(lengths_only([4, 4, 4]), 1000, seed=0, shuffle=False)) == 1
 
     def test_a_batch_too_small_for_the_longest_pair_is_refused(self) -> None:
-        with pytest.raises(
-            HeadwiseError, match=r"A batch of 12 tokens cannot hold the longest row \(13 tokens\)"
-        ):
+        with pytest.raises(HeadwiseError, match=r"batch of 12 tokens cannot hold the longest row"):
             TokenBatches(lengths_only([4, 13, 5]), 12, seed=0)
 
 
@@ -320,9 +314,7 @@ class TestEncoded:
     def test_all_pairs_too_long_is_refused(
         self, text: ParallelText, tokenizer: PreTrainedTokenizerBase
     ) -> None:
-        with pytest.raises(
-            HeadwiseError, match="All 400 pairs are longer than max_length = 1 tokens"
-        ):
+        with pytest.raises(HeadwiseError, match="400 pairs are longer than max_length = 1 tokens"):
             Encoded(text, tokenizer, max_length=1)
 
 

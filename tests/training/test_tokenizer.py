@@ -70,9 +70,8 @@ class TestPieces:
     def test_every_sentence_ends_and_only_ends_with_the_end(self) -> None:
         for line in [*LINES, ""]:
             found = ids(line)
-            assert found[-1] == SPECIAL_TOKENS.index(END) and all(
-                i >= len(SPECIAL_TOKENS) for i in found[:-1]
-            )
+            assert found[-1] == SPECIAL_TOKENS.index(END)
+            assert all(i >= len(SPECIAL_TOKENS) for i in found[:-1])
 
     @quickly
     @given(words)
@@ -116,10 +115,8 @@ class TestTheVocabulary:
         """Even when the text has more letters than that: then the rarest are unknown."""
         tokenizer = learn_subwords(LINES, size)
         assert len(tokenizer) <= size and len(tokenizer) > min(size, 100) - 5
-        assert (
-            set(back("a cat", tokenizer)) <= set("a cat")
-            and ids("e", tokenizer).count(SPECIAL_TOKENS.index(UNKNOWN)) == 0
-        )
+        assert set(back("a cat", tokenizer)) <= set("a cat")
+        assert ids("e", tokenizer).count(SPECIAL_TOKENS.index(UNKNOWN)) == 0
 
     def test_marks_have_the_first_ids(self) -> None:
         assert TOKENIZER.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == [0, 1, 2, 3]

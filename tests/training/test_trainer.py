@@ -29,7 +29,7 @@ from headwise.errors import HeadwiseError
 from headwise.options import Architecture, Gates, Search, Training
 from headwise.progress import Report, silent
 from headwise.training.loss import dev_loss, loss_forward
-from headwise.training.token_batches import Collator, Encoded, TokenBatches
+from headwise.training.token_batches import IGNORED, Collator, Encoded, TokenBatches
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import (
     TrainingRun,
@@ -225,9 +225,8 @@ class TestResume:
         with pytest.raises(Crash):
             bench.run(tmp_path)
         monkeypatch.undo()
-        assert (tmp_path / second / "model.safetensors").exists() and not (
-            tmp_path / second / "complete"
-        ).exists()
+        assert (tmp_path / second / "model.safetensors").exists()
+        assert not (tmp_path / second / "complete").exists()
         steps = Steps()
         model, _ = bench.run(tmp_path, steps=steps)
         assert steps.seen[0] == epoch + 1
@@ -358,17 +357,13 @@ class TestUndone:
                 assert float(model.train()(**batch, smoothing=0.0)) == pytest.approx(
                     expected + count / 4, rel=1e-5
                 )
-            assert drawn == [1, 1] and float(model(**batch).loss) * count == pytest.approx(
-                expected, rel=1e-5
-            )
+            assert drawn == [1, 1]
+            assert float(model(**batch).loss) * count == pytest.approx(expected, rel=1e-5)
 
 
 class TestErrors:
     def test_a_corpus_shorter_than_a_batch(self, bench: Bench, tmp_path: Path) -> None:
-        with pytest.raises(
-            HeadwiseError,
-            match="fewer than one batch of 50400 tokens: give more text or lower batch_",
-        ):
+        with pytest.raises(HeadwiseError, match="fewer than one batch of 50400 tokens: give more"):
             bench.run(tmp_path, RECIPE.model_copy(update={"batch_tokens": 50400}))
         assert names(tmp_path) == []
 
@@ -380,24 +375,18 @@ class TestErrors:
             RECIPE.model_copy(update={"learning_rate": rate, "warmup": 0, "epochs": epochs}),
             Steps(),
         )
-        with pytest.raises(
-            HeadwiseError,
-            match=r"diverged: the loss is not a number \(nan\) after \d+ updates; lower",
-        ):
+        with pytest.raises(HeadwiseError, match=r"loss is not a number \(nan\) after \d+ updates;"):
             bench.run(tmp_path, recipe, steps)
-        assert (
-            len(steps.seen) <= 20 and names(tmp_path) == [] and not (tmp_path / "log.csv").exists()
-        )
+        assert len(steps.seen) <= 20
+        assert names(tmp_path) == []
+        assert not (tmp_path / "log.csv").exists()
 
     def test_a_dev_loss_that_is_no_number_stops_it_too(
         self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("headwise.training.trainer.dev_loss", lambda *_: math.inf)
         steps = Steps()
-        with pytest.raises(
-            HeadwiseError,
-            match=r"not a number \(inf\) after \d+ updates; lower learning_rate.* 0.003",
-        ):
+        with pytest.raises(HeadwiseError, match=r"after \d+ updates; lower learning_rate.* 0.003"):
             bench.run(tmp_path, steps=steps)
         assert len(steps.seen) > 0 and names(tmp_path) == []
 
@@ -433,10 +422,7 @@ class TestErrors:
             save(value, path, *more, **options)
 
         monkeypatch.setattr(torch, "save", full)
-        with pytest.raises(
-            HeadwiseError,
-            match=rf"The checkpoint .*checkpoint-{2 * unbroken[2]} could not be written",
-        ):
+        with pytest.raises(HeadwiseError, match=rf"The checkpoint .*checkpoint-{2 * unbroken[2]}"):
             bench.run(tmp_path)
         monkeypatch.undo()
         steps = Steps()
@@ -479,9 +465,8 @@ class TestHalfPrecision:
             average(model, work, 2)
             trained[kind] = model
         half, whole = trained[dtype], trained[torch.float32]
-        assert half.final_logits_bias.dtype == torch.float32 and {
-            p.dtype for p in half.parameters()
-        } == {dtype}
+        assert half.final_logits_bias.dtype == torch.float32
+        assert {p.dtype for p in half.parameters()} == {dtype}
         for name, tensor in whole.named_parameters():
             assert torch.equal(
                 half.get_parameter(name), tensor.to(half.get_parameter(name).dtype)
@@ -545,3 +530,23 @@ def test_numbers_that_are_none_are_refused() -> None:
         Search(length_penalty=math.nan)
     with pytest.raises(HeadwiseError, match="temperature"):
         Gates(temperature=math.inf)
+
+
+def test_the_dev_loss_is_that_of_a_token(bench: Bench) -> None:
+    """From the model's own logits, without padding."""
+    model = bench.model().eval()
+    total = torch.zeros(())
+    count = 0
+    padded = False
+    for batch in bench.dev.once(model, bench.tokenizer, 1260):
+        labels = batch.pop("labels")
+        del batch["rows"]
+        with torch.no_grad():
+            logits = model(**batch).logits
+        total += torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+        )
+        count += int((labels != IGNORED).sum())
+        padded = padded or count < labels.numel()
+    assert padded
+    assert bench.dev_loss(model) == pytest.approx(float(total) / count, rel=1e-5)

@@ -86,9 +86,8 @@ class TestShape:
         """After (Vaswani et al. 2017) the encoder's output is normal; before, a last norm makes it so."""
         assert type(build_model(shape("post"), TOKENIZER, 1)) is MarianMTModel
         pre = build_model(shape("pre"), TOKENIZER, 1)
-        assert type(pre) is M2M100ForConditionalGeneration and hasattr(
-            pre.get_encoder(), "layer_norm"
-        )
+        assert type(pre) is M2M100ForConditionalGeneration
+        assert hasattr(pre.get_encoder(), "layer_norm")
 
     def test_the_longest_sentence_fits_and_is_what_decoding_stops_at(
         self, model: PreTrainedModel
@@ -117,9 +116,8 @@ class TestShape:
     def test_the_seed_makes_the_weights(self) -> None:
         for norm in NORMS:
             one, same, other = (build_model(shape(norm), TOKENIZER, seed) for seed in (1, 1, 2))
-            assert torch.equal(logits(one), logits(same)) and not torch.equal(
-                logits(one), logits(other)
-            )
+            assert torch.equal(logits(one), logits(same))
+            assert not torch.equal(logits(one), logits(other))
 
     def test_the_first_loss_is_that_of_guessing(self, model: PreTrainedModel) -> None:
         """A fresh model of sane size knows nothing: its words are about equally likely."""
@@ -165,10 +163,8 @@ class TestEmbeddings:
 
     def test_the_rows_of_padding_are_zero(self, model: PreTrainedModel) -> None:
         for stack in (model.get_encoder(), model.get_decoder()):
-            assert (
-                not stack.embed_tokens.weight[0].any()
-                and stack.embed_tokens.weight[1:].any(1).all()
-            )
+            assert not stack.embed_tokens.weight[0].any()
+            assert stack.embed_tokens.weight[1:].any(1).all()
 
 
 class TestSaving:
