@@ -89,6 +89,14 @@ def plan_of(values: dict[str, Any], **changes: Any) -> Plan:
     return make_plan(copy.deepcopy({**values, **changes}))
 
 
+def of_model(finished: Path, **changes: Any) -> dict[str, Any]:
+    """The values of a short plan that takes the finished study's model, scores by one measure and makes one smaller one."""
+    sweep = {"penalty": [1.0], "epochs": 1, "warmup": 0, "gate_learning_rate": 2.0}
+    data = {"embedded": {"train": 150, "dev": 12, "test": 12}}
+    given = {"model": str(finished / "model"), "data": data, "pruning": sweep, "scoring": BARELY}
+    return copy.deepcopy({**TINY, **given, **changes})
+
+
 def again(plan: Plan, out: Path, only: str | None = None) -> Notes:
     """Run a study, once more or for the first time."""
     notes = Notes()

@@ -11,7 +11,8 @@ import pytest
 
 import headwise as hw
 from headwise.pruning.controls import Case, control
-from study.studies import BARELY, TINY, again, plan_of
+from refusals import refuses
+from study.studies import again, of_model, plan_of
 
 
 @pytest.fixture
@@ -41,10 +42,10 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_an_own_control_is_made_compared_resumed_and_reported(
-    declared: None, tmp_path: Path
+    declared: None, finished: Path, tmp_path: Path
 ) -> None:
-    pruning = {"keep": [3], "epochs": 2, "controls": ["first-heads", "untouched", "fine-tuned"]}
-    plan = plan_of(TINY, pruning={**TINY["pruning"], "penalty": [], **pruning}, scoring=BARELY)
+    pruning = {"keep": [3], "epochs": 1, "controls": ["first-heads", "untouched", "fine-tuned"]}
+    plan = plan_of(of_model(finished, pruning=pruning))
     again(plan, tmp_path)
     mask = hw.HeadMask.read(tmp_path / "layouts/keep-3.first-heads.json")
     assert mask.count("encoder-self") == 3 and {head.layer for head in mask.kept} >= {0}
@@ -59,26 +60,22 @@ def test_an_own_control_is_made_compared_resumed_and_reported(
 
 
 def test_a_control_that_gives_something_else_is_refused_in_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, finished: Path, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(control, "added", {})
     hw.control("nothing", of="sweep")(lambda case: None)
-    pruning: dict[str, Any] = {"keep": [3], "epochs": 1, "controls": ["nothing"]}
-    plan = plan_of(TINY, pruning={**TINY["pruning"], "penalty": [], **pruning}, scoring=BARELY)
-    with pytest.raises(
-        hw.HeadwiseError, match="The control 'nothing' gave None: its function must"
-    ):
-        again(plan, tmp_path)
+    pruning = {"keep": [3], "epochs": 1, "controls": ["nothing"]}
+    plan = plan_of(of_model(finished, pruning=pruning))
+    refuses(lambda: again(plan, tmp_path, "prune"), "control 'nothing' gave None … must")
 
 
 @pytest.mark.parametrize(
     ("name", "facts", "reason"),
     [
-        ("a b", {}, "A control cannot be called 'a b'"),
-        ("mine", {"of": "layer"}, "of of the control 'mine' is 'layer': say 'model' or 'sweep'"),
-        ("random", {}, "The control 'random' is declared twice"),
+        ("a b", {}, "cannot be called 'a b'"),
+        ("mine", {"of": "layer"}, "'mine' is 'layer' … 'model' or 'sweep'"),
+        ("random", {}, "'random' is declared twice"),
     ],
 )
 def test_declarations_that_cannot_be(name: str, facts: dict[str, Any], reason: str) -> None:
-    with pytest.raises(hw.HeadwiseError, match=reason):
-        hw.control(name, **facts)(lambda case: case.mask)
+    refuses(lambda: hw.control(name, **facts)(lambda case: case.mask), reason)

@@ -22,11 +22,8 @@ from headwise.study.study import Study, dry_run
 from own_process import headwise, two
 from study.studies import BARELY, QUIET, TINY, again, different, facts, numbers, plan_of
 
-RECIPE = {
-    "epochs": 1,
-    "gate_learning_rate": 1.0,
-    "warmup": 2,
-}  # so few updates shut gates only at such a rate
+# So few updates shut gates only at such a rate.
+RECIPE = {"epochs": 1, "gate_learning_rate": 2.0, "warmup": 2}
 SWEEPS: list[dict[str, Any]] = [
     {
         "name": "encoder",
@@ -76,11 +73,11 @@ QUICK = {
     **TINY,
     "seeds": [1, 2],
     "pruning": SWEEPS,
-    "training": {**TINY["training"], "epochs": 1, "average": 1},
+    "training": {**TINY["training"], "epochs": 1, "average": 1, "batch_tokens": 630},
     "scoring": {**BARELY, "pruned": ["gradient"]},
     "search": {"beam": 1},
-    "data": {"embedded": {"train": 300, "dev": 20, "test": 20}},
-    "model": {**TINY["model"], "max_length": 48},
+    "data": {"embedded": {"train": 150, "dev": 8, "test": 8}},
+    "model": {**TINY["model"], "max_length": 32},
 }
 ENCODER = {**SWEEPS[0], "refine": 0}
 
@@ -361,8 +358,16 @@ def test_two_workers_of_ray_give_the_same_numbers_also_when_one_is_killed(tmp_pa
 def test_two_processes_give_one_result(tmp_path: Path) -> None:
     """Both train, score and prune; the main one does the rest. The next run finds all of it."""
     training = {**QUICK["training"], "accumulate": 2, "batch_tokens": 630}
-    sweep = {**ENCODER, "penalty": [1.0]}
-    plan = plan_of(QUICK, seeds=[], pruning=[sweep], weights="chosen", training=training)
+    sweep = {**ENCODER, "penalty": [1.0], "gate_learning_rate": 1.0}
+    plan = plan_of(
+        QUICK,
+        seeds=[],
+        pruning=[sweep],
+        weights="chosen",
+        training=training,
+        data={"embedded": {"train": 300, "dev": 20, "test": 20}},
+        model={**TINY["model"], "max_length": 48},
+    )
     for status, _, errors in two(
         tmp_path,
         headwise,
