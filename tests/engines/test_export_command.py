@@ -27,8 +27,9 @@ def call(*words: object) -> str:
 
 def test_the_table_says_which_engine_takes_the_model_and_why_not(folder: Path) -> None:
     lines = {line.split()[0]: line for line in call("export", folder, "--list").splitlines()}
-    assert set(lines) == {"gguf", "ct2", "onnx", "torch"}
+    assert set(lines) == {"gguf", "ct2", "onnx", "torch", "marian"}
     assert lines["ct2"].endswith("yes") and "m2m_100" in lines["gguf"]
+    assert "read from files of Marian" in lines["marian"]
 
 
 def test_a_folder_is_written_for_an_engine(folder: Path, tmp_path: Path) -> None:

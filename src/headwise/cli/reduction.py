@@ -265,7 +265,7 @@ def export(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a model, pruned or not, for llama.cpp, CTranslate2, ONNX Runtime or PyTorch."""
+    """Write a model, pruned or not, for llama.cpp, CTranslate2, ONNX Runtime, PyTorch or Marian."""
     import headwise as hw
 
     if not list_ and to is None:
@@ -320,7 +320,7 @@ def engine_lines(model: Model) -> list[str]:
     lines = []
     for name, entry in engine.items():
         reason = entry.why_not(model)
-        lines.append(f"  {name:6}{entry.title:14}{f'no: {reason}' if reason else 'yes'}")
+        lines.append(f"  {name:7}{entry.title:14}{f'no: {reason}' if reason else 'yes'}")
     return lines
 
 

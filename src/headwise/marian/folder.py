@@ -17,7 +17,7 @@ from transformers import GenerationConfig, MarianTokenizer
 
 from headwise import marian_files
 from headwise.errors import HeadwiseError
-from headwise.marian.names import OUTPUT, entries
+from headwise.marian.names import OUTPUT, embedding_names, embeddings, entries
 from headwise.marian.network import SSRU, MarianToolkitConfig, MarianToolkitModel, sinusoids
 from headwise.options import DEEPEST
 
@@ -82,17 +82,18 @@ def configuration(
                 f"{file} is said to have {depth} layers in its {side}: 1 to {DEEPEST} are possible."
             )
     try:
-        embeddings = [arrays[name] for name in embedding_names(options)]
+        matrices = [arrays[name] for name in embedding_names(options)]
         inner = {side: arrays[f"{side}_l1_ffn_W1"].shape[1] for side in layers}
     except (KeyError, IndexError) as error:
         raise lacks(file, [str(error.args[0])]) from None
-    width = embeddings[0].shape[-1]
+    width = matrices[0].shape[-1]
     heads = int(options.get("transformer-heads", 8))
     if heads < 1 or width % heads or width % 2:
         raise HeadwiseError(
             f"{file} is said to have {heads} heads in a width of {width}, which they do not divide evenly."
         )
-    rows = max(len(matrix) for matrix in embeddings)
+    words = [len(matrix) for matrix in matrices]
+    rows = max(words)
     autoreg = options.get("transformer-decoder-autoreg", "self-attention")
     tied_all = bool(options.get("tied-embeddings-all"))
     return MarianToolkitConfig(
@@ -102,6 +103,8 @@ def configuration(
         postprocess_emb=operations(file, options, "transformer-postprocess-emb", "d", "dn"),
         postprocess_top=operations(file, options, "transformer-postprocess-top", "", "dn"),
         decoder_autoreg=SSRU if autoreg == "rnn" else autoreg,
+        source_words=words[0],
+        target_words=words[1],
         toolkit=dict(options),
         vocab_size=rows + 1,
         decoder_vocab_size=rows + 1,
@@ -169,13 +172,6 @@ def operations(file: Path, options: Mapping[str, Any], name: str, usual: str, po
     return found
 
 
-def embedding_names(options: Mapping[str, Any]) -> tuple[str, str]:
-    """What the matrices of the source's and the target's words are called."""
-    if options.get("tied-embeddings-all") or options.get("tied-embeddings-src"):
-        return "Wemb", "Wemb"
-    return "encoder_Wemb", "decoder_Wemb"
-
-
 def without_scales(
     arrays: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
@@ -225,24 +221,18 @@ def weights_in(
     file: Path, arrays: Mapping[str, np.ndarray], config: MarianToolkitConfig
 ) -> dict[str, Tensor]:
     """Every weight in a file by its name in transformers."""
-    options = config.toolkit or {}
-    used = {entry.ours: entry.theirs for entry in entries(config)}
-    source, target = embedding_names(options)
-    words = {
-        "model.encoder.embed_tokens.weight": source,
-        "model.decoder.embed_tokens.weight": target,
-    }
-    if config.share_encoder_decoder_embeddings:
-        words["model.shared.weight"] = source
-    words["lm_head.weight"] = target
-    if not config.tie_word_embeddings:
-        words["lm_head.weight"] = f"{OUTPUT}_W" if f"{OUTPUT}_W" in arrays else f"{OUTPUT}_Wt"
-    biases = {} if options.get("output-omit-bias") else {"final_logits_bias": f"{OUTPUT}_b"}
-    named = {**used, **words, **biases}
-    missing = sorted(set(named.values()) - arrays.keys())
+    if f"{OUTPUT}_W" in arrays:  # as Marian wrote it before 2019
+        other = {name: array for name, array in arrays.items() if name != f"{OUTPUT}_W"}
+        arrays = {**other, f"{OUTPUT}_Wt": arrays[f"{OUTPUT}_W"].T}
+    words = {ours: theirs for ours, (theirs, _) in embeddings(config).items()}
+    named = {*(entry.theirs for entry in entries(config)), *words.values()}
+    biased = not (config.toolkit or {}).get("output-omit-bias")
+    if biased:
+        named.add(f"{OUTPUT}_b")
+    missing = sorted(named - arrays.keys())
     if missing:
         raise lacks(file, missing)
-    strangers = sorted(arrays.keys() - set(named.values()))
+    strangers = sorted(arrays.keys() - named)
     if strangers:
         raise HeadwiseError(
             f"{file} has weights for which its configuration has no place ({', '.join(strangers[:3])}): headwise does not "
@@ -255,9 +245,8 @@ def weights_in(
         found[entry.ours] = array.T if entry.transposed else array.reshape(-1)
     rows = config.vocab_size
     for ours, theirs in words.items():
-        matrix = arrays[theirs].T if theirs == f"{OUTPUT}_W" else arrays[theirs]
-        found[ours] = np.pad(matrix, ((0, rows - len(matrix)), (0, 0)))
-    bias = arrays[f"{OUTPUT}_b"].reshape(1, -1) if biases else np.zeros((1, len(arrays[target])))
+        found[ours] = np.pad(arrays[theirs], ((0, rows - len(arrays[theirs])), (0, 0)))
+    bias = arrays[f"{OUTPUT}_b"].reshape(1, -1) if biased else np.zeros((1, config.target_words))
     found["final_logits_bias"] = np.pad(
         bias, ((0, 0), (0, rows - bias.shape[1])), constant_values=NEVER
     )

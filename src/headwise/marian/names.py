@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from headwise.marian.network import SSRU, MarianToolkitConfig
 
@@ -45,6 +46,28 @@ def entries(config: MarianToolkitConfig) -> Iterator[Entry]:
             yield from norm(f"model.{side}.layers.0.embedded", f"{side}_emb", "_pre")
         if "n" in config.postprocess_top:
             yield from norm(f"model.{side}.layers.{layers - 1}.top", f"{side}_top", "")
+
+
+def embeddings(config: MarianToolkitConfig) -> dict[str, tuple[str, int]]:
+    """The matrices of words, that of the output among them: by the name here, the name in Marian and how many words it
+    has there. Here all have one number of words, the last for padding."""
+    source, target = embedding_names(config.toolkit or {})
+    output = target if config.tie_word_embeddings else f"{OUTPUT}_Wt"
+    found = {
+        "model.encoder.embed_tokens.weight": (source, config.source_words),
+        "model.decoder.embed_tokens.weight": (target, config.target_words),
+        "lm_head.weight": (output, config.target_words),
+    }
+    if config.share_encoder_decoder_embeddings:
+        found["model.shared.weight"] = (source, config.source_words)
+    return found
+
+
+def embedding_names(options: Mapping[str, Any]) -> tuple[str, str]:
+    """What the matrices of the source's and the target's words are called."""
+    if options.get("tied-embeddings-all") or options.get("tied-embeddings-src"):
+        return "Wemb", "Wemb"
+    return "encoder_Wemb", "decoder_Wemb"
 
 
 def attention(

@@ -34,9 +34,9 @@ class MarianToolkitConfig(MarianConfig):
 
     preprocess, postprocess: what comes before and after a sublayer, in order: d dropout, a the sublayer's input is
     added, n layer norm. postprocess_emb, postprocess_top: the same after the embeddings and after the last layer.
-    decoder_autoreg: what every layer of the decoder begins with, `self-attention` or `ssru`. toolkit: the configuration
-    in Marian's file. activation_scales: by a matrix's name in the toolkit, the factor by which engines of int8 scale
-    its inputs.
+    decoder_autoreg: what every layer of the decoder begins with, `self-attention` or `ssru`. source_words,
+    target_words: how many the matrices have in Marian. toolkit: the configuration in its file. activation_scales: by a
+    matrix's name in the toolkit, the factor by which engines of int8 scale its inputs.
     """
 
     model_type = "marian-toolkit"
@@ -46,6 +46,8 @@ class MarianToolkitConfig(MarianConfig):
     postprocess_emb: str = "d"
     postprocess_top: str = ""
     decoder_autoreg: str = "self-attention"
+    source_words: int = 0
+    target_words: int = 0
     toolkit: dict[str, Any] | None = None
     activation_scales: dict[str, float] | None = None
 

