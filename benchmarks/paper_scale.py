@@ -47,7 +47,6 @@ LEFT_BEHIND = (
     "losses/",
     "rankings/",
     "corpus/",
-    "train/tensorboard/",
     ".work/",
     ".lock",
 )

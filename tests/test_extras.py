@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from collections.abc import Callable
@@ -51,6 +52,7 @@ NEEDED: dict[
     "notebook": (("anywidget", "traitlets"), lambda _: hw.lab(asker("gpt2"))),
     "lora": (("peft",), lambda _: lora_layers(asker("gpt2").hf, 0)),
     "parse": (("stanza",), parsed),
+    "report": (("vl_convert",), hw.report),
     "sentences": (
         ("sentence_transformers", "sentence_transformers.sentence_transformer"),
         lambda _: sentence_module.transformer_class.__wrapped__(),  # another test may have made it
@@ -60,7 +62,14 @@ NEEDED: dict[
 
 def test_every_extra_is_here() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert NEEDED.keys() == project["optional-dependencies"].keys() - {"dev"}
+    extras = project["optional-dependencies"]
+    assert NEEDED.keys() == extras.keys() - {"dev"}
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row) if name in extras]
+    in_setup = re.findall(r"[a-z0-9]+", extras["dev"][0].removeprefix("headwise"))
+    assert "all\nbut the last three" in page and {*in_setup, "ray"} == {*listed[:-3]}
+    assert sorted(listed) == sorted(NEEDED)
 
 
 @pytest.mark.parametrize("extra", NEEDED)
@@ -74,3 +83,21 @@ def test_an_extra_that_is_not_installed(
     with pytest.raises(hw.HeadwiseError) as refusal:
         needs(tmp_path)
     assert f"headwise[{extra}]" in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_a_study_goes_on_without_its_page(
+    call: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    def study(plan: Any, out: Path, progress: Any, only: Any, device: str, report: Any) -> None:
+        given.append(report)
+        raise hw.HeadwiseError("the study began")
+
+    monkeypatch.setattr("headwise.study.run_study", study)
+    for missing, said in ((False, 0), (True, 1)):
+        if missing:
+            monkeypatch.setitem(sys.modules, "vl_convert", None)
+        err = call("demo", "--out", tmp_path / "run")[2]
+        assert "the study began" in err and err.count("headwise[report]") == said
+    assert given == [hw.report, None]

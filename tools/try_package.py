@@ -1,7 +1,7 @@
 """Try an installed headwise as a user meets it. Run this with the Python of its environment, outside the repository.
 
-Imports every module, runs the commands that need no model, a refusal, and a small study. Exits with an error where one
-of them does not do what it should.
+Imports every module, runs the commands that need no model, a refusal, and a small study, without extras: its page is
+refused. Exits with an error where one of them does not do what it should.
 """
 
 from __future__ import annotations
@@ -69,8 +69,9 @@ def main() -> None:
     changes = [word for change in SMALL for word in ("--set", change)]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "demo")
-        run("demo", "--out", str(out), *changes)
-        assert (out / "pruning.csv").stat().st_size and (out / "report.html").stat().st_size
+        said = run("demo", "--out", str(out), *changes)
+        assert (out / "pruning.csv").stat().st_size and "No report.html" in said, said
+        print(run("report", str(out), fails=True), end="")
     print("the commands, a refusal and a small demo work")
 
 

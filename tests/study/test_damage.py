@@ -42,9 +42,9 @@ TIMED = (
 
 
 def files_of(run: Path) -> list[str]:
-    """All files of a run that hold something, but TensorBoard's, which nothing reads."""
+    """All files of a run that hold something."""
     found = (path for path in sorted(run.rglob("*")) if path.is_file() and path.stat().st_size)
-    return [str(path.relative_to(run)) for path in found if "tensorboard" not in path.parts]
+    return [str(path.relative_to(run)) for path in found]
 
 
 def content_of(file: Path) -> Any:

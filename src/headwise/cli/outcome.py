@@ -37,12 +37,16 @@ class Outcome:
     next_lines: Sequence[str] = ()
 
 
+def written(out: Path, names: Sequence[str]) -> str:
+    """Those of the names that are in the folder."""
+    return ", ".join(name for name in names if (out / name).exists())
+
+
 def outcome(out: Path) -> Outcome:
     """The outcome of the finished study in a folder."""
     if (out / "grid.json").exists():
-        return Outcome(
-            f"Wrote {out}/report.html, grid.csv, across.csv, and a folder for each run in it."
-        )
+        names = written(out, ["report.html", "grid.csv", "across.csv"])
+        return Outcome(f"Wrote {out}/{names}, and a folder for each run in it.")
     from headwise.qualities import WORD_ERROR_RATE
     from headwise.report import summary as report_summary
     from headwise.report.run_folder import read_run
@@ -58,7 +62,7 @@ def outcome(out: Path) -> Outcome:
     if run.pruned:
         facts.append("  Pruned models")
         facts += [f"    {outcome_line(model)}" for model in run.pruned]
-    facts.append(f"Wrote {out}/{', '.join(name for name in WRITTEN if (out / name).exists())}.")
+    facts.append(f"Wrote {out}/{written(out, WRITTEN)}.")
 
     shown = [str(model["setting"]) for model in run.pruned if model["candidate"]]
     if chosen:

@@ -37,6 +37,7 @@ from headwise.options import Architecture, Training
 if TYPE_CHECKING:
     from headwise.model import Model
     from headwise.study import Plan
+    from headwise.study.study import ReportWriter
 
 
 def run_plan(
@@ -62,12 +63,20 @@ def run_plan(
     from headwise.hub import write_cards
     from headwise.loading import load
     from headwise.progress import Progress
+    from headwise.report import need_drawing
     from headwise.report import report as write_report
     from headwise.study import run_study
 
     progress = Progress(quiet)
+    writer: ReportWriter | None = write_report
+    try:
+        need_drawing()
+    except HeadwiseError as missing:
+        writer = None
+        if only != "train":
+            progress.say(f"No report.html. {missing} Then run `headwise report {out}`.")
     with resumable(out):
-        run_study(plan, out, progress, only, device, write_report, **workers)
+        run_study(plan, out, progress, only, device, writer, **workers)
     if PartialState().is_main_process:
         ended = None if only else outcome(out)
         for name in plan.runs:

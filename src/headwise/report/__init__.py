@@ -3,8 +3,10 @@
 `page.py` puts a page together from its sections, which are declared by `@section(…)` in the files beside it.
 """
 
+from importlib.util import find_spec
 from pathlib import Path
 
+from headwise.errors import HeadwiseError
 from headwise.folders import (
     named_folder,
     refuse_other_files,
@@ -14,12 +16,22 @@ from headwise.folders import (
 )
 
 
+def need_drawing() -> None:
+    """Raise HeadwiseError where the package that draws pages, figures and animations is not installed."""
+    if find_spec("vl_convert") is None:
+        raise HeadwiseError(
+            "Pages are drawn by vl-convert-python, which is not installed: pip install 'headwise[report]'."
+        )
+
+
 def report(run: str | Path) -> Path:
     """Write `report.html` and its figures into the folder of a run, or of a grid of runs; returns its path.
 
     Raises HeadwiseError for a folder that is no run, whose files cannot be read, or that cannot be written, and for a
-    page or a figure there that headwise did not write.
+    page or a figure there that headwise did not write. It needs `pip install 'headwise[report]'`, as `compare` and
+    `animate` do.
     """
+    need_drawing()
     # The libraries of charts take a second to load.
     from headwise.report.page import PAGE_FILES, page_files
     from headwise.report.run_folder import read_run
@@ -46,6 +58,7 @@ def compare(
     Raises HeadwiseError as `report` does, for two runs that are one or have nothing to compare, and for a folder `out`
     with other files, such as a run's.
     """
+    need_drawing()
     from headwise.report.comparison import read_comparison
     from headwise.report.page import PAGE_FILES, page_files
 
@@ -63,6 +76,7 @@ def animate(run: str | Path, file: str | Path) -> Path:
     A file of this name is replaced; in the folder of the run, one that headwise did not write is refused. Raises
     HeadwiseError also for another ending than `.gif`, and for a run without gates.
     """
+    need_drawing()
     from headwise.report.gate_history import write_animation
 
     return write_animation(named_folder(run), Path(file))

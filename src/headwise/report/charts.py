@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import vl_convert
 
 from headwise.grid import HeadGrid
 from headwise.theme import FONT, LIGHT, Palette, ranges
@@ -469,6 +468,8 @@ class Figure:
 
     def files(self) -> dict[str, str | bytes]:
         """What `NAME.svg` and `NAME.png` hold, by these names."""
+        import vl_convert  # of the extra `report`
+
         config = vega_config(LIGHT)
         svg = vl_convert.vegalite_to_svg(self.specification(), vl_version=VEGA_LITE, config=config)
         png = vl_convert.svg_to_png(svg, scale=SHARPNESS)

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import vl_convert
 from PIL import Image
 
 from headwise.errors import HeadwiseError
@@ -538,6 +537,8 @@ def _gif(pictures: Iterator[Image.Image]) -> bytes:
 
 def _pictures(shown: list[GateHistory], steps: list[int]) -> Iterator[Image.Image]:
     """The frames as pictures, one a step."""
+    import vl_convert  # of the extra `report`
+
     values = [history.at(steps) for history in shown]
     for at, step in enumerate(steps):
         drawing = _drawing(shown, [rows[at] for rows in values], step, at / max(1, len(steps) - 1))

@@ -15,7 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -294,6 +293,8 @@ def _templates() -> Environment:
 @cache
 def _library() -> str:
     """Vega, Vega-Lite and vega-embed as one script, made safe to stand inside a script element."""
+    import vl_convert  # of the extra `report`
+
     bundle: str = vl_convert.javascript_bundle(
         "window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE
     )

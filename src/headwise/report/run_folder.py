@@ -254,7 +254,6 @@ NOT_READ = (
     "losses/",
     "rankings/",
     "corpus/",
-    "train/tensorboard/",
 )  # may stay behind
 
 

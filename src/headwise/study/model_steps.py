@@ -3,7 +3,6 @@ removal, or as controls."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -124,7 +123,6 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
     if run.main:
         model.save(work / STAGING / "model")
         write_text(work / STAGING / "train" / "log.csv", (work / "log.csv").read_text())
-        shutil.copytree(work / "runs", work / STAGING / "train" / "tensorboard", dirs_exist_ok=True)
     return {
         **facts,
         "heads": model.heads.to_json(),

@@ -337,7 +337,7 @@ def training_arguments(
         logging_steps=20,
         disable_tqdm=True,
         bf16=bfloat16(recipe.dtype, device.type),
-        report_to=["tensorboard"],
+        report_to="none",
         remove_unused_columns=False,
         accelerator_config={"even_batches": False, "non_blocking": device.type == "cuda"},
         logging_nan_inf_filter=False,
