@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,7 +44,7 @@ def is_marian(file: Path) -> bool:
                 return f"{CONFIGURATION}.npy" in archive.namelist()
         with file.open("rb") as opened:
             start = opened.read(16)
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, RuntimeError, zipfile.BadZipFile):
         return False
     if file.suffix != ".bin" or len(start) < 16:
         return False
@@ -132,9 +133,10 @@ def read(file: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         IndexError,
         EOFError,
         OverflowError,
-        RecursionError,
+        RuntimeError,  # of archives that zipfile cannot unpack
         struct.error,
         zipfile.BadZipFile,
+        zlib.error,
         yaml.YAMLError,
     ) as error:
         reason = " ".join(str(error).split())[:150]

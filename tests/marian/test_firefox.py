@@ -107,7 +107,16 @@ def test_its_logits_are_those_of_an_independent_forward(
 def test_the_tokenizer_is_that_of_sentencepiece(firefox: hw.Model, package: Path) -> None:
     (vocabulary,) = package.glob("*.spm")
     pieces = sentencepiece.SentencePieceProcessor(str(vocabulary))
-    odd = [" two  blanks ", "Ação “à vista” – 5 €", "ﬁne ½ ²", "日本", "e.g. http://a.b/c?d=1", "…"]
+    odd = [
+        ">>pt<< the house",
+        "a <pad> or </s>",
+        " two  blanks ",
+        "Ação “à vista” – 5 €",
+        "ﬁne ½ ²",
+        "日本",
+        "e.g. http://a.b/c?d=1",
+        "…",
+    ]
     lines = [*SENTENCES, *odd]
     assert firefox.tokenizer(lines)["input_ids"] == [[*pieces.encode(line), 0] for line in lines]
 

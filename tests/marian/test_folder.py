@@ -10,6 +10,7 @@ import pytest
 import toolkit_forward
 import toolkit_models
 import torch
+from sentencepiece import SentencePieceProcessor
 
 import headwise as hw
 from headwise import marian_files
@@ -159,3 +160,22 @@ def test_masks_removal_and_reload_agree_with_the_forward_without_heads(
     )
     whole = hw.load(model.save(tmp_path / "whole"))
     assert np.array_equal(forward(whole, SOURCE, TARGET), forward(model, SOURCE, TARGET))
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_text_is_cut_as_by_sentencepiece_also_after_saving(
+    separate: bool, tmp_path: Path
+) -> None:
+    """What looks like a language or a special token is letters."""
+    folder = toolkit_models.write(tmp_path / "marian", toolkit_models.options(**UNTIED))
+    words = folder / "vocab.spm"
+    pieces = SentencePieceProcessor(str(words))
+    if separate:
+        (folder / "trgvocab.spm").write_bytes(words.read_bytes())
+        words.rename(folder / "srcvocab.spm")
+    model = hw.load(folder)
+    lines = [">>pt<< the old sea", "the </s> sea", "<pad>", "<unk> sea", " two  birds "]
+    expected = [[*pieces.encode(line), 0] for line in lines]
+    for each in (model, hw.load(model.save(tmp_path / "saved"))):
+        assert each.tokenizer(lines)["input_ids"] == expected
+        assert each.tokenizer(text_target=lines)["input_ids"] == expected

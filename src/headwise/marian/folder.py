@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from sentencepiece import SentencePieceProcessor
 from torch import Tensor
-from transformers import GenerationConfig, MarianTokenizer
+from transformers import AutoTokenizer, GenerationConfig, MarianTokenizer
 
 from headwise import marian_files
 from headwise.errors import HeadwiseError
@@ -43,7 +43,7 @@ WITHOUT: dict[str, Any] = {
 }
 
 
-def read_folder(file: Path) -> tuple[MarianToolkitModel, MarianTokenizer]:
+def read_folder(file: Path) -> tuple[MarianToolkitModel, MarianToolkitTokenizer]:
     """A model and its tokenizer from a file of Marian and what stands beside it.
 
     Raises HeadwiseError for a model of another kind, for damage, and where the vocabulary is missing or another's.
@@ -81,19 +81,20 @@ def configuration(
             raise HeadwiseError(
                 f"{file} is said to have {depth} layers in its {side}: 1 to {DEEPEST} are possible."
             )
-    try:
-        matrices = [arrays[name] for name in embedding_names(options)]
-        inner = {side: arrays[f"{side}_l1_ffn_W1"].shape[1] for side in layers}
-    except (KeyError, IndexError) as error:
-        raise lacks(file, [str(error.args[0])]) from None
-    width = matrices[0].shape[-1]
-    heads = int(options.get("transformer-heads", 8))
-    if heads < 1 or width % heads or width % 2:
+    names = [*embedding_names(options), *(f"{side}_l1_ffn_W1" for side in layers)]
+    shapes = {name: arrays[name].shape for name in names if name in arrays}
+    if absent := [name for name in names if name not in shapes]:
+        raise lacks(file, absent)
+    for name, shape in shapes.items():
+        if len(shape) != 2:
+            raise damaged(file, name, shape, "a matrix")
+    (source_words, width), (target_words, _), *inner = (shapes[name] for name in names)
+    rows = max(source_words, target_words)
+    heads = options.get("transformer-heads", 8)
+    if type(heads) is not int or heads < 1 or width % heads or width % 2:
         raise HeadwiseError(
-            f"{file} is said to have {heads} heads in a width of {width}, which they do not divide evenly."
+            f"{file} is said to have {heads!r:.40} heads in a width of {width}, which they do not divide evenly."
         )
-    words = [len(matrix) for matrix in matrices]
-    rows = max(words)
     autoreg = options.get("transformer-decoder-autoreg", "self-attention")
     tied_all = bool(options.get("tied-embeddings-all"))
     return MarianToolkitConfig(
@@ -103,8 +104,8 @@ def configuration(
         postprocess_emb=operations(file, options, "transformer-postprocess-emb", "d", "dn"),
         postprocess_top=operations(file, options, "transformer-postprocess-top", "", "dn"),
         decoder_autoreg=SSRU if autoreg == "rnn" else autoreg,
-        source_words=words[0],
-        target_words=words[1],
+        source_words=source_words,
+        target_words=target_words,
         toolkit=dict(options),
         vocab_size=rows + 1,
         decoder_vocab_size=rows + 1,
@@ -113,8 +114,8 @@ def configuration(
         decoder_layers=layers["decoder"],
         encoder_attention_heads=heads,
         decoder_attention_heads=heads,
-        encoder_ffn_dim=inner["encoder"],
-        decoder_ffn_dim=inner["decoder"],
+        encoder_ffn_dim=inner[0][1],
+        decoder_ffn_dim=inner[1][1],
         activation_function=ACTIVATIONS[options.get("transformer-ffn-activation", "swish")],
         scale_embedding=True,
         share_encoder_decoder_embeddings=tied_all,
@@ -201,10 +202,7 @@ def filled(
         found[f"model.{side}.embed_positions.weight"] = positions.clone()
     for name, expected in hf.state_dict().items():
         if found[name].shape != expected.shape:
-            shapes = [" × ".join(map(str, each.shape)) for each in (found[name], expected)]
-            raise HeadwiseError(
-                f"{file} is damaged: {name} is {shapes[0]}, but its configuration asks for {shapes[1]}."
-            )
+            raise damaged(file, name, found[name].shape, by(expected.shape))
     hf.load_state_dict(found, assign=True)
     hf.tie_weights()
     hf.generation_config = GenerationConfig(
@@ -224,11 +222,13 @@ def weights_in(
     if f"{OUTPUT}_W" in arrays:  # as Marian wrote it before 2019
         other = {name: array for name, array in arrays.items() if name != f"{OUTPUT}_W"}
         arrays = {**other, f"{OUTPUT}_Wt": arrays[f"{OUTPUT}_W"].T}
-    words = {ours: theirs for ours, (theirs, _) in embeddings(config).items()}
-    named = {*(entry.theirs for entry in entries(config)), *words.values()}
+    words = embeddings(config)
+    named = {entry.theirs for entry in entries(config)}
+    sizes = {theirs: (count, config.d_model) for theirs, count in words.values()}
     biased = not (config.toolkit or {}).get("output-omit-bias")
     if biased:
-        named.add(f"{OUTPUT}_b")
+        sizes[f"{OUTPUT}_b"] = (1, config.target_words)
+    named |= sizes.keys()
     missing = sorted(named - arrays.keys())
     if missing:
         raise lacks(file, missing)
@@ -239,27 +239,40 @@ def weights_in(
             "read such a model."
         )
 
+    for theirs, expected in sizes.items():
+        if arrays[theirs].shape != expected:
+            raise damaged(file, theirs, arrays[theirs].shape, by(expected))
+
     found = {}
     for entry in entries(config):
         array = arrays[entry.theirs]
         found[entry.ours] = array.T if entry.transposed else array.reshape(-1)
     rows = config.vocab_size
-    for ours, theirs in words.items():
-        found[ours] = np.pad(arrays[theirs], ((0, rows - len(arrays[theirs])), (0, 0)))
-    bias = arrays[f"{OUTPUT}_b"].reshape(1, -1) if biased else np.zeros((1, config.target_words))
-    found["final_logits_bias"] = np.pad(
-        bias, ((0, 0), (0, rows - bias.shape[1])), constant_values=NEVER
-    )
+    for ours, (theirs, count) in words.items():
+        found[ours] = np.pad(arrays[theirs], ((0, rows - count), (0, 0)))
+    bias = arrays[f"{OUTPUT}_b"] if biased else np.zeros((1, config.target_words))
+    padding = rows - config.target_words
+    found["final_logits_bias"] = np.pad(bias, ((0, 0), (0, padding)), constant_values=NEVER)
     return {
         name: torch.from_numpy(np.array(array, np.float32, order="C"))
         for name, array in found.items()
     }
 
 
-def lacks(file: Path, names: list[str]) -> HeadwiseError:
+def damaged(file: Path, name: str, shape: Iterable[int], expected: str) -> HeadwiseError:
     return HeadwiseError(
-        f"{file} lacks weights of its model ({', '.join(names[:3])}): copy it again."
+        f"{file} is damaged: {name} is {by(shape) or 'one number'}, but its configuration asks for {expected}."
     )
+
+
+def by(shape: Iterable[int]) -> str:
+    """A shape in words: 16 × 24."""
+    return " × ".join(map(str, shape))
+
+
+def lacks(file: Path, names: list[str]) -> HeadwiseError:
+    some = ", ".join([*dict.fromkeys(names)][:3])
+    return HeadwiseError(f"{file} lacks weights of its model ({some}): copy it again.")
 
 
 def vocabularies(file: Path) -> tuple[Path, Path]:
@@ -297,8 +310,18 @@ def pieces_of(file: Path) -> SentencePieceProcessor:
         ) from None
 
 
-def tokenizer(words: Mapping[Path, SentencePieceProcessor], rows: int) -> MarianTokenizer:
-    """transformers' tokenizer for one vocabulary, or for those of source and target, of a model with so many words and
+class MarianToolkitTokenizer(MarianTokenizer):
+    """transformers' tokenizer without its rule that a line may begin with a language, `>>pt<<`: Marian has none."""
+
+    def remove_language_code(self, text: str) -> tuple[list[str], str]:
+        return [], text
+
+
+AutoTokenizer.register(MarianToolkitConfig, MarianToolkitTokenizer)
+
+
+def tokenizer(words: Mapping[Path, SentencePieceProcessor], rows: int) -> MarianToolkitTokenizer:
+    """The tokenizer for one vocabulary, or for those of source and target, of a model with so many words and
     one for padding."""
     source, target = [*words, *words][0], [*words, *words][1]
     with tempfile.TemporaryDirectory() as scratch:
@@ -310,7 +333,7 @@ def tokenizer(words: Mapping[Path, SentencePieceProcessor], rows: int) -> Marian
             files[side] = Path(scratch) / f"{side}.json"
             files[side].write_text(json.dumps(numbers, ensure_ascii=False), encoding="utf-8")
         with warnings.catch_warnings(action="ignore"):  # that sacremoses is recommended
-            return MarianTokenizer(
+            return MarianToolkitTokenizer(
                 str(source),
                 str(target),
                 str(files["source"]),
@@ -320,4 +343,5 @@ def tokenizer(words: Mapping[Path, SentencePieceProcessor], rows: int) -> Marian
                 unk_token=words[target].id_to_piece(words[target].unk_id()),
                 pad_token=PADDING,
                 model_max_length=LONGEST,
+                split_special_tokens=True,  # </s> in a text is letters
             )
