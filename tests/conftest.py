@@ -21,7 +21,11 @@ from transformers import (
     PreTrainedModel,
 )
 
-from going_on import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401 - hooks
+from going_on import (  # noqa: F401 - hooks
+    pytest_collection_finish,
+    pytest_collection_modifyitems,
+    pytest_xdist_make_scheduler,
+)
 from headwise import cli
 from headwise.data.embedded import write_parallel
 from headwise.engines.engine import engine

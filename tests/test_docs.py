@@ -136,9 +136,9 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("furnished")
     files = {
         "train": write_parallel(folder, "train", 400),
-        "dev": write_parallel(folder, "dev", 30),
+        "dev": write_parallel(folder, "dev", 20),
     }
-    files["test"] = write_parallel(folder, "test", 30)
+    files["test"] = write_parallel(folder, "test", 20)
     shape = {
         "encoder_layers": 2,
         "decoder_layers": 2,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -20,13 +21,16 @@ PACKAGES = (
 )
 
 
+@cache
+def package_versions() -> dict[str, str]:
+    """The versions of the packages that numbers depend on; read once, as every step of a study records them."""
+    return {name: version(name) for name in PACKAGES}
+
+
 def environment_info() -> dict[str, Any]:
     """What the signature of every number says about where it was made."""
     return {
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in PACKAGES},
-        },
+        "versions": {"python": platform.python_version(), **package_versions()},
         "threads": torch.get_num_threads(),
         "machine": f"{platform.system()} {platform.machine()}",
         "kernel": torch.backends.cpu.get_cpu_capability(),  # ATEN_CPU_CAPABILITY chooses it

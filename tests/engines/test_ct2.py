@@ -12,6 +12,7 @@ from transformers import WhisperFeatureExtractor
 from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 
 import headwise as hw
+from engines import asked
 from engines.pruned import (
     LINES,
     TRANSLATORS,
@@ -26,30 +27,29 @@ from headwise.decoding.ctranslate2 import notes
 from headwise.engines import ct2
 from headwise.heads import Head
 
-ctranslate2 = pytest.importorskip(
-    "ctranslate2", reason="ctranslate2 is not installed (headwise[ct2])"
-)
+pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed (headwise[ct2])")
 
 
 def same_log_probabilities(model, folder):
     """CTranslate2 gives each token of a translation the same probability; and searches as transformers does."""
-    engine = ctranslate2.Translator(str(folder), compute_type="float32", intra_threads=1)
     tokenizer = model.tokenizer
     for source, target in ((LINES[0], LINES[1]), (LINES[2], LINES[0])):
         read = torch.tensor([[*tokenizer(source).input_ids, *ending(tokenizer, source)]])
         ids = [*tokenizer(target).input_ids, *ending(tokenizer, target)]
-        words = tokenizer.convert_ids_to_tokens(ids[:-1])
-        pieces = tokenizer.convert_ids_to_tokens(read[0])
-        got = engine.score_batch([pieces], [words])[0].log_probs
+        pieces = [tokenizer.convert_ids_to_tokens(read[0])]
+        words = [tokenizer.convert_ids_to_tokens(ids[:-1])]
+        lengths = {"max_decoding_length": 12, "min_decoding_length": 12}
+        (scored,), (found,) = asked.ctranslate2(
+            "Translator",
+            folder,
+            ("score_batch", [pieces, words], {}),
+            ("translate_batch", [pieces], {"beam_size": 3, "length_penalty": 1, **lengths}),
+        )
         before = torch.tensor([[model.hf.config.decoder_start_token_id, *ids[:-1]]])
         with torch.no_grad():
             logits = model.hf(read, decoder_input_ids=before).logits[0]
         expected = logits.log_softmax(-1)[range(len(ids)), ids]
-        np.testing.assert_allclose(got, expected, atol=1e-4)
-        options = dict(beam_size=3, max_decoding_length=12)
-        found = engine.translate_batch(
-            [pieces], **options, length_penalty=1, min_decoding_length=12
-        )[0].hypotheses[0]
+        np.testing.assert_allclose(scored["log_probs"], expected, atol=1e-4)
         drawn = model.hf.generate(
             read,
             num_beams=3,
@@ -62,7 +62,8 @@ def same_log_probabilities(model, folder):
             bad_words_ids=None,
             renormalize_logits=False,
         )
-        assert tokenizer.convert_tokens_to_ids(found) == drawn[0, 1:13].tolist()
+        written = tokenizer.convert_tokens_to_ids(found["hypotheses"][0])
+        assert written == drawn[0, 1:13].tolist()
 
 
 def ending(tokenizer, text):
@@ -103,21 +104,19 @@ def test_the_mean_of_the_alignment_heads_is_returned(family, tmp_path):
     assert small.alignment_heads == [Head("cross", 2, 2), Head("cross", 2, 0)]
     hw.export(small, "ct2", tmp_path / "ct2")
     same_log_probabilities(small, tmp_path / "ct2")
-    engine = ctranslate2.Translator(str(tmp_path / "ct2"), compute_type="float32", intra_threads=1)
     ids = [*small.tokenizer(LINES[0]).input_ids, *ending(small.tokenizer, LINES[0])]
-    done = engine.translate_batch(
-        [small.tokenizer.convert_ids_to_tokens(ids)],
-        beam_size=1,
-        max_decoding_length=8,
-        return_attention=True,
-    )[0]
-    written = small.tokenizer.convert_tokens_to_ids(done.hypotheses[0])
+    pieces = [small.tokenizer.convert_ids_to_tokens(ids)]
+    options = {"beam_size": 1, "max_decoding_length": 8, "return_attention": True}
+    ((done,),) = asked.ctranslate2(
+        "Translator", tmp_path / "ct2", ("translate_batch", [pieces], options)
+    )
+    written = small.tokenizer.convert_tokens_to_ids(done["hypotheses"][0])
     small.hf.set_attn_implementation("eager")
     before = torch.tensor([[small.hf.config.decoder_start_token_id, *written[:-1]]])
     with torch.no_grad():
         out = small.hf(torch.tensor([ids]), decoder_input_ids=before, output_attentions=True)
     expected = out.cross_attentions[2][0, [2, 0]].mean(0)
-    got = np.array(done.attention[0])
+    got = np.array(done["attention"][0])
     np.testing.assert_allclose(got[: len(written), : len(ids)], expected, atol=1e-5)
 
 
@@ -141,29 +140,18 @@ def test_whisper_writes_and_aligns_the_same(tmp_path):
         tmp_path / "ct2"
     )  # as faster-whisper reads it
     assert features.feature_size == 8
-    engine = ctranslate2.models.Whisper(
-        str(tmp_path / "ct2"), compute_type="float32", intra_threads=1
-    )
     heard = np.random.default_rng(0).normal(size=(1, 8, 200)).astype(np.float32)
     prompt = small.tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|notimestamps|>"])
-    got = engine.generate(
-        ctranslate2.StorageView.from_array(heard),
-        [prompt],
-        beam_size=1,
-        max_length=10,
-        suppress_blank=False,
-        suppress_tokens=[],
-    )[0].sequences_ids[0]
+    options = {"beam_size": 1, "max_length": 10, "suppress_blank": False, "suppress_tokens": []}
+    ((done,),) = asked.ctranslate2(
+        "models.Whisper", tmp_path / "ct2", ("generate", [heard.tolist(), [prompt]], options)
+    )
+    got = done["sequences_ids"][0]
     ids = list(prompt)
     for _ in got:
         with torch.no_grad():
-            ids.append(
-                int(
-                    small.hf(torch.tensor(heard), decoder_input_ids=torch.tensor([ids]))
-                    .logits[0, -1]
-                    .argmax()
-                )
-            )
+            out = small.hf(torch.tensor(heard), decoder_input_ids=torch.tensor([ids]))
+        ids.append(int(out.logits[0, -1].argmax()))
     assert len(set(got)) > 1 and got == ids[2:]
 
 
@@ -178,19 +166,14 @@ def test_whisper_aligns_by_the_heads_that_are_named(tmp_path):
         [0, 2],
         [1, 0],
     ]
-    engine = ctranslate2.models.Whisper(
-        str(tmp_path / "ct2"), compute_type="float32", intra_threads=1
+    tokenizer = small.tokenizer
+    heard = np.random.default_rng(0).normal(size=(1, 8, 200)).astype(np.float32)
+    text = tokenizer("seven more").input_ids
+    start = tokenizer.convert_tokens_to_ids(["<|startoftranscript|>"])
+    given = [heard.tolist(), start, [text], 200]
+    ((found,),) = asked.ctranslate2(
+        "models.Whisper", tmp_path / "ct2", ("align", given, {"median_filter_width": 1})
     )
-    tokenizer, heard = (
-        small.tokenizer,
-        np.random.default_rng(0).normal(size=(1, 8, 200)).astype(np.float32),
-    )
-    text, start = (
-        tokenizer("seven more").input_ids,
-        tokenizer.convert_tokens_to_ids(["<|startoftranscript|>"]),
-    )
-    features = ctranslate2.StorageView.from_array(heard)
-    found = engine.align(features, start, [text], 200, median_filter_width=1)[0].alignments
     ids = [
         *start,
         *tokenizer.convert_tokens_to_ids(["<|notimestamps|>"]),
@@ -205,16 +188,16 @@ def test_whisper_aligns_by_the_heads_that_are_named(tmp_path):
     maps = torch.stack([out.cross_attentions[0][0, 2], out.cross_attentions[1][0, 0]])
     mean = ((maps - maps.mean(1, keepdim=True)) / maps.std(1, keepdim=True, unbiased=False)).mean(0)
     rows, columns = _dynamic_time_warping(-mean[1:-1].double().numpy())
-    assert found == list(zip(rows.tolist(), columns.tolist(), strict=True))
+    assert found["alignments"] == np.stack([rows, columns], 1).tolist()
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
 def test_language_models_have_the_same_logits(family, tmp_path):
     small = groups(language_model(family))
     hw.export(small, "ct2", tmp_path / "ct2")
-    engine = ctranslate2.Generator(str(tmp_path / "ct2"), compute_type="float32", intra_threads=1)
     ids = small.tokenizer(LINES[0]).input_ids
-    got = np.array(engine.forward_batch([small.tokenizer.convert_ids_to_tokens(ids)]))[0]
+    pieces = [small.tokenizer.convert_ids_to_tokens(ids)]
+    got = asked.ctranslate2("Generator", tmp_path / "ct2", ("forward_batch", [pieces], {}))[0][0]
     with torch.no_grad():
         expected = small.hf(torch.tensor([ids])).logits[0].numpy()
     np.testing.assert_allclose(got, expected, atol=1e-4 * np.abs(expected).max())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,58 +23,30 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 import headwise as hw
+from engines import asked
 from headwise.engines import gguf_file
 from headwise.engines.gguf_padded import FAMILIES, file_heads
 from headwise.engines.gguf_vocabulary import PRE_TOKENIZERS
 from headwise.heads import Head, HeadMask, Site
 
-gguf = pytest.importorskip("gguf", reason="gguf is not installed (headwise[gguf])")
-xllamacpp = pytest.importorskip(
-    "xllamacpp", reason="xllamacpp is not installed (llama.cpp for Python)"
-)
+pytest.importorskip("gguf", reason="gguf is not installed (headwise[gguf])")
+pytest.importorskip("xllamacpp", reason="xllamacpp is not installed (llama.cpp for Python)")
 
 
-@contextmanager
-def llama_cpp(path: Path):
-    """A llama.cpp server on the loopback address, as a function (path, body) -> answer."""
-    params = xllamacpp.CommonParams()
-    params.model.path, params.n_ctx, params.n_parallel, params.port = str(path), 256, 1, 0
-    params.cpuparams.n_threads, params.warmup, params.verbosity = 1, False, -1
-    # A cache in half precision decides near ties.
-    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    server = xllamacpp.Server(params)
-
-    def ask(where: str, **body):
-        request = urllib.request.Request(
-            server.listening_address + where,
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        return json.loads(urllib.request.urlopen(request, timeout=60).read())
-
-    yield ask
+def tokens(lines: list[str]) -> list[tuple[str, dict[str, object]]]:
+    """Questions to llama.cpp: how it cuts lines."""
+    return [("/tokenize", {"content": line, "add_special": False}) for line in lines]
 
 
 def compare(small, folder: Path, dtype: str, count: int = 16) -> int:
     """How many greedy tokens of llama.cpp are the model's; its tokens of text always are."""
     hw.export(small, "gguf", folder, dtype)
-    with llama_cpp(folder / "model.gguf") as ask:
-        for line in LINES:
-            assert (
-                ask("/tokenize", content=line, add_special=False)["tokens"]
-                == small.tokenizer(line).input_ids
-            )
-        prompt = small.tokenizer(LINES[0]).input_ids
-        got = ask(
-            "/completion",
-            prompt=prompt,
-            n_predict=count,
-            temperature=0,
-            return_tokens=True,
-            ignore_eos=True,
-        )
-    return sum(a == b for a, b in zip(got["tokens"], greedy(small, prompt, count), strict=True))
+    ids = [small.tokenizer(line).input_ids for line in LINES]
+    options = {"temperature": 0, "return_tokens": True, "ignore_eos": True}
+    completion = ("/completion", {"prompt": ids[0], "n_predict": count, **options})
+    *cut, got = asked.llama_cpp(folder / "model.gguf", *tokens(LINES), completion)
+    assert [answer["tokens"] for answer in cut] == ids
+    return sum(a == b for a, b in zip(got["tokens"], greedy(small, ids[0], count), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -210,10 +180,9 @@ def test_llama_cpp_cuts_text_into_the_same_tokens(cuts, tmp_path):
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>"
     )
     hw.export(model, "gguf", tmp_path / "out", "f32")
-    with llama_cpp(tmp_path / "out/model.gguf") as ask:
-        for line in text:
-            own = model.tokenizer(line, add_special_tokens=False).input_ids
-            assert ask("/tokenize", content=line, add_special=False)["tokens"] == own, line
+    cut = asked.llama_cpp(tmp_path / "out" / "model.gguf", *tokens(text))
+    own = [model.tokenizer(line, add_special_tokens=False).input_ids for line in text]
+    assert [answer["tokens"] for answer in cut] == own
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "q8_0"])

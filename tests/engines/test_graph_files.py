@@ -9,6 +9,7 @@ from pruned import LINES, greedy, language_model, translator, uneven
 from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
 
 import headwise as hw
+from engines import asked
 from headwise.engines import graph_files
 from headwise.engines.graph_files import graphs
 from headwise.heads import Head, HeadMask
@@ -16,45 +17,28 @@ from headwise.model import Model
 from tasks.askers import asker
 
 
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (headwise[onnx])")
+pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
+
+
 def test_a_language_model_generates_in_onnx_runtime(tmp_path):
-    onnxruntime = pytest.importorskip(
-        "onnxruntime", reason="onnxruntime is not installed (headwise[onnx])"
-    )
-    pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
     small = uneven(language_model("llama"))
     chosen = [Head("decoder-self", 2, 1), Head("decoder-self", 0, 0)]
     hw.export(small, "onnx", tmp_path / "onnx", attention=chosen)
-    session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "model.onnx"))
-    states = [one for one in session.get_inputs() if one.name.startswith("past")]
-    past = {one.name: np.zeros((1, one.shape[1], 0, one.shape[3]), np.float32) for one in states}
     ids = small.tokenizer(LINES[0]).input_ids
-    new, made = ids, []
-    for _ in range(8):
-        length = len(ids) + len(made)
-        logits, *states, weights = session.run(
-            None,
-            {
-                "input_ids": np.array([new]),
-                "attention_mask": np.ones((1, length), np.int64),
-                **past,
-            },
-        )
-        assert weights.shape == (1, 2, len(new), length)
-        if not made:
-            small.hf.set_attn_implementation("eager")
-            with torch.no_grad():
-                layers = small.hf(torch.tensor([ids]), output_attentions=True).attentions
-            for given, head in zip(weights[0], chosen, strict=True):
-                assert np.abs(given - layers[head.layer][0, head.head].numpy()).max() < 1e-4
-        logits[0, -1, small.tokenizer.eos_token_id] = -np.inf
-        made.append(int(logits[0, -1].argmax()))
-        new, past = made[-1:], dict(zip(past, states, strict=True))
+    file = tmp_path / "onnx" / "model.onnx"
+    made, weights = asked.onnxruntime(file, ids, 8, small.tokenizer.eos_token_id)
     assert made == greedy(small, ids, 8)
+    later = [(1, 2, 1, len(ids) + step) for step in range(1, 8)]
+    assert [each.shape for each in weights] == [(1, 2, len(ids), len(ids)), *later]
+    small.hf.set_attn_implementation("eager")
+    with torch.no_grad():
+        layers = small.hf(torch.tensor([ids]), output_attentions=True).attentions
+    expected = torch.stack([layers[head.layer][0, head.head] for head in chosen])
+    np.testing.assert_allclose(weights[0][0], expected, atol=1e-4)
 
 
 def test_an_encoder_decoder_becomes_two_onnx_files(tmp_path):
-    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (headwise[onnx])")
-    pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
     notes: list[str] = []
     small = uneven(translator("post"))
     chosen = [next(iter(small.heads.only([kind]))) for kind in small.heads.kinds]

@@ -23,15 +23,8 @@ from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import TrainingRun, train_model
 from headwise.training.translation_model import build_model
 
-SHAPE = Architecture(
-    encoder_layers=2,
-    decoder_layers=2,
-    heads=4,
-    width=32,
-    feedforward=32,
-    dropout=0.1,
-    vocabulary=300,
-)
+SIZES = {"heads": 4, "width": 32, "feedforward": 32, "dropout": 0.1, "vocabulary": 300}
+SHAPE = Architecture(encoder_layers=2, decoder_layers=2, **SIZES)
 TRAINING = Training(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")
 GATES = Gates(epochs=2, gate_learning_rate=0.7, warmup=2)
 ENCODER: tuple[Kind, ...] = ("encoder-self",)

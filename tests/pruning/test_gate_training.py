@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianMTModel
 from transformers.trainer_callback import TrainerCallback
 
 from headwise.attention import capture, masked
@@ -27,10 +29,11 @@ from headwise.pruning.gates import HardConcrete, HeadGates, glorot_uniform
 from pruning.bench import ENCODER, GATES, TRAINING, Bench
 
 State = dict[str, Tensor]
+Run = tuple[Model, Pruned, Path]
 
 
 @pytest.fixture(scope="module")
-def pruned(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Pruned, Path]:
+def pruned(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run over encoder heads, and its folder."""
     work = tmp_path_factory.mktemp("pruned")
     return *bench.prune(work, 0.01), work
@@ -54,9 +57,8 @@ def test_weights_of_half_precision_give_the_same_gates(
     found = {}
     for kind in (dtype, torch.float32):
         hf = copy.deepcopy(bench.model.hf).to(dtype).to(kind)
-        model, made = bench.prune(
-            tmp_path / str(kind), 0.02, model=Model(hf, bench.model.tokenizer, "half")
-        )
+        given = Model(hf, bench.model.tokenizer, "half")
+        model, made = bench.prune(tmp_path / str(kind), 0.02, model=given)
         assert {p.dtype for m in (model, made.model) for p in m.hf.parameters()} == {kind}
         found[kind] = made, (tmp_path / str(kind) / "gates.csv").read_text()
     (half, gates), (whole, expected) = found[dtype], found[torch.float32]
@@ -65,107 +67,64 @@ def test_weights_of_half_precision_give_the_same_gates(
     assert half.soft_loss == pytest.approx(whole.soft_loss, rel=0.02)
 
 
+def trains(model: Model) -> set[str]:
+    return {name for name, parameter in model.hf.named_parameters() if parameter.requires_grad}
+
+
 class TestAfterwards:
     def test_no_gate_is_left_and_what_trained_before_trains_again(
-        self, bench: Bench, pruned: tuple[Model, Pruned, Path]
+        self, bench: Bench, pruned: Run
     ) -> None:
-        flags = [
-            {name: p.requires_grad for name, p in m.hf.named_parameters()}
-            for m in (bench.model, pruned[0])
-        ]
-        assert flags[0] == flags[1]
+        assert trains(bench.model) == trains(pruned[0])
         for model in (pruned[0], pruned[1].model):
             assert not any("gate" in name for name, _ in model.hf.named_modules())
             assert not any("gate" in name for name in model.hf.state_dict())
             assert "forward" not in vars(model.hf)
             assert model.hf.config._attn_implementation == "sdpa"
-
-    def test_every_module_is_in_its_own_mode_again(
-        self, pruned: tuple[Model, Pruned, Path]
-    ) -> None:
-        for model in (pruned[0], pruned[1].model):
             assert not any(module.training for module in model.hf.modules())
 
-    def test_an_error_leaves_no_gate_either(self, bench: Bench, tmp_path: Path) -> None:
-        model = copy.deepcopy(bench.model)
-        flags = {name: parameter.requires_grad for name, parameter in model.hf.named_parameters()}
-        broken = TRAINING.model_copy(update={"batch_tokens": 10**6})
-        with pytest.raises(HeadwiseError, match="fewer than one batch"):
-            prune_by_gates(model, bench.training(tmp_path, broken, 1), GATES, ENCODER, 0.1)
-        assert {
-            name: parameter.requires_grad for name, parameter in model.hf.named_parameters()
-        } == flags
-        assert "headwise_gates" not in dict(model.hf.named_modules())
-
-    def test_a_kind_the_model_does_not_have(self, bench: Bench, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("tokens", "kind", "says"),
+        [(10**6, "encoder-self", "fewer than one batch"), (1260, "cross", "'cross' were asked")],
+    )
+    def test_an_error_leaves_no_gate_either(
+        self, bench: Bench, tmp_path: Path, tokens: int, kind: Kind, says: str
+    ) -> None:
         model = copy.deepcopy(bench.model)
         model.discovery = replace(model.discovery, heads=HeadMap({"encoder-self": (4, 4)}))
-        before = [p.requires_grad for p in model.hf.parameters()]
-        with pytest.raises(HeadwiseError, match="'cross' were asked for, but this model has only"):
-            prune_by_gates(model, bench.training(tmp_path, TRAINING, 1), GATES, ("cross",), 0.1)
-        assert [p.requires_grad for p in model.hf.parameters()] == before
+        recipe = TRAINING.model_copy(update={"batch_tokens": tokens})
+        with pytest.raises(HeadwiseError, match=says):
+            prune_by_gates(model, bench.training(tmp_path, recipe, 1), GATES, (kind,), 0.1)
+        assert trains(model) == trains(bench.model)
+        assert "headwise_gates" not in dict(model.hf.named_modules())
 
 
 class TestWhatTrains:
     def test_the_decoder_stays_bit_for_bit_when_encoder_heads_are_pruned(
-        self, bench: Bench, pruned: tuple[Model, Pruned, Path]
+        self, bench: Bench, pruned: Run
     ) -> None:
         different = changed(bench.model, pruned[0])
         assert different and all(name.startswith("model.encoder.") for name in different)
         assert "model.encoder.embed_tokens.weight" in different, "the source embeddings train"
-        trained = {
-            name
-            for name, p in bench.model.hf.named_parameters()
-            if p.requires_grad and ".encoder." in name
-        }
-        assert different == trained
-        assert (
-            pruned[1].notes[0]
-            == "The decoder was frozen; the encoder and the source embeddings trained."
-        )
+        assert different == {name for name in trains(bench.model) if ".encoder." in name}
+        assert pruned[1].notes[0].startswith("The decoder was frozen; the encoder and the source")
 
     def test_everything_trains_when_decoder_heads_are_pruned(
         self, bench: Bench, tmp_path: Path
     ) -> None:
-        model, result = bench.prune(
-            tmp_path, 0.0, ("encoder-self", "decoder-self", "cross"), epochs=1
-        )
-        trained = {
-            name for name, parameter in bench.model.hf.named_parameters() if parameter.requires_grad
-        }
-        assert changed(bench.model, model) >= trained
+        model, result = bench.prune(tmp_path, 0.0, KINDS, epochs=1)
+        assert changed(bench.model, model) >= trains(bench.model)
         assert not any("frozen" in note for note in result.notes)
 
     def test_tied_source_embeddings_stay_frozen_and_the_run_says_so(
-        self, bench: Bench, tmp_path: Path
+        self, bench: Bench, tmp_path: Path, tiny_marian: Callable[..., MarianMTModel]
     ) -> None:
-        size = len(bench.model.tokenizer)
-        special = {
-            "pad_token_id": 0,
-            "eos_token_id": 1,
-            "decoder_start_token_id": 2,
-            "forced_eos_token_id": None,
-        }
-        config = MarianConfig(
-            vocab_size=size,
-            d_model=32,
-            encoder_layers=1,
-            decoder_layers=1,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=32,
-            decoder_ffn_dim=32,
-            max_position_embeddings=128,
-            **special,
-        )
-        model = Model(MarianMTModel(config), bench.model.tokenizer, "tied")
+        hf = tiny_marian(vocab_size=len(bench.model.tokenizer), max_position_embeddings=128)
+        model = Model(hf, bench.model.tokenizer, "tied")
         before = copy.deepcopy(model)
         _, result = bench.prune(tmp_path, 0.0, model=model, epochs=1)
         different = changed(before, model)
-        assert different
-        assert not any(
-            "embed" in name or "shared" in name or "lm_head" in name for name in different
-        )
+        assert different and not re.search("embed|shared|lm_head", " ".join(different))
         assert "source embeddings, which are tied" in result.notes[0]
 
     def test_freeze_leaves_what_was_frozen_frozen(self, bench: Bench) -> None:
@@ -182,11 +141,8 @@ class TestWhatTrains:
         pytest.importorskip("peft", reason="peft is not installed (headwise[lora])")
         tuned, result = bench.prune(tmp_path, 0.02, KINDS, train="lora")
         assert changed(bench.model, tuned) and len(result.mask) < result.mask.heads.total
-        batch = {
-            "input_ids": torch.arange(5, 11)[None],
-            "decoder_input_ids": torch.arange(20, 26)[None],
-        }
-
+        ids, decoder_ids = torch.arange(5, 11)[None], torch.arange(20, 26)[None]
+        batch = {"input_ids": ids, "decoder_input_ids": decoder_ids}
         for model, name in ((tuned, "tuned"), (result.model, "pruned")):
             folder = model.save(tmp_path / name)
             again = [load(folder).hf]
@@ -205,28 +161,25 @@ class TestPenalty:
         assert result.model.heads == bench.model.heads
         assert result.model.parameters == bench.model.parameters
 
-    @pytest.mark.parametrize("kinds", [ENCODER, ("encoder-self", "decoder-self", "cross")], ids=str)
+    @pytest.mark.parametrize("kinds", [ENCODER, KINDS], ids=str)
     def test_a_large_one_removes_all_and_says_so(
         self, bench: Bench, tmp_path: Path, kinds: tuple[Kind, ...]
     ) -> None:
         _, result = bench.prune(tmp_path, 3.0, kinds)
         assert [result.mask.count(kind) for kind in kinds] == [0] * len(kinds)
         assert result.mask.count("cross") == (0 if "cross" in kinds else 8)
-        assert [f"No {kind} head is left" in " ".join(result.notes) for kind in kinds] == [
-            True
-        ] * len(kinds)
+        for kind in kinds:
+            assert f"No {kind} head is left" in " ".join(result.notes)
         assert result.model.parameters < bench.model.parameters
         assert len(result.model.translate(["She sees him."], beam=2)) == 1
 
-    def test_more_penalty_less_open(
-        self, bench: Bench, pruned: tuple[Model, Pruned, Path], tmp_path: Path
-    ) -> None:
+    def test_more_penalty_less_open(self, bench: Bench, pruned: Run, tmp_path: Path) -> None:
+        def open_at_the_end(work: Path) -> float:
+            table = pd.read_csv(work / "gates.csv")
+            return float(table[table.step == table.step.max()].p_open.sum())
+
         bench.prune(tmp_path, 0.3)
-        more, less = (pd.read_csv(work / "gates.csv") for work in (tmp_path, pruned[2]))
-        assert (
-            more[more.step == more.step.max()].p_open.sum()
-            < less[less.step == less.step.max()].p_open.sum()
-        )
+        assert open_at_the_end(tmp_path) < open_at_the_end(pruned[2])
 
     def test_the_two_scales(self, bench: Bench, tmp_path: Path) -> None:
         """λ_paper = λ_code / layers: the same run."""
@@ -237,9 +190,7 @@ class TestPenalty:
 
 
 class TestDecision:
-    def test_the_removed_model_is_the_masked_one(
-        self, bench: Bench, pruned: tuple[Model, Pruned, Path]
-    ) -> None:
+    def test_the_removed_model_is_the_masked_one(self, bench: Bench, pruned: Run) -> None:
         model, result, _ = pruned
         with masked(model.hf, model.discovery, result.mask):
             expected = bench.loss(model)
@@ -253,9 +204,8 @@ class TestDecision:
         """log α of −1 is shut by its sign, but the deterministic gate of the released code is still open there."""
         log_alpha = torch.tensor([9.0, -9.0, 0.5, -1.0, -9.0, -9.0, -9.0, -9.0])
         gates = HeadGates(bench.model.heads.only(ENCODER), HardConcrete(), log_alpha)
-        result = decide(
-            copy.deepcopy(bench.model), gates, bench.dev, gates.kept(rule), 1260, [], {}
-        )
+        model = copy.deepcopy(bench.model)
+        result = decide(model, gates, bench.dev, gates.kept(rule), 1260, [], {})
         kept = {0, 2} if rule == "sign" else {0, 2, 3}
         left = {head for head in result.mask.kept if head.kind == "encoder-self"}
         assert left == {Head("encoder-self", 0, head) for head in kept}
@@ -276,9 +226,8 @@ class TestDecision:
     def test_at_the_start_the_gated_model_is_the_converged_one(self, bench: Bench) -> None:
         """log α = 3: the gate at test time is exactly 1, so step 0 is the model as it came."""
         model = copy.deepcopy(bench.model)
-        gates = HeadGates(
-            model.heads.only(ENCODER), HardConcrete(GATES.temperature), GATES.start
-        ).eval()
+        distribution = HardConcrete(GATES.temperature)
+        gates = HeadGates(model.heads.only(ENCODER), distribution, GATES.start).eval()
         gates.draw()
         assert bool((gates.now == 1).all())
         with capture(model.hf, model.discovery, gates=gates.by_site()):
@@ -318,24 +267,21 @@ def test_a_run_that_diverged_gives_no_model(bench: Bench, tmp_path: Path) -> Non
 
 
 class TestGateLog:
-    def test_it_has_every_head_at_every_tenth_update(
-        self, pruned: tuple[Model, Pruned, Path]
-    ) -> None:
+    def test_it_has_every_head_at_every_tenth_update(self, pruned: Run) -> None:
         table, last = pd.read_csv(pruned[2] / "gates.csv"), int(pruned[1].cost["updates"])
         assert list(table.columns) == ["step", "kind", "layer", "head", "p_open"]
         assert list(table.step.unique()) == sorted({*range(0, last + 1, 10), last})
         assert table.step.is_monotonic_increasing
         assert (table.groupby("step").size() == 8).all()
         assert not table.duplicated(["step", "kind", "layer", "head"]).any()
-        assert set(table[table.step == 0].p_open.round(3)) == {
-            round(float(HardConcrete().p_open(torch.tensor(3.0))), 3)
-        }
+        start = float(HardConcrete().p_open(torch.tensor(3.0)))
+        assert set(table[table.step == 0].p_open.round(3)) == {round(start, 3)}
         assert table.p_open.between(0, 1).all()
 
     def test_a_broken_run_goes_on_bit_for_bit(
         self,
         bench: Bench,
-        pruned: tuple[Model, Pruned, Path],
+        pruned: Run,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
@@ -346,9 +292,8 @@ class TestGateLog:
         monkeypatch.undo()
         assert (tmp_path / f"checkpoint-{half}" / "complete").exists()
         with (tmp_path / "gates.csv").open("a") as file:
-            file.write(
-                f"{half + 1},encoder-self,0,0,0.5\n1"
-            )  # written after the checkpoint; and a line cut in two
+            # written after the checkpoint; and a line cut in two
+            file.write(f"{half + 1},encoder-self,0,0,0.5\n1")
         model, result = bench.prune(tmp_path, 0.01)
         assert (tmp_path / "gates.csv").read_text() == (pruned[2] / "gates.csv").read_text()
         assert changed(model, pruned[0]) == set()

@@ -72,9 +72,8 @@ class TestAgainstTheOriginal:
         gate, array = settled
         close(gate.deterministic(array("log_a")), array("eval_gate"))
         close(gradient(gate.deterministic, array("log_a")), array("eval_gate_grad"))
-        close(
-            gate.kept(array("log_a"), "deterministic").double().mean(), array("sparsity_rate_eval")
-        )
+        kept = gate.kept(array("log_a"), "deterministic").double().mean()
+        close(kept, array("sparsity_rate_eval"))
 
     def test_the_chance_to_be_open(self, settled: Settled) -> None:
         gate, array = settled
@@ -119,11 +118,9 @@ class TestClosedForms:
         assert round(float(gate.p_one(at)), digits) == whole
         noise = torch.rand(100_000, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
         drawn = gate.sample(at.expand(100_000), noise)
-        assert float((drawn == 0).double().mean()) == pytest.approx(zero, abs=0.006)
-        assert float((drawn == 1).double().mean()) == pytest.approx(whole, abs=0.006)
-        assert float((drawn != 0).double().mean()) == pytest.approx(
-            float(gate.p_open(at)), abs=0.006
-        )
+        shares = [(drawn == 0), (drawn == 1), (drawn != 0)]
+        found = [float(share.double().mean()) for share in shares]
+        assert found == pytest.approx([zero, whole, float(gate.p_open(at))], abs=0.006)
 
     def test_the_usual_slips_would_show(self) -> None:
         """Forgetting the temperature, or the sign of the logarithm, gives another number than 0.6881."""
@@ -154,13 +151,10 @@ class TestProperties:
     @given(gate_kinds, log_alphas)
     def test_the_chances_add_up(self, gate: HardConcrete, log_alpha: float) -> None:
         """P(0) + P(0 < z < 1) + P(1) = 1, the middle one taken from the noise that leads there."""
-        edges = [
-            torch.sigmoid(
-                gate.temperature * torch.logit((one(edge) - gate.low) / (gate.high - gate.low))
-                - log_alpha
-            )
-            for edge in (0.0, 1.0)
-        ]
+        edges = []
+        for edge in (0.0, 1.0):
+            stretched = torch.logit((one(edge) - gate.low) / (gate.high - gate.low))
+            edges.append(torch.sigmoid(gate.temperature * stretched - log_alpha))
         zero, whole = gate.p_zero(one(log_alpha)), gate.p_one(one(log_alpha))
         assert float(zero + (edges[1] - edges[0]) + whole) == pytest.approx(1, abs=1e-12)
         assert float(gate.p_open(one(log_alpha))) == pytest.approx(float(1 - zero), abs=EDGE)
@@ -171,24 +165,17 @@ class TestProperties:
         self, gate: HardConcrete, log_alpha: float, more: float, noise: float
     ) -> None:
         low, high = one(log_alpha), one(log_alpha + more)
-        for value in (
-            gate.p_open,
-            gate.p_one,
-            gate.deterministic,
-            lambda at: gate.sample(at, one(noise)),
-        ):
+        for value in (gate.p_open, gate.p_one, gate.deterministic):
             assert float(value(low)) <= float(value(high))
+        assert float(gate.sample(low, one(noise))) <= float(gate.sample(high, one(noise)))
         assert float(gate.p_zero(low)) >= float(gate.p_zero(high))
 
     @quickly
     @given(symmetric, log_alphas.filter(lambda x: abs(x) > 1e-6))
     def test_the_papers_rule_is_the_sign(self, gate: HardConcrete, log_alpha: float) -> None:
         at = one(log_alpha)
-        assert (
-            bool(gate.kept(at))
-            == (float(gate.p_one(at)) > float(gate.p_zero(at)))
-            == (log_alpha > 0)
-        )
+        likelier = float(gate.p_one(at)) > float(gate.p_zero(at))
+        assert bool(gate.kept(at)) == likelier == (log_alpha > 0)
 
     @quickly
     @given(log_alphas.filter(lambda x: abs(x + math.log(11)) > 1e-9))
@@ -220,9 +207,8 @@ class TestGates:
         assert [len(gate) for gate in found.values()] == [2, 3, 4]
         assert torch.equal(torch.cat(list(found.values())), wanted)
         assert list(gates.probabilities()) == list(THREE_LAYERS)
-        assert (
-            list(gates.probabilities().values()) == HardConcrete().p_open(gates.log_alpha).tolist()
-        )
+        p_open = HardConcrete().p_open(gates.log_alpha).tolist()
+        assert list(gates.probabilities().values()) == p_open
 
     def test_noise_is_drawn_anew_from_torchs_generator_and_only_in_training(self) -> None:
         gates = HeadGates(THREE_LAYERS, HardConcrete(), start=0.0)
@@ -258,9 +244,8 @@ class TestGates:
         assert float(gates.now[:4000].max()) == pytest.approx(0.68, abs=0.005)
 
     def test_health_is_that_of_the_gates_as_last_trained(self) -> None:
-        gates = gates_at(
-            THREE_LAYERS, torch.tensor([-9, -9, -9, -1, 1, 9, 9, 9, 9], dtype=torch.float64)
-        )
+        log_alpha = torch.tensor([-9, -9, -9, -1, 1, 9, 9, 9, 9], dtype=torch.float64)
+        gates = gates_at(THREE_LAYERS, log_alpha)
         gates.log_alpha_before.copy_(gates.log_alpha.detach())
         p = HardConcrete().p_open(torch.tensor([-1.0, 1.0]))
         assert gates.undecided() == pytest.approx(2 / 9)
@@ -272,22 +257,19 @@ class TestGates:
 
     def test_the_mask_takes_shut_gates_out_and_keeps_heads_without_a_gate(self) -> None:
         whole = HeadMap({"encoder-self": (2, 3), "decoder-self": (2,), "cross": (4,)})
-        gates = gates_at(
-            THREE_LAYERS, torch.tensor([-5, 5, -1, 1, 5, 5, 5, 5, -5], dtype=torch.float64)
-        )
+        log_alpha = torch.tensor([-5, 5, -1, 1, 5, 5, 5, 5, -5], dtype=torch.float64)
+        gates = gates_at(THREE_LAYERS, log_alpha)
         shut = {Head("encoder-self", 0, 0), Head("encoder-self", 1, 0), Head("cross", 0, 3)}
         assert gates.mask(whole, gates.kept("sign")).kept == set(whole) - shut
-        assert gates.mask(whole, gates.kept("deterministic")).kept == set(whole) - shut | {
-            Head("encoder-self", 1, 0)
-        }
+        released = gates.mask(whole, gates.kept("deterministic")).kept
+        assert released == set(whole) - shut | {Head("encoder-self", 1, 0)}
 
     def test_on_a_transformers_model(self, tiny_marian: Callable[..., MarianMTModel]) -> None:
         """Gates far out are the mask they decide; in training the loss reaches every one of them."""
         model = tiny_marian()
         discovery = discover(model)
-        gates = HeadGates(
-            discovery.heads.only(["encoder-self", "cross"]), HardConcrete(), start=9.0
-        )
+        gated_heads = discovery.heads.only(["encoder-self", "cross"])
+        gates = HeadGates(gated_heads, HardConcrete(), start=9.0)
         with torch.no_grad():
             gates.log_alpha[::3] = -9
         ids = torch.arange(4, 12)[None]

@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from functools import cache
 from importlib import metadata
 from typing import Annotated, Any
 
@@ -141,6 +142,12 @@ def complain(text: str) -> int:
     return 1
 
 
+@cache
+def parser() -> Callable[..., Any]:
+    """All commands with their options, made once in a process."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """The `headwise` command."""
     quiet = {
@@ -158,4 +165,4 @@ def main() -> None:
     atexit.register(
         gc.freeze
     )  # to look for garbage among the libraries' million objects at the end takes a second
-    sys.exit(guarded(lambda: app(prog_name="headwise")))
+    sys.exit(guarded(lambda: parser()(prog_name="headwise")))
