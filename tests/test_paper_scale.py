@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 ALL = ["encoder-self", "decoder-self", "cross"]
 TOY = {
     "name": "toy",
-    "data": {"embedded": {"train": 300, "dev": 20, "test": 20}},
+    "data": {"embedded": {"train": 150, "dev": 10, "test": 10}},
     "model": {
         "norm": "pre",
         "encoder_layers": 1,
@@ -77,7 +77,7 @@ def sittings(script: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
         return bool(script.sitting(plan, out, (minutes, 30), "cpu", 64, packed, page=minutes > 0))
 
     def in_time(meter: Any) -> None:
-        if len(meter.times) == 70:
+        if len(meter.times) == 35:
             seen.extend(meter.shares)
             raise script.TimeIsUp
 
@@ -120,7 +120,7 @@ class TestSitting:
     def test_the_training_is_measured_from_within(self, script: Any, sittings: Any) -> None:
         facts = json.loads((sittings.out / "utilisation.json").read_text())
         first, use = facts["trainings"]["train"], facts["use"]
-        assert first["updates"] == round(70 / sittings.shares[-1]), (
+        assert first["updates"] == round(35 / sittings.shares[-1]), (
             "of the first command: the third went on from there"
         )
         assert 0 < first["update_seconds"] < first["epoch_end_seconds"]

@@ -218,6 +218,7 @@ def test_an_error_keeps_its_type(tmp_path: Path) -> None:
         run(tmp_path, [Toy("bad-input")], Shown()).check()
 
 
+@pytest.mark.campaign
 def test_a_killed_worker_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The build goes on from its checkpoint, one that is killed each time fails, and nothing finished is done again."""
     monkeypatch.setattr(cluster, "RETRIES", 1)
