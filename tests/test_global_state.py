@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -165,6 +165,14 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "align": align,
     "lab": lab,
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_frozen() -> Iterator[None]:
+    """The suite freezes its objects; here a call that freezes some would show."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from headwise.heads import Head, HeadMask
 from headwise.model import Model
 from tasks.askers import asker
 
-
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (headwise[onnx])")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
 
