@@ -356,18 +356,11 @@ def test_two_workers_of_ray_give_the_same_numbers_also_when_one_is_killed(tmp_pa
 
 @pytest.mark.slow
 def test_two_processes_give_one_result(tmp_path: Path) -> None:
-    """Both train, score and prune; the main one does the rest. The next run finds all of it."""
+    """Both train, score and prune; the main one does the rest, the roles of the pruned model too. The next run finds
+    all of it."""
     training = {**QUICK["training"], "accumulate": 2, "batch_tokens": 630}
-    sweep = {**ENCODER, "penalty": [1.0], "gate_learning_rate": 1.0}
-    plan = plan_of(
-        QUICK,
-        seeds=[],
-        pruning=[sweep],
-        weights="chosen",
-        training=training,
-        data={"embedded": {"train": 300, "dev": 20, "test": 20}},
-        model={**TINY["model"], "max_length": 48},
-    )
+    sweep = {**ENCODER, "penalty": [0.005], "controls": []}
+    plan = plan_of(QUICK, seeds=[], pruning=[sweep], weights="chosen", training=training)
     for status, _, errors in two(
         tmp_path,
         headwise,
@@ -378,6 +371,7 @@ def test_two_processes_give_one_result(tmp_path: Path) -> None:
     ):
         assert status == 0, errors[-3000:]
     assert facts(tmp_path / "out")["failed"] == {} and again(plan, tmp_path / "out").made == []
+    assert (tmp_path / "out/rescored/encoder.lambda-0.005/roles/roles.csv").exists()
     heads = pd.read_csv(tmp_path / "out/heads.csv").set_index(["kind", "layer", "head"]).value
     text = hw.ParallelText.read(tmp_path / "out/corpus/dev.en", tmp_path / "out/corpus/dev.fr")
     one = hw.score(hw.load(tmp_path / "out"), text, ["gradient"], seed=plan.seed).table

@@ -363,7 +363,8 @@ def tested_again(run: Run, model: Model, mask: HeadMask) -> Roles:
     """The roles of a pruned model, without examples and controls, heads under the numbers of the full model."""
     assert run.treebanks is not None
     treebank, confirm = run.treebanks
-    counts = token_counts(full_model(run), run.text("train"))
+    # Its tokenizer is the full model's. To ask for that model here would be a step, and one process alone would wait.
+    counts = token_counts(model, run.text("train"))
     texts = RoleTexts.of(model, treebank, confirm, tested_pairs(run), counts)
     total = words_read(model, texts, run.plan.seed)
     found = find_roles(model, texts, run.plan.seed, share_of_words(total, run.progress))
