@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -60,7 +61,7 @@ class Step(ABC):
                 raise TypeError(f"{cls.__name__}: a step has no keyword '{name}', only {known}.")
             setattr(cls, name, value)
 
-    @property
+    @cached_property
     def name(self) -> str:
         return self.name_format.format(self)
 
