@@ -346,17 +346,17 @@ def onnx_heads(name: str, inputs: Mapping[str, list[Any]], original: Model | Non
     """The heads of the keys that an ONNX file takes, by layer, against a model's."""
     groups = {}
     for each, shape in inputs.items():
-        key = re.fullmatch(r"past\.(\d+)\.key", each)
-        if key and len(shape) == 4:
-            empty = shape[3] == 1  # a layer without heads takes one zero a token
-            groups[int(key[1])] = 0 if empty else shape[1]
+        value = re.fullmatch(r"past\.(\d+)\.value", each)
+        if value and len(shape) == 4:
+            empty = shape[3] == 1  # a layer without heads takes one number a token
+            groups[int(value[1])] = 0 if empty else shape[1]
     if not groups:
         return Finding("heads", None, f"{name} takes no keys, so its heads cannot be counted")
     counts = [groups[layer] for layer in sorted(groups)]
     says = f"{'+'.join(map(str, counts))} key/value heads by layer"
     if original is None:
         return Finding("heads", None, f"{says}; the original model was not given")
-    wanted = list(original.heads.key_value.get("decoder-self", ()))
+    wanted = [*original.heads.key_value.get("decoder-self", [0] * len(counts))]
     right = counts == wanted
     return Finding("heads", right, says if right else f"{says}, but {original.name} has {wanted}")
 

@@ -29,6 +29,7 @@ from headwise.engines.engine import engine
 from headwise.engines.native import ATTENTION
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Kind
+from headwise.marian.network import Ssru
 from headwise.model import Model
 from headwise.tasks import Embedding
 
@@ -259,15 +260,18 @@ def graphs(model: Model) -> list[Graph]:
     ids = torch.arange(BATCH * SOURCE, device=model.hf.device).view(BATCH, SOURCE) % vocabulary
     source = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     source_sizes = dict.fromkeys(source, batch_and_source)
-    if "decoder-self" not in model.heads.kinds:
+    cached = cached_shapes(model, "decoder-self")
+    if not cached:
         output = "last_hidden_state" if isinstance(model.task, Embedding) else "logits"
         return [Graph("model", Encoder(model.hf), source, source_sizes, (output,))]
 
-    layers = len(model.heads.query["decoder-self"])
-    past, past_sizes = states(model, "decoder-self", "past", PAST, list(range(layers)))
+    layers = len(cached)
+    past, past_sizes = states(model, "past", PAST, dict(enumerate(cached)))
     outputs = ("logits", *(name.replace("past", "present", 1) for name in past))
     next_ids = ids[:, :TOKENS].clone(memory_format=torch.contiguous_format)
     next_size = {0: "batch", 1: "tokens"}
+    if states_of_ssru(model):  # their loop over the tokens would be traced at one length
+        next_ids, next_size = ids[:, :1].clone(), {0: "batch"}
     if not model.hf.config.is_encoder_decoder:
         step = {
             "input_ids": next_ids,
@@ -277,8 +281,9 @@ def graphs(model: Model) -> list[Graph]:
         module = LanguageModelGraph(model.hf, layers)
         return [Graph("model", module, step | past, sizes | past_sizes, outputs)]
 
+    shapes = cached_shapes(model, "cross")
     crossing = [layer for layer, heads in enumerate(model.heads.query["cross"]) if heads]
-    cross, cross_sizes = states(model, "cross", "cross", SOURCE, crossing)
+    cross, cross_sizes = states(model, "cross", SOURCE, {each: shapes[each] for each in crossing})
     encoder = Graph("encoder", Source(model.hf, crossing), source, source_sizes, tuple(cross))
     step = {"decoder_input_ids": next_ids, "attention_mask": source["attention_mask"]}
     sizes = {"decoder_input_ids": next_size, "attention_mask": batch_and_source}
@@ -292,20 +297,33 @@ def graphs(model: Model) -> list[Graph]:
     return [encoder, decoder]
 
 
+def cached_shapes(model: Model, kind: Kind) -> list[tuple[int, int, int]]:
+    """What each layer keeps of a token: heads, numbers of a key and numbers of a value; nothing where no layer keeps any.
+    A layer without heads has one zero, from which positions are counted."""
+    if kind == "decoder-self" and (ssru := states_of_ssru(model)):
+        return [(1, size, 1) for size in ssru]
+    size = model.discovery.head_size
+    counts = model.heads.key_value.get(kind, ())
+    return [(groups, size, size) if groups else (1, 1, 1) for groups in counts]
+
+
+def states_of_ssru(model: Model) -> list[int]:
+    """The widths of the decoder's SSRUs, which stand where self-attention usually does; nothing without any."""
+    units = [module for module in model.hf.modules() if isinstance(module, Ssru)]
+    return [unit.W.out_features for unit in units]
+
+
 def states(
-    model: Model, kind: Kind, prefix: str, length: int, layers: list[int]
+    model: Model, prefix: str, length: int, shapes: Mapping[int, tuple[int, int, int]]
 ) -> tuple[dict[str, Tensor], dict[str, dict[int, str]]]:
-    """Example keys and values B G K D of some layers, and their dynamic sizes. A layer without heads has one zero a
-    token, from which positions are counted."""
-    head_size = model.discovery.head_size
+    """Example keys and values B G K D by layer, and their dynamic sizes. shapes: as `cached_shapes` gives them."""
     dynamic_length = "source" if prefix == "cross" else "past"
     example = {}
     sizes = {}
-    for layer in layers:
-        groups = model.heads.key_value[kind][layer]
-        shape = (BATCH, groups, length, head_size) if groups else (BATCH, 1, length, 1)
-        for side in ("key", "value"):
+    for layer, (groups, *widths) in shapes.items():
+        for side, width in zip(("key", "value"), widths, strict=True):
             name = f"{prefix}.{layer}.{side}"
+            shape = (BATCH, groups, length, width)
             example[name] = torch.zeros(shape, device=model.hf.device, dtype=model.hf.dtype)
             sizes[name] = {0: "batch", 2: dynamic_length}
     return example, sizes
