@@ -53,8 +53,9 @@ from headwise.options import (
     Training,
 )
 from headwise.progress import Progress
+from headwise.pruning.measured import choose_smallest
 from headwise.study import make_plan, run_study
-from headwise.study.evaluation_steps import choose_smallest
+from study.studies import measured_in
 
 SHAPE = [
     "model.encoder_layers=1",
@@ -482,9 +483,8 @@ class TestTheFolderOfAStudy:
             "--quiet",
         ]
         assert call(*words, "--out", tmp_path / "small")[0] == 0
-        assert set(pd.read_csv(tmp_path / "small/pruning.csv").measure) >= {"bleu", "dev_bleu"}, (
-            "test text, too"
-        )
+        bleu = {("test", "bleu", ""), ("dev", "bleu", "")}
+        assert bleu <= measured_in(tmp_path / "small"), "test text, too"
 
     def test_one_sided_text(
         self, call: Call, place: Path, language_model: Any, tmp_path: Path
@@ -585,12 +585,9 @@ class TestPruning:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Whatever it costs: here BLEU falls by 40 on paper. With a limit, the nearest one is named."""
-        paper: dict[str, float] = {"full": 40.0}
         monkeypatch.setattr(
             "headwise.study.evaluation_steps.choose_smallest",
-            lambda dev, kept, limit: choose_smallest(
-                {name: paper.get(name, 0.0) for name in dev}, kept, limit
-            ),
+            lambda lost, heads, limit: choose_smallest(dict.fromkeys(lost, 40.0), heads, limit),
         )
         words = ["prune", model, *texts, "--out", tmp_path / "out", *sets(*FAST, *LIGHT)]
         words += ["--keep", "encoder-self=1", "--keep", "cross=3"]
@@ -635,11 +632,12 @@ class TestPruning:
         ) == 4
         small = hw.load(tmp_path / "pruned/greedy-gradient-4")
         assert small.heads.query == {"encoder-self": (1,), "decoder-self": (4,), "cross": (3,)}
+        tested = {("test", "bleu", ""), ("test", "chrf", ""), ("test", "bleu", "full")}
+        assert {*tested, ("dev", "bleu", ""), ("dev", "loss", "")} <= measured_in(tmp_path)
         table = pd.read_csv(tmp_path / "pruning.csv")
-        assert {"bleu", "chrf", "bleu_difference", "dev_bleu", "dev_loss"} <= set(table.measure)
         orders = ("gradient", "confidence", "weight-norm", "random.1", "random.2", "random.3")
         compared = {f"greedy-{order}-4" for order in orders}
-        assert set(table[table.measure == "bleu"].setting) == {"full", *compared}
+        assert set(table[table.split == "test"].setting) == {"full", *compared}
         assert "Random orders: better than" in err and "Best other measure on dev: " in err
 
     def test_as_many_heads_as_there_are(
@@ -693,9 +691,8 @@ class TestPruning:
         kept = table.groupby("setting").kept.first().to_dict()
         assert kept.pop("full") == 4 and kept["greedy-gradient-2"] == 2
         assert len(kept) == 6 and {*kept.values()} == {2}, "the result, and other orders"
-        assert {"dev_perplexity", "dev_perplexity_change", "dev_loss", "parameters"} <= set(
-            table.measure
-        )
+        dev = {("dev", "perplexity", ""), ("dev", "perplexity", "full"), ("dev", "loss", "")}
+        assert {*dev, ("", "parameters", "")} <= measured_in(two)
 
     def test_a_language_model_by_gates(
         self, call: Call, refused: Refused, place: Path, language_model: Any, tmp_path: Path
@@ -708,8 +705,8 @@ class TestPruning:
             "prune", given, *words, "--method", "gates", "--keep", "2", "--out", out, *light
         )
         assert (status, err) == (0, "") and hw.load(out / "pruned/keep-2").heads.total == 2
-        table = pd.read_csv(out / "pruning.csv")
-        assert {"dev_perplexity", "dev_perplexity_change", "undecided_gates"} <= set(table.measure)
+        dev = {("dev", "perplexity", ""), ("dev", "perplexity", "full")}
+        assert {*dev, ("", "undecided_gates", "")} <= measured_in(out)
         more = [*light, *sets("pruning.gate_learning_rate=2.0", "pruning.warmup=1")]
         status, _, _ = call(
             "prune", given, *words, "--penalty", "50", "--out", tmp_path / "penalty", *more

@@ -112,9 +112,9 @@ class TestSitting:
             "all.keep-3",
             "all.keep-3.from-scratch",
         }
-        assert {"bleu", "dev_bleu", "dev_loss"} <= set(
-            table[table.setting == "all.keep-3.from-scratch"].measure
-        )
+        own = table[table.setting == "all.keep-3.from-scratch"]
+        measured = {*zip(own.split, own.measure, strict=True)}
+        assert {("test", "bleu"), ("dev", "bleu"), ("dev", "loss")} <= measured
         assert len(HeadMask.read(sittings.out / "layouts" / "all.keep-3.json")) == 3
 
     def test_the_training_is_measured_from_within(self, script: Any, sittings: Any) -> None:

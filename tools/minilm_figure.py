@@ -98,7 +98,8 @@ def grid() -> dict[str, Any]:
 
 def curves() -> dict[str, Any]:
     table = pd.read_csv(FOLDER / "pruning.csv")
-    table = table[table.measure == "dev_similarity"].copy()
+    of_dev = (table.split == "dev") & (table.measure == "similarity") & table.reference.isna()
+    table = table[of_dev].copy()
     table["order"] = table.setting.str.removeprefix("greedy-").str.replace(r"-\d+$", "", regex=True)
     table["sort"] = table.order.str.replace(r"\.\d$", "", regex=True)
     whole = table[table.setting == "full"]

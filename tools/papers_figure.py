@@ -86,9 +86,10 @@ def our_points(curve: Curve) -> pd.DataFrame:
         & (table.method == "gates")
         & table.setting.str.startswith(curve.settings)
     ]
-    rows = of_curve[of_curve.measure == "bleu_difference_to_fine-tuned"]
+    tested = of_curve[of_curve.split == "test"]
+    rows = tested[tested.reference == "fine-tuned"]
     if rows.empty:
-        rows = of_curve[of_curve.measure == "bleu_difference"]
+        rows = tested[tested.reference == "full"]
     columns = rows[["kinds", "kept", "total", "value", "low", "high"]]
     return columns.assign(source=curve.label)
 

@@ -17,7 +17,8 @@ NO_BREAK = "\u202f"
 class QualityMeasure:
     """The number that says what models of a task are worth.
 
-    measure: its name in tables. change: the measure of a difference to another model. name: in figures and sentences.
+    measure: its name in tables. change: the name of a difference to the first of several models, where these are
+    evaluated together. name: in figures and sentences.
     unit: of a change, behind its number. loss: what a model may lose, in words. higher_is_better: which way is up.
     compared: the measure that choices compare, the quality itself or its change. scale: what its own numbers are, for
     an axis. over: what a text has many of. least: below it, a model is too poor for its differences to mean anything.
@@ -131,9 +132,3 @@ QUALITIES = (BLEU, PERPLEXITY, ACCURACY, SIMILARITY, WORD_ERROR_RATE)
 LOSSES = (
     f"{BLEU.loss}, {PERPLEXITY.loss}, {ACCURACY.loss}, {SIMILARITY.loss}, or {WORD_ERROR_RATE.loss}"
 )
-
-
-def less_is_better(change: str) -> bool:
-    """Whether a model is better where a change in a table is below 0. change: its measure, with whatever stands around
-    the quality's own (`dev_perplexity_change_to_random.1`)."""
-    return any(each.change in change and not each.higher_is_better for each in QUALITIES)

@@ -69,12 +69,12 @@ def change(folder: Path, differences: Mapping[str, Any]) -> Path:
 def cells(value: Any = None, **where: Any) -> Callable[[pd.DataFrame], pd.DataFrame]:
     """A change of a table: other cells in some rows.
 
-    value: the new cells by their columns; a number alone is the value, three are value, low and high. where: columns and
-    what they hold in these rows, one or a list.
+    value: the new cells by their columns; a number alone is the value, several are value, low, high and p. where: columns
+    and what they hold in these rows, one or a list; None is an empty cell.
     """
     if not isinstance(value, Mapping):
         numbers = value if isinstance(value, tuple) else (value,)
-        value = dict(zip(("value", "low", "high"), numbers, strict=False))
+        value = dict(zip(("value", "low", "high", "p"), numbers, strict=False))
 
     def changed(table: pd.DataFrame) -> pd.DataFrame:
         rows = chosen_rows(table, where)
@@ -94,7 +94,10 @@ def without(**where: Any) -> Callable[[pd.DataFrame], pd.DataFrame]:
 def chosen_rows(table: pd.DataFrame, where: Mapping[str, Any]) -> pd.Series[bool]:
     rows = pd.Series(True, table.index)
     for column, cell in where.items():
-        rows &= table[column].isin(cell if isinstance(cell, list) else [cell])
+        wanted = cell if isinstance(cell, list) else [cell]
+        rows &= table[column].isin([word for word in wanted if word is not None]) | (
+            table[column].isna() & (None in wanted)
+        )
     return rows
 
 
@@ -265,7 +268,15 @@ def conservation() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["measure", "mode", "what", "value", "low", "high"])
 
 
-MEASURES = ("dev_bleu", "bleu", "chrf", "dev_loss", "parameters", "tokens_per_second")
+# By split and measure.
+MEASURES = (
+    ("dev", "bleu"),
+    ("test", "bleu"),
+    ("test", "chrf"),
+    ("dev", "loss"),
+    (None, "parameters"),
+    (None, "tokens_per_second"),
+)
 QUALITY = {
     "full": (39.02, 38.21, 62.4, 1.702, 9_472_512, 1210.4),
     "lambda-0.02": (38.9, 38.3, 62.5, 1.699, 9_357_600, 1213.1),
@@ -290,13 +301,12 @@ def pruning_table() -> pd.DataFrame:
             penalty = float(setting.partition("-")[2])
             kept = sum(map(len, KEPT[setting]))
             start = ("gates", "encoder-self", setting, penalty, 0, kept, 24)
-        values["bytes"] = values["parameters"] * 4 + 51_200
-        rows += [(*start, measure, value, None, None) for measure, value in values.items()]
+        values[None, "bytes"] = values[None, "parameters"] * 4 + 51_200
+        for key, value in values.items():
+            rows.append((*start, *key, None, value, None, None, None, None))
         if setting in DIFFERENCE:
-            low, high, p = DIFFERENCE[setting]
-            change = round(values["bleu"] - 38.21, 2)
-            rows.append((*start, "bleu_difference", change, low, high))
-            rows.append((*start, "p_value", p, None, None))
+            change = round(values["test", "bleu"] - 38.21, 2)
+            rows.append((*start, "test", "bleu", "full", change, *DIFFERENCE[setting], 60))
     return pd.DataFrame(rows, columns=list(models.MODEL_COLUMNS))
 
 
@@ -372,17 +382,17 @@ def make_language(folder: Path, **facts: Any) -> Path:
 
 
 def in_perplexity(table: pd.DataFrame) -> pd.DataFrame:
-    parts = [table[~table["measure"].str.contains("bleu|chrf|p_value|loss|tokens_per_second")]]
-    for start in ("", "dev_"):
-        rows = table[table["measure"] == f"{start}bleu"]
+    parts = [table[table["measure"].isin(["parameters", "bytes"])]]
+    for split in ("test", "dev"):
+        rows = table[chosen_rows(table, {"split": split, "measure": "bleu", "reference": None})]
         full = rows.loc[rows["setting"] == "full", "value"].item()
         change = 10 * (full - rows["value"])
         perplexity = 12 * (1 + change / 100)
-        moved = rows.assign(value=change, low=change - 1, high=change + 1)
+        moved = rows.assign(value=change, low=change - 1, high=change + 1, reference="full")
         parts += [
-            rows.assign(measure=f"{start}perplexity", value=perplexity),
-            rows.assign(measure=f"{start}loss", value=perplexity.map(math.log)),
-            moved[moved["setting"] != "full"].assign(measure=f"{start}perplexity_change"),
+            rows.assign(measure="perplexity", value=perplexity),
+            rows.assign(measure="loss", value=perplexity.map(math.log)),
+            moved[moved["setting"] != "full"].assign(measure="perplexity"),
         ]
     return pd.concat(parts)
 

@@ -9,12 +9,13 @@ from typing import Any
 import pandas as pd
 
 from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind
+from headwise.pruning.measured import Measurements, Number
 from headwise.report.models import MODEL_COLUMNS
 from report.made import change, read
 
 MODEL = HeadMap({kind: (8, 8, 8) for kind in KINDS})
 ENCODER: tuple[Kind, ...] = ("encoder-self",)
-FULL = {"": 38.2, "dev_": 39.0}
+FULL = {"test": 38.2, "dev": 39.0}
 GATES = {0.002: 23, 0.005: 20, 0.01: 16, 0.02: 12, 0.04: 9, 0.08: 5, 0.16: 2, 0.32: 1}
 JOINT = {
     0.005: (22, 23, 24),
@@ -25,6 +26,11 @@ JOINT = {
 }
 STEPS = (21, 19, 16, 14, 12, 9, 7, 4, 2, 1)
 SCORES = {"gradient": 0.9, "confidence": 1.3, "ablation.zero": 0.8, "weight-norm": 1.9}
+
+
+def around(value: float, width: float, p: float | None = None) -> Number:
+    """A number with as much on both sides, of 200 sentences."""
+    return Number(value, value - width, value + width, p, 200)
 
 
 class Made:
@@ -43,27 +49,24 @@ class Made:
         kinds: tuple[Kind, ...],
         kept: int,
         drop: float,
-        measures: dict[str, float] | None = None,
+        numbers: Measurements | None = None,
         **facts: Any,
     ) -> None:
-        """A model that loses `drop` BLEU, give or take."""
+        """A model that loses `drop` BLEU, give or take. numbers: others of it."""
         total = MODEL.only(kinds).total
         start = (method, "+".join(kinds), name, facts.get("penalty"), self.seed, kept, total)
 
-        def add(measure: str, value: float, width: float | None = None) -> None:
-            ends = (None, None) if width is None else (value - width, value + width)
-            self.rows.append((*start, measure, value, *ends))
-
-        for part, full in FULL.items():
+        known = Measurements()
+        for split, full in FULL.items():
             change = 0.0 if method == "none" else round(self.draw.gauss(-drop, 0.12), 3)
-            add(f"{part}bleu", self.level + full + change, 1.5)
+            known[split, "bleu", ""] = around(self.level + full + change, 1.5)
             if method != "none":
                 width = 0.35 + 0.05 * drop
-                add(f"{part}bleu_difference", change, width)
-                add(f"{part}p_value", 0.001 if abs(change) > width else 0.4)
-        add("parameters", 9_000_000 + 4000 * kept)
-        for measure, value in (measures or {}).items():
-            add(measure, value, 0.4 if measure.startswith("bleu_") else None)
+                p = 0.001 if abs(change) > width else 0.4
+                known[split, "bleu", "full"] = around(change, width, p)
+        known["", "parameters", ""] = Number(9_000_000 + 4000 * kept)
+        known.update(numbers or {})
+        self.rows += [(*start, *row) for row in known.rows()]
         if method != "none":
             sweep = "encoder" if len(kinds) == 1 else "all"
             usual = {"control": None, "reference": None, "settle": 0}
@@ -75,18 +78,19 @@ class Made:
     ) -> str:
         """A model pruned with gates, and compared with equal further training."""
         name = f"{sweep}.lambda-{penalty:g}"
-        measures = {
-            "dev_loss": 1.7 + penalty,
-            "soft_dev_loss": 1.698 + penalty,
-            "decided_dev_loss": 1.7 + penalty,
-            "undecided_gates": 0.04 if penalty < 0.1 else 0.2,
-            "expected_heads": kept + 0.21,
-            "settled": float(penalty < 0.1),
-            "bleu_difference_to_fine-tuned": -drop - 0.3,
-            "p_value_to_fine-tuned": 0.04,
-        }
+        numbers = Measurements(
+            {
+                ("dev", "loss", ""): Number(1.7 + penalty),
+                ("dev", "soft_loss", ""): Number(1.698 + penalty),
+                ("dev", "decided_loss", ""): Number(1.7 + penalty),
+                ("", "undecided_gates", ""): Number(0.04 if penalty < 0.1 else 0.2),
+                ("", "expected_heads", ""): Number(kept + 0.21),
+                ("", "settled", ""): Number(float(penalty < 0.1)),
+                ("test", "bleu", "fine-tuned"): around(-drop - 0.3, 0.4, 0.04),
+            }
+        )
         against = {"fine-tuned": f"{sweep}.fine-tuned"}
-        self.add(name, "gates", kinds, kept, drop, measures, penalty=penalty, against=against)
+        self.add(name, "gates", kinds, kept, drop, numbers, penalty=penalty, against=against)
         return name
 
     def add_control(
@@ -94,10 +98,10 @@ class Made:
     ) -> None:
         """A model that shares facts with a pruned one, which is `worse` BLEU above it."""
         p = 0.01 if len(kinds) > 1 else 0.001 if worse > 0.4 else 0.6
-        measures = {"bleu_difference_to_pruned": worse, "p_value_to_pruned": p}
+        numbers = Measurements({("test", "bleu", "pruned"): around(worse, 0.4, p)})
         facts = {"control": control, "reference": name}
         setting, method = f"{name}.{control}", f"control.{control}"
-        self.add(setting, method, kinds, kept, drop + worse, measures, **facts)
+        self.add(setting, method, kinds, kept, drop + worse, numbers, **facts)
 
     def keep(self, name: str, counts: dict[Kind, int]) -> None:
         """A layout: low layers of the decoder's own attention and high ones of cross-attention stay longest."""
@@ -187,9 +191,10 @@ def write_grid(folder: Path) -> Path:
         level = 0.3 * run["seed"] + (6 if run["data"] == "en-fr" else 0)
         written = write_sweeps(folder / run["folder"], run["seed"], level)
         tables.append(read(written / "pruning.csv").assign(data=run["data"]))
-    groups = pd.concat(tables).groupby(["data", "setting", "measure"], as_index=False)["value"]
-    means = groups.agg(value="mean", size="size")
-    means = means[(means["size"] > 1) & means["measure"].str.contains("bleu")]
+    key = ["data", "setting", "split", "measure", "reference"]
+    groups = pd.concat(tables).groupby(key, as_index=False, dropna=False)["value"]
+    means = groups.agg(value="mean", size="size").assign(p=None, units=200)
+    means = means[(means["size"] > 1) & (means["measure"] == "bleu")]
     failed = {"prune/all.keep-3": "Traceback\n  File\nRuntimeError: <out of memory>"}
     return change(
         folder,
@@ -226,14 +231,16 @@ def write_greedy(folder: Path) -> Path:
     rows: list[tuple[Any, ...]] = []
     for name, method, kept, similarity, _ in models:
         weights = 20e6 + 4e4 * kept
-        values = {"parameters": (weights, None, None), "memory": (4 * weights, None, None)}
-        for part, better in (("", 0.0), ("dev_", 0.2)):
+        numbers = Measurements({("", "parameters", ""): Number(weights)})
+        numbers["", "memory", ""] = Number(4 * weights)
+        for split, better in (("test", 0.0), ("dev", 0.2)):
             lost = min(0.0, similarity + better - 100)
-            values[f"{part}similarity"] = (100 + lost, None, None)
+            numbers[split, "similarity", ""] = Number(100 + lost)
             if method != "none":
-                values[f"{part}similarity_change"] = (lost, lost - 0.6, lost + 0.5)
+                ends = (lost - 0.6, lost + 0.5)
+                numbers[split, "similarity", "full"] = Number(lost, *ends, units=50)
         start = (method, "encoder-self", name, None, 1, kept, 72)
-        rows += [(*start, measure, *numbers) for measure, numbers in values.items()]
+        rows += [(*start, *row) for row in numbers.rows()]
         if method != "none":
             mask = HeadMask(DORMANT, frozenset[Head](list(DORMANT)[:kept]))
             files[f"layouts/{name}.json"] = mask

@@ -15,6 +15,7 @@ from scipy.stats import spearmanr
 import headwise as hw
 from axe import serious
 from headwise import HeadwiseError
+from headwise.pruning.measured import Measurements, Number
 from headwise.report.comparison import (
     Comparison,
     difference,
@@ -116,8 +117,8 @@ def test_the_difference_is_that_on_the_same_sentences(found: Comparison) -> None
 def test_without_translations_the_difference_is_that_of_the_changes(found: Comparison) -> None:
     one, other = found.both
     models = other.models.copy()
-    names = [f"bleu_difference{end}" for end in ("", ".low", ".high")]
-    models.loc["lambda-0.05", names] = [0.69, 0.39, 1.09]
+    changed = {("test", "bleu", "full"): Number(0.69, 0.39, 1.09)}
+    models["numbers"] = [Measurements(numbers | changed) for numbers in models["numbers"]]
     mute = replace(one, translations={}), replace(other, translations={}, models=models)
     # 0.69 − −0.31 = 1; down √(0.3² + 0.42²), up √(0.4² + 0.4²)
     said = difference(with_runs(found, *mute))

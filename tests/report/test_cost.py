@@ -24,29 +24,29 @@ from report.made_sweeps import GATES, JOINT, write_sweeps
 
 def test_every_model_has_a_point_with_its_interval(swept: FinishedRun) -> None:
     encoder, everything = quality_figures(swept.models, swept.facts)
-    for panel, part in enumerate(("", "dev_")):
-        rows, base = data_of(encoder, panel), models.value(swept.full, f"{part}bleu")
-        assert base is not None
+    for panel, split in enumerate(("test", "dev")):
+        rows, start = data_of(encoder, panel), swept.quality_of(swept.full, split)
+        assert start.value is not None
         compared = 0
         for name in ("encoder.lambda-0.04", "encoder.keep-6", "encoder.greedy-gradient-7"):
             (model,) = models.model_rows(swept.models.loc[[name]])
             cell = next(c for c in rows if c.get("model") == model["label"])
-            measure, start = f"{part}bleu_difference", base
-            tuned = models.against(model, "fine-tuned")
-            if models.value(model, f"{measure}_to_fine-tuned") is not None:
-                measure += "_to_fine-tuned"
-                start = float(swept.models.loc[tuned, f"{part}bleu"])
+            change, base = swept.quality_of(model, split, "full"), start.value
+            if swept.quality_of(model, split, "fine-tuned").value is not None:
+                change = swept.quality_of(model, split, "fine-tuned")
+                tuned = swept.models.loc[models.against(model, "fine-tuned"), "numbers"]
+                base = tuned.of("bleu", split).value
                 compared += 1
-            low, _ = models.bounds(model, measure)
-            assert low is not None
+            assert change.low is not None
             drawn = [cell["value"], cell["low"]]
-            assert drawn == pytest.approx([model[f"{part}bleu"], start + low], abs=1e-3)
+            own = swept.quality_of(model, split).value
+            assert drawn == pytest.approx([own, base + change.low], abs=1e-3)
             assert abs(cell["x"] - model["kept"]) <= 0.2
-        assert compared == (0 if part else 1)  # made for test only
+        assert compared == (0 if split == "dev" else 1)  # made for test only
         assert len({c["control"] for c in rows if "control" in c}) == 4
         names = {c["name"] for c in rows if "name" in c}
         levels = {"full model", "equal further training"}
-        assert names == levels | ({"allowed loss"} if part else set())
+        assert names == levels | ({"allowed loss"} if split == "dev" else set())
     assert "as they lose more: " in encoder.facts and "Chosen" not in everything.facts
 
 
@@ -61,7 +61,8 @@ def test_marks_of_as_many_heads_do_not_cover_each_other(swept: FinishedRun) -> N
 
 def test_random_orders_are_a_range_and_a_mean(swept: FinishedRun) -> None:
     by_score, by_kind = greedy_figures(swept.models)
-    values = [m["bleu"] for m in swept.pruned if m["method"] == "greedy.random" and m["kept"] == 12]
+    orders = swept.models[swept.models["method"].eq("greedy.random") & swept.models["kept"].eq(12)]
+    values = list(models.values(orders, "bleu", "test"))
     drawn = data_of(by_score)
     cell = next(c for c in drawn if c["line"] == "random orders" and c["kept"] == 12)
     ends = [cell["low"], cell["value"], cell["high"]]
@@ -113,9 +114,7 @@ def test_every_pruned_model_is_compared_with_its_equal_training(swept: FinishedR
     tuned = [model for model, control in rows if control == "fine-tuned, not pruned"]
     assert len(tuned) == len(GATES) + len(JOINT)
     (model,) = models.model_rows(swept.models.loc[["encoder.lambda-0.04"]])
-    written = models.difference_text(
-        model, "bleu_difference_to_fine-tuned", "p_value_to_fine-tuned"
-    )
+    written = models.tested_text(swept.change_of(model, "fine-tuned"))
     assert rows["encoder: λ = 0.04", "fine-tuned, not pruned"][5] == written
 
 
@@ -123,8 +122,8 @@ def test_what_the_interval_and_p_do_not_both_say_is_not_distinguishable(tmp_path
     """The intervals of both comparisons with random heads exclude 0, their p does not."""
 
     def unsure(table: pd.DataFrame) -> pd.DataFrame:
-        sure = (table["measure"] == "p_value_to_pruned") & (table["value"] < 0.05)
-        return table.assign(value=table["value"].mask(sure, 0.12))
+        sure = (table["reference"] == "pruned") & (table["p"] < 0.05)
+        return table.assign(p=table["p"].mask(sure, 0.12))
 
     content = cost.build_controls(read_run(change(write_sweeps(tmp_path), {"pruning.csv": unsure})))
     assert content is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +54,8 @@ def test_most_encoder_heads_go_for_little_where_the_interval_says_so(
     half = ["lambda-0.05", "lambda-0.2"]
 
     def lost(table: pd.DataFrame) -> pd.DataFrame:
-        table = cells((-0.31, *ends), setting=half, measure="bleu_difference")(table)
         p = 0.001 if ends[1] < 0 else 0.5
-        return cells((p, nan, nan), setting=half, measure="p_value")(table)
+        return cells((-0.31, *ends, p), setting=half, measure="bleu", reference="full")(table)
 
     folder = make_run(tmp_path, {"pruning.csv": lost})
     here, found = verdict_of(read_run(folder), "Most encoder heads")
@@ -78,7 +76,9 @@ def test_heads_with_roles_are_counted_and_compared_with_the_others(run: Finished
 
 def test_what_carries_no_verdict(tmp_path: Path) -> None:
     """A model that does not translate supports and contradicts nothing; nor do roles where no head has one."""
-    bad = make_run(tmp_path / "bad", {"pruning.csv": cells(3.1, setting="full", measure="bleu")})
+    bad = make_run(
+        tmp_path / "bad", {"pruning.csv": cells(3.1, setting="full", split="test", measure="bleu")}
+    )
     said = {said for _, said in verdicts(read_run(bad)).values()}
     assert said == {paper_claims.NO_TRANSLATOR, NOT_TESTED}
     roles = {
@@ -111,17 +111,16 @@ def test_all_kinds_scratch_and_greedy_models_are_asked(swept: FinishedRun) -> No
 def test_pruned_is_better_than_from_scratch_where_it_is_above(
     tmp_path: Path, differences: tuple[float, float], said: str
 ) -> None:
-    """`bleu_difference_to_pruned` of a control says how much the pruned model is above it."""
+    """With the reference `pruned` a control says how much the pruned model is above it."""
     settings = [f"encoder.lambda-{penalty}.from-scratch" for penalty in ("0.04", "0.16")]
 
     def compared(table: pd.DataFrame) -> pd.DataFrame:
         scratch = table["setting"].str.endswith(".from-scratch")
         table = table[~scratch | table["setting"].isin(settings)]
         for setting, value in zip(settings, differences, strict=True):
-            ends = (value, value - 0.4, value + 0.4)
-            table = cells(ends, setting=setting, measure="bleu_difference_to_pruned")(table)
             p = 0.01 if abs(value) > 0.4 else 0.6
-            table = cells(p, setting=setting, measure="p_value_to_pruned")(table)
+            change = (value, value - 0.4, value + 0.4, p)
+            table = cells(change, setting=setting, reference="pruned")(table)
         return table
 
     folder = change(write_sweeps(tmp_path), {"pruning.csv": compared})

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from headwise.errors import HeadwiseError
+from headwise.pruning.measured import Number
 from headwise.report import models, report
 from headwise.report.run_folder import CAUSAL, FinishedRun, read_run
 from headwise.report.run_grid import read_grid
@@ -25,10 +26,12 @@ def test_a_whole_run(run: FinishedRun) -> None:
     assert models.heads_name(run.chosen["kinds"]) == "encoder heads"
     del kept["full"]
     assert {name: len(mask) for name, mask in run.layouts.items()} == kept
-    assert models.bounds(run.chosen, "bleu_difference") == (-0.71, 0.11)
-    assert models.bounds(run.chosen, "bleu") == (None, None)
-    assert models.verdict(run.chosen, "bleu_difference", "p_value") == "not distinguishable"
-    assert models.verdict(run.pruned[-1], "bleu_difference", "p_value") == "worse"
+    assert run.change_of(run.chosen, "full") == Number(-0.31, -0.71, 0.11, 0.14, 60)
+    assert run.quality_of(run.chosen) == Number(37.9)
+    said = [run.change_of(model, "full").verdict(run.quality) for model in run.pruned[-2:]]
+    assert said == ["not distinguishable", "worse"]
+    assert run.quality_of(run.chosen, "dev") == models.measured(run.chosen, "bleu", "dev")
+    assert run.change_of(run.chosen, "fine-tuned") == Number()
 
 
 def test_labels_and_lines_come_from_the_facts(swept: FinishedRun) -> None:
@@ -138,7 +141,11 @@ MOOD = ",".join(CAUSAL) + "\nencoder-self,0,0,induction,mood,1,1,1,1,1,True\n"
         ("interactions.csv", spoil_kind, "kinds of heads .* in other_kind, but has 'x'"),
         ("layouts/lambda-0.05.json", write("[" * 100_000), "as a layout"),
         ("pruning.csv", write(""), "pruning.csv cannot be read as a table"),
-        ("pruning.csv", more("gates,encoder-self,lambda-0.05,0.05,1,9,24,bleu,36,,"), "one bleu"),
+        (
+            "pruning.csv",
+            more("gates,encoder-self,lambda-0.05,0.05,1,9,24,test,bleu,,36,,,,"),
+            "one test bleu",
+        ),
         ("translations/test/lambda-0.05.txt", cut, r"full.txt 60.*lambda-0.05.txt 59"),
         ("translations/test/full.txt", write("caf\xe9\n"), "full.txt cannot be read as text"),
     ],

@@ -11,10 +11,8 @@ from headwise.errors import HeadwiseError
 from headwise.report import models, report, run_grid
 from headwise.report.run_grid import Grid, read_grid
 from report.conftest import data_of
-from report.made import change, read, without
+from report.made import change, chosen_rows, read, without
 from report.made_sweeps import write_grid
-
-CHANGE = ["bleu_difference", "bleu_difference.low", "bleu_difference.high"]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +29,8 @@ def mean_row(grid: Grid, data: str, setting: str) -> pd.Series:
 def change_of(folder: Path, setting: str) -> pd.Series:
     """The row of pruning.csv with a model's change of BLEU."""
     table = read(folder / "pruning.csv")
-    return table[(table["setting"] == setting) & (table["measure"] == "bleu_difference")].iloc[0]
+    where = {"setting": setting, "split": "test", "measure": "bleu", "reference": "full"}
+    return table[chosen_rows(table, where)].iloc[0]
 
 
 def test_means_are_at_their_differences_from_the_mean_full_model(grid: Grid) -> None:
@@ -39,8 +38,10 @@ def test_means_are_at_their_differences_from_the_mean_full_model(grid: Grid) -> 
     row = mean_row(grid, "en-de", setting)
     same = [change_of(grid.folder / "en-de" / f"seed-{seed}", setting) for seed in (1, 2, 3)]
     mean, kept = sum(one["value"] for one in same) / 3, [one["kept"] for one in same]
-    assert row[CHANGE].tolist() == pytest.approx([mean, mean - 0.4, mean + 0.4])
-    assert row["bleu"] == pytest.approx(38.2 + 0.3 * 2 + mean) and row["seeds"] == 3
+    moved = row["numbers"].of("bleu", "test", "full")
+    assert [moved.value, moved.low, moved.high] == pytest.approx([mean, mean - 0.4, mean + 0.4])
+    quality = row["numbers"].of("bleu", "test").value
+    assert quality == pytest.approx(38.2 + 0.3 * 2 + mean) and row["seeds"] == 3
     assert [row["kept_low"], row["kept_high"]] == [min(kept), max(kept)]
     assert row["mean_kept"] == pytest.approx(sum(kept) / 3)
 
@@ -55,7 +56,9 @@ def test_a_model_of_one_seed_keeps_its_own_interval(tmp_path: Path) -> None:
     row = mean_row(read_grid(change(write_grid(tmp_path), gone)), "en-fr", setting)
     own = change_of(tmp_path / "en-fr" / "seed-1", setting)
     assert row["seeds"] == 1
-    assert row[CHANGE].tolist() == pytest.approx(own[["value", "low", "high"]].tolist())
+    moved = row["numbers"].of("bleu", "test", "full")
+    kept = own[["value", "low", "high"]].tolist()
+    assert [moved.value, moved.low, moved.high] == pytest.approx(kept)
 
 
 def test_every_seed_has_a_mark_and_a_ring_around_its_choice(grid: Grid) -> None:

@@ -50,12 +50,12 @@ def test_the_page_says_what_pruning_csv_says(tmp_path: Path) -> None:
     page = re.sub("<[^>]+>", " ", hw.report(folder).read_text(encoding="utf-8"))
     page = " ".join(html.unescape(page).split())
     own = read(folder / "pruning.csv").query("setting == 'encoder.lambda-0.08'")
-    own = own.set_index("measure")
-    for word, least in (("_to_fine-tuned", 4), ("", 2)):
-        value, low, high = own.loc[f"bleu_difference{word}", ["value", "low", "high"]]
+    own = own[own["split"] == "test"].set_index("reference")
+    for reference, least in (("fine-tuned", 4), ("full", 2)):
+        value, low, high = own.loc[reference, ["value", "low", "high"]]
         assert page.count(f"[{minus(low)}, {minus(high)}]") >= least and minus(value) in page
-    lead, p = own.loc["bleu_difference_to_fine-tuned"], own.loc["p_value_to_fine-tuned", "value"]
-    clear = p < 0.05 and not lead["low"] <= 0 <= lead["high"]
+    lead = own.loc["fine-tuned"]
+    clear = lead["p"] < 0.05 and not lead["low"] <= 0 <= lead["high"]
     headline = page[page.index("heads removed: ") :][:160]
     assert f"{minus(lead['value'])} BLEU [" in headline and "to equal further" in headline
     assert ("not distinguishable" in headline) is not clear
@@ -138,7 +138,8 @@ def test_a_bad_bargain_is_called_one_with_its_reason(
 
     def changed(table: pd.DataFrame) -> pd.DataFrame:
         lost = (low + 1, low, low + 2)
-        table = cells(lost, setting=CHOSEN, measure="perplexity_change")(table)
+        where = {"split": "test", "measure": "perplexity", "reference": "full"}
+        table = cells(lost, setting=CHOSEN, **where)(table)
         weights = table[table["measure"] == "parameters"].assign(measure="cache_bytes", value=512)
         if cache is None:
             return table
@@ -154,7 +155,7 @@ def test_a_bad_bargain_is_called_one_with_its_reason(
 
 def test_more_than_the_limit_lost_to_equal_further_training_is_no_bargain(tmp_path: Path) -> None:
     """The limit counts from the full model, which training without pruning may improve."""
-    lost = cells((-3.0, -3.5, -2.6), measure="bleu_difference_to_fine-tuned")
+    lost = cells((-3.0, -3.5, -2.6), measure="bleu", reference="fine-tuned")
     folder = change(write_sweeps(tmp_path), {"pruning.csv": lost})
     for limit, bad in ((2.5, True), (2.7, False)):
         change(folder, {"run.json": {"max_drop": limit}})
@@ -167,7 +168,7 @@ def test_doubts_stand_under_the_headline(tmp_path: Path) -> None:
     doubts = {CHOSEN: ["The gates had not settled."]}
     differences = {
         "run.json": {"doubts": doubts, "sentences": {"dev": 49, "test": 50}},
-        "pruning.csv": cells(9.9, setting="full", measure="bleu"),
+        "pruning.csv": cells(9.9, setting="full", split="test", measure="bleu"),
     }
     said = summary_section(read_run(make_run(tmp_path, differences)))["doubts"]
     assert [doubt[:28] for doubt in said] == [

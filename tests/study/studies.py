@@ -58,6 +58,7 @@ SMALL = [  # a model of one layer, trained in a second
 ]
 TIMINGS = ("tokens_per_second", "seconds")
 QUIET = Progress(quiet=True)
+NUMBER = ["setting", "split", "measure", "reference"]  # what tells the rows of pruning.csv apart
 BARELY = {
     "measures": ["gradient"],
     "judge": False,
@@ -83,6 +84,19 @@ class Notes(Progress):
 
     def say(self, text: str) -> None:
         self.lines.append(text)
+
+
+def numbers_of(folder: Path) -> pd.DataFrame:
+    """pruning.csv of a run, by NUMBER: no word where a number belongs to no text, or is no change."""
+    table = pd.read_csv(folder / "pruning.csv", dtype={"split": str, "reference": str})
+    return table.fillna({"split": "", "reference": ""}).set_index(NUMBER)
+
+
+def measured_in(folder: Path) -> set[tuple[str, str, str]]:
+    """What was measured of any model of a run: split, measure, reference."""
+    return {
+        (split, measure, reference) for _, split, measure, reference in numbers_of(folder).index
+    }
 
 
 def plan_of(values: dict[str, Any], **changes: Any) -> Plan:

@@ -23,7 +23,7 @@ from headwise.report.summary import other_orders
 from headwise.study import make_plan, run_study
 from headwise.study.run import Run
 from headwise.study.study import dry_run
-from study.studies import BARELY, QUIET, again, facts
+from study.studies import BARELY, NUMBER, QUIET, again, facts, numbers_of
 from tasks.askers import asker, sentences
 
 SWEEPS = [
@@ -69,7 +69,7 @@ def test_perplexity_of_every_step_and_the_choice_by_it(
     out, plan = tmp_path / "out", make_plan(values)
     assert again(plan, out).made and again(plan, out).made == []
     total = hw.load(out).heads.total
-    table = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"])
+    table = numbers_of(out)
     steps = [
         (name, left)
         for name in ("plain.greedy-gradient", "plain.greedy-random.1", "mean.greedy-gradient")
@@ -81,22 +81,20 @@ def test_perplexity_of_every_step_and_the_choice_by_it(
     }
     for name, left in steps:
         rows = table.loc[f"{name}-{left}"]
-        for start in ("", "dev_"):
-            loss, perplexity, change = (
-                rows.loc[f"{start}{what}"] for what in ("loss", "perplexity", "perplexity_change")
-            )
+        for split in ("test", "dev"):
+            of_split = rows.loc[split]
+            loss, perplexity = (of_split.loc[(what, "")] for what in ("loss", "perplexity"))
+            change = of_split.loc[("perplexity", "full")]
             assert loss.kept == left and all(
                 row.low <= row.value <= row.high for row in (loss, perplexity, change)
             )
             assert perplexity.value == pytest.approx(math.exp(loss.value), rel=1e-5)
-            whole = table.value["full", f"{start}perplexity"]
+            whole = table.value["full", split, "perplexity", ""]
             assert change.value == pytest.approx(100 * (perplexity.value / whole - 1), abs=1e-4)
-    assert not {"bleu", "tokens_per_second"} & {*table.index.get_level_values(1)}
-    assert (
-        table.value["mean.greedy-gradient-1", "loss"]
-        != table.value["plain.greedy-gradient-1", "loss"]
-    )
-    dev = table.value.xs("dev_perplexity_change", level=1)
+    assert not {"bleu", "tokens_per_second"} & {*table.index.get_level_values("measure")}
+    losses = table.value.xs(("test", "loss", ""), level=NUMBER[1:])
+    assert losses["mean.greedy-gradient-1"] != losses["plain.greedy-gradient-1"]
+    dev = table.value.xs(("dev", "perplexity", "full"), level=NUMBER[1:])
     chosen = min(("plain.greedy-gradient-1", "mean.greedy-gradient-1"), key=lambda name: dev[name])
     assert facts(out)["chosen"] == chosen and facts(out)["max_drop"] == 1e9
     assert hw.load(out / "pruned" / chosen).heads.total == 1
@@ -105,7 +103,7 @@ def test_perplexity_of_every_step_and_the_choice_by_it(
         float(dev.drop("plain.greedy-random.1-1").sort_values().iloc[1]) + 1e-6
     )  # in % of perplexity
     again(make_plan({**values, "choice": {"max_drop": max(limit, 0.0)}}), out)
-    kept = table.kept.xs("dev_perplexity_change", level=1)
+    kept = table.kept.groupby(level=0).first()
     good = [n for n in dev.index if dev[n] <= max(limit, 0.0) and "random" not in n]
     expected = min(good, key=lambda n: (kept[n], dev[n]), default=None)
     assert facts(out)["chosen"] == expected
@@ -152,7 +150,7 @@ def test_the_numbers_are_those_of_the_smaller_model(values: dict[str, Any], tmp_
     """The loss of a step, measured with heads silent, is the loss of the model without them."""
     out = tmp_path / "out"
     again(make_plan(values), out)
-    table = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"])
+    table = numbers_of(out)
     small = hw.load(out).remove(hw.HeadMask.read(out / "layouts/plain.greedy-gradient-1.json"))
     small.save(tmp_path / "small")
     alone = {
@@ -161,10 +159,15 @@ def test_the_numbers_are_those_of_the_smaller_model(values: dict[str, Any], tmp_
         "pruning": [{**values["pruning"][0], "score": ["random"]}],
     }
     again(make_plan(alone), tmp_path / "alone")
-    own = pd.read_csv(tmp_path / "alone/pruning.csv").set_index(["setting", "measure"])
-    for measure in ("loss", "dev_loss", "perplexity", "parameters"):
-        assert own.value["full", measure] == pytest.approx(
-            table.value["plain.greedy-gradient-1", measure], rel=1e-5
+    own = numbers_of(tmp_path / "alone").value
+    for split, measure in (
+        ("test", "loss"),
+        ("dev", "loss"),
+        ("test", "perplexity"),
+        ("", "parameters"),
+    ):
+        assert own["full", split, measure, ""] == pytest.approx(
+            table.value["plain.greedy-gradient-1", split, measure, ""], rel=1e-5
         )
 
 
@@ -200,7 +203,7 @@ def test_gates_stand_beside_greedy_removal(values: dict[str, Any], tmp_path: Pat
     out = tmp_path / "out"
     again(make_plan(plan), out)
     assert again(make_plan(plan), out).made == []
-    table = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"])
+    table = numbers_of(out)
     kept = table.kept.groupby(level=0).first()
     assert (
         kept["gated.keep-3"] == 3
@@ -215,22 +218,23 @@ def test_gates_stand_beside_greedy_removal(values: dict[str, Any], tmp_path: Pat
         "gated.fine-tuned",
         "tuned.greedy-gradient-4",
     ):
-        change = table.loc[(name, "perplexity_change")]
+        change = table.loc[(name, "test", "perplexity", "full")]
         assert change.low <= change.value <= change.high
         found = hw.evaluate([hw.load(out / "pruned" / name)], text).table
         assert found[found["measure"] == "perplexity"]["value"].item() == pytest.approx(
-            table.value[name, "perplexity"], rel=1e-5
+            table.value[name, "test", "perplexity", ""], rel=1e-5
         )
     same = hw.load(out / "pruned/frozen.top-5").hf.get_output_embeddings().weight
     assert torch.equal(same, whole.hf.get_output_embeddings().weight), "weights were frozen"
-    both = [table.value[name, "perplexity"] for name in ("gated.keep-3", "gated.fine-tuned")]
-    fair = table.loc[("gated.keep-3", "perplexity_change_to_fine-tuned")]
+    tested = table.xs(("test", "perplexity", ""), level=NUMBER[1:]).value
+    both = [tested[name] for name in ("gated.keep-3", "gated.fine-tuned")]
+    fair = table.loc[("gated.keep-3", "test", "perplexity", "fine-tuned")]
     assert (
         fair.value == pytest.approx(100 * (both[0] / both[1] - 1), abs=1e-4)
         and fair.low <= fair.value <= fair.high
     )
-    assert 0 < table.value["gated.keep-3", "p_value_to_fine-tuned"] <= 1
-    assert ("frozen.top-5", "perplexity_change_to_fine-tuned") not in table.index, (
+    assert 0 < fair.p <= 1
+    assert ("frozen.top-5", "test", "perplexity", "fine-tuned") not in table.index, (
         "its weights did not train"
     )
     assert (out / "rescored/gated.keep-3/heads.csv").exists()
@@ -267,21 +271,20 @@ def test_a_result_is_compared_with_other_orders(
     out = tmp_path / "out"
     again(plan, out)
     assert again(plan, out).made == []
-    table = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"])
+    table = numbers_of(out)
     chosen = facts(out)["chosen"]
     settings = facts(out)["settings"][chosen]
     assert [*settings["against"]] == ORDERS
     kept = table.kept.groupby(level=0).first()
-    for ending, name in settings["against"].items():
+    for reference, name in settings["against"].items():
         assert kept[name] == kept[chosen] and facts(out)["settings"][name]["comparison"]
-        for split in ("", "dev_"):
-            row = table.loc[(chosen, f"{split}perplexity_change_to_{ending}")]
-            own, other = (table.value[one, f"{split}perplexity"] for one in (chosen, name))
+        for split in ("test", "dev"):
+            row = table.loc[(chosen, split, "perplexity", reference)]
+            own, other = (table.value[one, split, "perplexity", ""] for one in (chosen, name))
             assert row.value == pytest.approx(100 * (own / other - 1), abs=1e-3)
-            assert row.low <= row.value <= row.high
-            assert 0 < table.value[chosen, f"{split}p_value_to_{ending}"] <= 1
-    measures = {settings["against"][ending]: ending for ending in ORDERS[:2]}
-    best = min(measures, key=lambda name: table.value[name, "dev_loss"])
+            assert row.low <= row.value <= row.high and 0 < row.p <= 1
+    measures = {settings["against"][reference]: reference for reference in ORDERS[:2]}
+    best = min(measures, key=lambda name: table.value[name, "dev", "loss", ""])
     assert settings["best_other"] == measures[best]
 
     compared = [

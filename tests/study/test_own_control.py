@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 import headwise as hw
 from headwise.pruning.controls import Case, control
 from refusals import refuses
-from study.studies import again, of_model, plan_of
+from study.studies import NUMBER, again, numbers_of, of_model, plan_of
 
 
 @pytest.fixture
@@ -50,11 +49,11 @@ def test_an_own_control_is_made_compared_resumed_and_reported(
     mask = hw.HeadMask.read(tmp_path / "layouts/keep-3.first-heads.json")
     assert mask.count("encoder-self") == 3 and {head.layer for head in mask.kept} >= {0}
     assert hw.load(tmp_path / "pruned/keep-3.first-heads").layout == mask
-    table = pd.read_csv(tmp_path / "pruning.csv")
-    own = table[table.setting == "keep-3.first-heads"].measure
-    assert {"bleu_difference", "bleu_difference_to_pruned", "p_value_to_fine-tuned"} <= {*own}
-    whole = table[table.measure == "bleu"].set_index("setting").value
-    assert whole["untouched"] == whole["full"]
+    table = numbers_of(tmp_path)
+    compared = table.xs(("keep-3.first-heads", "test", "bleu"), level=NUMBER[:3])
+    assert {*compared.index} == {"", "full", "pruned", "fine-tuned"}
+    tested = table.value.xs(("test", "bleu", ""), level=NUMBER[1:])
+    assert tested["untouched"] == tested["full"]
     assert "the first heads" in hw.report(tmp_path).read_text()
     assert again(plan, tmp_path).made == []
 

@@ -14,7 +14,15 @@ from sacrebleu.metrics.bleu import BLEU
 from headwise import statistics
 from headwise.decoding.bleu import REFERENCE_LENGTH, paired_difference, sentence_statistics
 from headwise.errors import HeadwiseError
-from headwise.study.results import SEED_COLUMNS, difference_rows, seed_means
+from headwise.pruning.measured import Number
+from headwise.qualities import BLEU as BLEU_QUALITY
+from headwise.qualities import PERPLEXITY
+from headwise.study.results import (
+    PRUNING_COLUMNS,
+    SEED_COLUMNS,
+    changes_by_reference,
+    seed_means,
+)
 
 WORDS = [f"w{i}" for i in range(30)]
 SHARES = {"full": 0.2, "keep-4": 0.25, "keep-4.random": 0.35, "fine-tuned": 0.18}
@@ -48,7 +56,7 @@ def make_run(
 ) -> Path:
     """A run folder with translations and their BLEU, on test and on dev."""
     rows = []
-    for part, split in (("", "test"), ("dev_", "dev")):
+    for split in ("test", "dev"):
         references = sentences(7 if split == "test" else 8)
         texts = {name: worse(references, SHARES[name], f"{seed}{name}{split}") for name in settings}
         place = folder / "translations" / split
@@ -57,28 +65,20 @@ def make_run(
             (place / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         scores = {name: bleu(lines, references) for name, lines in texts.items()}
         for name, score in scores.items():
-            start = (
-                METHODS[name],
-                "encoder-self",
-                name,
-                None,
-                seed,
-                24 if name in ("full", "fine-tuned") else kept,
-                24,
-            )
-            rows.append((*start, f"{part}bleu", score))
+            left = 24 if name in ("full", "fine-tuned") else kept
+            start = (METHODS[name], "encoder-self", name, None, seed, left, 24)
+            changes = {"": score}
             if name != "full":
-                rows.append((*start, f"{part}bleu_difference", score - scores["full"]))
+                changes["full"] = score - scores["full"]
             if name == "keep-4.random":
-                rows.append((*start, f"{part}bleu_difference_to_pruned", scores["keep-4"] - score))
+                changes["pruned"] = scores["keep-4"] - score
             if name.startswith("keep-4") and "fine-tuned" in settings:
-                rows.append(
-                    (*start, f"{part}bleu_difference_to_fine-tuned", score - scores["fine-tuned"])
-                )
-    columns = ["method", "kinds", "setting", "penalty", "seed", "kept", "total", "measure", "value"]
-    pd.DataFrame(rows, columns=columns).assign(low=None, high=None).to_csv(
-        folder / "pruning.csv", index=False
-    )
+                changes["fine-tuned"] = score - scores["fine-tuned"]
+            for reference, value in changes.items():
+                rows.append((*start, split, "bleu", reference, value))
+    columns = list(PRUNING_COLUMNS[: len(rows[0])])
+    table = pd.DataFrame(rows, columns=columns).reindex(columns=list(PRUNING_COLUMNS))
+    table.to_csv(folder / "pruning.csv", index=False)
     compared = {
         "keep-4": {"fine-tuned": "fine-tuned"},
         "keep-4.random": {"pruned": "keep-4", "fine-tuned": "fine-tuned"},
@@ -93,11 +93,9 @@ def make_run(
     return folder
 
 
-def row(table: pd.DataFrame, setting: str, measure: str) -> pd.Series:
-    (found,) = [
-        r
-        for _, r in table[(table["setting"] == setting) & (table["measure"] == measure)].iterrows()
-    ]
+def row(table: pd.DataFrame, setting: str, reference: str = "", split: str = "test") -> pd.Series:
+    rows = table.fillna({"reference": ""}).set_index(["setting", "split", "reference"])
+    found: pd.Series = rows.loc[(setting, split, reference)]
     return found
 
 
@@ -118,9 +116,9 @@ def test_the_mean_and_the_heads_kept(
     three: list[tuple[str, int, Path]], averaged: pd.DataFrame
 ) -> None:
     assert tuple(averaged.columns) == SEED_COLUMNS
-    found = row(averaged, "keep-4", "bleu_difference")
+    found = row(averaged, "keep-4", "full")
     tables = [pd.read_csv(folder / "pruning.csv") for _, _, folder in three]
-    values = [row(table, "keep-4", "bleu_difference")["value"] for table in tables]
+    values = [row(table, "keep-4", "full")["value"] for table in tables]
     assert found["value"] == pytest.approx(np.mean(values))
     assert (found["data"], found["method"], found["kinds"]) == ("en-de", "gates", "encoder-self")
     assert (
@@ -144,7 +142,8 @@ def test_intervals_against_a_slow_twin(
     lengths = sentence_statistics(BLEU(), [""] * 40, reference.split("\n")[:40])[
         :, REFERENCE_LENGTH
     ]
-    tail = statistics.expanded_tail(statistics.effective_units(lengths))
+    units = statistics.effective_units(lengths)
+    tail = statistics.expanded_tail(units)
     texts = []
     for _, _, folder in three:
         place = folder / "translations" / "test"
@@ -162,20 +161,21 @@ def test_intervals_against_a_slow_twin(
         )
 
     pairs = {
-        ("keep-4", "bleu_difference"): ("keep-4", "full"),
-        ("keep-4.random", "bleu_difference_to_pruned"): ("keep-4", "keep-4.random"),
-        ("keep-4", "bleu_difference_to_fine-tuned"): ("keep-4", "fine-tuned"),
-        ("keep-4.random", "bleu_difference_to_fine-tuned"): ("keep-4.random", "fine-tuned"),
+        ("keep-4", "full"): ("keep-4", "full"),
+        ("keep-4.random", "pruned"): ("keep-4", "keep-4.random"),
+        ("keep-4", "fine-tuned"): ("keep-4", "fine-tuned"),
+        ("keep-4.random", "fine-tuned"): ("keep-4.random", "fine-tuned"),
     }
-    for (setting, measure), (first, second) in pairs.items():
+    for (setting, reference), (first, second) in pairs.items():
         slow = [
             np.mean([drawn(s, first, b) - drawn(s, second, b) for s in seeds[b]])
             for b in range(count)
         ]
-        found = row(averaged, setting, measure)
+        found = row(averaged, setting, reference)
         assert (found["low"], found["high"]) == pytest.approx(
             tuple(np.percentile(slow, [100 * tail, 100 - 100 * tail]))
         )
+        assert found["units"] == units
 
 
 def test_seeds_that_are_all_the_same_leave_the_interval_of_one(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_seeds_that_are_all_the_same_leave_the_interval_of_one(tmp_path: Path) -
         for name in ("keep-4", "full", "reference")
     }
     one = paired_difference(lines["keep-4"], lines["full"], lines["reference"])
-    found = row(seed_means(runs), "keep-4", "bleu_difference")
+    found = row(seed_means(runs), "keep-4", "full")
     assert (found["value"], found["low"], found["high"]) == pytest.approx(
         (one.value, one.low, one.high)
     )
@@ -205,7 +205,8 @@ def test_what_only_one_run_has_is_left_out(
     )
     assert set(table["data"]) == {"en-de"}
     assert set(table["setting"]) == {"full", "keep-4"}
-    assert set(table["measure"]) == {"bleu", "dev_bleu", "bleu_difference", "dev_bleu_difference"}
+    numbers = set(zip(table["split"], table["measure"], table["reference"], strict=True))
+    assert numbers == {(split, "bleu", name) for split in ("test", "dev") for name in ("", "full")}
     assert seed_means([]).empty
 
 
@@ -213,10 +214,10 @@ def test_without_a_translation_there_is_a_mean_and_no_interval(tmp_path: Path) -
     runs = [("", seed, make_run(tmp_path / str(seed), seed)) for seed in (1, 2)]
     (tmp_path / "2" / "translations" / "test" / "keep-4.txt").unlink()
     table = seed_means(runs)
-    assert pd.isna(row(table, "keep-4", "bleu")["low"])
-    assert row(table, "keep-4", "bleu")["value"] > 0
-    assert not pd.isna(row(table, "full", "bleu")["low"])
-    assert not pd.isna(row(table, "keep-4", "dev_bleu")["low"])
+    assert row(table, "keep-4")[["low", "high", "units"]].isna().all()
+    assert row(table, "keep-4")["value"] > 0
+    assert not pd.isna(row(table, "full")["low"])
+    assert not pd.isna(row(table, "keep-4", split="dev")["low"])
 
 
 def test_a_broken_table_is_named(tmp_path: Path) -> None:
@@ -229,13 +230,12 @@ def test_a_broken_table_is_named(tmp_path: Path) -> None:
 def test_a_control_says_how_far_its_reference_is_above_it() -> None:
     """A control that is 2 points below the reference, which is 2 above it; −20 % of perplexity is +25 % back."""
     against = {"keep-4": (-2.0, -3.0, -0.5, 0.01)}
-    rows = list(difference_rows(against, {"pruned": "keep-4"}, "dev_", "bleu_difference"))
-    assert rows == [
-        ("dev_bleu_difference_to_pruned", 2.0, 0.5, 3.0),
-        ("dev_p_value_to_pruned", 0.01, None, None),
-    ]
+    changes = changes_by_reference(against, {"pruned": "keep-4"}, 40, BLEU_QUALITY)
+    assert changes == {"pruned": Number(2.0, 0.5, 3.0, 0.01, 40)}
     against = {"keep-4": (-20.0, -50.0, 25.0, 0.5)}
-    (row, _) = difference_rows(against, {"pruned": "keep-4"}, "", "perplexity_change")
-    assert row[1:] == pytest.approx((25.0, -20.0, 100.0))
-    (row, _) = difference_rows(against, {"fine-tuned": "keep-4"}, "", "perplexity_change")
-    assert row == ("perplexity_change_to_fine-tuned", -20.0, -50.0, 25.0)
+    change = changes_by_reference(against, {"pruned": "keep-4"}, 40, PERPLEXITY)["pruned"]
+    assert (change.value, change.low, change.high) == pytest.approx((25.0, -20.0, 100.0))
+    changes = changes_by_reference(against, {"fine-tuned": "keep-4"}, 40, PERPLEXITY)
+    assert changes == {"fine-tuned": Number(-20.0, -50.0, 25.0, 0.5, 40)}
+    one_sentence = {"full": (-20.0, None, None, None)}
+    assert changes_by_reference(one_sentence, {}, 1, PERPLEXITY) == {"full": Number(-20.0)}

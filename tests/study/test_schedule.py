@@ -14,7 +14,6 @@ from headwise.forecast import Amount
 from headwise.heads import KINDS, HeadMap, HeadMask, write_text
 from headwise.options import Search, Training
 from headwise.study.estimate import Estimate, TrainingRates
-from headwise.study.evaluation_steps import choose_smallest
 from headwise.study.model_steps import MakeControl, prune_step
 from headwise.study.results import Tables
 from headwise.study.run import Run
@@ -343,22 +342,6 @@ class TestComparisons:
             "translate/dev/s1.greedy-random.2-4" in other
             and "translate/test/s1.greedy-random.1-4" not in steps
         )
-
-
-def test_dev_chooses_the_fewest_heads_within_the_drop() -> None:
-    dev, kept = (
-        {"full": 30.0, "a": 29.6, "b": 29.5, "c": 29.4, "d": 31.0},
-        {"full": 8, "a": 3, "b": 2, "c": 1, "d": 5},
-    )
-    assert [choose_smallest(dev, kept, drop) for drop in (0.5, 0.0, 9.0)] == ["b", "d", "c"]
-    assert choose_smallest({"full": 30.0, "a": 1.0}, {"full": 8, "a": 0}, 0.5) is None
-    assert choose_smallest({"full": 30.0, "a": 1.0}, {"full": 8, "a": 0}, None) == "a", (
-        "whatever it loses"
-    )
-    assert (
-        choose_smallest({"full": 30.0, "a": 30.0, "b": 31.0}, {"full": 8, "a": 3, "b": 3}, 0.5)
-        == "b"
-    )
 
 
 def test_a_random_order_is_never_chosen(made: Made) -> None:

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from headwise.decoding import ctranslate2
@@ -16,7 +15,7 @@ from headwise.study import run_study
 from headwise.study.evaluation_steps import MeasureSpeed, Translate
 from headwise.study.run import Run
 from headwise.study.variants import FULL
-from study.studies import QUIET, plan_of
+from study.studies import QUIET, numbers_of, plan_of
 
 
 def of(finished: Path, tiny: dict[str, Any], engine: str) -> dict[str, Any]:
@@ -41,8 +40,9 @@ def test_a_study_translates_by_the_engine_and_says_so(
     expected = load(finished / "model").translate(sources, engine="ct2", **tiny["search"])
     lines = (out / "translations/dev/full.txt").read_text().splitlines()
     assert lines == expected
-    quality = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"]).value
-    assert quality["full", "chrf"] > 0 and quality["greedy-weight-norm-3", "tokens_per_second"] > 0
+    numbers = numbers_of(out).value
+    assert numbers["full", "test", "chrf", ""] > 0
+    assert numbers["greedy-weight-norm-3", "", "tokens_per_second", ""] > 0
     facts = [
         json.loads((run / "run.json").read_text())["signature"]["engine"] for run in (out, finished)
     ]

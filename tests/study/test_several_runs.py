@@ -20,7 +20,18 @@ from headwise.pruning import prune as pruning_prune
 from headwise.study import Plan, make_plan, run_study
 from headwise.study.study import Study, dry_run
 from own_process import headwise, two
-from study.studies import BARELY, QUIET, TINY, again, different, facts, numbers, plan_of
+from study.studies import (
+    BARELY,
+    NUMBER,
+    QUIET,
+    TINY,
+    again,
+    different,
+    facts,
+    numbers,
+    numbers_of,
+    plan_of,
+)
 
 # So few updates shut gates only at such a rate.
 RECIPE = {"epochs": 1, "gate_learning_rate": 2.0, "warmup": 2}
@@ -88,10 +99,6 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_study(plan_of(QUICK), tmp_path_factory.mktemp("grid") / "run", QUIET)
 
 
-def rows_of(folder: Path) -> pd.DataFrame:
-    return pd.read_csv(folder / "pruning.csv").set_index(["setting", "measure"])
-
-
 @pytest.mark.slow
 class TestGrid:
     def test_every_run_is_a_study_of_its_own(self, grid: Path) -> None:
@@ -99,9 +106,7 @@ class TestGrid:
         assert runs == [{"folder": f"seed-{seed}", "data": "", "seed": seed} for seed in (1, 2)]
         tables = [pd.read_csv(grid / run["folder"] / "pruning.csv") for run in runs]
         for run, table in zip(runs, tables, strict=True):
-            assert {*table.seed} == {run["seed"]} and not table.duplicated(
-                ["setting", "measure"]
-            ).any()
+            assert {*table.seed} == {run["seed"]} and not table.duplicated(NUMBER).any()
         assert len(pd.read_csv(grid / "grid.csv")) == sum(map(len, tables))
         across = pd.read_csv(grid / "across.csv")
         assert {*across[across.seeds == 2].setting} >= {
@@ -155,14 +160,13 @@ class TestGrid:
         self, grid: Path, seed: int, setting: str, word: str, other: str
     ) -> None:
         """A control by how much the model it belongs to is above it, all else the other way round."""
-        rows, sign = rows_of(grid / f"seed-{seed}"), -1 if word == "pruned" else 1
-        for start in ("", "dev_"):
-            change = sign * (
-                rows.value[setting, f"{start}bleu"] - rows.value[other, f"{start}bleu"]
-            )
-            row = rows.loc[(setting, f"{start}bleu_difference_to_{word}")]
-            assert row.value == pytest.approx(change, abs=1e-6) and row.low <= row.value <= row.high
-            assert 0 < rows.value[setting, f"{start}p_value_to_{word}"] <= 1
+        rows, sign = numbers_of(grid / f"seed-{seed}"), -1 if word == "pruned" else 1
+        for split in ("test", "dev"):
+            own, its = (rows.value[name, split, "bleu", ""] for name in (setting, other))
+            row = rows.loc[(setting, split, "bleu", word)]
+            assert row.value == pytest.approx(sign * (own - its), abs=1e-6)
+            assert row.low <= row.value <= row.high and 0 < row.p <= 1
+            assert row.units == rows.units[setting, split, "bleu", ""] > 1
         assert facts(grid / f"seed-{seed}")["settings"][setting]["against"][word] == other
 
     def test_greedy_orders_are_nested_and_not_stored_untuned(self, grid: Path) -> None:
@@ -270,7 +274,7 @@ def test_a_failed_task_leaves_the_others_alone(
     def tested() -> set[str]:
         table = pd.read_csv(out / "seed-1/pruning.csv")
         assert "tokens_per_second" in {*table.measure}
-        return {*table[table.measure == "bleu"].setting}
+        return {*table[(table.measure == "bleu") & (table.split == "test")].setting}
 
     alive = {"full", "encoder.fine-tuned", "encoder.lambda-0.005", "encoder.lambda-0.005.random"}
     assert tested() == alive == {*pd.read_csv(out / "seed-1/pruning.csv").setting}

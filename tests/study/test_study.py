@@ -14,21 +14,37 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from sacrebleu.metrics.bleu import BLEU
 
 import headwise as hw
 from headwise.cli.outcome import outcome
 from headwise.data.embedded import write_parallel
+from headwise.decoding.bleu import REFERENCE_LENGTH, sentence_statistics
 from headwise.files import read_with_checksum, with_checksum
 from headwise.heads import HeadMask
 from headwise.qualities import QualityMeasure
 from headwise.report import report
 from headwise.report.run_folder import read_run
 from headwise.report.summary import made
+from headwise.statistics import effective_units
 from headwise.study import evaluation_steps, make_plan, model_steps, run_study
 from headwise.study.head_steps import ScorePass
 from headwise.study.study import Study, dry_run, estimates_if_useful, thread_count
 from own_process import Running, headwise
-from study.studies import BARELY, QUIET, TINY, Notes, again, different, facts, numbers, plan_of
+from study.studies import (
+    BARELY,
+    NUMBER,
+    QUIET,
+    TINY,
+    Notes,
+    again,
+    different,
+    facts,
+    measured_in,
+    numbers,
+    numbers_of,
+    plan_of,
+)
 
 
 def of_weights(found: dict[str, Any], there: bool = False) -> dict[str, Any]:
@@ -60,37 +76,53 @@ class TestFinished:
             "seed",
             "kept",
             "total",
+            "split",
             "measure",
+            "reference",
             "value",
             "low",
             "high",
+            "p",
+            "units",
         ]
-        assert not pruning.duplicated(["setting", "measure"]).any()
+        assert not pruning.duplicated(NUMBER).any()
         found = pruning.groupby("setting")[["method", "penalty"]].first().sort_index()
         assert list(found.index) == ["full", "lambda-0.005", "lambda-1"]
         assert list(found.method) == ["none", "gates", "gates"] and list(found.penalty[1:]) == [
             0.005,
             1.0,
         ]
-        both = {"bleu", "chrf", "bleu_difference", "p_value"}
-        rest = {
+        quality = {("bleu", ""), ("chrf", ""), ("bleu", "full")}
+        losses = {(measure, "") for measure in ("loss", "soft_loss", "decided_loss")}
+        numbers = numbers_of(finished)
+        own = numbers.loc["lambda-1"]
+        assert {*own.loc["test"].index} == quality and {*own.loc["dev"].index} == quality | losses
+        assert {measure for measure, _ in own.loc[""].index} == {
             "parameters",
             "bytes",
             "memory",
             "cache_bytes",
             "tokens_per_second",
-            "dev_loss",
-            "soft_dev_loss",
-            "decided_dev_loss",
             "undecided_gates",
             "expected_heads",
             "settled",
             "updates",
             "seconds",
         }
-        measures = set(pruning[pruning.setting == "lambda-1"].measure)
-        assert measures == both | {f"dev_{name}" for name in both} | rest
-        assert pruning[pruning.measure == "bleu"].low.notna().all()
+
+    def test_every_interval_says_on_how_many_sentences_and_every_change_has_its_p(
+        self, finished: Path
+    ) -> None:
+        """Sentences differ in length, so 20 of them say as much as fewer of one length."""
+        numbers = numbers_of(finished).drop("tokens_per_second", level="measure")
+        assert (numbers.low.notna() == numbers.units.notna()).all()
+        assert (numbers.p.notna() == (numbers.index.get_level_values("reference") != "")).all()
+        for split in ("test", "dev"):
+            (units,) = {*numbers.xs(split, level="split").units.dropna()}
+            lines = (finished / f"translations/{split}/reference.txt").read_text().splitlines()
+            lengths = sentence_statistics(BLEU(), lines, lines)[:, REFERENCE_LENGTH]
+            assert units == pytest.approx(effective_units(lengths), rel=1e-7)
+            assert 1 < units < len(lines)
 
     def test_layout_model_and_table_agree(self, finished: Path) -> None:
         pruning = pd.read_csv(finished / "pruning.csv").groupby("setting").first()
@@ -247,7 +279,7 @@ class TestDryRun:
 def test_a_model_that_does_not_translate_is_named_once_and_before_pruning(
     copied: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bleu = pd.read_csv(copied / "pruning.csv").query("setting == 'full' and measure == 'dev_bleu'")
+    bleu = numbers_of(copied).value["full", "dev", "bleu", ""]
     study = Study(make_plan(tiny), copied, "cpu", QUIET)
     steps = [build.name for build in study.builds()]
     assert steps.index("evaluate/dev/full") < steps.index("prune/lambda-0.005")
@@ -257,7 +289,7 @@ def test_a_model_that_does_not_translate_is_named_once_and_before_pruning(
         return [line for line in lines if "does not translate yet" in line]
 
     (warning,) = warnings()
-    assert f"The full model has {bleu.value.item():.1f} BLEU on dev" in warning
+    assert f"The full model has {bleu:.1f} BLEU on dev" in warning
     assert "Train it longer or on more text, or give a better model." in warning
     monkeypatch.setattr(QualityMeasure, "is_too_low", lambda quality, value: False)
     assert not warnings()
@@ -433,7 +465,7 @@ def test_no_table_holds_results_of_two_models(
     with pytest.raises(hw.HeadwiseError, match="made to fail"):
         run_study(plan, out, QUIET)
     table = pd.read_csv(out / "pruning.csv")
-    assert {*table.setting} == {"full"} and "bleu" in {*table.measure}
+    assert {*table.setting} == {"full"} and ("test", "bleu", "") in measured_in(out)
     assert not (out / "pruned/lambda-1").exists() and not (out / "rescored/lambda-1").exists()
     assert list(table[table.measure == "parameters"].value) == [
         hw.load(tmp_path / "given").parameters
@@ -508,8 +540,8 @@ class TestChoice:
         }
         notes = again(plan_of(given(tiny, copied, tmp_path), data=texts), tmp_path / "out")
         assert any("names no test text" in line for line in notes.lines)
-        measures = {*pd.read_csv(tmp_path / "out/pruning.csv").measure}
-        assert "dev_bleu" in measures and "bleu" not in measures
+        splits = {split for split, measure, _ in measured_in(tmp_path / "out") if measure == "bleu"}
+        assert splits == {"dev"}
         assert hw.report(tmp_path / "out").exists()
 
 
@@ -626,9 +658,7 @@ def test_killed_again_and_again_ends_with_the_same_numbers(
     kill_when(plan, broken, lambda: len(markers(broken, "prune.lambda-1")) >= 1)
     sign(markers(broken, "prune.lambda-1")[-1])
     assert (broken / "pruned/lambda-0.005").exists() and not (broken / "pruned/lambda-1").exists()
-    assert "dev_bleu" in {*pd.read_csv(broken / "pruning.csv").measure}, (
-        "an unfinished study is already a result"
-    )
+    assert ("dev", "bleu", "") in measured_in(broken), "an unfinished study is already a result"
 
     kill_when(plan, broken, lambda: (broken / "translations/test/full.txt").exists())
     places = [broken / folder for folder in ("model", "pruned/lambda-0.005", "pruned/lambda-1")]

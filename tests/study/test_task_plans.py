@@ -12,7 +12,7 @@ import pytest
 import headwise as hw
 from headwise.study import make_plan, run_study
 from headwise.study.study import dry_run
-from study.studies import QUIET, again, facts
+from study.studies import NUMBER, QUIET, again, facts, measured_in, numbers_of
 from tasks.askers import asker, embedder, sentences
 from tasks.test_classifiers import classifier, drawn
 
@@ -80,20 +80,21 @@ def test_a_classifier_from_scores_to_the_page(classified: dict[str, Any], tmp_pa
     out, plan = tmp_path / "out", make_plan(classified)
     run_study(plan, out, QUIET, report=hw.report)
     assert again(plan, out).made == []
-    table = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"])
+    table = numbers_of(out)
     text = hw.LabelledText.open(tmp_path / "test.tsv")
     for name in ("gates.keep-3", "gates.lambda-0.01", "gates.fine-tuned"):
         found = hw.evaluate(hw.load(out / "pruned" / name), text).table.set_index("measure")
-        assert table.value[name, "accuracy"] == pytest.approx(found.value["accuracy"])
-        change = table.value[name, "accuracy"] - table.value["full", "accuracy"]
-        assert table.value[name, "accuracy_change"] == pytest.approx(change)
-        row = table.loc[(name, "accuracy_change")]
+        accuracy = table.xs(("test", "accuracy", ""), level=NUMBER[1:]).value
+        assert accuracy[name] == pytest.approx(found.value["accuracy"])
+        row = table.loc[(name, "test", "accuracy", "full")]
+        assert row.value == pytest.approx(accuracy[name] - accuracy["full"])
         assert row.low <= row.value <= row.high
     greedy = hw.load(out).remove(hw.HeadMask.read(out / "layouts/greedy.greedy-gradient-4.json"))
     found = hw.evaluate(greedy, text).table.set_index("measure").value["accuracy"]
-    assert table.value["greedy.greedy-gradient-4", "accuracy"] == pytest.approx(found)
-    assert ("gates.keep-3", "accuracy_change_to_fine-tuned") in table.index
-    assert not {"bleu", "perplexity", "tokens_per_second"} & {*table.index.get_level_values(1)}
+    assert accuracy["greedy.greedy-gradient-4"] == pytest.approx(found)
+    assert ("gates.keep-3", "test", "accuracy", "fine-tuned") in table.index
+    measures = {*table.index.get_level_values("measure")}
+    assert not {"bleu", "perplexity", "tokens_per_second"} & measures
     assert facts(out)["chosen"] == "greedy.greedy-gradient-1"
     for name in ("heads.csv", "faithfulness.csv", "untrained.csv"):
         assert len(pd.read_csv(out / name))
@@ -104,12 +105,13 @@ def test_a_classifier_from_scores_to_the_page(classified: dict[str, Any], tmp_pa
 def test_a_masked_model_from_scores_to_the_page(masked: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
     run_study(make_plan(masked), out, QUIET, report=hw.report)
-    table = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"])
+    table = numbers_of(out)
     text = hw.Text.read(tmp_path / "test.txt")
     found = hw.evaluate(hw.load(out / "pruned/gates.keep-3"), text).table.set_index("measure")
-    assert table.value["gates.keep-3", "perplexity"] == pytest.approx(found.value["perplexity"])
-    steps = table.index.get_level_values(0).str.startswith("greedy.greedy-gradient-")
-    assert (table[steps].xs("perplexity", level=1).value > 1).all()
+    tested = table.xs(("test", "perplexity", ""), level=NUMBER[1:]).value
+    assert tested["gates.keep-3"] == pytest.approx(found.value["perplexity"])
+    steps = tested.index.str.startswith("greedy.greedy-gradient-")
+    assert (tested[steps] > 1).all()
     assert "perplexity" in (out / "report.html").read_text()
 
 
@@ -202,16 +204,15 @@ def test_a_study_of_embeddings(embedded: dict[str, Any], tmp_path: Path, ending:
     for split, path in embedded["data"].items():
         embedded["data"][split] = path.replace(".txt", f".{ending}")
     run_study(make_plan(embedded), out, QUIET, report=hw.report)
-    table = pd.read_csv(out / "pruning.csv")
-    of = table.set_index(["setting", "measure"])["value"]
-    assert (of["full", "dev_similarity"] == 100) == (ending == "txt")
-    assert {"similarity", "similarity_change"} <= set(table.measure)
+    table = numbers_of(out)
+    assert (table.value["full", "dev", "similarity", ""] == 100) == (ending == "txt")
+    assert {("test", "similarity", ""), ("test", "similarity", "full")} <= measured_in(out)
     small = hw.load(out / "pruned" / facts(out)["chosen"])
     text = small.task.read(embedded["data"]["test"])
     quality = hw.evaluate([hw.load(out / "model"), small], text)
     name = quality.table.model.iloc[-1]
     assert quality.of(name, "similarity") == pytest.approx(
-        of[facts(out)["chosen"], "similarity"], abs=1e-3
+        table.value[facts(out)["chosen"], "test", "similarity", ""], abs=1e-3
     )
     page = re.sub(r'<p id="term-.*?</p>', "", (out / "report.html").read_text())  # the glossary
     assert "similarity" in page and "perplexity" not in page and "BLEU" not in page

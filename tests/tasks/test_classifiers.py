@@ -22,6 +22,7 @@ from headwise.training.labelled import Labelled
 from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import IGNORED
 from headwise.training.trainer import Gated, TrainingRun, train_model
+from study.studies import measured_in
 from training.letters import END, LETTERS, PAD, START, letters
 
 IDS = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END, "vocab_size": 32}
@@ -384,7 +385,7 @@ class TestCommands:
             folder / "pruned",
         ).splitlines()[-1]
         assert hw.load(place).heads.total == 1
-        assert "accuracy_change" in (folder / "pruned/pruning.csv").read_text()
+        assert ("dev", "accuracy", "full") in measured_in(folder / "pruned")
         assert (folder / "pruned/report.html").is_file()
         table = self.call(
             "evaluate", folder / "model", place, *labelled, "--out", folder / "quality"

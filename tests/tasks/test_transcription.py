@@ -29,7 +29,7 @@ from headwise.tasks import Task
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import losses_of
 from headwise.tasks.transcription import extractor_of
-from study.studies import QUIET, facts
+from study.studies import QUIET, facts, numbers_of
 from tasks.askers import asker
 from tasks.hearers import FRAMES, RATE, hearer, recordings
 
@@ -377,15 +377,16 @@ def test_a_study_from_scores_to_the_page(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(f"{WordErrors.__module__}.transcripts", counted)
     run_study(plan, out, QUIET, report=hw.report)
-    of = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"])["value"]
+    of = numbers_of(out).value
     models = of.index.get_level_values("setting").nunique()
     assert transcribed.count("test.csv") == models == len(transcribed) / 2
     chosen = facts(out)["chosen"]
     small = hw.load(out / "pruned" / chosen)
     quality = hw.evaluate([hw.load(out / "model"), small], hw.Speech.read(test))
     name = quality.table.model.iloc[-1]
-    assert quality.of(name, "wer") == pytest.approx(of[chosen, "wer"], abs=1e-3)
-    assert quality.of(name, "wer_change") == pytest.approx(of[chosen, "wer_change"], abs=1e-3)
+    assert quality.of(name, "wer") == pytest.approx(of[chosen, "test", "wer", ""], abs=1e-3)
+    change = of[chosen, "test", "wer", "full"]
+    assert quality.of(name, "wer_change") == pytest.approx(change, abs=1e-3)
     ended = outcome(out)
     assert ended.next_lines[1:] == [
         f"Lab: headwise lab {out}",

@@ -61,7 +61,7 @@ def outcome(out: Path) -> Outcome:
             facts.append(f"    {label}: {text}")
     if run.pruned:
         facts.append("  Pruned models")
-        facts += [f"    {outcome_line(model)}" for model in run.pruned]
+        facts += [f"    {outcome_line(run, model)}" for model in run.pruned]
     facts.append(f"Wrote {out}/{written(out, WRITTEN)}.")
 
     shown = [str(model["setting"]) for model in run.pruned if model["candidate"]]
@@ -119,48 +119,46 @@ def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) 
     return [*lines, f"Wrote {out}/model, train/log.csv.", f"Next: headwise score {out} --judge"]
 
 
-def dev_change(model: ModelRow) -> tuple[float, str] | None:
-    """What a model loses on dev, and its difference to the full model in words."""
-    from headwise.qualities import QUALITIES
-    from headwise.report.format import interval_text, signed
-    from headwise.report.models import bounds, value
+def dev_change(run: FinishedRun, model: ModelRow) -> str:
+    """The change of a model from the full one on dev, in words; empty where it was not measured."""
+    from headwise.pruning.measured import UNPRUNED
+    from headwise.report.models import change_text
 
-    for quality in QUALITIES:
-        measure = f"dev_{quality.change}"
-        change = value(model, measure)
-        if change is not None:
-            words = (
-                signed(change),
-                interval_text(*bounds(model, measure)),
-                f"{quality.loss} on dev",
-            )
-            return -quality.better * change, " ".join(word for word in words if word)
-    return None
+    text = change_text(run.quality_of(model, "dev", UNPRUNED))
+    return f"{text} {run.quality.loss} on dev" if text else ""
 
 
-def outcome_line(model: ModelRow) -> str:
+def outcome_line(run: FinishedRun, model: ModelRow) -> str:
     """What is left of a model, and what that cost."""
     from headwise.report.format import quantity, size
-    from headwise.report.models import value
+    from headwise.report.models import measured
 
-    change, left = dev_change(model), [f"{model['kept']} of {model['total']} heads left"]
+    facts = [f"{model['kept']} of {model['total']} heads left"]
     sizes = {"memory": "of weights", "cache_bytes": "of cache a token"}
     for measure, what in {"parameters": "parameters", **sizes}.items():
-        if found := value(model, measure):
+        if number := measured(model, measure).value:
             write = size if measure in sizes else quantity
-            left.append(f"{write(found)} {what}")
-    return f"{model['setting']}: {', '.join([*left, change[1]] if change else left)}"
+            facts.append(f"{write(number)} {what}")
+    change = dev_change(run, model)
+    if change:
+        facts.append(change)
+    return f"{model['setting']}: {', '.join(facts)}"
 
 
 def why_this_choice(run: FinishedRun) -> list[str]:
     """Why no model was chosen, or that no model can exceed the limit."""
     from headwise.pruning.prune import too_generous
-    from headwise.report.models import value
+    from headwise.qualities import BLEU
 
-    limit, whole = run.facts.get("max_drop"), value(run.full, "dev_bleu")
-    losses = {
-        str(m["setting"]): lost for m in run.pruned if m["candidate"] and (lost := dev_change(m))
-    }
+    limit = run.limit
+    changes = {}
+    losses = {}
+    for model in run.candidates:
+        lost = run.lost(model)
+        change = dev_change(run, model)
+        if lost is not None and change:
+            losses[model["setting"]] = lost
+            changes[model["setting"]] = change
     unsettled = run.facts.get("unsettled") or []
     if unsettled and not run.facts.get("chosen"):
         return [
@@ -170,15 +168,13 @@ def why_this_choice(run: FinishedRun) -> list[str]:
     if limit is None:
         return []
     if not run.facts.get("chosen") and losses:
-        nearest = min(losses, key=lambda name: losses[name][0])
+        nearest = min(losses, key=losses.__getitem__)
         unit = run.quality.loss
         return [
             f"No smaller model loses at most {limit:g} {unit} on dev (max_drop); {nearest} comes nearest with "
-            f"{losses[nearest][1]}. Allow more, keep more heads, or try smaller penalties."
+            f"{changes[nearest]}. Allow more, keep more heads, or try smaller penalties."
         ]
-    generous = whole is not None and limit > whole and run.facts.get("chosen")
-    return (
-        [f"Note: {too_generous('max_drop', limit, whole)}"]
-        if generous and whole is not None
-        else []
-    )
+    whole = run.quality_of(run.full, "dev").value
+    if run.quality == BLEU and whole is not None and limit > whole and run.facts.get("chosen"):
+        return [f"Note: {too_generous('max_drop', limit, whole)}"]
+    return []

@@ -16,12 +16,14 @@ from rich.text import Text
 
 from headwise.grid import NOTHING, HeadGrid, side_by_side
 from headwise.heads import HeadMask
-from headwise.qualities import less_is_better
+from headwise.pruning.measured import BETTER, WORSE, Number
+from headwise.qualities import QUALITIES
 from headwise.theme import TERMINAL
 
 if TYPE_CHECKING:
     from headwise.evaluation.quality import Quality
 
+VERDICT_COLOURS = {BETTER: TERMINAL["kept"], WORSE: TERMINAL["removed"]}  # of verdicts
 REMAIN = f"Heads in columns, layers in rows; ■ is kept, {NOTHING} is removed:"
 
 
@@ -35,8 +37,9 @@ def show_heads(console: Console, grids: Sequence[HeadGrid], caption: str) -> Non
 
 def show_verdict(console: Console, headline: str, verdict: str) -> None:
     """Print the headline of a study in the colour of its verdict."""
-    colours = {"better": TERMINAL["kept"], "worse": TERMINAL["removed"]}
-    console.print(Text(headline, style=f"bold {colours.get(verdict, '')}".strip()), soft_wrap=True)
+    console.print(
+        Text(headline, style=f"bold {VERDICT_COLOURS.get(verdict, '')}".strip()), soft_wrap=True
+    )
 
 
 def show_kept(console: Console, layouts: Mapping[str, HeadMask | None]) -> None:
@@ -77,10 +80,10 @@ def valued(measure: str, value: float, low: float, high: float) -> Text:
         if math.isnan(low)
         else f"{plain_number(value)} [{plain_number(low)}, {plain_number(high)}]"
     )
-    if not measure.endswith(("_change", "_difference")) or not (low > 0 or high < 0):
-        return Text(text)
-    better = (low > 0) != less_is_better(measure)
-    return Text(text, TERMINAL["kept" if better else "removed"])
+    for quality in QUALITIES:
+        if measure == quality.change and not math.isnan(low):
+            return Text(text, VERDICT_COLOURS.get(Number(value, low, high).verdict(quality), ""))
+    return Text(text)
 
 
 def plain_number(value: float) -> str:

@@ -19,13 +19,15 @@ MOST_EXACT_LINES = 10  # up to this number of differing lines the test is exact
 
 @dataclass(frozen=True)
 class CorpusScore:
-    """A corpus score with its 95 % bootstrap interval and sacreBLEU signature."""
+    """A corpus score with its 95 % bootstrap interval and sacreBLEU signature. units: how many sentences of one length say
+    as much as those of the text."""
 
     name: str
     value: float
     low: float
     high: float
     signature: str
+    units: float
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,14 @@ def corpus_scores(
         name: sentence_statistics(metric, hypotheses, references)
         for name, metric in metrics.items()
     }
-    units = effective_units(stats["bleu"][:, REFERENCE_LENGTH])
+    units = float(effective_units(stats["bleu"][:, REFERENCE_LENGTH]))
     out = []
     for name, metric in metrics.items():
         scores = scores_from_sums(metric, resampled_sums(stats[name]))
         low, high = interval(scores, units)
         value = metric.corpus_score(list(hypotheses), [list(references)]).score
-        out.append(CorpusScore(name, value, float(low), float(high), str(metric.get_signature())))
+        signature = str(metric.get_signature())
+        out.append(CorpusScore(name, value, float(low), float(high), signature, units))
     return out[0], out[1]
 
 

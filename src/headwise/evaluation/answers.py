@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from headwise.decoding.bleu import corpus_scores, paired_difference
+from headwise.decoding.bleu import CorpusScore, corpus_scores, paired_difference
 from headwise.evaluation.losses import Difference, Losses, QualityRows
 from headwise.evaluation.similarities import Similarities
 from headwise.evaluation.word_errors import WordErrors
@@ -67,10 +68,14 @@ def read_measured(file: Path) -> Measured:
 
 
 class Answers(Protocol):
-    """What one model answered on one text. sentences: how many it has."""
+    """What one model answered on one text. sentences: how many it has. independent_units: how many sentences (or recordings)
+    of one length say as much: what stands behind every interval."""
 
     @property
     def sentences(self) -> int: ...
+
+    @property
+    def independent_units(self) -> float: ...
 
     def rows(self, seed: int) -> QualityRows:
         """Quality with 95 % intervals: (measure, value, low, high)."""
@@ -93,13 +98,20 @@ class Translations:
     def sentences(self) -> int:
         return len(self.lines)
 
+    @cached_property
+    def scores(self) -> tuple[CorpusScore, CorpusScore]:
+        """BLEU and chrF."""
+        return corpus_scores(self.lines, self.references)
+
+    @property
+    def independent_units(self) -> float:
+        return self.scores[0].units
+
     def rows(self, seed: int) -> QualityRows:
-        scores = corpus_scores(self.lines, self.references)
-        return [(score.name, score.value, score.low, score.high) for score in scores]
+        return [(score.name, score.value, score.low, score.high) for score in self.scores]
 
     def signatures(self) -> dict[str, str]:
-        scores = corpus_scores(self.lines, self.references)
-        return {f"{score.name}_signature": score.signature for score in scores}
+        return {f"{score.name}_signature": score.signature for score in self.scores}
 
     def difference(self, other: Translations, seed: int) -> Difference:
         change = paired_difference(self.lines, other.lines, self.references)
@@ -116,6 +128,10 @@ class AnswersOfOne:
     @property
     def sentences(self) -> int:
         return self.measured.sentences
+
+    @property
+    def independent_units(self) -> float:
+        return self.measured.independent_units
 
     def rows(self, seed: int) -> QualityRows:
         return self.measured.rows(self.column, seed)

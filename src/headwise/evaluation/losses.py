@@ -57,6 +57,11 @@ class Losses:
         """How many sentences they are of."""
         return len(self.tokens)
 
+    @property
+    def independent_units(self) -> float:
+        """How many sentences of one length say as much."""
+        return float(effective_units(self.tokens))
+
     @classmethod
     def measure(
         cls,
@@ -127,7 +132,7 @@ class Losses:
         with Wilson's interval, and its change in points."""
         loss = (self.summed.sum(0) / self.tokens.sum())[None]
         drawn = bootstrap(self.summed, self.tokens, seed) if len(self.tokens) > 1 else None
-        units = effective_units(self.tokens)
+        units = self.independent_units
 
         def row(name: str, change: Callable[[np.ndarray], np.ndarray]) -> QualityRow:
             value = float(change(loss)[0])
@@ -178,7 +183,7 @@ class Losses:
             return value, None, None, None
         drawn = bootstrap(both, self.tokens, seed)
         differences = drawn[:, 0] - drawn[:, 1]
-        return value, *difference_bounds(100 * np.expm1(differences), effective_units(self.tokens))
+        return value, *difference_bounds(100 * np.expm1(differences), self.independent_units)
 
     def change_of_accuracy(self, right: np.ndarray, other: np.ndarray, seed: int) -> Difference:
         """Points of accuracy between two models. right, other: whether each text's class is found."""

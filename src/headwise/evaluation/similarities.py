@@ -62,6 +62,11 @@ class Similarities:
         """How many sentences, or rows of a table, they are of."""
         return len(np.unique(self.units))
 
+    @property
+    def independent_units(self) -> float:
+        """As many: each counts alike."""
+        return float(self.sentences)
+
     @classmethod
     def measure(
         cls,
@@ -123,7 +128,7 @@ class Similarities:
         if not column and self.scores is None:
             return [(SIMILARITY.measure, value, None, None)]
         drawn = self.drawn(column, seed)
-        units = len(np.unique(self.units))
+        units = self.independent_units
         low, high = centred_interval(value, drawn, units, -100, 100)
         rows: QualityRows = [(SIMILARITY.measure, value, low, high)]
         if column:
@@ -145,7 +150,7 @@ class Similarities:
             )
         value = self.agreement(column) - other.agreement(its_column)
         drawn = self.drawn(column, seed) - other.drawn(its_column, seed)
-        units = len(np.unique(self.units))
+        units = self.independent_units
         low, high = centred_interval(value, drawn, units, -200, 200)
         return value, low, high, float(paired_bootstrap_p(drawn, units))
 

@@ -57,6 +57,11 @@ class WordErrors:
         """How many recordings they are of."""
         return len(self.words)
 
+    @property
+    def independent_units(self) -> float:
+        """How many recordings of one length say as much."""
+        return float(effective_units(self.words))
+
     @classmethod
     def measure(
         cls,
@@ -104,7 +109,7 @@ class WordErrors:
         drawn = None
         if len(self.words) > 1:
             drawn = 100 * bootstrap(self.errors, self.words, seed)
-        units = effective_units(self.words)
+        units = self.independent_units
 
         def bounds(of_measure: Callable[[np.ndarray], np.ndarray]) -> tuple[float | None, ...]:
             if drawn is None:
@@ -133,7 +138,7 @@ class WordErrors:
         both = np.stack([self.errors[:, column], other.errors[:, its_column]], 1)
         drawn = 100 * bootstrap(both, self.words, seed)
         differences = drawn[:, 0] - drawn[:, 1]
-        return value, *difference_bounds(differences, effective_units(self.words))
+        return value, *difference_bounds(differences, self.independent_units)
 
 
 def transcripts(task: Task, text: Batches) -> dict[int, str]:

@@ -13,11 +13,12 @@ from headwise.files import below
 from headwise.heads import Head
 from headwise.lab.sentence import FEWEST_PICKED_WORDS, MOST_PICKED_WORDS
 from headwise.model_files import folder_of
+from headwise.qualities import BLEU
 from headwise.report.every_head import effect_sentences
 from headwise.report.format import measure_name
 from headwise.report.gate_history import closing_steps
 from headwise.report.glossary import meaning_of_role
-from headwise.report.models import value
+from headwise.report.models import measured
 from headwise.report.role_charts import confirmed_roles
 from headwise.report.run_folder import FinishedRun, read_run
 from headwise.study.ownership import plan_of_folder, plan_of_study
@@ -115,7 +116,7 @@ def pruned_models(run: FinishedRun) -> list[dict[str, Any]]:
                 "setting": setting,
                 "label": str(rows[setting]["label"]),
                 "chosen": setting == run.facts.get("chosen"),
-                "bleu": value(rows[setting], f"{run.part}bleu"),
+                "bleu": measured(rows[setting], BLEU.measure, run.split).value,
                 "kept": sorted(map(str, mask.kept)),
                 "closed": steps,
             }

@@ -73,7 +73,7 @@ def best_of_each_layer(case: Case) -> HeadMask:
     what="a random head of every layer",
     question="the control of `one-per-layer`",
     of="sweep",
-    ending="random",
+    reference="random",
     mark="triangle-down",
 )
 def random_of_each_layer(case: Case) -> HeadMask:

@@ -38,7 +38,7 @@ class Control(Declaration):
     layout: whether it keeps heads of the full model. narrower: another shape, which does not.
     compared_by_all: whether all models that were trained as long are compared with it.
     against: the control that it is compared with; by default the pruned model that it belongs to.
-    ending: what names of measures end with that compare with it, such as bleu_difference_to_ENDING; by default its name.
+    reference: what tables call it where another model is compared with it; by default its name.
     timed: whether its decoding speed is measured.
     mark: the shape of its points in figures, of Vega.
     version: raise it when the function gives other models, so that studies make the control again.
@@ -54,7 +54,7 @@ class Control(Declaration):
     layout: bool = True
     compared_by_all: bool = False
     against: str = ""
-    ending: str = ""
+    reference: str = ""
     timed: bool = False
     mark: str = "triangle-right"
     version: int = 1
@@ -68,7 +68,7 @@ class Control(Declaration):
             raise HeadwiseError(
                 f"of of the control '{self.name}' is '{self.of}': say 'model' or 'sweep'."
             )
-        for name, usual in {"title": self.name.replace("-", " "), "ending": self.name}.items():
+        for name, usual in {"title": self.name.replace("-", " "), "reference": self.name}.items():
             if not getattr(self, name):
                 object.__setattr__(self, name, usual)
 
@@ -78,7 +78,7 @@ control = Declarations("control", Control, "headwise.pruning", "headwise.control
 
 def control_facts(name: str) -> Control:
     """The facts of a control, also of one that is declared nowhere, as in a table from elsewhere."""
-    return control.entries.get(name) or Control(name="undeclared", title=name, ending=name)
+    return control.entries.get(name) or Control(name="undeclared", title=name, reference=name)
 
 
 def compared_by_all() -> list[Control]:

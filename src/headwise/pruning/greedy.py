@@ -19,6 +19,7 @@ from headwise.importance.measures import facts
 from headwise.importance.passes import importance_values
 from headwise.model import Model
 from headwise.options import TEXTLESS_ORDERS, Greedy, Keep, Unit, several
+from headwise.pruning.measured import choose_smallest
 from headwise.tasks.batches import Batches
 from headwise.units import (
     Together,
@@ -111,13 +112,11 @@ def smallest_within(
             f"The largest loss of quality cannot be {max_drop}: give a number of at least 0."
         )
     qualities = [quality(mask) for mask in masks]
-    good = []
-    for mask, value in zip(masks, qualities, strict=True):
-        if value >= qualities[0] - max_drop:
-            good.append(mask)
-    if not good:
+    lost = {mask: qualities[0] - value for mask, value in zip(masks, qualities, strict=True)}
+    chosen = choose_smallest(lost, {mask: len(mask) for mask in masks}, max_drop)
+    if chosen is None:
         raise HeadwiseError(f"The quality of the full model is not a number (NaN). {NOT_FINITE}.")
-    return min(good, key=len), qualities
+    return chosen, qualities
 
 
 def random_scores(heads: HeadMap, seed: int) -> dict[Head, float]:

@@ -69,9 +69,9 @@ class Comparison:
         return list(self.runs.values())
 
     @property
-    def part(self) -> str:
-        """What the names of measures on a text that both runs report begin with: nothing for test, `dev_` for dev."""
-        return max(run.part for run in self.both)
+    def split(self) -> str:
+        """The text that both runs report: test, or dev."""
+        return min(run.split for run in self.both)
 
     @property
     def heads(self) -> list[Head]:
@@ -286,18 +286,20 @@ def difference_of_changes(found: Comparison) -> tuple[float, float, float, str] 
     known = []
     for run in found.both:
         assert run.chosen is not None
-        measure, _, reference = summary.leading_change(run, run.chosen)
-        ends = models.bounds(run.chosen, measure)
-        known.append((measure, reference, models.value(run.chosen, measure), *ends))
+        known.append((run.split, *run.leading_change(run.chosen)))
 
-    (measure, reference, a, low_a, high_a), (other_measure, _, b, low_b, high_b) = known
-    if measure != other_measure or a is None or b is None:
+    (split, reference, one), (other_split, other_reference, other) = known
+    if (split, reference) != (other_split, other_reference):
+        return None
+    a, low_a, high_a = one.value, one.low, one.high
+    b, low_b, high_b = other.value, other.low, other.high
+    if a is None or b is None:
         return None
     if low_a is None or high_a is None or low_b is None or high_b is None:
         return None
     low = b - a - math.hypot(b - low_b, high_a - a)
     high = b - a + math.hypot(high_b - b, a - low_a)
-    return b - a, low, high, reference
+    return b - a, low, high, models.OTHERS[reference]
 
 
 def _ranked_alike(found: Comparison) -> str:
@@ -592,7 +594,7 @@ def build_cost(found: Comparison) -> dict[str, Any] | None:
     for name, run in found.runs.items():
         curves[name] = run.models
 
-    figure = pairs_figure(curves, found.part, "Both runs in one figure") if alike else None
+    figure = pairs_figure(curves, found.split, "Both runs in one figure") if alike else None
     return {"curves": figure, "qualities": [run.quality.name for run in found.both], "alike": alike}
 
 

@@ -13,10 +13,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headwise.pruning.controls import Control, compared_by_all, control_facts
+from headwise.pruning.measured import FINE_TUNED, UNPRUNED, VERDICTS, Number
 from headwise.qualities import BLEU
 from headwise.report import models
 from headwise.report.format import capital, kinds_among, percent, probability, quantity, size
-from headwise.report.models import P_TUNED, TUNED, ModelRow, P, value, verdict
+from headwise.report.models import ModelRow, has, tested_text
 from headwise.report.page import Columns, Table, chosen_badge, section, table
 from headwise.report.quality_curves import greedy_figures, quality_figures
 from headwise.report.run_folder import FinishedRun
@@ -42,9 +43,7 @@ OTHER_MEASURE = Control(
 )
 # no controls of their own, but compared like them
 LIKE_CONTROLS = {facts.name: facts for facts in (UNCOMPENSATED, RANDOM_ORDER, OTHER_MEASURE)}
-VERDICTS = ("better", "worse", "not distinguishable")
 Column = Callable[[Any], str]
-two_digits = "{:.2f}".format
 
 
 @section(
@@ -73,12 +72,12 @@ def cost_section(run: FinishedRun) -> dict[str, Any] | None:
         "scratched": bool(run.models["control"].eq("from-scratch").any()),
         "by_kind": bool(run.models["keep"].map(lambda keep: isinstance(keep, Mapping)).any()),
         "all_models": models_table(run),
-        "text": "dev" if run.part else "test",
+        "text": run.split,
         "measured": run.quality.name,
         "higher_is_better": run.quality.higher_is_better,
         "over": run.quality.over,
         "controls": set(run.models["control"].dropna()),
-        "tuned": (run.part + run.quality.change + TUNED) in run.models,
+        "tuned": has(run.models, run.quality.measure, run.split, FINE_TUNED),
         "limited": run.facts.get("max_drop") is not None,
         "learned": any(model["learned"] for model in run.pruned),
         "random": any(models.is_random_order(model) for model in run.pruned),
@@ -119,9 +118,7 @@ def layouts_table(
     named = kinds_among(kinds)
     total = rows[0]["total"]
     quality = run.quality
-    change_measure = run.part + quality.change
-    p_measure = run.part + P
-    unit = quality.in_unit
+    written = models.quality_column(quality, run.split)
     any_layout = next(iter(run.layouts.values()), None)
 
     def counts(model: ModelRow) -> str:
@@ -134,25 +131,21 @@ def layouts_table(
             )
         return "/".join(str(mask.count(kind)) for kind in named) if mask else ""
 
-    def from_scratch_column(write: Column) -> Column:
-        return lambda model: write(from_scratch_by_setting.get(model["setting"]))
+    def from_scratch(model: ModelRow) -> ModelRow | None:
+        return from_scratch_by_setting.get(model["setting"])
 
-    measured = partial(models.cell_text, run.part + quality.measure, two_digits)
     columns: Columns = {"model": lambda model: model["label"]}
     columns |= {"/".join(SHORT_KINDS[kind] for kind in named): counts} if len(named) > 1 else {}
     columns |= {
         f"heads of {total}": lambda model: str(
             total if model["method"] == "none" else model["kept"]
         ),
-        f"{quality.name} from trained" if from_scratch_by_setting else quality.name: measured,
-        "from scratch": from_scratch_column(measured),
-        f"difference{unit}": from_scratch_column(
-            difference_column(f"{change_measure}_to_pruned", f"{p_measure}_to_pruned")
+        f"{quality.name} from trained" if from_scratch_by_setting else quality.name: written,
+        "from scratch": lambda model: written(from_scratch(model)),
+        f"difference{quality.in_unit}": lambda model: tested_text(
+            run.change_of(from_scratch(model), "pruned")
         ),
-        f"to equal further training{unit}": difference_column(
-            change_measure + TUNED, p_measure + TUNED
-        ),
-        f"to the full model{unit}": difference_column(change_measure, p_measure),
+        **models.change_columns(quality, run.split, write=tested_text),
     }
     title = (
         "Trained and pruned, or trained from scratch"
@@ -163,46 +156,36 @@ def layouts_table(
     return table(f"{title}: {models.group_name(kinds)}", full + rows, columns, chosen_badge)
 
 
-def difference_column(change_measure: str, p_measure: str = "") -> Column:
-    """A column of differences to another model; the full model has none."""
-    return lambda model: (
-        ""
-        if model and model["method"] == "none"
-        else models.difference_text(model, change_measure, p_measure)
-    )
-
-
 def models_table(run: FinishedRun) -> Table | None:
     """Every model. Without test text, quality is that of dev. The loss is shown where some models have no BLEU, and the
     size of weights in memory where some were not saved."""
-    prefix = run.part
-    dev = "dev " if run.part else ""
+    dev = "dev " if run.split == "dev" else ""
     quality = run.quality
-    on_disk = all(value(model, "bytes") is not None for model in models.model_rows(run.models))
-    lossy = any(value(model, "dev_bleu") is None for model in models.model_rows(run.models))
-    change_measure = prefix + quality.change
-    unit = quality.in_unit
+    on_disk = bool(models.values(run.models, "bytes").notna().all())
+    lossy = bool(models.values(run.models, "bleu", "dev").isna().any())
 
-    def number_column(measure: str, write: Callable[[float], str]) -> Column:
-        return partial(models.cell_text, measure, write)
+    def p_text(model: ModelRow) -> str:
+        p = run.change_of(model, UNPRUNED).p
+        return "" if p is None else probability(p)
 
     columns: Columns = {
         "model": lambda model: model["label"],
         "heads kept": lambda model: f"{model['kept']} ({percent(model['kept'] / model['total'])})",
-        f"{dev}{quality.name}": number_column(prefix + quality.measure, two_digits),
-        f"to equal further training{unit}": difference_column(change_measure + TUNED),
-        f"to the full model{unit}": difference_column(change_measure),
-        "p": number_column(prefix + P, probability),
-        f"{dev}chrF": number_column(f"{prefix}chrf", two_digits),
-        f"dev {quality.name}": number_column(
-            f"dev_{quality.measure}", two_digits
-        ),  # without test text, the column above
-        "dev loss": number_column("dev_loss" if lossy else "", "{:.4f}".format),
-        "parameters": number_column("parameters", quantity),
-        "size on disk": number_column("bytes" if on_disk else "", size),
-        "weights in memory": number_column("" if on_disk else "memory", size),
-        "tokens/s": number_column("tokens_per_second", quantity),
+        f"{dev}{quality.name}": models.quality_column(quality, run.split),
+        **models.change_columns(quality, run.split),
+        "p": p_text,
+        f"{dev}chrF": models.number_column("{:.2f}".format, "chrf", run.split),
+        # without test text, the column above
+        f"dev {quality.name}": models.quality_column(quality, "dev"),
     }
+    if lossy:
+        columns["dev loss"] = models.number_column("{:.4f}".format, "loss", "dev")
+    columns["parameters"] = models.number_column(quantity, "parameters")
+    if on_disk:
+        columns["size on disk"] = models.number_column(size, "bytes")
+    else:
+        columns["weights in memory"] = models.number_column(size, "memory")
+    columns["tokens/s"] = models.number_column(quantity, "tokens_per_second")
     return table(
         "All models",
         models.ordered(run.models),
@@ -215,15 +198,19 @@ def models_table(run: FinishedRun) -> Table | None:
 class ControlComparison(NamedTuple):
     """A model and its control, or a control alone.
 
-    kind: the name of the control. measured_row: the row of `pruning.csv` whose measures compare the two. ending: that
-    of the measures' names; empty for a control alone.
+    kind: the name of the control. measured_model: the one of the two that has the comparison among its numbers, by
+    reference; empty for a control alone.
     """
 
     kind: str
     model: ModelRow | None
     control: ModelRow
-    measured_row: ModelRow
-    ending: str
+    measured_model: ModelRow
+    reference: str
+
+    def change(self, run: FinishedRun) -> Number:
+        """The change from the control to the model."""
+        return run.change_of(self.measured_model, self.reference) if self.reference else Number()
 
 
 @section(
@@ -244,7 +231,7 @@ def build_controls(run: FinishedRun) -> dict[str, Any] | None:
     return (
         {
             **tables,
-            "text": "dev" if run.part else "test",
+            "text": run.split,
             "measured": run.quality.name,
             "over": run.quality.over,
             "better": "above" if run.quality.higher_is_better else "below",
@@ -265,30 +252,27 @@ def model_comparisons(run: FinishedRun) -> list[ControlComparison]:
 
     controls = models.model_rows(models.control_models(run.models))
     found: list[ControlComparison] = []
-    by_all = [facts.ending for facts in compared_by_all()]
-    for control_name in (*by_all, "", "uncompensated"):
-        for model in run.pruned if control_name else ():
-            if (control := known.get(models.against(model, control_name))) is not None:
-                found.append(
-                    ControlComparison(control_name, model, control, model, f"_to_{control_name}")
-                )
+    by_all = [facts.reference for facts in compared_by_all()]
+    for reference in (*by_all, "", "uncompensated"):
+        for model in run.pruned if reference else ():
+            if (control := known.get(models.against(model, reference))) is not None:
+                found.append(ControlComparison(reference, model, control, model, reference))
 
-        for control in controls if not control_name else ():
-            if (reference := known.get(control["reference"] or "")) is not None:
-                kind = control["control"]
-                found.append(ControlComparison(kind, reference, control, control, "_to_pruned"))
+        for control in controls if not reference else ():
+            kind = control["control"]
+            if (own := known.get(control["reference"] or "")) is not None:
+                found.append(ControlComparison(kind, own, control, control, "pruned"))
                 continue
-            ending = control_facts(control_facts(control["control"]).against).ending
-            if (other := known.get(models.against(control, ending))) is not None:
-                kind = control["control"]
-                found.append(ControlComparison(kind, control, other, control, f"_to_{ending}"))
+            name = control_facts(control_facts(kind).against).reference
+            if (other := known.get(models.against(control, name))) is not None:
+                found.append(ControlComparison(kind, control, other, control, name))
 
     for model in run.pruned:
-        for ending in models.orders_against(model):
-            if (other := known.get(models.against(model, ending))) is not None:
+        for name in models.orders_against(model):
+            if (other := known.get(models.against(model, name))) is not None:
                 is_random = models.is_random_order(other)
                 kind = RANDOM_ORDER.name if is_random else OTHER_MEASURE.name
-                found.append(ControlComparison(kind, model, other, model, f"_to_{ending}"))
+                found.append(ControlComparison(kind, model, other, model, name))
 
     paired_settings = set()
     for comparison in found:
@@ -317,16 +301,7 @@ def verdict_counts_table(run: FinishedRun, comparisons: list[ControlComparison])
     """For each kind of control in how many comparisons the pruned models are better, worse, or not distinguishable."""
     found: dict[str, list[str]] = {}
     for comparison in comparisons:
-        ending = comparison.ending
-        word = (
-            verdict(
-                comparison.measured_row,
-                f"{run.part}{run.quality.change}{ending}",
-                f"{run.part}{P}{ending}",
-            )
-            if ending
-            else ""
-        )
+        word = comparison.change(run).verdict(run.quality)
         found.setdefault(comparison.kind, []).extend([word] if word else [])
 
     def meaning(control_name: str) -> str:
@@ -350,20 +325,10 @@ def verdict_counts_table(run: FinishedRun, comparisons: list[ControlComparison])
 
 def comparison_table(run: FinishedRun, comparisons: list[ControlComparison]) -> Table | None:
     """A row a comparison."""
-    prefix = run.part
     name = run.quality.name
-    change_measure = prefix + run.quality.change
+    unit = run.quality.in_unit
+    written = models.quality_column(run.quality, run.split)
     tuned = run.models["control"].eq("fine-tuned").any()
-    measured = partial(models.cell_text, prefix + run.quality.measure, two_digits)
-
-    def change_text(comparison: ControlComparison) -> str:
-        ending = comparison.ending
-        if not ending:
-            return ""
-        return models.difference_text(
-            comparison.measured_row, f"{change_measure}{ending}", f"{prefix}{P}{ending}"
-        )
-
     columns: Columns = {
         "pruned model": lambda comparison: comparison.model["label"] if comparison.model else "",
         "control": lambda comparison: (
@@ -375,18 +340,16 @@ def comparison_table(run: FinishedRun, comparisons: list[ControlComparison]) -> 
             else compared_name(comparison.kind)
         ),
         "heads": lambda comparison: str(comparison.control["kept"]),
-        f"its {name}": lambda comparison: measured(comparison.model),
-        f"{name} of the control": lambda comparison: measured(comparison.control),
+        f"its {name}": lambda comparison: written(comparison.model),
+        f"{name} of the control": lambda comparison: written(comparison.control),
         "pruned − control"
         if run.quality == BLEU
-        else f"pruned to control{run.quality.in_unit}": change_text,
-        f"control to the full model{run.quality.in_unit}": lambda comparison: (
-            models.difference_text(comparison.control, change_measure, prefix + P)
+        else f"pruned to control{unit}": lambda comparison: tested_text(comparison.change(run)),
+        f"control to the full model{unit}": lambda comparison: tested_text(
+            run.change_of(comparison.control, UNPRUNED)
         ),
-        f"control to equal further training{run.quality.in_unit}": lambda comparison: (
-            models.difference_text(comparison.control, change_measure + TUNED, prefix + P_TUNED)
-            if tuned
-            else ""
+        f"control to equal further training{unit}": lambda comparison: (
+            tested_text(run.change_of(comparison.control, FINE_TUNED)) if tuned else ""
         ),
     }
     return table(

@@ -10,7 +10,6 @@ import io
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from headwise.heads import KINDS, Head, HeadMap
 from headwise.report import charts, models
 from headwise.report.charts import Figure, Panel, axis, colour, tips
 from headwise.report.format import KIND_NAMES, kinds_among, listed, percent
-from headwise.report.models import value
+from headwise.report.models import measured
 from headwise.report.page import Table, chosen_badge, section, table
 from headwise.report.run_folder import FinishedRun, read_run
 from headwise.report.summary import plan_of_run
@@ -39,13 +38,14 @@ LOSS_NAMES = {"dev_loss": "dev loss", "loss": "training loss"}
 SURE = 0.1  # a gate is undecided between SURE and 1 − SURE
 LOWEST, HIGHEST = -0.1, 1.1  # the stretch of the gates, γ and ζ in pruning/gates.py
 MOST_MODELS_NAMED = 4
-HEALTH: dict[str, tuple[str, Callable[[float], str]]] = {
-    "undecided_gates": ("undecided", percent),
-    "expected_heads": ("expected heads", "{:.1f}".format),
-    "settled": ("settled", lambda value: "yes" if value else "no"),
-    "soft_dev_loss": ("dev loss before deciding", "{:.4f}".format),
-    "decided_dev_loss": ("after deciding", "{:.4f}".format),
-    "dev_loss": ("of the pruned model", "{:.4f}".format),
+# By measure and split: the title of its column, and how it is written.
+HEALTH: dict[tuple[str, str], tuple[str, Callable[[float], str]]] = {
+    ("undecided_gates", ""): ("undecided", percent),
+    ("expected_heads", ""): ("expected heads", "{:.1f}".format),
+    ("settled", ""): ("settled", lambda value: "yes" if value else "no"),
+    ("soft_loss", "dev"): ("dev loss before deciding", "{:.4f}".format),
+    ("decided_loss", "dev"): ("after deciding", "{:.4f}".format),
+    ("loss", "dev"): ("of the pruned model", "{:.4f}".format),
 }
 
 
@@ -107,7 +107,7 @@ class GateHistory:
     @property
     def undecided(self) -> int:
         """The gates that were neither open nor shut when they were decided."""
-        share = value(self.model, "undecided_gates")
+        share = measured(self.model, "undecided_gates").value
         last = self.opened.to_numpy()[-1]
         return (
             int(((last > SURE) & (last < 1 - SURE)).sum())
@@ -403,22 +403,18 @@ def _gate_panel(part: pd.DataFrame, name: str, layer: str, decision: float) -> c
 
 def health_table(run: FinishedRun) -> Table | None:
     """How far gates had settled when they were decided, and what deciding them did to the dev loss; None without."""
-    own = []
-    for measure in HEALTH:
-        if measure != "dev_loss":
-            own.append(measure)
-
+    own = [key for key in HEALTH if key != ("loss", "dev")]
     shown = []
     for model in run.pruned:
-        if any(value(model, measure) is not None for measure in own):
+        if any(measured(model, *key).value is not None for key in own):
             shown.append(model)
 
     columns = {
         "model": lambda model: model["label"],
         "heads kept": lambda model: f"{model['kept']} of {model['total']}",
     }
-    for measure, (title, write) in HEALTH.items():
-        columns[title] = partial(models.cell_text, measure, write)
+    for key, (title, write) in HEALTH.items():
+        columns[title] = models.number_column(write, *key)
 
     return table("How far they had settled", shown, columns)
 

@@ -1,21 +1,30 @@
-"""All models of a run as one table: the full model, pruned ones and controls, with the facts and measures of each.
+"""All models of a run as one table: the full model, pruned ones and controls, with the facts and numbers of each.
 
 Index: setting. Columns: method, kinds (tuple), kept, total, penalty, the facts of run.json's `settings` (FACTS), label
 and line (what a reader calls the model, and the line of a chart that it belongs to), learned, chosen, candidate
-(whether it could be chosen), mean_kept, and
-for each measure three columns: `bleu`, `bleu.low`, `bleu.high`. A grid has the columns `data` and `seed` too.
+(whether it could be chosen), mean_kept, and numbers (Measurements, which `measured` asks). A grid has the columns
+`data` and `seed` too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from headwise.errors import HeadwiseError
 from headwise.pruning.controls import control_facts
-from headwise.qualities import BLEU, QUALITIES, QualityMeasure, less_is_better
+from headwise.pruning.measured import (
+    FINE_TUNED,
+    MEASURED,
+    NOT_MEASURED,
+    UNPRUNED,
+    Number,
+    read_measurements,
+)
+from headwise.qualities import BLEU, QUALITIES, QualityMeasure
 from headwise.report.format import (
     HEADS_OF_KIND,
     interval_text,
@@ -26,19 +35,7 @@ from headwise.report.format import (
 )
 
 ModelRow = Mapping[str, Any]  # a row of the table, with its setting
-MODEL_COLUMNS = (
-    "method",
-    "kinds",
-    "setting",
-    "penalty",
-    "seed",
-    "kept",
-    "total",
-    "measure",
-    "value",
-    "low",
-    "high",
-)
+MODEL_COLUMNS = ("method", "kinds", "setting", "penalty", "seed", "kept", "total", *MEASURED)
 FACTS = (
     "sweep",
     "keep",
@@ -57,20 +54,18 @@ FACTS = (
 LEARNED = ("gates", "top-k")
 RANDOM_METHOD = "greedy.random"
 RANDOM_LINE = "random orders"
-TUNED = "_to_fine-tuned"  # the ending of a measure that compares with equal further training
-P = "p_value"
-P_TUNED = f"p_value{TUNED}"
+OTHERS = {  # what a reader calls the model that a change is from, by `reference`
+    FINE_TUNED: "equal further training",
+    UNPRUNED: "the full model",
+    "pruned": "its control",
+    "random": "random heads",
+    "uncompensated": "removal without mean outputs",
+}
 
 
-def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
+def table_of_models(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
     """The rows of pruning.csv as a table of models: the full one first, then from many heads to few."""
-    measured = table.dropna(subset=["value"]).drop_duplicates()
-    twice = measured[measured.duplicated(["setting", "measure"])]
-    if len(twice):
-        raise HeadwiseError(
-            f"pruning.csv has more than one {twice.iloc[0]['measure']} for the setting {twice.iloc[0]['setting']}: "
-            "give every run a setting of its own."
-        )
+    numbers = read_measurements(table)
     known = facts.get("settings") or {}
     unreadable = not isinstance(known, Mapping)
     if unreadable or not all(isinstance(one, Mapping) for one in known.values()):
@@ -103,11 +98,8 @@ def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
 
     frame["label"] = [_label(model, labels, several) for model in rows]
     frame["line"] = [_line(model) for model in rows]
-    tables = [frame]
-    for what, end in (("value", ""), ("low", ".low"), ("high", ".high")):
-        values = measured.pivot(index="setting", columns="measure", values=what)  # noqa: PD010
-        tables.append(values.add_suffix(end))
-    return sorted_by_heads(pd.concat(tables, axis=1))
+    frame["numbers"] = pd.Series([numbers[name] for name in frame.index], frame.index, dtype=object)
+    return sorted_by_heads(frame)
 
 
 def sorted_by_heads(frame: pd.DataFrame) -> pd.DataFrame:
@@ -182,11 +174,10 @@ def ordered(frame: pd.DataFrame) -> list[ModelRow]:
     return [*model_rows(frame[frame["method"] == "none"]), *others]
 
 
-def text_prefix(frame: pd.DataFrame) -> str:
-    """What measures on the reported text begin with: nothing for test, `dev_` where no pruned model has test text."""
+def reported_split(frame: pd.DataFrame) -> str:
+    """The text that is reported: test, or dev where no pruned model was measured on test."""
     others = frame[frame["method"] != "none"] if (frame["method"] != "none").any() else frame
-    measure = quality(frame).measure
-    return "" if measure in others and others[measure].notna().any() else "dev_"
+    return "test" if has(others, quality(frame).measure, "test") else "dev"
 
 
 def group_name(kinds: tuple[str, ...]) -> str:
@@ -199,57 +190,84 @@ def heads_name(kinds: tuple[str, ...]) -> str:
     return HEADS_OF_KIND.get(kinds[0], "attention heads") if len(kinds) == 1 else "attention heads"
 
 
-def value(model: ModelRow | None, measure: str) -> float | None:
-    """A measure of a model; None where it was not measured."""
-    found = None if model is None else model.get(measure)
-    return None if found is None or pd.isna(found) else float(found)
+def measured(model: ModelRow | None, measure: str, split: str = "", reference: str = "") -> Number:
+    """A number of a model, or its change from another model; without a value where it was not measured. split: empty for
+    what belongs to no text."""
+    return NOT_MEASURED if model is None else model["numbers"].of(measure, split, reference)
 
 
-def cell_text(measure: str, write: Callable[[float], str], model: ModelRow | None) -> str:
-    """A measure as a cell of a table."""
-    found = value(model, measure)
-    return "" if found is None else write(found)
+def values(
+    frame: pd.DataFrame, measure: str, split: str = "", reference: str = ""
+) -> pd.Series[float]:
+    """The values of a measure of all models; not a number where it was not measured."""
+    found = [numbers.of(measure, split, reference).value for numbers in frame["numbers"]]
+    return pd.Series(found, frame.index, dtype=float)
 
 
-def bounds(model: ModelRow | None, measure: str) -> tuple[float | None, float | None]:
-    """The ends of the 95 % interval of a measure."""
-    return value(model, f"{measure}.low"), value(model, f"{measure}.high")
+def has(frame: pd.DataFrame, measure: str, split: str = "", reference: str = "") -> bool:
+    """Whether any of the models has a number."""
+    return bool(values(frame, measure, split, reference).notna().any())
 
 
-def difference_text(
-    model: ModelRow | None, measure: str, p: str = "", join: str = "\n", unit: str = ""
-) -> str:
-    """`−0.31 [−0.71, +0.11]`, and p on a line below; empty where it was not measured."""
-    found = value(model, measure)
-    chance = value(model, p)
-    if found is None:
+def number_column(
+    write: Callable[[float], str], measure: str, split: str = ""
+) -> Callable[[ModelRow | None], str]:
+    """A column of a table of models: a number of each, or an empty cell."""
+
+    def cell(model: ModelRow | None) -> str:
+        value = measured(model, measure, split).value
+        return "" if value is None else write(value)
+
+    return cell
+
+
+def quality_column(quality: QualityMeasure, split: str) -> Callable[[ModelRow | None], str]:
+    """A column of the quality of models on a text."""
+    return number_column("{:.2f}".format, quality.measure, split)
+
+
+def change_columns(
+    quality: QualityMeasure,
+    split: str,
+    references: Iterable[str] = (FINE_TUNED, UNPRUNED),
+    model_of: Callable[[Any], ModelRow | None] = lambda model: model,
+    write: Callable[[Number], str] | None = None,
+) -> dict[str, Callable[[Any], str]]:
+    """Columns of changes from other models. model_of: the model that a row is about. write: by default `change_text`."""
+
+    def cell(reference: str, row: Any) -> str:
+        change = measured(model_of(row), quality.measure, split, reference)
+        return (write or change_text)(change)
+
+    return {
+        f"to {OTHERS[reference]}{quality.in_unit}": partial(cell, reference)
+        for reference in references
+    }
+
+
+def change_text(change: Number, unit: str = "") -> str:
+    """`−0.31 [−0.71, +0.11]`; empty where it was not measured."""
+    if change.value is None:
         return ""
-    text = f"{signed(found)}{unit} {interval_text(*bounds(model, measure))}".strip()
-    return text if chance is None else f"{text}{join}{probability_fact(chance)}"
+    return f"{signed(change.value)}{unit} {interval_text(change.low, change.high)}".strip()
 
 
-def verdict(model: ModelRow | None, measure: str, p: str = "") -> str:
-    """`better`, `worse` or `not distinguishable`: both the interval and p (below 0.05) must speak; empty without an
-    interval."""
-    (low, high) = bounds(model, measure)
-    chance = value(model, p)
-    if low is None or high is None:
-        return ""
-    if low <= 0 <= high or (chance is not None and chance >= 0.05):
-        return "not distinguishable"
-    return "better" if (low > 0) != less_is_better(measure) else "worse"
+def tested_text(change: Number, join: str = "\n", unit: str = "") -> str:
+    """The same with p behind it, on a line below."""
+    text = change_text(change, unit)
+    return text if change.p is None else f"{text}{join}{probability_fact(change.p)}"
 
 
 def quality(frame: pd.DataFrame) -> QualityMeasure:
     """What models are compared by: that of their task."""
     for quality in QUALITIES:
-        if f"dev_{quality.measure}" in frame:
+        if has(frame, quality.measure, "dev"):
             return quality
     return BLEU
 
 
 def against(model: ModelRow | None, what: str) -> str:
-    """The setting that a model is compared with (`pruned`, `uncompensated`, the ending of a control), or nothing."""
+    """The setting that a model is compared with, or nothing. what: the `reference` in tables."""
     found = None if model is None else model.get("against")
     return str(found.get(what) or "") if isinstance(found, Mapping) else ""
 
@@ -260,12 +278,12 @@ def is_random_order(model: ModelRow) -> bool:
 
 
 def orders_against(model: ModelRow) -> list[str]:
-    """The endings of measures that compare a model of greedy removal with random orders, and with the best order by
+    """The references of the comparisons of a model of greedy removal with random orders, and with the best order by
     another measure."""
     others = model.get("against")
     names = others if isinstance(others, Mapping) else {}
     best = model.get("best_other")
-    return [ending for ending in names if ending.startswith("random.") or ending == best]
+    return [name for name in names if name.startswith("random.") or name == best]
 
 
 def _label(model: ModelRow, labels: Mapping[str, str], several: bool) -> str:

@@ -10,6 +10,7 @@ import pandas as pd
 from scipy.stats import fisher_exact, mannwhitneyu
 
 from headwise.heads import KINDS, Head, Kind
+from headwise.pruning.measured import BETTER, UNPRUNED, WORSE, Number
 from headwise.qualities import BLEU, WORD_ERROR_RATE
 from headwise.report import charts, models, score_faithfulness
 from headwise.report.charts import Figure, Panel, axis, tips
@@ -24,11 +25,11 @@ from headwise.report.format import (
     signed,
 )
 from headwise.report.kept_heads import by_layer, values_by_head
-from headwise.report.models import ModelRow, P, verdict
+from headwise.report.models import OTHERS, ModelRow, change_text, measured, tested_text
 from headwise.report.page import Table, section, table
 from headwise.report.role_tables import reads_text
 from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun
-from headwise.report.summary import does_not_translate, leading_change
+from headwise.report.summary import does_not_translate
 from headwise.roles.role import category
 from headwise.statistics import auroc_interval
 
@@ -121,15 +122,19 @@ def _gated_points(run: FinishedRun, kinds: Sequence[str]) -> list[dict[str, Any]
     """The full model and those that gates left of these kinds, by the share of heads kept."""
     points: list[dict[str, Any]] = []
     for model in run.pruned:
-        change = models.value(model, run.part + BLEU.change)
-        if not model["learned"] or set(model["kinds"]) != set(kinds) or change is None:
+        change = run.change_of(model, UNPRUNED)
+        if not model["learned"] or set(model["kinds"]) != set(kinds) or change.value is None:
             continue
-        low, high = models.bounds(model, run.part + BLEU.change)
-        text = f"{model['kept']} of {model['total']} heads {interval_text(low, high)}"
-        share = model["kept"] / model["total"]
+        ends = interval_text(change.low, change.high)
         points.append(
-            {"line": THIS_RUN, "share": share, "value": change, "low": low, "high": high}
-            | {"heads": text}
+            {
+                "line": THIS_RUN,
+                "share": model["kept"] / model["total"],
+                "value": change.value,
+                "low": change.low,
+                "high": change.high,
+                "heads": f"{model['kept']} of {model['total']} heads {ends}",
+            }
         )
     full = {"line": THIS_RUN, "share": 1.0, "value": 0.0, "heads": "the full model"}
     return [full, *points] if points else []
@@ -205,33 +210,34 @@ def least_loss(run: FinishedRun, found: Sequence[ModelRow], theirs: float) -> Cl
     """What the best of some models loses to equal further training, or else to the full model."""
     best = None
     for model in found:
-        change = models.value(model, leading_change(run, model)[0])
-        if change is None:
+        _, change = run.leading_change(model)
+        if change.value is None:
             continue
-        loss = -run.quality.better * change
+        loss = -run.quality.better * change.value
         if best is None or loss < best[0]:
             best = (loss, model)
     if best is None:
         return None
     model = best[1]
-    measure, p, other = leading_change(run, model)
-    moved = models.difference_text(model, measure, p, ", ", run.quality.unit)
+    reference, change = run.leading_change(model)
+    moved = tested_text(change, ", ", run.quality.unit)
     removed = model["total"] - model["kept"]
-    here = f"{removed} of {model['total']} removed: {run.quality.name} to {other} {moved}"
-    if models.value(model, "settled") == 0:
+    here = (
+        f"{removed} of {model['total']} removed: {run.quality.name} to {OTHERS[reference]} {moved}"
+    )
+    if measured(model, "settled").value == 0:
         here += "; its gates had not settled"
-    return ClaimOutcome(here, of_loss(model, measure, p, theirs))
+    return ClaimOutcome(here, of_loss(run, change, theirs))
 
 
-def of_loss(model: ModelRow, measure: str, p: str, theirs: float) -> str:
+def of_loss(run: FinishedRun, change: Number, theirs: float) -> str:
     """Whether a model loses little: a loss that the interval does not show may still be large, and one that it shows
     contradicts the paper only where it is above the paper's own."""
-    low, high = models.bounds(model, measure)
-    if low is None or high is None:
+    if change.low is None or change.high is None:
         return UNSURE
-    if verdict(model, measure, p) == "worse" and high < -theirs:
+    if change.verdict(run.quality) == WORSE and change.high < -theirs:
         return CONTRADICTS
-    return UNSURE if low < -LITTLE_BLEU else SUPPORTS
+    return UNSURE if change.low < -LITTLE_BLEU else SUPPORTS
 
 
 def classes_of_heads(run: FinishedRun) -> ClaimOutcome | None:
@@ -387,24 +393,22 @@ def thirds_of_the_decoder(run: FinishedRun) -> ClaimOutcome | None:
 
 def better_than_scratch(run: FinishedRun) -> ClaimOutcome | None:
     """Pruned models against the same layouts trained from random weights."""
-    measure = run.part + run.quality.change + "_to_pruned"
-    p = run.part + P + "_to_pruned"
     texts = []
     said = []
     for control in models.model_rows(models.control_models(run.models)):
-        if control["control"] != "from-scratch" or models.value(control, measure) is None:
-            continue
         # The pruned model minus the control: above 0, pruning was better.
-        moved = models.difference_text(control, measure, "", ", ", run.quality.unit)
-        texts.append(f"{control['reference']} {moved}")
-        said.append(verdict(control, measure, p))
+        change = run.change_of(control, "pruned")
+        if control["control"] != "from-scratch" or change.value is None:
+            continue
+        texts.append(f"{control['reference']} {change_text(change, run.quality.unit)}")
+        said.append(change.verdict(run.quality))
     if not texts:
         return None
     here = f"pruned minus from scratch: {'; '.join(texts)}"
-    if all(one == "better" for one in said):
+    if all(one == BETTER for one in said):
         return ClaimOutcome(here, SUPPORTS)
-    if "worse" in said:
-        return ClaimOutcome(here, IN_PART if "better" in said else CONTRADICTS)
+    if WORSE in said:
+        return ClaimOutcome(here, IN_PART if BETTER in said else CONTRADICTS)
     return ClaimOutcome(here, UNSURE)
 
 
@@ -463,7 +467,7 @@ def free_without_training(run: FinishedRun) -> ClaimOutcome | None:
     greedy = []
     for model in run.pruned:
         random = models.is_random_order(model)
-        untrained = models.value(model, "updates") is None
+        untrained = measured(model, "updates").value is None
         scored = model["score"] and untrained and not random and not model["learned"]
         if scored and len(model["kinds"]) == len(KINDS):
             greedy.append(model)
@@ -471,13 +475,13 @@ def free_without_training(run: FinishedRun) -> ClaimOutcome | None:
         return None
     near = min(greedy, key=lambda model: abs(1 - model["kept"] / model["total"] - FREE_SHARE))
     removed = 1 - near["kept"] / near["total"]
-    measure = run.part + run.quality.change
-    moved = models.difference_text(near, measure, run.part + P, ", ", run.quality.unit)
+    change = run.change_of(near, UNPRUNED)
+    moved = tested_text(change, ", ", run.quality.unit)
     order = measure_name(str(near["score"]))
     here = f"{percent(removed)} of {near['total']} by {order}: {run.quality.name} {moved}"
     if abs(removed - FREE_SHARE) > FREE_SHARE / 2:
         return ClaimOutcome(here, UNSURE)
-    return ClaimOutcome(here, of_loss(near, measure, run.part + P, 0))
+    return ClaimOutcome(here, of_loss(run, change, 0))
 
 
 def gradient_as_good(run: FinishedRun) -> ClaimOutcome | None:

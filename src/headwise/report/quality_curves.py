@@ -12,16 +12,16 @@ from typing import Any
 import pandas as pd
 
 from headwise.pruning.controls import control_facts
+from headwise.pruning.measured import FINE_TUNED, SPLITS, UNPRUNED
 from headwise.qualities import QualityMeasure
 from headwise.report import charts, models
 from headwise.report.charts import PHONE, Figure, Panel, Spec, axis, tips
 from headwise.report.format import NONE, capital, count, listed
-from headwise.report.models import P_TUNED, RANDOM_LINE, TUNED, ModelRow, P, value
+from headwise.report.models import RANDOM_LINE, ModelRow, change_text, measured, tested_text
 
-PARTS = {"": "test", "dev_": "dev (where the model is chosen)"}
-TEXT_NAMES = {"": "test", "dev_": "dev"}
+PANEL_TITLES = {"test": "test", "dev": "dev (where the model is chosen)"}
 INTERVAL = "95 % interval of the difference to the full model"
-TUNED_NAME = "equal further training"
+TUNED_NAME = models.OTHERS[FINE_TUNED]
 DASHES = {"full model": [1, 0], TUNED_NAME: [2, 3], "allowed loss": [6, 4]}
 LOWER_PART = 0.3  # of the heads: a panel without a point there leaves it out
 MARKS_APART = 0.2  # heads, or 0.6 % of them where that is more: how far marks of as many heads move from their number
@@ -59,47 +59,47 @@ def _quality_figure(
     quality = models.quality(frame)
     points = {}
     tuned = {} if seeds is not None else _tuned(own)
-    for part in PARTS:
-        found = _points(own, full, quality, part, tuned)
+    for split in SPLITS:
+        found = _points(own, full, quality, split, tuned)
         if len(found) > 1:
-            points[part] = found
+            points[split] = found
 
     if not points:
         return None
     levels = {}
     spans = {}
-    for part, found in points.items():
-        levels[part] = _levels(own, full, quality, facts.get("max_drop"), part)
-        spans[part] = _span(found, levels[part], quality)
+    for split, found in points.items():
+        levels[split] = _levels(own, full, quality, facts.get("max_drop"), split)
+        spans[split] = _span(found, levels[split], quality)
 
     height = max(high - low for low, high in spans.values()) * 1.12
     domains = {}
-    for part, found in points.items():
-        middle = sum(spans[part]) / 2
+    for split, found in points.items():
+        middle = sum(spans[split]) / 2
         low = round(middle - height / 2, 2)
         high = round(middle + height / 2, 2)
-        domains[part] = [low, high]
-        points[part] = found.assign(inside=found["value"].between(low, high))
+        domains[split] = [low, high]
+        points[split] = found.assign(inside=found["value"].between(low, high))
 
     every = pd.concat(points.values())
     inside = every[every["inside"]]
     panels = []
-    for part, found in points.items():
-        marks = (
-            _seed_points(seeds, full, quality, kinds, part) if seeds is not None else pd.DataFrame()
-        )
+    for split, found in points.items():
+        marks = pd.DataFrame()
+        if seeds is not None:
+            marks = _seed_points(seeds, full, quality, kinds, split)
         drawn = found[found["line"].isin(inside["line"])]
         chart = _quality_panel(
             drawn,
-            levels[part],
+            levels[split],
             _heads_domain(inside),
-            domains[part],
+            domains[split],
             _line_colour(every["line"], list(inside["line"])),
             quality,
-            part,
+            split,
             marks,
         )
-        panels.append(Panel(chart, PARTS[part], width=430, narrowest=270))
+        panels.append(Panel(chart, PANEL_TITLES[split], width=430, narrowest=270))
 
     chosen = own[own["chosen"]]
     facts_shown = [f"Chosen: {label}." for label in chosen["label"]]
@@ -113,7 +113,7 @@ def _quality_figure(
     return Figure(
         name="-".join([f"{quality.measure}-by-heads", *(kinds if several else ())]),
         title=capital(quality.name)
-        + ("" if len(panels) > 1 else f" on {TEXT_NAMES[next(iter(points))]}")
+        + ("" if len(panels) > 1 else f" on {next(iter(points))}")
         + " against the heads kept"
         + (f": {models.group_name(kinds)}" if several else ""),
         note=note + (" · ring: chosen" if ringed else ""),
@@ -168,18 +168,18 @@ def _points(
     own: pd.DataFrame,
     full: ModelRow | None,
     quality: QualityMeasure,
-    part: str,
+    split: str,
     tuned: Mapping[str, ModelRow],
 ) -> pd.DataFrame:
     """A point for every model: its quality, the interval of its difference around it, and where it is drawn. tuned: the
     full models after equal further training, with which the models of the same training are compared."""
     total = int(own["total"].iloc[0])
-    base = value(full, part + quality.measure)
+    base = measured(full, quality.measure, split).value
     found: list[dict[str, Any]] = [
         {"line": "", "model": "full model", "kept": total, "value": base, "sort": "full"}
     ]
     for name, line in models.lines(own):
-        found += [one | {"line": name} for one in _line_points(line, full, quality, part, tuned)]
+        found += [one | {"line": name} for one in _line_points(line, full, quality, split, tuned)]
 
     kept = own["mean_kept"].to_dict()
     for control in models.model_rows(models.control_models(own)):
@@ -187,7 +187,7 @@ def _points(
         if not facts.compared_by_all:
             at = round(kept.get(control["reference"] or "", control["kept"]), 2)
             found.append(
-                _point(control, full, quality, part, tuned)
+                _point(control, full, quality, split, tuned)
                 | {"line": "", "control": facts.title, "mark": facts.mark, "kept": at}
             )
 
@@ -199,33 +199,28 @@ def _point(
     model: ModelRow,
     full: ModelRow | None,
     quality: QualityMeasure,
-    part: str,
+    split: str,
     tuned: Mapping[str, ModelRow],
 ) -> dict[str, Any]:
     """One model; low and high are the interval of its difference, drawn from the quality of the model that it is
     compared with: equal further training where that was measured, else the full model."""
-    measure = part + quality.change
-    other = tuned.get(models.against(model, "fine-tuned") or "")
-    if other is not None and value(model, measure + TUNED) is not None:
-        p = part + P_TUNED
-        measure += TUNED
-        name = "equal further training"
-    else:
-        p = part + P
-        other = full
-        name = "the full model"
-    base = value(other, part + quality.measure)
-    low, high = models.bounds(model, measure)
+    reference, change = model["numbers"].leading_change(quality.measure, split)
+    other = tuned.get(models.against(model, reference))
+    if other is None:
+        reference, other = UNPRUNED, full
+        change = measured(model, quality.measure, split, UNPRUNED)
+    base = measured(other, quality.measure, split).value
     around = {}
-    if base is not None and low is not None and high is not None:
-        around = {"low": quality.moved(base, low), "high": quality.moved(base, high)}
-    difference = models.difference_text(model, measure, p, ", ", quality.unit)
+    if base is not None and change.low is not None and change.high is not None:
+        ends = [quality.moved(base, end) for end in (change.low, change.high)]
+        around = {"low": ends[0], "high": ends[1]}
+    difference = tested_text(change, ", ", quality.unit)
     return {
         "model": model["label"],
         "kept": round(model["mean_kept"], 2),
-        "value": value(model, part + quality.measure),
+        "value": measured(model, quality.measure, split).value,
         "sort": "chosen" if model["chosen"] else "learned" if model["learned"] else "other",
-        "text": f"{difference} to {name}" if difference else NONE,
+        "text": f"{difference} to {models.OTHERS[reference]}" if difference else NONE,
         **around,
     }
 
@@ -234,18 +229,17 @@ def _line_points(
     line: pd.DataFrame,
     full: ModelRow | None,
     quality: QualityMeasure,
-    part: str,
+    split: str,
     tuned: Mapping[str, ModelRow],
 ) -> list[dict[str, Any]]:
     """The points of a line; for random orders the mean and the range for every number of heads left."""
     points: list[dict[str, Any]] = []
     if not models.is_random(line):
         for model in models.model_rows(line):
-            points.append(_point(model, full, quality, part, tuned))
+            points.append(_point(model, full, quality, split, tuned))
         return points
-    if part + quality.measure not in line:
-        return []
-    found = line.groupby("kept")[part + quality.measure].agg(["mean", "min", "max", "count"])
+    values = models.values(line, quality.measure, split)
+    found = values.groupby(line["kept"]).agg(["mean", "min", "max", "count"])
     for kept, mean, low, high, orders in found[found["count"] > 0].itertuples():
         points.append(
             {
@@ -276,16 +270,16 @@ def _mark_places(table: pd.DataFrame, total: int) -> list[float]:
 
 
 def _levels(
-    own: pd.DataFrame, full: ModelRow | None, quality: QualityMeasure, limit: Any, part: str
+    own: pd.DataFrame, full: ModelRow | None, quality: QualityMeasure, limit: Any, split: str
 ) -> pd.DataFrame:
     """The lines across a panel: the full model, the fine-tuned one, and on dev the loss that is allowed."""
-    base = value(full, part + quality.measure)
+    base = measured(full, quality.measure, split).value
     tuned = models.model_rows(own[own["control"] == "fine-tuned"])
     found = [
         ("full model", base),
-        *((TUNED_NAME, value(model, part + quality.measure)) for model in tuned),
+        *((TUNED_NAME, measured(model, quality.measure, split).value) for model in tuned),
     ]
-    if part and base is not None and isinstance(limit, int | float):
+    if split == "dev" and base is not None and isinstance(limit, int | float):
         found.append(("allowed loss", quality.moved(base, -quality.better * limit)))
     return pd.DataFrame(found, columns=["name", "value"]).dropna()
 
@@ -335,7 +329,7 @@ def _quality_panel(
     domain: list[float],
     colours: Spec,
     quality: QualityMeasure,
-    part: str,
+    split: str,
     seeds: pd.DataFrame,
 ) -> Spec:
     """ends, domain: of the axes of heads and of quality."""
@@ -354,7 +348,7 @@ def _quality_panel(
     )
     y = axis(
         "value:Q",
-        f"{quality.axis} on {TEXT_NAMES[part]}",
+        f"{quality.axis} on {split}",
         domain=domain,
         zero=False,
         nice=False,
@@ -430,29 +424,29 @@ def _seed_points(
     full: ModelRow | None,
     quality: QualityMeasure,
     kinds: tuple[str, ...],
-    part: str,
+    split: str,
 ) -> pd.DataFrame:
     """Single seeds' models, each at its own difference from the quality of the mean full model: those with gates that
     several seeds have, and the chosen ones.
     """
-    base = value(full, part + quality.measure)
+    base = measured(full, quality.measure, split).value
     found = []
     own = models.of_kinds(models.pruned(seeds), kinds)
     counts = Counter(own.index)
     for model in models.model_rows(own):
-        change = value(model, part + quality.change)
+        change = measured(model, quality.measure, split, UNPRUNED)
         several = counts[model["setting"]] > 1 and model["learned"]
-        if base is not None and change is not None and (model["chosen"] or several):
+        if base is not None and change.value is not None and (model["chosen"] or several):
             found.append(
                 {
                     "seed": f"seed {model['seed']}",
                     "line": model["line"],
                     "model": model["label"],
                     "x": model["kept"],
-                    "value": quality.moved(base, change),
+                    "value": quality.moved(base, change.value),
                     "several": several,
                     "chosen": model["chosen"],
-                    "text": models.difference_text(model, part + quality.change, unit=quality.unit),
+                    "text": change_text(change, quality.unit),
                 }
             )
     return pd.DataFrame(found)
@@ -495,24 +489,24 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
         return []
     full = models.unpruned_model(frame)
     quality = models.quality(frame)
-    part = max(
-        PARTS,
-        key=lambda part: sum(
-            line.get(part + quality.measure, pd.Series()).count() for line in every
+    split = max(
+        SPLITS,
+        key=lambda split: sum(
+            models.values(line, quality.measure, split).count() for line in every
         ),
     )
     by_score = {}
     for kinds, lines in groups.items():
-        by_score[capital(models.group_name(kinds))] = _removal_points(full, lines, quality, part)
+        by_score[capital(models.group_name(kinds))] = _removal_points(full, lines, quality, split)
 
     panels = []
     for heading, points in by_score.items():
         if len(points) > 1:
-            panels.append(_greedy_panel(points, heading, quality, part))
+            panels.append(_greedy_panel(points, heading, quality, split))
 
     drawn = [points for points in by_score.values() if len(points) > 1]
-    note = f"on {TEXT_NAMES[part]}{_bands(drawn)}"
-    title = f"{capital(quality.name)} on {TEXT_NAMES[part]} while heads are removed"
+    note = f"on {split}{_bands(drawn)}"
+    title = f"{capital(quality.name)} on {split} while heads are removed"
     first = Figure(
         "greedy-curves",
         f"{title}, the least important first",
@@ -529,7 +523,8 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
     most = max(shared, key=lambda name: len(shared[name]), default="")
     if len(shared.get(most, ())) < 2:
         return [first] if panels else []
-    panels = [_greedy_panel(_removal_points(full, shared[most], quality, part), "", quality, part)]
+    points = _removal_points(full, shared[most], quality, split)
+    panels = [_greedy_panel(points, "", quality, split)]
     note = "share of the heads of these kinds that is removed"
     return [first, Figure("greedy-by-kind", f"{title}, by kind of heads: {most}", note, panels)]
 
@@ -546,10 +541,13 @@ def _bands(panels: list[pd.DataFrame]) -> str:
 
 
 def _removal_points(
-    full: ModelRow | None, lines: list[tuple[str, pd.DataFrame]], quality: QualityMeasure, part: str
+    full: ModelRow | None,
+    lines: list[tuple[str, pd.DataFrame]],
+    quality: QualityMeasure,
+    split: str,
 ) -> pd.DataFrame:
     """The points of a panel: every line starts at the full model; `removed` is the share removed in per cent."""
-    base = value(full, part + quality.measure)
+    base = measured(full, quality.measure, split).value
     found = []
     for name, line in lines:
         total = int(line["total"].iloc[0])
@@ -561,7 +559,7 @@ def _removal_points(
             "high": base,
             "sort": "full",
         }
-        for one in [start, *_line_points(line, full, quality, part, {})]:
+        for one in [start, *_line_points(line, full, quality, split, {})]:
             found.append(
                 one
                 | {
@@ -573,10 +571,10 @@ def _removal_points(
     return pd.DataFrame([one for one in found if one["value"] is not None])
 
 
-def _greedy_panel(points: pd.DataFrame, title: str, quality: QualityMeasure, part: str) -> Panel:
+def _greedy_panel(points: pd.DataFrame, title: str, quality: QualityMeasure, split: str) -> Panel:
     x = axis("removed:Q", "heads removed (%)", domain=[0, 100], grid=False)
     scale: dict[str, Any] = {"type": "log", "nice": False} if quality.relative else {"zero": False}
-    y = axis("value:Q", f"{quality.axis} on {TEXT_NAMES[part]}", **scale)
+    y = axis("value:Q", f"{quality.axis} on {split}", **scale)
     marks = charts.curve(
         points, x, y, _line_colour(points["line"]), band=0.18, dots=34, tip=_tip(quality)
     )
@@ -617,13 +615,13 @@ def pairs_panel(
 
 
 def pair_points(
-    data: str, line: pd.DataFrame, quality: QualityMeasure, part: str
+    data: str, line: pd.DataFrame, quality: QualityMeasure, split: str
 ) -> list[dict[str, Any]]:
     """The points of one language pair (the mean over its seeds) or run: a model each."""
-    change = part + quality.change
     points: list[dict[str, Any]] = []
     for model in models.model_rows(line):
-        if value(model, change) is None:
+        change = measured(model, quality.measure, split, UNPRUNED)
+        if change.value is None:
             continue
         points.append(
             {
@@ -632,10 +630,10 @@ def pair_points(
                 "kept": round(100 * model["kept"] / model["total"], 2),
                 "seeds": model.get("seeds"),
                 "heads": f"{model['kept']} of {model['total']}",
-                "text": models.difference_text(model, change, unit=quality.unit),
-                "value": model[change],
-                "low": model[f"{change}.low"],
-                "high": model[f"{change}.high"],
+                "text": change_text(change, quality.unit),
+                "value": change.value,
+                "low": change.low,
+                "high": change.high,
             }
         )
     return points

@@ -16,6 +16,7 @@ from headwise.errors import HeadwiseError
 from headwise.files import below, checked_name, damaged, is_inside, read_with_checksum
 from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
 from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS, UNTRAINED_COLUMNS
+from headwise.pruning.measured import Measurements, Number
 from headwise.qualities import QualityMeasure
 from headwise.report import models
 from headwise.report.models import ModelRow
@@ -47,8 +48,10 @@ CAUSAL = (
 CONTROLS_TABLE = ("control", "kind", "layer", "head", "measure", "value", "n", "baseline", "found")
 TEXTS_IN_TABLES = (  # all other columns hold numbers
     "setting",
+    "split",
     "kind",
     "measure",
+    "reference",
     "behaviour",
     "against",
     "kinds",
@@ -160,14 +163,46 @@ class FinishedRun:
         return next((model for model in self.pruned if model["chosen"]), None)
 
     @cached_property
-    def part(self) -> str:
-        """What the names of measures on the reported text begin with: nothing for test, `dev_` for dev."""
-        return models.text_prefix(self.models)
+    def split(self) -> str:
+        """The text that is reported: test, or dev."""
+        return models.reported_split(self.models)
 
     @cached_property
     def quality(self) -> QualityMeasure:
         """What its models are compared by."""
         return models.quality(self.models)
+
+    @property
+    def limit(self) -> float | None:
+        """What the chosen model may lose on dev."""
+        limit = self.facts.get("max_drop")
+        return float(limit) if isinstance(limit, int | float) else None
+
+    def quality_of(self, model: ModelRow | None, split: str = "", reference: str = "") -> Number:
+        """The quality of a model, or its change from another one, on a text, by default the one that is reported."""
+        return models.measured(model, self.quality.measure, split or self.split, reference)
+
+    def change_of(self, model: ModelRow | None, reference: str) -> Number:
+        """The change of quality of a model from another one on the reported text."""
+        return self.quality_of(model, "", reference)
+
+    def leading_change(self, model: ModelRow) -> tuple[str, Number]:
+        """The comparison that leads on the reported text, its reference first."""
+        numbers: Measurements = model["numbers"]
+        return numbers.leading_change(self.quality.measure, self.split)
+
+    def lost(self, model: ModelRow, split: str = "dev") -> float | None:
+        """What a model loses on a text, in the unit of the limit: BLEU, or % of perplexity."""
+        before = self.quality_of(self.full, split).value
+        after = self.quality_of(model, split).value
+        if before is None or after is None:
+            return None
+        return -self.quality.better * self.quality.change_of(before, after)
+
+    def heads_left(self, model: ModelRow) -> int:
+        """The heads that the whole model has left, which is what choices compare; without a layout, of its own kinds."""
+        mask = self.layouts.get(model["setting"])
+        return int(model["kept"]) if mask is None else len(mask)
 
     def attention(self, kind: str) -> list[str]:
         """By layer `full` or `sliding 512`, of a model that has both; else empty."""
@@ -288,7 +323,7 @@ def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
             checked_name(setting, folder / "pruning.csv")
     if facts.get("chosen") is not None:
         checked_name(facts["chosen"], folder / "run.json")
-    return facts, models.wide(
+    return facts, models.table_of_models(
         pd.DataFrame(columns=models.MODEL_COLUMNS) if table is None else table, facts
     )
 

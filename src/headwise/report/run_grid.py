@@ -5,8 +5,9 @@ The page shows what every run chose, pairs side by side, means over seeds, and h
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,23 +18,25 @@ import pandas as pd
 
 from headwise.errors import HeadwiseError
 from headwise.files import below, checked_name
+from headwise.pruning.measured import (
+    FINE_TUNED,
+    MEASURED,
+    SPLITS,
+    UNPRUNED,
+    Measurements,
+    Number,
+    read_measurements,
+)
+from headwise.qualities import QualityMeasure
 from headwise.report import models
 from headwise.report.charts import Figure
-from headwise.report.cost import two_digits
 from headwise.report.format import NONE, capital, listed
-from headwise.report.models import P_TUNED, RANDOM_METHOD, TUNED, ModelRow
+from headwise.report.models import OTHERS, RANDOM_METHOD, ModelRow, change_text, measured
 from headwise.report.page import Columns, Table, section, table
 from headwise.report.quality_curves import pair_points, pairs_panel, quality_figures
 from headwise.report.run_folder import read_json, read_models, read_optional_table, refuse_damaged
 
-ACROSS = ("data", "setting", "measure", "value", "low", "high")
-ENDINGS = {
-    "_to_fine-tuned": "to equal further training",
-    "": "to the full model",
-    "_to_pruned": "to its control",
-    "_to_random": "to random heads",
-    "_to_uncompensated": "to removal without mean outputs",
-}
+ACROSS = ("data", "setting", *MEASURED)
 GridMeans = Mapping[str, pd.DataFrame]  # the models of each data set, as means over seeds
 
 
@@ -87,7 +90,9 @@ def read_grid(folder: Path) -> Grid:
         if len(m.models):
             found.append(m.models.assign(data=m.data, seed=m.seed))
 
-    empty = models.wide(pd.DataFrame(columns=models.MODEL_COLUMNS), {}).assign(data="", seed=0)
+    empty = models.table_of_models(pd.DataFrame(columns=models.MODEL_COLUMNS), {}).assign(
+        data="", seed=0
+    )
     means = read_optional_table(folder / "across.csv", ACROSS)
     means = pd.DataFrame(columns=ACROSS) if means is None else means.fillna({"data": ""})
     return Grid(folder, name, members, pd.concat(found) if found else empty, means)
@@ -186,7 +191,6 @@ def state(member: Member) -> str:
 
 def _choice(grid: Grid, member: Member) -> tuple[str, str, str]:
     model = chosen(member)
-    part = models.text_prefix(grid.models)
     if model is None:
         return (
             f"seed {member.seed}",
@@ -195,21 +199,20 @@ def _choice(grid: Grid, member: Member) -> tuple[str, str, str]:
         )
     others = models.pruned(member.models)
     quality = models.quality(grid.models)
-    tried = (
-        others[others["method"] != RANDOM_METHOD]
-        .get(f"dev_{quality.measure}", others["kept"][:0])
-        .count()
-    )
+    orders = others["method"] == RANDOM_METHOD
+    tried = models.values(others[~orders], quality.measure, "dev").count()
     heads = f"{model['kept']} of {model['total']} {models.heads_name(model['kinds'])}"
-    change = part + quality.change
-    compared = {"to equal further training": change + TUNED, "to the full model": change}
-    changes = {}
-    for to, measure in compared.items():
-        changes[to] = models.difference_text(model, measure, unit=quality.unit)
+    split = models.reported_split(grid.models)
+    known = []
+    for reference in (FINE_TUNED, UNPRUNED):
+        change = change_text(measured(model, quality.measure, split, reference), quality.unit)
+        if change:
+            known.append(f"{change} to {OTHERS[reference]}")
 
-    known = ", ".join(f"{change} {to}" for to, change in changes.items() if change)
-    text = f"{heads} ({model['label']}, of {tried} models){f'; {quality.name} ' if known else ''}{known}"
-    return f"seed {member.seed}", text, models.verdict(model, change + TUNED, part + P_TUNED)
+    changes = f"; {quality.name} {', '.join(known)}" if known else ""
+    text = f"{heads} ({model['label']}, of {tried} models){changes}"
+    to_tuned = measured(model, quality.measure, split, FINE_TUNED)
+    return f"seed {member.seed}", text, to_tuned.verdict(quality)
 
 
 @section(
@@ -230,17 +233,17 @@ def build_pairs(grid: Grid) -> dict[str, Any] | None:
 
     if len(means) < 2:
         return None
-    part = models.text_prefix(grid.models)
+    split = models.reported_split(grid.models)
     return {
-        "pairs": pairs_figure(means, part),
-        "by_pair": language_pairs_table(means, part),
-        "text": "dev" if part else "test",
+        "pairs": pairs_figure(means, split),
+        "by_pair": language_pairs_table(means, split),
+        "text": split,
         "measured": models.quality(grid.models).name,
     }
 
 
 def pairs_figure(
-    means: GridMeans, part: str, title: str = "Language pairs side by side"
+    means: GridMeans, split: str, title: str = "Language pairs side by side"
 ) -> Figure | None:
     """Quality above or below the full model against the share of heads kept, a panel a method: of gates, or without any
     of greedy orders."""
@@ -252,15 +255,14 @@ def pairs_figure(
             for line_name, line in models.lines(models.of_kinds(frame, kinds)):
                 if line["learned"].all() or not (gates or models.is_random(line)):
                     method = f"{capital(models.group_name(kinds))} · {line_name}"
-                    panels.setdefault(method, []).extend(pair_points(data, line, quality, part))
+                    panels.setdefault(method, []).extend(pair_points(data, line, quality, split))
 
     drawn = {method: pd.DataFrame(points) for method, points in panels.items() if len(points) > 1}
     if not drawn:
         return None
-    text = "dev" if part else "test"
     drawn_panels = []
     for heading, points in drawn.items():
-        drawn_panels.append(pairs_panel(points, list(means), heading, quality, text))
+        drawn_panels.append(pairs_panel(points, list(means), heading, quality, split))
     return Figure(
         name="pairs",
         title=title,
@@ -270,7 +272,7 @@ def pairs_figure(
     )
 
 
-def language_pairs_table(means: GridMeans, part: str) -> Table | None:
+def language_pairs_table(means: GridMeans, split: str) -> Table | None:
     """A model a row, a language pair a column: difference to the full model, and heads kept."""
     by_name: dict[str, dict[str, ModelRow]] = {}
     for data, frame in means.items():
@@ -295,10 +297,11 @@ def language_pairs_table(means: GridMeans, part: str) -> Table | None:
     def cell(data: str, setting: str) -> str:
         model = by_name[data].get(setting)
         if model is None or setting in full:
-            return models.cell_text(part + quality.measure, two_digits, model)
+            return models.quality_column(quality, split)(model)
         seeds = f", {model['seeds']} seeds" if model["seeds"] > 1 else ""
         heads = f"{model['kept']} of {model['total']} heads"
-        return f"{models.difference_text(model, part + quality.change, unit=quality.unit) or NONE}\n{heads}{seeds}"
+        change = change_text(measured(model, quality.measure, split, UNPRUNED), quality.unit)
+        return f"{change or NONE}\n{heads}{seeds}"
 
     columns: Columns = {
         "model": lambda setting: (
@@ -360,27 +363,46 @@ def means_of(grid: Grid, data: str) -> pd.DataFrame | None:
     means = means.astype({"seeds": int, "kept_low": int, "kept_high": int})
     means["kept"] = [round(number) for number in means["mean_kept"]]
     means["chosen"] = False
-    across = grid.means[grid.means["data"] == data].pivot(index="setting", columns="measure")  # noqa: PD010
-    full = every[every["method"] == "none"]
+    across = read_measurements(grid.means[grid.means["data"] == data])
     quality = models.quality(every)
-    for part in ("", "dev_"):
-        for measure in (f"{part}{quality.change}{ending}" for ending in ENDINGS):
-            alone = every[every[measure].notna()] if measure in every else every[:0]
-            alone = alone[~alone.index.duplicated(keep=False)]
-            for end, column in (("", "value"), (".low", "low"), (".high", "high")):
-                nothing = pd.Series(dtype=float)
-                over = across.get((column, measure), nothing).astype(float)
-                own = alone.get(measure + end, nothing).astype(float)
-                means[measure + end] = over.reindex(means.index).combine_first(
-                    own.reindex(means.index)
-                )
+    full = every[every["method"] == "none"]
+    bases = {split: models.values(full, quality.measure, split).mean() for split in SPLITS}
+    rows = models.model_rows(every)
+    numbers = []
+    for model in models.model_rows(means):
+        seeds = [row for row in rows if row["setting"] == model["setting"]]
+        over = across.get(model["setting"], Measurements())
+        numbers.append(mean_numbers(model, seeds, over, quality, bases))
+    means["numbers"] = pd.Series(numbers, means.index, dtype=object)
+    return models.sorted_by_heads(means)
 
-        measure = part + quality.measure
-        base = full[measure].mean() if measure in full else float("nan")
-        means[measure] = [quality.moved(base, change) for change in means[part + quality.change]]
-        means.loc[means["method"] == "none", measure] = base
-        means = means.drop(columns=[f"{part}p_value"], errors="ignore")
-    return models.sorted_by_heads(means.copy())
+
+def mean_numbers(
+    model: ModelRow,
+    seeds: Sequence[ModelRow],
+    over: Measurements,
+    quality: QualityMeasure,
+    bases: Mapping[str, float],
+) -> Measurements:
+    """The numbers of one model as a mean over seeds. seeds: its rows of single seeds. over: what across.csv has of it.
+    bases: the mean quality of the full models, by split; not a number where none was measured."""
+    numbers = Measurements()
+    for split, base in bases.items():
+        for reference in OTHERS:
+            change = over.of(quality.measure, split, reference)
+            own = [measured(seed, quality.measure, split, reference) for seed in seeds]
+            own = [number for number in own if number.value is not None]
+            if change.value is None and len(own) == 1:
+                change = replace(own[0], p=None)  # as of the means beside it, which have none
+            if change.value is not None:
+                numbers[split, quality.measure, reference] = change
+        change = numbers.of(quality.measure, split, UNPRUNED)
+        value = base if model["method"] == "none" else None
+        if change.value is not None:
+            value = quality.moved(base, change.value)
+        if value is not None and not math.isnan(value):
+            numbers[split, quality.measure, ""] = Number(value)
+    return numbers
 
 
 def seed_figures(grid: Grid, data: str, means: pd.DataFrame) -> list[Figure]:
@@ -412,20 +434,14 @@ def means_table(grid: Grid, data: str, means: pd.DataFrame, trained: bool = True
     shown = models.ordered(means[first if trained else ~first | (means["method"] == "none")])
     if not trained and len(shown) < 2:
         return None
-    part = models.text_prefix(grid.models)
+    split = models.reported_split(grid.models)
     quality = models.quality(grid.models)
-    change = part + quality.change
     columns: Columns = {
         "model": lambda model: model["label"],
         "seeds": lambda model: str(model["seeds"]),
         "heads kept": _kept_text,
-        f"{quality.name} on {'dev' if part else 'test'}": partial(
-            models.cell_text, part + quality.measure, two_digits
-        ),
-        **{
-            to + quality.in_unit: partial(models.difference_text, measure=change + end)
-            for end, to in ENDINGS.items()
-        },
+        f"{quality.name} on {split}": models.quality_column(quality, split),
+        **models.change_columns(quality, split, OTHERS),
     }
     what = "Means over seeds" if trained else "Removal without gates, means over seeds"
     return table(
@@ -451,16 +467,17 @@ def _kept_text(model: ModelRow) -> str:
 )
 def build_runs(grid: Grid) -> dict[str, Any]:
     """A row a run, with a link to its page."""
-    part = models.text_prefix(grid.models)
+    split = models.reported_split(grid.models)
     quality = models.quality(grid.models)
-    change = part + quality.change
-    measured = partial(models.cell_text, part + quality.measure, two_digits)
+
+    def quality_of_full(member: Member) -> str:
+        full = None if member.models.empty else models.unpruned_model(member.models)
+        return models.quality_column(quality, split)(full)
+
     columns: Columns = {
         "run": name,
         "state": state,
-        f"full model, {quality.name} on {'dev' if part else 'test'}": lambda member: (
-            "" if member.models.empty else measured(models.unpruned_model(member.models))
-        ),
+        f"full model, {quality.name} on {split}": quality_of_full,
         "chosen": lambda member: (
             f"{model['label']}, {model['kept']} of {model['total']} heads"
             if (model := chosen(member))
@@ -468,12 +485,7 @@ def build_runs(grid: Grid) -> dict[str, Any]:
         ),
         "heads with a role": _roles_text,
         "pairs that do the same work": _pairs,
-        f"to equal further training{quality.in_unit}": lambda member: models.difference_text(
-            chosen(member), change + TUNED
-        ),
-        f"to the full model{quality.in_unit}": lambda member: models.difference_text(
-            chosen(member), change
-        ),
+        **models.change_columns(quality, split, model_of=chosen),
     }
     failed = []
     for m in grid.members:

@@ -11,6 +11,16 @@ from urllib.parse import parse_qs
 
 from headwise.data.text import DATASETS
 from headwise.heads import HeadMask, Site
+from headwise.pruning.measured import (
+    BETTER,
+    FINE_TUNED,
+    NOT_DISTINGUISHABLE,
+    UNPRUNED,
+    WORSE,
+    Number,
+    choose_smallest,
+    is_within,
+)
 from headwise.report import kept_heads, models, role_tables, score_faithfulness
 from headwise.report.format import (
     KIND_NAMES,
@@ -26,7 +36,7 @@ from headwise.report.format import (
     signed,
     size,
 )
-from headwise.report.models import P_TUNED, TUNED, ModelRow, P, bounds, value, verdict
+from headwise.report.models import OTHERS, ModelRow, measured, tested_text
 from headwise.report.page import section
 from headwise.report.run_folder import FinishedRun
 
@@ -42,8 +52,6 @@ Fact = tuple[str, str, str]  # label, text, verdict
 ENOUGH_SENTENCES = 50  # sentences of a text; on fewer, an interval says little
 # Of the weights or the cache: a model that is no faster and surely worse should save more.
 LITTLE_SAVED = 0.1
-FULL_NAME = "the full model"
-TABLE_ROUNDING = 1e-5  # of tables: by so much a loss may exceed a limit that it equals
 
 
 @section(
@@ -61,14 +69,14 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
         ("Which score is faithful", score_faithfulness.faithfulness_facts(run)),
         ("What the heads do", role_tables.role_facts(run)),
     ]
-    start: dict[str, Any] = {"why": "", "limit": _limit(run), "unit": _unit(run), "tiles": []}
+    start: dict[str, Any] = {"why": "", "limit": run.limit, "unit": run.quality.loss, "tiles": []}
     start["verdict"] = ""
     if full is None or chosen is None:
         start |= {"headline": _without_choice(run), "why": _why(run)}
     else:
         start |= {"headline": run_headline(run, chosen), "tiles": _tiles(run, full, chosen)}
-        measure, p, _ = leading_change(run, chosen)
-        start["verdict"] = verdict(chosen, measure, p)
+        _, change = run.leading_change(chosen)
+        start["verdict"] = change.verdict(run.quality)
         groups = [
             ("What was saved", saved(full, chosen)),
             ("What it cost", cost(run, full, chosen)),
@@ -104,16 +112,16 @@ def run_headline(run: FinishedRun, chosen: ModelRow) -> str:
     if savings:
         start = f"{start}: {', '.join(savings)}"
     quality = run.quality
-    measure, p, other = leading_change(run, chosen)
-    found = value(chosen, measure)
-    ends = interval_text(*bounds(chosen, measure))
-    if found is None:
+    reference, change = run.leading_change(chosen)
+    if change.value is None:
         return start
-    unsure = verdict(chosen, measure, p) == "not distinguishable"
-    on = " on dev" if run.part else ""
+    ends = interval_text(change.low, change.high)
+    on = " on dev" if run.split == "dev" else ""
     of = " of" if quality.unit.endswith("points") else ""
-    text = f"{start}; {signed(found)}{quality.unit}{of} {quality.name}{on} {ends}".rstrip()
-    text = f"{text} to {other}{', not distinguishable' if unsure else ''}"
+    text = f"{start}; {signed(change.value)}{quality.unit}{of} {quality.name}{on} {ends}".rstrip()
+    text = f"{text} to {OTHERS[reference]}"
+    if change.verdict(quality) == NOT_DISTINGUISHABLE:
+        text = f"{text}, {NOT_DISTINGUISHABLE}"
     kept = _limit_kept(run, chosen)
     if kept:
         text = f"{text}; {kept}"
@@ -123,11 +131,11 @@ def run_headline(run: FinishedRun, chosen: ModelRow) -> str:
 def why_not_worth_it(run: FinishedRun, chosen: ModelRow) -> str:
     """Why a model is a bad bargain, in words: it is surely worse and saves little, or surely loses more than it saves;
     empty where it is none."""
-    measure, p, _ = leading_change(run, chosen)
+    _, change = run.leading_change(chosen)
     saved_share, saving = _largest_saving(run, chosen)
-    if verdict(chosen, measure, p) != "worse":
+    if change.verdict(run.quality) != WORSE:
         return ""
-    lost_share = _sure_loss(run, chosen, measure)
+    lost_share = _sure_loss(run, change)
     if lost_share > saved_share:
         return f"a sure loss of at least {percent(lost_share, 1)}, more than it saves"
     faster, speed = _faster(run.full, chosen)
@@ -139,39 +147,35 @@ def why_not_worth_it(run: FinishedRun, chosen: ModelRow) -> str:
 def _is_allowed(run: FinishedRun, model: ModelRow) -> bool:
     """Whether the limit of the plan allows what a model loses on dev, and the comparison that leads does not surely
     exceed it."""
-    limit = _limit(run)
-    lost = _lost(run, model)
-    if limit is None or lost is None or lost > limit + TABLE_ROUNDING:
+    lost = run.lost(model)
+    if run.limit is None or lost is None or not is_within(lost, run.limit):
         return False
-    measure, _, _ = leading_change(run, model)
-    low, high = bounds(model, measure)
-    least_loss = low
+    _, change = run.leading_change(model)
+    least_loss = change.low
     if run.quality.better > 0:
-        least_loss = None if high is None else -high
-    return least_loss is None or least_loss <= limit + TABLE_ROUNDING
+        least_loss = None if change.high is None else -change.high
+    return least_loss is None or is_within(least_loss, run.limit)
 
 
 def _limit_kept(run: FinishedRun, model: ModelRow) -> str:
     """On which texts a model stays within the limit of the plan, which counts from the full model; empty without a limit,
     or where dev was not measured."""
-    limit = _limit(run)
-    on_dev = _lost(run, model)
-    if limit is None or on_dev is None:
+    on_dev = run.lost(model)
+    if run.limit is None or on_dev is None:
         return ""
-    on_test = _lost(run, model, "")
     within: list[str] = []
     over: list[str] = []
-    for text, lost in (("dev", on_dev), ("test", on_test)):
+    for text, lost in (("dev", on_dev), ("test", run.lost(model, "test"))):
         if lost is None:
             continue
-        if lost <= limit + TABLE_ROUNDING:
+        if is_within(lost, run.limit):
             within.append(text)
         else:
             over.append(text)
 
-    named = f"the limit of {limit:g}{run.quality.unit}"
-    _, _, other = leading_change(run, model)
-    start = "" if other == FULL_NAME else f"compared with {FULL_NAME} "
+    named = f"the limit of {run.limit:g}{run.quality.unit}"
+    reference, _ = run.leading_change(model)
+    start = "" if reference == UNPRUNED else f"compared with {OTHERS[UNPRUNED]} "
     if not over:
         return f"{start}within {named} on {listed(within)}"
     if not within:
@@ -188,14 +192,6 @@ def _faster(full: ModelRow | None, chosen: ModelRow) -> tuple[bool, str]:
         return False, "no faster"
     share = both[1] / both[0] - 1
     return share > 0, f"{percent(abs(share), 0)} {'faster' if share > 0 else 'slower'}"
-
-
-def leading_change(run: FinishedRun, chosen: ModelRow) -> tuple[str, str, str]:
-    """The comparison that leads: the measures of its change of quality and of its p, and the other model in words."""
-    change = run.part + run.quality.change
-    if value(chosen, change + TUNED) is not None:
-        return change + TUNED, run.part + P_TUNED, "equal further training"
-    return change, run.part + P, FULL_NAME
 
 
 def _largest_saving(run: FinishedRun, chosen: ModelRow) -> tuple[float, str]:
@@ -216,14 +212,13 @@ def _largest_saving(run: FinishedRun, chosen: ModelRow) -> tuple[float, str]:
     return share, text
 
 
-def _sure_loss(run: FinishedRun, chosen: ModelRow, measure: str) -> float:
+def _sure_loss(run: FinishedRun, change: Number) -> float:
     """The share of its quality that a model loses at least, by the end of the interval that is nearer to no loss."""
     quality = run.quality
-    low, high = bounds(chosen, measure)
-    base = value(run.full, run.part + quality.measure)
-    if low is None or high is None or not base:
+    base = run.quality_of(run.full).value
+    if change.low is None or change.high is None or not base:
         return 0.0
-    least = -high if quality.higher_is_better else low
+    least = -change.high if quality.higher_is_better else change.low
     return least / 100 if quality.relative else least / base
 
 
@@ -240,27 +235,21 @@ def _why(run: FinishedRun) -> str:
         return "nothing pruned"
     if run.full is None:
         return "no full model"
-    limit = _limit(run)
-    losses = []
-    for model in run.candidates:
-        losses.append(_lost(run, model))
-
-    known = []
-    for loss in losses:
-        if loss is not None:
-            known.append(loss)
-
-    if limit is not None and known and min(known) > limit:
+    losses = [run.lost(model) for model in run.candidates]
+    known = [lost for lost in losses if lost is not None]
+    if known and not is_within(min(known), run.limit):
         return "over the limit"
     if run.facts.get("unsettled"):
         return "not settled"
     return "full chosen" if run.facts.get("chosen") == run.full["setting"] else "not named"
 
 
-def _both(one: ModelRow | None, other: ModelRow, measure: str) -> tuple[float, float] | None:
+def _both(
+    one: ModelRow | None, other: ModelRow, measure: str, split: str = ""
+) -> tuple[float, float] | None:
     """A measure of two models that both have it."""
-    before = value(one, measure)
-    after = value(other, measure)
+    before = measured(one, measure, split).value
+    after = measured(other, measure, split).value
     return None if before is None or after is None else (before, after)
 
 
@@ -279,19 +268,17 @@ def _tiles(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
             tiles.append((label, change, " → ".join(map(write, both))))
 
     quality = run.quality
-    both = _both(full, chosen, run.part + run.quality.measure)
-    measure = run.part + quality.change
-    label = f"{capital(quality.name)} on {'dev' if run.part else 'test'}"
-    tuned = value(chosen, measure + TUNED)
+    both = _both(full, chosen, quality.measure, run.split)
+    label = f"{capital(quality.name)} on {run.split}"
+    tuned = run.change_of(chosen, FINE_TUNED)
     moved = f"{signed(quality.change_of(*both))}{quality.unit}" if both else ""
-    if tuned is not None:
+    if tuned.value is not None:
         whole = f" · {moved} to the full model" if both else ""
-        ends = interval_text(*bounds(chosen, measure + TUNED))
         tiles.append(
             (
                 f"{label}, to equal further training",
-                f"{signed(tuned)}{quality.unit}",
-                f"{ends}{whole}",
+                f"{signed(tuned.value)}{quality.unit}",
+                f"{interval_text(tuned.low, tuned.high)}{whole}",
             )
         )
     elif both:
@@ -308,41 +295,36 @@ def saved(full: ModelRow, chosen: ModelRow) -> list[Fact]:
         if (both := _both(full, chosen, measure)) and both[0]:
             noise = _speed_noise(full, chosen) if measure == SPEED else ""
             text = f"{' → '.join(map(write, both))} ({percent_change(*both)}){noise}"
-            facts.append((label, text, "not distinguishable" if noise else ""))
+            facts.append((label, text, NOT_DISTINGUISHABLE if noise else ""))
     return facts
 
 
 def _speed_noise(full: ModelRow, chosen: ModelRow) -> str:
     """Why two speeds cannot be distinguished, if so."""
-    (low, high), (after_low, after_high) = (bounds(model, SPEED) for model in (full, chosen))
-    if low is None or high is None or after_low is None or after_high is None:
+    before, after = measured(full, SPEED), measured(chosen, SPEED)
+    if before.low is None or before.high is None or after.low is None or after.high is None:
         return "; one round only"
-    if low == high or after_low == after_high:  # a single round is its own range
+    if before.low == before.high or after.low == after.high:  # a single round is its own range
         return "; one round only"
-    return "; the ranges over the rounds overlap" if after_low <= high and low <= after_high else ""
+    overlap = after.low <= before.high and before.low <= after.high
+    return "; the ranges over the rounds overlap" if overlap else ""
 
 
 def cost(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """The change of quality: first to equal further training, then to the untouched full model."""
-    part = run.part
     quality = run.quality
     facts = list[Fact]()
-    tuned = models.model_rows(run.models[run.models.index == models.against(chosen, "fine-tuned")])
-    others = []
-    for one in tuned:
-        others.append(("to equal further training without pruning", one, TUNED, P_TUNED))
-
-    for label, other, end, p in [*others, ("to the untouched full model", full, "", P)]:
-        measure = part + quality.change + end
-        if both := _both(other, chosen, part + quality.measure):
-            moved = models.difference_text(chosen, measure, part + p, ", ", quality.unit)
+    tuned = models.model_rows(run.models[run.models.index == models.against(chosen, FINE_TUNED)])
+    others = [(one, FINE_TUNED, "to equal further training without pruning") for one in tuned]
+    for other, reference, label in [*others, (full, UNPRUNED, "to the untouched full model")]:
+        if both := _both(other, chosen, quality.measure, run.split):
+            change = run.change_of(chosen, reference)
+            moved = tested_text(change, ", ", quality.unit)
             moved = moved or f"{signed(quality.change_of(*both))}{quality.unit}, no interval"
             text = f"{both[0]:.2f} → {both[1]:.2f}: {moved}"
-            facts.append(
-                (f"{capital(quality.name)} {label}", text, verdict(chosen, measure, part + p))
-            )
-    before = value(chosen, "dev_loss_before_training")
-    after = value(chosen, "dev_loss_after_training")
+            facts.append((f"{capital(quality.name)} {label}", text, change.verdict(quality)))
+    before = measured(chosen, "loss_before_training", "dev").value
+    after = measured(chosen, "loss_after_training", "dev").value
     if before is not None and after is not None:
         facts.append(("Recovery", f"dev loss {before:.3f} → {after:.3f} by training", ""))
     return facts or [(capital(quality.name), "not measured for both models yet", "")]
@@ -367,26 +349,25 @@ def orders_of(run: FinishedRun, model: ModelRow) -> list[Fact]:
     facts = list[Fact]()
     better = 0
     random = 0
-    for ending in models.orders_against(model):
-        other = known.get(models.against(model, ending))
-        measure = f"{run.part}{quality.change}_to_{ending}"
-        p = f"{run.part}{P}_to_{ending}"
-        its = value(other, run.part + quality.measure)
+    for reference in models.orders_against(model):
+        other = known.get(models.against(model, reference))
+        its = run.quality_of(other).value
         if other is None or its is None:
             continue
-        said = verdict(model, measure, p)
+        change = run.change_of(model, reference)
+        said = change.verdict(quality)
         label = f"Best other measure on dev: {measure_name(str(other['score']))}"
         if models.is_random_order(other):
             random += 1
-            better += said == "better"
+            better += said == BETTER
             label = f"Random order {random}"
-        moved = models.difference_text(model, measure, p, ", ", quality.unit)
+        moved = tested_text(change, ", ", quality.unit)
         facts.append((label, f"{quality.name} {its:.2f}; the result differs by {moved}", said))
     if random:
         text = f"better than {better} of {random}"
         if not better:
             text += ": this measure says nothing about which heads to remove"
-        said = "better" if better == random else "not distinguishable"
+        said = BETTER if better == random else NOT_DISTINGUISHABLE
         facts.insert(0, ("Random orders", text, said))
     return facts
 
@@ -394,46 +375,38 @@ def orders_of(run: FinishedRun, model: ModelRow) -> list[Fact]:
 def choice(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """On which text, among how many models and within which limit the model was chosen."""
     quality = run.quality
-    limit = _limit(run)
     tried = run.candidates
-    losses = {}
+    losses: dict[str, float] = {}
     for model in tried:
-        lost = _lost(run, model)
+        lost = run.lost(model)
         if lost is not None:
             losses[model["setting"]] = lost
 
-    measured = []
-    for model in tried:
-        if model["setting"] in losses:
-            measured.append(model)
-
+    measured_models = [model for model in tried if model["setting"] in losses]
+    heads = {model["setting"]: run.heads_left(model) for model in measured_models}
     # Is it the model of the fewest heads among those within the limit?
-    own = losses.get(chosen["setting"])
-    left = _heads(run, chosen)
-    fits = []
-    for model in measured:
-        if limit is None or losses[model["setting"]] <= limit + TABLE_ROUNDING:
-            fits.append(_heads(run, model))
+    smallest = choose_smallest(losses, heads, run.limit)
+    left = run.heads_left(chosen)
+    fewest = chosen["setting"] in losses and smallest is not None and left == heads[smallest]
+    why = f", the fewest{'' if run.limit is None else ' within the limit'}" if fewest else ""
 
-    fewest = own is not None and left == min(fits, default=None)
-    why = f", the fewest{'' if limit is None else ' within the limit'}" if fewest else ""
-
-    tested = value(chosen, quality.measure) is not None
+    tested = run.quality_of(chosen, "test").value is not None
     test = "test text had no part in it" if tested else "no test text was measured"
-    allowed = "no limit" if limit is None else f"{limit:g} {_unit(run)}"
+    allowed = "no limit" if run.limit is None else f"{run.limit:g} {quality.loss}"
     facts = [
         ("Text", f"dev only; {test}", ""),
         ("Models tried", str(len(tried)), ""),
         ("Loss allowed on dev", allowed, ""),
         ("Chosen", f"{chosen['label']}: {count(left, 'head')} in the whole model{why}", ""),
     ]
-    both = _both(full, chosen, f"dev_{quality.measure}")
+    both = _both(full, chosen, quality.measure, "dev")
+    own = losses.get(chosen["setting"])
     if own is not None and both:
         moved = f"{signed(-quality.better * own)}{quality.unit}"
         facts.append(("On dev", f"{quality.name} {both[0]:.2f} → {both[1]:.2f} ({moved})", ""))
 
     smaller = []
-    for model in measured:
+    for model in measured_models:
         alike = model["learned"] and model["kinds"] == chosen["kinds"]
         if alike and model["kept"] < chosen["kept"]:
             moved = signed(-quality.better * losses[model["setting"]])
@@ -455,7 +428,7 @@ def doubts(run: FinishedRun) -> list[str]:
                 f"The {text} text has {those}: too few to tell. Give at least {ENOUGH_SENTENCES}."
             )
     if does_not_translate(run):
-        full = value(run.full, run.part + run.quality.measure)
+        full = run.quality_of(run.full).value
         found.append(
             f"The full model has {full:.1f} BLEU: it does not translate yet. Train it on more text or for more epochs "
             "before heads are removed."
@@ -463,7 +436,7 @@ def doubts(run: FinishedRun) -> list[str]:
     chosen = run.chosen
     if chosen is not None:
         own = (run.facts.get("doubts") or {}).get(chosen["setting"], [])
-        if not own and value(chosen, "settled") == 0:
+        if not own and measured(chosen, "settled").value == 0:
             own = ["Its gates had not settled when they were decided: train longer."]
         found += own
     return found
@@ -471,7 +444,7 @@ def doubts(run: FinishedRun) -> list[str]:
 
 def does_not_translate(run: FinishedRun) -> bool:
     """Whether the full model's BLEU is too low for its differences to mean anything."""
-    full = value(run.full, run.part + run.quality.measure)
+    full = run.quality_of(run.full).value
     return full is not None and run.quality.is_too_low(full)
 
 
@@ -489,29 +462,6 @@ def _left(run: FinishedRun, chosen: ModelRow) -> list[Fact]:
         text = f"{sum(left)} of {sum(counts)} heads; layer by layer {' · '.join(parts)}"
         facts.append((capital(KIND_NAMES[kind]), text + (f" of {counts[0]}" if alike else ""), ""))
     return facts
-
-
-def _lost(run: FinishedRun, model: ModelRow, part: str = "dev_") -> float | None:
-    """What a model loses on dev, in the unit of the limit: BLEU, or % of the perplexity of a language model. part: what
-    begins the names of measures on the text, nothing for test."""
-    quality = run.quality
-    both = _both(run.full, model, part + quality.measure)
-    return None if both is None else -quality.better * quality.change_of(*both)
-
-
-def _unit(run: FinishedRun) -> str:
-    return run.quality.loss
-
-
-def _heads(run: FinishedRun, model: ModelRow) -> int:
-    """The heads that the whole model has left, which is what choices compare; without a layout, of its own kinds."""
-    mask = run.layouts.get(model["setting"])
-    return int(model["kept"]) if mask is None else len(mask)
-
-
-def _limit(run: FinishedRun) -> float | None:
-    found = run.facts.get("max_drop")
-    return float(found) if isinstance(found, int | float) else None
 
 
 MOST_LISTED_STEPS = 25  # steps whose times are listed one by one
@@ -705,15 +655,18 @@ def results(run: FinishedRun, model: ModelRow) -> list[dict[str, Any]]:
     name, _, query = spec.removeprefix(DATASETS).partition("?")
     task = parse_qs(query).get("config", ["default"])[0]
     for measure in ("bleu", "perplexity"):
-        if (found := value(model, measure)) is not None:
-            ends = interval_text(*bounds(model, measure)).replace("+", "")
-            notes = [
-                measure,
-                f"95 % interval {ends}" if ends else "",
-                str(run.facts.get(f"{measure}_signature") or ""),
-            ]
-            text = "; ".join(note for note in notes if note)
-            return [{"dataset_id": name, "task_id": task, "value": round(found, 4), "notes": text}]
+        tested = measured(model, measure, "test")
+        if tested.value is None:
+            continue
+        ends = interval_text(tested.low, tested.high).replace("+", "")
+        notes = [
+            measure,
+            f"95 % interval {ends}" if ends else "",
+            str(run.facts.get(f"{measure}_signature") or ""),
+        ]
+        text = "; ".join(note for note in notes if note)
+        value = round(tested.value, 4)
+        return [{"dataset_id": name, "task_id": task, "value": value, "notes": text}]
     return []
 
 

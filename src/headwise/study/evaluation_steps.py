@@ -3,9 +3,7 @@ one."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from headwise.files import below
 from headwise.heads import HeadMask, write_text
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
+from headwise.pruning.measured import choose_smallest
 from headwise.qualities import WORD_ERROR_RATE
 from headwise.study.estimate import BOOTSTRAP, Estimate
 from headwise.study.model_steps import full_model, model_of, model_step, prune_step
@@ -179,11 +178,11 @@ class CompareAnswers(Step, ABC, stage="evaluate", name_format=""):
 class Evaluate(CompareAnswers, name_format="evaluate/{0.split}/{0.variant.name}"):
     """The quality of a model's answers, and its paired differences to those of others.
 
-    The result: `rows` of (measure, value, low, high), `signatures`, how many `sentences`, and `against`: (value, low,
-    high, p) by name.
+    The result: `rows` of (measure, value, low, high), `signatures`, how many `sentences`, how many `units` stand behind
+    an interval, and `against`: (value, low, high, p) by name.
     """
 
-    VERSION = 2  # p of few sentences
+    VERSION = 3  # units
 
     def make(self, run: Run, work: Path) -> Result:
         seed = run.plan.seed
@@ -195,6 +194,7 @@ class Evaluate(CompareAnswers, name_format="evaluate/{0.split}/{0.variant.name}"
             "rows": own.rows(seed),
             "signatures": own.signatures(),
             "sentences": own.sentences,
+            "units": own.independent_units,
             "against": against,
         }
 
@@ -206,7 +206,7 @@ class Evaluate(CompareAnswers, name_format="evaluate/{0.split}/{0.variant.name}"
 class CompareOrders(CompareAnswers, name_format="orders/{0.split}/{0.variant.name}"):
     """A model of greedy removal, compared with those that other orders leave with as many heads.
 
-    The result: `against`: (value, low, high, p), the paired difference to each, by the ending of its order; `best`: the
+    The result: `against`: (value, low, high, p), the paired difference to each, by `reference`; `best`: the
     other measure whose model is best on this text.
     """
 
@@ -218,9 +218,9 @@ class CompareOrders(CompareAnswers, name_format="orders/{0.split}/{0.variant.nam
         for other, answer in self.others:
             assert other.ranking is not None
             answers = answer.read(run, other)
-            against[other.ranking.ending] = own.difference(answers, seed)
+            against[other.ranking.reference] = own.difference(answers, seed)
             if other.ranking.score != "random":
-                worth[other.ranking.ending] = run.quality.comparable_value(answers.rows(seed))
+                worth[other.ranking.reference] = run.quality.comparable_value(answers.rows(seed))
         return {"against": against, "best": max(worth, key=worth.__getitem__, default=None)}
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
@@ -333,18 +333,12 @@ class Choose(Step, stage="evaluate", name_format="choose"):
                 continue
             quality[variant.name] = run.quality.comparable_value(result["rows"])
             kept[variant.name] = len(run.mask(variant))
-        chosen = choose_smallest(quality, kept, limit) if FULL.name in quality else None
+        whole = quality.pop(FULL.name, None)
+        chosen = None
+        if whole is not None:
+            lost = {name: whole - value for name, value in quality.items()}
+            chosen = choose_smallest(lost, kept, limit)
         return {"chosen": chosen, "max_drop": limit, "unsettled": unsettled}
-
-
-def choose_smallest(
-    dev: Mapping[str, float], kept: Mapping[str, int], max_drop: float | None
-) -> str | None:
-    """The name with the fewest heads of those that lose at most `max_drop` on dev (None: any loss); None when all lose
-    more."""
-    least = -math.inf if max_drop is None else dev[FULL.name] - max_drop
-    good = [name for name in dev if name != FULL.name and dev[name] >= least]
-    return min(good, key=lambda name: (kept[name], -dev[name]), default=None)
 
 
 @dataclass(frozen=True)

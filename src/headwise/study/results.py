@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.bleu import BLEU as BleuMetric
 
 from headwise.decoding.bleu import (
     REFERENCE_LENGTH,
@@ -32,7 +32,9 @@ from headwise.errors import HeadwiseError
 from headwise.files import below
 from headwise.heads import Kind
 from headwise.progress import Progress
+from headwise.pruning.measured import MEASURED, SPLITS, Measurements, Number, read_measurements
 from headwise.pruning.target_count import settle_share
+from headwise.qualities import BLEU, QualityMeasure
 from headwise.statistics import effective_units, over_seeds, resamples
 from headwise.study.evaluation_steps import Choose, CompareOrders, MeasureSavings
 from headwise.study.model_steps import FULL_MODEL, lost_no_head, model_step
@@ -43,13 +45,12 @@ from headwise.study.schedule import Schedule
 from headwise.study.variants import (
     FULL,
     Variant,
-    comparison_endings,
     comparison_names,
+    comparison_references,
     model_controls,
 )
 from headwise.units import usual_unit
 
-MEASURED = ("measure", "value", "low", "high")
 PRUNING_COLUMNS = ("method", "kinds", "setting", "penalty", "seed", "kept", "total", *MEASURED)
 SEED_COLUMNS = (
     "data",
@@ -62,24 +63,18 @@ SEED_COLUMNS = (
     "kept_low",
     "kept_high",
     "total",
-    "measure",
-    "value",
-    "low",
-    "high",
+    *MEASURED,
 )
-SPLIT_PREFIXES = {"": "test", "dev_": "dev"}
-TO = "bleu_difference_to_"
-MEASURES = ("bleu", "bleu_difference", *(f"{TO}{word}" for word in comparison_endings()))
+# Facts of how a model was made, by split and measure.
 TRAINING_FACTS = {
-    "loss_before": "dev_loss_before_training",
-    "loss_after": "dev_loss_after_training",
-    "soft_loss": "soft_dev_loss",
-    "decided_loss": "decided_dev_loss",
-    "undecided": "undecided_gates",
-    "expected": "expected_heads",
-    "settled": "settled",
+    "loss_before": ("dev", "loss_before_training"),
+    "loss_after": ("dev", "loss_after_training"),
+    "soft_loss": ("dev", "soft_loss"),
+    "decided_loss": ("dev", "decided_loss"),
+    "undecided": ("", "undecided_gates"),
+    "expected": ("", "expected_heads"),
+    "settled": ("", "settled"),
 }
-MeasuredRow = tuple[str, float, float | None, float | None]
 
 
 class Tables:
@@ -134,42 +129,59 @@ class Tables:
                 "kept": sum(mask.count(kind) for kind in kinds),
                 "total": mask.heads.only(kinds).total,
             }
-            for row in self.measured(variant):
+            for row in self.measured(variant).rows():
                 rows.append(setting | dict(zip(MEASURED, row, strict=True)))
         return pd.DataFrame(rows, columns=list(PRUNING_COLUMNS))
 
-    def measured(self, variant: Variant) -> Iterator[MeasuredRow]:
+    def measured(self, variant: Variant) -> Measurements:
         """Everything that was measured of one variant."""
         run = self.run
-        compared = {} if variant == FULL else comparison_names(self.plan.pruning, variant)
-        for split, prefix in (("dev", "dev_"), ("test", "")):
-            evaluation = self.result(f"evaluate/{split}/{variant.name}")
-            if not evaluation:
-                continue
-            for measure, value, low, high in evaluation["rows"]:
-                yield prefix + measure, value, low, high
-            change = run.quality.change
-            yield from difference_rows(evaluation["against"], compared, prefix, change)
-            orders = self.result(f"orders/{split}/{variant.name}").get("against", {})
-            by_ending = {ending: ending for ending in orders}
-            yield from difference_rows(orders, by_ending, prefix, change)
+        numbers = Measurements()
+        for split in ("dev", "test"):
+            numbers.update(self.measured_on(split, variant))
 
         savings = run.result(MeasureSavings(variant)) or {}
-        for measure, value in savings.items():
-            yield measure, value, None, None
+        for fact, value in savings.items():
+            split, measure = ("dev", "loss") if fact == "dev_loss" else ("", fact)
+            numbers[split, measure, ""] = Number(value)
 
         build = {} if variant == FULL else self.build_result(variant)
-        for fact, measure in TRAINING_FACTS.items():
+        for fact, (split, measure) in TRAINING_FACTS.items():
             if fact in build:
-                yield measure, float(build[fact]), None, None
+                numbers[split, measure, ""] = Number(float(build[fact]))
         if "updates" in build:
             seconds = run.store.record(model_step(variant).name)["seconds"]
-            yield "updates", build["updates"], None, None
-            yield "seconds", seconds, None, None
+            numbers["", "updates", ""] = Number(build["updates"])
+            numbers["", "seconds", ""] = Number(seconds)
 
         speed = self.result("speed")
         if variant.name in speed:
-            yield ("tokens_per_second", *speed[variant.name])
+            numbers["", "tokens_per_second", ""] = Number(*speed[variant.name])
+        return numbers
+
+    def measured_on(self, split: str, variant: Variant) -> Measurements:
+        """The quality of one variant on a text, and its changes from other models."""
+        numbers = Measurements()
+        evaluation = self.result(f"evaluate/{split}/{variant.name}")
+        if not evaluation:
+            return numbers
+        quality = self.run.quality
+        units = evaluation["units"]
+        for measure, value, low, high in evaluation["rows"]:
+            key = (split, measure, "")
+            if measure == quality.change:
+                key = (split, quality.measure, FULL.name)
+            numbers[key] = Number(value, low, high, units=None if low is None else units)
+
+        compared = {} if variant == FULL else comparison_names(self.plan.pruning, variant)
+        orders = self.result(f"orders/{split}/{variant.name}").get("against", {})
+        changes = {
+            **changes_by_reference(evaluation["against"], compared, units, quality),
+            **changes_by_reference(orders, {name: name for name in orders}, units, quality),
+        }
+        for reference, change in changes.items():
+            numbers[split, quality.measure, reference] = change
+        return numbers
 
     def facts(self) -> dict[str, Any]:
         """What run.json says: how every number of the run was made."""
@@ -280,14 +292,14 @@ class Tables:
         }
 
     def orders(self, variant: Variant) -> dict[str, str]:
-        """The models of other orders that a model is compared with, by the endings of measures."""
+        """The models of other orders that a model is compared with, by `reference`."""
         step = self.steps.get(f"orders/dev/{variant.name}")
         if not isinstance(step, CompareOrders):
             return {}
         names = {}
         for other, _ in step.others:
             assert other.ranking is not None
-            names[other.ranking.ending] = other.name
+            names[other.ranking.reference] = other.name
         return names
 
 
@@ -300,33 +312,35 @@ def share_after_decision(sweep: Sweep, variant: Variant) -> float | None:
     return settle_share(sweep)
 
 
-def difference_rows(
-    against: Mapping[str, Sequence[float]], compared: Mapping[str, str], prefix: str, change: str
-) -> Iterator[MeasuredRow]:
-    """The differences of a model to the full one, and to the others that it is compared with; of a control, how much
-    its reference is above it.
+def changes_by_reference(
+    against: Mapping[str, Sequence[Any]],
+    compared: Mapping[str, str],
+    units: float,
+    quality: QualityMeasure,
+) -> dict[str, Number]:
+    """The changes of a model from the full one and from others; of a control, how much its reference is above it.
 
-    against: (value, low, high, p) by the name of the other model. compared: those names by the endings of measures.
-    prefix: `dev_` or nothing. change: the measure, such as `bleu_difference`, or `perplexity_change` in %.
+    against: (value, low, high, p) by the name of the other model. compared: those names by `reference`. units: how many
+    pieces of text stand behind the intervals.
     """
 
     def reversed_change(value: float) -> float:
         """The change from the other model to this one, as that from this one to the other."""
-        if change == "perplexity_change":
+        if quality.relative:
             return 100 * (1 / (1 + value / 100) - 1)
         return -value
 
-    for ending, name in {"": FULL.name, **compared}.items():
+    changes = {}
+    for reference, name in {FULL.name: FULL.name, **compared}.items():
         if name not in against:
             continue
         value, low, high, p = against[name]
-        if ending == "pruned":
+        if reference == "pruned":
             value = reversed_change(value)
             if low is not None:
                 low, high = reversed_change(high), reversed_change(low)
-        suffix = f"_to_{ending}" if ending else ""
-        yield f"{prefix}{change}{suffix}", value, low, high
-        yield f"{prefix}p_value{suffix}", p, None, None
+        changes[reference] = Number(value, low, high, p, None if low is None else units)
+    return changes
 
 
 def write_grid(plan: Plan, out: Path) -> None:
@@ -354,28 +368,31 @@ def write_grid(plan: Plan, out: Path) -> None:
 
 @dataclass(frozen=True)
 class SeedTable:
-    """One run folder: the facts of its settings, the numbers of pruning.csv by setting and measure, and the models that
-    each setting is compared with."""
+    """One run folder: the facts of its settings, their numbers, and the models that each is compared with."""
 
     folder: Path
     settings: Mapping[str, Mapping[str, Any]]
-    measured: Mapping[tuple[str, str], float]
+    numbers: Mapping[str, Measurements]
     against: Mapping[str, Mapping[str, str]]
 
-    def other(self, setting: str, measure: str) -> str | None:
-        """The model that a difference of a setting is to."""
-        if measure == "bleu_difference":
+    def bleu(self, setting: str, split: str, reference: str) -> float | None:
+        """BLEU of a setting, or its change from another model; None where it was not measured."""
+        numbers = self.numbers.get(setting)
+        return None if numbers is None else numbers.of(BLEU.measure, split, reference).value
+
+    def other(self, setting: str, reference: str) -> str | None:
+        """The model that a change of a setting is from."""
+        if reference == FULL.name:
             return FULL.name
-        return self.against.get(setting, {}).get(measure.removeprefix(TO))
+        return self.against.get(setting, {}).get(reference)
 
 
 def seed_means(runs: Sequence[tuple[str, int, Path]]) -> pd.DataFrame:
     """Means over the seeds of every setting that at least two runs of the same data have; columns SEED_COLUMNS.
 
     runs: data, seed and folder of each; folders without a pruning.csv are passed over, as are settings and measures
-    that fewer than two runs have. Averaged are `bleu`, `bleu_difference` (to the full model), and the differences to
-    all else that a model is compared with (`bleu_difference_to_pruned`, of a control: its reference minus it;
-    `bleu_difference_to_fine-tuned` …), on test and on dev.
+    that fewer than two runs have. Averaged are `bleu` and its changes from the full model and all else that a model is
+    compared with (of a control from `pruned`: the pruned model minus the control), on test and on dev.
     value: the mean over the seeds. kept, kept_low, kept_high: mean and range of the heads kept. seeds: how many.
 
     low, high: a 95 % interval by a bootstrap on two levels. Every one of 1000 resamples draws as many seeds as there
@@ -400,15 +417,13 @@ def seed_means(runs: Sequence[tuple[str, int, Path]]) -> pd.DataFrame:
 def read_seed_table(folder: Path) -> SeedTable | None:
     """What a run has measured so far; None where that is nothing."""
     try:
-        table = pd.read_csv(folder / "pruning.csv", dtype={"setting": str, "kinds": str})
+        words = ("setting", "kinds", "split", "measure", "reference")
+        table = pd.read_csv(folder / "pruning.csv", dtype=dict.fromkeys(words, str))
         facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         columns = ["method", "kinds", "penalty", "kept", "total"]
         first_rows = table.drop_duplicates("setting").set_index("setting")[columns]
         settings = {str(name): dict(row) for name, row in first_rows.iterrows()}
-        values: dict[tuple[str, str], float] = {}
-        measured = table.dropna(subset=["value"])
-        for row in measured.to_dict("records"):
-            values[str(row["setting"]), str(row["measure"])] = float(row["value"])
+        numbers = read_measurements(table)
         against = {name: model["against"] for name, model in facts.get("settings", {}).items()}
     except FileNotFoundError:
         return None
@@ -417,36 +432,38 @@ def read_seed_table(folder: Path) -> SeedTable | None:
             f"{folder} was to be averaged with other seeds, but its pruning.csv and run.json cannot be read "
             f"({type(error).__name__}: {error}): run this seed again."
         ) from None
-    return SeedTable(folder, settings, values, against)
+    return SeedTable(folder, settings, numbers, against)
 
 
 def setting_rows(runs: Sequence[SeedTable]) -> Iterator[dict[str, Any]]:
     """The rows of one data set, setting by setting in the order of the runs."""
-    texts = {prefix: ResampledBleu(split) for prefix, split in SPLIT_PREFIXES.items()}
+    texts = {split: ResampledBleu(split) for split in SPLITS}
     settings = dict.fromkeys(name for run in runs for name in run.settings)
-    for name in settings:
-        for prefix, measure in product(SPLIT_PREFIXES, MEASURES):
-            measured = [run for run in runs if (name, prefix + measure) in run.measured]
-            if len(measured) < 2:
-                continue
-            draws = [texts[prefix].draws(run, name, measure) for run in measured]
-            yield seed_mean_row(measured, name, prefix + measure, draws, texts[prefix].units)
+    references = ("", FULL.name, *comparison_references())
+    for name, split, reference in product(settings, SPLITS, references):
+        values = []
+        measured = []
+        for run in runs:
+            value = run.bleu(name, split, reference)
+            if value is not None:
+                values.append(value)
+                measured.append(run)
+        if len(measured) < 2:
+            continue
+        draws = [texts[split].draws(run, name, reference) for run in measured]
+        low, high, units = None, None, None
+        # Where a seed lacks a translation there is no interval.
+        complete = [draw for draw in draws if draw is not None]
+        if len(complete) == len(measured):
+            units = texts[split].units
+            low, high = over_seeds(np.stack(complete), units)
+        mean = Number(fmean(values), low, high, units=units)
+        (row,) = Measurements({(split, BLEU.measure, reference): mean}).rows()
+        yield seed_facts(measured, name) | dict(zip(MEASURED, row, strict=True))
 
 
-def seed_mean_row(
-    runs: Sequence[SeedTable],
-    name: str,
-    measure: str,
-    draws: Sequence[np.ndarray | None],
-    units: float,
-) -> dict[str, Any]:
-    """One setting and measure over the runs that have it. draws: of each the measure in every resample, over so many
-    units; None where a run lacks a translation, and then there is no interval."""
-    low: float | None = None
-    high: float | None = None
-    complete = [draw for draw in draws if draw is not None]
-    if len(complete) == len(runs):
-        low, high = over_seeds(np.stack(complete), units)
+def seed_facts(runs: Sequence[SeedTable], name: str) -> dict[str, Any]:
+    """What a setting is, over the runs that have a number of it."""
     # The full model's kinds of heads are those of each seed's sweeps, so its counts do not compare between seeds.
     counted = runs[:1] if name == FULL.name else runs
     kept = [int(run.settings[name]["kept"]) for run in counted]
@@ -461,10 +478,6 @@ def seed_mean_row(
         "kept": fmean(kept),
         "kept_low": min(kept),
         "kept_high": max(kept),
-        "measure": measure,
-        "value": fmean(run.measured[name, measure] for run in runs),
-        "low": low,
-        "high": high,
     }
 
 
@@ -474,23 +487,23 @@ class ResampledBleu:
 
     def __init__(self, split: str) -> None:
         self.split = split
-        self.metric = BLEU()
+        self.metric = BleuMetric()
         self.weights: dict[
             int, np.ndarray
         ] = {}  # how often each sentence is drawn, by their number
         self.by_model: dict[tuple[Path, str], np.ndarray | None] = {}
         self.units = np.inf
 
-    def draws(self, run: SeedTable, setting: str, measure: str) -> np.ndarray | None:
-        """A measure in every resample (1000); None where a translation is missing."""
+    def draws(self, run: SeedTable, setting: str, reference: str) -> np.ndarray | None:
+        """BLEU in every resample (1000), or its change from another model; None where a translation is missing."""
         own = self.bleu(run, setting)
-        if measure == "bleu" or own is None:
+        if not reference or own is None:
             return own
-        name = run.other(setting, measure)
+        name = run.other(setting, reference)
         other = None if name is None else self.bleu(run, name)
         if other is None:
             return None
-        change: np.ndarray = other - own if measure == f"{TO}pruned" else own - other
+        change: np.ndarray = other - own if reference == "pruned" else own - other
         return change
 
     def bleu(self, run: SeedTable, setting: str) -> np.ndarray | None:

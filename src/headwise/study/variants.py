@@ -24,8 +24,8 @@ class Ranking:
     replicate: int = 0
 
     @property
-    def ending(self) -> str:
-        """What names of measures end with, after `_to_`, where a model of another order is compared with it."""
+    def reference(self) -> str:
+        """What tables call it where a model of another order is compared with it."""
         return f"{self.score}.{self.replicate}" if self.replicate else self.score
 
 
@@ -170,15 +170,15 @@ def model_controls(sweep: Sweep, variant: Variant) -> list[Variant]:
     return variants
 
 
-def comparison_endings() -> tuple[str, ...]:
-    """What names of measures end with, after `_to_`, where a model is compared with another than the full one."""
-    by_all = [facts.ending for facts in compared_by_all()]
-    against = [control[facts.against].ending for facts in control.values() if facts.against]
+def comparison_references() -> tuple[str, ...]:
+    """What tables call the models, besides the full one, that a model is compared with."""
+    by_all = [facts.reference for facts in compared_by_all()]
+    against = [control[facts.against].reference for facts in control.values() if facts.against]
     return ("pruned", *by_all, *against, "uncompensated")
 
 
 def comparison_names(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, str]:
-    """The names of the models besides the full one that a model is compared with, by `comparison_endings`.
+    """The names of the models besides the full one that a model is compared with, by `comparison_references`.
 
     pruned: for a control, the model that it is a control of. uncompensated: the same removal without mean outputs
     of removed heads.
@@ -199,12 +199,12 @@ def comparison_names(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, str
     untuned = isinstance(own, GreedySweep) and variant.ranking is not None and not own.train
     if not (untuned or variant.from_random_weights or variant.compared_by_all):
         for facts in compared_by_all():
-            compared[facts.ending] = name_in_sweeps(facts.name)
+            compared[facts.reference] = name_in_sweeps(facts.name)
     if variant.control and control[variant.control].against:
         against = control[variant.control].against
-        compared[control[against].ending] = name_in_sweeps(against)
+        compared[control[against].reference] = name_in_sweeps(against)
     compared["uncompensated"] = uncompensated(sweeps, variant)
-    return {ending: name for ending, name in compared.items() if name}
+    return {reference: name for reference, name in compared.items() if name}
 
 
 def uncompensated(sweeps: Sequence[Sweep], variant: Variant) -> str | None:
