@@ -121,7 +121,7 @@ def asked_places(labels: Tensor) -> Places:
 def losses_of(
     model: nn.Module, batch: Mapping[str, Tensor], places: Places | None = None
 ) -> Tensor:
-    """`sentence_losses` of one forward, B. Large batches times vocabularies never have all their logits in memory.
+    """`sentence_losses` of one forward, B. Where words are predicted, never with all logits in memory.
 
     Only positions with a label are projected, a block of the vocabulary at a time; gradients are those of the states, not
     of the output layer's weights.
@@ -131,8 +131,9 @@ def losses_of(
     """
     labels = batch["labels"]
     wrong_labels = batch.get("wrong_labels")
-    words = vocabulary_of(model)
-    if labels.numel() * words <= CHUNK:
+    # The choice of the way is the model's alone: two ways differ by rounding, and a batch is compared with larger ones
+    # in which heads are off.
+    if not vocabulary_of(model):
         return sentence_losses(predict(model, batch), labels, places, wrong_labels)
     with few_logits(model) as seen:
         own = predict(model, batch)
