@@ -352,6 +352,30 @@ def test_a_model_of_sentence_transformers_stays_one(
         whole.save(tmp_path / "new")
 
 
+def test_links_out_of_a_models_folder_are_not_copied(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    """What they lead to may be private. The hub's cache is made of links to `blobs`, which are copied."""
+    given = tmp_path / "models--me--bert" / "snapshots" / "1a2b"
+    Model(tiny("bert"), tokenizer, "bert").save(given)
+    (given / "1_Pooling").mkdir()
+    (given / "modules.json").write_text('[{"idx": 0, "path": "1_Pooling"}]')
+    (tmp_path / "secret").write_text("private")
+    for name in ("LICENSE", "1_Pooling/config.json"):
+        (given / name).symlink_to(tmp_path / "secret")
+    blob = tmp_path / "models--me--bert" / "blobs" / "3c4d"
+    blob.parent.mkdir()
+    blob.write_bytes(b"# caf\xe9\n")  # no UTF-8
+    (given / "README.md").symlink_to(blob)
+    whole = load(given)
+    small = whole.remove(HeadMask.full(whole.heads).without([Head("encoder-self", 0, 1)]))
+    with pytest.warns(UserWarning, match="LICENSE is a link to .*secret"):
+        saved = small.save(tmp_path / "small")
+    assert not any(b"private" in path.read_bytes() for path in saved.rglob("*") if path.is_file())
+    assert (saved / "README.md").read_bytes().startswith(b"# caf\xe9\n")
+    assert not (saved / "README.md").is_symlink()
+
+
 @pytest.mark.parametrize("family", ["bart", "gpt_neox"])
 def test_a_pruned_model_that_transformers_saved_is_loaded(family: str, tmp_path: Path) -> None:
     """The weights of the second have other names on the hub."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import warnings
 from collections.abc import Collection
 from pathlib import Path
 
@@ -78,13 +79,9 @@ def written_before(folder: Path) -> set[str]:
     return ours
 
 
-def unnamed(_: str, names: list[str]) -> list[str]:
-    """The names that `save` copies from no folder: hidden files, and what a list of sums could not have."""
-    return [name for name in names if not is_name(name)]
-
-
 def copy_siblings(source: Path, folder: Path) -> None:
-    """Copy what makes a folder a model of sentence-transformers or of speech, and README and licence."""
+    """Copy what makes a folder a model of sentence-transformers or of speech, and README and licence. Links that lead out
+    of the folder are left out with a warning: what they lead to may be private."""
     names = {
         README,
         *PROCESSORS,
@@ -94,10 +91,35 @@ def copy_siblings(source: Path, folder: Path) -> None:
     for name in names.union(module_folders(source)):
         if below(folder, name).exists():
             continue
-        if below(source, name).is_dir():
-            shutil.copytree(below(source, name), below(folder, name), ignore=unnamed)
-        elif below(source, name).is_file():
-            shutil.copy(below(source, name), below(folder, name))
+        given = below(source, name)
+        if leads_out(source, given):
+            warnings.warn(
+                f"{given} is a link to {given.resolve()}, outside of the model's folder, and is not copied.",
+                stacklevel=2,
+            )
+        elif given.is_dir():
+            shutil.copytree(
+                given,
+                below(folder, name),
+                ignore=lambda inner, names: left_behind(source, inner, names),
+            )
+        elif given.is_file():
+            shutil.copy(given, below(folder, name))
+
+
+def leads_out(source: Path, path: Path) -> bool:
+    """Whether a path in a model's folder is elsewhere once its links are followed. A snapshot in the hub's cache is a
+    folder of links to `blobs` beside it."""
+    homes = [source.resolve()]
+    if source.parent.name == "snapshots":
+        homes.append(source.resolve().parents[1] / "blobs")
+    return not any(path.resolve().is_relative_to(home) for home in homes)
+
+
+def left_behind(source: Path, folder: str, names: list[str]) -> list[str]:
+    """The names in a folder of a model that `save` does not copy: links that lead out, hidden files, and what a list of
+    sums could not have."""
+    return [name for name in names if not is_name(name) or leads_out(source, Path(folder, name))]
 
 
 def module_folders(folder: Path) -> list[str]:
@@ -121,7 +143,8 @@ def explain_pruned(folder: Path) -> None:
     readme = folder / README
     text = f"# {folder.parent.absolute().name}\n"
     if readme.exists():
-        text = readme.read_text()
+        # Bytes that are no UTF-8 stay as they are.
+        text = readme.read_text(encoding="utf-8", errors="surrogateescape")
     if NOTE not in text:
         text += NOTE
     listed = folder / "modules.json"
@@ -133,7 +156,7 @@ def explain_pruned(folder: Path) -> None:
         listed.write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
         if NOTE_ON_SENTENCES not in text:
             text += NOTE_ON_SENTENCES
-    readme.write_text(text)
+    readme.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
 def replace(folder: Path, partial: Path, before: set[str]) -> None:
