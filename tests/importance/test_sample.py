@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,11 @@ def test_random_order_reads_every_sentence_once() -> None:
     assert len(first) > 5
     assert sorted(row for rows_of_batch in first for row in rows_of_batch) == list(range(40))
     assert rows(0) == first != rows(1)
+
+
+def test_few_sentences_say_nothing_about_ranks_and_the_signature_is_json() -> None:
+    scores = hw.score(asker("llama"), lines(4), ["ablation.zero"], time="1h")
+    assert facts_of(scores)["repeats"] is None and json.dumps(scores.signature, allow_nan=False)
 
 
 def test_a_sample_of_all_sentences_is_the_whole_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,7 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     # roles: texts that do not fit the model
     (lambda f: hw.roles(listener(), trees(f)), "tested on speech (--audio FILE)"),
     (lambda f: hw.roles(translator(), speech(f)), "tested on a treebank (--treebank FILE)"),
+    (lambda f: hw.roles(asker("llama"), ["a b", "c d"]), "treebank, and list was given"),  # type: ignore[arg-type]
     (lambda f: hw.roles(listener(), speech(f), training={1: 2}), "tested without other text"),
     # heads of two models
     (lambda f: matched("bert", "llama"), "there is none to match"),

@@ -3,6 +3,7 @@ is spent."""
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -82,7 +83,7 @@ class Sample:
             "sentences": counted_sentences(sums),
             "of": self.text.sentences,
             "ended": self.ended or "whole text",
-            "repeats": round(self.repeats, 3),
+            "repeats": None if math.isnan(self.repeats) else round(self.repeats, 3),
             "seconds": round(self.taken, 1),
             "limit": self.seconds,
         }

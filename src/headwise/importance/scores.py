@@ -314,7 +314,7 @@ class Scores(Result):
             ]
         for name, sample in signature.get("sampled", {}).items():
             repeats = sample["repeats"]
-            if repeats is None or repeats != repeats:
+            if repeats is None:
                 agreement = (
                     "too few to say how well the ranks would agree with those of another sample"
                 )

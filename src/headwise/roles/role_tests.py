@@ -203,6 +203,12 @@ class RoleTexts:
                     "sentence pairs and the training text."
                 )
             return cls(speech=text)
+        for given in (text, confirm):
+            if given is not None and not isinstance(given, Treebank):
+                raise HeadwiseError(
+                    f"{model.name}: its heads are tested on a treebank, and {type(given).__name__} was given: give "
+                    "hw.Treebank.read(FILE)."
+                )
         gold = pairs.gold if isinstance(pairs, LinkedText) else None
         pairs_read = None if pairs is None else list(pairs)
         return cls(text, confirm, pairs_read, gold, token_counts(model, training))
