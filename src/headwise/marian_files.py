@@ -212,8 +212,9 @@ def text_of(configuration: Mapping[str, Any]) -> np.ndarray:
 def write_npz(
     file: Path, arrays: Mapping[str, np.ndarray], configuration: Mapping[str, Any]
 ) -> None:
-    """Write matrices in float32 as an archive of numpy, uncompressed, as Marian reads it."""
-    np.savez(file, allow_pickle=False, **arrays, **{CONFIGURATION: text_of(configuration)})
+    """Write matrices in float32 as an archive of numpy, uncompressed and row by row, as Marian reads it."""
+    rows = {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
+    np.savez(file, allow_pickle=False, **rows, **{CONFIGURATION: text_of(configuration)})
 
 
 def write_bin(
