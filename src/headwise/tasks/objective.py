@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,9 @@ from headwise.errors import HeadwiseError
 from headwise.training.token_batches import IGNORED
 
 CHUNK = 1 << 26  # logits that are copied together
+
+# whether the logits of a model are those of its output layer alone
+PROJECTED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 # which the model does not get
 OURS = ("rows", "labels", "wrong_labels", "corrupted_ids", "places", "counted")
@@ -126,8 +130,8 @@ def losses_of(
     Only positions with a label are projected, a block of the vocabulary at a time; gradients are those of the states, not
     of the output layer's weights.
 
-    A model that does more with its logits than headwise knows computes them all: in each batch a few of its own logits
-    are compared with ours.
+    A model that does more with its logits than headwise knows computes them all: of its first batch a few of its own
+    logits are compared with ours.
     """
     labels = batch["labels"]
     wrong_labels = batch.get("wrong_labels")
@@ -141,7 +145,10 @@ def losses_of(
     project = projection(model, states.device)
     if project is None or len(seen) > 1:
         return sentence_losses(predict(model, batch), labels, places, wrong_labels)
-    if not same_logits(project(states[:1, : own.shape[1]]), own):
+    # Once for a model: a comparison makes the processor wait for a GPU.
+    if model not in PROJECTED:
+        PROJECTED[model] = same_logits(project(states[:1, : own.shape[1]]), own)
+    if not PROJECTED[model]:
         return sentence_losses(predict(model, batch), labels, places, wrong_labels)
     sentences, positions = asked_places(labels) if places is None else places
     asked = states[sentences, positions]
