@@ -103,7 +103,7 @@ def test_removal(family: str) -> None:
 def test_exports(engine: str, tmp_path: Path) -> None:
     """Each is compared with the model while it is written."""
     for module in hw.engine[engine].modules:
-        pytest.importorskip(module)
+        pytest.importorskip(module, reason=f"{module} is not installed")
     model = asker("marian")
     model.hf.to(DEVICE)
     assert any(hw.export(model, engine, tmp_path / "out", say=str).iterdir())

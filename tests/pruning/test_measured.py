@@ -54,7 +54,7 @@ def test_the_fewest_heads_within_the_limit_are_chosen() -> None:
     assert choose_smallest({"a": 29.0}, {"a": 0}, 0.5) is None
     assert choose_smallest({"a": 29.0}, {"a": 0}, None) == "a", "whatever it loses"
     assert choose_smallest({"a": 0.0, "b": -1.0}, {"a": 3, "b": 3}, 0.5) == "b"
-    assert choose_smallest({"a": 30.1 - 29.6}, {"a": 3}, 0.5) == "a", "but for rounding"
+    assert choose_smallest({"a": 30.1 - 29.6}, {"a": 3}, 0.5) == "a", "rounding aside"
 
 
 TABLE = pd.DataFrame(

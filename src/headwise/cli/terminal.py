@@ -23,7 +23,7 @@ from headwise.theme import TERMINAL
 if TYPE_CHECKING:
     from headwise.evaluation.quality import Quality
 
-VERDICT_COLOURS = {BETTER: TERMINAL["kept"], WORSE: TERMINAL["removed"]}  # of verdicts
+VERDICT_COLOURS = {BETTER: TERMINAL["kept"], WORSE: TERMINAL["removed"]}
 REMAIN = f"Heads in columns, layers in rows; ■ is kept, {NOTHING} is removed:"
 
 
