@@ -38,6 +38,7 @@ ORDER = [
     "units",
     "marian",
     "attention",
+    "fingerprint",
     "data",
     "decoding",
     "training",

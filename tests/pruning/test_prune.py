@@ -459,7 +459,6 @@ def test_calls_that_cannot_be(options: Any, more: dict[str, Any], reason: str) -
             "'my-model' was to be pruned, which is no model",
         ),
         (lambda: hw.prune(asker(), pairs(9), Gates(keep=3)), "only 9: give dev text as well"),
-        (lambda: hw.prune(asker(), lines(20), Gates(keep=3)), "needs parallel text"),
         (lambda: hw.prune(asker("bert"), pairs(20), Greedy(keep=3)), "needs one-sided text"),
         (
             lambda: hw.prune(embedder(), lines(20), Gates(keep=3)),

@@ -119,7 +119,7 @@ class TestBatches:
 class TestRefused:
     def test_texts_of_the_wrong_kind(self) -> None:
         with pytest.raises(hw.HeadwiseError, match=r"tiny marian is a MarianMTModel, .* parallel"):
-            asker().task.batches(lines(3))
+            asker().task.batches(hw.LabelledText.from_rows([("a b", "c")]))
         for family in ("gpt2", "bert"):
             with pytest.raises(hw.HeadwiseError, match=rf"{family} is a \w+, .* needs one-sided"):
                 asker(family).task.batches(pairs(3))

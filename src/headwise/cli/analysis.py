@@ -95,7 +95,7 @@ def score(
     place = out or default_folder("score", model)
     work = Work("score", place, (*Scores.FILES, *Interactions.FILES), progress, dry_run, main)
     loaded = hw.load(model, device, dtype=dtype)
-    given = read_text(loaded, model, text, audio)
+    given = read_text(loaded, model, text, audio, progress=progress, outline=dry_run)
     batches = loaded.task.batches(given)
     batches.time_limit = time_limit_of(batches, names, time, judged)
     names = list(usual_measures(loaded, batches)) if names is None else names
@@ -343,7 +343,7 @@ def match(
         raise HeadwiseError(
             f"{model} is {loaded.task.noun}, and heads are matched on text: give models that read text."
         )
-    given = read_text(loaded, model, text)
+    given = read_text(loaded, model, text, progress=progress)
     work.do(lambda: [hw.match(loaded, second, given, seed=seed, progress=progress)])
 
 

@@ -20,6 +20,7 @@ from headwise.options import WIDEST, Engine, Search
 if TYPE_CHECKING:
     from headwise.data.embedded import Split
     from headwise.model import Model
+    from headwise.progress import Progress
     from headwise.study.run import Run
     from headwise.tasks import Task
 
@@ -150,13 +151,17 @@ def read_text(
     text: list[str] | None,
     audio: str | None = None,
     split: Split = "dev",
+    *,
+    progress: Progress,
+    outline: bool = False,
 ) -> Any:
-    """The text that the options name, as the model's task reads it. Without any, that of the study whose folder is the
-    model's name: `split`, or dev where it has no test text."""
+    """The text that the options name, as the model's task works on it. Without any, that of the study whose folder is the
+    model's name: `split`, or dev where it has no test text. outline: for an estimate."""
     spec = text_spec(text_or_audio(text, audio))
     if spec is not None:
         check_option(model.task, name, audio)
-        return model.task.read(spec)
+        with progress.bar("text"):
+            return model.task.completed(model.task.read(spec), progress, outline)
     study = study_in(name)
     if study is None:
         raise HeadwiseError(NO_TEXT)

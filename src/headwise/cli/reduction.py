@@ -229,7 +229,7 @@ def evaluate(
     place = out or default_folder("evaluate", *models)
     work = Work("evaluate", place, Quality.FILES, progress, dry_run)
     loaded = [hw.load(name, device, dtype=dtype) for name in models]
-    given = read_text(loaded[0], models[0], text, audio, "test")
+    given = read_text(loaded[0], models[0], text, audio, "test", progress=progress, outline=dry_run)
     for model in loaded:
         model.task.check(given)
     searched = loaded[0].task.generates or options.engine != "transformers"

@@ -9,10 +9,11 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import parse_qs
 
 from headwise.errors import HeadwiseError, did_you_mean
 
@@ -84,6 +85,19 @@ def side_files(path: str | PathLike[str]) -> list[str | PathLike[str]]:
     if pair and _is_listed(str(path)) and not Path(path).exists():
         return [pair["stem"] + pair["source"], pair["stem"] + pair["target"]]
     return [path]
+
+
+def one_sided(spec: str | PathLike[str] | Sequence[str | PathLike[str]]) -> bool:
+    """Whether a text is named as one file with a sentence a line, or as one column ("datasets:NAME?text=COLUMN"): neither
+    pairs nor a table."""
+    names = [spec] if isinstance(spec, str | PathLike) else spec
+    if len(names) != 1:
+        return False
+    name = str(names[0])
+    if name.startswith("datasets:"):
+        return "text" in parse_qs(name.partition("?")[2])
+    is_table = name.lower().removesuffix(".gz").endswith((".tsv", ".csv", ".jsonl"))
+    return not is_table and len(side_files(name)) == 1
 
 
 def listed_file(path: str | PathLike[str]) -> Path | None:

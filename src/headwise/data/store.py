@@ -40,6 +40,7 @@ class StoredText:
     """
 
     columns: ClassVar[tuple[str, ...]]
+    made: ClassVar[str] = ""  # how a part of the rows was made; empty where a user gave all of them
 
     def __init__(
         self, dataset: Dataset, name: str, *, blank: int = 0, fingerprint: str | None = None

@@ -104,6 +104,7 @@ def evaluate(
         raise HeadwiseError(
             f"evaluate was given {str(models)[:100]!r}: give models that hw.load(…) made."
         )
+    text = several[0].task.completed(text)
     for model in several:
         model.task.check(text)
     generates = several[0].task.generates

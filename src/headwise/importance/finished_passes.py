@@ -3,18 +3,13 @@ on after the last of them."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
-import torch
 from accelerate import PartialState
 
-from headwise.attention import is_offloaded
 from headwise.environment import environment_info
 from headwise.files import (
     below,
@@ -22,9 +17,9 @@ from headwise.files import (
     digest,
     manifest,
     read_with_checksum,
-    sha256,
     with_checksum,
 )
+from headwise.fingerprint import fingerprint
 from headwise.heads import HeadMap, write_text
 from headwise.importance.measures import facts, passes
 from headwise.importance.passes import Measurement
@@ -48,10 +43,7 @@ class FinishedPasses:
         self.alone = PartialState().num_processes == 1
         self.place = place / FOLDER
         made_from = {
-            "weights": weights_digest(model) if self.alone else "",
-            "configuration": model.hf.config.to_json_string(use_diff=False),
-            "tokenizer": tokenizer_facts(model.tokenizer),
-            "dtype": str(model.hf.dtype),
+            "model": fingerprint(model.hf, model.tokenizer, model.source) if self.alone else "",
             "device": str(model.hf.device),
             "text": text.text.fingerprint,
             "longest": model.task.longest,
@@ -107,15 +99,6 @@ class FinishedPasses:
             self.place.rmdir()
 
 
-def tokenizer_facts(tokenizer: Any) -> Any:
-    """All that says how a tokenizer, or the processor of a model of speech, reads."""
-    if tokenizer is None:
-        return None
-    with TemporaryDirectory() as place:
-        tokenizer.save_pretrained(place)
-        return {path.name: sha256(path) for path in sorted(Path(place).iterdir())}
-
-
 def write_sums(folder: Path, sums: Mapping[str, SentenceSums]) -> None:
     """Write the sums of measures into a folder, a file each."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -130,17 +113,3 @@ def read_sums(folder: Path, names: Iterable[str], heads: HeadMap) -> dict[str, S
         scale = SENTENCE_SCALES.get(facts(name).scale)
         sums[name] = SentenceSums.read(below(folder, f"{name}.npz"), heads, scale)
     return sums
-
-
-def weights_digest(model: Model) -> str:
-    """A hash of all weights; of weights that are offloaded, of the names, sizes and times of their files."""
-    found = hashlib.blake2b()
-    if is_offloaded(model.hf) and model.source is not None:
-        for file in sorted(model.source.glob("*")):
-            stat = file.stat()
-            found.update(repr((file.name, stat.st_size, stat.st_mtime_ns)).encode())
-        return found.hexdigest()
-    for name, tensor in [*model.hf.named_parameters(), *model.hf.named_buffers()]:
-        found.update(name.encode())
-        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return found.hexdigest()

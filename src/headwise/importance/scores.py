@@ -59,9 +59,10 @@ def score(
 ) -> Scores:
     """What every head is worth, by one measure or several (docs/methods).
 
-    text: parallel for translation models, labelled for classifiers, one-sided for all others; a masked model predicts a
-    seeded share of its tokens, but attention statistics see the whole text. Or a list of batches of the model's own
-    keyword tensors with `labels`, of images, sound or text.
+    text: parallel for translation models, or one-sided: they write the targets themselves, greedily; labelled for
+    classifiers, one-sided for all others; a masked model predicts a seeded share of its tokens, but attention
+    statistics see the whole text. Or a list of batches of the model's own keyword tensors with `labels`, of images,
+    sound or text.
     measures: names of the table `hw.measure`, a bare `lrp` or `ablation`, or `all`; by default confidence, gradient and
     ablation, of translation models also lrp, of language models attribution.zero; of a model that predicts nothing
     confidence, entropy and dormancy.
@@ -296,7 +297,8 @@ class Scores(Result):
     def lines(self) -> list[str]:
         """What was found and left out, and the heads with the highest and the lowest values."""
         signature = self.signature
-        lines = [relevance_line(name, shares) for name, shares in self.relevance.items()]
+        lines = [f"  {signature['made']}."] if signature.get("made") else []
+        lines += [relevance_line(name, shares) for name, shares in self.relevance.items()]
         if "wrong answer" in signature["objective"]:
             lines.append(f"  Scored by the {signature['objective']}, a prompt.")
         if self.heads.kinds == ("decoder-self",) and "confidence" in self.measures:
@@ -400,6 +402,7 @@ def collect_scores(
         "left_out": text.left_out,
         "longest": model.task.longest,
         "windows": text.windowed,
+        "made": text.made,
         "measures": measures,
         "absent": missing_measures(model, resolve_measures(wanted), measures),
         "exclude": "keyquery",

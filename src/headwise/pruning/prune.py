@@ -66,8 +66,9 @@ def prune(
                                   similarity of a model of embeddings
         hw.Greedy(keep=10, train="lora")   then a short training of what is left
 
-    text: what gates and weights train on, or what heads are scored on. dev: what choices are made on; by default every
-    tenth pair or sentence of `text`, which then is left out of it. training: how weights train with gates, such as
+    text: what gates and weights train on, or what heads are scored on; of one-sided text, a translation model writes the
+    targets itself. dev: what choices are made on; by default every tenth pair or sentence of `text`, which then is left
+    out of it. training: how weights train with gates, such as
     hw.Training(batch_tokens=2000); for how long is said by the options. work: a folder in which a killed run goes on.
     progress: gets the share that is done, and of what; by default a bar.
 
@@ -91,8 +92,10 @@ def prune(
         refuse_counts(model.heads, options)
     except ValueError as error:
         raise HeadwiseError(f"prune: {error}") from None
+    text = model.task.completed(text)
     if dev is None:
         text, dev = held_out(text)
+    dev = model.task.completed(dev)
     with shown("prune", progress) as report:
         if isinstance(options, Greedy):
             removal = part(report, 0.0, REMOVAL) if options.train else report

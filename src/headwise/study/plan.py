@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from headwise.data.lines import existing_file
+from headwise.data.lines import existing_file, one_sided
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.heads import Kind
 from headwise.importance.measures import resolve_measures, usual
@@ -70,8 +70,8 @@ class Embedded(Strict):
 class DataSection(Strict):
     """The texts: files for train, dev and test, or the embedded corpus.
 
-    The model's task says what they are: pairs for a translation model; a file each for the others, one-sided text for
-    language models, labelled text for classifiers.
+    The model's task says what they are: pairs for a translation model, or one-sided text, whose targets a given model
+    writes itself; a file each for the others, one-sided text for language models, labelled text for classifiers.
     """
 
     train: TextNames | None = option(
@@ -93,8 +93,10 @@ class DataSection(Strict):
     )
 
     @property
-    def one_sided(self) -> bool:
-        return isinstance(self.train, str) and one_sided(self.train)
+    def one_sided(self) -> set[bool]:
+        """Whether its texts are one-sided: empty without texts, of two answers where they differ."""
+        named = (self.train, self.dev, self.test)
+        return {one_sided(spec) for spec in named if spec is not None}
 
     @property
     def has_test(self) -> bool:
@@ -472,10 +474,10 @@ class Plan(Strict):
         if isinstance(self.model, Architecture):
             for sweep in self.pruning:
                 refuse_counts(self.model.head_map, sweep)
-        one_sided = any(data.one_sided for data in (self.data, *self.pairs.values()))
-        if one_sided and isinstance(self.model, Architecture):
+        any_one_sided = any(True in data.one_sided for data in (self.data, *self.pairs.values()))
+        if any_one_sided and isinstance(self.model, Architecture):
             raise ValueError(
-                "translation models are trained on pairs, but the training text is one-sided: name both of its files"
+                "translation models are trained on pairs, but a text is one-sided: name both of its files"
             )
         return self
 
@@ -518,13 +520,6 @@ class Plan(Strict):
         if not values["pairs"]:
             del values["pairs"]
         return tomli_w.dumps(values)
-
-
-def one_sided(spec: TextNames) -> bool:
-    """Whether a text is one file with a sentence a line: neither pairs nor labelled."""
-    if not isinstance(spec, str) or spec.startswith("datasets:"):
-        return False
-    return not spec.lower().removesuffix(".gz").endswith((".tsv", ".csv", ".jsonl"))
 
 
 def read_plan(path: str | Path, settings: Sequence[str] = ()) -> Plan:
@@ -591,7 +586,7 @@ def make_plan(
 
 
 def refuse_texts(texts: DataSection, where: str) -> None:
-    """Texts must be named once, exist, and all be pairs or all one-sided."""
+    """Texts must be named once, and exist."""
     files = [spec for spec in (texts.train, texts.dev, texts.test) if spec is not None]
     if texts.embedded is None and texts.train is None:
         raise HeadwiseError(
@@ -600,10 +595,6 @@ def refuse_texts(texts: DataSection, where: str) -> None:
     if texts.embedded is not None and files:
         raise HeadwiseError(
             f"{where} names texts and the embedded corpus as well: leave one of them out."
-        )
-    if len({one_sided(spec) for spec in files}) > 1:
-        raise HeadwiseError(
-            f"{where} has one-sided text and pairs: give train, dev and test text of one kind."
         )
     for spec in files:
         refuse_missing(spec)

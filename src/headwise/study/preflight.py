@@ -75,6 +75,11 @@ def refuse_task(run: Run) -> None:
     if run.generates:
         return
     refuse_prompts(run.plan)
+    if len(run.plan.data.one_sided) > 1:
+        raise HeadwiseError(
+            f"[data] has one-sided text and tables, but {run.plan.model} is {run.task.noun}: give train, dev and test "
+            "text of one kind."
+        )
     noun = run.task.noun
     if not run.task.trains:
         refuse_training(run)

@@ -12,7 +12,7 @@ from accelerate import PartialState
 from headwise.data import embedded
 from headwise.data.embedded import Split
 from headwise.data.speech import Speech
-from headwise.data.text import ParallelText
+from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.files import below
@@ -23,7 +23,7 @@ from headwise.model import Model
 from headwise.options import Architecture, Training
 from headwise.progress import Progress
 from headwise.qualities import QualityMeasure
-from headwise.study.plan import LEFT_TO_TASK, Plan, Scoring, Sweep
+from headwise.study.plan import LEFT_TO_TASK, Plan, Scoring, Sweep, TextNames
 from headwise.study.records import Result, Store
 from headwise.study.step import Build, Step
 from headwise.study.variants import Variant
@@ -57,6 +57,7 @@ class Run:
         self.keys: dict[Step, str] = {}
         self.texts: dict[Split, AnyText] = {}
         self.expected_heads: HeadMap | None = None  # of a given model that was looked at beforehand
+        self.outline = False  # whether texts are only for an estimate
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A run is its plan and its folder: a worker that is sent one opens it again."""
@@ -149,10 +150,19 @@ class Run:
         if data.dev is None and split != "test":
             train: AnyText
             dev: AnyText
-            train, dev = held_out(self.task.read(data.train, cache=self.cache))
+            train, dev = held_out(self.completed(data.train))
             return train if split == "train" else dev
-        text: AnyText = self.task.read(getattr(data, split), cache=self.cache)
-        return text
+        return self.completed(getattr(data, split))
+
+    def completed(self, spec: TextNames | None) -> AnyText:
+        """A text that the plan names, with what the given model must add to it."""
+        text: AnyText = self.task.read(spec, cache=self.cache)
+        if isinstance(self.plan.model, Architecture) or not isinstance(text, Text):
+            return text
+        given = load(self.plan.model, self.device)
+        with self.progress.bar("the model's own translations"):
+            completed: AnyText = given.task.completed(text, self.progress, self.outline)
+        return completed
 
     def pairs(self, split: Split) -> ParallelText:
         """A split for what only works on sentence pairs."""

@@ -342,6 +342,8 @@ def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:
     with tempfile.TemporaryDirectory() as work:
         study = Study(plan, Path(out), device, Progress(quiet=True), cache=Path(work))
         runs = [*study.runs.values()]
+        for run in runs:
+            run.outline = True
         lines = preflight(plan, runs, study.builds(), device, study.given)
         study.estimates = estimates_of(study)
         builds = study.builds()

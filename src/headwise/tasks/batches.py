@@ -158,9 +158,16 @@ class Batches(Reported):
         counts = {"blank": getattr(self.text, "blank", 0), **self.data.left_out}
         return ", ".join(f"{count} {reason}" for reason, count in counts.items() if count)
 
+    @property
+    def made(self) -> str:
+        """How a part of the text was made, in words; empty where a user gave all of it."""
+        return str(getattr(self.text, "made", ""))
+
     def made_on(self, read: str) -> str:
-        """What of the text a number is about, with what was left out. read: what was read, in words."""
-        return f"{read}; left out: {self.left_out}" if self.left_out else read
+        """What of the text a number is about, with what was left out and what of it was made. read: what was read, in
+        words."""
+        left_out = f"left out: {self.left_out}" if self.left_out else ""
+        return "; ".join(words for words in (read, left_out, self.made) if words)
 
     def reporting(self, progress: Report, by_token: bool = False) -> Batches:
         """The same with another progress."""

@@ -123,6 +123,15 @@ class Task(ABC):
             kind = type(self.hf).__name__
             raise HeadwiseError(f"{self.model_name} is a {kind}, which needs {self.needs}.")
 
+    def completed(self, text: Any, progress: Report | None = None, outline: bool = False) -> Any:
+        """A text as the model works on it, with what the model itself must add: a translation model writes the targets of
+        one-sided text. Raises HeadwiseError as `check`.
+
+        progress: gets the share that is done; by default a bar. outline: for an estimate, add nothing that takes long.
+        """
+        self.check(text)
+        return text
+
     def check_generates(self) -> None:
         """Raise HeadwiseError for a model that does not translate."""
         if not self.generates or not self.hf.can_generate():
@@ -148,7 +157,7 @@ class Task(ABC):
         if not isinstance(text, AnyText):
             own = OwnBatches(self, text)
             return Batches(self, own, own, progress)
-        self.check(text)
+        text = self.completed(text)
         return Batches(self, text, self.encoded(text), progress)
 
     def quality_batches(self, text: Any, progress: Report = silent) -> Batches:
@@ -167,7 +176,7 @@ class Task(ABC):
 
         Raises HeadwiseError for a model without a loss, and for text of another sort than it needs.
         """
-        self.check(text)
+        text = self.completed(text)
         return self.trained_on(text, batch_tokens, cache, limit or self.longest)
 
     def no_loss(self) -> HeadwiseError:

@@ -9,9 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headwise.attention import start_token
-from headwise.data.text import ParallelText
+from headwise.data.lines import one_sided
+from headwise.data.text import ParallelText, Text
 from headwise.heads import Kind
+from headwise.progress import Report, shown
 from headwise.qualities import BLEU
+from headwise.tasks.own_translations import own_translations
 from headwise.tasks.task import MOST_SENTENCE_TOKENS, Need, Task
 from headwise.training.token_batches import Encoded, TrainingData, batches
 
@@ -21,7 +24,7 @@ class Translation(Task):
 
     output = "translation"
     noun = "a translation model"
-    needs = "parallel text (source and target)"
+    needs = "parallel text (source and target) or one-sided text"
     text_class = ParallelText
     provides: ClassVar[frozenset[Need]] = frozenset({"loss", "words", "text", "translations"})
     quality = BLEU
@@ -37,6 +40,19 @@ class Translation(Task):
     @property
     def usual_kinds(self) -> tuple[Kind, ...]:
         return ("encoder-self",)
+
+    @classmethod
+    def read(cls, spec: Any, cache: Path | None = None) -> ParallelText | Text:
+        """Pairs, or one file with a sentence a line, whose targets the model writes itself (`completed`)."""
+        text_class: type[ParallelText | Text] = Text if one_sided(spec) else ParallelText
+        return text_class.open(spec, cache=cache)
+
+    def completed(self, text: Any, progress: Report | None = None, outline: bool = False) -> Any:
+        if not isinstance(text, Text):
+            return super().completed(text)
+        self.check_generates()
+        with shown("the model's own translations", progress) as report:
+            return own_translations(self.hf, self.tokenizer, self.model_name, text, report, outline)
 
     def encoded(self, text: ParallelText) -> EncodedPairs:
         return EncodedPairs(self, text)

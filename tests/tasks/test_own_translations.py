@@ -1,0 +1,170 @@
+"""One-sided text of translation models: the targets are the model's own translations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import headwise as hw
+from headwise.tasks import own_translations
+from tasks.askers import asker, lines, pairs
+
+Call = Callable[..., tuple[int, str, str]]
+MADE = "targets: the model's own translations"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache folder of this test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "headwise" / "translations"
+
+
+@pytest.fixture
+def translated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
+    """The sentences of every call of `translate`, five at most in each."""
+    calls: list[list[str]] = []
+    real = own_translations.translate
+
+    def counted(translator: Any, sentences: Any, *more: Any) -> Any:
+        calls.append(list(sentences))
+        return real(translator, sentences, *more)
+
+    monkeypatch.setattr(own_translations, "translate", counted)
+    monkeypatch.setattr(own_translations, "AT_ONCE", 5)
+    yield calls
+
+
+def completed(model: hw.Model, text: hw.Text) -> hw.ParallelText:
+    pairs: hw.ParallelText = model.task.completed(text)
+    return pairs
+
+
+def test_the_targets_are_the_models_greedy_translations() -> None:
+    model = asker()
+    text = lines(12)
+    found = completed(model, text)
+    assert list(found.sources) == list(text)
+    assert list(found.targets) == model.translate(list(text), beam=1)
+    assert found.take([3, 1]).made == MADE and pairs(3).made == ""
+    assert MADE in model.task.batches(text).made_on("12 sentences")
+    assert completed(model, found) is found, "pairs stay as they are"
+
+
+def test_they_are_made_once_for_a_model_and_a_text(translated: list[list[str]]) -> None:
+    first = completed(asker(), lines(12))
+    assert [len(call) for call in translated] == [5, 5, 2]
+    assert completed(asker(), lines(12)).fingerprint == first.fingerprint and len(translated) == 3
+    completed(asker(), lines(4))
+    assert len(translated) == 4, "another text"
+    pruned = asker()
+    pruned = pruned.remove(hw.HeadMask.full(pruned.heads).without([hw.Head("cross", 0, 1)]))
+    completed(pruned, lines(12))
+    assert len(translated) == 7, "another model"
+
+
+def test_a_killed_run_goes_on(
+    translated: list[list[str]], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = completed(asker(), lines(12))
+    for file in cache.glob("*.*"):
+        file.unlink()
+    counted = own_translations.translate
+
+    def killed(*given: Any) -> Any:
+        if len(translated) == 5:
+            raise KeyboardInterrupt
+        return counted(*given)
+
+    monkeypatch.setattr(own_translations, "translate", killed)
+    with pytest.raises(KeyboardInterrupt):
+        completed(asker(), lines(12))
+    monkeypatch.setattr(own_translations, "translate", counted)
+    (first, second) = cache.glob("*/*.json")
+    first.write_text(first.read_text().replace('"lines"', '"linse"'))
+    del translated[:]
+    again = completed(asker(), lines(12))
+    assert [len(call) for call in translated] == [5, 2], "the damaged file and what was missing"
+    assert again.fingerprint == whole.fingerprint
+    assert not list(cache.glob("*/*")), "the parts are gone"
+    assert second.parent == first.parent
+
+
+def test_empty_translations_are_left_out_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_first(translator: Any, sentences: Any, *more: Any) -> Any:
+        return ["", *sentences[1:]], {}
+
+    monkeypatch.setattr(own_translations, "translate", no_first)
+    text = hw.Text.from_lines([*lines(12), ""])
+    found = completed(asker(), text)
+    assert (len(found), found.blank) == (11, 2)
+    assert "2 blank" in asker().task.batches(text).left_out
+
+
+def test_an_outline_translates_nothing(translated: list[list[str]]) -> None:
+    outline = asker().task.completed(lines(12), outline=True)
+    assert len(outline) == 12 and not translated
+    assert completed(asker(), lines(12)).fingerprint != outline.fingerprint
+    known = asker().task.completed(lines(12), outline=True)
+    assert known.fingerprint == completed(asker(), lines(12)).fingerprint
+
+
+def test_other_models_read_it_as_it_is() -> None:
+    text = lines(5)
+    assert asker("gpt2").task.completed(text) is text
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(hw.HeadwiseError, match=r"cannot be kept in .*XDG_CACHE_HOME"):
+        completed(asker(), lines(12))
+
+
+class TestCommands:
+    """With one side of a text, as with both sides where the other is what the model writes."""
+
+    def test_score(self, call: Call, tmp_path: Path) -> None:
+        model = asker()
+        model.save(tmp_path / "model")
+        targets = model.translate(list(lines(12)), beam=1)
+        for name, side in {"mono.en": lines(12), "own.fr": targets}.items():
+            (tmp_path / name).write_text("".join(f"{line}\n" for line in side))
+        words = ["score", tmp_path / "model", "--measure", "gradient", "--text"]
+        own = ["--text", tmp_path / "own.fr"]
+        assert call(*words, tmp_path / "mono.en", *own, "--out", tmp_path / "two")[0] == 0
+        status, _, said = call(*words, tmp_path / "mono.en", "--out", tmp_path / "one")
+        assert status == 0 and MADE in said
+        one, two = (tmp_path / name / "heads.csv" for name in ("one", "two"))
+        assert one.read_text() == two.read_text()
+        signatures = [json.loads(file.with_suffix(".json").read_text()) for file in (one, two)]
+        assert [signature["made"] for signature in signatures] == [MADE, ""]
+        assert signatures[0]["text"] == signatures[1]["text"]
+
+    def test_prune_with_pairs_as_test(self, call: Call, place: Path, tmp_path: Path) -> None:
+        words: list[Any] = ["prune", place / "run/model", "--text", place / "train.en"]
+        words += ["--test", place / "test.en", "--test", place / "test.fr", "--keep", "3"]
+        words += ["--set", "search.beam=1", "--epochs", "1", "--batch-tokens", "640"]
+        words += ["--out", tmp_path / "small"]
+        status, _, _ = call(*words, "--dry-run")
+        assert status == 0 and not (tmp_path / "cache").exists(), "a dry run translates nothing"
+        assert call(*words, "--quiet")[0] == 0
+        table = pd.read_csv(tmp_path / "small" / "pruning.csv")
+        assert {"dev", "test"} <= {*table.split}
+        own = table[(table.split == "dev") & (table.setting == "full")].set_index("measure")
+        assert own.value["bleu"] > 80, "greedy search finds its own targets, but for ties"
+
+    def test_language_models_take_texts_of_one_kind(
+        self, refused: Callable[..., str], place: Path, tmp_path: Path
+    ) -> None:
+        asker("gpt2").save(tmp_path / "gpt2")
+        (tmp_path / "dev.tsv").write_text("a\tb\n" * 9)
+        words = ["prune", tmp_path / "gpt2", "--text", place / "dev.en", "--keep", "3"]
+        words += ["--dev", tmp_path / "dev.tsv", "--out", tmp_path / "out"]
+        assert "one-sided text and tables" in refused(*words)
