@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 NO_BREAK = "\u202f"
@@ -88,6 +88,15 @@ BLEU = QualityMeasure(
     compared="bleu",
     least=10,
 )
+# BLEU against the whole model's own translations, where a text has no other: how far a smaller model says the same
+AGREEMENT = replace(
+    BLEU,
+    measure="agreement",
+    name="agreement",
+    change="agreement_difference",
+    loss="points of agreement",
+    compared="agreement",
+)
 PERPLEXITY = QualityMeasure(
     measure="perplexity",
     name="perplexity",
@@ -126,7 +135,7 @@ WORD_ERROR_RATE = QualityMeasure(
     scale="%",
     over="recordings",
 )
-QUALITIES = (BLEU, PERPLEXITY, ACCURACY, SIMILARITY, WORD_ERROR_RATE)
+QUALITIES = (BLEU, AGREEMENT, PERPLEXITY, ACCURACY, SIMILARITY, WORD_ERROR_RATE)
 
 # what `max_drop` counts
 LOSSES = (

@@ -127,6 +127,18 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
         completed(asker(), lines(12))
 
 
+def test_models_are_evaluated_by_their_agreement_with_the_first() -> None:
+    """Which is not called BLEU: nobody says that the first is right."""
+    whole = asker()
+    smaller = whole.remove(hw.HeadMask.full(whole.heads).without([hw.Head("cross", 0, 1)]))
+    found = hw.evaluate([whole, smaller], lines(12), search=hw.Search(beam=1))
+    assert found.of(whole.name, "agreement") > 99
+    rows = found.table.set_index("measure")
+    assert {"agreement", "agreement_difference"} <= {*rows.index}
+    assert not {"bleu", "chrf"} & {*rows.index}
+    assert "not how well" in rows.made["agreement"].iloc[0]
+
+
 class TestCommands:
     """With one side of a text, as with both sides where the other is what the model writes."""
 

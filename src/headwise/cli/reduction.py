@@ -211,10 +211,10 @@ def evaluate(
 ) -> None:
     """What models are worth, with intervals, and the difference to the first.
 
-    BLEU and chrF on parallel text, perplexity on one-sided text, accuracy on labelled text, word error rate on
-    recordings; of models of embeddings the rank correlation of similarities with the first model's, or with the
-    scores of a table (columns sentence1, sentence2 and score). The first may be the folder of a study: without a
-    text, its test text is taken, or else its dev text."""
+    BLEU and chrF on parallel text; on one-sided text perplexity, or of translation models agreement with what the
+    first writes; accuracy on labelled text, word error rate on recordings; of models of embeddings the rank correlation
+    of similarities with the first model's, or with the scores of a table (columns sentence1, sentence2 and score). The
+    first may be the folder of a study: without a text, its test text is taken, or else its dev text."""
     import headwise as hw
     from headwise.progress import Progress
 

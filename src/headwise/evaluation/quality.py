@@ -30,7 +30,7 @@ from headwise.importance.work import TRANSLATION
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, part, shown
-from headwise.qualities import ACCURACY, PERPLEXITY
+from headwise.qualities import ACCURACY, AGREEMENT, BLEU, PERPLEXITY
 from headwise.result import Result
 from headwise.tasks import AnyText
 
@@ -89,7 +89,8 @@ def evaluate(
     """What models are worth, a row for each and each measure.
 
     On parallel text BLEU and chrF of translation models with 95 % intervals, their paired BLEU difference to the first,
-    and decoding speed with its range over a few rounds. On one-sided text loss, perplexity and its change in % of the
+    and decoding speed with its range over a few rounds; on one-sided text their agreement with the first model's own
+    translations, which is no quality. Of language models on one-sided text loss, perplexity and its change in % of the
     first model's; on labelled text loss, accuracy in % and its change in points; on recordings the
     word error rate in % and its change in points. Of models of embeddings, how similarities of sentences are ranked:
     as the first model ranks them, or as the scores of a table of pairs do. On all parameters, and bytes of the
@@ -170,19 +171,26 @@ def translation_rows(
         model.task.check_generates()
         translators[name] = model.translator(search.engine)
 
+    quality = AGREEMENT if text.made else BLEU
     rows: list[ResultRow] = []
     baseline: list[str] = []
     for done, (name, model) in enumerate(zip(names, models, strict=True)):
         share = part(progress, 0.8 * done / len(models), 0.8 * (done + 1) / len(models))
         lines, cost = translate(translators[name], sources, search, share)
         how = f"beam {search.beam}, length penalty {search.length_penalty:g}, {cost['engine']}"
-        for score in corpus_scores(lines, references):
+        bleu, chrf = corpus_scores(lines, references)
+        if text.made:
+            how += f"; BLEU against what {names[0]} itself writes: whether models say the same, not how well"
+            scores = {quality.measure: bleu}
+        else:
+            scores = {quality.measure: bleu, chrf.name: chrf}
+        for measured, score in scores.items():
             made = f"{score.signature}, {how}"
-            rows.append((name, score.name, score.value, score.low, score.high, made))
+            rows.append((name, measured, score.value, score.low, score.high, made))
         if baseline:
             change = paired_difference(lines, baseline, references)
             made = f"paired bootstrap against {names[0]}, p = {change.p:.4f}"
-            rows.append((name, "bleu_difference", change.value, change.low, change.high, made))
+            rows.append((name, quality.change, change.value, change.low, change.high, made))
         else:
             baseline = lines
         rows += size_rows(name, model)
