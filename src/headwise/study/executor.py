@@ -21,7 +21,7 @@ from headwise.progress import Progress
 from headwise.study.estimate import TimeLeft
 from headwise.study.step import Build
 
-# Lists the builds of a study; called again after every build, because what is finished may reveal more of them.
+# Lists the builds of a study; called again after every build that was not done before: it may reveal more of them.
 ListBuilds = Callable[[], Sequence[Build]]
 Work = Callable[[Build], None]  # does a build
 
@@ -147,8 +147,10 @@ def run_builds(
                 outcome.error = end.error
                 unreported.append(end)
             after_build(build, outcome)
-            graph = checked_builds(list_builds())
-            skip(graph, outcome)
+            # What was done when the builds were listed reveals no others.
+            if not build.was_done or end.error is not None:
+                graph = checked_builds(list_builds())
+                skip(graph, outcome)
         else:
             # A single failure at the very end is left to the caller, who raises it.
             if len(outcome.failed) > 1:

@@ -202,6 +202,8 @@ class Schedule:
 
     def has_failed(self, variant: Variant) -> bool:
         """Whether a variant, its evaluation, or what it is made from failed."""
+        if not self.failed:
+            return False
         for step in self.steps_until_evaluated(variant):
             if step.name in self.failed:
                 return True
@@ -366,6 +368,8 @@ class Schedule:
         """The names of the steps that a step only comes after: the choice waits for all dev evaluations that are still
         possible, test text for the choice."""
         names: list[str] = []
+        if not step.after_prefixes:
+            return names
         for earlier in steps:
             if not earlier.name.startswith(step.after_prefixes):
                 continue
