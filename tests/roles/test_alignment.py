@@ -19,11 +19,14 @@ from headwise.roles.alignment import (
     Links,
     aligned_pairs,
     alignment,
+    copied_words,
     decoder_sides,
     links,
     merged,
     monotonicity,
     pharaoh,
+    read_later,
+    reading,
     split_into_words,
 )
 from headwise.roles.passage import Passage, View
@@ -96,6 +99,35 @@ def test_against_a_slow_version(sides: tuple[Passage, Passage], drawn: dict[str,
         torch.testing.assert_close(found[name], torch.tensor(rows).float().mean(0))
     diagonal = max(sum(r in each for each in offsets) for r in range(-10, 11)) / len(offsets)
     assert baselines(question)["alignment"] == pytest.approx(diagonal)
+
+
+def test_a_head_that_looks_back_at_the_word_it_has_just_written() -> None:
+    """Right is the position that reads a copied word, one behind the one that writes it."""
+    texts = "Berlin saw 1989 and Gorbatschow", "1989 sah Gorbatschow nach Berlin"
+    source_words, target_words = (split_into_words(text, "0") for text in texts)
+    copied = {(0, 4), (2, 0), (4, 2)}
+    assert copied_words(source_words, target_words) == copied
+    source = Passage.of(in_subwords([source_words], 2), 0)
+    written = decoder_sides(in_subwords([target_words], 1), 2, 0, torch.device("cpu"))[1]
+    weights = random_weights(written, 2, keys=source)
+    for head, side in enumerate((read_later(written), written)):
+        for key, query in copied:
+            pieces = side.word_of[0] == query
+            weights[0, head, pieces] = 0
+            weights[0, head, pieces, first_subword(source, 0, key)] = 1
+    probe = reading(written, source)
+    assert probe.counts.tolist() == [[3]]
+    assert values(probe, weights, written, source)["reading"][0] == 1
+    found = values(alignment(written, source, {"0": frozenset(copied)}), weights, written, source)
+    assert found["alignment"][1] == 1
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [("The cat can", "le chat can"), ("Paris and Paris", "Paris et Rome"), ("-- ...", "-- ...")],
+)
+def test_short_words_repeated_words_and_marks_are_not_copied(pair: tuple[str, str]) -> None:
+    assert copied_words(*(split_into_words(text, "0") for text in pair)) == frozenset()
 
 
 def test_rest_at_the_end_of_the_source(sides: tuple[Passage, Passage]) -> None:

@@ -112,10 +112,11 @@ def test_sentence_pairs_test_the_decoder_and_cross_attention(
     two = frozenset({(0, 0), (1, 1)})
     given = lambda pairs: {one.sentence.id: two for one, _ in pairs}  # noqa: E731
     monkeypatch.setattr(alignment, "links", given)
+    monkeypatch.setattr(alignment, "aligner", lambda: "eflomal-align")
     pairs = [(sentence.text, sentence.text) for sentence in few_trees]
     out = found_in(reader(), few_trees, pairs=pairs)
     by_kind = out.table.groupby("kind")["measure"].agg(set)
-    assert by_kind["cross"] == {"alignment", "monotonicity", "sink"}
+    assert by_kind["cross"] == {"alignment", "monotonicity", "reading", "sink"}
     assert {"positional.-1", "sink"} <= by_kind["decoder-self"]
     assert "positional.1" not in by_kind["decoder-self"]
     assert value(out, "alignment", 0, 0, "cross")["baseline"] > 0.9
@@ -123,6 +124,17 @@ def test_sentence_pairs_test_the_decoder_and_cross_attention(
     refuses(
         lambda: found_in(reader("bert"), few_trees, pairs=pairs), "a BertModel does not translate"
     )
+
+
+def test_without_an_aligner_copied_words_test_the_reading_position(
+    few_trees: Treebank, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alignment, "aligner", lambda: None)
+    pairs = [(sentence.text, sentence.text) for sentence in few_trees]
+    out = found_in(reader(), few_trees, pairs=pairs)
+    cross = out.table[out.table["kind"] == "cross"]
+    assert {*cross["measure"]} == {"monotonicity", "reading", "sink"} and (cross["n"] > 0).all()
+    assert any("eflomal" in line for line in out.warnings)
 
 
 def test_another_treebank_may_confirm(treebank: Treebank, reader: Reader) -> None:

@@ -62,11 +62,3 @@ def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
 def test_a_full_disk(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk(monkeypatch, 1000)
     assert "0.0 MB are free: free some, choose another --out" in refusal(tiny, tmp_path / "out")
-
-
-def test_cross_attention_without_an_aligner(
-    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shutil, "which", lambda *_: None)
-    tiny["roles"] = {"pairs": 20}
-    assert "eflomal" in refusal(tiny, tmp_path / "out")

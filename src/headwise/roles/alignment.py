@@ -1,4 +1,5 @@
-"""Alignment heads: cross attention from a target word to the source word that it translates.
+"""Alignment heads: cross attention from a target word to the source word that it translates, where the target word is
+written or where it is read.
 
 Word alignments come from eflomal (Östling & Tiedemann 2016), an optional package that runs as a separate program. Its
 sampler has no seed, so alignments of rare words may differ between runs.
@@ -14,7 +15,7 @@ import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ from headwise.roles.role import role
 Links = frozenset[tuple[int, int]]  # (source word, target word)
 Gold = tuple[Links, Links]  # sure links, and those that are possible (the sure ones among them)
 PROGRAM = "eflomal-align"
+COPIED = (
+    4  # letters from which on a word that is written alike in two languages hardly means two things
+)
 FIELDS = re.compile(r"\{(source|target)\}")
 LINK = re.compile(r"([0-9]{1,6})([-p?])([0-9]{1,6})")
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -65,6 +69,52 @@ def alignment(target: Passage, source: Passage, links: Mapping[str, Links]) -> P
         for read, written in links[sentence.id]:
             arcs.append(Arc(number, written, read, "alignment"))
     return pointing(arcs, target, source, "offset")
+
+
+@role(
+    "reading",
+    data=("pairs",),
+    kinds=("cross",),
+    margin=0.10,
+    expected={"cross": ("reading",)},
+    baseline="the diagonal, best shift",
+    caption="share of copied words whose reading position points at the same word of the source",
+    source="derived here",
+    order=5,
+    row=0,
+    example=None,
+)
+def reading(target: Passage, source: Passage) -> Probe:
+    """How often the position that *reads* a target word attends most to the source word that it translates.
+
+    A decoder without self-attention has no other way to look back at the word that it wrote last. reading = share of
+    copied words where argmax_s A_h[t, s] is the same word of the source. Copied words, such as names and numbers, are
+    written alike on both sides, once on each: no word aligner is needed. Baseline: as for `alignment`.
+    """
+    read = read_later(target)
+    arcs = []
+    for number, sides in enumerate(zip(source.sentences, target.sentences, strict=True)):
+        for key, query in sorted(copied_words(*sides)):
+            arcs.append(Arc(number, query, key, "reading"))
+    probe = pointing(arcs, read, source, "offset")
+
+    def answer(view: View) -> Tensor:
+        return probe.answer(View(view.weights, read, source))
+
+    return replace(probe, answer=answer)
+
+
+def copied_words(source: Annotated, target: Annotated) -> Links:
+    """The words that stand once on each side, written alike: numbers, and words of at least COPIED letters."""
+    sides = []
+    for sentence in (source, target):
+        forms = [word.form for word in sentence.words]
+        sides.append({form: forms.index(form) for form in forms if forms.count(form) == 1})
+    copied = set()
+    for form in sides[0].keys() & sides[1].keys():
+        if form.isdecimal() or (form.isalnum() and len(form) >= COPIED):
+            copied.add((sides[0][form], sides[1][form]))
+    return frozenset(copied)
 
 
 @role(
@@ -187,10 +237,15 @@ def writing(tokenizer: Any) -> Iterator[None]:
         tokenizer._switch_to_input_mode()
 
 
+def aligner() -> str | None:
+    """The path of eflomal; None where it is not installed."""
+    beside = Path(sys.executable).with_name(PROGRAM)
+    return str(beside) if beside.exists() else shutil.which(PROGRAM)
+
+
 def need_eflomal() -> str:
     """The path of the aligner. Raises HeadwiseError when it is not installed."""
-    beside = Path(sys.executable).with_name(PROGRAM)
-    program = str(beside) if beside.exists() else shutil.which(PROGRAM)
+    program = aligner()
     if program is None:
         raise HeadwiseError(
             "Alignment heads need the word aligner eflomal, which is not installed: pip install "
@@ -254,11 +309,16 @@ def decoder_sides(
     writing = Passage.of(aligned, pad, device)
     ids = writing.ids.roll(1, 1)
     ids[:, 0] = start
+    later = read_later(writing)
+    read = Passage(ids, writing.mask, later.word_of, writing.sentences, causal=True)
+    return ids, writing, read
+
+
+def read_later(writing: Passage) -> Passage:
+    """Target sentences by the decoder's positions that read their tokens: each is one behind that which writes it."""
     word_of = writing.word_of.roll(1, 1)
     word_of[:, 0] = -1
-    word_of = torch.where(writing.mask, word_of, -1)
-    reading = Passage(ids, writing.mask, word_of, writing.sentences, causal=True)
-    return ids, writing, reading
+    return replace(writing, word_of=torch.where(writing.mask, word_of, -1))
 
 
 def read_links(path: str | PathLike[str]) -> list[Gold]:
@@ -293,8 +353,11 @@ def possible_links(
     limit: int,
     sources: Coverage,
     targets: Coverage,
-) -> tuple[list[tuple[Aligned, Aligned]], dict[str, Links]]:
-    """Sentence pairs in subwords, and by the id of the sentence the words that may translate each other."""
+) -> tuple[list[tuple[Aligned, Aligned]], dict[str, Links] | None]:
+    """Sentence pairs in subwords, and by the id of the sentence the words that may translate each other; None without
+    reference links and without eflomal."""
+    if gold is None and aligner() is None:
+        return usable_pairs(text, None, tokenizer, limit, sources, targets), None
     pairs, reference = linked_pairs(text, gold, tokenizer, limit, sources, targets)
     return pairs, {name: possible for name, (_, possible) in reference.items()}
 
@@ -313,6 +376,23 @@ def linked_pairs(
     gold: reference links; without any those of eflomal, which are sure. prompt: see `aligned_pairs`. Raises
     HeadwiseError for links that are not those of the text, and where no pair is short enough.
     """
+    pairs = usable_pairs(text, gold, tokenizer, limit, sources, targets, prompt)
+    if gold is None:
+        return pairs, {name: (both, both) for name, both in links(pairs).items()}
+    return pairs, {pair[0].sentence.id: merged(pair, text, gold) for pair in pairs}
+
+
+def usable_pairs(
+    text: Sequence[tuple[str, str]],
+    gold: Sequence[Gold] | None,
+    tokenizer: Any,
+    limit: int,
+    sources: Coverage,
+    targets: Coverage,
+    prompt: PromptTemplate | None = None,
+) -> list[tuple[Aligned, Aligned]]:
+    """Sentence pairs in subwords, in the words that their reference links count, if there are any. Raises HeadwiseError
+    as `linked_pairs` does."""
     if gold is not None:
         check_links(text, gold)
     words = split_into_words if gold is None else Annotated.plain
@@ -321,9 +401,7 @@ def linked_pairs(
         raise HeadwiseError(
             f"No sentence pair can be used: none has at most {limit} subwords on both sides."
         )
-    if gold is None:
-        return pairs, {name: (both, both) for name, both in links(pairs).items()}
-    return pairs, {pair[0].sentence.id: merged(pair, text, gold) for pair in pairs}
+    return pairs
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def repeated_sequences(
     untrained="the baseline",
     caption="mean weight on what followed the same token before",
     source="Olsson et al. 2022",
-    order=7,
+    order=8,
     row=20,
     example=None,
 )
@@ -88,7 +88,7 @@ def repeated_sequences(
     short="duplicate",
     caption="mean weight on the same token before",
     source="Wang et al. 2023",
-    order=6,
+    order=7,
     row=20,
     example=None,
 )

@@ -376,7 +376,8 @@ def on_pairs(
 ) -> ByHalf:
     """The tests of cross attention and of a decoder's self-attention, on sentence pairs.
 
-    gold: their reference links; without any those of eflomal. seed: of the halves.
+    gold: their reference links; without any those of eflomal, and without eflomal no test of alignment. seed: of the
+    halves.
     """
     if "cross" not in subject.discovery.heads.kinds:
         raise HeadwiseError(
@@ -386,6 +387,11 @@ def on_pairs(
     targets = subject.coverage.setdefault("target", Coverage())
     pairs, links = possible_links(text, gold, subject.tokenizer, subject.limit, sources, targets)
     arguments = {"edges": subject.options.edges, "links": links}
+    if links is None:
+        subject.warnings.append(
+            "Alignment was not tested: it needs links (--links FILE) or the word aligner eflomal (pip install "
+            "'headwise[align]')."
+        )
     kinds: tuple[Kind, ...] = ("cross", "decoder-self")
     tests = {kind: tests_on("pairs", kind, arguments) for kind in kinds}
     batches = pair_batches(subject, pairs, halves_of_pairs(pairs, seed))

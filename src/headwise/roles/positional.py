@@ -89,7 +89,7 @@ def positional(passage: Passage, edges: bool = False) -> Probe:
     short="previous",
     caption="mean of A_h[q, q − 1] on text",
     source="Olsson et al. 2022",
-    order=5,
+    order=6,
     row=9,
     example=1,
 )

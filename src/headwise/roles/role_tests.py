@@ -358,7 +358,7 @@ def conclude(
     second_half = []
     for answers in passes:
         for kind in dict.fromkeys(kind for kind, _ in answers):
-            if not any(heads.query[kind]):  # all are removed
+            if not any(heads.query.get(kind, ())):  # all are removed, or the decoder never had any
                 continue
             if (kind, 0) not in answers or (kind, 1) not in answers:
                 raise HeadwiseError(

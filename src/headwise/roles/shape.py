@@ -50,7 +50,7 @@ OPENING = 10  # first tokens of a sentence, which `variability` compares
     untrained="the baseline",
     caption="mean weight on tokens that are no words",
     source="Clark et al. 2019, 3.2",
-    order=8,
+    order=9,
     row=7,
     example=None,
 )
@@ -88,7 +88,7 @@ def sink(passage: Passage, source: Passage | None = None) -> Probe:
     untrained="the baseline",
     caption="mean weight on punctuation, of tokens behind some",
     source="Clark et al. 2019, 3.2",
-    order=9,
+    order=10,
     row=10,
     example=None,
 )

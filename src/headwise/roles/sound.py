@@ -47,7 +47,7 @@ STEP = 5  # frames between the shifts of an even pace
     untrained="the baseline",
     caption="share of sound frames with argmax A_h[q, ·] at most 2 frames (40 ms) from q; not of heads at one offset",
     source="Yang et al. 2020",
-    order=14,
+    order=15,
     row=2,
     example=None,
 )
@@ -78,7 +78,7 @@ def diagonal(sound: Passage) -> Probe:
     baseline="an even pace, best shift",
     caption="share of tokens whose writing position points at a frame of their word",
     display="alignment",
-    order=15,
+    order=16,
     row=2,
     example=None,
 )

@@ -136,7 +136,7 @@ TEMPLATES = (
     caption="of sentences up to the indirect object (IO), the share where the last word attends most to the IO **and** "
     "the head's own path raises the IO most of all names",
     source="Wang et al. 2023",
-    order=11,
+    order=12,
     row=30,
     example=None,
 )
@@ -155,7 +155,7 @@ TEMPLATES = (
     caption="of the same sentences, the share where the last word attends most to the second place of the subject; a "
     "role only where the logit difference falls with the head off",
     source="Wang et al. 2023",
-    order=12,
+    order=13,
     row=30,
     example=None,
 )
@@ -277,7 +277,7 @@ FILLING = (
     baseline="best fixed offset, or random",
     caption="share of the tokens of an answer where the head attends most to that token in the needle",
     source="Wu et al. 2024",
-    order=13,
+    order=14,
     row=31,
     example=None,
 )
@@ -389,7 +389,7 @@ ROUND = ("days", "months")
     caption="of the items of a sequence in random order, the share where the head's own path raises the successor of "
     "the attended item most",
     source="Gould et al. 2023",
-    order=10,
+    order=11,
     row=32,
     example=None,
 )

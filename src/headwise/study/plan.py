@@ -159,7 +159,7 @@ class RolesSection(Strict):
     )
     pairs: int = option(
         0,
-        "dev pairs that cross attention is tested on; needs eflomal. 0: none",
+        "dev pairs that cross attention is tested on. 0: none",
         page="howto/roles.md#a-translation-model",
         ge=0,
     )

@@ -15,7 +15,6 @@ from headwise.errors import HeadwiseError
 from headwise.heads import describe
 from headwise.model import Model
 from headwise.options import TEXTLESS_ORDERS, Architecture, Training, too_few
-from headwise.roles.alignment import need_eflomal
 from headwise.study.estimate import sampled_subwords, text_amount
 from headwise.study.model_steps import Prune, Train
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep
@@ -40,7 +39,6 @@ def preflight(
     for run in runs:
         refuse_task(run)
         refuse_role_texts(run)
-    refuse_roles(plan)
     engine = plan.search.engine
     refuse_engine(engine, device)
     if given and engine != "transformers":
@@ -144,12 +142,6 @@ def refuse_loss(run: Run) -> None:
                 )
     if run.scoring.pairs:
         raise HeadwiseError(f"[scoring] pairs needs a loss, but {model}: leave it out.")
-
-
-def refuse_roles(plan: Plan) -> None:
-    """Cross attention needs a program that aligns words."""
-    if plan.roles.pairs:
-        need_eflomal()
 
 
 def refuse_heads(plan: Plan, model: Model) -> None:
