@@ -38,7 +38,7 @@ import pandas as pd
 from sacrebleu.metrics.bleu import BLEU
 
 from headwise.data.text import ParallelText, read_lines
-from headwise.decoding.bleu import scores_from_sums, sentence_statistics
+from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import Generate, translate
 from headwise.heads import KINDS, Kind, write_text
 from headwise.loading import load
@@ -46,7 +46,7 @@ from headwise.options import Gates, Keep
 from headwise.progress import Progress
 from headwise.pruning.gate_training import Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
-from headwise.statistics import interval, resamples
+from headwise.statistics import interval
 from headwise.study import Plan, read_plan, run_study
 from headwise.training.token_batches import Encoded
 from headwise.training.trainer import TrainingRun
@@ -162,14 +162,11 @@ def against_curve(table: pd.DataFrame, out: Path, references: list[str]) -> pd.D
     Numbers outside the curve are left out. Several λ that keep as many heads count by their mean.
     """
     rows = table[table.kinds == "encoder-self"]
-    metric = BLEU()
-    weights = np.concatenate([np.ones((1, len(references)), dtype=int), resamples(len(references))])
     lines = {name: list(read_lines(out / "lines" / f"{name}.txt")) for name in rows.run}
+    answers = translation_answers([*lines.values()], references)
     bleu = {
-        name: scores_from_sums(
-            metric, weights @ sentence_statistics(metric, lines[name], references)
-        )
-        for name in lines
+        name: np.append(answers.value(place), answers.drawn(place))
+        for place, name in enumerate(lines)
     }
     curve = rows[rows.target.isna()]
     kept = sorted(set(curve.kept))

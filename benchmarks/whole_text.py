@@ -29,7 +29,7 @@ from datasets import disable_progress_bars
 from headwise.attention import evaluating
 from headwise.data import embedded
 from headwise.data.text import ParallelText
-from headwise.evaluation.losses import Losses
+from headwise.evaluation.losses import measure_losses
 from headwise.importance.passes import run_passes
 from headwise.model import Model
 from headwise.options import Architecture, Greedy
@@ -129,7 +129,7 @@ def child(options: argparse.Namespace) -> None:
             Greedy(kinds=["encoder-self"], score="random"),
         ).values()
     ]
-    jobs["losses of greedy models"] = lambda: Losses.measure(text, masks).summed.tobytes()
+    jobs["losses of greedy models"] = lambda: measure_losses(text, masks).stats.tobytes()
     values(model, text, "confidence")  # what comes only once
     found = {}
     for name, job in jobs.items():

@@ -22,6 +22,7 @@ ORDER = [
     "progress",
     "statistics",
     "qualities",
+    "answers",
     "environment",
     "declarations",
     "devices",

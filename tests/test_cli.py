@@ -296,12 +296,22 @@ class TestCommands:
             "evaluate", model, place / "run", *pairs, "--out", tmp_path, "--beam", "1"
         )
         table = pd.read_csv(tmp_path / "quality.csv")
-        assert status == 0 and out == f"{tmp_path}/quality.csv\n" and "bleu_difference" in err
-        assert list(table.columns) == ["model", "measure", "value", "low", "high", "made"]
-        difference = table[table.measure == "bleu_difference"]
+        assert status == 0 and out == f"{tmp_path}/quality.csv\n" and "bleu to " in err
+        assert list(table.columns) == [
+            "model",
+            "measure",
+            "reference",
+            "value",
+            "low",
+            "high",
+            "p",
+            "units",
+            "made",
+        ]
+        difference = table[table.reference.notna()]
         bleu = table[table.measure == "bleu"].iloc[0]
         assert f"{bleu.value:.4g} [{bleu.low:.4g}, {bleu.high:.4g}]" in err and "\x1b" not in err
-        assert difference.value.tolist() == [0.0] and "p = 1.0000" in difference.made.item()
+        assert difference.value.tolist() == [0.0] and difference.p.tolist() == [1.0]
         assert bleu.made.split(", ")[-1].startswith("transformers ")
 
     def test_evaluate_one_sided_text(
@@ -430,7 +440,7 @@ class TestCommands:
         assert again.heads.query["encoder-self"] == (0,) and len(again.translate(["Hello."])) == 1
         table = hw.evaluate([hw.load(model), again], held_out, search=hw.Search(beam=1)).table
         sizes = {"parameters", "memory", "cache_bytes", "tokens_per_second"}
-        assert set(table.measure) == {"bleu", "chrf", "bleu_difference", *sizes}
+        assert set(table.measure) == {"bleu", "chrf", *sizes}
         speed = table[table.measure == "tokens_per_second"]
         assert (speed.low <= speed.value).all() and (speed.value <= speed.high).all()
 

@@ -13,11 +13,7 @@ import pytest
 from rich.console import Console
 
 import headwise as hw
-from headwise.cli.terminal import (
-    show_heads,
-    show_kept,
-    show_quality,
-)
+from headwise.cli.terminal import show_heads, show_kept, show_quality
 from headwise.evaluation.quality import Quality
 from headwise.grid import HeadGrid
 from headwise.heads import HeadMap, HeadMask, score_table
@@ -154,14 +150,15 @@ def test_quality_says_what_changed_for_the_better_or_the_worse() -> None:
     nan = float("nan")
     table = pd.DataFrame(
         [
-            ("full", "perplexity", 12.345, 11.0, 13.0, "bootstrap"),
-            ("full", "parameters", 9472512, nan, nan, ""),
-            ("small", "perplexity", 14.0, 13.0, 15.0, "bootstrap"),
-            ("small", "perplexity_change", 13.4, 10.0, 17.0, "bootstrap"),
-            ("small", "accuracy_change", 1.5, 0.5, 2.5, ""),
-            ("small", "bleu_difference", 1.5, -0.5, 2.5, ""),
+            ("full", "perplexity", "", 12.345, 11.0, 13.0, nan, "bootstrap"),
+            ("full", "parameters", "", 9472512, nan, nan, nan, ""),
+            ("small", "perplexity", "", 14.0, 13.0, 15.0, nan, "bootstrap"),
+            ("small", "perplexity", "full", 13.4, 10.0, 17.0, 0.002, "bootstrap"),
+            ("small", "accuracy", "full", 1.5, 0.5, 2.5, 0.04, ""),
+            ("small", "wer", "full", 1.5, 0.5, 2.5, 0.06, ""),
+            ("small", "bleu", "full", 1.5, -0.5, 2.5, 0.2, ""),
         ],
-        columns=["model", "measure", "value", "low", "high", "made"],
+        columns=["model", "measure", "reference", "value", "low", "high", "p", "made"],
     )
     shown = []
     for terminal in (True, False):
@@ -170,12 +167,11 @@ def test_quality_says_what_changed_for_the_better_or_the_worse() -> None:
         shown.append(console.file.getvalue())  # type: ignore[attr-defined]
     coloured, text = shown
     assert "12.35 [11, 13]" in text or "12.34 [11, 13]" in text
-    assert "9,472,512" in text and "perplexity, perplexity_change: bootstrap" in text
+    assert "9,472,512" in text and "perplexity: bootstrap" in text
     worse, better = (re.search(rf"\x1b\[{code}m *([^\x1b]*)", coloured) for code in (35, 36))
-    assert worse and worse[1] == "13.4 [10, 17]" and better and better[1] == "1.5 [0.5, 2.5]"
-    assert coloured.count("\x1b[36m") == coloured.count("\x1b[35m") == 1, (
-        "1.5 [-0.5, 2.5] is neither"
-    )
+    assert worse and worse[1] == "13.4 [10, 17]\u202f%, p\u00a0= 0.002"
+    assert better and better[1] == "1.5 [0.5, 2.5]\u202fpoints, p\u00a0= 0.040"
+    assert coloured.count("\x1b[36m") == coloured.count("\x1b[35m") == 1, "others are neither"
 
 
 def test_confidence_of_language_models_comes_with_a_warning() -> None:

@@ -27,8 +27,6 @@ from headwise.statistics import (
     over_seeds,
     paired_bootstrap_p,
     proportion_interval,
-    resampled_sums,
-    resamples,
     t_margin,
 )
 
@@ -63,17 +61,6 @@ def draws_again(units: int) -> Iterator[np.ndarray]:
     random = np.random.default_rng((3, units))
     for _ in range(1000):
         yield np.bincount(random.integers(units, size=units), minlength=units)[None]
-
-
-@pytest.mark.parametrize("sentences", [1, 7, 300])
-def test_sums_of_resamples_are_those_of_the_draws(
-    sentences: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts = np.random.default_rng(0).integers(0, 40, (sentences, 10))
-    wanted = resamples(sentences) @ counts
-    assert np.array_equal(resampled_sums(counts), wanted)
-    monkeypatch.setattr(statistics, "_CACHED", 1)
-    assert np.array_equal(resampled_sums(counts), wanted), "in smaller blocks"
 
 
 @pytest.mark.slow

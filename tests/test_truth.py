@@ -11,24 +11,14 @@ import pytest
 import torch
 from benchmarks.truth import published, suite
 from benchmarks.truth.planted_palindromes import palindrome_scores, plant_palindrome_model
-from benchmarks.truth.published import (
-    PUBLISHED,
-    PublishedHead,
-    PublishedModel,
-    compare_published,
-)
+from benchmarks.truth.published import PUBLISHED, PublishedHead, PublishedModel, compare_published
 from benchmarks.truth.residual_stream import ROUND, Stream, position_codes, shift
-from benchmarks.truth.suite import (
-    MODELS,
-    auroc,
-    fill_tables,
-    hits,
-    markdown,
-)
+from benchmarks.truth.suite import MODELS, auroc, fill_tables, hits, markdown
 
 from headwise.errors import HeadwiseError
-from headwise.evaluation.losses import Losses
+from headwise.evaluation.losses import measure_losses
 from headwise.heads import HeadMask
+from headwise.qualities import LOSS
 
 MOVES, STAYS = (
     0.02,
@@ -49,8 +39,8 @@ def test_what_is_said_of_heads_is_true(name: str, tmp_path: Path) -> None:
         if head in planted.heads:
             removed = [address[other] for other in planted.heads[head].without]
         masks += [full.without(removed), full.without([*removed, head])]
-    losses = Losses.measure(planted.model.task.batches(planted.text), masks)
-    loss = losses.summed.sum(0) / losses.tokens.sum()
+    losses = measure_losses(planted.model.task.batches(planted.text), masks).by(LOSS)
+    loss = np.array([losses.value(model) for model in range(1 + len(masks))])
     changes = loss[2::2] - loss[1::2]
     bounds = {
         "matters": (MOVES, np.inf),

@@ -1,37 +1,69 @@
-"""What models are compared by: BLEU, perplexity, accuracy, similarity, word error rate.
+"""What models are compared by (BLEU, perplexity, accuracy, similarity, word error rate), and numbers of it.
 
-A task names one (`task.quality`); evaluation, pruning, studies, the report and the command line read it here.
+A task names one (`task.quality`); `answers.py` says what models are worth by it. Pruning, studies, the report and the
+command line read it here.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+
+Values = TypeVar("Values", float, np.ndarray)
 
 NO_BREAK = "\u202f"
+BETTER, WORSE, NOT_DISTINGUISHABLE = VERDICTS = ("better", "worse", "not distinguishable")
+NUMBER_COLUMNS = ("value", "low", "high", "p", "units")
+BLEU_STATISTICS = 10  # of a sentence; those of chrF stand behind them
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number with its 95 % interval; without a value where it was not measured.
+
+    p: two-sided, of a change. units: how many independent pieces of text (sentences, recordings) stand behind the
+    interval, by their effective number where they differ in length.
+    """
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    units: float | None = None
+
+    def verdict(self, quality: QualityMeasure) -> str:
+        """What it says as a change of quality: one of VERDICTS. Both the interval and p (below 0.05) must speak; empty
+        without an interval."""
+        if self.low is None or self.high is None:
+            return ""
+        if self.low <= 0 <= self.high or (self.p is not None and self.p >= 0.05):
+            return NOT_DISTINGUISHABLE
+        return BETTER if (self.low > 0) == quality.higher_is_better else WORSE
 
 
 @dataclass(frozen=True)
 class QualityMeasure:
     """The number that says what models of a task are worth.
 
-    measure: its name in tables. change: the name of a difference to the first of several models, where these are
-    evaluated together. name: in figures and sentences.
-    unit: of a change, behind its number. loss: what a model may lose, in words. higher_is_better: which way is up.
-    compared: the measure that choices compare, the quality itself or its change. scale: what its own numbers are, for
-    an axis. over: what a text has many of. least: below it, a model is too poor for its differences to mean anything.
+    name: in tables. title: in figures and sentences. loss: what a model may lose, in words. value: from statistics that
+    were summed over a text, … S, to values …; none of a rank correlation, which is no function of sums.
+    higher_is_better: which way is up. relative: whether a change is in % of the value. unit: of a change, behind its
+    number. scale: what its own numbers are, for an axis. is_share: of units that are right, in %. over: what a text has
+    many of. least: below it, a model is too poor for its differences to mean anything.
     """
 
-    measure: str
     name: str
-    change: str
-    unit: str
+    title: str
     loss: str
-    higher_is_better: bool
-    compared: str
+    value: Callable[[np.ndarray], np.ndarray] | None
+    higher_is_better: bool = True
+    relative: bool = False
+    unit: str = ""
     scale: str = ""
+    is_share: bool = False
     over: str = "sentences"
     least: float | None = None
 
@@ -41,8 +73,8 @@ class QualityMeasure:
 
     @property
     def axis(self) -> str:
-        """Its name at an axis."""
-        return f"{self.name} ({self.scale})" if self.scale else self.name
+        """Its title at an axis."""
+        return f"{self.title} ({self.scale})" if self.scale else self.title
 
     @property
     def better(self) -> int:
@@ -50,92 +82,104 @@ class QualityMeasure:
         return 1 if self.higher_is_better else -1
 
     @property
-    def relative(self) -> bool:
-        """Whether a change is in % of the quality itself."""
-        return self.unit.endswith("%")
-
-    @property
     def in_unit(self) -> str:
         """What the title of a column of changes ends with."""
         return f", in {self.unit.strip(NO_BREAK)}" if self.unit else ""
-
-    def comparable_value(self, rows: Sequence[Sequence[Any]]) -> float:
-        """What choices compare, the higher the better.
-
-        rows: (measure, value, …) of one model. The whole model has no change: 0.
-        """
-        values = {row[0]: float(row[1]) for row in rows}
-        return self.better * values.get(self.compared, 0.0)
 
     def moved(self, base: float, change: float) -> float:
         """The quality that is a change away from `base`."""
         return base * (1 + change / 100) if self.relative else base + change
 
-    def change_of(self, before: float, after: float) -> float:
-        """The change from one quality to another; no number where a perplexity starts at 0."""
-        if not self.relative:
-            return after - before
-        return 100 * (after / before - 1) if before else math.nan
+    def change(self, before: Values, after: Values) -> Values:
+        """The changes from some values to others; infinite or no number where a perplexity starts at 0."""
+        changes: Values = after - before
+        if self.relative:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                changes = 100 * (np.divide(after, before) - 1)
+        return changes
 
 
-BLEU = QualityMeasure(
-    measure="bleu",
-    name="BLEU",
-    change="bleu_difference",
-    unit="",
-    loss="BLEU",
-    higher_is_better=True,
-    compared="bleu",
-    least=10,
-)
+def bleu(sums: np.ndarray) -> np.ndarray:
+    from sacrebleu.metrics.bleu import BLEU as Metric  # not for --help: it takes its time
+
+    return by_sacrebleu(Metric(), sums[..., :BLEU_STATISTICS])
+
+
+def chrf(sums: np.ndarray) -> np.ndarray:
+    from sacrebleu.metrics.chrf import CHRF as Metric
+
+    return by_sacrebleu(Metric(), sums[..., BLEU_STATISTICS:])
+
+
+def by_sacrebleu(metric: Any, sums: np.ndarray) -> np.ndarray:
+    """sacreBLEU's scores of its own statistics, … S in, … out."""
+    rows = sums.reshape(-1, sums.shape[-1])
+    scores = [metric._compute_score_from_stats(list(row)).score for row in rows]
+    values: np.ndarray = np.array(scores).reshape(sums.shape[:-1])
+    return values
+
+
+def mean(sums: np.ndarray) -> np.ndarray:
+    """The sum of losses, or of errors, over the number of tokens, texts or words."""
+    ratio: np.ndarray = sums[..., 0] / sums[..., 1]
+    return ratio
+
+
+def percent(sums: np.ndarray) -> np.ndarray:
+    return 100 * mean(sums)
+
+
+def perplexity(sums: np.ndarray) -> np.ndarray:
+    values: np.ndarray = np.exp(mean(sums))
+    return values
+
+
+def accuracy(sums: np.ndarray) -> np.ndarray:
+    """The texts whose class is found stand behind their loss and number."""
+    shares: np.ndarray = 100 * sums[..., 2] / sums[..., 1]
+    return shares
+
+
+BLEU = QualityMeasure("bleu", "BLEU", "BLEU", bleu, least=10)
+CHRF = QualityMeasure("chrf", "chrF", "chrF", chrf)
 # BLEU against the whole model's own translations, where a text has no other: how far a smaller model says the same
-AGREEMENT = replace(
-    BLEU,
-    measure="agreement",
-    name="agreement",
-    change="agreement_difference",
-    loss="points of agreement",
-    compared="agreement",
-)
+AGREEMENT = replace(BLEU, name="agreement", title="agreement", loss="points of agreement")
+LOSS = QualityMeasure("loss", "loss", "nats", mean, higher_is_better=False)
 PERPLEXITY = QualityMeasure(
-    measure="perplexity",
     name="perplexity",
-    change="perplexity_change",
-    unit=f"{NO_BREAK}%",
+    title="perplexity",
     loss="% of perplexity",
+    value=perplexity,
     higher_is_better=False,
-    compared="perplexity_change",
+    relative=True,
+    unit=f"{NO_BREAK}%",
 )
 ACCURACY = QualityMeasure(
-    measure="accuracy",
     name="accuracy",
-    change="accuracy_change",
-    unit=f"{NO_BREAK}points",
+    title="accuracy",
     loss="points of accuracy",
-    higher_is_better=True,
-    compared="accuracy_change",
+    value=accuracy,
+    unit=f"{NO_BREAK}points",
+    is_share=True,
 )
 SIMILARITY = QualityMeasure(
-    measure="similarity",
     name="similarity",
-    change="similarity_change",
-    unit=f"{NO_BREAK}points",
+    title="similarity",
     loss="points of similarity",
-    higher_is_better=True,
-    compared="similarity",
+    value=None,
+    unit=f"{NO_BREAK}points",
 )
 WORD_ERROR_RATE = QualityMeasure(
-    measure="wer",
-    name="word error rate",
-    change="wer_change",
-    unit=f"{NO_BREAK}points",
+    name="wer",
+    title="word error rate",
     loss="points of word error rate",
+    value=percent,
     higher_is_better=False,
-    compared="wer",
+    unit=f"{NO_BREAK}points",
     scale="%",
     over="recordings",
 )
-QUALITIES = (BLEU, AGREEMENT, PERPLEXITY, ACCURACY, SIMILARITY, WORD_ERROR_RATE)
+QUALITIES = (BLEU, AGREEMENT, PERPLEXITY, ACCURACY, SIMILARITY, WORD_ERROR_RATE)  # of tasks
 
 # what `max_drop` counts
 LOSSES = (

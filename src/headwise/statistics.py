@@ -9,7 +9,7 @@ differences between two of them are paired. Few units are allowed for: in interv
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -20,7 +20,7 @@ from scipy.stats import t as student
 Numbers = float | np.ndarray
 
 RESAMPLES = 1000
-SACREBLEU_SEED = 12345  # sacreBLEU's own
+SEED_OF_SEEDS = 12345  # for draws of seeds
 LOW, HIGH = 2.5, 97.5  # percentiles of a 95 % interval
 Z = float(norm.ppf(HIGH / 100))
 ALIKE = 1e-16  # the variance of a share between clusters below which they are alike
@@ -194,44 +194,23 @@ def rank_interval(r: float, n: int) -> tuple[float, float]:
     return float(np.tanh(np.arctanh(r) - margin)), float(np.tanh(np.arctanh(r) + margin))
 
 
-def rank_correlation(
-    values: np.ndarray, reference: np.ndarray, weights: np.ndarray | None = None
-) -> float:
-    """Spearman's rank correlation of two numbers of each pair, where pair p counts w_p times; equal numbers share the
-    mean of their ranks. 0 where all values, or all references, are equal: then nothing is ranked."""
-    every = np.ones(len(values)) if weights is None else weights
-    return _correlation(_ranks(values, every), _ranks(reference, every), every)
-
-
-def resampled_rank_correlations(
-    values: np.ndarray, reference: np.ndarray, units: np.ndarray, seed: int
+def rank_correlations(
+    values: np.ndarray, reference: np.ndarray, weights: Iterable[np.ndarray]
 ) -> np.ndarray:
-    """`rank_correlation` of every resample of units: RESAMPLES.
+    """Spearman's rank correlation of two numbers of each pair, for each array of weights: pair p counts w_p times.
 
-    units: pairs x members, the units (such as sentences) that a pair is made of. A pair counts as often as the product
-    of how often its members are drawn.
+    Equal numbers share the mean of their ranks. 0 where all values, or all references, are equal: then nothing is
+    ranked.
     """
-    names, places = np.unique(units, return_inverse=True)
-    places = places.reshape(units.shape)
-    groups = []
-    for numbers in (values, reference):
-        groups.append(np.unique(numbers, return_inverse=True)[1])
-    drawn = []
-    for table in draws(len(names), seed):
-        for row in table:
-            weights = row[places].prod(1)
-            one = _ranks_of_groups(groups[0], weights)
-            two = _ranks_of_groups(groups[1], weights)
-            drawn.append(_correlation(one, two, weights))
-    return np.array(drawn)
+    one = np.unique(values, return_inverse=True)[1]
+    other = np.unique(reference, return_inverse=True)[1]
+    found = []
+    for times in weights:
+        found.append(_correlation(_ranks(one, times), _ranks(other, times), times))
+    return np.array(found)
 
 
-def _ranks(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The weighted ranks of numbers."""
-    return _ranks_of_groups(np.unique(numbers, return_inverse=True)[1], weights)
-
-
-def _ranks_of_groups(group: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _ranks(group: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """The weighted ranks of numbers, less a half: the weight of all smaller ones, and half of that of equal ones.
 
     group: of each number, its place among the different numbers.
@@ -251,27 +230,6 @@ def _correlation(ranks: np.ndarray, others: np.ndarray, weights: np.ndarray) -> 
     two = others - others @ weights / total
     spread = ((one**2 @ weights) * (two**2 @ weights)) ** 0.5
     return float((one * two) @ weights / spread) if spread else 0.0
-
-
-def resampled_sums(statistics: np.ndarray) -> np.ndarray:
-    """The sums of every resample of sentences, drawn as `resamples` does, without holding all draws: RESAMPLES x
-    columns. statistics: sentences x columns, whole numbers."""
-    random = np.random.default_rng(SACREBLEU_SEED)
-    sentences = len(statistics)
-    shares = np.full(sentences, 1 / sentences)
-    rows = max(1, min(_TABLE, _TABLE * _CACHED // sentences))
-    parts = []
-    for first in range(0, RESAMPLES, rows):
-        count = min(rows, RESAMPLES - first)
-        parts.append(random.multinomial(sentences, shares, size=count) @ statistics)
-    return np.concatenate(parts)
-
-
-def resamples(sentences: int) -> np.ndarray:
-    """How often each sentence is drawn, with sacreBLEU's seed: RESAMPLES x sentences."""
-    return np.random.default_rng(SACREBLEU_SEED).multinomial(
-        sentences, np.full(sentences, 1 / sentences), size=RESAMPLES
-    )
 
 
 def effective_units(counts: np.ndarray) -> np.ndarray:
@@ -297,13 +255,6 @@ def paired_bootstrap_p(draws: np.ndarray, units: float | np.ndarray) -> np.ndarr
     z = norm.isf(share / 2) * ((several - 1) / several) ** 0.5
     p: np.ndarray = 2 * student.sf(z, several - 1)
     return np.where(several == units, p, 1.0)
-
-
-def difference_bounds(draws: np.ndarray, units: float | np.ndarray) -> tuple[float, float, float]:
-    """The 95 % interval of the draws of one paired difference over so many units (`interval`), and its p
-    (`paired_bootstrap_p`)."""
-    low, high = interval(draws, units)
-    return float(low), float(high), float(paired_bootstrap_p(draws, units))
 
 
 def largest_t_p(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
@@ -346,7 +297,7 @@ def over_seeds(draws: np.ndarray, units: float) -> tuple[float, float]:
     three, a factor would be a guess.
     """
     seeds, count = draws.shape
-    chosen = np.random.default_rng(SACREBLEU_SEED).integers(seeds, size=(count, seeds))
+    chosen = np.random.default_rng(SEED_OF_SEEDS).integers(seeds, size=(count, seeds))
     means = draws[chosen, np.arange(count)[:, None]].mean(1)
     low, high = interval(means, units)
     return float(low), float(high)

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.evaluation.losses import Losses
+from headwise.answers import Answers
+from headwise.evaluation import measure
+from headwise.evaluation.losses import measure_losses
 from tasks.askers import asker, lines, sentences
 from training.letters import LETTERS, letters
 
@@ -100,18 +102,17 @@ def test_a_document_counts_once_in_the_interval(monkeypatch: pytest.MonkeyPatch)
     of_longest(monkeypatch)
     model = reader()
     text = hw.Text.from_lines(documents())
-    found = Losses.measure(model.task.quality_batches(text), [])
-    assert sorted(found.tokens) == sorted(size - 1 for size in SIZES if size > 1)
+    found = measure_losses(model.task.quality_batches(text), [])
+    assert sorted(found.weights) == sorted(size - 1 for size in SIZES if size > 1)
 
 
 def test_sentences_that_fit_are_read_as_ever() -> None:
     """Windows change no number of a text that needs none, to the last bit."""
     model = asker("gpt2")
     text = lines(50)
-    whole = Losses.measure(model.task.batches(text), [])
-    windows = Losses.measure(model.task.quality_batches(text), [])
-    assert np.array_equal(whole.summed, windows.summed)
-    assert np.array_equal(whole.tokens, windows.tokens)
+    whole = measure_losses(model.task.batches(text), [])
+    windows = measure_losses(model.task.quality_batches(text), [])
+    assert np.array_equal(whole.stats, windows.stats)
 
 
 def test_greedy_removal_measures_whole_documents(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,14 +120,17 @@ def test_greedy_removal_measures_whole_documents(monkeypatch: pytest.MonkeyPatch
     of_longest(monkeypatch)
     long = [" ".join([line] * 4) for line in sentences(12, 0)]
     seen: list[Any] = []
-    measure = Losses.measure
 
-    def noted(text: Any, *rest: Any) -> Losses:
-        found = measure(text, *rest)
-        seen.append(found.made)
+    def noted(text: Any, *rest: Any) -> Answers:
+        found = measure_losses(text, *rest)
+        seen.append(found.made[found.quality])
         return found
 
-    monkeypatch.setattr(Losses, "measure", noted)
+    monkeypatch.setattr(measure, "measure_losses", noted)
     options = hw.Greedy(max_drop=50.0, score="gradient")
     hw.prune(asker("gpt2"), lines(20), options, dev=hw.Text.from_lines(long))
-    assert len(seen) == 1 and seen[0].startswith("12 sentences") and "left out" not in seen[0]
+    assert (
+        len(seen) == 1
+        and seen[0].startswith("bootstrap over 12 sentences")
+        and "left out" not in seen[0]
+    )

@@ -16,7 +16,7 @@ from scipy.stats import spearmanr
 import headwise as hw
 from headwise.data.embedded import pairs as embedded_pairs
 from headwise.data.embedded import write_treebank
-from headwise.decoding.bleu import paired_difference
+from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import Generate, translate
 from headwise.evaluation import quality
 from headwise.heads import COLUMNS
@@ -198,7 +198,8 @@ def test_it_is_what_removing_the_head_costs() -> None:
     assert len(table) == 6 and (table.value > 10).any()
     for row in table.itertuples():
         rest = hw.HeadMask.full(model.heads).without([hw.Head(row.kind, row.layer, row.head)])
-        drop = paired_difference(whole, model.remove(rest).translate(sources), whole)
+        both = [model.remove(rest).translate(sources), whole]
+        drop = translation_answers(both, whole).change(1)
         expected = drop.value, drop.low, drop.high
         assert (row.value, row.low, row.high) == pytest.approx(expected)
 
@@ -213,9 +214,10 @@ def test_models_of_one_name_are_distinguished_where_they_are_evaluated() -> None
     assert shares == sorted(shares) and shares[-1] == 1 and len(shares) >= 3
     left = f"{whole.name}, {whole.heads.total - 1} of {whole.heads.total} heads"
     assert list(table.model.unique()) == [whole.name, left, f"{left} (2)"]
-    rows, references = table.set_index(["model", "measure"]).value, list(text.targets)
+    rows = table.set_index(["model", "measure", "reference"]).value
     ours, baseline = (model.translate(list(text.sources), beam=1) for model in (smaller[0], whole))
-    assert rows[left, "bleu_difference"] == paired_difference(ours, baseline, references).value
+    change = translation_answers([baseline, ours], list(text.targets)).change(1)
+    assert rows[left, "bleu", whole.name] == change.value
     smaller[0].name = "mine"
     # Names that differ stay as they are.
     assert quality.distinct_names([whole, smaller[0]]) == [whole.name, "mine"]
@@ -227,16 +229,18 @@ def test_models_of_one_name_are_distinguished_where_they_are_evaluated() -> None
 def test_language_models_are_evaluated_by_their_perplexity() -> None:
     whole, text = asker("gpt2"), lines(12)
     smaller = whole.remove(hw.HeadMask.full(whole.heads).without([next(iter(whole.heads))]))
-    table = hw.evaluate([whole, smaller], text).table.set_index(["model", "measure"])
+    quality = hw.evaluate([whole, smaller], text)
+    changed = quality.table[quality.table.reference == whole.name].iloc[0]
+    table = quality.table[quality.table.reference == ""].set_index(["model", "measure"])
     ours = table.loc[f"{smaller.name}, 7 of 8 heads"]
     loss = hw.score(whole, text, ["ablation.zero"]).table
     change = ours.value["loss"] - table.value[whole.name, "loss"]
     assert change == pytest.approx(loss.value[0], abs=1e-5)
     assert ours.value["perplexity"] == pytest.approx(np.exp(ours.value["loss"]))
-    changed = ours.loc["perplexity_change"]
+    assert changed["measure"] == "perplexity" and 0 < changed["p"] <= 1
     assert changed["low"] <= changed["value"] <= changed["high"]
     assert ours.value["parameters"] == smaller.parameters
-    measures = ["loss", "perplexity", "parameters", "memory", "cache_bytes"]
+    measures = ["perplexity", "loss", "parameters", "memory", "cache_bytes"]
     assert hw.evaluate(whole, text).table.measure.tolist() == measures
     with pytest.raises(hw.HeadwiseError):
         hw.evaluate(whole, pairs(4))

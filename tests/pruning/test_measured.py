@@ -8,16 +8,17 @@ import pandas as pd
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.pruning.measured import (
+from headwise.pruning.measured import Measurements, choose_smallest, read_measurements
+from headwise.qualities import (
+    ACCURACY,
     BETTER,
+    BLEU,
     NOT_DISTINGUISHABLE,
+    PERPLEXITY,
+    WORD_ERROR_RATE,
     WORSE,
-    Measurements,
     Number,
-    choose_smallest,
-    read_measurements,
 )
-from headwise.qualities import ACCURACY, BLEU, PERPLEXITY, WORD_ERROR_RATE
 
 
 @pytest.mark.parametrize(

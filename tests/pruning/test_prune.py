@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 import headwise as hw
 from headwise.attention import masked
-from headwise.decoding.bleu import corpus_scores
+from headwise.decoding.bleu import translation_answers
 from headwise.heads import Kind
 from headwise.importance import gating
 from headwise.importance.gating import gate_heads
@@ -242,13 +242,15 @@ class TestGreedy:
         model, dev = asker(), pairs(5, 5)
         sources, references = list(dev.sources), list(dev.targets)
         options: Any = {"score": "weight-norm", "step": 0.25, "search": Search(beam=1)}
-        whole = corpus_scores(model.translate(sources, beam=1), references)[0].value
+
+        def bleu(given: hw.Model) -> float:
+            return translation_answers([given.translate(sources, beam=1)], references).value()
+
+        whole = bleu(model)
         found = {}
         for left in sizes(units(model.heads.only(["encoder-self"])), 0.25):
             small = hw.prune(model, pairs(8), Greedy(keep=left, **options), dev=dev)
-            found[left] = (
-                whole - corpus_scores(small.translate(sources, beam=1), references)[0].value
-            )
+            found[left] = whole - bleu(small)
         budget = max(sorted(found.values())[1], 0.0) + 1e-9
         expected = min((left for left in found if found[left] <= budget), default=8)
         within = hw.prune(model, pairs(8), Greedy(max_drop=budget, **options), dev=dev)

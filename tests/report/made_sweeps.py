@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind
-from headwise.pruning.measured import Measurements, Number
+from headwise.pruning.measured import Measurements
+from headwise.qualities import Number
 from headwise.report.models import MODEL_COLUMNS
 from report.made import change, read
 

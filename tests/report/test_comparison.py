@@ -15,13 +15,9 @@ from scipy.stats import spearmanr
 import headwise as hw
 from axe import serious
 from headwise import HeadwiseError
-from headwise.pruning.measured import Measurements, Number
-from headwise.report.comparison import (
-    Comparison,
-    difference,
-    on_same_sentences,
-    read_comparison,
-)
+from headwise.pruning.measured import Measurements
+from headwise.qualities import BLEU, Number
+from headwise.report.comparison import Comparison, difference, on_same_sentences, read_comparison
 from headwise.report.page import Table, collect, render
 from headwise.report.run_folder import FinishedRun
 from report.conftest import data_of
@@ -109,8 +105,9 @@ def test_the_difference_is_that_on_the_same_sentences(found: Comparison) -> None
     worse = [line.replace("la", "une") for line in b]
     changed = replace(other, translations={**other.translations, "lambda-0.05": worse})
     direct = with_runs(found, one, changed)
-    value, low, high, p, sentences = on_same_sentences(direct) or pytest.fail("not compared")
-    assert low < value < high < 0 and p < 0.05 and sentences == 60
+    change, sentences = on_same_sentences(direct) or pytest.fail("not compared")
+    assert change.value is not None and change.value < 0 and change.verdict(BLEU) == "worse"
+    assert sentences == 60
     assert "not distinguishable" not in difference(direct)
 
 

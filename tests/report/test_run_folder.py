@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.pruning.measured import Number
+from headwise.qualities import Number
 from headwise.report import models, report
 from headwise.report.run_folder import CAUSAL, FinishedRun, read_run
 from headwise.report.run_grid import read_grid

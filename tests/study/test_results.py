@@ -5,24 +5,18 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from sacrebleu.metrics.bleu import BLEU
+import sacrebleu
 
 from headwise import statistics
-from headwise.decoding.bleu import REFERENCE_LENGTH, paired_difference, sentence_statistics
+from headwise.decoding.bleu import translation_answers
 from headwise.errors import HeadwiseError
-from headwise.pruning.measured import Number
-from headwise.qualities import BLEU as BLEU_QUALITY
-from headwise.qualities import PERPLEXITY
-from headwise.study.results import (
-    PRUNING_COLUMNS,
-    SEED_COLUMNS,
-    changes_by_reference,
-    seed_means,
-)
+from headwise.qualities import BLEU, PERPLEXITY, Number
+from headwise.study.results import PRUNING_COLUMNS, SEED_COLUMNS, changes_by_reference, seed_means
 
 WORDS = [f"w{i}" for i in range(30)]
 SHARES = {"full": 0.2, "keep-4": 0.25, "keep-4.random": 0.35, "fine-tuned": 0.18}
@@ -48,7 +42,7 @@ def worse(lines: list[str], share: float, seed: str) -> list[str]:
 
 
 def bleu(lines: list[str], references: list[str]) -> float:
-    return float(BLEU().corpus_score(lines, [references]).score)
+    return float(sacrebleu.corpus_bleu(lines, [references]).score)
 
 
 def make_run(
@@ -134,15 +128,13 @@ def test_intervals_against_a_slow_twin(
     three: list[tuple[str, int, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same bootstrap on the texts themselves: sentences written out as often as they are drawn, and scored."""
-    count = 60
+    count = 50  # one table of draws
     monkeypatch.setattr(statistics, "RESAMPLES", count)
-    averaged, weights = seed_means(three), statistics.resamples(40)
-    seeds = np.random.default_rng(statistics.SACREBLEU_SEED).integers(3, size=(count, 3))
+    averaged, weights = seed_means(three), next(statistics.draws(40, 0)).astype(int)
+    seeds = np.random.default_rng(statistics.SEED_OF_SEEDS).integers(3, size=(count, 3))
     reference = (three[0][2] / "translations" / "test" / "reference.txt").read_text()
-    lengths = sentence_statistics(BLEU(), [""] * 40, reference.split("\n")[:40])[
-        :, REFERENCE_LENGTH
-    ]
-    units = statistics.effective_units(lengths)
+    references = reference.split("\n")[:40]
+    units = translation_answers([references], references).units
     tail = statistics.expanded_tail(units)
     texts = []
     for _, _, folder in three:
@@ -188,7 +180,8 @@ def test_seeds_that_are_all_the_same_leave_the_interval_of_one(tmp_path: Path) -
         name: (place / f"{name}.txt").read_text().split("\n")[:-1]
         for name in ("keep-4", "full", "reference")
     }
-    one = paired_difference(lines["keep-4"], lines["full"], lines["reference"])
+    answers = translation_answers([lines["keep-4"], lines["full"]], lines["reference"])
+    one = answers.change(0, 1)
     found = row(seed_means(runs), "keep-4", "full")
     assert (found["value"], found["low"], found["high"]) == pytest.approx(
         (one.value, one.low, one.high)
@@ -229,13 +222,13 @@ def test_a_broken_table_is_named(tmp_path: Path) -> None:
 
 def test_a_control_says_how_far_its_reference_is_above_it() -> None:
     """A control that is 2 points below the reference, which is 2 above it; −20 % of perplexity is +25 % back."""
-    against = {"keep-4": (-2.0, -3.0, -0.5, 0.01)}
-    changes = changes_by_reference(against, {"pruned": "keep-4"}, 40, BLEU_QUALITY)
+    against: dict[str, Any] = {"keep-4": (-2.0, -3.0, -0.5, 0.01, 40)}
+    changes = changes_by_reference(against, {"pruned": "keep-4"}, BLEU)
     assert changes == {"pruned": Number(2.0, 0.5, 3.0, 0.01, 40)}
-    against = {"keep-4": (-20.0, -50.0, 25.0, 0.5)}
-    change = changes_by_reference(against, {"pruned": "keep-4"}, 40, PERPLEXITY)["pruned"]
+    against = {"keep-4": (-20.0, -50.0, 25.0, 0.5, 40)}
+    change = changes_by_reference(against, {"pruned": "keep-4"}, PERPLEXITY)["pruned"]
     assert (change.value, change.low, change.high) == pytest.approx((25.0, -20.0, 100.0))
-    changes = changes_by_reference(against, {"fine-tuned": "keep-4"}, 40, PERPLEXITY)
+    changes = changes_by_reference(against, {"fine-tuned": "keep-4"}, PERPLEXITY)
     assert changes == {"fine-tuned": Number(-20.0, -50.0, 25.0, 0.5, 40)}
-    one_sentence = {"full": (-20.0, None, None, None)}
-    assert changes_by_reference(one_sentence, {}, 1, PERPLEXITY) == {"full": Number(-20.0)}
+    one_sentence = {"full": (-20.0, None, None, None, None)}
+    assert changes_by_reference(one_sentence, {}, PERPLEXITY) == {"full": Number(-20.0)}

@@ -14,19 +14,17 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from sacrebleu.metrics.bleu import BLEU
 
 import headwise as hw
 from headwise.cli.outcome import outcome
 from headwise.data.embedded import write_parallel
-from headwise.decoding.bleu import REFERENCE_LENGTH, sentence_statistics
+from headwise.decoding.bleu import translation_answers
 from headwise.files import read_with_checksum, with_checksum
 from headwise.heads import HeadMask
 from headwise.qualities import QualityMeasure
 from headwise.report import report
 from headwise.report.run_folder import read_run
 from headwise.report.summary import made
-from headwise.statistics import effective_units
 from headwise.study import evaluation_steps, make_plan, model_steps, run_study
 from headwise.study.head_steps import ScorePass
 from headwise.study.study import Study, dry_run, estimates_if_useful, thread_count
@@ -120,8 +118,7 @@ class TestFinished:
         for split in ("test", "dev"):
             (units,) = {*numbers.xs(split, level="split").units.dropna()}
             lines = (finished / f"translations/{split}/reference.txt").read_text().splitlines()
-            lengths = sentence_statistics(BLEU(), lines, lines)[:, REFERENCE_LENGTH]
-            assert units == pytest.approx(effective_units(lengths), rel=1e-7)
+            assert units == pytest.approx(translation_answers([lines], lines).units, rel=1e-7)
             assert 1 < units < len(lines)
 
     def test_layout_model_and_table_agree(self, finished: Path) -> None:

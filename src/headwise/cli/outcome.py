@@ -108,9 +108,11 @@ def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) 
         translate = Translate("dev", FULL)
         run.get_or_make(translate)
         quality = run.get_or_make(Evaluate("dev", FULL, translate))
-    scores = ", ".join(
-        f"{name} {value:.1f} [{low:.1f}, {high:.1f}]" for name, value, low, high in quality["rows"]
-    )
+    found = []
+    for name, (value, low, high, *_) in quality["numbers"].items():
+        ends = "" if low is None else f" [{low:.1f}, {high:.1f}]"
+        found.append(f"{name} {value:.1f}{ends}")
+    scores = ", ".join(found)
     lines = (
         [f"  On dev: loss {facts['dev_loss']:.3f}, {scores}"]
         if "dev_loss" in facts

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from headwise.grid import NOTHING, HeadGrid, side_by_side
 from headwise.heads import HeadMask
-from headwise.pruning.measured import BETTER, WORSE, Number
-from headwise.qualities import QUALITIES
+from headwise.qualities import BETTER, QUALITIES, WORSE, Number
+from headwise.report.format import probability_fact
 from headwise.theme import TERMINAL
 
 if TYPE_CHECKING:
@@ -59,10 +59,13 @@ def show_quality(console: Console, quality: Quality) -> None:
     shown.add_column("", overflow="fold")
     for model in table.model.unique():
         shown.add_column(Text(model), justify="right", overflow="fold")
-    for measure, rows in table.groupby("measure", sort=False):
-        numbers = rows[["model", "value", "low", "high"]].itertuples(index=False, name=None)
-        cells = {model: valued(str(measure), *three) for model, *three in numbers}
-        shown.add_row(str(measure), *(cells.get(model, Text("")) for model in table.model.unique()))
+    cells: dict[str, dict[str, Text]] = {}
+    columns = ["measure", "reference", "model", "value", "low", "high", "p"]
+    for measure, reference, model, *numbers in table[columns].itertuples(index=False, name=None):
+        named = f"{measure} to {reference}" if reference else measure
+        cells.setdefault(named, {})[model] = valued(measure, reference, Number(*numbers))
+    for named, of_models in cells.items():
+        shown.add_row(named, *(of_models.get(model, Text("")) for model in table.model.unique()))
     console.print(Padding(shown, (0, 0, 0, 2)))
     for made, rows in table[table.made != ""].groupby("made", sort=False):
         console.print(
@@ -73,16 +76,18 @@ def show_quality(console: Console, quality: Quality) -> None:
         )
 
 
-def valued(measure: str, value: float, low: float, high: float) -> Text:
-    """`34.2 [33.1, 35.3]`; a change that its interval separates from 0 is coloured: better or worse."""
-    text = (
-        plain_number(value)
-        if math.isnan(low)
-        else f"{plain_number(value)} [{plain_number(low)}, {plain_number(high)}]"
-    )
+def valued(measure: str, reference: str, number: Number) -> Text:
+    """`34.2 [33.1, 35.3]`; a change has its p, and a colour where it is better or worse."""
+    assert number.value is not None and number.low is not None and number.high is not None
+    text = plain_number(number.value)
+    if math.isnan(number.low):
+        return Text(text)
+    text = f"{text} [{plain_number(number.low)}, {plain_number(number.high)}]"
     for quality in QUALITIES:
-        if measure == quality.change and not math.isnan(low):
-            return Text(text, VERDICT_COLOURS.get(Number(value, low, high).verdict(quality), ""))
+        if reference and measure == quality.name:
+            assert number.p is not None
+            text = f"{text}{quality.unit}, {probability_fact(number.p)}"
+            return Text(text, VERDICT_COLOURS.get(number.verdict(quality), ""))
     return Text(text)
 
 

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from headwise.answers import Answers
 from headwise.data.speech import Speech
-from headwise.decoding.bleu import corpus_scores, paired_difference
+from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import speeds, translate
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError, did_you_mean
-from headwise.evaluation.answers import Measured, measure
-from headwise.evaluation.losses import Losses
+from headwise.evaluation.measure import measure
 from headwise.evaluation.word_errors import transcription_seconds
-from headwise.forecast import (
-    Amount,
-    Forecast,
-    Part,
-    forward_seconds,
-    memory,
-    model_line,
-    text_line,
-)
+from headwise.forecast import Amount, Forecast, Part, forward_seconds, memory, model_line, text_line
 from headwise.importance.work import TRANSLATION
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, part, shown
-from headwise.qualities import ACCURACY, AGREEMENT, BLEU, PERPLEXITY
+from headwise.qualities import NUMBER_COLUMNS, Number
 from headwise.result import Result
 from headwise.tasks import AnyText
 
-QUALITY_COLUMNS = ("model", "measure", "value", "low", "high", "made")
+QUALITY_COLUMNS = ("model", "measure", "reference", *NUMBER_COLUMNS, "made")
 TIMED_SENTENCES = 100  # that decoding speed is measured on
 TIMED_TOKENS = 16  # that every model writes for each of them
 TIMED_ROUNDS = 3
@@ -46,8 +39,9 @@ ResultRow = tuple[Any, ...]
 class Quality(Result):
     """What models are worth.
 
-    table: one row a model and measure, columns QUALITY_COLUMNS; `made` says how the number was made. signature: the
-    text, the models, the search and the versions.
+    table: one row a model and measure, columns QUALITY_COLUMNS. A number with a `reference` is the change from that
+    model, of perplexity in %; `made` says how numbers were made. signature: the text, the models, the search and the
+    versions.
     """
 
     table: pd.DataFrame
@@ -64,19 +58,26 @@ class Quality(Result):
         html: str = self.table.round(4).to_html(index=False, na_rep="")
         return html
 
-    def of(self, model: str, measure: str) -> float:
-        """One value. Raises HeadwiseError for what is not in the table."""
-        rows = self.table[(self.table.model == model) & (self.table.measure == measure)]
-        if rows.empty:
-            of_models = [f"{row.measure} of {row.model}" for row in self.table.itertuples()]
-            asked = f"{measure} of {model}"
+    def of(self, model: str, measure: str, reference: str = "") -> float:
+        """One value, or its change from a reference. Raises HeadwiseError for what is not in the table."""
+        values = {}
+        rows = self.table[["measure", "model", "reference", "value"]]
+        for *words, value in rows.itertuples(index=False, name=None):
+            values[value_name(*words)] = float(value)
+        asked = value_name(measure, model, reference)
+        if asked not in values:
             raise HeadwiseError(
-                f"There is no {asked} in this table{did_you_mean(asked, of_models)}; it has {', '.join(of_models)}."
+                f"There is no {asked} in this table{did_you_mean(asked, values)}; it has {', '.join(values)}."
             )
-        return float(rows.value.iloc[0])
+        return values[asked]
 
     def files(self) -> dict[str, str]:
         return {"quality.csv": self.table.to_csv(index=False, float_format="%.6g")}
+
+
+def value_name(measure: str, model: str, reference: str) -> str:
+    """A value in words."""
+    return f"{measure} of {model}" + (f", changed from {reference}" if reference else "")
 
 
 def evaluate(
@@ -88,14 +89,13 @@ def evaluate(
 ) -> Quality:
     """What models are worth, a row for each and each measure.
 
-    On parallel text BLEU and chrF of translation models with 95 % intervals, their paired BLEU difference to the first,
-    and decoding speed with its range over a few rounds; on one-sided text their agreement with the first model's own
-    translations, which is no quality. Of language models on one-sided text loss, perplexity and its change in % of the
-    first model's; on labelled text loss, accuracy in % and its change in points; on recordings the
-    word error rate in % and its change in points. Of models of embeddings, how similarities of sentences are ranked:
-    as the first model ranks them, or as the scores of a table of pairs do. On all parameters, and bytes of the
-    weights in memory and of the key/value cache per token. Models of one name are distinguished by how many heads
-    they have left.
+    On parallel text BLEU and chrF of translation models, and decoding speed with its range over a few rounds; on
+    one-sided text their agreement with the first model's own translations, which is no quality. Of language models on
+    one-sided text perplexity and loss; on labelled text accuracy in % and loss; on recordings the word error rate in %.
+    Of models of embeddings, how similarities of sentences are ranked: as the first model ranks them, or as the scores
+    of a table of pairs do. With 95 % intervals, and the paired change of the first of these from the first model: of
+    perplexity in %, else in points. On all parameters, and bytes of the weights in memory and of the key/value cache
+    per token. Models of one name are distinguished by how many heads they have left.
 
     search: how translations are searched for (`hw.Search(beam=4)`). progress: gets the share that is done, and of what;
     by default a bar. Raises HeadwiseError for text that does not fit, and for models that the engine cannot run.
@@ -126,7 +126,7 @@ def evaluate(
     if generates:
         signature["search"] = search.model_dump()
     return Quality(
-        table.astype({"value": float, "low": float, "high": float}),
+        table.astype(dict.fromkeys(NUMBER_COLUMNS, float)),
         {**signature, **environment_info()},
     )
 
@@ -171,29 +171,16 @@ def translation_rows(
         model.task.check_generates()
         translators[name] = model.translator(search.engine)
 
-    quality = AGREEMENT if text.made else BLEU
-    rows: list[ResultRow] = []
-    baseline: list[str] = []
-    for done, (name, model) in enumerate(zip(names, models, strict=True)):
+    every = []
+    hows = []
+    for done, name in enumerate(names):
         share = part(progress, 0.8 * done / len(models), 0.8 * (done + 1) / len(models))
         lines, cost = translate(translators[name], sources, search, share)
-        how = f"beam {search.beam}, length penalty {search.length_penalty:g}, {cost['engine']}"
-        bleu, chrf = corpus_scores(lines, references)
-        if text.made:
-            how += f"; BLEU against what {names[0]} itself writes: whether models say the same, not how well"
-            scores = {quality.measure: bleu}
-        else:
-            scores = {quality.measure: bleu, chrf.name: chrf}
-        for measured, score in scores.items():
-            made = f"{score.signature}, {how}"
-            rows.append((name, measured, score.value, score.low, score.high, made))
-        if baseline:
-            change = paired_difference(lines, baseline, references)
-            made = f"paired bootstrap against {names[0]}, p = {change.p:.4f}"
-            rows.append((name, quality.change, change.value, change.low, change.high, made))
-        else:
-            baseline = lines
-        rows += size_rows(name, model)
+        every.append(lines)
+        hows.append(
+            f", beam {search.beam}, length penalty {search.length_penalty:g}, {cost['engine']}"
+        )
+    rows = quality_rows(models, names, translation_answers(every, references), hows)
 
     few = sources[:TIMED_SENTENCES]
     made = (
@@ -201,18 +188,38 @@ def translation_rows(
         f"{len(few)} sentences of {TIMED_TOKENS} tokens each"
     )
     rates = speeds(translators, few, search, TIMED_TOKENS, TIMED_ROUNDS, part(progress, 0.8, 1.0))
-    rows += [(name, "tokens_per_second", *rates[name], made) for name in names]
+    rows += [
+        quality_row(name, "tokens_per_second", Number(*rates[name]), made=made) for name in names
+    ]
     return sorted(rows, key=lambda row: names.index(row[0]))
 
 
-def size_rows(name: str, model: Model) -> list[ResultRow]:
-    """The size of a model: its parameters, the bytes of its weights in memory, and those of its key/value cache."""
-    cache = "bytes of the key/value cache per token, at most"
-    return [
-        (name, "parameters", model.parameters, None, None, ""),
-        (name, "memory", model.weight_bytes, None, None, "bytes of the weights"),
-        (name, "cache_bytes", model.cache_bytes, None, None, cache),
-    ]
+def quality_row(
+    model: str, measure: str, number: Number, reference: str = "", made: str = ""
+) -> ResultRow:
+    return model, measure, reference, *astuple(number), made
+
+
+def quality_rows(
+    models: Sequence[Model], names: Sequence[str], answers: Answers, hows: Sequence[str]
+) -> list[ResultRow]:
+    """What models are worth, how that changed from the first, and their size. hows: of each, how its answers were made."""
+    rows = []
+    for place, (model, name, how) in enumerate(zip(models, names, hows, strict=True)):
+        for quality, made in answers.made.items():
+            number = answers.by(quality).number(place)
+            rows.append(quality_row(name, quality.name, number, made=made + how))
+        if place:
+            change = answers.change(place)
+            made = answers.made[answers.quality] + how
+            rows.append(quality_row(name, answers.quality.name, change, names[0], made))
+        sizes = [
+            ("parameters", model.parameters, ""),
+            ("memory", model.weight_bytes, "bytes of the weights"),
+            ("cache_bytes", model.cache_bytes, "bytes of the key/value cache per token, at most"),
+        ]
+        rows += [quality_row(name, size, Number(value), made=made) for size, value, made in sizes]
+    return rows
 
 
 def measured_rows(
@@ -220,7 +227,7 @@ def measured_rows(
 ) -> list[ResultRow]:
     """Rows for models that predict words of one-sided text, or the class of a text, for models of embeddings and of
     speech."""
-    every: list[Any] = []
+    every: list[Answers] = []
     read: list[Any] = []
     for done, model in enumerate(models):
         share = part(progress, done / len(models), (done + 1) / len(models))
@@ -232,29 +239,13 @@ def measured_rows(
                 f"{names[done]} reads other sentences of the text than {names[0]}, because texts that are too long for "
                 "one of them are left out: shorten the text, or evaluate them apart."
             )
-        losses = isinstance(every[0], Losses)
-        if losses and not np.array_equal(every[-1].tokens, every[0].tokens):
+        if not np.array_equal(every[-1].weights, every[0].weights):
             raise HeadwiseError(
-                f"{names[done]} reads the text as other tokens than {names[0]}, so their perplexities do not compare: "
-                "evaluate models with the same tokenizer."
+                f"{names[done]} reads the text as other tokens than {names[0]}, so their {every[0].quality.title} "
+                "cannot be compared: evaluate models with the same tokenizer."
             )
-    together: Measured = every[0].beside(every[1:])
-    rows: list[ResultRow] = []
-    for column, (name, model) in enumerate(zip(names, models, strict=True)):
-        rows += [(name, *row, how_made(together)) for row in together.rows(column, 0)]
-        rows += size_rows(name, model)
-    return rows
-
-
-def how_made(measured: Measured) -> str:
-    """How numbers and their intervals were made."""
-    if measured.quality == PERPLEXITY:
-        return f"bootstrap over {measured.made}"
-    if measured.quality == ACCURACY:
-        return (
-            f"accuracy in % with Wilson's interval, changes by a paired bootstrap; {measured.made}"
-        )
-    return measured.made
+    together = reduce(lambda one, other: one.beside(other), every)
+    return quality_rows(models, names, together, [""] * len(models))
 
 
 def distinct_names(models: Sequence[Model]) -> list[str]:

@@ -9,30 +9,22 @@ Gurevych (2019, section 4) report it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch.nn.functional import normalize
 
+from headwise.answers import Similarities
 from headwise.attention import evaluating
 from headwise.attention.discover import output_of
 from headwise.data.sentence_pairs import SentencePairs
 from headwise.errors import NOT_FINITE, HeadwiseError
-from headwise.evaluation.losses import Difference, QualityRows
 from headwise.evaluation.mask_model import mask_model
 from headwise.heads import HeadMask
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.sums import to_numpy
 from headwise.model import Model
 from headwise.qualities import SIMILARITY
-from headwise.statistics import (
-    RESAMPLES,
-    centred_interval,
-    paired_bootstrap_p,
-    rank_correlation,
-    resampled_rank_correlations,
-)
 from headwise.tasks import Embedding, Task
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import inputs_of, on_device
@@ -42,117 +34,39 @@ FEWEST_RANKED = 5  # sentences, or pairs of a table, that can be ranked
 PAIRING_SEED = 0  # of the order in which sentences are paired
 
 
-@dataclass(frozen=True, eq=False)
-class Similarities:
-    """The similarity of every pair of sentences under every mask, the whole model's first.
+def measure_similarities(
+    text: Batches,
+    masks: Sequence[HeadMask],
+    cut: Callable[[HeadMask], Model] | None = None,
+) -> Similarities:
+    """Cosines of pairs; a pass over the text for each mask. cut: makes the smaller model of a mask, where that is not the
+    masked one.
 
-    cosines: pairs x masks. units: pairs x 2, the sentences of each pair; of a table pairs x 1, its rows. These are what
-    the bootstrap draws. scores: of a table, its numbers. made: of what text, and how vectors were made.
+    Raises HeadwiseError for a text of fewer than FEWEST_RANKED sentences or pairs, and for a model whose vectors are
+    made in a way that headwise does not know.
     """
-
-    cosines: np.ndarray
-    units: np.ndarray
-    scores: np.ndarray | None = None
-    made: str = ""
-
-    quality = SIMILARITY
-
-    @property
-    def sentences(self) -> int:
-        """How many sentences, or rows of a table, they are of."""
-        return len(np.unique(self.units))
-
-    @property
-    def independent_units(self) -> float:
-        """As many: each counts alike."""
-        return float(self.sentences)
-
-    @classmethod
-    def measure(
-        cls,
-        text: Batches,
-        masks: Sequence[HeadMask],
-        cut: Callable[[HeadMask], Model] | None = None,
-    ) -> Similarities:
-        """A pass over the text for each mask. cut: makes the smaller model of a mask, where that is not the masked one.
-
-        Raises HeadwiseError for a text of fewer than FEWEST_RANKED sentences or pairs, and for a model whose vectors are
-        made in a way that headwise does not know.
-        """
-        every = [HeadMask.full(text.task.heads), *masks]
-        text = text.intact()
-        columns: list[np.ndarray] = []
-        for number in range(len(every)):
-            with mask_model(text, every, number, cut) as (task, batches):
-                rows, vectors = embeddings(task, batches)
-            if not columns:
-                places, units, scores = places_of_pairs(text, rows)
-            left, right = vectors[places[:, 0]], vectors[places[:, 1]]
-            columns.append((left * right).sum(1))
-        cosines = np.stack(columns, 1)
-        if not np.isfinite(cosines).all():
-            raise HeadwiseError(
-                f"The vectors of sentences with heads removed are not numbers (NaN or infinite). {NOT_FINITE}."
-            )
-        return cls(cosines, units, scores, similarities_made(text, units))
-
-    def beside(self, others: Sequence[Similarities]) -> Similarities:
-        """The same text's similarities of other models in columns of their own."""
-        cosines = np.concatenate([self.cosines, *(each.cosines for each in others)], 1)
-        return Similarities(cosines, self.units, self.scores, self.made)
-
-    @property
-    def reference(self) -> np.ndarray:
-        """What similarities should rank pairs like: the scores of a table, or the first model's similarities."""
-        return self.cosines[:, 0] if self.scores is None else self.scores
-
-    def agreement(self, column: int) -> float:
-        """The rank correlation of a column with the reference, in points."""
-        return 100 * rank_correlation(self.cosines[:, column], self.reference)
-
-    def drawn(self, column: int, seed: int) -> np.ndarray:
-        """The agreement of a column in every resample, in points."""
-        if not column and self.scores is None:  # of what is compared with itself
-            return np.full(RESAMPLES, 100.0)
-        cosines = self.cosines[:, column]
-        return 100 * resampled_rank_correlations(cosines, self.reference, self.units, seed)
-
-    def gain(self, column: int) -> float:
-        """How many points a model gains on the whole one."""
-        return self.agreement(column) - self.agreement(0)
-
-    def rows(self, column: int, seed: int) -> QualityRows:
-        """Similarity and its change to the first model's, in points; 95 % intervals by a bootstrap over sentences, or
-        over the pairs of a table, paired for the change. What is compared with itself has none."""
-        value = self.agreement(column)
-        if not column and self.scores is None:
-            return [(SIMILARITY.measure, value, None, None)]
-        drawn = self.drawn(column, seed)
-        units = self.independent_units
-        low, high = centred_interval(value, drawn, units, -100, 100)
-        rows: QualityRows = [(SIMILARITY.measure, value, low, high)]
-        if column:
-            drawn = drawn - self.drawn(0, seed)
-            low, high = centred_interval(self.gain(column), drawn, units, -200, 200)
-            rows.append((SIMILARITY.change, self.gain(column), low, high))
-        return rows
-
-    def change(self, column: int, other: Similarities, its_column: int, seed: int) -> Difference:
-        """The change against another model on the same pairs, in points, by a paired bootstrap.
-
-        Raises HeadwiseError for other pairs, and for similarities that were compared with others.
-        """
-        same = np.array_equal(self.units, other.units)
-        if not same or not np.allclose(self.reference, other.reference, atol=1e-4):
-            raise HeadwiseError(
-                "Two models were measured on different texts, or compared with different models, so their similarities "
-                "cannot be compared: measure both on one text, and compare them with one model."
-            )
-        value = self.agreement(column) - other.agreement(its_column)
-        drawn = self.drawn(column, seed) - other.drawn(its_column, seed)
-        units = self.independent_units
-        low, high = centred_interval(value, drawn, units, -200, 200)
-        return value, low, high, float(paired_bootstrap_p(drawn, units))
+    every = [HeadMask.full(text.task.heads), *masks]
+    text = text.intact()
+    columns: list[np.ndarray] = []
+    for number in range(len(every)):
+        with mask_model(text, every, number, cut) as (task, batches):
+            rows, vectors = embeddings(task, batches)
+        if not columns:
+            places, members, scores = places_of_pairs(text, rows)
+        left, right = vectors[places[:, 0]], vectors[places[:, 1]]
+        columns.append((left * right).sum(1))
+    cosines = np.stack(columns, 1)[:, :, None]
+    if not np.isfinite(cosines).all():
+        raise HeadwiseError(
+            f"The vectors of sentences with heads removed are not numbers (NaN or infinite). {NOT_FINITE}."
+        )
+    return Similarities(
+        made={SIMILARITY: similarities_made(text, members)},
+        stats=cosines,
+        weights=np.ones(len(np.unique(members))),
+        members=members,
+        reference=columns[0] if scores is None else scores,
+    )
 
 
 def embeddings(task: Task, text: Batches) -> tuple[np.ndarray, np.ndarray]:
@@ -177,7 +91,7 @@ def embeddings(task: Task, text: Batches) -> tuple[np.ndarray, np.ndarray]:
 def places_of_pairs(
     text: Batches, rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """The pairs of a text: the places of their sentences among those that are read, P 2; their units; their scores.
+    """The pairs of a text: the places of their sentences among those that are read, P 2; their members; their scores.
 
     rows: the sentences that are read, sorted. Of a table: its pairs of which both sentences are read. Of a text: each
     sentence with the PARTNERS next ones in a random order that has no end, so that all count equally often.
@@ -208,14 +122,14 @@ def refuse_few(count: int, what: str) -> None:
         )
 
 
-def similarities_made(text: Batches, units: np.ndarray) -> str:
+def similarities_made(text: Batches, members: np.ndarray) -> str:
     """Of what text similarities are, what they are compared with, and what was left out."""
     if isinstance(text.text, SentencePairs):
-        made = f"rank correlation (in points) with the scores of {len(units)} pairs, bootstrap over pairs"
+        made = f"rank correlation (in points) with the scores of {len(members)} pairs, bootstrap over pairs"
     else:
         made = (
-            f"rank correlation (in points) with the first model's similarities of {len(units)} pairs of "
-            f"{len(np.unique(units))} sentences, bootstrap over sentences"
+            f"rank correlation (in points) with the first model's similarities of {len(members)} pairs of "
+            f"{len(np.unique(members))} sentences, bootstrap over sentences"
         )
     assert isinstance(text.task, Embedding)
     made = f"{made}; vectors: {text.task.pooling().words}"

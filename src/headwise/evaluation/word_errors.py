@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,17 +20,16 @@ from transformers.models.whisper.english_normalizer import (
 )
 from transformers.utils import logging
 
+from headwise.answers import Answers
 from headwise.attention import evaluating
 from headwise.data.speech import Speech, Utterance
 from headwise.errors import HeadwiseError
-from headwise.evaluation.losses import Difference, QualityRows
 from headwise.evaluation.mask_model import mask_model
 from headwise.forecast import best, drawn, where
 from headwise.heads import HeadMask
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.model import Model
 from headwise.qualities import WORD_ERROR_RATE
-from headwise.statistics import bootstrap, difference_bounds, effective_units, interval
 from headwise.tasks import Task
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import on_device
@@ -39,106 +37,36 @@ from headwise.tasks.objective import on_device
 TIMED = 2  # recordings that are transcribed to know how long a text takes
 
 
-@dataclass(frozen=True, eq=False)
-class WordErrors:
-    """The word errors of every recording under every mask, the whole model's first.
+def measure_word_errors(
+    text: Batches,
+    masks: Sequence[HeadMask],
+    cut: Callable[[HeadMask], Model] | None = None,
+    whole: Answers | None = None,
+) -> Answers:
+    """Word errors of every recording, and the words that were said: transcripts for each mask, by greedy search.
 
-    errors: recordings x masks. words: that were said, by recording. made: of what text, and how it was transcribed.
+    cut: makes the smaller model of a mask, where that is not the masked one. whole: what was measured of the whole model
+    on this text, which is not transcribed again. Raises HeadwiseError for a text without words.
     """
-
-    errors: np.ndarray
-    words: np.ndarray
-    made: str = ""
-
-    quality = WORD_ERROR_RATE
-
-    @property
-    def sentences(self) -> int:
-        """How many recordings they are of."""
-        return len(self.words)
-
-    @property
-    def independent_units(self) -> float:
-        """How many recordings of one length say as much."""
-        return float(effective_units(self.words))
-
-    @classmethod
-    def measure(
-        cls,
-        text: Batches,
-        masks: Sequence[HeadMask],
-        cut: Callable[[HeadMask], Model] | None = None,
-        whole: WordErrors | None = None,
-    ) -> WordErrors:
-        """Transcripts of the text for each mask, by greedy search. cut: makes the smaller model of a mask, where that is
-        not the masked one. whole: what was measured of the whole model on this text, which is not transcribed again.
-        Raises HeadwiseError for a text without words."""
-        every = [HeadMask.full(text.task.heads), *masks]
-        columns = []
-        for number in range(len(every)):
-            if whole is not None and number == 0:
-                columns.append((whole.errors[:, 0], whole.words))
-                continue
-            with mask_model(text, every, number, cut) as (task, batches):
-                written = transcripts(task, batches)
-            columns.append(counted_errors(text.task, text.text, written))
-        errors = np.stack([errors for errors, _ in columns], 1)
-        words = columns[0][1]
-        if not words.sum():
-            raise HeadwiseError(
-                f"Nothing is said in '{text.text.name}' but marks: an error rate needs words."
-            )
-        return cls(errors, words, word_errors_made(text, words))
-
-    def beside(self, others: Sequence[WordErrors]) -> WordErrors:
-        """The same text's errors of other models in columns of their own."""
-        errors = np.concatenate([self.errors, *(each.errors for each in others)], 1)
-        return WordErrors(errors, self.words, self.made)
-
-    def rate(self, column: int) -> float:
-        """The word error rate in %."""
-        return 100 * float(self.errors[:, column].sum() / self.words.sum())
-
-    def gain(self, column: int) -> float:
-        """How many points a model errs less than the whole one."""
-        return self.rate(0) - self.rate(column)
-
-    def rows(self, column: int, seed: int) -> QualityRows:
-        """Word error rate in % and its change to the whole model's in points; 95 % intervals by a bootstrap over
-        recordings, paired for the change; none with a single recording."""
-        drawn = None
-        if len(self.words) > 1:
-            drawn = 100 * bootstrap(self.errors, self.words, seed)
-        units = self.independent_units
-
-        def bounds(of_measure: Callable[[np.ndarray], np.ndarray]) -> tuple[float | None, ...]:
-            if drawn is None:
-                return None, None
-            low, high = interval(of_measure(drawn), units)
-            return float(low), float(high)
-
-        low, high = bounds(lambda rates: rates[:, column])
-        rows: QualityRows = [(WORD_ERROR_RATE.measure, self.rate(column), low, high)]
-        if column:
-            low, high = bounds(lambda rates: rates[:, column] - rates[:, 0])
-            rows.append((WORD_ERROR_RATE.change, -self.gain(column), low, high))
-        return rows
-
-    def change(self, column: int, other: WordErrors, its_column: int, seed: int) -> Difference:
-        """The change against another model on the same recordings, in points, by a paired bootstrap. Raises
-        HeadwiseError for other recordings."""
-        if not np.array_equal(self.words, other.words):
-            raise HeadwiseError(
-                "Two models were measured on different recordings, so their word errors cannot be compared: measure both on "
-                "the same."
-            )
-        value = self.rate(column) - other.rate(its_column)
-        if len(self.words) < 2:
-            return value, None, None, None
-        both = np.stack([self.errors[:, column], other.errors[:, its_column]], 1)
-        drawn = 100 * bootstrap(both, self.words, seed)
-        differences = drawn[:, 0] - drawn[:, 1]
-        return value, *difference_bounds(differences, self.independent_units)
+    every = [HeadMask.full(text.task.heads), *masks]
+    stats = []
+    for number in range(len(every)):
+        if whole is not None and number == 0:
+            stats.append(whole.stats[:, 0])
+            continue
+        with mask_model(text, every, number, cut) as (task, batches):
+            written = transcripts(task, batches)
+        stats.append(counted_errors(text.task, text.text, written))
+    words = stats[0][:, 1]
+    if not words.sum():
+        raise HeadwiseError(
+            f"Nothing is said in '{text.text.name}' but marks: an error rate needs words."
+        )
+    made = (
+        f"word error rate in % of {len(words)} recordings with {int(words.sum())} words, bootstrap over recordings; "
+        f"greedy search and Whisper's normaliser of transformers {transformers.__version__}"
+    )
+    return Answers({WORD_ERROR_RATE: text.made_on(made)}, np.stack(stats, 1), words)
 
 
 def transcripts(task: Task, text: Batches) -> dict[int, str]:
@@ -188,19 +116,15 @@ def without_warnings() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def counted_errors(
-    task: Task, text: Speech, written: dict[int, str]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The word errors of transcripts, by row, and how many words were said; in the order of the text."""
-    errors = []
-    words = []
+def counted_errors(task: Task, text: Speech, written: dict[int, str]) -> np.ndarray:
+    """The word errors of transcripts, by row, and how many words were said: recordings x 2, in the order of the text."""
+    counts = []
     for row in sorted(written):
         utterance = text.utterances[row]
         normalise = normaliser(task, utterance)
         said = normalise(utterance.text).split()
-        errors.append(word_errors(said, normalise(written[row]).split()))
-        words.append(len(said))
-    return np.array(errors, dtype=np.float64), np.array(words, dtype=np.float64)
+        counts.append((word_errors(said, normalise(written[row]).split()), len(said)))
+    return np.array(counts, dtype=np.float64)
 
 
 def normaliser(task: Task, utterance: Utterance) -> Callable[[str], str]:
@@ -227,12 +151,3 @@ def word_errors(said: Sequence[str], written: Sequence[str]) -> int:
         # Words inserted one after the other: the least of all cells to the left, and a step for each.
         row = np.minimum.accumulate(best - places) + places
     return int(row[-1])
-
-
-def word_errors_made(text: Batches, words: np.ndarray) -> str:
-    """Of what text errors are, how it was transcribed, and what was left out."""
-    made = (
-        f"word error rate in % of {len(words)} recordings with {int(words.sum())} words, bootstrap over recordings; "
-        f"greedy search and Whisper's normaliser of transformers {transformers.__version__}"
-    )
-    return text.made_on(made)

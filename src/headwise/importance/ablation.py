@@ -28,7 +28,7 @@ from headwise.attention.reuse import (
     trying,
 )
 from headwise.data.text import ParallelText
-from headwise.decoding.bleu import paired_difference
+from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import Generate, translate
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.heads import HeadMask, Site
@@ -470,7 +470,7 @@ def bleu_drops(model: Model, batches: Batches, progress: Report) -> Measurement:
     for head in heads[state.process_index :: state.num_processes]:
         with masked(model.hf, model.discovery, HeadMask.full(model.heads).without([head])):
             lines = translate(writer, sources, search)[0]
-        drop = paired_difference(whole, lines, references)
+        drop = translation_answers([lines, whole], references).change(1)
         rows.append(
             {
                 **head._asdict(),

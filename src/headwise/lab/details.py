@@ -116,7 +116,7 @@ def pruned_models(run: FinishedRun) -> list[dict[str, Any]]:
                 "setting": setting,
                 "label": str(rows[setting]["label"]),
                 "chosen": setting == run.facts.get("chosen"),
-                "bleu": measured(rows[setting], BLEU.measure, run.split).value,
+                "bleu": measured(rows[setting], BLEU.name, run.split).value,
                 "kept": sorted(map(str, mask.kept)),
                 "closed": steps,
             }

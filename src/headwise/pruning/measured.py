@@ -1,4 +1,4 @@
-"""What was measured of models, and what it says: numbers with their intervals, the verdict of a comparison, the choice.
+"""What was measured of models, and which of them is chosen.
 
 A table of such numbers has the columns MEASURED: a number of a model has no reference. With a reference it is the
 change of the measure from that model (of perplexity in %), such as `bleu` with the reference `full`.
@@ -7,46 +7,21 @@ change of the measure from that model (of perplexity in %), such as `bleu` with 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Any, TypeVar
 
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.qualities import QualityMeasure
+from headwise.qualities import NUMBER_COLUMNS, Number
 
-MEASURED = ("split", "measure", "reference", "value", "low", "high", "p", "units")
+MEASURED = ("split", "measure", "reference", *NUMBER_COLUMNS)
 SPLITS = ("test", "dev")
 UNPRUNED = "full"  # the reference that is the model before pruning
 FINE_TUNED = "fine-tuned"  # the reference that was trained equally long, and not pruned
-BETTER, WORSE, NOT_DISTINGUISHABLE = VERDICTS = ("better", "worse", "not distinguishable")
 LIMIT_ROUNDING = 1e-5  # by so much a loss may exceed a limit that it equals: tables have 8 digits
 
 Name = TypeVar("Name", bound=Hashable)
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number with its 95 % interval; without a value where it was not measured.
-
-    p: two-sided, of a change. units: how many independent pieces of text (sentences, recordings) stand behind the
-    interval, by their effective number where they differ in length.
-    """
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    units: float | None = None
-
-    def verdict(self, quality: QualityMeasure) -> str:
-        """What it says as a change of quality: one of VERDICTS. Both the interval and p (below 0.05) must speak; empty
-        without an interval."""
-        if self.low is None or self.high is None:
-            return ""
-        if self.low <= 0 <= self.high or (self.p is not None and self.p >= 0.05):
-            return NOT_DISTINGUISHABLE
-        return BETTER if (self.low > 0) == quality.higher_is_better else WORSE
 
 
 NOT_MEASURED = Number()

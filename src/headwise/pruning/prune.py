@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from headwise.data.text import ParallelText
-from headwise.decoding.bleu import corpus_scores
+from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import translate
 from headwise.errors import HeadwiseError
-from headwise.evaluation.answers import measure
+from headwise.evaluation.measure import measure
 from headwise.heads import HeadMask, Kind
 from headwise.importance.mean_outputs import mean_outputs
 from headwise.model import Model
@@ -224,7 +224,7 @@ def prune_greedily(
             number = masks.index(mask)
             share = part(rest, number / len(masks), (number + 1) / len(masks))
             lines, _ = translate(cut(mask).translator(search.engine), sources, search, share)
-            return corpus_scores(lines, references)[0].value
+            return translation_answers([lines], references).value()
 
         whole = quality(full)
         if max_drop > whole:
@@ -234,7 +234,7 @@ def prune_greedily(
         measured = measure(dev_batches, masks[1:], cut if options.compensate else None)
 
         def quality(mask: HeadMask) -> float:
-            return measured.gain(masks.index(mask))
+            return measured.quality.better * measured.difference(masks.index(mask))
 
     smallest, _ = smallest_within(masks, quality, max_drop)
     return cut(smallest)

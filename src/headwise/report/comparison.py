@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from headwise.decoding.bleu import paired_difference
+from headwise.decoding.bleu import translation_answers
 from headwise.errors import HeadwiseError
 from headwise.grid import HeadGrid, Scale
 from headwise.heads import KINDS, Head, HeadMap
+from headwise.qualities import BETTER, WORSE, Number
 from headwise.report import charts, models, summary
 from headwise.report.after_pruning import head_roles, rank, scatter, score_text, tested_rows
 from headwise.report.charts import Figure, HeadChart, Panel, tips
@@ -35,12 +36,7 @@ from headwise.report.format import (
 )
 from headwise.report.kept_heads import by_layer
 from headwise.report.page import Columns, section, table
-from headwise.report.run_folder import (
-    HEAD_COLUMNS,
-    FinishedRun,
-    read_optional_table,
-    read_run,
-)
+from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, read_optional_table, read_run
 from headwise.report.run_grid import pairs_figure
 from headwise.report.score_maps import drawn_measures, scaled
 from headwise.report.summary import plan_of_run
@@ -230,35 +226,32 @@ def difference(found: Comparison) -> str:
         return _ranked_alike(found)
     direct = on_same_sentences(found)
     if direct is not None:
-        change, low, high, p, sentences = direct
-        start = f"B − A: {signed(change)} BLEU {interval_text(low, high)} on the same {sentences} sentences"
-        unsure = low <= 0 <= high or p >= 0.05
+        change, sentences = direct
+        against = f" on the same {sentences} sentences"
     else:
         changes = difference_of_changes(found)
         if changes is None:
             return _ranked_alike(found)
-        change, low, high, reference = changes
-        quality = one.quality
-        start = (
-            f"B − A: {signed(change)}{quality.unit} {quality.name} {interval_text(low, high)}, each compared with "
-            f"{reference}"
-        )
-        unsure = low <= 0 <= high
+        change, reference = changes
+        against = f", each compared with {reference}"
     heads = []
     for run in found.both:
         assert run.chosen is not None
         name = models.heads_name(run.chosen["kinds"])
         heads.append(f"of {run.chosen['total']} {name}")
-    sure = ", not distinguishable" if unsure else ""
+    assert change.value is not None
+    quality = one.quality
+    start = f"B − A: {signed(change.value)}{quality.unit} {quality.title} {interval_text(change.low, change.high)}{against}"
+    sure = "" if change.verdict(quality) in (BETTER, WORSE) else ", not distinguishable"
     of_a = "" if heads[0] == heads[1] else f" {heads[0]}"
     return (
         f"{start}{sure}; A keeps {one.chosen['kept']}{of_a} and B {other.chosen['kept']} {heads[1]}"
     )
 
 
-def on_same_sentences(found: Comparison) -> tuple[float, float, float, float, int] | None:
-    """BLEU of B's chosen model minus that of A's, with its 95 % interval, p and the number of sentences, by paired
-    bootstrap; None where they did not translate the same test sentences."""
+def on_same_sentences(found: Comparison) -> tuple[Number, int] | None:
+    """BLEU of B's chosen model minus that of A's, and the number of sentences; None where they did not translate the same
+    test sentences."""
     texts = []
     for run in found.both:
         chosen = run.chosen
@@ -272,11 +265,10 @@ def on_same_sentences(found: Comparison) -> tuple[float, float, float, float, in
     (sources, references, ours), (other_sources, other_references, theirs) = texts
     if sources != other_sources or references != other_references or not references:
         return None
-    paired = paired_difference(theirs, ours, references)
-    return paired.value, paired.low, paired.high, paired.p, len(references)
+    return translation_answers([ours, theirs], references).change(1), len(references)
 
 
-def difference_of_changes(found: Comparison) -> tuple[float, float, float, str] | None:
+def difference_of_changes(found: Comparison) -> tuple[Number, str] | None:
     """The change of quality by pruning in B minus that in A, with an interval, and what both changes are to; None where
     they were not measured against the same model.
 
@@ -299,7 +291,7 @@ def difference_of_changes(found: Comparison) -> tuple[float, float, float, str] 
         return None
     low = b - a - math.hypot(b - low_b, high_a - a)
     high = b - a + math.hypot(high_b - b, a - low_a)
-    return b - a, low, high, models.OTHERS[reference]
+    return Number(b - a, low, high), models.OTHERS[reference]
 
 
 def _ranked_alike(found: Comparison) -> str:
@@ -595,7 +587,11 @@ def build_cost(found: Comparison) -> dict[str, Any] | None:
         curves[name] = run.models
 
     figure = pairs_figure(curves, found.split, "Both runs in one figure") if alike else None
-    return {"curves": figure, "qualities": [run.quality.name for run in found.both], "alike": alike}
+    return {
+        "curves": figure,
+        "qualities": [run.quality.title for run in found.both],
+        "alike": alike,
+    }
 
 
 @section(

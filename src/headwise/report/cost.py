@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headwise.pruning.controls import Control, compared_by_all, control_facts
-from headwise.pruning.measured import FINE_TUNED, UNPRUNED, VERDICTS, Number
-from headwise.qualities import BLEU
+from headwise.pruning.measured import FINE_TUNED, UNPRUNED
+from headwise.qualities import BLEU, VERDICTS, Number
 from headwise.report import models
 from headwise.report.format import capital, kinds_among, percent, probability, quantity, size
 from headwise.report.models import ModelRow, has, tested_text
@@ -73,11 +73,11 @@ def cost_section(run: FinishedRun) -> dict[str, Any] | None:
         "by_kind": bool(run.models["keep"].map(lambda keep: isinstance(keep, Mapping)).any()),
         "all_models": models_table(run),
         "text": run.split,
-        "measured": run.quality.name,
+        "measured": run.quality.title,
         "higher_is_better": run.quality.higher_is_better,
         "over": run.quality.over,
         "controls": set(run.models["control"].dropna()),
-        "tuned": has(run.models, run.quality.measure, run.split, FINE_TUNED),
+        "tuned": has(run.models, run.quality.name, run.split, FINE_TUNED),
         "limited": run.facts.get("max_drop") is not None,
         "learned": any(model["learned"] for model in run.pruned),
         "random": any(models.is_random_order(model) for model in run.pruned),
@@ -140,7 +140,7 @@ def layouts_table(
         f"heads of {total}": lambda model: str(
             total if model["method"] == "none" else model["kept"]
         ),
-        f"{quality.name} from trained" if from_scratch_by_setting else quality.name: written,
+        f"{quality.title} from trained" if from_scratch_by_setting else quality.title: written,
         "from scratch": lambda model: written(from_scratch(model)),
         f"difference{quality.in_unit}": lambda model: tested_text(
             run.change_of(from_scratch(model), "pruned")
@@ -171,12 +171,12 @@ def models_table(run: FinishedRun) -> Table | None:
     columns: Columns = {
         "model": lambda model: model["label"],
         "heads kept": lambda model: f"{model['kept']} ({percent(model['kept'] / model['total'])})",
-        f"{dev}{quality.name}": models.quality_column(quality, run.split),
+        f"{dev}{quality.title}": models.quality_column(quality, run.split),
         **models.change_columns(quality, run.split),
         "p": p_text,
         f"{dev}chrF": models.number_column("{:.2f}".format, "chrf", run.split),
         # without test text, the column above
-        f"dev {quality.name}": models.quality_column(quality, "dev"),
+        f"dev {quality.title}": models.quality_column(quality, "dev"),
     }
     if lossy:
         columns["dev loss"] = models.number_column("{:.4f}".format, "loss", "dev")
@@ -232,7 +232,7 @@ def build_controls(run: FinishedRun) -> dict[str, Any] | None:
         {
             **tables,
             "text": run.split,
-            "measured": run.quality.name,
+            "measured": run.quality.title,
             "over": run.quality.over,
             "better": "above" if run.quality.higher_is_better else "below",
             "trained": bool(run.models["control"].isin([f.name for f in compared_by_all()]).any()),
@@ -325,7 +325,7 @@ def verdict_counts_table(run: FinishedRun, comparisons: list[ControlComparison])
 
 def comparison_table(run: FinishedRun, comparisons: list[ControlComparison]) -> Table | None:
     """A row a comparison."""
-    name = run.quality.name
+    name = run.quality.title
     unit = run.quality.in_unit
     written = models.quality_column(run.quality, run.split)
     tuned = run.models["control"].eq("fine-tuned").any()

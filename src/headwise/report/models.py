@@ -21,10 +21,9 @@ from headwise.pruning.measured import (
     MEASURED,
     NOT_MEASURED,
     UNPRUNED,
-    Number,
     read_measurements,
 )
-from headwise.qualities import BLEU, QUALITIES, QualityMeasure
+from headwise.qualities import BLEU, QUALITIES, Number, QualityMeasure
 from headwise.report.format import (
     HEADS_OF_KIND,
     interval_text,
@@ -177,7 +176,7 @@ def ordered(frame: pd.DataFrame) -> list[ModelRow]:
 def reported_split(frame: pd.DataFrame) -> str:
     """The text that is reported: test, or dev where no pruned model was measured on test."""
     others = frame[frame["method"] != "none"] if (frame["method"] != "none").any() else frame
-    return "test" if has(others, quality(frame).measure, "test") else "dev"
+    return "test" if has(others, quality(frame).name, "test") else "dev"
 
 
 def group_name(kinds: tuple[str, ...]) -> str:
@@ -223,7 +222,7 @@ def number_column(
 
 def quality_column(quality: QualityMeasure, split: str) -> Callable[[ModelRow | None], str]:
     """A column of the quality of models on a text."""
-    return number_column("{:.2f}".format, quality.measure, split)
+    return number_column("{:.2f}".format, quality.name, split)
 
 
 def change_columns(
@@ -236,7 +235,7 @@ def change_columns(
     """Columns of changes from other models. model_of: the model that a row is about. write: by default `change_text`."""
 
     def cell(reference: str, row: Any) -> str:
-        change = measured(model_of(row), quality.measure, split, reference)
+        change = measured(model_of(row), quality.name, split, reference)
         return (write or change_text)(change)
 
     return {
@@ -261,7 +260,7 @@ def tested_text(change: Number, join: str = "\n", unit: str = "") -> str:
 def quality(frame: pd.DataFrame) -> QualityMeasure:
     """What models are compared by: that of their task."""
     for quality in QUALITIES:
-        if has(frame, quality.measure, "dev"):
+        if has(frame, quality.name, "dev"):
             return quality
     return BLEU
 

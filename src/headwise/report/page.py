@@ -223,7 +223,7 @@ def can_apply(declared: Section, subject: PageSubject) -> bool:
     """Whether a run of this task can have a section: a model of embeddings has no translations."""
     if not isinstance(subject, FinishedRun):
         return True
-    return not declared.qualities or subject.quality.measure in declared.qualities
+    return not declared.qualities or subject.quality.name in declared.qualities
 
 
 def terms_in(texts: Iterable[str]) -> list[Term]:

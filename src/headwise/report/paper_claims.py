@@ -10,8 +10,8 @@ import pandas as pd
 from scipy.stats import fisher_exact, mannwhitneyu
 
 from headwise.heads import KINDS, Head, Kind
-from headwise.pruning.measured import BETTER, UNPRUNED, WORSE, Number
-from headwise.qualities import BLEU, WORD_ERROR_RATE
+from headwise.pruning.measured import UNPRUNED
+from headwise.qualities import BETTER, BLEU, WORD_ERROR_RATE, WORSE, Number
 from headwise.report import charts, models, score_faithfulness
 from headwise.report.charts import Figure, Panel, axis, tips
 from headwise.report.format import (
@@ -223,7 +223,7 @@ def least_loss(run: FinishedRun, found: Sequence[ModelRow], theirs: float) -> Cl
     moved = tested_text(change, ", ", run.quality.unit)
     removed = model["total"] - model["kept"]
     here = (
-        f"{removed} of {model['total']} removed: {run.quality.name} to {OTHERS[reference]} {moved}"
+        f"{removed} of {model['total']} removed: {run.quality.title} to {OTHERS[reference]} {moved}"
     )
     if measured(model, "settled").value == 0:
         here += "; its gates had not settled"
@@ -478,7 +478,7 @@ def free_without_training(run: FinishedRun) -> ClaimOutcome | None:
     change = run.change_of(near, UNPRUNED)
     moved = tested_text(change, ", ", run.quality.unit)
     order = measure_name(str(near["score"]))
-    here = f"{percent(removed)} of {near['total']} by {order}: {run.quality.name} {moved}"
+    here = f"{percent(removed)} of {near['total']} by {order}: {run.quality.title} {moved}"
     if abs(removed - FREE_SHARE) > FREE_SHARE / 2:
         return ClaimOutcome(here, UNSURE)
     return ClaimOutcome(here, of_loss(run, change, 0))

@@ -111,8 +111,8 @@ def _quality_figure(
         note = f"{note} · grey: range and mean of random orders"
     ringed = len(chosen) or (seeds is not None and seeds["chosen"].any())
     return Figure(
-        name="-".join([f"{quality.measure}-by-heads", *(kinds if several else ())]),
-        title=capital(quality.name)
+        name="-".join([f"{quality.name}-by-heads", *(kinds if several else ())]),
+        title=capital(quality.title)
         + ("" if len(panels) > 1 else f" on {next(iter(points))}")
         + " against the heads kept"
         + (f": {models.group_name(kinds)}" if several else ""),
@@ -174,7 +174,7 @@ def _points(
     """A point for every model: its quality, the interval of its difference around it, and where it is drawn. tuned: the
     full models after equal further training, with which the models of the same training are compared."""
     total = int(own["total"].iloc[0])
-    base = measured(full, quality.measure, split).value
+    base = measured(full, quality.name, split).value
     found: list[dict[str, Any]] = [
         {"line": "", "model": "full model", "kept": total, "value": base, "sort": "full"}
     ]
@@ -204,12 +204,12 @@ def _point(
 ) -> dict[str, Any]:
     """One model; low and high are the interval of its difference, drawn from the quality of the model that it is
     compared with: equal further training where that was measured, else the full model."""
-    reference, change = model["numbers"].leading_change(quality.measure, split)
+    reference, change = model["numbers"].leading_change(quality.name, split)
     other = tuned.get(models.against(model, reference))
     if other is None:
         reference, other = UNPRUNED, full
-        change = measured(model, quality.measure, split, UNPRUNED)
-    base = measured(other, quality.measure, split).value
+        change = measured(model, quality.name, split, UNPRUNED)
+    base = measured(other, quality.name, split).value
     around = {}
     if base is not None and change.low is not None and change.high is not None:
         ends = [quality.moved(base, end) for end in (change.low, change.high)]
@@ -218,7 +218,7 @@ def _point(
     return {
         "model": model["label"],
         "kept": round(model["mean_kept"], 2),
-        "value": measured(model, quality.measure, split).value,
+        "value": measured(model, quality.name, split).value,
         "sort": "chosen" if model["chosen"] else "learned" if model["learned"] else "other",
         "text": f"{difference} to {models.OTHERS[reference]}" if difference else NONE,
         **around,
@@ -238,7 +238,7 @@ def _line_points(
         for model in models.model_rows(line):
             points.append(_point(model, full, quality, split, tuned))
         return points
-    values = models.values(line, quality.measure, split)
+    values = models.values(line, quality.name, split)
     found = values.groupby(line["kept"]).agg(["mean", "min", "max", "count"])
     for kept, mean, low, high, orders in found[found["count"] > 0].itertuples():
         points.append(
@@ -273,11 +273,11 @@ def _levels(
     own: pd.DataFrame, full: ModelRow | None, quality: QualityMeasure, limit: Any, split: str
 ) -> pd.DataFrame:
     """The lines across a panel: the full model, the fine-tuned one, and on dev the loss that is allowed."""
-    base = measured(full, quality.measure, split).value
+    base = measured(full, quality.name, split).value
     tuned = models.model_rows(own[own["control"] == "fine-tuned"])
     found = [
         ("full model", base),
-        *((TUNED_NAME, measured(model, quality.measure, split).value) for model in tuned),
+        *((TUNED_NAME, measured(model, quality.name, split).value) for model in tuned),
     ]
     if split == "dev" and base is not None and isinstance(limit, int | float):
         found.append(("allowed loss", quality.moved(base, -quality.better * limit)))
@@ -391,12 +391,15 @@ def _quality_panel(
         *([charts.ring(seeds[seeds["chosen"]], x, y)] if len(seeds) else []),
     ]
     return charts.layered(
-        marks, 300, f"{capital(quality.name)} against the number of heads kept", shape="independent"
+        marks,
+        300,
+        f"{capital(quality.title)} against the number of heads kept",
+        shape="independent",
     )
 
 
 def _tip(quality: QualityMeasure) -> list[Spec]:
-    return tips("model:N", "kept:Q|heads", f"value:Q|{quality.name}|.2f", "text:N|difference")
+    return tips("model:N", "kept:Q|heads", f"value:Q|{quality.title}|.2f", "text:N|difference")
 
 
 def _control_marks(points: pd.DataFrame, x: Spec, y: Spec, tip: list[Spec]) -> list[Spec]:
@@ -429,12 +432,12 @@ def _seed_points(
     """Single seeds' models, each at its own difference from the quality of the mean full model: those with gates that
     several seeds have, and the chosen ones.
     """
-    base = measured(full, quality.measure, split).value
+    base = measured(full, quality.name, split).value
     found = []
     own = models.of_kinds(models.pruned(seeds), kinds)
     counts = Counter(own.index)
     for model in models.model_rows(own):
-        change = measured(model, quality.measure, split, UNPRUNED)
+        change = measured(model, quality.name, split, UNPRUNED)
         several = counts[model["setting"]] > 1 and model["learned"]
         if base is not None and change.value is not None and (model["chosen"] or several):
             found.append(
@@ -491,9 +494,7 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
     quality = models.quality(frame)
     split = max(
         SPLITS,
-        key=lambda split: sum(
-            models.values(line, quality.measure, split).count() for line in every
-        ),
+        key=lambda split: sum(models.values(line, quality.name, split).count() for line in every),
     )
     by_score = {}
     for kinds, lines in groups.items():
@@ -506,7 +507,7 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
 
     drawn = [points for points in by_score.values() if len(points) > 1]
     note = f"on {split}{_bands(drawn)}"
-    title = f"{capital(quality.name)} on {split} while heads are removed"
+    title = f"{capital(quality.title)} on {split} while heads are removed"
     first = Figure(
         "greedy-curves",
         f"{title}, the least important first",
@@ -547,7 +548,7 @@ def _removal_points(
     split: str,
 ) -> pd.DataFrame:
     """The points of a panel: every line starts at the full model; `removed` is the share removed in per cent."""
-    base = measured(full, quality.measure, split).value
+    base = measured(full, quality.name, split).value
     found = []
     for name, line in lines:
         total = int(line["total"].iloc[0])
@@ -579,7 +580,7 @@ def _greedy_panel(points: pd.DataFrame, title: str, quality: QualityMeasure, spl
         points, x, y, _line_colour(points["line"]), band=0.18, dots=34, tip=_tip(quality)
     )
     chart = charts.layered(
-        marks, 300, f"{capital(quality.name)} against the share of heads removed"
+        marks, 300, f"{capital(quality.title)} against the share of heads removed"
     )
     return Panel(chart, title, width=430, narrowest=270, widest=2000 if title else 620)
 
@@ -591,8 +592,8 @@ def pairs_panel(
     colours = charts.categories("data:N", data, orient="bottom")
     shape = charts.shape_field("data:N", colours["scale"]["domain"], values=data)
     x = axis("kept:Q", "heads kept (%)", domain=[0, 100], grid=False)
-    y = axis("value:Q", f"{quality.name} on {text}, difference to the full model{quality.in_unit}")
-    tip = tips("data:N", "model:N", "heads:N", "seeds:Q", f"text:N|{quality.name}")
+    y = axis("value:Q", f"{quality.title} on {text}, difference to the full model{quality.in_unit}")
+    tip = tips("data:N", "model:N", "heads:N", "seeds:Q", f"text:N|{quality.title}")
     marks = [
         charts.level_lines([{"value": 0}], y),
         *charts.curve(points, x, y, colours, width=1.6, opacity=0.6),
@@ -609,7 +610,7 @@ def pairs_panel(
         ),
     ]
     chart = charts.layered(
-        marks, 300, f"{capital(quality.name)} difference against the share of heads kept"
+        marks, 300, f"{capital(quality.title)} difference against the share of heads kept"
     )
     return Panel(chart, title, width=430, narrowest=270)
 
@@ -620,7 +621,7 @@ def pair_points(
     """The points of one language pair (the mean over its seeds) or run: a model each."""
     points: list[dict[str, Any]] = []
     for model in models.model_rows(line):
-        change = measured(model, quality.measure, split, UNPRUNED)
+        change = measured(model, quality.name, split, UNPRUNED)
         if change.value is None:
             continue
         points.append(

@@ -16,8 +16,8 @@ from headwise.errors import HeadwiseError
 from headwise.files import below, checked_name, damaged, is_inside, read_with_checksum
 from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
 from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS, UNTRAINED_COLUMNS
-from headwise.pruning.measured import Measurements, Number
-from headwise.qualities import QualityMeasure
+from headwise.pruning.measured import Measurements
+from headwise.qualities import Number, QualityMeasure
 from headwise.report import models
 from headwise.report.models import ModelRow
 from headwise.roles.behaviour import NAMED
@@ -180,7 +180,7 @@ class FinishedRun:
 
     def quality_of(self, model: ModelRow | None, split: str = "", reference: str = "") -> Number:
         """The quality of a model, or its change from another one, on a text, by default the one that is reported."""
-        return models.measured(model, self.quality.measure, split or self.split, reference)
+        return models.measured(model, self.quality.name, split or self.split, reference)
 
     def change_of(self, model: ModelRow | None, reference: str) -> Number:
         """The change of quality of a model from another one on the reported text."""
@@ -189,7 +189,7 @@ class FinishedRun:
     def leading_change(self, model: ModelRow) -> tuple[str, Number]:
         """The comparison that leads on the reported text, its reference first."""
         numbers: Measurements = model["numbers"]
-        return numbers.leading_change(self.quality.measure, self.split)
+        return numbers.leading_change(self.quality.name, self.split)
 
     def lost(self, model: ModelRow, split: str = "dev") -> float | None:
         """What a model loses on a text, in the unit of the limit: BLEU, or % of perplexity."""
@@ -197,7 +197,7 @@ class FinishedRun:
         after = self.quality_of(model, split).value
         if before is None or after is None:
             return None
-        return -self.quality.better * self.quality.change_of(before, after)
+        return -self.quality.better * self.quality.change(before, after)
 
     def heads_left(self, model: ModelRow) -> int:
         """The heads that the whole model has left, which is what choices compare; without a layout, of its own kinds."""

@@ -24,10 +24,9 @@ from headwise.pruning.measured import (
     SPLITS,
     UNPRUNED,
     Measurements,
-    Number,
     read_measurements,
 )
-from headwise.qualities import QualityMeasure
+from headwise.qualities import Number, QualityMeasure
 from headwise.report import models
 from headwise.report.charts import Figure
 from headwise.report.format import NONE, capital, listed
@@ -200,18 +199,18 @@ def _choice(grid: Grid, member: Member) -> tuple[str, str, str]:
     others = models.pruned(member.models)
     quality = models.quality(grid.models)
     orders = others["method"] == RANDOM_METHOD
-    tried = models.values(others[~orders], quality.measure, "dev").count()
+    tried = models.values(others[~orders], quality.name, "dev").count()
     heads = f"{model['kept']} of {model['total']} {models.heads_name(model['kinds'])}"
     split = models.reported_split(grid.models)
     known = []
     for reference in (FINE_TUNED, UNPRUNED):
-        change = change_text(measured(model, quality.measure, split, reference), quality.unit)
+        change = change_text(measured(model, quality.name, split, reference), quality.unit)
         if change:
             known.append(f"{change} to {OTHERS[reference]}")
 
-    changes = f"; {quality.name} {', '.join(known)}" if known else ""
+    changes = f"; {quality.title} {', '.join(known)}" if known else ""
     text = f"{heads} ({model['label']}, of {tried} models){changes}"
-    to_tuned = measured(model, quality.measure, split, FINE_TUNED)
+    to_tuned = measured(model, quality.name, split, FINE_TUNED)
     return f"seed {member.seed}", text, to_tuned.verdict(quality)
 
 
@@ -238,7 +237,7 @@ def build_pairs(grid: Grid) -> dict[str, Any] | None:
         "pairs": pairs_figure(means, split),
         "by_pair": language_pairs_table(means, split),
         "text": split,
-        "measured": models.quality(grid.models).name,
+        "measured": models.quality(grid.models).title,
     }
 
 
@@ -300,12 +299,12 @@ def language_pairs_table(means: GridMeans, split: str) -> Table | None:
             return models.quality_column(quality, split)(model)
         seeds = f", {model['seeds']} seeds" if model["seeds"] > 1 else ""
         heads = f"{model['kept']} of {model['total']} heads"
-        change = change_text(measured(model, quality.measure, split, UNPRUNED), quality.unit)
+        change = change_text(measured(model, quality.name, split, UNPRUNED), quality.unit)
         return f"{change or NONE}\n{heads}{seeds}"
 
     columns: Columns = {
         "model": lambda setting: (
-            f"full model, {quality.name}" if setting in full else labels[setting]
+            f"full model, {quality.title}" if setting in full else labels[setting]
         )
     }
     columns |= {data: partial(cell, data) for data in means}
@@ -343,7 +342,7 @@ def build_seeds(grid: Grid) -> dict[str, Any]:
                 else means_table(grid, data, means, trained=False),
             }
         )
-    return {"parts": parts, "measured": models.quality(grid.models).name}
+    return {"parts": parts, "measured": models.quality(grid.models).title}
 
 
 def means_of(grid: Grid, data: str) -> pd.DataFrame | None:
@@ -366,7 +365,7 @@ def means_of(grid: Grid, data: str) -> pd.DataFrame | None:
     across = read_measurements(grid.means[grid.means["data"] == data])
     quality = models.quality(every)
     full = every[every["method"] == "none"]
-    bases = {split: models.values(full, quality.measure, split).mean() for split in SPLITS}
+    bases = {split: models.values(full, quality.name, split).mean() for split in SPLITS}
     rows = models.model_rows(every)
     numbers = []
     for model in models.model_rows(means):
@@ -389,19 +388,19 @@ def mean_numbers(
     numbers = Measurements()
     for split, base in bases.items():
         for reference in OTHERS:
-            change = over.of(quality.measure, split, reference)
-            own = [measured(seed, quality.measure, split, reference) for seed in seeds]
+            change = over.of(quality.name, split, reference)
+            own = [measured(seed, quality.name, split, reference) for seed in seeds]
             own = [number for number in own if number.value is not None]
             if change.value is None and len(own) == 1:
                 change = replace(own[0], p=None)  # as of the means beside it, which have none
             if change.value is not None:
-                numbers[split, quality.measure, reference] = change
-        change = numbers.of(quality.measure, split, UNPRUNED)
+                numbers[split, quality.name, reference] = change
+        change = numbers.of(quality.name, split, UNPRUNED)
         value = base if model["method"] == "none" else None
         if change.value is not None:
             value = quality.moved(base, change.value)
         if value is not None and not math.isnan(value):
-            numbers[split, quality.measure, ""] = Number(value)
+            numbers[split, quality.name, ""] = Number(value)
     return numbers
 
 
@@ -440,7 +439,7 @@ def means_table(grid: Grid, data: str, means: pd.DataFrame, trained: bool = True
         "model": lambda model: model["label"],
         "seeds": lambda model: str(model["seeds"]),
         "heads kept": _kept_text,
-        f"{quality.name} on {split}": models.quality_column(quality, split),
+        f"{quality.title} on {split}": models.quality_column(quality, split),
         **models.change_columns(quality, split, OTHERS),
     }
     what = "Means over seeds" if trained else "Removal without gates, means over seeds"
@@ -477,7 +476,7 @@ def build_runs(grid: Grid) -> dict[str, Any]:
     columns: Columns = {
         "run": name,
         "state": state,
-        f"full model, {quality.name} on {split}": quality_of_full,
+        f"full model, {quality.title} on {split}": quality_of_full,
         "chosen": lambda member: (
             f"{model['label']}, {model['kept']} of {model['total']} heads"
             if (model := chosen(member))

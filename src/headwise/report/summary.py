@@ -11,16 +11,8 @@ from urllib.parse import parse_qs
 
 from headwise.data.text import DATASETS
 from headwise.heads import HeadMask, Site
-from headwise.pruning.measured import (
-    BETTER,
-    FINE_TUNED,
-    NOT_DISTINGUISHABLE,
-    UNPRUNED,
-    WORSE,
-    Number,
-    choose_smallest,
-    is_within,
-)
+from headwise.pruning.measured import FINE_TUNED, UNPRUNED, choose_smallest, is_within
+from headwise.qualities import BETTER, NOT_DISTINGUISHABLE, WORSE, Number
 from headwise.report import kept_heads, models, role_tables, score_faithfulness
 from headwise.report.format import (
     KIND_NAMES,
@@ -118,7 +110,7 @@ def run_headline(run: FinishedRun, chosen: ModelRow) -> str:
     ends = interval_text(change.low, change.high)
     on = " on dev" if run.split == "dev" else ""
     of = " of" if quality.unit.endswith("points") else ""
-    text = f"{start}; {signed(change.value)}{quality.unit}{of} {quality.name}{on} {ends}".rstrip()
+    text = f"{start}; {signed(change.value)}{quality.unit}{of} {quality.title}{on} {ends}".rstrip()
     text = f"{text} to {OTHERS[reference]}"
     if change.verdict(quality) == NOT_DISTINGUISHABLE:
         text = f"{text}, {NOT_DISTINGUISHABLE}"
@@ -268,10 +260,10 @@ def _tiles(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
             tiles.append((label, change, " → ".join(map(write, both))))
 
     quality = run.quality
-    both = _both(full, chosen, quality.measure, run.split)
-    label = f"{capital(quality.name)} on {run.split}"
+    both = _both(full, chosen, quality.name, run.split)
+    label = f"{capital(quality.title)} on {run.split}"
     tuned = run.change_of(chosen, FINE_TUNED)
-    moved = f"{signed(quality.change_of(*both))}{quality.unit}" if both else ""
+    moved = f"{signed(quality.change(*both))}{quality.unit}" if both else ""
     if tuned.value is not None:
         whole = f" · {moved} to the full model" if both else ""
         tiles.append(
@@ -317,17 +309,17 @@ def cost(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     tuned = models.model_rows(run.models[run.models.index == models.against(chosen, FINE_TUNED)])
     others = [(one, FINE_TUNED, "to equal further training without pruning") for one in tuned]
     for other, reference, label in [*others, (full, UNPRUNED, "to the untouched full model")]:
-        if both := _both(other, chosen, quality.measure, run.split):
+        if both := _both(other, chosen, quality.name, run.split):
             change = run.change_of(chosen, reference)
             moved = tested_text(change, ", ", quality.unit)
-            moved = moved or f"{signed(quality.change_of(*both))}{quality.unit}, no interval"
+            moved = moved or f"{signed(quality.change(*both))}{quality.unit}, no interval"
             text = f"{both[0]:.2f} → {both[1]:.2f}: {moved}"
-            facts.append((f"{capital(quality.name)} {label}", text, change.verdict(quality)))
+            facts.append((f"{capital(quality.title)} {label}", text, change.verdict(quality)))
     before = measured(chosen, "loss_before_training", "dev").value
     after = measured(chosen, "loss_after_training", "dev").value
     if before is not None and after is not None:
         facts.append(("Recovery", f"dev loss {before:.3f} → {after:.3f} by training", ""))
-    return facts or [(capital(quality.name), "not measured for both models yet", "")]
+    return facts or [(capital(quality.title), "not measured for both models yet", "")]
 
 
 def other_orders(run: FinishedRun, chosen: ModelRow) -> list[Fact]:
@@ -362,7 +354,7 @@ def orders_of(run: FinishedRun, model: ModelRow) -> list[Fact]:
             better += said == BETTER
             label = f"Random order {random}"
         moved = tested_text(change, ", ", quality.unit)
-        facts.append((label, f"{quality.name} {its:.2f}; the result differs by {moved}", said))
+        facts.append((label, f"{quality.title} {its:.2f}; the result differs by {moved}", said))
     if random:
         text = f"better than {better} of {random}"
         if not better:
@@ -399,11 +391,11 @@ def choice(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
         ("Loss allowed on dev", allowed, ""),
         ("Chosen", f"{chosen['label']}: {count(left, 'head')} in the whole model{why}", ""),
     ]
-    both = _both(full, chosen, quality.measure, "dev")
+    both = _both(full, chosen, quality.name, "dev")
     own = losses.get(chosen["setting"])
     if own is not None and both:
         moved = f"{signed(-quality.better * own)}{quality.unit}"
-        facts.append(("On dev", f"{quality.name} {both[0]:.2f} → {both[1]:.2f} ({moved})", ""))
+        facts.append(("On dev", f"{quality.title} {both[0]:.2f} → {both[1]:.2f} ({moved})", ""))
 
     smaller = []
     for model in measured_models:

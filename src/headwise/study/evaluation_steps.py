@@ -4,21 +4,16 @@ one."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+from headwise.answers import Answers, read_answers
 from headwise.data.embedded import Split
 from headwise.data.lines import read_lines
+from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import speeds, translate
-from headwise.evaluation.answers import (
-    Answers,
-    AnswersOfOne,
-    Translations,
-    measure,
-    read_measured,
-    save_measured,
-)
+from headwise.evaluation.measure import measure
 from headwise.files import below
 from headwise.heads import HeadMask, write_text
 from headwise.model import Model
@@ -87,10 +82,12 @@ class Translate(Answer, name_format="translate/{0.split}/{0.variant.name}"):
             write_text(below(work / STAGING, self.file(name)), content)
         return cost
 
-    def read(self, run: Run, variant: Variant) -> Translations:
-        lines = list(read_lines(below(run.folder, self.file(variant.name))))
-        references = list(read_lines(below(run.folder, self.file("reference"))))
-        return Translations(lines, references)
+    def read(self, run: Run, variant: Variant) -> Answers:
+        sides = []
+        for name in (variant.name, "reference"):
+            sides.append(list(read_lines(below(run.folder, self.file(name)))))
+        lines, references = sides
+        return translation_answers([lines], references)
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.translating(estimate.dev)
@@ -100,7 +97,7 @@ class Translate(Answer, name_format="translate/{0.split}/{0.variant.name}"):
 class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
     """The loss of every sentence under all models of a greedy order, or under one model, in losses/."""
 
-    VERSION = 2  # long documents are read in windows
+    VERSION = 3  # files of answers
 
     variants: tuple[Variant, ...]  # of one order, or one without; none: the full model alone
 
@@ -139,14 +136,14 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
         whole = None
         if step is not None:
             run.get_or_make(step)
-            whole = read_measured(below(run.folder, f"{step.name}.npz"))
-        measured = measure(text, masks, cut if own else None, whole)
-        save_measured(measured, below(work / STAGING, f"{self.name}.npz"))
+            whole = read_answers(below(run.folder, f"{step.name}.npz"))
+        answers = measure(text, masks, cut if own else None, whole)
+        answers.save(below(work / STAGING, f"{self.name}.npz"))
         return {}
 
-    def read(self, run: Run, variant: Variant) -> AnswersOfOne:
-        measured = read_measured(below(run.folder, f"{self.name}.npz"))
-        return AnswersOfOne(measured, (FULL, *self.variants).index(variant))
+    def read(self, run: Run, variant: Variant) -> Answers:
+        answers = read_answers(below(run.folder, f"{self.name}.npz"))
+        return answers.of((FULL, *self.variants).index(variant))
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         models = len(self.variants) + (self.whole(run) is None)
@@ -156,7 +153,7 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
 @dataclass(frozen=True)
 class CompareAnswers(Step, ABC, stage="evaluate", name_format=""):
     """A model's answers on a split, and those of other models. others: these models, and the steps that have their
-    answers."""
+    answers. Numbers in its result are those of `Number`."""
 
     split: Split
     variant: Variant
@@ -173,28 +170,35 @@ class CompareAnswers(Step, ABC, stage="evaluate", name_format=""):
     def inputs(self, run: Run) -> dict[str, Any]:
         return {"seed": run.plan.seed}
 
+    def change(self, run: Run, own: Answers, other: Answers) -> tuple[float | None, ...]:
+        """The paired change from another model to this one."""
+        return astuple(own.beside(other).change(0, 1, run.plan.seed))
+
 
 @dataclass(frozen=True)
 class Evaluate(CompareAnswers, name_format="evaluate/{0.split}/{0.variant.name}"):
-    """The quality of a model's answers, and its paired differences to those of others.
+    """The quality of a model's answers, and how it changed from others, of which the full model is the first.
 
-    The result: `rows` of (measure, value, low, high), `signatures`, how many `sentences`, how many `units` stand behind
-    an interval, and `against`: (value, low, high, p) by name.
+    The result: `numbers` by measure, `signatures`, how many `sentences`, and `against`: the change from each other by
+    name.
     """
 
-    VERSION = 3  # units
+    VERSION = 4  # the change from the full model is one of all
 
     def make(self, run: Run, work: Path) -> Result:
-        seed = run.plan.seed
         own = self.answer.read(run, self.variant)
+        numbers = {}
+        signatures = {}
+        for quality, made in own.made.items():
+            numbers[quality.name] = astuple(own.by(quality).number(seed=run.plan.seed))
+            signatures[f"{quality.name}_signature"] = made
         against = {}
         for other, answer in self.others:
-            against[other.name] = own.difference(answer.read(run, other), seed)
+            against[other.name] = self.change(run, own, answer.read(run, other))
         return {
-            "rows": own.rows(seed),
-            "signatures": own.signatures(),
-            "sentences": own.sentences,
-            "units": own.independent_units,
+            "numbers": numbers,
+            "signatures": signatures,
+            "sentences": len(own.weights),
             "against": against,
         }
 
@@ -202,25 +206,32 @@ class Evaluate(CompareAnswers, name_format="evaluate/{0.split}/{0.variant.name}"
         return BOOTSTRAP if run.generates else 0.0
 
 
+def gain(run: Run, result: Result) -> float:
+    """What a model gains on the full one, by the result of its `Evaluate`: below 0 where it is worse."""
+    change: float = result["against"][FULL.name][0]
+    return run.quality.better * change
+
+
 @dataclass(frozen=True)
 class CompareOrders(CompareAnswers, name_format="orders/{0.split}/{0.variant.name}"):
     """A model of greedy removal, compared with those that other orders leave with as many heads.
 
-    The result: `against`: (value, low, high, p), the paired difference to each, by `reference`; `best`: the
-    other measure whose model is best on this text.
+    The result: `against`: the change from each, by `reference`; `best`: the other measure whose model is best on this
+    text.
     """
 
+    VERSION = 2  # units
+
     def make(self, run: Run, work: Path) -> Result:
-        seed = run.plan.seed
         own = self.answer.read(run, self.variant)
         against = {}
         worth = {}
         for other, answer in self.others:
             assert other.ranking is not None
             answers = answer.read(run, other)
-            against[other.ranking.reference] = own.difference(answers, seed)
+            against[other.ranking.reference] = self.change(run, own, answers)
             if other.ranking.score != "random":
-                worth[other.ranking.reference] = run.quality.comparable_value(answers.rows(seed))
+                worth[other.ranking.reference] = run.quality.better * answers.value()
         return {"against": against, "best": max(worth, key=worth.__getitem__, default=None)}
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
@@ -299,9 +310,9 @@ class Choose(Step, stage="evaluate", name_format="choose"):
     longer. The exception is a target count without a limit: that model was asked for. `unsettled`: names left out.
     """
 
-    VERSION = 3
+    VERSION = 4
 
-    candidates: tuple[Evaluate, ...]  # the full model's first
+    candidates: tuple[Evaluate, ...]
 
     after_everything_else = True
     after_prefixes = ("evaluate/dev/",)
@@ -318,7 +329,7 @@ class Choose(Step, stage="evaluate", name_format="choose"):
     def choice(self, run: Run) -> Result:
         """The choice among the candidates that are evaluated by now."""
         limit = run.plan.choice.limit
-        quality: dict[str, float] = {}
+        lost: dict[str, float] = {}
         kept: dict[str, int] = {}
         unsettled: list[str] = []
         for step in self.candidates:
@@ -331,13 +342,9 @@ class Choose(Step, stage="evaluate", name_format="choose"):
             if facts.get("undecided", 0.0) >= UNDECIDED_SHARE and not asked_for:
                 unsettled.append(variant.name)
                 continue
-            quality[variant.name] = run.quality.comparable_value(result["rows"])
+            lost[variant.name] = -gain(run, result)
             kept[variant.name] = len(run.mask(variant))
-        whole = quality.pop(FULL.name, None)
-        chosen = None
-        if whole is not None:
-            lost = {name: whole - value for name, value in quality.items()}
-            chosen = choose_smallest(lost, kept, limit)
+        chosen = choose_smallest(lost, kept, limit)
         return {"chosen": chosen, "max_drop": limit, "unsettled": unsettled}
 
 

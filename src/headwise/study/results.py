@@ -19,23 +19,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sacrebleu.metrics.bleu import BLEU as BleuMetric
 
-from headwise.decoding.bleu import (
-    REFERENCE_LENGTH,
-    check_equal_count,
-    scores_from_sums,
-    sentence_statistics,
-)
+from headwise.decoding.bleu import translation_answers
 from headwise.environment import combined, environment_info
 from headwise.errors import HeadwiseError
 from headwise.files import below
 from headwise.heads import Kind
 from headwise.progress import Progress
-from headwise.pruning.measured import MEASURED, SPLITS, Measurements, Number, read_measurements
+from headwise.pruning.measured import MEASURED, SPLITS, Measurements, read_measurements
 from headwise.pruning.target_count import settle_share
-from headwise.qualities import BLEU, QualityMeasure
-from headwise.statistics import effective_units, over_seeds, resamples
+from headwise.qualities import BLEU, Number, QualityMeasure
+from headwise.statistics import over_seeds
 from headwise.study.evaluation_steps import Choose, CompareOrders, MeasureSavings
 from headwise.study.model_steps import FULL_MODEL, lost_no_head, model_step
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep, TopKSweep
@@ -166,21 +160,16 @@ class Tables:
         if not evaluation:
             return numbers
         quality = self.run.quality
-        units = evaluation["units"]
-        for measure, value, low, high in evaluation["rows"]:
-            key = (split, measure, "")
-            if measure == quality.change:
-                key = (split, quality.measure, FULL.name)
-            numbers[key] = Number(value, low, high, units=None if low is None else units)
-
+        for measure, number in evaluation["numbers"].items():
+            numbers[split, measure, ""] = Number(*number)
         compared = {} if variant == FULL else comparison_names(self.plan.pruning, variant)
         orders = self.result(f"orders/{split}/{variant.name}").get("against", {})
         changes = {
-            **changes_by_reference(evaluation["against"], compared, units, quality),
-            **changes_by_reference(orders, {name: name for name in orders}, units, quality),
+            **changes_by_reference(evaluation["against"], compared, quality),
+            **changes_by_reference(orders, {name: name for name in orders}, quality),
         }
         for reference, change in changes.items():
-            numbers[split, quality.measure, reference] = change
+            numbers[split, quality.name, reference] = change
         return numbers
 
     def facts(self) -> dict[str, Any]:
@@ -315,13 +304,11 @@ def share_after_decision(sweep: Sweep, variant: Variant) -> float | None:
 def changes_by_reference(
     against: Mapping[str, Sequence[Any]],
     compared: Mapping[str, str],
-    units: float,
     quality: QualityMeasure,
 ) -> dict[str, Number]:
     """The changes of a model from the full one and from others; of a control, how much its reference is above it.
 
-    against: (value, low, high, p) by the name of the other model. compared: those names by `reference`. units: how many
-    pieces of text stand behind the intervals.
+    against: the fields of a Number by the name of the other model. compared: those names by `reference`.
     """
 
     def reversed_change(value: float) -> float:
@@ -334,12 +321,12 @@ def changes_by_reference(
     for reference, name in {FULL.name: FULL.name, **compared}.items():
         if name not in against:
             continue
-        value, low, high, p = against[name]
+        value, low, high, *rest = against[name]
         if reference == "pruned":
             value = reversed_change(value)
             if low is not None:
                 low, high = reversed_change(high), reversed_change(low)
-        changes[reference] = Number(value, low, high, p, None if low is None else units)
+        changes[reference] = Number(value, low, high, *rest)
     return changes
 
 
@@ -378,7 +365,7 @@ class SeedTable:
     def bleu(self, setting: str, split: str, reference: str) -> float | None:
         """BLEU of a setting, or its change from another model; None where it was not measured."""
         numbers = self.numbers.get(setting)
-        return None if numbers is None else numbers.of(BLEU.measure, split, reference).value
+        return None if numbers is None else numbers.of(BLEU.name, split, reference).value
 
     def other(self, setting: str, reference: str) -> str | None:
         """The model that a change of a setting is from."""
@@ -458,7 +445,7 @@ def setting_rows(runs: Sequence[SeedTable]) -> Iterator[dict[str, Any]]:
             units = texts[split].units
             low, high = over_seeds(np.stack(complete), units)
         mean = Number(fmean(values), low, high, units=units)
-        (row,) = Measurements({(split, BLEU.measure, reference): mean}).rows()
+        (row,) = Measurements({(split, BLEU.name, reference): mean}).rows()
         yield seed_facts(measured, name) | dict(zip(MEASURED, row, strict=True))
 
 
@@ -487,10 +474,6 @@ class ResampledBleu:
 
     def __init__(self, split: str) -> None:
         self.split = split
-        self.metric = BleuMetric()
-        self.weights: dict[
-            int, np.ndarray
-        ] = {}  # how often each sentence is drawn, by their number
         self.by_model: dict[tuple[Path, str], np.ndarray | None] = {}
         self.units = np.inf
 
@@ -522,9 +505,6 @@ class ResampledBleu:
             return None
         lines = translation.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         references = reference.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-        check_equal_count(lines, references)
-        if len(lines) not in self.weights:
-            self.weights[len(lines)] = resamples(len(lines))
-        statistics = sentence_statistics(self.metric, lines, references)
-        self.units = float(effective_units(statistics[:, REFERENCE_LENGTH]))
-        return scores_from_sums(self.metric, self.weights[len(lines)] @ statistics)
+        answers = translation_answers([lines], references)
+        self.units = answers.units
+        return answers.drawn()

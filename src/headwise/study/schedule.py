@@ -23,6 +23,7 @@ from headwise.study.evaluation_steps import (
     MeasureSpeed,
     SaveChosen,
     Translate,
+    gain,
 )
 from headwise.study.head_steps import (
     FindRoles,
@@ -181,9 +182,7 @@ class Schedule:
         record = self.run.store.record(self.steps_until_evaluated(variant)[-1].name)
         if not record or self.run.result(prune_step(variant)) is None:
             return None
-        return len(self.run.mask(variant)), self.run.quality.comparable_value(
-            record["result"]["rows"]
-        )
+        return len(self.run.mask(variant)), gain(self.run, record["result"])
 
     def refine_shortfall_notes(self) -> list[str]:
         """Sweeps that have fewer λ than `refine` asks for, though all they have are evaluated."""
@@ -279,13 +278,12 @@ class Schedule:
             return Evaluate(split, variant, answer_step)
 
         others = []
-        # Losses are measured together with the full model's, so their rows compare with it already.
-        if self.run.generates:
-            others.append(FULL)
         for name in comparison_names(self.run.plan.pruning, variant).values():
             others += [other for other in variants if other.name == name]
 
-        answers = []
+        # All but translations are measured together with the full model's.
+        of_full = self.answer_step(FULL, variants, split) if self.run.generates else answer_step
+        answers = [(FULL, of_full)]
         for other in others:
             if not self.has_failed(other):
                 answers.append((other, self.answer_step(other, variants, split)))
@@ -334,9 +332,9 @@ class Schedule:
             yield MeasureSpeed(self.variants_to_time(finished, chosen))
 
     def choose_step(self, variants: Sequence[Variant]) -> Choose:
-        """The choice among the full model and the candidates that did not fail."""
+        """The choice among the candidates that did not fail."""
         candidates = []
-        for variant in (FULL, *variants):
+        for variant in variants:
             if self.is_candidate(variant) and not self.has_failed(variant):
                 candidates.append(self.evaluation_step(variant, variants, "dev"))
         return Choose(tuple(candidates))

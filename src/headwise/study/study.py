@@ -129,13 +129,12 @@ class Study:
 
     def warn_of_low_quality(self, run: Run, evaluation: Evaluate) -> None:
         """Say where a full model is too poor to be pruned, once it is evaluated on dev: models are pruned after that."""
-        rows = run.store.record(evaluation.name)["result"]["rows"]
-        values = {row[0]: float(row[1]) for row in rows}
-        found = values.get(run.quality.measure)
-        if run.plan.pruning and found is not None and run.quality.is_too_low(found):
+        numbers = run.store.record(evaluation.name)["result"]["numbers"]
+        found = numbers[run.quality.name][0]
+        if run.plan.pruning and run.quality.is_too_low(found):
             which = "" if run.name == "." else f" of {run.name}"
             self.progress.say(
-                f"  The full model{which} has {found:.1f} {run.quality.name} on dev: it does not translate yet, so what "
+                f"  The full model{which} has {found:.1f} {run.quality.title} on dev: it does not translate yet, so what "
                 "its pruned models lose means little. Train it longer or on more text, or give a better model."
             )
 

@@ -1,0 +1,202 @@
+"""What models are worth on a text: statistics of every unit of it, and all that follows from their sums.
+
+A unit is a sentence, a recording, or a row of a table. Intervals, paired changes and p are made in one way for every
+quality: units are drawn with replacement, and the value is computed from the sums of every draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from headwise.errors import HeadwiseError
+from headwise.qualities import CHRF, LOSS, QUALITIES, SIMILARITY, Number, QualityMeasure
+from headwise.statistics import (
+    centred_interval,
+    draws,
+    effective_units,
+    interval,
+    paired_bootstrap_p,
+    proportion_interval,
+    rank_correlations,
+)
+
+MOST_EXACT_UNITS = 10  # up to this number of differing units the test of a change is exact
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What some models answered on one text; where they are masks of a model, the whole one is the first.
+
+    made: the qualities that the statistics have, and how each was measured; the first is what models are compared by.
+    stats: units x models x S, from which qualities are computed once they are summed over the units. weights: how much
+    of the text each unit is, in tokens or words, or 1.
+    """
+
+    made: Mapping[QualityMeasure, str]
+    stats: np.ndarray
+    weights: np.ndarray
+
+    @property
+    def quality(self) -> QualityMeasure:
+        """What the numbers are of."""
+        return next(iter(self.made))
+
+    def by(self, quality: QualityMeasure) -> Self:
+        """The same, for the numbers of another quality."""
+        return replace(self, made={quality: self.made[quality]})
+
+    @property
+    def units(self) -> float:
+        """How many units of one length say as much: what stands behind every interval."""
+        return float(effective_units(self.weights))
+
+    def of(self, model: int) -> Self:
+        """The answers of one model."""
+        return replace(self, stats=self.stats[:, [model]])
+
+    def beside(self, other: Answers) -> Self:
+        """With the answers of other models behind these. Raises HeadwiseError for those of another text."""
+        if self.quality != other.quality or not self.is_same_text(other):
+            raise HeadwiseError(
+                f"Two models were measured on different texts, so their {self.quality.title} cannot be compared: "
+                "measure both on one text."
+            )
+        return replace(self, stats=np.concatenate([self.stats, other.stats], 1))
+
+    def is_same_text(self, other: Answers) -> bool:
+        return np.array_equal(self.weights, other.weights)
+
+    def resampled(self, table: np.ndarray, model: int) -> np.ndarray:
+        """The values of a model where units are drawn so often: resamples x units in, resamples out."""
+        assert self.quality.value is not None
+        return self.quality.value(table @ self.stats[:, model])
+
+    def value(self, model: int = 0) -> float:
+        """What a model is worth on the text."""
+        return float(self.resampled(np.ones((1, len(self.weights))), model)[0])
+
+    def drawn(self, model: int = 0, seed: int = 0) -> np.ndarray:
+        """What it is worth in every resample of the units: RESAMPLES."""
+        tables = draws(len(self.weights), seed)
+        return np.concatenate([self.resampled(table, model) for table in tables])
+
+    def bounds(self, value: float, drawn: np.ndarray) -> tuple[float, float]:
+        """The 95 % interval of a value, or of a change, from its resamples."""
+        low, high = interval(drawn, self.units)
+        return float(low), float(high)
+
+    def number(self, model: int = 0, seed: int = 0) -> Number:
+        """What a model is worth, with its 95 % interval by the bootstrap (of a share Wilson's); none with a single unit."""
+        value = self.value(model)
+        count = len(self.weights)
+        if self.quality.is_share:
+            low, high = (
+                float(100 * end) for end in proportion_interval(value / 100 * count, count)
+            )
+        elif count < 2:
+            return Number(value)
+        else:
+            low, high = self.bounds(value, self.drawn(model, seed))
+        return Number(value, low, high, units=self.units)
+
+    def change(self, model: int, to: int = 0, seed: int = 0) -> Number:
+        """The change from one model (`to`) to another, its 95 % interval, and its p; no more than the value with a single
+        unit.
+
+        Both are drawn together: the bootstrap is paired. p is two-sided. Where at most MOST_EXACT_UNITS differ, it is no
+        less than that of an exact test: every way of swapping those between the two. Equal answers have p = 1.
+        """
+        value = self.difference(model, to)
+        if len(self.weights) < 2:
+            return Number(value)
+        differ = np.flatnonzero((self.stats[:, model] != self.stats[:, to]).any(1))
+        if not len(differ):
+            return Number(0.0, 0.0, 0.0, 1.0, self.units)
+        drawn = self.quality.change(self.drawn(to, seed), self.drawn(model, seed))
+        p = float(paired_bootstrap_p(drawn, self.units))
+        if len(differ) <= MOST_EXACT_UNITS:
+            p = max(p, self.exact_p(model, to, differ))
+        return Number(value, *self.bounds(value, drawn), p, self.units)
+
+    def difference(self, model: int, to: int = 0) -> float:
+        """The value of `change` alone."""
+        return float(self.quality.change(self.value(to), self.value(model)))
+
+    def exact_p(self, model: int, to: int, differ: np.ndarray) -> float:
+        """The share of all ways to swap the units that differ in which the two are at least as far apart."""
+        value = self.quality.value
+        assert value is not None
+        swaps = np.array(list(product((0, 1), repeat=len(differ))))  # the first swaps none
+        moved = swaps @ (self.stats[differ, to] - self.stats[differ, model])
+        ours = value(self.stats[:, model].sum(0) + moved)
+        theirs = value(self.stats[:, to].sum(0) - moved)
+        # Of 25 % more and 20 % less, which are the same change both ways, the logarithms are equal.
+        apart = np.abs(np.log(ours / theirs) if self.quality.relative else ours - theirs)
+        return float((apart >= apart[0] - 1e-12).mean())
+
+    def save(self, file: Path) -> None:
+        """Write them to an .npz file."""
+        arrays = {name: value for name, value in vars(self).items() if name != "made"}
+        names = [quality.name for quality in self.made]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(file, qualities=names, made=[*self.made.values()], **arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class Similarities(Answers):
+    """How models rank pairs of sentences by similarity: Spearman's rank correlation with other numbers, in points.
+
+    It is no function of sums. stats: pairs x models x 1, cosines. weights: 1 for each unit. members: pairs x 2, the
+    sentences that a pair is made of, which are the units; or pairs x 1, rows of a table. reference: what pairs should be
+    ranked like: the scores of a table, or the first model's cosines.
+    """
+
+    members: np.ndarray
+    reference: np.ndarray
+
+    def is_same_text(self, other: Answers) -> bool:
+        return isinstance(other, Similarities) and np.array_equal(self.members, other.members)
+
+    def is_reference(self, model: int) -> bool:
+        """Whether a model would be compared with itself."""
+        return np.array_equal(self.stats[:, model, 0], self.reference)
+
+    def resampled(self, table: np.ndarray, model: int) -> np.ndarray:
+        """A pair counts as often as the product of how often its members are drawn."""
+        if self.is_reference(model):
+            return np.full(len(table), 100.0)
+        places = np.unique(self.members, return_inverse=True)[1].reshape(self.members.shape)
+        weights = (row[places].prod(1) for row in table)
+        return 100 * rank_correlations(self.stats[:, model, 0], self.reference, weights)
+
+    def bounds(self, value: float, drawn: np.ndarray) -> tuple[float, float]:
+        """Noise pushes rank correlations down."""
+        return centred_interval(value, drawn, self.units, -200, 200)
+
+    def number(self, model: int = 0, seed: int = 0) -> Number:
+        """What is compared with itself has no interval."""
+        if self.is_reference(model):
+            return Number(100.0)
+        number = super().number(model, seed)
+        assert number.low is not None and number.high is not None
+        return replace(number, low=max(-100.0, number.low), high=min(100.0, number.high))
+
+    def exact_p(self, model: int, to: int, differ: np.ndarray) -> float:
+        """None: pairs share sentences, so they cannot be swapped one by one."""
+        return 0.0
+
+
+def read_answers(file: Path) -> Answers:
+    """What `Answers.save` wrote."""
+    with np.load(file) as archive:
+        arrays = dict(archive)
+    known = {quality.name: quality for quality in (*QUALITIES, CHRF, LOSS)}
+    names = zip(arrays.pop("qualities").tolist(), arrays.pop("made").tolist(), strict=True)
+    made = {known[name]: how for name, how in names}
+    return Similarities(made, **arrays) if SIMILARITY in made else Answers(made, **arrays)
