@@ -96,7 +96,7 @@ def translations(units: int) -> tuple[Answers, dict[QualityMeasure, Worth]]:
         lines, right = ([side[place] for place in places] for side in (systems[model], references))
         return sacrebleu.corpus_chrf(lines, [right]).score
 
-    return translation_answers(systems, references), {BLEU: bleu, CHRF: chrf}
+    return translation_answers(systems, references, (BLEU, CHRF)), {BLEU: bleu, CHRF: chrf}
 
 
 MADE = (losses, classes, recordings, translations)

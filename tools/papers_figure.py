@@ -101,7 +101,7 @@ def published_points() -> pd.DataFrame:
             "kinds": table.kinds,
             "kept": table.kept,
             "total": table.total,
-            "value": table.bleu_difference,
+            "value": table.change,
             "source": "Voita et al., " + table.data,
         }
     )

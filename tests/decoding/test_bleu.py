@@ -56,7 +56,7 @@ def change(system: list[str], baseline: list[str], references: list[str]) -> Num
 
 class TestQuality:
     def test_scores_and_signatures_are_sacrebleus_own(self) -> None:
-        answers = translation_answers([BAD, GOOD], REFERENCES)
+        answers = translation_answers([BAD, GOOD], REFERENCES, (BLEU, CHRF))
         assert answers.value(1) == sacrebleu.corpus_bleu(GOOD, [REFERENCES]).score
         chrf = answers.by(CHRF).number(1)
         assert chrf.value == sacrebleu.corpus_chrf(GOOD, [REFERENCES]).score
@@ -73,7 +73,7 @@ class TestQuality:
         self, quality: QualityMeasure, metric: Any
     ) -> None:
         """Within the noise of 1,000 resamples."""
-        found = translation_answers([GOOD], REFERENCES).by(quality).number()
+        found = translation_answers([GOOD], REFERENCES, (BLEU, CHRF)).by(quality).number()
         theirs = metric.corpus_score(GOOD, [REFERENCES], n_bootstrap=1000)
         assert found.value is not None and found.low is not None and found.high is not None
         assert found.low < found.value < found.high
@@ -83,7 +83,9 @@ class TestQuality:
         )
 
     def test_a_perfect_and_an_empty_translation(self) -> None:
-        answers = translation_answers([REFERENCES, [""] * len(REFERENCES)], REFERENCES)
+        answers = translation_answers(
+            [REFERENCES, [""] * len(REFERENCES)], REFERENCES, (BLEU, CHRF)
+        )
         for quality in (BLEU, CHRF):
             perfect, empty = (answers.by(quality).number(model) for model in range(2))
             assert perfect.low == perfect.value == pytest.approx(100)

@@ -121,7 +121,7 @@ def test_errors_are_in_the_order_of_the_text(tmp_path: Path) -> None:
     text = Speech.read(recordings(tmp_path, 3))
     texts = [utterance.text for utterance in text]
     written = {2: texts[2], 0: f"{texts[0]} more", 1: ""}
-    errors, words = counted_errors(model.task, text, written)
+    errors, words = counted_errors(model.task, text, written).T
     assert words.tolist() == [len(line.split()) for line in texts]
     assert errors.tolist() == [1, words[1], 0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU as Bleu
@@ -10,15 +11,21 @@ from sacrebleu.metrics.chrf import CHRF as Chrf
 
 from headwise.answers import Answers
 from headwise.errors import HeadwiseError
-from headwise.qualities import BLEU, CHRF
+from headwise.qualities import BLEU, CHRF, QualityMeasure
 
 REFERENCE_LENGTH = 1  # column of BLEU's statistics
+METRICS = {BLEU: Bleu, CHRF: Chrf}
 
 
-def translation_answers(systems: Sequence[Sequence[str]], references: Sequence[str]) -> Answers:
-    """What the detokenised translations of some systems are worth against one reference: BLEU, and chrF.
+def translation_answers(
+    systems: Sequence[Sequence[str]],
+    references: Sequence[str],
+    qualities: Sequence[QualityMeasure] = (BLEU,),
+) -> Answers:
+    """What the detokenised translations of some systems are worth against one reference.
 
-    How each was made is sacreBLEU's signature. Raises HeadwiseError where their number is not that of the references.
+    qualities: BLEU, with or without CHRF behind it. How each was made is sacreBLEU's signature. Raises HeadwiseError
+    where the translations are not as many as the references.
     """
     for lines in systems:
         if len(lines) != len(references) or not references:
@@ -26,13 +33,24 @@ def translation_answers(systems: Sequence[Sequence[str]], references: Sequence[s
                 f"{len(lines)} translations cannot be compared with {len(references)} references: "
                 "give equally many, and at least one."
             )
-    metrics = {BLEU: Bleu(), CHRF: Chrf()}
+    made = {}
     stats = []
-    for lines in systems:
-        columns = [
-            metric._extract_corpus_statistics(list(lines), [list(references)])
-            for metric in metrics.values()
-        ]
-        stats.append(np.concatenate(columns, axis=1, dtype=np.float64))
-    made = {quality: str(metric.get_signature()) for quality, metric in metrics.items()}
-    return Answers(made, np.stack(stats, 1), stats[0][:, REFERENCE_LENGTH])
+    for quality in qualities:
+        columns = []
+        for lines in systems:
+            counts, signature = sentence_counts(quality, tuple(lines), tuple(references))
+            columns.append(counts)
+            made[quality] = signature
+        stats.append(np.stack(columns, 1))
+    together = np.concatenate(stats, 2)
+    return Answers(made, together, together[:, 0, REFERENCE_LENGTH])
+
+
+@lru_cache(maxsize=32)  # chrF takes its time, and one translation is compared with many
+def sentence_counts(
+    quality: QualityMeasure, lines: tuple[str, ...], references: tuple[str, ...]
+) -> tuple[np.ndarray, str]:
+    """sacreBLEU's statistics of every sentence, and its signature."""
+    metric = METRICS[quality]()
+    counts = metric._extract_corpus_statistics(list(lines), [list(references)])
+    return np.array(counts, dtype=np.float64), str(metric.get_signature())

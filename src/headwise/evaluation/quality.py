@@ -23,7 +23,7 @@ from headwise.importance.work import TRANSLATION
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, part, shown
-from headwise.qualities import NUMBER_COLUMNS, Number
+from headwise.qualities import BLEU, CHRF, NUMBER_COLUMNS, Number
 from headwise.result import Result
 from headwise.tasks import AnyText
 
@@ -180,7 +180,8 @@ def translation_rows(
         hows.append(
             f", beam {search.beam}, length penalty {search.length_penalty:g}, {cost['engine']}"
         )
-    rows = quality_rows(models, names, translation_answers(every, references), hows)
+    answers = translation_answers(every, references, (BLEU, CHRF))
+    rows = quality_rows(models, names, answers, hows)
 
     few = sources[:TIMED_SENTENCES]
     made = (

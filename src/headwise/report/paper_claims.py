@@ -146,9 +146,7 @@ def _share_panel(ours: list[dict[str, Any]], theirs: pd.DataFrame, name: str) ->
         text = f"{row['kept']} of {row['total']} heads"
         line = f"Voita et al., {row['data']}"
         share = row["kept"] / row["total"]
-        points.append(
-            {"line": line, "share": share, "value": row["bleu_difference"], "heads": text}
-        )
+        points.append({"line": line, "share": share, "value": row["change"], "heads": text})
     x = axis("share:Q", "heads kept", domain=[0, 1.02], nice=False, format="%", grid=False)
     y = axis("value:Q", "BLEU, difference to the full model", zero=False)
     colours = charts.categories("line:N", [THIS_RUN, *(point["line"] for point in points)])

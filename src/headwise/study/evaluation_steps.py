@@ -19,7 +19,7 @@ from headwise.heads import HeadMask, write_text
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
 from headwise.pruning.measured import choose_smallest
-from headwise.qualities import WORD_ERROR_RATE
+from headwise.qualities import BLEU, CHRF, WORD_ERROR_RATE
 from headwise.study.estimate import BOOTSTRAP, Estimate
 from headwise.study.model_steps import full_model, model_of, model_step, prune_step
 from headwise.study.records import STAGING, Result
@@ -87,7 +87,7 @@ class Translate(Answer, name_format="translate/{0.split}/{0.variant.name}"):
         for name in (variant.name, "reference"):
             sides.append(list(read_lines(below(run.folder, self.file(name)))))
         lines, references = sides
-        return translation_answers([lines], references)
+        return translation_answers([lines], references, (BLEU, CHRF))
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.translating(estimate.dev)
