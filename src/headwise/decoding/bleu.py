@@ -11,10 +11,10 @@ from sacrebleu.metrics.chrf import CHRF as Chrf
 
 from headwise.answers import Answers
 from headwise.errors import HeadwiseError
-from headwise.qualities import BLEU, CHRF, QualityMeasure
+from headwise.qualities import AGREEMENT, BLEU, CHRF, QualityMeasure
 
 REFERENCE_LENGTH = 1  # column of BLEU's statistics
-METRICS = {BLEU: Bleu, CHRF: Chrf}
+METRICS = {BLEU: Bleu, AGREEMENT: Bleu, CHRF: Chrf}
 
 
 def translation_answers(
@@ -24,8 +24,8 @@ def translation_answers(
 ) -> Answers:
     """What the detokenised translations of some systems are worth against one reference.
 
-    qualities: BLEU, with or without CHRF behind it. How each was made is sacreBLEU's signature. Raises HeadwiseError
-    where the translations are not as many as the references.
+    qualities: BLEU (or AGREEMENT), with or without CHRF behind it. How each was made is sacreBLEU's signature. Raises
+    HeadwiseError where the translations are not as many as the references.
     """
     for lines in systems:
         if len(lines) != len(references) or not references:

@@ -23,7 +23,7 @@ from headwise.importance.work import TRANSLATION
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, part, shown
-from headwise.qualities import BLEU, CHRF, NUMBER_COLUMNS, Number
+from headwise.qualities import AGREEMENT, BLEU, CHRF, NUMBER_COLUMNS, Number, QualityMeasure
 from headwise.result import Result
 from headwise.tasks import AnyText
 
@@ -171,6 +171,12 @@ def translation_rows(
         model.task.check_generates()
         translators[name] = model.translator(search.engine)
 
+    qualities: tuple[QualityMeasure, ...] = (BLEU, CHRF)
+    own = ""
+    if text.made:
+        qualities = (AGREEMENT,)
+        own = f"; BLEU against what {names[0]} itself writes: whether models say the same, not how well"
+
     every = []
     hows = []
     for done, name in enumerate(names):
@@ -178,9 +184,9 @@ def translation_rows(
         lines, cost = translate(translators[name], sources, search, share)
         every.append(lines)
         hows.append(
-            f", beam {search.beam}, length penalty {search.length_penalty:g}, {cost['engine']}"
+            f", beam {search.beam}, length penalty {search.length_penalty:g}, {cost['engine']}{own}"
         )
-    answers = translation_answers(every, references, (BLEU, CHRF))
+    answers = translation_answers(every, references, qualities)
     rows = quality_rows(models, names, answers, hows)
 
     few = sources[:TIMED_SENTENCES]
