@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headwise.roles.alignment_heads import AlignmentHeads, align
     from headwise.roles.matching import Matches, match
     from headwise.roles.role import role
+    from headwise.roles.role_sets import RoleSets, role_sets
     from headwise.roles.role_tests import Roles, roles
 
     __version__: str
@@ -89,6 +90,7 @@ else:
         "model": ("Model",),
         "roles.alignment": ("LinkedText",),
         "roles.alignment_heads": ("AlignmentHeads", "align"),
+        "roles.role_sets": ("RoleSets", "role_sets"),
         "roles.role_tests": ("Roles",),
         "roles.matching": ("Matches", "match"),
         "options": ("Architecture", "Gates", "Greedy", "Search", "TopK", "Training"),
@@ -141,6 +143,8 @@ __all__ = [
     "roles",
     "role",
     "Roles",
+    "role_sets",
+    "RoleSets",
     "AlignmentHeads",
     "LinkedText",
     "untrained",

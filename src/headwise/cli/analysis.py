@@ -161,6 +161,13 @@ def roles(
             "--links", help="reference links of the pairs, such as 0-0 1-2 1p3; else eflomal's"
         ),
     ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sets",
+            help="text, given like --text of score: the heads of each role are switched off together on it",
+        ),
+    ] = None,
     untrained: Annotated[
         int,
         typer.Option(
@@ -177,9 +184,8 @@ def roles(
 ) -> None:
     """What does every head do?
 
-    Writes labels.csv, roles.csv and the table of all tests; --text names
-    sentence pairs that cross attention is tested on. MODEL may be the folder of a study: its trees and training text
-    are taken where none are named."""
+    Writes labels.csv, roles.csv and the table of all tests; --text names sentence pairs that cross attention is tested
+    on. MODEL may be the folder of a study: its trees and training text are taken where none are named."""
     import headwise as hw
 
     spec = text_spec(text)
@@ -216,13 +222,22 @@ def roles(
     from headwise.roles.role_tests import Roles
 
     progress = Progress(quiet)
-    work = Work("roles", out or default_folder("roles", model), Roles.FILES, progress, dry_run)
+    files = (*Roles.FILES, *hw.RoleSets.FILES)
+    work = Work("roles", out or default_folder("roles", model), files, progress, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
+    set_text = None
+    if sets:
+        set_text = loaded.task.read(text_spec(sets))
+        set_text = loaded.task.completed(set_text, outline=dry_run)
     asked: dict[str, Any] = {"confirm": again, "pairs": pairs, "untrained": untrained, "seed": seed}
-    work.do(
-        lambda: [hw.roles(loaded, tested, training=counted, progress=progress, **asked)],
-        partial(role_forecast, loaded, tested, **asked),
-    )
+
+    def run() -> list[Result]:
+        found = hw.roles(loaded, tested, training=counted, progress=progress, **asked)
+        if set_text is None:
+            return [found]
+        return [found, hw.role_sets(loaded, found, set_text, seed=seed, progress=progress)]
+
+    work.do(run, partial(role_forecast, loaded, tested, sets=set_text, **asked))
 
 
 def align(

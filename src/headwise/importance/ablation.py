@@ -277,12 +277,23 @@ def removal_losses(
             heads = torch.tensor(numbers, device=device)
             trial[site] = partial(with_others, heads=heads, replacement=0.0)
         trials.append(trial)
+    return trial_losses(model, discovery, batches, lambda _: trials, tokens)
 
+
+def trial_losses(
+    model: nn.Module,
+    discovery: Discovery,
+    batches: Iterable[Mapping[str, Tensor]],
+    trials_of: Callable[[RecordedBatch], Sequence[Trial]],
+    tokens: int = FORWARD_POSITIONS,
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `removal_losses`, with outputs of heads changed in any way: the loss of every sentence in each trial. trials_of:
+    from a batch to its trials, as many for each."""
     parts: list[Sums] = []
     within = reporter(batches)
     with failing_together(), evaluating(model), torch.no_grad():
         for batch in recordings(model, discovery, batches):
-            by_sentence = losses(model, discovery, batch, trials, tokens, within).T
+            by_sentence = losses(model, discovery, batch, trials_of(batch), tokens, within).T
             lost, counts = to_numpy([by_sentence, batch.asked])
             asking = counts > 0
             parts.append((lost[asking].astype(np.float64), counts[asking].astype(np.float64)))

@@ -10,7 +10,17 @@ from headwise.data.subwords import Coverage, align_subwords
 from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
 from headwise.devices import peak_memory
-from headwise.forecast import Amount, Forecast, Part, best, memory, model_line, where
+from headwise.forecast import (
+    Amount,
+    Forecast,
+    Part,
+    best,
+    forward_seconds,
+    memory,
+    model_line,
+    where,
+)
+from headwise.importance.untrained import sample_text
 from headwise.model import Model
 from headwise.roles.alignment import LinkedText
 from headwise.roles.examples import candidates_of
@@ -21,6 +31,7 @@ from headwise.roles.observation import (
     words_of_probes,
     words_of_treebank,
 )
+from headwise.roles.role_sets import SENTENCES
 from headwise.roles.role_tests import (
     RoleTexts,
     subject_of,
@@ -28,8 +39,10 @@ from headwise.roles.role_tests import (
     words_read,
 )
 from headwise.roles.sound import on_speech, words_of_speech
+from headwise.tasks import AnyText
 
 TIMED_TREES = 8  # sentences that are tested to measure
+USUAL_TRIALS = 70  # of sets of heads: nobody knows beforehand which roles there are
 DECODING = 1.5  # words of an encoder that a word of a sentence pair takes as long as
 
 
@@ -41,8 +54,10 @@ def role_forecast(
     pairs: ParallelText | LinkedText | None = None,
     untrained: int = 0,
     seed: int = 0,
+    sets: AnyText | None = None,
 ) -> Forecast:
-    """What `roles` will take; takes a few seconds itself. Raises HeadwiseError for text that cannot be used."""
+    """What `roles` will take, and `role_sets` on the text `sets`; takes a few seconds itself. Raises HeadwiseError for text
+    that cannot be used."""
     model.task.check_tokenizer()
     texts = RoleTexts.of(model, text, confirm, pairs, None)
     if isinstance(text, Speech):
@@ -72,10 +87,15 @@ def role_forecast(
         counted["controls"] = words_of_changes(model, sample)
         counted["controls"] += untrained * words_read(model, sample, seed)
 
-    parts = tuple(Part(name, count * seconds / words) for name, count in counted.items())
+    parts = [Part(name, count * seconds / words) for name, count in counted.items()]
+    if sets is not None:
+        few_sets = sample_text(sets, SENTENCES)
+        forward, _ = forward_seconds(model, few_sets)
+        positions = Amount.of_batches(model.task.batches(few_sets)).positions
+        parts.append(Part("sets of heads", USUAL_TRIALS / 2 * positions * forward))
     made = f"testing {words:,} words took {seconds:.2g} s here, {where(model)}"
     used = memory(model, Amount(1, min(subject.positions, sum(counted.values()))))
-    return Forecast(tuple(reads), parts, used, made)
+    return Forecast(tuple(reads), tuple(parts), used, made)
 
 
 def speech_forecast(model: Model, speech: Speech, untrained: int) -> Forecast:
