@@ -60,14 +60,17 @@ class Answers:
         """The answers of one model."""
         return replace(self, stats=self.stats[:, [model]])
 
-    def beside(self, other: Answers) -> Self:
+    def beside(self, *others: Answers) -> Self:
         """With the answers of other models behind these. Raises HeadwiseError for those of another text."""
-        if self.quality != other.quality or not self.is_same_text(other):
-            raise HeadwiseError(
-                f"Two models were measured on different texts, so their {self.quality.title} cannot be compared: "
-                "measure both on one text."
-            )
-        return replace(self, stats=np.concatenate([self.stats, other.stats], 1))
+        for other in others:
+            if self.quality != other.quality or not self.is_same_text(other):
+                raise HeadwiseError(
+                    f"Two models were measured on different texts, so their {self.quality.title} cannot be compared: "
+                    "measure both on one text."
+                )
+        return replace(
+            self, stats=np.concatenate([self.stats, *(other.stats for other in others)], 1)
+        )
 
     def is_same_text(self, other: Answers) -> bool:
         return np.array_equal(self.weights, other.weights)

@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
 from headwise.answers import Answers
 from headwise.attention import evaluating
 from headwise.errors import NOT_FINITE, HeadwiseError
-from headwise.evaluation.mask_model import mask_model
 from headwise.heads import HeadMask
 from headwise.importance.ablation import removal_losses
 from headwise.importance.processes import failing_together, gather_batches
@@ -19,6 +17,7 @@ from headwise.importance.sums import Sums, joined, to_numpy
 from headwise.model import Model
 from headwise.progress import part
 from headwise.qualities import ACCURACY, LOSS, PERPLEXITY
+from headwise.tasks import Task
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import on_device, predict, sentence_losses
 
@@ -56,25 +55,6 @@ def measure_losses(
     return Answers({PERPLEXITY: made, LOSS: made}, np.stack([losses, counts], 2), tokens)
 
 
-def measure_classes(
-    text: Batches,
-    masks: Sequence[HeadMask],
-    cut: Callable[[HeadMask], Model] | None = None,
-) -> Answers:
-    """Of a classifier: the loss of every text, 1, and whether its class is found. A pass over the text for each mask."""
-    every = [HeadMask.full(text.task.heads), *masks]
-    stats = []
-    for number in range(len(every)):
-        with mask_model(text, every, number, cut) as (task, batches):
-            losses, right = class_losses(task.hf, batches)
-        refuse_broken(losses)
-        stats.append(np.stack([losses, np.ones(len(losses)), right], 1))
-    made = text.made_on(
-        f"accuracy in % with Wilson's interval, changes by a paired bootstrap; {len(losses)} texts"
-    )
-    return Answers({ACCURACY: made, LOSS: made}, np.stack(stats, 1), np.ones(len(losses)))
-
-
 def refuse_broken(losses: np.ndarray) -> None:
     """Raise HeadwiseError for losses that are not finite."""
     if not np.isfinite(losses).all():
@@ -83,17 +63,24 @@ def refuse_broken(losses: np.ndarray) -> None:
         )
 
 
-def class_losses(model: PreTrainedModel, text: Batches) -> Sums:
-    """The loss of every text in nats, and whether a classifier finds its class. From all processes, in the order of a
-    single one."""
+def answer_classes(task: Task, text: Batches) -> Answers:
+    """Of a classifier: the loss of every text in nats, 1, and whether its class is found. From all processes, in the
+    order of a single one."""
     parts: list[Sums] = []
-    with failing_together(), evaluating(model), torch.no_grad():
+    with failing_together(), evaluating(task.hf), torch.no_grad():
         for batch in text:
-            tensors = on_device(model, batch)
+            tensors = on_device(task.hf, batch)
             labels = tensors["labels"]
-            logits = predict(model, tensors)
+            logits = predict(task.hf, tensors)
             is_right = logits[:, 0].argmax(-1) == labels[:, 0]
-            losses, right = to_numpy([sentence_losses(logits, labels), is_right])
-            parts.append((losses.astype(np.float64), right.astype(np.float64)))
+            lost, found = to_numpy([sentence_losses(logits, labels), is_right])
+            parts.append((lost.astype(np.float64), found.astype(np.float64)))
         parts = gather_batches(parts)
-    return joined(parts)
+    losses, right = joined(parts)
+    refuse_broken(losses)
+    each = np.ones(len(losses))
+    made = text.made_on(
+        f"accuracy in % with Wilson's interval, changes by a paired bootstrap; {len(losses)} texts"
+    )
+    stats = np.stack([losses, each, right], 1)[:, None]
+    return Answers({ACCURACY: made, LOSS: made}, stats, each)

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from headwise.answers import Answers
-from headwise.evaluation.losses import measure_classes, measure_losses
-from headwise.evaluation.similarities import measure_similarities
-from headwise.evaluation.word_errors import measure_word_errors
+from headwise.attention import masked
+from headwise.evaluation.losses import answer_classes, measure_losses
+from headwise.evaluation.similarities import answer_pairs
+from headwise.evaluation.word_errors import answer_recordings
 from headwise.heads import HeadMask
 from headwise.model import Model
-from headwise.qualities import SIMILARITY, WORD_ERROR_RATE
+from headwise.progress import part
+from headwise.qualities import ACCURACY, PERPLEXITY, SIMILARITY, WORD_ERROR_RATE, QualityMeasure
+from headwise.tasks import Task
 from headwise.tasks.batches import Batches
+
+ANSWERS: dict[QualityMeasure, Callable[[Task, Batches], Answers]] = {
+    ACCURACY: answer_classes,
+    SIMILARITY: answer_pairs,
+    WORD_ERROR_RATE: answer_recordings,
+}
 
 
 def measure(
@@ -20,16 +29,26 @@ def measure(
     cut: Callable[[HeadMask], Model] | None = None,
     whole: Answers | None = None,
 ) -> Answers:
-    """What the whole model and those of some masks answer on a text, in this order.
+    """What the whole model and those of some masks answer on a text, in this order: a pass over the text for each, but
+    losses of words together.
 
     cut: makes the smaller model of a mask, where that is not the masked one. whole: what was measured of the whole model
-    on this text; word errors are taken from there.
+    on this text, where that is not measured again.
     """
     task = text.task
-    if task.quality == WORD_ERROR_RATE:
-        return measure_word_errors(text, masks, cut, whole)
-    if task.quality == SIMILARITY:
-        return measure_similarities(text, masks, cut)
-    if task.predicts_classes:
-        return measure_classes(text, masks, cut)
-    return measure_losses(text, masks, cut)
+    if task.quality == PERPLEXITY:
+        return measure_losses(text, masks, cut)
+    answer = ANSWERS[task.quality]
+    every = [HeadMask.full(task.heads), *masks]
+    answers = []
+    for number, mask in enumerate(every):
+        share = part(text.progress, number / len(every), (number + 1) / len(every))
+        batches = text.reporting(share)
+        if number == 0 and whole is not None:
+            answers.append(whole.of(0))
+        elif number > 0 and cut is not None:
+            answers.append(answer(cut(mask).task, batches))
+        else:
+            with masked(task.hf, task.discovery, mask):
+                answers.append(answer(task, batches))
+    return answers[0].beside(*answers[1:])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -251,8 +250,7 @@ def measured_rows(
                 f"{names[done]} reads the text as other tokens than {names[0]}, so their {every[0].quality.title} "
                 "cannot be compared: evaluate models with the same tokenizer."
             )
-    together = reduce(lambda one, other: one.beside(other), every)
-    return quality_rows(models, names, together, [""] * len(models))
+    return quality_rows(models, names, every[0].beside(*every[1:]), [""] * len(models))
 
 
 def distinct_names(models: Sequence[Model]) -> list[str]:

@@ -8,8 +8,6 @@ Gurevych (2019, section 4) report it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 import torch
 from torch.nn.functional import normalize
@@ -19,11 +17,8 @@ from headwise.attention import evaluating
 from headwise.attention.discover import output_of
 from headwise.data.sentence_pairs import SentencePairs
 from headwise.errors import NOT_FINITE, HeadwiseError
-from headwise.evaluation.mask_model import mask_model
-from headwise.heads import HeadMask
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.sums import to_numpy
-from headwise.model import Model
 from headwise.qualities import SIMILARITY
 from headwise.tasks import Embedding, Task
 from headwise.tasks.batches import Batches
@@ -34,38 +29,25 @@ FEWEST_RANKED = 5  # sentences, or pairs of a table, that can be ranked
 PAIRING_SEED = 0  # of the order in which sentences are paired
 
 
-def measure_similarities(
-    text: Batches,
-    masks: Sequence[HeadMask],
-    cut: Callable[[HeadMask], Model] | None = None,
-) -> Similarities:
-    """Cosines of pairs; a pass over the text for each mask. cut: makes the smaller model of a mask, where that is not the
-    masked one.
+def answer_pairs(task: Task, text: Batches) -> Similarities:
+    """The cosines of pairs of sentences, compared with the scores of a table, or else with themselves.
 
     Raises HeadwiseError for a text of fewer than FEWEST_RANKED sentences or pairs, and for a model whose vectors are
     made in a way that headwise does not know.
     """
-    every = [HeadMask.full(text.task.heads), *masks]
-    text = text.intact()
-    columns: list[np.ndarray] = []
-    for number in range(len(every)):
-        with mask_model(text, every, number, cut) as (task, batches):
-            rows, vectors = embeddings(task, batches)
-        if not columns:
-            places, members, scores = places_of_pairs(text, rows)
-        left, right = vectors[places[:, 0]], vectors[places[:, 1]]
-        columns.append((left * right).sum(1))
-    cosines = np.stack(columns, 1)[:, :, None]
+    rows, vectors = embeddings(task, text.intact())
+    places, members, scores = places_of_pairs(text, rows)
+    cosines = (vectors[places[:, 0]] * vectors[places[:, 1]]).sum(1)
     if not np.isfinite(cosines).all():
         raise HeadwiseError(
             f"The vectors of sentences with heads removed are not numbers (NaN or infinite). {NOT_FINITE}."
         )
     return Similarities(
         made={SIMILARITY: similarities_made(text, members)},
-        stats=cosines,
+        stats=cosines[:, None, None],
         weights=np.ones(len(np.unique(members))),
         members=members,
-        reference=columns[0] if scores is None else scores,
+        reference=cosines if scores is None else scores,
     )
 
 

@@ -24,9 +24,7 @@ from headwise.answers import Answers
 from headwise.attention import evaluating
 from headwise.data.speech import Speech, Utterance
 from headwise.errors import HeadwiseError
-from headwise.evaluation.mask_model import mask_model
 from headwise.forecast import best, drawn, where
-from headwise.heads import HeadMask
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.model import Model
 from headwise.qualities import WORD_ERROR_RATE
@@ -37,27 +35,11 @@ from headwise.tasks.objective import on_device
 TIMED = 2  # recordings that are transcribed to know how long a text takes
 
 
-def measure_word_errors(
-    text: Batches,
-    masks: Sequence[HeadMask],
-    cut: Callable[[HeadMask], Model] | None = None,
-    whole: Answers | None = None,
-) -> Answers:
-    """Word errors of every recording, and the words that were said: transcripts for each mask, by greedy search.
-
-    cut: makes the smaller model of a mask, where that is not the masked one. whole: what was measured of the whole model
-    on this text, which is not transcribed again. Raises HeadwiseError for a text without words.
-    """
-    every = [HeadMask.full(text.task.heads), *masks]
-    stats = []
-    for number in range(len(every)):
-        if whole is not None and number == 0:
-            stats.append(whole.stats[:, 0])
-            continue
-        with mask_model(text, every, number, cut) as (task, batches):
-            written = transcripts(task, batches)
-        stats.append(counted_errors(text.task, text.text, written))
-    words = stats[0][:, 1]
+def answer_recordings(task: Task, text: Batches) -> Answers:
+    """The word errors of transcripts by greedy search, by recording, and the words that were said. Raises HeadwiseError
+    for a text without words."""
+    stats = counted_errors(text.task, text.text, transcripts(task, text))
+    words = stats[:, 1]
     if not words.sum():
         raise HeadwiseError(
             f"Nothing is said in '{text.text.name}' but marks: an error rate needs words."
@@ -66,7 +48,7 @@ def measure_word_errors(
         f"word error rate in % of {len(words)} recordings with {int(words.sum())} words, bootstrap over recordings; "
         f"greedy search and Whisper's normaliser of transformers {transformers.__version__}"
     )
-    return Answers({WORD_ERROR_RATE: text.made_on(made)}, np.stack(stats, 1), words)
+    return Answers({WORD_ERROR_RATE: text.made_on(made)}, stats[:, None], words)
 
 
 def transcripts(task: Task, text: Batches) -> dict[int, str]:
