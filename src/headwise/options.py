@@ -26,7 +26,7 @@ FULL_LENGTH = ("epochs", "learning_rate", "warmup", "schedule", "average", "pati
 Scale = Literal["paper", "code"]
 Rule = Literal["sign", "deterministic"]
 Unit = Literal["head", "balanced", "group", "uniform"]
-Train = Literal["all", "gates", "lora"]
+Train = Literal["apart", "all", "gates", "lora"]
 Engine = Literal["transformers", "ct2"]
 Schedule = Literal["inverse_sqrt", "constant_with_warmup", "linear", "cosine"]
 Keep = int | Mapping[Kind, int]
@@ -127,7 +127,7 @@ class Training(Options):
     label_smoothing: float = option(
         0.1,
         "share of a target's probability that goes to all words; "
-        "of a given model that does not translate 0 unless it is named",
+        "of a given model 0 unless it is named",
         ge=0,
         lt=1,
     )
@@ -163,11 +163,18 @@ class Search(Options):
     )
 
 
+GENTLE_RATE = 1e-4  # of weights that train apart from gates
+
+
 class FineTuning(Options):
     """How long a trained model trains on. The rate climbs for `warmup` updates, then falls to 0."""
 
     epochs: int = option(8, "epochs of fine-tuning for each model", ge=1)
-    learning_rate: float = option(3e-4, "rate of the weights, after warmup", gt=0)
+    learning_rate: float = option(
+        3e-4,
+        f"rate of the weights, after warmup; where they train apart {GENTLE_RATE:g} unless it is named",
+        gt=0,
+    )
     warmup: int = option(50, "updates until the rates are reached", ge=0)
     schedule: Schedule = option(
         "linear",
@@ -242,10 +249,11 @@ class Pruning(Options):
 class GateTraining(Pruning, FineTuning):
     """How gates are trained beside the weights. They have a learning rate of their own and no weight decay."""
 
-    train: Train = option(
-        "all",
-        "what trains besides the gates: all weights; no weight (gates); low-rank changes of linear layers (lora). "
-        "Greedy removal trains nothing unless this says all or lora",
+    train: Train | None = option(
+        None,
+        "what trains besides the gates: first no weight, then all without dropout, for half of the epochs each (apart); "
+        "all weights at once; no weight (gates); low-rank changes of linear layers (lora). Unset: apart for a given "
+        "model, all for one that the study trains; greedy removal trains nothing",
         page="methods/gates.md#what-trains",
     )
     gate_learning_rate: float = option(0.05, "rate of the gates, after warmup", gt=0)
@@ -258,7 +266,7 @@ class GateTraining(Pruning, FineTuning):
     settle: float | None = option(
         None,
         "share of the run, at its end, with decided gates; unset: 0 (as in the paper), "
-        "and a quarter with a target count, unless train is gates",
+        "and a quarter with a target count, unless train is gates or apart",
         ge=0,
         le=0.4,
     )
@@ -279,7 +287,42 @@ class GateTraining(Pruning, FineTuning):
             raise ValueError(
                 f"train = 'gates' freezes all weights, so {' and '.join(idle)} would change nothing"
             )
+        if self.train == "apart":
+            vars(self).update(self.changed_apart())
         return self
+
+    def with_train(self, train: Train) -> Self:
+        """The same where `train` says what trains. Raises ValueError where the weights train after the gates and something
+        says how they train beside them."""
+        if train == self.train:
+            return self
+        update: dict[str, Any] = {"train": train}
+        if train == "apart":
+            update |= self.changed_apart()
+        return self.model_copy(update=update)
+
+    def changed_apart(self) -> dict[str, Any]:
+        """What is otherwise where weights train after the gates."""
+        if self.settle is not None:
+            raise ValueError(
+                "settle would change nothing where weights train after the gates: set train = 'all', or leave it out"
+            )
+        return {} if "learning_rate" in self.model_fields_set else {"learning_rate": GENTLE_RATE}
+
+    @property
+    def of_gates(self) -> Self:
+        """How gates train: where weights train apart, on frozen weights for the first half of the epochs."""
+        if self.train != "apart":
+            return self
+        first = {"train": "gates", "epochs": self.epochs - self.epochs // 2}
+        return self.model_copy(update=first)
+
+    @property
+    def of_weights(self) -> Self:
+        """How weights train: where they train apart, for the other half of the epochs, at least one."""
+        if self.train != "apart":
+            return self
+        return self.model_copy(update={"epochs": max(1, self.epochs // 2)})
 
 
 class Gates(GateTraining):

@@ -337,7 +337,7 @@ class TestWarnings:
         "options",
         [
             TopK(keep=3, **{**FAST, "epochs": 1, "gate_learning_rate": 0.01}),
-            Gates(penalty=0.0, **FAST),
+            Gates(penalty=0.0, train="all", **FAST),
         ],
         ids=["top-k", "gates"],
     )

@@ -90,7 +90,7 @@ class TestFinished:
             0.005,
             1.0,
         ]
-        quality = {("bleu", ""), ("chrf", ""), ("bleu", "full")}
+        quality = {("bleu", ""), ("chrf", ""), ("bleu", "full"), ("length_ratio", "")}
         losses = {(measure, "") for measure in ("loss", "soft_loss", "decided_loss")}
         numbers = numbers_of(finished)
         own = numbers.loc["lambda-1"]

@@ -11,6 +11,9 @@ import pandas as pd
 import pytest
 
 import headwise as hw
+from headwise.data.embedded import write_treebank
+from headwise.roles.alignment import pairs_for
+from headwise.roles.role_tests import RoleTexts
 from headwise.tasks import own_translations
 from tasks.askers import asker, lines, pairs
 
@@ -137,6 +140,39 @@ def test_models_are_evaluated_by_their_agreement_with_the_first() -> None:
     assert set(rows.reference["agreement"]) == {"", whole.name}
     assert not {"bleu", "chrf"} & {*rows.index}
     assert "not how well" in rows.made["agreement"].iloc[0]
+
+
+def test_dev_losses_are_of_targets_made_like_those_of_training() -> None:
+    """A model that learns its own translations loses likelihood of references without being worse, and the other way
+    round."""
+    task = asker().task
+    own, dev = completed(asker(), lines(12)), pairs(6)
+    assert task.dev_of_training(pairs(3), dev) is dev and task.dev_of_training(own, own) is own
+    found = task.dev_of_training(own, dev)
+    assert (list(found.sources), found.made) == (list(dev.sources), MADE)
+
+
+class TestPairs:
+    """For roles of cross attention and alignment heads."""
+
+    def test_one_side_is_completed(self, tmp_path: Path) -> None:
+        found = pairs_for(asker(), lines(4))
+        assert isinstance(found, hw.ParallelText) and found.made == MADE
+        given = pairs(3)
+        trees = hw.Treebank.read(write_treebank(tmp_path / "dev.conllu", 2))
+        assert pairs_for(asker(), given) is given
+        texts = RoleTexts.of(asker(), trees, None, lines(4), None)
+        assert texts.made == MADE and list(texts.pairs or ()) == list(found)
+
+    def test_what_does_not_fit(
+        self, refused: Callable[..., str], place: Path, tmp_path: Path
+    ) -> None:
+        with pytest.raises(hw.HeadwiseError, match="has one side"):
+            pairs_for(asker("gpt2"), lines(4))
+        (tmp_path / "links").write_text("0-0\n" * 12)
+        words = ["align", place / "run/model", "--text", place / "dev.en"]
+        words += ["--links", tmp_path / "links"]
+        assert "one side of a text" in refused(*words, "--out", tmp_path / "out")
 
 
 class TestCommands:

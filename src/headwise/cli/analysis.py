@@ -28,15 +28,17 @@ from headwise.cli.arguments import (
 )
 from headwise.cli.signals import resumable
 from headwise.cli.work import Work, default_folder
+from headwise.data.lines import one_sided
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.model_files import written_before
 
 if TYPE_CHECKING:
-    from headwise.data.text import ParallelText
+    from headwise.data.text import ParallelText, Text
     from headwise.importance.scores import Scores
     from headwise.model import Model
     from headwise.result import Result
+    from headwise.roles.alignment import LinkedText
 
 
 def score(
@@ -212,12 +214,9 @@ def roles(
         )
     again = hw.Treebank.read(*confirm) if confirm else again
     counted = hw.Text.read(training) if training else study.text("train") if study else None
-    pairs: hw.ParallelText | hw.LinkedText | None = None
-    if spec is not None:
-        pairs = hw.ParallelText.open(spec)
-        if links is not None:
-            pairs = hw.LinkedText.read(pairs, links)
+    pairs = None if spec is None else named_pairs(spec, links)
     from headwise.progress import Progress
+    from headwise.roles.alignment import pairs_for
     from headwise.roles.role_forecast import role_forecast
     from headwise.roles.role_tests import Roles
 
@@ -226,9 +225,12 @@ def roles(
     work = Work("roles", out or default_folder("roles", model), files, progress, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
     set_text = None
-    if sets:
-        set_text = loaded.task.read(text_spec(sets))
-        set_text = loaded.task.completed(set_text, outline=dry_run)
+    with progress.bar("text"):
+        if sets:
+            set_text = loaded.task.read(text_spec(sets))
+            set_text = loaded.task.completed(set_text, progress, dry_run)
+        if pairs is not None:
+            pairs = pairs_for(loaded, pairs, progress, dry_run)
     asked: dict[str, Any] = {"confirm": again, "pairs": pairs, "untrained": untrained, "seed": seed}
 
     def run() -> list[Result]:
@@ -246,7 +248,8 @@ def align(
         list[str] | None,
         typer.Option(
             "--text",
-            help="sentence pairs: two files, source and target (--text twice), or one .tsv or .jsonl file",
+            help="sentence pairs: two files, source and target (--text twice), or one .tsv or .jsonl file; or one side, "
+            "whose targets a translation model writes itself",
         ),
     ] = None,
     links: Annotated[
@@ -290,23 +293,22 @@ def align(
     MODEL may be the folder of a study: its dev pairs are taken where no text is named."""
     import headwise as hw
     from headwise.progress import Progress
-    from headwise.roles.alignment_heads import (
-        AlignmentHeads,
-        align_forecast,
-    )
+    from headwise.roles.alignment import pairs_for
+    from headwise.roles.alignment_heads import AlignmentHeads, align_forecast
 
     if audio is not None and (text or links):
         raise HeadwiseError("--audio was given, and text as well: give one of them.")
-    given: hw.ParallelText | hw.LinkedText | hw.Speech
-    given = pairs_of(model, text) if audio is None else hw.Speech.read(audio)
-    if links is not None and isinstance(given, hw.ParallelText):
-        given = hw.LinkedText.read(given, links)
+    given: hw.ParallelText | hw.Text | hw.LinkedText | hw.Speech
+    given = pairs_of(model, text, links) if audio is None else hw.Speech.read(audio)
     if save is not None:
         written_before(save)  # refuses a folder of another model before the work begins
     progress = Progress(quiet)
     place = out or default_folder("align", model)
     work = Work("alignment heads", place, AlignmentHeads.FILES, progress, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
+    if not isinstance(given, hw.Speech):
+        with progress.bar("text"):
+            given = pairs_for(loaded, given, progress, dry_run)
     prompt = None if prompt is None else prompt.replace("\\n", "\n")
     asked: dict[str, Any] = {"one_layer": one_layer, "seed": seed, "progress": progress}
     results = work.do(
@@ -362,16 +364,32 @@ def match(
     work.do(lambda: [hw.match(loaded, second, given, seed=seed, progress=progress)])
 
 
-def pairs_of(model: str, text: list[str] | None) -> ParallelText:
+def pairs_of(
+    model: str, text: list[str] | None, links: Path | None
+) -> ParallelText | Text | LinkedText:
     """The sentence pairs that were named, or the dev pairs of the study that the model is given by."""
     import headwise as hw
 
     if text:
-        return hw.ParallelText.open(text)
+        return named_pairs(text, links)
     study = study_in(model)
     pairs = None if study is None else study.text("dev")
     if not isinstance(pairs, hw.ParallelText):
         raise HeadwiseError(
             "No sentence pairs were given: name two files with --text FILE --text FILE, or speech with --audio FILE."
         )
-    return pairs
+    return pairs if links is None else hw.LinkedText.read(pairs, links)
+
+
+def named_pairs(spec: str | list[str], links: Path | None) -> ParallelText | Text | LinkedText:
+    """Sentence pairs, or one side of them, as --text names them, with their reference links."""
+    import headwise as hw
+
+    if not one_sided(spec):
+        pairs = hw.ParallelText.open(spec)
+        return pairs if links is None else hw.LinkedText.read(pairs, links)
+    if links is not None:
+        raise HeadwiseError(
+            f"--links {links} was given with one side of a text: name both, whose words the links connect."
+        )
+    return hw.Text.open(spec)

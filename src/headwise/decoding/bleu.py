@@ -13,7 +13,8 @@ from headwise.answers import Answers
 from headwise.errors import HeadwiseError
 from headwise.qualities import AGREEMENT, BLEU, CHRF, QualityMeasure
 
-REFERENCE_LENGTH = 1  # column of BLEU's statistics
+TRANSLATION_LENGTH = 0  # columns of BLEU's statistics
+REFERENCE_LENGTH = 1
 METRICS = {BLEU: Bleu, AGREEMENT: Bleu, CHRF: Chrf}
 
 

@@ -1,16 +1,23 @@
-"""Fine-tuning of a model that was cut: as long as a pruning run trains, but without gates."""
+"""Fine-tuning of a model that was cut: as long as a pruning run trains its weights, but without gates."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+from transformers.trainer_callback import TrainerCallback
 
 from headwise.attention.discover import same_gradients
 from headwise.heads import HeadMask, Kind
 from headwise.model import Model
 from headwise.options import GateTraining, Greedy
-from headwise.pruning.gate_training import trainable
+from headwise.progress import part
+from headwise.pruning.gate_training import Pruned, trainable
 from headwise.training.loss import dev_loss, loss_forward
-from headwise.training.trainer import TrainingRun, average, train_model
+from headwise.training.trainer import TrainingRun, average, train_model, trained_tensors
+
+SHARES = (1.0, 0.25, 0.0625)  # of the learning rate, tried in turn where weights train apart
 
 
 @dataclass(frozen=True)
@@ -38,26 +45,105 @@ def tune(
 ) -> Tuned:
     """Remove the heads outside `mask`, then fine-tune the smaller model as a pruning run does, but without gates.
 
-    The number of updates, batches and their order, rates, schedule and averaging are the same; the decoder is frozen
-    where only encoder heads are pruned. With the full mask it is the control `fine-tuned`. `model` does not change;
-    resumes from `training.work`. training: as the full model was trained. options.train: what trains, all weights or
-    low-rank changes.
+    The number of updates of weights, batches and their order, rates, schedule and averaging are the same; the decoder is
+    frozen where only encoder heads are pruned. With the full mask it is the control `fine-tuned`. `model` does not
+    change; resumes from `training.work`. training: as the full model was trained. options.train: what trains, all
+    weights or low-rank changes.
     """
     model.heads.only(kinds)  # raises for a kind that the model does not have
     smaller = model.remove(mask, grow=True)  # the mask obeys the unit that was asked for
-    hf = smaller.hf
+    if isinstance(options, GateTraining):
+        options = options.of_weights
+    before = loss_on_dev(smaller, training)
+    notes, cost = train_weights(smaller, training, options, kinds, before)
+    return Tuned(mask, smaller, before, loss_on_dev(smaller, training), notes, cost)
 
-    def loss() -> float:
-        with loss_forward(hf):
-            return dev_loss(hf, training.dev, model.tokenizer, training.recipe.batch_tokens)
 
-    before = loss()
-    tuning = replace(training, recipe=options.within(training.recipe))
+def tuned_further(pruned: Pruned, training: TrainingRun, options: GateTraining) -> Pruned:
+    """The result of a pruning run whose smaller model is trained on, in place, as `options.of_weights` say."""
+    kinds = tuple(options.kinds or ())
+    notes, cost = train_weights(pruned.model, training, options.of_weights, kinds, pruned.loss)
+    total = {name: value + cost[name] for name, value in pruned.cost.items()}
+    loss = loss_on_dev(pruned.model, training)
+    return replace(pruned, loss=loss, notes=[*pruned.notes, *notes], cost=total)
+
+
+def loss_on_dev(model: Model, training: TrainingRun) -> float:
+    with loss_forward(model.hf):
+        return dev_loss(model.hf, training.dev, model.tokenizer, training.recipe.batch_tokens)
+
+
+class Refusal(TrainerCallback):
+    """Stops a training whose first dev loss is not below that of the start."""
+
+    def __init__(self, before: float) -> None:
+        self.before = before
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        losses = [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry]
+        if losses[0] >= self.before:
+            control.should_training_stop = True
+
+
+def train_weights(
+    model: Model,
+    training: TrainingRun,
+    options: GateTraining | Greedy,
+    kinds: tuple[Kind, ...],
+    before: float,
+) -> tuple[list[str], dict[str, float]]:
+    """Train the weights of a model in place, without gates. before: its dev loss now. Returns notes and the cost."""
+    hf = model.hf
     train = options.train or "all"
     with same_gradients(hf), trainable(hf, train, kinds, training.seed) as notes:
-        cost = train_model(
-            hf, model.tokenizer, smaller.discovery, tuning, keep=max(options.average, 2)
-        )
-        average(hf, training.work, options.average)
+        if train == "apart":
+            cost = train_with_care(model, training, options, before, notes)
+        else:
+            cost = train_at(model, training, options)
     hf.eval()
-    return Tuned(mask, smaller, before, loss(), notes, cost)
+    return notes, cost
+
+
+def train_with_care(
+    model: Model,
+    training: TrainingRun,
+    options: GateTraining | Greedy,
+    before: float,
+    notes: list[str],
+) -> dict[str, float]:
+    """Train at the highest of a few rates with which the dev loss falls; with none of them the weights stay as they are."""
+    start = {name: tensor.clone() for name, tensor in trained_tensors(model.hf).items()}
+    cost = {"seconds": 0.0, "updates": 0}
+    for number, share in enumerate(SHARES):
+        rate = share * options.learning_rate
+        slower = options.model_copy(update={"learning_rate": rate})
+        trial = replace(
+            training,
+            work=training.work / f"rate-{number}",
+            progress=part(training.progress, number / len(SHARES), 1.0),
+        )
+        spent = train_at(model, trial, slower, [Refusal(before)])
+        cost = {name: value + spent[name] for name, value in cost.items()}
+        if loss_on_dev(model, training) < before:
+            notes.append(f"The weights trained at a rate of {rate:g}, without dropout.")
+            return cost
+        model.hf.load_state_dict(start, strict=False)
+    notes.append(
+        f"The dev loss rose at each rate from {options.learning_rate:g} to {rate:g}: the weights stayed as they were."
+    )
+    return cost
+
+
+def train_at(
+    model: Model,
+    training: TrainingRun,
+    options: GateTraining | Greedy,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> dict[str, float]:
+    """Train all that requires a gradient as the options say, and average the last checkpoints."""
+    tuning = replace(training, recipe=options.within(training.recipe))
+    keep = max(options.average, 2)
+    hf = model.hf
+    cost = train_model(hf, model.tokenizer, model.discovery, tuning, callbacks=callbacks, keep=keep)
+    average(hf, training.work, options.average)
+    return cost

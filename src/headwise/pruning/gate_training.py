@@ -130,19 +130,20 @@ def trainable(
 ) -> Iterator[list[str]]:
     """Inside the block the weights that `train` names require gradients; gives notes for the report.
 
-    gates: all are frozen, and the gates alone are in training mode. lora: the linear layers that would train get
-    low-rank changes, which at the end are added to their weights.
+    gates: all are frozen, and the gates alone are in training mode. apart: all train, without dropout. lora: the linear
+    layers that would train get low-rank changes, which at the end are added to their weights.
     """
     if train == "gates":
         model.requires_grad_(False)
-        vars(model)["train"] = partial(train_gates_alone, model)
-        try:
+        with without_dropout(model):
             yield ["All weights were frozen: only gates trained."]
-        finally:
-            del vars(model)["train"]
         return
     refuse_offloaded(model, "Training weights beside gates (train = 'gates' trains none)")
     notes = freeze(model, kinds)
+    if train == "apart":
+        with without_dropout(model):
+            yield notes
+        return
     if train == "all":
         yield notes
         return
@@ -161,6 +162,16 @@ def trainable(
     # peft compares the output layer with the encoder's embeddings, and says they are not tied where
     # the decoder has embeddings of its own: a saved model would then miss the output layer's weights
     model.config.tie_word_embeddings = tied
+
+
+@contextmanager
+def without_dropout(model: PreTrainedModel) -> Iterator[None]:
+    """Inside the block `model.train()` leaves all but gates in evaluation mode."""
+    vars(model)["train"] = partial(train_gates_alone, model)
+    try:
+        yield
+    finally:
+        del vars(model)["train"]
 
 
 def train_gates_alone(model: nn.Module, mode: bool = True) -> nn.Module:
@@ -294,7 +305,7 @@ def train_gates(
 
     with (
         same_gradients(hf),
-        trainable(hf, options.train, gates.heads.kinds, training.seed) as notes,
+        trainable(hf, options.train or "all", gates.heads.kinds, training.seed) as notes,
     ):
         weights = to_train(hf)
         if weights:

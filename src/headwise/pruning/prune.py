@@ -5,9 +5,11 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from headwise.attention.offload import refuse_offloaded
 from headwise.data.text import ParallelText
 from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import translate
@@ -19,6 +21,7 @@ from headwise.model import Model
 from headwise.options import (
     FULL_LENGTH,
     Gates,
+    GateTraining,
     Greedy,
     Pruning,
     Search,
@@ -28,7 +31,7 @@ from headwise.options import (
     too_few,
 )
 from headwise.progress import Report, part, shown, silent
-from headwise.pruning.fine_tuning import tune
+from headwise.pruning.fine_tuning import tune, tuned_further
 from headwise.pruning.gate_training import Pruned, prune_by_gates
 from headwise.pruning.greedy import RemovalScore, greedy_masks, smallest_within
 from headwise.pruning.removal_scores import removal_scores
@@ -39,6 +42,7 @@ from headwise.training.trainer import TrainingRun
 from headwise.units import refuse_counts, units
 
 GOALS = ("penalty", "keep", "max_drop")
+APART = 0.5  # share of the progress of gates that is followed by training of the weights
 REMOVAL = 0.2  # share of the progress of a greedy removal that is followed by training
 
 
@@ -89,6 +93,8 @@ def prune(
     kinds = options.kinds or usual_kinds(model, options)
     options = options.model_copy(update={"kinds": kinds})
     try:
+        if isinstance(options, GateTraining):
+            options = options.with_train(options.train or "apart")
         refuse_counts(model.heads, options)
     except ValueError as error:
         raise HeadwiseError(f"prune: {error}") from None
@@ -106,15 +112,16 @@ def prune(
         with tempfile.TemporaryDirectory() as scratch:
             how = training or Training()
             if "label_smoothing" not in how.model_fields_set:
-                how = how.model_copy(update={"label_smoothing": model.task.label_smoothing})
+                how = how.model_copy(update={"label_smoothing": 0.0})
             data = model.task.training_data(text, how.batch_tokens)
+            dev = model.task.dev_of_training(text, dev)
             dev_data = model.task.training_data(dev, how.batch_tokens)
             run = TrainingRun(data, dev_data, how, Path(work or scratch), seed, report)
             if isinstance(options, Greedy):
                 everything = HeadMask.full(model.heads)
                 return tune(model, run, options, tuple(kinds), everything).model
             if isinstance(options, Gates) and options.penalty:
-                few = too_few(options, updates_of(run, options))
+                few = too_few(options, updates_of(run, options.of_gates))
                 if few:
                     warnings.warn(few, stacklevel=2)
             # A copy is trained: the given model stays as it is.
@@ -173,7 +180,14 @@ def refuse_idle_training(
 
 
 def prune_by_training(model: Model, run: TrainingRun, options: Gates | TopK) -> Pruned:
-    """Train gates beside the weights of `model`, in place, to the one penalty or target count of the options."""
+    """Train gates beside the weights of `model`, in place, to the one penalty or target count of the options; or apart:
+    first gates, then the weights of the smaller model."""
+    if options.train == "apart":
+        refuse_offloaded(model.hf, "Training weights after gates (train = 'gates' trains none)")
+        half = replace(run, progress=part(run.progress, 0.0, APART))
+        pruned = prune_by_training(model, half, options.of_gates)
+        rest = replace(run, work=run.work / "weights", progress=part(run.progress, APART, 1.0))
+        return tuned_further(pruned, rest, options)
     kinds = tuple(options.kinds or ())
     if isinstance(options, Gates) and options.penalty is not None:
         (penalty,) = several(options.penalty)

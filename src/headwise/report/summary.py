@@ -427,7 +427,10 @@ def doubts(run: FinishedRun) -> list[str]:
         )
     chosen = run.chosen
     if chosen is not None:
-        own = (run.facts.get("doubts") or {}).get(chosen["setting"], [])
+        doubted = run.facts.get("doubts") or {}
+        own = doubted.get(chosen["setting"], []) + doubted.get(
+            models.against(chosen, FINE_TUNED), []
+        )
         if not own and measured(chosen, "settled").value == 0:
             own = ["Its gates had not settled when they were decided: train longer."]
         found += own

@@ -26,8 +26,10 @@ from torch import Tensor
 from headwise.data.annotated import Annotated, Word
 from headwise.data.lines import existing_file, read_lines
 from headwise.data.subwords import Aligned, Coverage, align_subwords
-from headwise.data.text import ParallelText
+from headwise.data.text import ParallelText, Text
 from headwise.errors import HeadwiseError
+from headwise.model import Model
+from headwise.progress import Report
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import Arc, Probe, pointing
 from headwise.roles.role import role
@@ -404,6 +406,24 @@ def usable_pairs(
     return pairs
 
 
+def pairs_for(
+    model: Model,
+    text: ParallelText | Text | LinkedText,
+    progress: Report | None = None,
+    outline: bool = False,
+) -> ParallelText | LinkedText:
+    """Sentence pairs as they were given; of one-sided text with what a translation model writes (`Task.completed`). Raises
+    HeadwiseError for one-sided text of other models."""
+    if not isinstance(text, Text):
+        return text
+    if not model.task.generates:
+        raise HeadwiseError(
+            f"{model.name} is {model.task.noun}, and {text.name} has one side: give sentence pairs (two files)."
+        )
+    pairs: ParallelText = model.task.completed(text, progress, outline)
+    return pairs
+
+
 @dataclass(frozen=True)
 class LinkedText:
     """Sentence pairs with their reference links, sure and possible ones for each pair."""
@@ -416,6 +436,8 @@ class LinkedText:
     def read(cls, text: ParallelText, links: str | PathLike[str]) -> LinkedText:
         """Pairs with a file of their links: a line for each, such as `0-0 1-2 1p3` (see `read_links`)."""
         return cls(text, read_links(links), str(links))
+
+    made = ""
 
     @property
     def name(self) -> str:

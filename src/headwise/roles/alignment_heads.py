@@ -50,7 +50,7 @@ from headwise.heads import Head, Kind
 from headwise.model import Model
 from headwise.progress import Report, parts, silent
 from headwise.result import Result
-from headwise.roles.alignment import Gold, LinkedText, PromptTemplate, linked_pairs
+from headwise.roles.alignment import Gold, LinkedText, PromptTemplate, linked_pairs, pairs_for
 from headwise.roles.halves import Half, halves_of
 from headwise.roles.head_sets import (
     AlignmentBatch,
@@ -117,7 +117,7 @@ class AlignmentHeads(Result):
 
     def lines(self) -> list[str]:
         """The error of every set, and whether the chosen heads err less than those that the model names."""
-        lines = []
+        lines = [f"  {self.signature['made']}."] if self.signature.get("made") else []
         for row in self.sets.to_dict("records"):
             interval = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
             lines.append(
@@ -157,7 +157,7 @@ class AlignmentHeads(Result):
 
 def align(
     model: Model,
-    text: ParallelText | LinkedText | Speech,
+    text: ParallelText | Text | LinkedText | Speech,
     *,
     prompt: str | None = None,
     one_layer: bool = False,
@@ -167,14 +167,17 @@ def align(
     """Rank heads by how well they align, and choose a set of them: cross heads of an encoder-decoder, or those of a
     language model that translates.
 
-    text: sentence pairs (a `LinkedText` has their reference links; for others eflomal draws them), or for Whisper
-    speech with word times. prompt: for a language model, how it is asked, such as "{source} => {target}". one_layer: only
+    text: sentence pairs (a `LinkedText` has their reference links; for others eflomal draws them), or one side, whose
+    targets a translation model writes itself; for Whisper speech with word times. prompt: for a language model, how it
+    is asked, such as "{source} => {target}". one_layer: only
     heads of one layer, as CTranslate2 and Marian average them. Heads are chosen on one half of the text, and confirmed
     and compared with `model.alignment_heads` on the other. To keep them in a model, where `found.confirmed` and
     `found.better_than_own`: `model.alignment_heads = found.heads`, then `model.save(folder)`. Of speech, the states of
     the encoder are kept (S × D numbers a recording, STATES bytes in all) until the heads are chosen; the encoder runs
     on further recordings whenever they are read. Raises HeadwiseError for a model that cannot align, and for other text.
     """
+    if not isinstance(text, Speech):
+        text = pairs_for(model, text)
     template = checked_prompt(model, text, prompt)
     options = RoleOptions(max_length=model.task.longest)
     subject = Subject(model.hf, model.tokenizer, model.discovery, options)
@@ -210,6 +213,7 @@ def align(
         "model": model.name,
         "heads": model.heads.to_json(),
         "text": text.name,
+        "made": getattr(text, "made", ""),
         "links": None if links is None else links.file,
         "prompt": prompt,
         "one_layer": one_layer,

@@ -7,7 +7,7 @@ from itertools import islice
 
 from headwise.data.speech import Speech
 from headwise.data.subwords import Coverage, align_subwords
-from headwise.data.text import ParallelText
+from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.devices import peak_memory
 from headwise.forecast import (
@@ -51,7 +51,7 @@ def role_forecast(
     text: Treebank | Speech,
     *,
     confirm: Treebank | None = None,
-    pairs: ParallelText | LinkedText | None = None,
+    pairs: ParallelText | Text | LinkedText | None = None,
     untrained: int = 0,
     seed: int = 0,
     sets: AnyText | None = None,

@@ -17,7 +17,7 @@ from headwise.attention import Discovery
 from headwise.data.annotated import Annotated
 from headwise.data.speech import Speech
 from headwise.data.subwords import Coverage
-from headwise.data.text import ParallelText
+from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
@@ -28,7 +28,7 @@ from headwise.importance.untrained import untrained as untrained_model
 from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.result import Result
-from headwise.roles.alignment import Gold, LinkedText
+from headwise.roles.alignment import Gold, LinkedText, pairs_for
 from headwise.roles.causal import causal_effects, needed_effects, no_effects, words_of_effects
 from headwise.roles.examples import candidates_of, examples
 from headwise.roles.induction import LENGTH, REPEATS
@@ -170,7 +170,8 @@ class RoleTexts:
 
     confirm: another treebank to confirm roles on, instead of half of the documents. pairs: for cross attention, with
     reference links (`gold`) or those of eflomal. frequencies: how often each token id occurs in the training text;
-    without them no head is tested for rare tokens. speech: in place of all others, for a model that hears.
+    without them no head is tested for rare tokens. speech: in place of all others, for a model that hears. made: how a
+    part of the pairs was made, where a user did not give all of it.
     """
 
     treebank: Iterable[Annotated] = ()
@@ -179,6 +180,7 @@ class RoleTexts:
     gold: Sequence[Gold] | None = None
     frequencies: Mapping[int, int] | None = None
     speech: Speech | None = None
+    made: str = ""
 
     @classmethod
     def of(
@@ -186,7 +188,7 @@ class RoleTexts:
         model: Model,
         text: Treebank | Speech,
         confirm: Treebank | None,
-        pairs: ParallelText | LinkedText | None,
+        pairs: ParallelText | Text | LinkedText | None,
         training: AnyText | Mapping[int, int] | None,
     ) -> RoleTexts:
         """The texts of `roles`. Raises HeadwiseError for those that the model does not read."""
@@ -209,9 +211,12 @@ class RoleTexts:
                     f"{model.name}: its heads are tested on a treebank, and {type(given).__name__} was given: give "
                     "hw.Treebank.read(FILE)."
                 )
+        counts = token_counts(model, training)
+        if pairs is None:
+            return cls(text, confirm, frequencies=counts)
+        pairs = pairs_for(model, pairs)
         gold = pairs.gold if isinstance(pairs, LinkedText) else None
-        pairs_read = None if pairs is None else list(pairs)
-        return cls(text, confirm, pairs_read, gold, token_counts(model, training))
+        return cls(text, confirm, list(pairs), gold, counts, made=pairs.made)
 
     def sampled(self, context: int) -> RoleTexts:
         """At most CONTROL_SENTENCES sentences of each treebank, or RECORDINGS recordings, spread evenly over the text."""
@@ -228,7 +233,7 @@ def roles(
     text: Treebank | Speech,
     *,
     confirm: Treebank | None = None,
-    pairs: ParallelText | LinkedText | None = None,
+    pairs: ParallelText | Text | LinkedText | None = None,
     training: AnyText | Mapping[int, int] | None = None,
     untrained: int = 0,
     seed: int = 0,
@@ -259,6 +264,8 @@ def roles(
     count = share_of_words(total, progress)
     result = find_roles(model, texts, seed, count)
     result.signature = signature(model, text, confirm, seed)
+    if texts.made:
+        result.warnings.append(f"Cross attention was tested on sentence pairs; {texts.made}.")
     if texts.speech is None:
         result.examples = examples(
             subject_of(model),

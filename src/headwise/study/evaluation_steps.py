@@ -19,13 +19,14 @@ from headwise.heads import HeadMask, write_text
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
 from headwise.pruning.measured import choose_smallest
-from headwise.qualities import BLEU, CHRF, WORD_ERROR_RATE
+from headwise.qualities import BLEU, CHRF, WORD_ERROR_RATE, Number
 from headwise.study.estimate import BOOTSTRAP, Estimate
 from headwise.study.model_steps import full_model, model_of, model_step, prune_step
 from headwise.study.records import STAGING, Result
 from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Variant
+from headwise.study.watches import LENGTH, doubts_of, length_ratio
 from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import Encoded
 
@@ -179,11 +180,11 @@ class CompareAnswers(Step, ABC, stage="evaluate", name_format=""):
 class Evaluate(CompareAnswers, name_format="evaluate/{0.split}/{0.variant.name}"):
     """The quality of a model's answers, and how it changed from others, of which the full model is the first.
 
-    The result: `numbers` by measure, `signatures`, how many `sentences`, and `against`: the change from each other by
-    name.
+    The result: `numbers` by measure, `signatures`, how many `sentences`, `against`: the change from each other by name,
+    and `doubts`: sentences about what went wrong.
     """
 
-    VERSION = 4  # the change from the full model is one of all
+    VERSION = 5  # doubts, and the length of translations
 
     def make(self, run: Run, work: Path) -> Result:
         own = self.answer.read(run, self.variant)
@@ -194,9 +195,13 @@ class Evaluate(CompareAnswers, name_format="evaluate/{0.split}/{0.variant.name}"
             signatures[f"{quality.name}_signature"] = made
         against = {}
         for other, answer in self.others:
-            against[other.name] = self.change(run, own, answer.read(run, other))
+            others = answer.read(run, other)
+            against[other.name] = self.change(run, own, others)
+            if other == FULL and run.generates:
+                numbers[LENGTH] = astuple(Number(length_ratio(own, others)))
         return {
             "numbers": numbers,
+            "doubts": [*doubts_of(run, self.variant, numbers, against)],
             "signatures": signatures,
             "sentences": len(own.weights),
             "against": against,

@@ -107,7 +107,7 @@ def training(run: Run, model: Model, work: Path, limit: int | None = None) -> Tr
     """The train and dev texts as a model reads them (pairs of at most `limit` tokens), and how to train on them."""
     recipe = run.training
     data = model.task.training_data(run.text("train"), recipe.batch_tokens, run.cache, limit)
-    dev = model.task.training_data(run.text("dev"), recipe.batch_tokens, limit=limit)
+    dev = model.task.training_data(run.dev_of_training, recipe.batch_tokens, limit=limit)
     return TrainingRun(data, dev, recipe, work, run.plan.seed, run.progress)
 
 

@@ -38,6 +38,7 @@ from headwise.options import (
     Pruning,
     Search,
     TopK,
+    Train,
     Training,
     option,
     validated,
@@ -248,7 +249,7 @@ class Sweep(Pruning, FineTuning):
         """How weights are fine-tuned, whatever happens to gates: equal for models that compare fairly."""
         return self.model_dump(include={*FineTuning.model_fields, "kinds", "train"})
 
-    def refuse_frozen_controls(self, train: str) -> None:
+    def refuse_frozen_controls(self, train: Train | None) -> None:
         if train == "gates" and self.controls:
             raise ValueError(
                 "controls train weights, so they compare with no model of train = 'gates'"
@@ -474,6 +475,10 @@ class Plan(Strict):
         if isinstance(self.model, Architecture):
             for sweep in self.pruning:
                 refuse_counts(self.model.head_map, sweep)
+        usual: Train = "apart" if isinstance(self.model, str) else "all"
+        for number, sweep in enumerate(self.pruning):
+            if isinstance(sweep, GateSweep | TopKSweep):
+                self.pruning[number] = sweep.with_train(sweep.train or usual)
         any_one_sided = any(True in data.one_sided for data in (self.data, *self.pairs.values()))
         if any_one_sided and isinstance(self.model, Architecture):
             raise ValueError(

@@ -206,7 +206,8 @@ def gate_lines(sweep: Sweep, recipe: Training, positions: float) -> list[str]:
     """What the updates of a sweep allow gates under a penalty; to a target count all rates follow from the updates."""
     if not isinstance(sweep, GateSweep) or not any(sweep.penalty):
         return []
-    line = too_few(sweep, updates_in(recipe, sweep.epochs, positions), exactly=False)
+    updates = updates_in(recipe, sweep.of_gates.epochs, positions)
+    line = too_few(sweep, updates, exactly=False)
     return [line] if line else []
 
 

@@ -201,8 +201,10 @@ class Tables:
             build = self.build_result(variant)
             if "notes" in build:
                 facts["notes"][variant.name] = [*build["notes"], *self.without_controls(variant)]
-            if build.get("doubts"):
-                facts["doubts"][variant.name] = build["doubts"]
+            evaluated = self.result(f"evaluate/dev/{variant.name}")
+            doubts = [*build.get("doubts", []), *evaluated.get("doubts", [])]
+            if doubts:
+                facts["doubts"][variant.name] = doubts
             facts["settings"][variant.name] = self.settings(variant)
         if attention := (self.run.result(FULL_MODEL) or {}).get("attention"):
             facts["attention"] = attention

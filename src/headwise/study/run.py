@@ -159,10 +159,20 @@ class Run:
         text: AnyText = self.task.read(spec, cache=self.cache)
         if isinstance(self.plan.model, Architecture) or not isinstance(text, Text):
             return text
+        if not self.generates:
+            return text
         given = load(self.plan.model, self.device)
         with self.progress.bar("the model's own translations"):
             completed: AnyText = given.task.completed(text, self.progress, self.outline)
         return completed
+
+    @cached_property
+    def dev_of_training(self) -> AnyText:
+        """What dev losses of training are measured on; `Train` must be done."""
+        if isinstance(self.plan.model, Architecture):
+            return self.text("dev")
+        dev: AnyText = self.full.task.dev_of_training(self.text("train"), self.text("dev"))
+        return dev
 
     def pairs(self, split: Split) -> ParallelText:
         """A split for what only works on sentence pairs."""
@@ -240,11 +250,12 @@ class Run:
 
     @property
     def training(self) -> Training:
-        """How models are trained; what the plan leaves open is as usual for the task."""
+        """How models are trained: a given one without label smoothing, unless the plan names it."""
         training = self.plan.training
-        if "label_smoothing" in training.model_fields_set:
+        named = "label_smoothing" in training.model_fields_set
+        if named or isinstance(self.plan.model, Architecture):
             return training
-        return training.model_copy(update={"label_smoothing": self.task.label_smoothing})
+        return training.model_copy(update={"label_smoothing": 0.0})
 
     # Models
 

@@ -124,6 +124,9 @@ class Study:
         elif isinstance(build.step, Evaluate):
             if build.step.variant == FULL and build.step.split == "dev":
                 self.warn_of_low_quality(run, build.step)
+            if build.step.split == "dev":
+                for doubt in run.store.record(build.step.name)["result"]["doubts"]:
+                    self.progress.say(f"  {doubt}")
             if not build.was_done and run.main:
                 self.write_tables(run.name)
 

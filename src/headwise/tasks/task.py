@@ -53,7 +53,6 @@ class Task(ABC):
     quality: ClassVar[QualityMeasure]
     usual_score: ClassVar[str] = "gradient"  # that greedy removal goes by
     predicts_classes: ClassVar[bool] = False  # one for a whole text, rather than words
-    label_smoothing: ClassVar[float] = 0.0  # in training, where nothing is asked for
     trains: ClassVar[bool] = True  # whether headwise trains its weights and gates
     trains_gates_by_default: ClassVar[bool] = False  # to reach a number of heads
     reads_audio: ClassVar[bool] = False  # named by --audio, not --text
@@ -131,6 +130,10 @@ class Task(ABC):
         """
         self.check(text)
         return text
+
+    def dev_of_training(self, train: Any, dev: Any) -> Any:
+        """What the dev loss of a training is measured on: the dev text, with targets made as those that are trained on."""
+        return dev
 
     def check_generates(self) -> None:
         """Raise HeadwiseError for a model that does not translate."""

@@ -37,13 +37,18 @@ class FastDropout(TorchFunctionMode):
 def fast_dropout(model: nn.Module) -> AbstractContextManager[Any]:
     """`FastDropout` for a model on CPU that drops anything; else nothing, because every operation pays a little for
     the mode."""
-    facts = (fact for module in model.modules() for fact in vars(module).items())
-    drops = any(
-        isinstance(value, float) and value > 0
-        for name, value in facts
-        if name == "p" or "dropout" in name
-    )
+    drops = dropout_of(model) > 0
     return FastDropout() if drops and device_of(model).type == "cpu" else nullcontext()
+
+
+def dropout_of(model: nn.Module) -> float:
+    """The highest probability with which a model's modules drop anything in training."""
+    highest = 0.0
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, float) and (name == "p" or "dropout" in name):
+                highest = max(highest, value)
+    return highest
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

@@ -1,0 +1,63 @@
+"""What is watched in every evaluation: translations that became shorter, and further training that does harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from headwise.answers import Answers
+from headwise.decoding.bleu import TRANSLATION_LENGTH
+from headwise.pruning.measured import FINE_TUNED
+from headwise.study.run import Run
+from headwise.study.variants import FULL, Variant
+from headwise.tasks.task import source_sentences
+from headwise.training.dropout import dropout_of
+
+LENGTH = "length_ratio"  # the name of that number
+SHORT = 0.95  # words for each word of the full model: below, text is missing
+SAMPLE = 1000  # sentences of the training text whose length is named
+
+
+def length_ratio(own: Answers, full: Answers) -> float:
+    """The words that a model writes for each word of the full model; of translations."""
+    words = [answers.stats[:, 0, TRANSLATION_LENGTH].sum() for answers in (own, full)]
+    return float(words[0] / max(1.0, words[1]))
+
+
+def doubts_of(
+    run: Run,
+    variant: Variant,
+    numbers: Mapping[str, tuple[float | None, ...]],
+    against: Mapping[str, tuple[float | None, ...]],
+) -> Iterator[str]:
+    """Sentences about a variant that lost text, and about the control `fine-tuned` where it is worse than the full model.
+    numbers: of the variant by measure. against: its change from others by name."""
+    (ratio, *_) = numbers.get(LENGTH, (None,))
+    if ratio is not None and ratio < SHORT:
+        yield (
+            f"{variant.name} writes {ratio:.2f} words for each word of the full model: text is missing. Train its weights "
+            "with a lower learning_rate, without dropout (train = 'apart'), or keep more heads."
+        )
+    if variant.control != FINE_TUNED or FULL.name not in against:
+        return
+    value, low, high, *_ = against[FULL.name]
+    better = run.quality.better
+    if value is None or low is None or high is None or max(better * low, better * high) >= 0:
+        return
+    unit = run.quality.unit or f" {run.quality.title}"
+    yield (
+        f"Training on without pruning changes the full model by {value:+.2f}{unit} [{low:+.2f}, {high:+.2f}]: the training "
+        f"itself does harm, to pruned models as well. Likely causes: {', '.join(causes(run, variant))}."
+    )
+
+
+def causes(run: Run, variant: Variant) -> Iterator[str]:
+    """Why training on a given model may do harm."""
+    sweep: Any = run.sweep(variant)
+    dropout = dropout_of(run.full.hf)
+    if dropout and sweep.train != "apart":
+        yield f"the dropout of {dropout:g} in its configuration (train = 'apart' trains without)"
+    yield f"the learning_rate of {sweep.learning_rate:g}"
+    few = [len(line.split()) for line in islice(source_sentences(run.text("train")), SAMPLE)]
+    yield f"sentences unlike those that it learned from, such as shorter ones ({sum(few) / len(few):.0f} words here)"

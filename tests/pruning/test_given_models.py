@@ -1,0 +1,126 @@
+"""A given model is pruned by what harms least: gates on frozen weights, then its weights without dropout, at a rate with
+which the dev loss falls; and harm is said."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import headwise as hw
+from headwise.decoding.bleu import translation_answers
+from headwise.options import Gates, Training
+from headwise.pruning import fine_tuning
+from headwise.study import make_plan
+from headwise.study.plan import GateSweep
+from headwise.study.watches import SHORT, length_ratio
+from headwise.training.dropout import dropout_of
+from tasks.askers import asker, lines, pairs
+
+FAST: dict[str, Any] = {"keep": 3, "epochs": 2, "gate_learning_rate": 2.0, "warmup": 1}
+EMBEDDED: dict[str, Any] = {"data": {"embedded": {}}}
+SMALL = Training(batch_tokens=48, dtype="fp32")
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The gates had not settled", "ignore:The expected count"
+)
+
+
+def pruned(model: hw.Model, **options: Any) -> hw.Model:
+    return hw.prune(model, pairs(40), Gates(**{**FAST, **options}), dev=pairs(6, 9), training=SMALL)
+
+
+def states(model: hw.Model) -> list[torch.Tensor]:
+    return [*model.hf.state_dict().values()]
+
+
+def equal(one: hw.Model, other: hw.Model) -> bool:
+    return all(map(torch.equal, states(one), states(other)))
+
+
+def test_gates_are_trained_before_the_weights() -> None:
+    """The heads are those of frozen weights; then the weights change."""
+    small = pruned(asker())
+    frozen = pruned(asker(), train="gates", epochs=1)
+    assert small.layout == frozen.layout and not equal(small, frozen)
+
+
+def test_nothing_drops_out() -> None:
+    """Unless all weights are asked for at once."""
+    dropping, whole = asker(dropout=0.5), asker(dropout=0.0)
+    assert (dropout_of(dropping.hf), dropout_of(whole.hf)) == (0.5, 0.0)
+    assert equal(pruned(dropping), pruned(whole))
+    assert not equal(pruned(dropping, train="all"), pruned(whole, train="all"))
+
+
+def test_a_rate_with_which_the_dev_loss_rises_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def predicting(**options: Any) -> hw.Model:
+        how = Gates(**{**FAST, **options})
+        return hw.prune(asker("gpt2"), lines(40), how, dev=lines(6, 9), training=SMALL)
+
+    frozen = predicting(train="gates", epochs=1)
+    monkeypatch.setattr(fine_tuning, "SHARES", (1.0, 0.5))
+    assert equal(predicting(learning_rate=50.0), frozen), "none of them is"
+    monkeypatch.setattr(fine_tuning, "SHARES", (1.0, 1e-4))
+    slower = predicting(learning_rate=50.0)
+    monkeypatch.setattr(fine_tuning, "SHARES", (1.0,))
+    assert equal(slower, predicting(learning_rate=5e-3)) and not equal(slower, frozen)
+
+
+def test_which_model_a_plan_trains_how() -> None:
+    def how(plan: dict[str, Any]) -> str | None:
+        (sweep,) = make_plan(plan).pruning
+        assert isinstance(sweep, GateSweep)
+        return sweep.train
+
+    assert how(EMBEDDED) == "all"
+    given = {**EMBEDDED, "model": "some/model"}
+    assert how(given) == "apart"
+    assert how({**given, "pruning": {"train": "gates"}}) == "gates"
+    with pytest.raises(hw.HeadwiseError, match="settle would change nothing"):
+        make_plan({**given, "pruning": {"settle": 0.2}})
+    with pytest.raises(hw.HeadwiseError, match="settle would change nothing"):
+        pruned(asker(), settle=0.2)
+
+
+def test_the_rate_is_gentle_unless_it_is_named() -> None:
+    assert Gates(keep=3).learning_rate == 3e-4
+    assert Gates(keep=3, train="apart").learning_rate == 1e-4
+    assert Gates(keep=3).with_train("apart").learning_rate == 1e-4
+    assert Gates(keep=3, learning_rate=0.1).with_train("apart").learning_rate == 0.1
+    plan = make_plan({**EMBEDDED, "model": "some/model"})
+    assert make_plan(tomllib.loads(plan.to_toml())).pruning == plan.pruning
+
+
+def test_the_epochs_are_shared() -> None:
+    for epochs, shares in {8: (4, 4), 5: (3, 2), 1: (1, 1)}.items():
+        apart = Gates(keep=3, epochs=epochs, train="apart")
+        assert (apart.of_gates.epochs, apart.of_weights.epochs) == shares
+        together = Gates(keep=3, epochs=epochs, train="all")
+        assert together.of_gates == together.of_weights == together
+
+
+def test_how_much_a_model_writes() -> None:
+    full = translation_answers([["a b c d", "e f"]], ["a", "e"])
+    assert length_ratio(translation_answers([["a b", "e"]], ["a", "e"]), full) == 0.5 < SHORT
+
+
+def test_training_that_does_harm_is_said(
+    call: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """With its likely causes: of equal further training that is worse than the model before."""
+    asker("gpt2", resid_pdrop=0.3).save(tmp_path / "given")
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines(120)))
+    words: list[Any] = ["prune", tmp_path / "given", "--text", tmp_path / "text", "--keep", "7"]
+    words += ["--train", "all", "--learning-rate", "1.5", "--warmup", "0", "--epochs", "1"]
+    words += ["--batch-tokens", "48", "--set", "pruning.compare=[]", "--out", tmp_path / "run"]
+    status, _, said = call(*words)
+    assert status == 0
+    (line,) = [line for line in said.splitlines() if "training itself does harm" in line][:1]
+    assert "dropout of 0.3" in line and "learning_rate of 1.5" in line and "words here" in line
