@@ -604,7 +604,7 @@ class TestPruning:
             lambda lost, heads, limit: choose_smallest(dict.fromkeys(lost, 40.0), heads, limit),
         )
         words = ["prune", model, *texts, "--out", tmp_path / "out", *sets(*FAST, *LIGHT)]
-        words += ["--keep", "encoder-self=1", "--keep", "cross=3"]
+        words += ["--keep", "encoder-self=1", "--keep", "cross=3", "--train", "all"]
         status, out, err = call(*words, "--verbose")
         small = f"{tmp_path}/out/pruned/keep-encoder-self-1+cross-3"
         assert (status, out) == (0, f"{small}\n") and f"headwise translate {small}" in err

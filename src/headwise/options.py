@@ -253,7 +253,7 @@ class GateTraining(Pruning, FineTuning):
         None,
         "what trains besides the gates: first no weight, then all without dropout, for half of the epochs each (apart); "
         "all weights at once; no weight (gates); low-rank changes of linear layers (lora). Unset: apart for a given "
-        "model, all for one that the study trains; greedy removal trains nothing",
+        "model, all for one that the study trains. Greedy removal trains nothing unless this says all or lora",
         page="methods/gates.md#what-trains",
     )
     gate_learning_rate: float = option(0.05, "rate of the gates, after warmup", gt=0)
