@@ -24,6 +24,7 @@ from headwise.statistics import (
     interval,
     jackknife_p,
     largest_t_p,
+    means_with_intervals,
     over_seeds,
     paired_bootstrap_p,
     proportion_interval,
@@ -83,6 +84,11 @@ def test_many_units_take_little_memory() -> None:
     held, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert held < 2e6 and peak < 120e6  # all tables at once are 480 MB
+
+
+def test_a_single_unit_has_a_mean_and_no_interval() -> None:
+    value, low, high, p = means_with_intervals(np.array([[2.0]]), np.array([4.0]), 0)
+    assert value == 0.5 and np.isnan([low, high]).all() and p == 1
 
 
 def test_the_interval_is_that_of_the_mean() -> None:

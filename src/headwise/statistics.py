@@ -87,10 +87,24 @@ def _table(units: int, seed: int, number: int) -> np.ndarray:
 
 
 def bootstrap(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
-    """Σ sums / Σ counts of every resample. sums: units x columns, counts: units; returns resamples x columns."""
+    """Σ sums / Σ counts of every resample; not numbers with a single unit, of which nothing can be drawn. sums: units x
+    columns, counts: units; returns resamples x columns."""
+    if len(counts) == 1:
+        return np.full((RESAMPLES, sums.shape[1]), np.nan)
     return np.concatenate(
         [(table @ sums) / (table @ counts)[:, None] for table in draws(len(counts), seed)]
     )
+
+
+def means_with_intervals(
+    sums: np.ndarray, counts: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The means Σ sums / Σ counts, their 95 % intervals, and their two-sided p of being 0, by the bootstrap: units x
+    columns in, columns out."""
+    drawn = bootstrap(sums, counts, seed)
+    units = effective_units(counts)
+    low, high = interval(drawn, units)
+    return sums.sum(0) / counts.sum(), low, high, paired_bootstrap_p(drawn, units)
 
 
 def proportion_interval(right: Numbers, count: Numbers) -> tuple[np.ndarray, np.ndarray]:

@@ -62,8 +62,7 @@ class Curve:
 
     def resampled(self, seed: int) -> np.ndarray:
         """The same in resamples of the sentences: resamples x steps; not numbers with a single sentence."""
-        drawn = bootstrap(self.losses, self.counts, seed)
-        return drawn if len(self.counts) > 1 else np.full_like(drawn, np.nan)
+        return bootstrap(self.losses, self.counts, seed)
 
     def columns(self, removed: Sequence[int]) -> list[int]:
         """The columns of the losses with these numbers of heads removed."""

@@ -234,8 +234,6 @@ def _measured(measure: str, sums: SentenceSums, heads: HeadMap, seed: int) -> _M
 
         units.append(float(effective_units(counts)))
         drawn = bootstrap(totals, counts, seed)
-        if len(counts) == 1:
-            drawn = np.full_like(drawn, np.nan)
         resamples.append(as_noisy_as_the_text(whole, sums.scaled(drawn)))
 
     sign = direction(measure)

@@ -31,13 +31,7 @@ from headwise.importance.work import Workload
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent
 from headwise.result import Result
-from headwise.statistics import (
-    bootstrap,
-    effective_units,
-    interval,
-    largest_t_p,
-    paired_bootstrap_p,
-)
+from headwise.statistics import largest_t_p, means_with_intervals
 from headwise.tasks import AnyText
 
 MEASURED_PAIRS = 20  # that are measured
@@ -203,12 +197,9 @@ class Effects:
         """Of every pair its numbers per token, the strongest interaction first."""
         sums = self.interactions()
         count = self.tokens.sum()
-        values = sums.sum(0) / count
-        draws = bootstrap(sums, self.tokens, seed)
-        units = float(effective_units(self.tokens))
-        low, high = interval(draws, units)
+        values, low, high, p_alone = means_with_intervals(sums, self.tokens, seed)
         # never less than the p of a pair alone, which its interval shows
-        p = np.maximum(largest_t_p(sums, self.tokens, seed), paired_bootstrap_p(draws, units))
+        p = np.maximum(largest_t_p(sums, self.tokens, seed), p_alone)
         alone = self.one.sum(0) / count
         other_alone = self.other.sum(0) / count
         both = self.both.sum(0) / count

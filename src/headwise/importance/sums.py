@@ -34,7 +34,7 @@ def to_unit_norm(values: np.ndarray) -> np.ndarray:
 def relative(sizes: np.ndarray) -> np.ndarray:
     """Sizes … x heads of a layer as shares of their sum; all 0 where a layer adds nothing."""
     whole = sizes.sum(-1, keepdims=True)
-    shares: np.ndarray = np.divide(sizes, whole, out=np.zeros_like(sizes), where=whole > 0)
+    shares: np.ndarray = np.divide(sizes, whole, out=np.zeros_like(sizes), where=whole != 0)
     return shares
 
 
@@ -155,8 +155,6 @@ class SentenceSums:
             sums, counts = self.sentences(site, measure)
             value = self.scaled(sums.sum(0) / counts.sum())
             drawn = self.scaled(bootstrap(sums, counts, seed))
-            if len(counts) == 1:  # nothing to resample
-                drawn = np.full_like(drawn, np.nan)
             low, high = interval(drawn, effective_units(counts))
             for head in range(self.heads.count(site)):
                 out.append(

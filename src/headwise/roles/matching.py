@@ -35,13 +35,7 @@ from headwise.model import Model
 from headwise.progress import Report, shown
 from headwise.result import Result
 from headwise.roles.role import MATCHES
-from headwise.statistics import (
-    bootstrap,
-    corrected,
-    effective_units,
-    interval,
-    paired_bootstrap_p,
-)
+from headwise.statistics import corrected, means_with_intervals
 from headwise.tasks import AnyText
 from headwise.tasks.objective import inputs_of, on_device
 from headwise.training.token_batches import IGNORED
@@ -294,12 +288,12 @@ def matched_rows(
     # sentences of the other half x pairs
     measured = ~first
     pair_sums = affinity[measured][:, mine, theirs]
-    values, low, high, _ = mean_with_interval(pair_sums, queries[measured], seed)
+    values, low, high, _ = means_with_intervals(pair_sums, queries[measured], seed)
 
     controlled = measured & has_control
     control_sums = control[controlled][:, mine, theirs]
     beyond = affinity[controlled][:, mine, theirs] - control_sums
-    difference, difference_low, difference_high, p = mean_with_interval(
+    difference, difference_low, difference_high, p = means_with_intervals(
         beyond, queries[controlled], seed
     )
 
@@ -325,13 +319,3 @@ def matched_rows(
             }
         )
     return rows
-
-
-def mean_with_interval(
-    sums: np.ndarray, counts: np.ndarray, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Means per query token with their 95 % intervals and two-sided p, by a bootstrap over sentences (of any columns)."""
-    draws = bootstrap(sums.astype(float), counts, seed)
-    units = effective_units(counts)
-    low, high = interval(draws, units)
-    return sums.sum(0) / counts.sum(0), low, high, paired_bootstrap_p(draws, units)
