@@ -168,7 +168,10 @@ def test_blocks_run(
     page: Path, furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = shutil.copytree(furnished, tmp_path / "page")
+    for name in ("examples", "tests"):  # the README's commands run in a checkout
+        (folder / name).symlink_to(ROOT / name)
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
         if block.language == "python":

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from datasets import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import M2M100ForConditionalGeneration, MarianMTModel, PreTrainedTokenizerBase
@@ -255,6 +256,21 @@ class TestEncoded:
         ]
         assert data.longest.tolist() == [max(map(len, expected[i])) for i in short]
         assert data[3] == {"source": expected[short[3]][0], "target": expected[short[3]][1]}
+
+    def test_it_shows_no_bar(
+        self,
+        text: ParallelText,
+        tokenizer: PreTrainedTokenizerBase,
+        capfd: pytest.CaptureFixture[str],
+    ) -> None:
+        hidden = are_progress_bars_disabled()
+        enable_progress_bars()
+        try:
+            Encoded(text, tokenizer, max_length=12)
+            assert not are_progress_bars_disabled()
+        finally:
+            (disable_progress_bars if hidden else enable_progress_bars)()
+        assert capfd.readouterr() == ("", "")
 
     def test_empty_rows_stand_where_they_were_asked_for(
         self, text: ParallelText, tokenizer: PreTrainedTokenizerBase

@@ -15,6 +15,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headwise.data.store import without_bars
 from headwise.data.text import Text
 from headwise.errors import HeadwiseError
 from headwise.training.token_batches import (
@@ -61,13 +62,14 @@ class Lines:
             tokens = tokenizer(rows["text"])["input_ids"]
             return {"ids": tokens, "askable": [self.askable(row) for row in tokens]}
 
-        self.dataset: Dataset = text.dataset.map(
-            ids,
-            batched=True,
-            remove_columns=text.dataset.column_names,
-            load_from_cache_file=False,
-            keep_in_memory=True,
-        )
+        with without_bars():
+            self.dataset: Dataset = text.dataset.map(
+                ids,
+                batched=True,
+                remove_columns=text.dataset.column_names,
+                load_from_cache_file=False,
+                keep_in_memory=True,
+            )
         long = lengths(self.dataset, "ids")
         askable = np.array(self.dataset["askable"], dtype=bool)
         fits = askable if stride is not None else askable & (long <= max_length)

@@ -23,7 +23,7 @@ from torch.utils.data import Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.attention import start_token
-from headwise.data.store import StoredText
+from headwise.data.store import StoredText, without_bars
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.files import sha256
@@ -146,14 +146,15 @@ def mapped(
         return Dataset.from_file(str(file))
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)
-    dataset = text.dataset.map(
-        ids,
-        batched=True,
-        remove_columns=text.dataset.column_names,
-        load_from_cache_file=False,
-        cache_file_name=str(file) if file else None,
-        keep_in_memory=file is None,
-    )
+    with without_bars():
+        dataset = text.dataset.map(
+            ids,
+            batched=True,
+            remove_columns=text.dataset.column_names,
+            load_from_cache_file=False,
+            cache_file_name=str(file) if file else None,
+            keep_in_memory=file is None,
+        )
     if file:
         write_text(file.with_suffix(".sum"), sha256(file))
     return dataset

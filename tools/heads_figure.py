@@ -1,52 +1,57 @@
-"""Draw docs/results/gemma-3-270m/heads.png: 18 layers × 4 heads, with what each head costs and what it does.
+"""Draw heads.png in a folder of results: all heads, with what each costs and what it does.
 
-    python tools/gemma_figure.py
+    python tools/heads_figure.py docs/results/gemma-3-270m
 
-All numbers stand in the tables of docs/results/gemma-3-270m.
+All numbers stand in the tables of that folder: heads.csv (with zero ablation), labels.csv, roles.csv, and causal.csv where
+there is one.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import vl_convert
 
-FOLDER = Path(__file__).resolve().parent.parent / "docs" / "results" / "gemma-3-270m"
-KEY = ["layer", "head"]
+KEY = ["kind", "layer", "head"]
 SCORE = "ablation.zero"
 SINK = "sink"
 SHOWN = 2  # roles in a cell
 FURTHEST = 0.15  # nats a token at the ends of the colours
 
 
-def cells() -> pd.DataFrame:
+def cells(folder: Path) -> pd.DataFrame:
     """A row for each head: its layer's name, the loss without it, whether that is sure, and its roles."""
-    scores = pd.read_csv(FOLDER / "heads.csv")
-    scores = scores[scores.measure == SCORE]
-    labels = pd.read_csv(FOLDER / "labels.csv")[[*KEY, "attention"]]
-    table = scores.merge(labels, on=KEY)
-    table["row"] = table.attention + " · " + table.layer.astype(str)
+    scores = pd.read_csv(folder / "heads.csv")
+    table = scores[scores.measure == SCORE].copy()
+    attention = table.kind
+    if "attention" in (labels := pd.read_csv(folder / "labels.csv")):
+        attention = table.merge(labels, on=KEY).attention.set_axis(table.index)
+    table["row"] = attention + " · " + table.layer.astype(str)
     table["sure"] = (table.low > 0) | (table.high < 0)
-    roles = role_words()
-    table["roles"] = [roles.get(key, "") for key in zip(table.layer, table["head"], strict=True)]
+    roles = role_words(folder)
+    keys = zip(table.kind, table.layer, table["head"], strict=True)
+    table["roles"] = [roles.get(key, "") for key in keys]
     table["text"] = [f"{value:+.2f}".replace("-", "−") for value in table.value]
     return table[[*KEY, "row", "value", "sure", "text", "roles"]]
 
 
-def role_words() -> dict[Any, str]:
+def role_words(folder: Path) -> dict[Any, str]:
     """The clearest roles of each head, those with ✓ first, and `sink` where it has no other."""
-    roles = pd.read_csv(FOLDER / "roles.csv")
-    causal = pd.read_csv(FOLDER / "causal.csv")
-    confirmed = causal.loc[causal.confirmed, [*KEY, "measure"]].assign(mark=" ✓")
-    roles = roles.merge(confirmed, how="left", on=[*KEY, "measure"]).fillna({"mark": ""})
+    roles = pd.read_csv(folder / "roles.csv").assign(mark="")
+    if (folder / "causal.csv").exists():
+        causal = pd.read_csv(folder / "causal.csv")
+        confirmed = causal.loc[causal.confirmed, [*KEY, "measure"]].assign(mark=" ✓")
+        roles = roles.drop(columns="mark").merge(confirmed, how="left", on=[*KEY, "measure"])
+        roles = roles.fillna({"mark": ""})
     roles = roles.sort_values(["mark", "value"], ascending=False)
     words: dict[Any, str] = {}
-    for (layer, head), of_head in roles.groupby(KEY, sort=False):
+    for (kind, layer, head), of_head in roles.groupby(KEY, sort=False):
         others = of_head[of_head.role != SINK]
         shown = (others if len(others) else of_head).head(SHOWN)
-        words[layer, head] = ", ".join(shown.role + shown.mark)
+        words[kind, layer, head] = ", ".join(shown.role + shown.mark)
     return words
 
 
@@ -58,8 +63,10 @@ def text_layer(field: str, below: int, size: int, weight: str, where: str) -> di
 
 
 def main() -> None:
-    table = cells()
-    order = table.drop_duplicates("layer").sort_values("layer").row.tolist()
+    folder = Path(sys.argv[1])
+    table = cells(folder)
+    order = table.row.drop_duplicates().tolist()
+    width = 840 if table["head"].max() < 4 else 1240
     across = {"title": "head", "orient": "top", "labelAngle": 0}
     down = {"title": None, "labelFontSize": 12, "domain": False, "ticks": False}
     ink = {
@@ -87,8 +94,8 @@ def main() -> None:
     specification = {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.4.json",
         "background": "white",
-        "width": 840,
-        "height": 18 * 36,
+        "width": width,
+        "height": len(order) * 36,
         "data": {"values": table.to_dict("records")},
         "encoding": {
             "x": {"field": "head", "type": "ordinal", "axis": across},
@@ -102,7 +109,7 @@ def main() -> None:
         },
     }
     picture = vl_convert.vegalite_to_png(specification, vl_version="v6.4", scale=1.2)
-    (FOLDER / "heads.png").write_bytes(picture)
+    (folder / "heads.png").write_bytes(picture)
 
 
 if __name__ == "__main__":
