@@ -66,7 +66,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     table = cells(folder)
     order = table.row.drop_duplicates().tolist()
-    width = 840 if table["head"].max() < 4 else 1240
+    width = 840 if table["head"].max() < 4 else 1440
     across = {"title": "head", "orient": "top", "labelAngle": 0}
     down = {"title": None, "labelFontSize": 12, "domain": False, "ticks": False}
     ink = {
