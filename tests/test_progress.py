@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from headwise.progress import Bars, Progress, part, parts, shown, silent, time_left
+from headwise.progress import Bars, Progress, TimeLeftColumn, part, parts, shown, silent, time_left
 
 
 def test_parts_of_parts() -> None:
@@ -109,3 +109,11 @@ def test_a_terminal_has_bars_and_no_lines(monkeypatch: pytest.MonkeyPatch) -> No
     ) as bars:
         bars.update(bars.add_task("train", total=1.0), completed=0.5)
     assert "after" not in out.getvalue() and "train" in out.getvalue()
+
+
+def test_work_that_is_done_at_once_has_no_time_left() -> None:
+    with Bars(TimeLeftColumn(), console=Console(file=io.StringIO())) as bars:
+        row = bars.add_task("text", total=1.0)
+        assert TimeLeftColumn().render(bars.tasks[row]).plain == "-:--:--"
+        bars.update(row, completed=1.0)
+        assert TimeLeftColumn().render(bars.tasks[row]).plain == "0:00:00"

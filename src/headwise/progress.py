@@ -86,7 +86,7 @@ class TimeLeftColumn(ProgressColumn):
     max_refresh = 0.5
 
     def render(self, task: Task) -> Text:
-        left = time_left(task)
+        left = 0.0 if task.finished else time_left(task)
         return Text("-:--:--" if left is None else clock(left), style="progress.remaining")
 
 

@@ -189,8 +189,8 @@ def target_counts(
         some = heads.only(kinds)
         if not least <= count <= some.total:
             raise HeadwiseError(
-                f"{count} heads cannot be kept: there are {some.total} heads to prune ({describe(some)}). "
-                f"Give a number from {least} to {some.total}."
+                f"{count} heads cannot be kept: there are {some.total} heads to prune ({describe(some)}), those of "
+                f"--kinds. Give a number from {least} to {some.total}, or other kinds."
             )
         near = nearest([len(together) for together in units(some, unit)], count)
         if count and count not in near:
