@@ -200,13 +200,17 @@ class TestCommands:
         words += ["--test", place / "test.en", "--test", place / "test.fr", "--keep", "3"]
         words += ["--set", "search.beam=1", "--epochs", "1", "--batch-tokens", "640"]
         words += ["--out", tmp_path / "small"]
-        status, _, _ = call(*words, "--dry-run")
+        status, out, _ = call(*words, "--dry-run")
+        assert f"train text: {MADE}" in out
         assert status == 0 and not (tmp_path / "cache").exists(), "a dry run translates nothing"
         assert call(*words, "--quiet")[0] == 0
         table = pd.read_csv(tmp_path / "small" / "pruning.csv")
         assert {"dev", "test"} <= {*table.split}
-        own = table[(table.split == "dev") & (table.setting == "full")].set_index("measure")
-        assert own.value["bleu"] > 80, "greedy search finds its own targets, but for ties"
+        quality = table[table.setting == "full"].set_index(["split", "measure"]).value
+        assert quality["dev", "agreement"] > 80, "greedy search finds its own targets, but for ties"
+        assert quality["test", "bleu"] < 50 and ("dev", "bleu") not in quality.index
+        page = (tmp_path / "small" / "report.html").read_text()
+        assert "dev agreement" in page and "dev BLEU" not in page
 
     def test_language_models_take_texts_of_one_kind(
         self, refused: Callable[..., str], place: Path, tmp_path: Path

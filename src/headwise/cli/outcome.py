@@ -127,7 +127,7 @@ def dev_change(run: FinishedRun, model: ModelRow) -> str:
     from headwise.report.models import change_text
 
     text = change_text(run.quality_of(model, "dev", UNPRUNED))
-    return f"{text} {run.quality.loss} on dev" if text else ""
+    return f"{text} {run.quality_on('dev').loss} on dev" if text else ""
 
 
 def outcome_line(run: FinishedRun, model: ModelRow) -> str:
@@ -171,12 +171,17 @@ def why_this_choice(run: FinishedRun) -> list[str]:
         return []
     if not run.facts.get("chosen") and losses:
         nearest = min(losses, key=losses.__getitem__)
-        unit = run.quality.loss
+        unit = run.quality_on("dev").loss
         return [
             f"No smaller model loses at most {limit:g} {unit} on dev (max_drop); {nearest} comes nearest with "
             f"{changes[nearest]}. Allow more, keep more heads, or try smaller penalties."
         ]
     whole = run.quality_of(run.full, "dev").value
-    if run.quality == BLEU and whole is not None and limit > whole and run.facts.get("chosen"):
+    if (
+        run.quality_on("dev") == BLEU
+        and whole is not None
+        and limit > whole
+        and run.facts.get("chosen")
+    ):
         return [f"Note: {too_generous('max_drop', limit, whole)}"]
     return []

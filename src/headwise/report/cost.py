@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from headwise.pruning.controls import Control, compared_by_all, control_facts
 from headwise.pruning.measured import FINE_TUNED, UNPRUNED
-from headwise.qualities import BLEU, VERDICTS, Number
+from headwise.qualities import AGREEMENT, BLEU, VERDICTS, Number
 from headwise.report import models
 from headwise.report.format import capital, kinds_among, percent, probability, quantity, size
 from headwise.report.models import ModelRow, has, tested_text
@@ -157,12 +157,14 @@ def layouts_table(
 
 
 def models_table(run: FinishedRun) -> Table | None:
-    """Every model. Without test text, quality is that of dev. The loss is shown where some models have no BLEU, and the
-    size of weights in memory where some were not saved."""
+    """Every model. Without test text, quality is that of dev. The loss is shown where some models have no BLEU or
+    agreement, and the size of weights in memory where some were not saved."""
     dev = "dev " if run.split == "dev" else ""
     quality = run.quality
     on_disk = bool(models.values(run.models, "bytes").notna().all())
-    lossy = bool(models.values(run.models, "bleu", "dev").isna().any())
+    chosen_by = run.quality_on("dev")
+    searched = chosen_by in (BLEU, AGREEMENT)
+    lossy = not searched or bool(models.values(run.models, chosen_by.name, "dev").isna().any())
 
     def p_text(model: ModelRow) -> str:
         p = run.change_of(model, UNPRUNED).p
@@ -176,7 +178,7 @@ def models_table(run: FinishedRun) -> Table | None:
         "p": p_text,
         f"{dev}chrF": models.number_column("{:.2f}".format, "chrf", run.split),
         # without test text, the column above
-        f"dev {quality.title}": models.quality_column(quality, "dev"),
+        f"dev {chosen_by.title}": models.quality_column(chosen_by, "dev"),
     }
     if lossy:
         columns["dev loss"] = models.number_column("{:.4f}".format, "loss", "dev")

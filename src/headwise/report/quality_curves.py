@@ -59,8 +59,9 @@ def _quality_figure(
     quality = models.quality(frame)
     points = {}
     tuned = {} if seeds is not None else _tuned(own)
+    qualities = {split: models.quality_on(frame, split) for split in SPLITS}
     for split in SPLITS:
-        found = _points(own, full, quality, split, tuned)
+        found = _points(own, full, qualities[split], split, tuned)
         if len(found) > 1:
             points[split] = found
 
@@ -69,8 +70,8 @@ def _quality_figure(
     levels = {}
     spans = {}
     for split, found in points.items():
-        levels[split] = _levels(own, full, quality, facts.get("max_drop"), split)
-        spans[split] = _span(found, levels[split], quality)
+        levels[split] = _levels(own, full, qualities[split], facts.get("max_drop"), split)
+        spans[split] = _span(found, levels[split], qualities[split])
 
     height = max(high - low for low, high in spans.values()) * 1.12
     domains = {}
@@ -87,7 +88,7 @@ def _quality_figure(
     for split, found in points.items():
         marks = pd.DataFrame()
         if seeds is not None:
-            marks = _seed_points(seeds, full, quality, kinds, split)
+            marks = _seed_points(seeds, full, qualities[split], kinds, split)
         drawn = found[found["line"].isin(inside["line"])]
         chart = _quality_panel(
             drawn,
@@ -95,7 +96,7 @@ def _quality_figure(
             _heads_domain(inside),
             domains[split],
             _line_colour(every["line"], list(inside["line"])),
-            quality,
+            qualities[split],
             split,
             marks,
         )

@@ -172,6 +172,10 @@ class FinishedRun:
         """What its models are compared by."""
         return models.quality(self.models)
 
+    def quality_on(self, split: str) -> QualityMeasure:
+        """What its models are compared by on one of its texts."""
+        return models.quality_on(self.models, split)
+
     @property
     def limit(self) -> float | None:
         """What the chosen model may lose on dev."""
@@ -180,7 +184,8 @@ class FinishedRun:
 
     def quality_of(self, model: ModelRow | None, split: str = "", reference: str = "") -> Number:
         """The quality of a model, or its change from another one, on a text, by default the one that is reported."""
-        return models.measured(model, self.quality.name, split or self.split, reference)
+        split = split or self.split
+        return models.measured(model, self.quality_on(split).name, split, reference)
 
     def change_of(self, model: ModelRow | None, reference: str) -> Number:
         """The change of quality of a model from another one on the reported text."""

@@ -199,7 +199,8 @@ def _choice(grid: Grid, member: Member) -> tuple[str, str, str]:
     others = models.pruned(member.models)
     quality = models.quality(grid.models)
     orders = others["method"] == RANDOM_METHOD
-    tried = models.values(others[~orders], quality.name, "dev").count()
+    chosen_by = models.quality_on(grid.models, "dev")
+    tried = models.values(others[~orders], chosen_by.name, "dev").count()
     heads = f"{model['kept']} of {model['total']} {models.heads_name(model['kinds'])}"
     split = models.reported_split(grid.models)
     known = []

@@ -61,7 +61,12 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
         ("Which score is faithful", score_faithfulness.faithfulness_facts(run)),
         ("What the heads do", role_tables.role_facts(run)),
     ]
-    start: dict[str, Any] = {"why": "", "limit": run.limit, "unit": run.quality.loss, "tiles": []}
+    start: dict[str, Any] = {
+        "why": "",
+        "limit": run.limit,
+        "unit": run.quality_on("dev").loss,
+        "tiles": [],
+    }
     start["verdict"] = ""
     if full is None or chosen is None:
         start |= {"headline": _without_choice(run), "why": _why(run)}
@@ -366,7 +371,7 @@ def orders_of(run: FinishedRun, model: ModelRow) -> list[Fact]:
 
 def choice(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """On which text, among how many models and within which limit the model was chosen."""
-    quality = run.quality
+    quality = run.quality_on("dev")
     tried = run.candidates
     losses: dict[str, float] = {}
     for model in tried:

@@ -88,7 +88,9 @@ class Translate(Answer, name_format="translate/{0.split}/{0.variant.name}"):
         for name in (variant.name, "reference"):
             sides.append(list(read_lines(below(run.folder, self.file(name)))))
         lines, references = sides
-        return translation_answers([lines], references, (BLEU, CHRF))
+        quality = run.quality_on(self.split)
+        qualities = (BLEU, CHRF) if quality == BLEU else (quality,)
+        return translation_answers([lines], references, qualities)
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.translating(estimate.dev)

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
+from headwise.data.lines import one_sided
 from headwise.data.text import ParallelText, PromptPairs
 from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.errors import HeadwiseError
@@ -20,6 +21,7 @@ from headwise.study.model_steps import Prune, Train
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep
 from headwise.study.run import Run
 from headwise.study.step import Build
+from headwise.tasks.own_translations import OwnTranslations
 from headwise.units import refuse_counts
 
 CHECKPOINT = 3  # times the weights: they, and two moments of Adam
@@ -47,7 +49,7 @@ def preflight(
         refuse_heads(plan, given())
     to_do = [build for build in builds if not build.was_done]
     first = next(iter(runs))  # the others have texts of about the same size
-    lines = [*missing_texts(plan)]
+    lines = [*missing_texts(plan), *own_targets(first)]
 
     trains = False
     sweeps: dict[int, Sweep] = {}  # of the first run, whose models are to be made
@@ -170,6 +172,15 @@ def missing_texts(plan: Plan) -> Iterator[str]:
             yield f"{where} names no dev text: every tenth sentence of the training text is held out for it."
         if not texts.has_test:
             yield f"{where} names no test text: the report has dev numbers only."
+
+
+def own_targets(run: Run) -> Iterator[str]:
+    """Which texts have targets that the given model writes itself."""
+    data = run.plan.data
+    named = {"train": data.train, "dev": data.dev, "test": data.test}
+    splits = [split for split, spec in named.items() if spec is not None and one_sided(spec)]
+    if splits and run.generates:
+        yield f"{', '.join(splits)} text: {OwnTranslations.made}, greedy; quality there is agreement with them, not BLEU."
 
 
 def training_positions(run: Run, given: Model | None) -> float:

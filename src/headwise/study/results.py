@@ -28,7 +28,7 @@ from headwise.heads import Kind
 from headwise.progress import Progress
 from headwise.pruning.measured import MEASURED, SPLITS, Measurements, read_measurements
 from headwise.pruning.target_count import settle_share
-from headwise.qualities import BLEU, Number, QualityMeasure
+from headwise.qualities import AGREEMENT, BLEU, Number, QualityMeasure
 from headwise.statistics import over_seeds
 from headwise.study.evaluation_steps import Choose, CompareOrders, MeasureSavings
 from headwise.study.model_steps import FULL_MODEL, lost_no_head, model_step
@@ -159,7 +159,8 @@ class Tables:
         evaluation = self.result(f"evaluate/{split}/{variant.name}")
         if not evaluation:
             return numbers
-        quality = self.run.quality
+        own = AGREEMENT.name in evaluation["numbers"]
+        quality = AGREEMENT if own else self.run.quality
         for measure, number in evaluation["numbers"].items():
             numbers[split, measure, ""] = Number(*number)
         compared = {} if variant == FULL else comparison_names(self.plan.pruning, variant)

@@ -22,7 +22,7 @@ from headwise.loading import load, task_class
 from headwise.model import Model
 from headwise.options import Architecture, Training
 from headwise.progress import Progress
-from headwise.qualities import QualityMeasure
+from headwise.qualities import AGREEMENT, QualityMeasure
 from headwise.study.plan import LEFT_TO_TASK, Plan, Scoring, Sweep, TextNames
 from headwise.study.records import Result, Store
 from headwise.study.step import Build, Step
@@ -225,6 +225,11 @@ class Run:
     def quality(self) -> QualityMeasure:
         """What says how good a model is."""
         return self.task.quality
+
+    def quality_on(self, split: Split) -> QualityMeasure:
+        """What models are compared by on a text: of translations that the full model wrote, agreement."""
+        made = getattr(self.text(split), "made", "")
+        return AGREEMENT if made and self.generates else self.quality
 
     @cached_property
     def scoring(self) -> Scoring:

@@ -133,6 +133,8 @@ class Study:
     def warn_of_low_quality(self, run: Run, evaluation: Evaluate) -> None:
         """Say where a full model is too poor to be pruned, once it is evaluated on dev: models are pruned after that."""
         numbers = run.store.record(evaluation.name)["result"]["numbers"]
+        if run.quality.name not in numbers:  # agreement, which says nothing of how good it is
+            return
         found = numbers[run.quality.name][0]
         if run.plan.pruning and run.quality.is_too_low(found):
             which = "" if run.name == "." else f" of {run.name}"

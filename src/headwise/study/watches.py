@@ -42,10 +42,11 @@ def doubts_of(
     if variant.control != FINE_TUNED or FULL.name not in against:
         return
     value, low, high, *_ = against[FULL.name]
-    better = run.quality.better
+    quality = run.quality_on("dev")
+    better = quality.better
     if value is None or low is None or high is None or max(better * low, better * high) >= 0:
         return
-    unit = run.quality.unit or f" {run.quality.title}"
+    unit = quality.unit or f" {quality.title}"
     yield (
         f"Training on without pruning changes the full model by {value:+.2f}{unit} [{low:+.2f}, {high:+.2f}]: the training "
         f"itself does harm, to pruned models as well. Likely causes: {', '.join(causes(run, variant))}."
