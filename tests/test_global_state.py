@@ -88,7 +88,7 @@ def hooks(world: Any) -> None:
     mask = hw.HeadMask.full(discovery.heads)
     with torch.no_grad(), hw.capture(world.language.hf, discovery, weights=True):
         world.language.hf(ids)
-    with torch.no_grad(), hw.masked(world.language.hf, discovery, mask):
+    with torch.no_grad(), hw.masked(world.language.hf, mask):
         world.language.hf(ids)
 
 

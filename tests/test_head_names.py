@@ -17,6 +17,7 @@ class TestNames:
         [
             "decoder-self/1/3",
             "a1.h3",
+            "L1H3",
             "blocks.1.attn.hook_z[..., 3]",
             "blocks.1.attn.hook_z[:, :, 3]",
             "blocks.1.attn.hook_z[:,:,3,:]",

@@ -17,7 +17,7 @@ from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.report import animate, compare, report
 
 if TYPE_CHECKING:
-    from headwise.attention import AttentionCall, Discovery, capture, discover, masked
+    from headwise.attention import AttentionCall, Discovery, capture, discover
     from headwise.data.sentence_pairs import SentencePairs
     from headwise.data.speech import Speech
     from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headwise.importance.untrained import untrained
     from headwise.lab.notebook import lab
     from headwise.loading import load
-    from headwise.model import Model
+    from headwise.model import Model, masked
     from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
     from headwise.pruning.controls import control
     from headwise.pruning.own_loop import GatedLoop
@@ -80,14 +80,14 @@ else:
         )
 
     HOME = {
-        "attention": ("AttentionCall", "Discovery", "capture", "discover", "masked"),
+        "attention": ("AttentionCall", "Discovery", "capture", "discover"),
         "data.speech": ("Speech",),
         "data.sentence_pairs": ("SentencePairs",),
         "data.text": ("LabelledText", "ParallelText", "PromptPairs", "Text"),
         "data.treebank": ("Treebank",),
         "heads": ("Head", "HeadMap", "HeadMask"),
         "loading": ("load",),
-        "model": ("Model",),
+        "model": ("Model", "masked"),
         "roles.alignment": ("LinkedText",),
         "roles.alignment_heads": ("AlignmentHeads", "align"),
         "roles.role_sets": ("RoleSets", "role_sets"),

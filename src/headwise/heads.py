@@ -24,7 +24,9 @@ Kind = Literal["encoder-self", "decoder-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MOST_HEADS = 100_000  # heads of a model: a file that says more is damaged
 ADDRESS = re.compile(f"({'|'.join(KINDS)})/([0-9]{{1,6}})/([0-9]{{1,6}})")
-NODE = re.compile(r"(a)([0-9]{1,6})()\.h([0-9]{1,6})")  # of circuits (EAP-IG, MIB)
+NODE = re.compile(
+    r"(a|L)([0-9]{1,6})()(?:\.h|H)([0-9]{1,6})"
+)  # of circuits (EAP-IG, MIB), and in papers
 HOOK = re.compile(  # of TransformerLens: all query heads of a layer, or one of them
     r"(blocks|encoder|decoder)\.([0-9]{1,6})\.(attn|cross_attn)\.hook_(?:q|z|result|pattern|attn_scores)"
     r"(?:\[(?:\.\.\.|:(?:, ?:)*), ?([0-9]{1,6})(?:, ?:)*\])?"
@@ -156,17 +158,17 @@ class HeadMap:
     def named(self, name: str) -> tuple[Head, ...]:
         """The heads that a name stands for: one, or all of a layer.
 
-        name: `kind/layer/head`; `a3.h5` as in circuits; or a hook of TransformerLens on query heads, such as
-        `blocks.3.attn.hook_z[..., 5]` or `decoder.3.cross_attn.hook_z[..., 5]`, without `[...]` for the whole layer.
-        `a` and `blocks` say no kind, so the model must have only one. Raises HeadwiseError for other names, and heads
-        that the model does not have.
+        name: `kind/layer/head`; `L3H5` as in papers; `a3.h5` as in circuits; or a hook of TransformerLens on query heads,
+        such as `blocks.3.attn.hook_z[..., 5]` or `decoder.3.cross_attn.hook_z[..., 5]`, without `[...]` for the whole
+        layer. `L`, `a` and `blocks` say no kind, so the model must have only one. Raises HeadwiseError for other names, and
+        heads that the model does not have.
         """
         found = NODE.fullmatch(name) or HOOK.fullmatch(name)
         if found is None:
             heads: tuple[Head, ...] = (Head.parse(name),)
         else:
             stack, layer, part, head = found.groups()
-            unnamed = f"{stack}.{part}" in ("a.", "blocks.attn")
+            unnamed = f"{stack}.{part}" in ("a.", "L.", "blocks.attn")
             if unnamed and len(self.query) != 1:
                 has = ", ".join(self.query)
                 raise HeadwiseError(
@@ -231,23 +233,26 @@ class HeadMask:
     def __len__(self) -> int:
         return len(self.kept)
 
-    def without(self, heads: Iterable[Head | str]) -> HeadMask:
-        """The mask without some heads, or names that `HeadMap.named` knows. Raises HeadwiseError for a head that the
-        model does not have."""
+    def without(self, heads: Iterable[Head | tuple[str, int, int] | str]) -> HeadMask:
+        """The mask without some heads: (kind, layer, head), or names that `HeadMap.named` knows. Raises HeadwiseError for
+        a head that the model does not have."""
         if isinstance(heads, str):
             raise HeadwiseError(
                 f"'{heads}' is one string: give a list of heads, such as ['encoder-self/0/3']."
             )
-        removed = frozenset(
-            found
-            for head in heads
-            for found in (self.heads.named(head) if isinstance(head, str) else (head,))
-        )
-        for head in removed:
-            if head not in self.heads:
+        removed: set[Head] = set()
+        for head in heads:
+            if isinstance(head, str):
+                removed.update(self.heads.named(head))
+                continue
+            one: Any = head
+            if isinstance(head, tuple) and len(head) == 3:
+                one = Head(*cast(Head, head))
+            if one not in self.heads:
                 raise HeadwiseError(
-                    f"{head} cannot be removed: this model has no such head ({describe(self.heads)})."
+                    f"{one} cannot be removed: this model has no such head ({describe(self.heads)})."
                 )
+            removed.add(one)
         return HeadMask(self.heads, self.kept - removed)
 
     def of(self, site: Site) -> list[int]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from headwise.attention import Discovery, discover, is_offloaded, remove
+from headwise.attention import Discovery, discover, is_offloaded, keeping, remove
 from headwise.attention.discover import configured_alignment_heads
 from headwise.attention.head_counts import state_heads, states_heads
 from headwise.decoding.ctranslate2 import translator_of
@@ -268,6 +269,31 @@ def size_increase(before: Model, after: Model) -> str:
                 f"({new / old:.2f} times), because groups of different sizes need copies of key/value heads."
             )
     return ""
+
+
+@contextmanager
+def masked(
+    model: Model | PreTrainedModel, heads: Iterable[Head | tuple[str, int, int] | str] | HeadMask
+) -> Iterator[HeadMask]:
+    """A block in which some heads of a model are off: their outputs are zero (Michel et al. 2019, section 2.3), as with the
+    `head_mask` that transformers 5 removed. It holds for all that runs the model in it: a forward, `generate`, a pipeline,
+    a Trainer. Gives the mask of the heads that are on.
+
+    model: a `Model`, or a plain transformers model, whose heads are found first (two small forwards). heads: that are
+    off, by name (`HeadMap.named`) or as (kind, layer, head); or a mask of those that stay on. Raises HeadwiseError for
+    heads that the model does not have.
+    """
+    if not isinstance(model, Model | PreTrainedModel):
+        raise HeadwiseError(
+            f"hw.masked was given a {type(model).__name__}: give a transformers model, or what hw.load(…) made."
+        )
+    hf, discovery = (
+        (model, None) if isinstance(model, PreTrainedModel) else (model.hf, model.discovery)
+    )
+    discovery = discovery or discover(hf)
+    mask = heads if isinstance(heads, HeadMask) else HeadMask.full(discovery.heads).without(heads)
+    with keeping(hf, discovery, mask):
+        yield mask
 
 
 def renumbered(heads: Sequence[Head], mask: HeadMask) -> list[Head]:

@@ -30,7 +30,7 @@ from transformers import PreTrainedModel
 
 import headwise as hw
 from attention.shrink import classes, make, padded
-from headwise.attention import Discovery, capture, discover, masked, remove
+from headwise.attention import Discovery, capture, discover, keeping, remove
 from headwise.attention.discover import example_batch
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
@@ -108,7 +108,7 @@ def examine(name: str, family: str) -> tuple[str, str]:
     except HeadwiseError as error:
         smaller, reason = None, one_line(error)
     if smaller is not None:
-        with masked(model, discovery, mask):
+        with keeping(model, discovery, mask):
             expected = outputs(model, inputs)
         if (removed := apart(expected, outputs(smaller, inputs))) > TOLERANCE:
             return "SILENT ERROR", f"removed and masked differ by {removed:.2g}"

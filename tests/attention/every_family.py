@@ -39,7 +39,7 @@ import headwise as hw
 from attention.every_class import TOLERANCE, apart, guarded, one_line, outputs, saved_and_loaded
 from attention.shrink import MAPPINGS, make, padded
 from engines.pruned import byte_tokenizer
-from headwise.attention import Discovery, capture, discover, masked, remove
+from headwise.attention import Discovery, capture, discover, keeping, remove
 from headwise.attention.discover import output_of
 from headwise.data.embedded import write_treebank
 from headwise.engines.engine import engine
@@ -199,7 +199,7 @@ def removed(
             except HeadwiseError as error:
                 row.say("removed", "no", one_line(error))
                 return None
-            with masked(hf, discovery, mask):
+            with keeping(hf, discovery, mask):
                 expected = outputs(hf, inputs)
             off = apart(expected, outputs(smaller, inputs))
             sure(off <= TOLERANCE, f"removed and masked differ by {off:.2g} ({unit}, {mask})")

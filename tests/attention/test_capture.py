@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attention.families import batch, build, output, ready, tiny
-from headwise.attention import AttentionCall, capture, discover, evaluating, masked
+from headwise.attention import AttentionCall, capture, discover, evaluating, keeping
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
 
@@ -63,7 +63,7 @@ def test_the_model_is_as_before_after_an_error_in_the_block(model: Any) -> None:
     with (
         pytest.raises(KeyboardInterrupt),
         capture(model, discovery),
-        masked(model, discovery, HeadMask.full(discovery.heads)),
+        keeping(model, discovery, HeadMask.full(discovery.heads)),
     ):
         raise KeyboardInterrupt
     assert traces(model) == before
@@ -128,7 +128,7 @@ def test_the_inner_block_sees_what_the_outer_one_makes() -> None:
     mask = HeadMask.full(discovery.heads).without([Head(*site, 2)])
     with (
         capture(model, discovery, hook=keep("whole")),
-        masked(model, discovery, mask),
+        keeping(model, discovery, mask),
         capture(model, discovery, hook=keep("cut")),
     ):
         output(model, inputs)
@@ -237,9 +237,9 @@ def test_masked_silences_exactly_the_heads_that_are_not_kept() -> None:
     }
     with capture(model, discovery, gates=gates):
         expected = output(model, inputs)
-    with masked(model, discovery, mask):
+    with keeping(model, discovery, mask):
         assert torch.equal(output(model, inputs), expected)
-    with masked(model, discovery, HeadMask.full(discovery.heads)):
+    with keeping(model, discovery, HeadMask.full(discovery.heads)):
         assert torch.equal(output(model, inputs), output(model, inputs))
 
 
@@ -260,6 +260,6 @@ def test_orders_that_reach_nothing_are_refused() -> None:
     )
     with (
         pytest.raises(HeadwiseError, match="encoder-self 4 heads"),
-        masked(model, discovery, HeadMask.full(other.heads)),
+        keeping(model, discovery, HeadMask.full(other.heads)),
     ):
         pass

@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel
 from attention.every_class import examine, outputs
 from attention.families import TWO_STACKS, build, tiny
 from attention.shrink import SPECIAL, classes, make, padded
-from headwise.attention import discover, masked, removal, remove
+from headwise.attention import discover, keeping, removal, remove
 from headwise.attention.discover import HALF_PRECISION, Float32, probe
 from headwise.attention.matrices import Matrices
 from headwise.errors import HeadwiseError
@@ -106,7 +106,7 @@ def test_whisper_hears_a_recording() -> None:
     kinds: tuple[Kind, ...] = ("encoder-self", "decoder-self", "cross")
     assert discovery.heads.query == dict.fromkeys(kinds, (4, 4))
     mask = HeadMask.full(discovery.heads).without(list(discovery.heads)[::3])
-    with masked(model, discovery, mask):
+    with keeping(model, discovery, mask):
         expected = probe(model)
     torch.testing.assert_close(probe(remove(model, discovery, mask)), expected, rtol=0, atol=1e-5)
 
@@ -159,7 +159,7 @@ def test_no_head_waits_for_the_device(family: str) -> None:
     discovery = discover(model)
     mask = HeadMask.full(discovery.heads).without(list(discovery.heads)[::3])
     smaller, inputs = remove(model, discovery, mask), padded(model)
-    with masked(model, discovery, mask), syncs() as seen:
+    with keeping(model, discovery, mask), syncs() as seen:
         outputs(model, inputs)
         outputs(smaller, inputs)
     assert not [where for where in seen if not where.endswith("elsewhere")]

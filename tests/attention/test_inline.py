@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attention.families import OWN, at_tokens, batch, cut, output, ready, real, tiny
-from headwise.attention import AttentionCall, capture, discover, inline, masked, remove
+from headwise.attention import AttentionCall, capture, discover, inline, keeping, remove
 from headwise.attention.discover import output_of
 from headwise.attention.projection import output_weights
 from headwise.errors import HeadwiseError
@@ -35,7 +35,7 @@ def test_heads_are_found_and_nothing_changes(family: str) -> None:
     )
     with capture(model, discovery), capture(model, discovery, weights=True, hook=lambda call: None):
         assert torch.equal(output(model, inputs), stock)
-    with masked(model, discovery, HeadMask.full(discovery.heads)):
+    with keeping(model, discovery, HeadMask.full(discovery.heads)):
         assert torch.equal(output(model, inputs), stock)
     assert torch.equal(output(model, inputs), stock)
     assert not any({"headwise", "forward"} & module.__dict__.keys() for module in model.modules())
@@ -102,7 +102,7 @@ def test_removed_equals_masked_and_generation_needs_no_cache(family: str) -> Non
         [*list(discovery.heads)[4:], list(discovery.heads)[1], list(discovery.heads)[2]]
     )
     smaller = remove(model, discovery, mask)
-    with masked(model, discovery, mask):
+    with keeping(model, discovery, mask):
         expected = output(model, inputs)
     torch.testing.assert_close(
         at_tokens(smaller, inputs),

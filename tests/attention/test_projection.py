@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from attention.families import FAMILIES, batch, cut, output, tiny
-from headwise.attention import AttentionCall, capture, discover, masked
+from headwise.attention import AttentionCall, capture, discover, keeping
 from headwise.attention.projection import direct_weights, output_weights
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
@@ -62,7 +62,7 @@ def test_the_model_is_left_alone_and_gates_do_not_disturb() -> None:
     before, expected = output(model, batch(model)), output_weights(model, discovery)
     per_example = {site: torch.zeros(3, 4) for site in discovery.heads.sites}
     with (
-        masked(model, discovery, HeadMask(discovery.heads, frozenset())),
+        keeping(model, discovery, HeadMask(discovery.heads, frozenset())),
         capture(model, discovery, gates=per_example),
     ):
         weights = output_weights(model, discovery)

@@ -23,7 +23,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from headwise.attention import masked
+from headwise.attention import keeping
 from headwise.heads import HeadMask
 from headwise.loading import load
 from headwise.model import Model
@@ -117,7 +117,7 @@ def test_every_cache_gives_the_text_of_the_masked_model(
     ):
         pytest.skip("there is no accelerator, from whose memory caches would be offloaded")
     whole, mask, folder = cut(family, empty)
-    with masked(whole.hf, whole.discovery, mask):
+    with keeping(whole.hf, whole.discovery, mask):
         expected = generate(whole.hf, use_cache=False)
     made = generate(load(folder, str(device)).hf, **CACHES[name]).cpu()
     assert made.equal(expected[: len(made)])
@@ -129,7 +129,7 @@ def test_beam_search_with_a_cache_gives_the_text_of_the_masked_model(
     cut: Cut, family: str, static: bool
 ) -> None:
     whole, mask, folder = cut(family, 0)
-    with masked(whole.hf, whole.discovery, mask):
+    with keeping(whole.hf, whole.discovery, mask):
         expected = generate(whole.hf, num_beams=3, use_cache=False)
     made = generate(
         load(folder).hf, num_beams=3, **({"cache_implementation": "static"} if static else {})

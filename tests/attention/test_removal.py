@@ -32,7 +32,7 @@ from attention.families import (
     whole_layer,
     without,
 )
-from headwise.attention import AttentionCall, Discovery, capture, discover, masked, remove
+from headwise.attention import AttentionCall, Discovery, capture, discover, keeping, remove
 from headwise.attention.removal import EmptyAttention, key_value_heads
 from headwise.heads import Head, HeadMap, HeadMask, Site
 from refusals import refuses
@@ -67,7 +67,7 @@ def removed_equals_masked(model: Any, mask: HeadMask) -> Tensor:
     """On the outputs at tokens, which are returned."""
     discovery, inputs = discover(model), batch(model)
     smaller = remove(model, discovery, mask)
-    with masked(model, discovery, mask):
+    with keeping(model, discovery, mask):
         expected = at_tokens(model, inputs)
     agree(at_tokens(smaller, inputs), expected)
     return expected
@@ -166,7 +166,7 @@ def writes_what_the_masked_model_writes(
     different = 0
     for mask in some:
         smaller = remove(model, discovery, mask)
-        with masked(model, discovery, mask):
+        with keeping(model, discovery, mask):
             expected = model.generate(**given, do_sample=False).tolist()
         for cached in (True, False):
             made = smaller.generate(**given, use_cache=cached, do_sample=False)
@@ -295,7 +295,7 @@ def test_a_cut_model_can_be_cut_again(family: str) -> None:
     for second in (HeadMask.full(left).without([next(iter(left))]), *masks(left, 2)):
         got = removed_equals_masked(once, second)
         kept = frozenset(Head(*h[:2], first.of(Site(*h[:2]))[h.head]) for h in second.kept)
-        with masked(model, discovery, HeadMask(heads, kept)):
+        with keeping(model, discovery, HeadMask(heads, kept)):
             agree(got, at_tokens(model, inputs))
 
 
@@ -311,7 +311,7 @@ def test_the_position_bias_moves_to_the_first_layer_that_has_heads() -> None:
         (holder,) = (name for name in biases if "encoder" in name)
         assert holder.startswith(f"encoder.block.{len(gone)}.layer.0.SelfAttention.relative")
         assert torch.equal(smaller.get_parameter(holder), table)
-        with masked(model, discovery, without(discovery, whole_layer(discovery, *gone))):
+        with keeping(model, discovery, without(discovery, whole_layer(discovery, *gone))):
             agree(output(smaller, inputs), output(model, inputs))
 
 
@@ -378,7 +378,7 @@ def test_a_copy_made_inside_a_block_owes_nothing_to_it() -> None:
     model, discovery, inputs = ready("bert")
     gone = [Head("encoder-self", 0, 1)]
     expected = output(cut(model, discovery, gone), inputs)
-    with masked(model, discovery, HeadMask.full(discovery.heads)):
+    with keeping(model, discovery, HeadMask.full(discovery.heads)):
         smaller = cut(model, discovery, gone)
     assert torch.equal(output(smaller, inputs), expected)
     assert not any("headwise" in module.__dict__ for module in smaller.modules())

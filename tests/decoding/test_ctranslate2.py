@@ -9,7 +9,7 @@ import torch
 
 import headwise as hw
 from engines.pruned import LINES, encoder_decoder, language_model, listener, translator, uneven
-from headwise.attention import masked
+from headwise.attention import keeping
 from headwise.decoding import ctranslate2
 from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.decoding.translator import translate
@@ -109,7 +109,7 @@ def test_the_model_translates_by_name(monkeypatch):
 def test_what_ct2_would_do_otherwise_is_refused():
     model = translator("pre")
     with (
-        masked(model.hf, model.discovery, HeadMask.full(model.heads)),
+        keeping(model.hf, model.discovery, HeadMask.full(model.heads)),
         pytest.raises(HeadwiseError, match="leave the block"),
     ):
         model.translate(TEXT, engine="ct2")

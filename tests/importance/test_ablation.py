@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from attention.families import cut
 from attention.shrink import make
-from headwise.attention import AttentionCall, Discovery, capture, discover, masked
+from headwise.attention import AttentionCall, Discovery, capture, discover, keeping
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance.ablation import ABLATIONS, ablate, removal_losses
 from headwise.importance.sums import SentenceSums
@@ -59,7 +59,7 @@ def zeroed(
 def loss_without(
     model: PreTrainedModel, found: Discovery, inputs: dict[str, Tensor], gone: Iterable[Head]
 ) -> Tensor:
-    with masked(model, found, HeadMask.full(found.heads).without(gone)):
+    with keeping(model, found, HeadMask.full(found.heads).without(gone)):
         return loss(model, inputs)
 
 
@@ -198,7 +198,7 @@ def test_a_masked_model_is_ablated_as_it_is() -> None:
     """Scoring again while heads go: the ablation of a head that is gone already costs nothing."""
     model, found, inputs, near = wide("marian")
     gone, other = Head("encoder-self", 1, 0), Head("cross", 0, 1)
-    with masked(model, found, HeadMask.full(found.heads).without([gone])):
+    with keeping(model, found, HeadMask.full(found.heads).without([gone])):
         sums = zeroed(model, found, [inputs])
     assert not sums.sentences(Site("encoder-self", 1))[0][:, 0].any()
     base, less = (loss_without(model, found, inputs, some) for some in ([gone], [gone, other]))

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from attention.families import eager, tiny
-from headwise.attention import capture, discover, masked
+from headwise.attention import capture, discover, keeping
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance import attention_statistics as module
 from headwise.importance.attention_statistics import (
@@ -171,7 +171,7 @@ def test_dormancy_agrees_with_taking_heads_out(family: str) -> None:
     masks = [HeadMask.full(discovery.heads)]
     masks += [masks[0].without([Head(*site, head)]) for head in range(4)]
     for mask in masks:
-        with torch.no_grad(), masked(model, discovery, mask):
+        with torch.no_grad(), keeping(model, discovery, mask):
             model(**{k: v for k, v in inputs.items() if k not in ("labels", "rows")})
     hook.remove()
     sizes = torch.stack([(given[0] - without).norm(dim=-1) for without in given[1:]], -1)
@@ -259,7 +259,7 @@ def test_gates_of_an_outer_block_count() -> None:
     with capture(model, discovery, gates={site: torch.tensor([1.0, 0.0, 0.5, 1.0])}):
         halved = dormancy()
     assert halved[1] == 0 and halved[2] < whole[2]
-    with masked(model, discovery, HeadMask(discovery.heads, frozenset())):
+    with keeping(model, discovery, HeadMask(discovery.heads, frozenset())):
         assert dormancy() == [0.0] * 4
 
 

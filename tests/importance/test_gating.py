@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attention.families import cut, tiny, whole_layer
-from headwise.attention import discover, masked
+from headwise.attention import discover, keeping
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS, Head, HeadMask, Site
 from headwise.importance.gating import GATINGS, gate_heads, sample_batches, shuffled_rounds
@@ -41,7 +41,7 @@ def trained() -> Any:
     model = tiny("gpt2")
     discovery = discover(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    with masked(model, discovery, HeadMask(discovery.heads, frozenset([NEEDED]))):
+    with keeping(model, discovery, HeadMask(discovery.heads, frozenset([NEEDED]))):
         for step in range(150):
             batch = copying(32, step)
             loss = sentence_losses(predict(model, batch), batch["labels"]).mean()
@@ -68,7 +68,7 @@ def by_head(table: list[dict[str, Any]]) -> dict[Head, dict[str, float]]:
 def loss_without(model: Any, *gone: Head) -> float:
     """Nats a word on text that was not trained on."""
     discovery, batch = discover(model), copying(64, 999)
-    with torch.no_grad(), masked(model, discovery, HeadMask.full(discovery.heads).without(gone)):
+    with torch.no_grad(), keeping(model, discovery, HeadMask.full(discovery.heads).without(gone)):
         return float(sentence_losses(predict(model, batch), batch["labels"]).mean()) / (LENGTH - 1)
 
 

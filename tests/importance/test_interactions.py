@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import headwise as hw
 from attention.families import GPT
-from headwise.attention import masked
+from headwise.attention import keeping
 from headwise.importance import interactions as module
 from headwise.importance.interactions import interactions
 from headwise.importance.measures import INTERACTIONS
@@ -98,7 +98,7 @@ def test_the_slow_twin(family: str) -> None:
     def loss(part: object, off: list[hw.Head]) -> tuple[float, int]:
         lost, count = 0.0, 0
         mask = hw.HeadMask.full(model.heads).without(off)
-        with torch.no_grad(), masked(model.hf, model.discovery, mask):
+        with torch.no_grad(), keeping(model.hf, model.discovery, mask):
             for batch in model.task.batches(part):  # type: ignore[arg-type]
                 tensors = on_device(model.hf, batch)
                 lost += float(losses_of(model.hf, tensors, asked_places(tensors["labels"])).sum())

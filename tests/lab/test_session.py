@@ -11,7 +11,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 import headwise as hw
-from headwise.attention import capture, masked
+from headwise.attention import capture, keeping
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Site
 from headwise.importance.ablation import ablate
@@ -52,7 +52,7 @@ def test_the_output_is_that_of_the_masked_model(translator: Session) -> None:
     )
     model, mask = translator.model, hw.HeadMask.full(translator.model.heads).without(off)
     batch = batch_of(translator, TEXT)
-    with masked(model.hf, model.discovery, mask), torch.no_grad():
+    with keeping(model.hf, model.discovery, mask), torch.no_grad():
         after = model.translate([TEXT], beam=3)[0]
         loss = sentence_losses(
             model.hf(**{k: v for k, v in batch.items() if k != "labels"}, use_cache=False).logits,

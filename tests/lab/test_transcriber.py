@@ -15,7 +15,7 @@ import torch
 from scipy.io import wavfile
 
 import headwise as hw
-from headwise.attention import capture, evaluating, masked
+from headwise.attention import capture, evaluating, keeping
 from headwise.data.speech import Speech
 from headwise.errors import HeadwiseError
 from headwise.evaluation.word_errors import transcripts
@@ -64,7 +64,7 @@ def test_the_transcript_and_its_loss_are_those_of_the_masked_model(
     model = session.model
     text = model.task.batches(Speech.read(table))
     whole = transcripts(model.task, text)[5]
-    with masked(model.hf, model.discovery, hw.HeadMask.full(model.heads).without(OFF)):
+    with keeping(model.hf, model.discovery, hw.HeadMask.full(model.heads).without(OFF)):
         changed = transcripts(model.task, text)[5]
         batch = batch_of(session)
         with torch.no_grad():

@@ -167,7 +167,7 @@ def test_a_cross_head_reads_the_source_of_the_word_that_was_written(
             whole = float(firefox.hf(**batch).loss)
         for head in range(8):
             kept = frozenset(set(firefox.heads) - {Head("cross", 0, head)})
-            with hw.masked(firefox.hf, firefox.discovery, HeadMask(firefox.heads, kept)):
+            with hw.masked(firefox, HeadMask(firefox.heads, kept)):
                 losses.append(float(firefox.hf(**batch).loss) - whole)
     assert len(hits) > 20 and np.mean(hits) > 0.95
     assert losses[5] > 3 * max(losses[:5] + losses[6:])

@@ -149,7 +149,7 @@ def test_masks_removal_and_reload_agree_with_the_forward_without_heads(
     }
     expected = toolkit_forward.logits(arrays, options, SOURCE, TARGET, silent)
     mask = HeadMask(model.heads, frozenset(set(model.heads) - removed))
-    with hw.masked(model.hf, model.discovery, mask):
+    with hw.masked(model, mask):
         near(forward(model, SOURCE, TARGET), expected)
     smaller = model.remove(mask)
     near(forward(smaller, SOURCE, TARGET), expected)

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.attention import discover, masked
+from headwise.attention import discover, keeping
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind, Site
@@ -112,7 +112,7 @@ class TestTuning:
     ) -> None:
         mask = some(bench.model.heads)
         tuned = tune(bench.model, bench.training(tmp_path), GATES, KINDS, mask)
-        with masked(bench.model.hf, bench.model.discovery, mask):
+        with keeping(bench.model.hf, bench.model.discovery, mask):
             assert tuned.loss_before == pytest.approx(bench.loss(bench.model), abs=1e-5)
         assert tuned.loss_after < tuned.loss_before and tuned.mask == mask == tuned.model.layout
 
@@ -201,7 +201,7 @@ class TestFromScratch:
         still = TRAINING.model_copy(update={"epochs": 1, "learning_rate": 1e-30})
         run = bench.training(tmp_path, still, 3)
         model = from_scratch(case_of(bench.model, SHAPE, mask, run)).model
-        with masked(whole.hf, whole.discovery, mask):
+        with keeping(whole.hf, whole.discovery, mask):
             assert bench.loss(model) == pytest.approx(bench.loss(whole), abs=1e-5)
 
 

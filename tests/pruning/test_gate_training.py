@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import MarianMTModel
 from transformers.trainer_callback import TrainerCallback
 
-from headwise.attention import capture, masked
+from headwise.attention import capture, keeping
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind
 from headwise.loading import load
@@ -192,7 +192,7 @@ class TestPenalty:
 class TestDecision:
     def test_the_removed_model_is_the_masked_one(self, bench: Bench, pruned: Run) -> None:
         model, result, _ = pruned
-        with masked(model.hf, model.discovery, result.mask):
+        with keeping(model.hf, model.discovery, result.mask):
             expected = bench.loss(model)
         assert result.decided_loss == expected == result.loss
         assert bench.loss(result.model) == pytest.approx(expected, abs=1e-5)
@@ -244,7 +244,7 @@ class TestOptions:
         assert "when they were decided" in result.notes[-1]
         table = pd.read_csv(tmp_path / "gates.csv")
         assert not table[table.step == table.step.max()].p_open.between(0.001, 0.999).any()
-        with masked(model.hf, model.discovery, result.mask):
+        with keeping(model.hf, model.discovery, result.mask):
             assert bench.loss(model) == result.loss != result.decided_loss
 
     def test_the_start_of_the_papers(self, bench: Bench, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import MarianMTModel
 
-from headwise.attention import capture, discover, masked
+from headwise.attention import capture, discover, keeping
 from headwise.heads import Head, HeadMap
 from headwise.options import Scale
 from headwise.pruning.gates import EDGE, HardConcrete, HeadGates, glorot_uniform
@@ -278,7 +278,7 @@ class TestGates:
         with torch.no_grad():
             with capture(model, discovery, gates=gates.by_site()):
                 gated = model(**batch).logits
-            with masked(model, discovery, gates.mask(discovery.heads, gates.kept())):
+            with keeping(model, discovery, gates.mask(discovery.heads, gates.kept())):
                 assert torch.equal(gated, model(**batch).logits)
             assert not torch.allclose(gated, model(**batch).logits, atol=1e-3)
         with torch.no_grad():

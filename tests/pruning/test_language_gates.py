@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from attention.families import build
-from headwise.attention import discover, masked
+from headwise.attention import discover, keeping
 from headwise.data.text import Text
 from headwise.errors import HeadwiseError
 from headwise.loading import load
@@ -206,7 +206,7 @@ def test_low_rank_changes_are_merged_before_removal(
     assert all(model.hf.get_parameter(name).dim() == 2 and "embed" not in name for name in changed)
     tokens = {"input_ids": torch.tensor([[5, 6, 5, 6, 5]])}
     with torch.no_grad():
-        with masked(model.hf, model.discovery, pruned.mask):
+        with keeping(model.hf, model.discovery, pruned.mask):
             expected = model.hf(**tokens).logits
         torch.testing.assert_close(pruned.model.hf(**tokens).logits, expected, rtol=1e-5, atol=1e-5)
     again = load(pruned.model.save(tmp_path / "small"))

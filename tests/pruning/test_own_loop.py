@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 import headwise as hw
 from attention.families import STACK, build
-from headwise.attention import masked
+from headwise.attention import keeping
 from own_process import script, two
 
 USEFUL = 1  # the only head of the four whose output reaches the classes
@@ -71,7 +71,7 @@ def test_a_bare_loop(model: hw.Model) -> None:
     assert not model.hf._forward_pre_hooks
     assert vars(model.hf).keys() == before.keys()
     inputs = {"input_ids": torch.stack([row["input_ids"] for row in data[:5]])}
-    with torch.no_grad(), masked(model.hf, model.discovery, gates.mask()):
+    with torch.no_grad(), keeping(model.hf, model.discovery, gates.mask()):
         torch.testing.assert_close(smaller.hf(**inputs).logits, model.hf(**inputs).logits)
 
 

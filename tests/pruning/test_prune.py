@@ -14,7 +14,7 @@ import torch
 from pydantic import BaseModel
 
 import headwise as hw
-from headwise.attention import masked
+from headwise.attention import keeping
 from headwise.decoding.bleu import translation_answers
 from headwise.heads import Kind
 from headwise.importance import gating
@@ -279,7 +279,7 @@ class TestGreedy:
         batches = model.task.batches(lines(6))
         sweep = Greedy(kinds=["encoder-self"], score=measure, rescore=True, step=0.5)
         masks = list(greedy_masks(RemovalScore(model, batches, measure, True, 0), sweep).values())
-        with masked(model.hf, model.discovery, masks[0]):
+        with keeping(model.hf, model.discovery, masks[0]):
             table = hw.score(model, lines(6), [measure]).table
         again = table[table.measure == measure].set_index(["kind", "layer", "head"]).value
         best = max(

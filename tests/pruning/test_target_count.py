@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers.trainer_callback import TrainerCallback
 
-from headwise.attention import masked
+from headwise.attention import keeping
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind
 from headwise.model import Model
@@ -207,7 +207,7 @@ class TestRun:
         self, bench: Bench, three: tuple[Model, Pruned, Path]
     ) -> None:
         model, result, _ = three
-        with masked(model.hf, model.discovery, result.mask):
+        with keeping(model.hf, model.discovery, result.mask):
             assert bench.loss(model) == result.loss
         assert bench.loss(result.model) == pytest.approx(result.loss, abs=1e-5)
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.attention import masked
+from headwise.attention import keeping
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap
 from headwise.options import Keep
@@ -146,7 +146,7 @@ def test_a_run_ends_with_exactly_so_many_heads(bench: Bench, tmp_path: Path) -> 
     assert result.mask.count("encoder-self") == 3 and result.expected == pytest.approx(3)
     assert result.settled is (result.undecided <= UNDECIDED)
     assert result.soft_loss == pytest.approx(result.decided_loss, abs=0.02)
-    with masked(model.hf, model.discovery, result.mask):
+    with keeping(model.hf, model.discovery, result.mask):
         assert bench.loss(model) == result.loss
     assert bench.loss(result.model) == pytest.approx(result.loss, abs=1e-5)
     table = pd.read_csv(tmp_path / "gates.csv")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention.families import tiny
-from headwise.attention import masked
+from headwise.attention import keeping
 from headwise.attention.discover import probe
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
@@ -333,7 +333,7 @@ class TestCache:
             mask = at_random(
                 model.heads, SELF, draw.choice([n for n in counts if n < 24]), seed, unit
             )
-            with masked(model.hf, model.discovery, mask):
+            with keeping(model.hf, model.discovery, mask):
                 expected = probe(model.hf)
             small = model.remove(mask)
             assert (expected - probe(small.hf)).abs().max() <= 1e-5

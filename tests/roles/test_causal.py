@@ -10,7 +10,7 @@ from benchmarks.truth.planted_heads import PlantedModel
 from benchmarks.truth.planted_templates import SIZE, plant_template_model
 
 import headwise as hw
-from headwise.attention import masked
+from headwise.attention import keeping
 from headwise.heads import Head, HeadMask
 from headwise.roles.behaviour import effect_sentence
 from headwise.roles.causal import (
@@ -101,7 +101,7 @@ def lost_without(model: hw.Model, task: str, heads: list[Head]) -> float:
     """What is lost at a labelled place, on average, with some heads off."""
     mask = HeadMask.full(model.heads).without(heads)
     values: list[float] = []
-    with torch.no_grad(), masked(model.hf, model.discovery, mask):
+    with torch.no_grad(), keeping(model.hf, model.discovery, mask):
         for batch in BATCHES[task](subject_of(model), OTHER_SEED):
             for row in range(len(batch["labels"])):
                 values += lost(

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.attention import AttentionCall, capture, masked
+from headwise.attention import AttentionCall, capture, keeping
 from headwise.heads import Head, HeadMask, Kind, Site
 from headwise.roles.role_sets import (
     ELSEWHERE,
@@ -89,7 +89,7 @@ def test_both_changes_against_slow_twins(
     together = table[table["number"] == 2].set_index("change")["value"]
 
     whole = loss(model, text)
-    with masked(model.hf, model.discovery, HeadMask.full(model.heads).without(heads)):
+    with keeping(model.hf, model.discovery, HeadMask.full(model.heads).without(heads)):
         assert together["off"] == pytest.approx(loss(model, text) - whole, abs=2e-5)
     for change, place in (("pattern", offset), ("wrong pattern", offset + ELSEWHERE)):
         outputs = looks_at(place, set(heads), kind == "decoder-self")

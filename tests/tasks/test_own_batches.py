@@ -11,7 +11,7 @@ from torch import Tensor
 
 import headwise as hw
 from attention.families import GPT, STACK, TWO_STACKS, batch, build
-from headwise.attention import masked
+from headwise.attention import keeping
 from headwise.heads import Head, HeadMask
 
 EYES = {
@@ -93,7 +93,7 @@ def test_ablation_is_the_change_of_the_models_own_loss(make: Any) -> None:
     whole = loss()
     for row in rows.itertuples():
         mask = HeadMask.full(model.heads).without([Head(row.kind, row.layer, row.head)])  # type: ignore[arg-type]
-        with masked(model.hf, model.discovery, mask):
+        with keeping(model.hf, model.discovery, mask):
             assert row.value == pytest.approx(loss() - whole, abs=2e-5)
 
 
@@ -106,7 +106,7 @@ def test_heads_of_encoders_are_removed_saved_and_loaded(make: Any, tmp_path: Pat
     )
     smaller = model.remove(mask)
     again = hw.load(smaller.save(tmp_path / "small"))
-    with masked(model.hf, model.discovery, mask), torch.no_grad():
+    with keeping(model.hf, model.discovery, mask), torch.no_grad():
         expected = model.hf(**given).logits
     with torch.no_grad():
         torch.testing.assert_close(again.hf(**given).logits, expected, rtol=0, atol=1e-5)

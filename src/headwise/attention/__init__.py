@@ -1,6 +1,6 @@
 """The only code that reaches into models: find heads, hook into them, cut them out."""
 
-from headwise.attention.capture import capture, masked
+from headwise.attention.capture import capture, keeping
 from headwise.attention.discover import Discovery, classifies, discover, evaluating, start_token
 from headwise.attention.kernel import AttentionCall
 from headwise.attention.offload import device_of, is_offloaded
@@ -8,7 +8,7 @@ from headwise.attention.removal import remove
 
 __all__ = [
     "capture",
-    "masked",
+    "keeping",
     "classifies",
     "discover",
     "Discovery",

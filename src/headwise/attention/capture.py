@@ -1,7 +1,7 @@
 """A `with` block in which a model's attention heads can be read, scaled, silenced or replaced.
 
 After the block the model is as before. Blocks can be nested: the inner one sees the model that the outer one makes, so
-reading a masked model is `with masked(...), capture(...)`.
+reading a masked model is `with keeping(...), capture(...)`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def refuse_strangers(model: nn.Module, discovery: Discovery, sites: Iterable[Sit
 
 
 @contextmanager
-def masked(model: nn.Module, discovery: Discovery, mask: HeadMask) -> Iterator[None]:
+def keeping(model: nn.Module, discovery: Discovery, mask: HeadMask) -> Iterator[None]:
     """The model with only the heads of a mask: all others' outputs are zero (Michel et al. 2019, section 2.3)."""
     refuse_other_heads(discovery, mask)
     dtype = next(model.parameters()).dtype

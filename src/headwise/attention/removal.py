@@ -22,8 +22,8 @@ from transformers.utils.output_capturing import _active_collector
 from headwise.attention import kernel
 from headwise.attention.capture import (
     capture,
+    keeping,
     kept_heads,
-    masked,
     refuse_other_heads,
     refuse_strangers,
 )
@@ -353,7 +353,9 @@ def confirm(
     Fails for families with more parameters per head than their projections (sinks, norms over all heads).
     """
     with (
-        masked(model, discovery, mask) if means is None else averaged(model, discovery, mask, means)
+        keeping(model, discovery, mask)
+        if means is None
+        else averaged(model, discovery, mask, means)
     ):
         expected = probe(model)
     try:

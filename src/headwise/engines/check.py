@@ -19,7 +19,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from headwise import marian_files
-from headwise.attention import masked
+from headwise.attention import keeping
 from headwise.attention.discover import probe
 from headwise.engines.marian import heads_with_weights, matrices
 from headwise.engines.marian import refusal as marian_refusal
@@ -154,7 +154,7 @@ def folder_findings(folder: Path, original: Model | None) -> Iterator[Finding]:
 
 def masked_against_removed(model: Model, layout: HeadMask, original: Model) -> Finding:
     """The outputs of the smaller model compared with those of the original with its other heads switched off."""
-    with masked(original.hf, original.discovery, layout):
+    with keeping(original.hf, original.discovery, layout):
         wanted = probe(original.hf)
     found = probe(model.hf)
     largest = float(wanted.abs().max())

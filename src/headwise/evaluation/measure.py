@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from headwise.answers import Answers
-from headwise.attention import masked
+from headwise.attention import keeping
 from headwise.evaluation.losses import answer_classes, measure_losses
 from headwise.evaluation.similarities import answer_pairs
 from headwise.evaluation.word_errors import answer_recordings
@@ -49,6 +49,6 @@ def measure(
         elif number > 0 and cut is not None:
             answers.append(answer(cut(mask).task, batches))
         else:
-            with masked(task.hf, task.discovery, mask):
+            with keeping(task.hf, task.discovery, mask):
                 answers.append(answer(task, batches))
     return answers[0].beside(*answers[1:])

@@ -16,7 +16,7 @@ import torch
 from accelerate import PartialState
 from torch import Tensor, nn
 
-from headwise.attention import AttentionCall, Discovery, device_of, evaluating, masked
+from headwise.attention import AttentionCall, Discovery, device_of, evaluating, keeping
 from headwise.attention.capture import refuse_other_heads
 from headwise.attention.removal import Means, removed_heads, with_others
 from headwise.attention.reuse import (
@@ -479,7 +479,7 @@ def bleu_drops(model: Model, batches: Batches, progress: Report) -> Measurement:
 
     rows: list[dict[str, Any]] = []
     for head in heads[state.process_index :: state.num_processes]:
-        with masked(model.hf, model.discovery, HeadMask.full(model.heads).without([head])):
+        with keeping(model.hf, model.discovery, HeadMask.full(model.heads).without([head])):
             lines = translate(writer, sources, search)[0]
         drop = translation_answers([lines, whole], references).change(1)
         rows.append(

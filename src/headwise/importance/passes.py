@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.attention import evaluating, is_offloaded, masked
+from headwise.attention import evaluating, is_offloaded, keeping
 from headwise.attention.discover import output_of
 from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
@@ -264,7 +264,7 @@ def importance_values(
 ) -> dict[Head, float]:
     """A measure's value for every head; with a mask, for every head of it, while only those are left."""
     refuse_unscorable(model, [name], text if isinstance(text, Batches) else text.batches)
-    silenced = nullcontext() if mask is None else masked(model.hf, model.discovery, mask)
+    silenced = nullcontext() if mask is None else keeping(model.hf, model.discovery, mask)
     with failing_together(), silenced:
         measurement = run_pass(model, text, [name], seed)
         measurement.gather(text)

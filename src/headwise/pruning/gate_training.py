@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 from transformers.trainer_callback import TrainerCallback
 
-from headwise.attention import capture, device_of, masked
+from headwise.attention import capture, device_of, keeping
 from headwise.attention.discover import same_gradients
 from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
@@ -365,7 +365,7 @@ def decide(
 
     mask = gates.mask(model.heads, kept)
     with torch.no_grad(), loss_forward(model.hf):
-        with masked(model.hf, model.discovery, mask):
+        with keeping(model.hf, model.discovery, mask):
             loss = dev_loss(model.hf, dev, model.tokenizer, tokens)
         if early:
             soft, decided = gates.losses_at_decision.tolist()

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from attention.families import SEQUENCE_TO_SEQUENCE, cut
-from headwise.attention import Discovery, discover, masked
+from headwise.attention import Discovery, discover, keeping
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance.lrp import relevance as module
 from headwise.importance.lrp.relevance import Mode, Relevance, Target, record_tape, relevance
@@ -228,7 +228,7 @@ def test_silenced_heads_have_no_relevance(rule: Rule, mode: Mode) -> None:
     mask = HeadMask.full(discovery.heads).without(gone)
     smaller = cut(model, discovery, gone)
     by_cut = main(scored(smaller, inputs, rule, mode), rule, mode)
-    with masked(model, discovery, mask):
+    with keeping(model, discovery, mask):
         silenced = main(relevance(model, discovery, [inputs], rule, mode), rule, mode)
     assert not silenced.pop(first).any() and not silenced[cross][:, 2].any()
     for site, values in silenced.items():
@@ -236,7 +236,7 @@ def test_silenced_heads_have_no_relevance(rule: Rule, mode: Mode) -> None:
         near = 0.02 if rule.rescale else 1e-9
         np.testing.assert_allclose(values[:, mask.of(site)], by_cut[site], atol=near)
     crossing = [head for head in discovery.heads if head.kind == "cross"]
-    with masked(model, discovery, mask.without(crossing)):
+    with keeping(model, discovery, mask.without(crossing)):
         given = main(relevance(model, discovery, [inputs], rule, mode), rule, mode)
     for site, values in given.items():
         assert values.any() == (site == ("decoder-self", 1)) and len(values) == 3

@@ -1,0 +1,148 @@
+"""`hw.masked` in other people's scripts: what runs inside gives what weights of zero give, and nothing stays behind."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Trainer,
+    TrainingArguments,
+    pipeline,
+)
+
+import headwise as hw
+from headwise.heads import Head, HeadMask
+from refusals import refuses
+from training.letters import END, LETTERS, PAD, letters
+
+SIZE = 8  # of a head
+OFF = [(0, 1), (1, 3)]  # layer and head
+IDS = {"pad_token_id": PAD, "bos_token_id": None, "eos_token_id": END}
+SENTENCE = " ".join(LETTERS[:7])
+
+
+def gpt2() -> tuple[Any, Any]:
+    """A tiny GPT-2, and a copy in which the weights that read the heads are zero."""
+    torch.manual_seed(0)
+    shape = {"n_embd": 4 * SIZE, "n_layer": 2, "n_head": 4, "vocab_size": 40, "n_positions": 64}
+    model = GPT2LMHeadModel(GPT2Config(**shape, initializer_range=0.5, **IDS)).eval()
+    silent = copy.deepcopy(model)
+    with torch.no_grad():
+        for layer, head in OFF:
+            weights = silent.transformer.h[layer].attn.c_proj.weight
+            weights[head * SIZE : (head + 1) * SIZE] = 0
+    return model, silent
+
+
+def bert() -> tuple[Any, Any]:
+    """The same of a classifier."""
+    torch.manual_seed(0)
+    shape = {"hidden_size": 4 * SIZE, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = BertConfig(**shape, intermediate_size=32, vocab_size=40, initializer_range=0.5)
+    model = BertForSequenceClassification(config).eval()
+    silent = copy.deepcopy(model)
+    with torch.no_grad():
+        for layer, head in OFF:
+            weights = silent.bert.encoder.layer[layer].attention.output.dense.weight
+            weights[:, head * SIZE : (head + 1) * SIZE] = 0
+    return model, silent
+
+
+def ids() -> torch.Tensor:
+    return torch.randint(4, 40, (2, 9), generator=torch.Generator().manual_seed(1))
+
+
+def generation(model: Any, folder: Path) -> torch.Tensor:
+    return model.generate(ids(), max_new_tokens=6, do_sample=False, attention_mask=ids().ge(0))
+
+
+def perplexity(model: Any, folder: Path) -> torch.Tensor:
+    """As evaluation harnesses ask for it."""
+    with torch.no_grad():
+        return model(ids(), labels=ids()).loss.exp()
+
+
+def text_pipeline(model: Any, folder: Path) -> torch.Tensor:
+    generate = pipeline("text-generation", model=model, tokenizer=letters())
+    written = generate(SENTENCE, max_new_tokens=5, do_sample=False)
+    return torch.tensor([ord(letter) for letter in written[0]["generated_text"]])
+
+
+def classification(model: Any, folder: Path) -> torch.Tensor:
+    with torch.no_grad():
+        return model(ids()).logits
+
+
+def evaluation_loop(model: Any, folder: Path) -> torch.Tensor:
+    rows = [{"input_ids": row, "labels": place % 2} for place, row in enumerate(ids())]
+    arguments = TrainingArguments(str(folder), report_to=[], use_cpu=True, disable_tqdm=True)
+    found = Trainer(model, arguments, eval_dataset=rows).evaluate()
+    return torch.tensor(found["eval_loss"])
+
+
+Script = Callable[[Any, Path], torch.Tensor]
+
+
+@pytest.mark.parametrize(
+    ("build", "kind", "script"),
+    [
+        (gpt2, "decoder-self", generation),
+        (gpt2, "decoder-self", perplexity),
+        (gpt2, "decoder-self", text_pipeline),
+        (bert, "encoder-self", classification),
+        (bert, "encoder-self", evaluation_loop),
+    ],
+    ids=lambda given: getattr(given, "__name__", given),
+)
+def test_scripts_of_others(
+    build: Callable[[], tuple[Any, Any]], kind: str, script: Script, tmp_path: Path
+) -> None:
+    model, silent = build()
+    before, expected = script(model, tmp_path), script(silent, tmp_path)
+    assert not torch.equal(before, expected)
+    names = [f"L{OFF[0][0]}H{OFF[0][1]}", (kind, *OFF[1])]
+    with hw.masked(model, names) as mask:  # type: ignore[arg-type]
+        torch.testing.assert_close(script(model, tmp_path), expected, atol=1e-5, rtol=1e-5)
+    assert mask.heads.total - len(mask) == 2
+    assert torch.equal(script(model, tmp_path), before), "afterwards all heads are on"
+
+
+def test_a_mask_names_the_heads_that_stay() -> None:
+    model = hw.Model(gpt2()[0], letters(), "tiny")
+    kept = HeadMask(model.heads, frozenset([Head("decoder-self", 0, 0)]))
+    with hw.masked(model, kept) as mask:
+        assert mask is kept
+
+
+@pytest.mark.parametrize(
+    ("heads", "reason"),
+    [
+        (["L2H0"], "is none of this model's heads"),
+        ([("decoder-self", 0, 4)], "no such head"),
+        (["first"], "is not a head"),
+        ("L0H0", "is one string: give a list"),
+    ],
+)
+def test_heads_that_are_not_there(heads: Any, reason: str) -> None:
+    def switch() -> None:
+        with hw.masked(gpt2()[0], heads):
+            pass
+
+    refuses(switch, reason)
+
+
+def test_what_is_no_model() -> None:
+    def switch() -> None:
+        with hw.masked("gpt2", ["L0H0"]):  # type: ignore[arg-type]
+            pass
+
+    refuses(switch, "give a transformers model")
