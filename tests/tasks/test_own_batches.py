@@ -136,8 +136,11 @@ def test_what_is_no_batch_is_refused() -> None:
         [{"pixel_values": good["pixel_values"]}],
         [{**good, "labels": torch.rand(3)}],
     ):
-        with pytest.raises(hw.HeadwiseError, match=r"list of them|labels of whole numbers"):
+        with pytest.raises(hw.HeadwiseError, match=r"in place of text|labels of whole numbers"):
             hw.score(model, wrong)  # type: ignore[arg-type]
+    for text, instead in (("dev.en", "names a file"), (["A line."], "Text.from_lines")):
+        with pytest.raises(hw.HeadwiseError, match=instead):
+            hw.score(model, text)  # type: ignore[arg-type]
     with pytest.raises(hw.HeadwiseError, match="batches were given"):
         hw.score(model, [good], ["lrp"])
 

@@ -130,6 +130,16 @@ def role_sets(
     roles: what `roles` found; heads should have been found on other text. progress: gets the share that is done; by
     default a bar. Where no head has a role, the table is empty. Raises HeadwiseError for a model that predicts nothing.
     """
+    for given, wanted, how in (
+        (model, Model, "hw.load(…)"),
+        (roles, Roles, "hw.roles(model, treebank)"),
+        (text, AnyText, "hw.Text.read(FILE) or hw.ParallelText.read(FILE, FILE)"),
+    ):
+        if not isinstance(given, wanted):
+            raise HeadwiseError(
+                f"role_sets takes a model, its roles and a text, and was given a {type(given).__name__} in place of what "
+                f"{how} makes."
+            )
     if not model.task.has_loss:
         raise HeadwiseError(
             f"{model.name}, a {type(model.hf).__name__}, predicts nothing, so heads that are off cost nothing: leave the "
