@@ -59,6 +59,13 @@ def test_the_targets_are_the_models_greedy_translations() -> None:
     assert completed(model, found) is found, "pairs stay as they are"
 
 
+def test_a_real_model_writes_its_targets(firefox: hw.Model) -> None:
+    text = hw.Text.from_lines(["The committee will meet again on Tuesday.", "Bread is dear."])
+    found = completed(firefox, text)
+    assert list(found.targets) == firefox.translate(list(text), beam=1)
+    assert found.targets[0].startswith("A comissão")
+
+
 def test_they_are_made_once_for_a_model_and_a_text(translated: list[list[str]]) -> None:
     first = completed(asker(), lines(12))
     assert [len(call) for call in translated] == [5, 5, 2]
