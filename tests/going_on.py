@@ -8,7 +8,6 @@ test waits for a second one for ever (its issues 1323, 1327, 1378).
 from __future__ import annotations
 
 import gc
-import os
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +48,6 @@ def pytest_collection_finish() -> None:
     and a fourth of the suite's time went there."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """A worker more than there are cores: a sixth of the time tests wait for browsers, servers and other processes."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return 1 + (cores or 1)
 
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is no such hook
