@@ -40,7 +40,7 @@ demo: $(INSTALLED)
 	$(BIN)/headwise demo --out runs/demo
 
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder 2>&1
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder 2>&1
 
 MINUTES ?= 60
 SEED ?= 0

@@ -68,7 +68,9 @@ def test_every_extra_is_here() -> None:
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row) if name in extras]
     in_setup = re.findall(r"[a-z0-9]+", extras["dev"][0].removeprefix("headwise"))
-    assert "all but the last three" in " ".join(page.split()) and {*in_setup, "ray"} == {*listed[:-3]}
+    assert "all but the last three" in " ".join(page.split()) and {*in_setup, "ray"} == {
+        *listed[:-3]
+    }
     assert sorted(listed) == sorted(NEEDED)
 
 

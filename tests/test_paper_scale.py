@@ -94,6 +94,7 @@ def sittings(script: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return SimpleNamespace(out=out, packed=packed, ended=ended, shares=seen, early=early, plan=plan)
 
 
+@pytest.mark.campaign
 class TestSitting:
     def test_it_stops_and_goes_on(self, sittings: Any) -> None:
         assert sittings.ended == [False, False, True]
