@@ -117,7 +117,7 @@ def test_a_role_without_a_pattern_and_text_of_the_models_own() -> None:
     ]
     said = "\n".join(result.lines())
     assert "cross, reading, heads 0/1: off " in said and "random sets" in said
-    assert {*result.files()} == {*hw.RoleSets.FILES}
+    assert {*result.files()} == {*hw.RoleSets.FILES} and "own translations" in said
 
 
 @pytest.mark.parametrize("offset", [-2, -1, 0, 1, float("inf"), float("-inf")])

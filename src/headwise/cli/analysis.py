@@ -218,6 +218,7 @@ def roles(
     from headwise.progress import Progress
     from headwise.roles.alignment import pairs_for
     from headwise.roles.role_forecast import role_forecast
+    from headwise.roles.role_sets import check_sets
     from headwise.roles.role_tests import Roles
 
     progress = Progress(quiet)
@@ -225,10 +226,10 @@ def roles(
     work = Work("roles", out or default_folder("roles", model), files, progress, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
     set_text = None
+    if sets:
+        set_text = loaded.task.read(text_spec(sets))
+        check_sets(loaded, set_text)
     with progress.bar("text"):
-        if sets:
-            set_text = loaded.task.read(text_spec(sets))
-            set_text = loaded.task.completed(set_text, progress, dry_run)
         if pairs is not None:
             pairs = pairs_for(loaded, pairs, progress, dry_run)
     asked: dict[str, Any] = {"confirm": again, "pairs": pairs, "untrained": untrained, "seed": seed}

@@ -89,7 +89,7 @@ def role_forecast(
 
     parts = [Part(name, count * seconds / words) for name, count in counted.items()]
     if sets is not None:
-        few_sets = sample_text(sets, SENTENCES)
+        few_sets = model.task.completed(sample_text(sets, SENTENCES), outline=True)
         forward, _ = forward_seconds(model, few_sets)
         positions = Amount.of_batches(model.task.batches(few_sets)).positions
         parts.append(Part("sets of heads", USUAL_TRIALS / 2 * positions * forward))

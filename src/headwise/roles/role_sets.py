@@ -85,7 +85,8 @@ class RoleSets(Result):
         """A line for each role, and its pattern behind it."""
         if self.table.empty:
             return ["  No head has a role: there are no heads of one role to switch off together."]
-        lines = ["  Heads of one role, together (nats a token):"]
+        made = f"; {self.signature['made']}" if self.signature["made"] else ""
+        lines = [f"  Heads of one role, together (nats a token{made}):"]
         several = self.table.drop_duplicates(
             ["kind", "role", "change"]
         )  # the whole set comes first
@@ -140,13 +141,9 @@ def role_sets(
                 f"role_sets takes a model, its roles and a text, and was given a {type(given).__name__} in place of what "
                 f"{how} makes."
             )
-    if not model.task.has_loss:
-        raise HeadwiseError(
-            f"{model.name}, a {type(model.hf).__name__}, predicts nothing, so heads that are off cost nothing: leave the "
-            "text for sets out."
-        )
+    check_sets(model, text)
     experiments = list(experiments_of(model, roles, seed))
-    few = sample_text(text, SENTENCES)
+    few = model.task.completed(sample_text(text, SENTENCES), progress)
 
     def trials(batch: RecordedBatch) -> list[Trial]:
         made: list[Trial] = [{}]
@@ -168,10 +165,21 @@ def role_sets(
         "model": model.name,
         "heads": model.heads.to_json(),
         "text": few.fingerprint,
+        "made": getattr(few, "made", ""),
         "seed": seed,
         **environment_info(),
     }
     return RoleSets(table, signature)
+
+
+def check_sets(model: Model, text: AnyText) -> None:
+    """Raise HeadwiseError for a model that predicts nothing, and text that it does not read: before roles are found."""
+    if not model.task.has_loss:
+        raise HeadwiseError(
+            f"{model.name}, a {type(model.hf).__name__}, predicts nothing, so heads that are off cost nothing: leave the "
+            "text for sets out."
+        )
+    model.task.completed(text, outline=True)
 
 
 def experiments_of(model: Model, roles: Roles, seed: int) -> Iterable[Experiment]:
@@ -209,9 +217,8 @@ def offset_of(measure: str, kind: Kind) -> float | None:
         return float(offset)
     if name == "previous-token":
         return -1.0
-    if (
-        name == "sink" and kind != "cross"
-    ):  # encoders end with a token that is no word, decoders begin with one
+    # Encoders end with a token that is no word, decoders begin with one.
+    if name == "sink" and kind != "cross":
         return math.inf if kind == "encoder-self" else -math.inf
     return None
 
@@ -239,7 +246,7 @@ def sets_like(
         for layer, size in zip(choices, sizes, strict=True):
             every = [(*one, *more) for one in every for more in combinations(layer, size)]
         return [one for one in map(tuple, map(sorted, every)) if one != own_set]
-    while len(drawn) < min(RANDOM_SETS, possible - 1):
+    while len(drawn) < RANDOM_SETS:
         one: list[Head] = []
         for layer, size in zip(choices, sizes, strict=True):
             one += [layer[place] for place in random.choice(len(layer), size, replace=False)]
