@@ -101,7 +101,7 @@ gpu-wheels: $(INSTALLED)
 
 gpu:
 	@! ls .gpu/*.whl >/dev/null 2>&1 || \
-	  $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --text .gpu/site .gpu/*.whl
+	  $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target .gpu/site .gpu/*.whl
 	PYTHONPATH=src:.gpu/site $(GPU_PYTHON) -m pytest -m cuda tests/test_gpu.py
 	PYTHONPATH=src:.gpu/site $(GPU_PYTHON) benchmarks/gpu.py --out runs/gpu.json
 

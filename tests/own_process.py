@@ -6,7 +6,9 @@ They are killed, stopped and joined like any other. `two` are joined as `torchru
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import os
+import random
 import runpy
 import signal
 import socket
@@ -54,6 +56,8 @@ class Running:
         """Exit status (minus the number of the signal that killed it), standard output, error output."""
         self.process.join(PATIENCE)
         if self.process.is_alive():
+            self.send(signal.SIGABRT)  # its stacks go to its error output
+            self.process.join(10)
             self.process.kill()
             self.process.join()
         return (
@@ -72,6 +76,7 @@ def begin(
     os.environ.update(environment)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
+    faulthandler.enable()
     function(*given)
 
 
@@ -87,13 +92,23 @@ def script(path: Path, *words: Any) -> None:
     runpy.run_path(str(path), run_name="__main__")
 
 
+def unused_port() -> int:
+    """A port that no other process is given meanwhile: those that ask for any port get one above 32767."""
+    while True:
+        port = random.SystemRandom().randrange(20000, 32768)
+        with socket.socket() as free:
+            try:
+                free.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+
+
 def two(
     folder: Path, function: Callable[..., Any], *given: Any
 ) -> list[tuple[int | None, str, str]]:
     """Both processes of a pair that works together, ended."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(unused_port())
     both = {
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
