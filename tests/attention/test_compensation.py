@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attention.families import batch, output, real, tiny
-from headwise.attention import AttentionCall, capture, discover, remove
+from headwise.attention import AttentionCall, Discovery, capture, discover, remove
 from headwise.attention.removal import EmptyAttention
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Site
@@ -51,7 +52,11 @@ def made_up(model: Any, heads: HeadMap) -> dict[Site, Tensor]:
 
 
 def replaced(
-    model: Any, mask: HeadMask, means: dict[Site, Tensor], inputs: dict[str, Tensor]
+    model: Any,
+    discovery: Discovery,
+    mask: HeadMask,
+    means: dict[Site, Tensor],
+    inputs: dict[str, Tensor],
 ) -> Tensor:
     """What the model gives with every head outside the mask set to its mean by hand."""
 
@@ -62,7 +67,6 @@ def replaced(
                 changed[:, :, head] = means[seen.site][head].to(changed)
         return changed
 
-    discovery = discover(model)
     with capture(model, discovery, replace=dict.fromkeys(discovery.modules, replacement)):
         return output(model, inputs)
 
@@ -77,7 +81,7 @@ def test_compensated_equals_replaced_by_the_mean(family: str, dtype: torch.dtype
         smaller = remove(model, discovery, mask, means)
         got, expected = (
             real(model, inputs, states)
-            for states in (output(smaller, inputs), replaced(model, mask, means, inputs))
+            for states in (output(smaller, inputs), replaced(model, discovery, mask, means, inputs))
         )
         # Families of the second sort count in float32 inside.
         near = 1e-5 if dtype == torch.float32 or family in (*WITHOUT_BIAS, "gpt_neox") else 1e-10
@@ -87,19 +91,22 @@ def test_compensated_equals_replaced_by_the_mean(family: str, dtype: torch.dtype
         assert not hasattr(model.config, "headwise_biases")
 
 
-LLAMA = tiny("llama", num_attention_heads=8, num_key_value_heads=2)
+@cache
+def llama() -> tuple[Any, Discovery]:
+    model = tiny("llama", num_attention_heads=8, num_key_value_heads=2)
+    return model, discover(model)
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.sets(st.tuples(st.integers(0, 1), st.integers(0, 7))))
 def test_any_choice_of_grouped_heads_is_compensated(kept: set[tuple[int, int]]) -> None:
-    discovery = discover(LLAMA)
+    model, discovery = llama()
+    inputs, means = batch(model), made_up(model, discovery.heads)
     mask = HeadMask(discovery.heads, frozenset(Head("decoder-self", *where) for where in kept))
-    means = made_up(LLAMA, discovery.heads)
-    got = output(remove(LLAMA, discovery, mask, means), batch(LLAMA))
-    expected = replaced(LLAMA, mask, means, batch(LLAMA))
+    got = output(remove(model, discovery, mask, means), inputs)
+    expected = replaced(model, discovery, mask, means, inputs)
     torch.testing.assert_close(
-        *(real(LLAMA, batch(LLAMA), states) for states in (got, expected)), rtol=0, atol=1e-5
+        *(real(model, inputs, states) for states in (got, expected)), rtol=0, atol=1e-5
     )
 
 

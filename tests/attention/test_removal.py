@@ -6,6 +6,7 @@ import copy
 import pickle
 import random
 from collections.abc import Callable
+from functools import cache
 from itertools import compress
 from typing import Any
 
@@ -63,9 +64,9 @@ def agree(got: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(got, expected, rtol=0, atol=near)
 
 
-def removed_equals_masked(model: Any, mask: HeadMask) -> Tensor:
+def removed_equals_masked(model: Any, discovery: Discovery, mask: HeadMask) -> Tensor:
     """On the outputs at tokens, which are returned."""
-    discovery, inputs = discover(model), batch(model)
+    inputs = batch(model)
     smaller = remove(model, discovery, mask)
     with keeping(model, discovery, mask):
         expected = at_tokens(model, inputs)
@@ -84,15 +85,22 @@ def some_are_cut(family: str) -> tuple[Any, Any, dict[str, Tensor]]:
 def test_removed_equals_masked_on_logits(family: str, dtype: torch.dtype) -> None:
     # In float64, eager attention gives NaN to padding that sees nothing: a window as wide as the text leaves none.
     model = tiny(family, **{"sliding_window": 64} if family == "gemma2" else {}).to(dtype)
-    whole = at_tokens(model, batch(model))
-    for mask in masks(discover(model).heads, 4):
-        assert (removed_equals_masked(model, mask) - whole).abs().max() > 1e-3
+    discovery, whole = discover(model), at_tokens(model, batch(model))
+    for mask in masks(discovery.heads, 4):
+        assert (removed_equals_masked(model, discovery, mask) - whole).abs().max() > 1e-3
 
 
-WIDE = {
-    "llama": tiny("llama", num_attention_heads=8, num_key_value_heads=2).double(),
-    "phi3": tiny("phi3", num_attention_heads=8, hidden_size=64, num_key_value_heads=2).double(),
+WIDE: dict[str, dict[str, Any]] = {
+    "llama": {"num_attention_heads": 8, "num_key_value_heads": 2},
+    "phi3": {"num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 64},
 }
+
+
+@cache
+def made(family: str, **changes: Any) -> tuple[Any, Discovery]:
+    """A model that many examples share, and its heads."""
+    model = tiny(family, **changes).double()
+    return model, discover(model)
 
 
 @pytest.mark.parametrize("family", WIDE)
@@ -103,28 +111,26 @@ def test_any_choice_of_grouped_heads_can_be_removed(
 ) -> None:
     heads = HeadMap({"decoder-self": (8, 8)}, {"decoder-self": (2, 2)})
     mask = HeadMask(heads, frozenset(Head("decoder-self", *where) for where in kept))
-    removed_equals_masked(WIDE[family], mask)
+    removed_equals_masked(*made(family, **WIDE[family]), mask)
 
 
-MADE = {family: tiny(family) for family in ("gpt2", "modernbert", "gpt_neox", "t5")}
-
-
-@pytest.mark.parametrize("family", MADE)
+@pytest.mark.parametrize("family", ["gpt2", "modernbert", "gpt_neox", "t5"])
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(keep=st.lists(st.booleans(), min_size=24, max_size=24))
 def test_any_choice_of_heads_can_be_removed(family: str, keep: list[bool]) -> None:
     """Also from projections that are fused, and under a position bias that layers share."""
-    heads = discover(MADE[family]).heads
-    kept = frozenset(compress(heads, keep))
-    removed_equals_masked(MADE[family], HeadMask(heads, kept))
+    model, discovery = made(family)
+    kept = frozenset(compress(discovery.heads, keep))
+    removed_equals_masked(model, discovery, HeadMask(discovery.heads, kept))
 
 
 def test_cross_attention_of_gpt2() -> None:
     """Its queries have a projection of their own, keys and values share one."""
     decoder = {**GPT, "model_type": "gpt2", "add_cross_attention": True, "is_decoder": True}
     model = build("EncoderDecoderModel", encoder={**STACK, "model_type": "bert"}, decoder=decoder)
-    for mask in masks(discover(model).heads, 3):
-        removed_equals_masked(model, mask)
+    discovery = discover(model)
+    for mask in masks(discovery.heads, 3):
+        removed_equals_masked(model, discovery, mask)
 
 
 @pytest.mark.parametrize("family", GROUPED)
@@ -263,8 +269,9 @@ def test_cut_weights_of_gpt2_lie_in_memory_as_those_of_other_models() -> None:
 
 def test_heads_of_different_sizes_in_the_two_stacks() -> None:
     model = tiny("marian", decoder_attention_heads=2)
-    for mask in masks(discover(model).heads, 4):
-        removed_equals_masked(model, mask)
+    discovery = discover(model)
+    for mask in masks(discovery.heads, 4):
+        removed_equals_masked(model, discovery, mask)
 
 
 @pytest.mark.parametrize("family", REFUSED)
@@ -291,9 +298,10 @@ def test_a_cut_model_can_be_cut_again(family: str) -> None:
     heads = discovery.heads
     first = masks(heads, 2)[1]
     once = remove(model, discovery, first)
-    left = discover(once).heads
+    again = discover(once)
+    left = again.heads
     for second in (HeadMask.full(left).without([next(iter(left))]), *masks(left, 2)):
-        got = removed_equals_masked(once, second)
+        got = removed_equals_masked(once, again, second)
         kept = frozenset(Head(*h[:2], first.of(Site(*h[:2]))[h.head]) for h in second.kept)
         with keeping(model, discovery, HeadMask(heads, kept)):
             agree(got, at_tokens(model, inputs))
@@ -318,7 +326,7 @@ def test_the_position_bias_moves_to_the_first_layer_that_has_heads() -> None:
 def test_an_emptied_layer_in_the_middle_hands_the_position_bias_on() -> None:
     model, discovery, _ = ready("t5", num_layers=3)
     middle = whole_layer(discovery, Site("encoder-self", 1))
-    removed_equals_masked(model, without(discovery, middle))
+    removed_equals_masked(model, discovery, without(discovery, middle))
 
 
 @pytest.mark.parametrize("family", ["t5", "phi3"])

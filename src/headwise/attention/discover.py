@@ -620,13 +620,14 @@ def attention_interface(
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode (no dropout) inside the block; afterwards every module has its own mode again."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
+    training = [module for module in model.modules() if module.training]
+    if training:
+        model.eval()
     try:
         yield
     finally:
-        for module, training in modes.items():
-            module.training = training
+        for module in training:
+            module.training = True
 
 
 @contextmanager
