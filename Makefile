@@ -91,7 +91,8 @@ oldest newest: $(INSTALLED)
 
 # In .gpu: headwise and what a GPU machine with torch lacks, some 15 MB, for one without a network; see CONTRIBUTING.md.
 GPU_PYTHON ?= $(BIN)/python
-CARRIED := transformers datasets dill multiprocess conllu pooch spacy-alignments tomli-w
+CARRIED := transformers datasets dill multiprocess conllu platformdirs pooch spacy-alignments tomli-w pydantic pydantic-core \
+  annotated-types typing-inspection
 
 gpu-wheels: $(INSTALLED)
 	rm -rf .gpu

@@ -407,7 +407,8 @@ def position_mean_ablated(
     call: AttentionCall, head: int, batch: RecordedBatch, means: Means
 ) -> Tensor:
     places = positions(batch.there[sides_of_site(call.site)[0]])
-    return with_others(call, head, means[call.site][places, head])
+    mean = means[call.site][:, head].to(call.output.device)  # sums stay with the processor
+    return with_others(call, head, mean[places])
 
 
 def resample_ablated(call: AttentionCall, head: int, batch: RecordedBatch, means: Means) -> Tensor:
