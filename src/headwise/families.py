@@ -33,8 +33,8 @@ tested. A family that is not here may work as well: headwise goes by no list, it
 * **scored**: (✓) some measures only. **removed**: – masks and gates only.
 * **uniform**: ✓ `from_pretrained` loads the model where all layers keep equally many heads; the others divide the width
   by the number of heads, or have heads of several kinds.
-* **All others**: engines that take it with uneven heads ([export](howto/export.md)); `onnx` and `torch` were written
-  and compared, `gguf` and `ct2` are compared in tests of their own.
+* **All others**: engines that take it with uneven heads ([export](howto/export.md)); `onnx`, `torch` and `stock` were
+  written and compared, `gguf` and `ct2` are compared in tests of their own.
 
 """
 

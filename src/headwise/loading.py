@@ -35,6 +35,7 @@ from headwise.attention import device_of, discover, remove
 from headwise.attention.head_counts import note_origins, states_heads
 from headwise.attention.offload import named_weights
 from headwise.attention.removal import make_biases
+from headwise.attention.stock import drop_unused
 from headwise.devices import usable
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.folders import SUMS, sums
@@ -56,7 +57,6 @@ from headwise.placement import (
 )
 from headwise.tasks import Task
 from headwise.tasks import class_of_task as class_of_task
-from headwise.training.translation_model import drop_unused
 
 # Weights of BERT's other task, in files of its encoder.
 UNUSED = re.compile(r"(^|\.)(pooler|seq_relationship|sop_classifier)\.")

@@ -236,7 +236,7 @@ class Model:
             if self.source is not None:
                 copy_siblings(self.source, partial)
             if not self.is_stock:
-                explain_pruned(partial)
+                explain_pruned(partial, folder.absolute().name)
             replace(folder, partial, before)
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or error

@@ -46,6 +46,13 @@ NOTE_ON_SENTENCES = """
 sentence-transformers 6 loads it where headwise is installed:
 `SentenceTransformer("FOLDER", trust_remote_code=True)`.
 """
+NOTE_ON_ZEROS = """
+## Heads of zeros
+
+headwise removed attention heads from this model. Heads of zeros stand in some places, so `from_pretrained` of
+transformers loads it, without headwise.
+"""
+STOCK_MODULE = "sentence_transformers.models.Transformer"
 PRUNED_MODULE = "headwise.engines.sentence_module.Transformer"
 SENTENCE_TRANSFORMERS = (
     "modules.json",
@@ -137,24 +144,25 @@ def module_folders(folder: Path) -> list[str]:
         ) from None
 
 
-def explain_pruned(folder: Path) -> None:
-    """Say in the README how a model that is no ordinary checkpoint is loaded, and in `modules.json` which module of
-    sentence-transformers loads it."""
+def explain_pruned(folder: Path, name: str, stock: bool = False) -> None:
+    """Say in the README how a pruned model is loaded, and in `modules.json` which module of sentence-transformers loads
+    it. name: of the model. stock: whether heads of zeros have made it an ordinary checkpoint."""
     readme = folder / README
-    text = f"# {folder.parent.absolute().name}\n"
+    text = f"# {name}\n"
     if readme.exists():
         # Bytes that are no UTF-8 stay as they are.
         text = readme.read_text(encoding="utf-8", errors="surrogateescape")
-    if NOTE not in text:
-        text += NOTE
+    for note in (NOTE, NOTE_ON_SENTENCES, NOTE_ON_ZEROS):
+        text = text.replace(note, "")
+    text += NOTE_ON_ZEROS if stock else NOTE
     listed = folder / "modules.json"
     if listed.exists():
         modules = json.loads(listed.read_text(encoding="utf-8"))
         for module in modules:
             if str(module.get("type")).rpartition(".")[2] == "Transformer":
-                module["type"] = PRUNED_MODULE
+                module["type"] = STOCK_MODULE if stock else PRUNED_MODULE
         listed.write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
-        if NOTE_ON_SENTENCES not in text:
+        if not stock:
             text += NOTE_ON_SENTENCES
     readme.write_text(text, encoding="utf-8", errors="surrogateescape")
 

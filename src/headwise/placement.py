@@ -21,9 +21,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headwise.attention.offload import hook_of
+from headwise.attention.stock import drop_unused
 from headwise.errors import HeadwiseError
 from headwise.model_files import weight_files
-from headwise.training.translation_model import drop_unused
 
 DeviceMap = str | Mapping[str, int | str]
 FILLED = 0.9  # of a device's memory, at most

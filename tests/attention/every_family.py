@@ -55,7 +55,7 @@ from training.letters import letters
 
 ORDER = ("AutoModelForSeq2SeqLM", "AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")
 ENGINES = tuple(name for name in engine.own if name != "marian")  # which takes none of them
-GRAPHS = ("onnx", "torch")
+WRITTEN = ("onnx", "torch", "stock")
 MEASURES = ("confidence", "gradient", "ablation.zero", "lrp.ding")
 NAMES = """
 afmoe albert arcee bart bert bert-generation big_bird bigbird_pegasus biogpt bitnet blenderbot bloom camembert codegen
@@ -261,7 +261,7 @@ def engines(row: Row, family: str, name: str, cut: bool, files: bool) -> None:
         if reason is not None and "tied" in reason:
             small = uneven(name, family, tied=True)
             reason = entry.why_not(small)
-        if reason is None and to in GRAPHS:
+        if reason is None and to in WRITTEN:
             if not files:
                 continue
             with tempfile.TemporaryDirectory() as folder:
@@ -317,7 +317,7 @@ def main(arguments: Sequence[str]) -> int:
         verdict, text = guarded(family, "", seconds=900, examine=row_of)
         if verdict == "row":
             rows.append(dict(part.split("=", 1) for part in text.split("\t")))
-            for engine in GRAPHS if quick and rows[-1]["removed"] == "yes" else ():
+            for engine in WRITTEN if quick and rows[-1]["removed"] == "yes" else ():
                 keep(rows[-1], known.get(family, {}), engine)
         else:
             wrong.append(f"{family}: {verdict} {text}")

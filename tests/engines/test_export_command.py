@@ -27,7 +27,7 @@ def call(*words: object) -> str:
 
 def test_the_table_says_which_engine_takes_the_model_and_why_not(folder: Path) -> None:
     lines = {line.split()[0]: line for line in call("export", folder, "--list").splitlines()}
-    assert set(lines) == {"gguf", "ct2", "onnx", "torch", "marian"}
+    assert set(lines) == {"gguf", "ct2", "onnx", "torch", "marian", "stock"}
     assert lines["ct2"].endswith("yes") and "m2m_100" in lines["gguf"]
     assert "read from files of Marian" in lines["marian"]
 

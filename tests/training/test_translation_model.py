@@ -15,12 +15,13 @@ from transformers import (
 )
 
 from headwise.attention import discover, remove
+from headwise.attention.stock import drop_unused
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
 from headwise.options import Architecture
 from headwise.training.loss import loss_forward
 from headwise.training.tokenizer import learn_subwords
-from headwise.training.translation_model import build_model, drop_unused
+from headwise.training.translation_model import build_model
 
 TOKENIZER = learn_subwords(["The cat sees the dog.", "Le chat voit le chien.", "0123456789"], 60)
 WORDS = len(TOKENIZER)

@@ -3,16 +3,14 @@ then the model is an ordinary checkpoint, which transformers and engines load wi
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 
 from headwise.attention.discover import Discovery, output_difference, probe
 from headwise.attention.offload import is_offloaded
 from headwise.attention.removal import key_value_heads
+from headwise.attention.stock import give_weights, shapes, stock_model
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, HeadMask
 
@@ -47,8 +45,7 @@ def state_heads(model: nn.Module, discovery: Discovery, layout: HeadMask) -> Non
     expected = None if is_offloaded(model) else probe(model)
     before = dict(vars(text))
     write_counts(text, discovery.heads)
-    if getattr(text, "head_dim", None) is None:
-        text.head_dim = discovery.head_size
+    state_size(text, discovery.head_size)
     if not is_stock(model, expected):
         vars(text).clear()
         vars(text).update(before)
@@ -63,40 +60,41 @@ def equal_layers(heads: HeadMap) -> bool:
 
 def write_counts(text: Any, heads: HeadMap) -> None:
     """Write the numbers of heads of a map with equal layers into the configuration of a stack."""
-    if not equal_layers(heads):
-        return
-    (kind,) = heads.kinds
-    text.num_attention_heads = heads.query[kind][0]
+    if equal_layers(heads):
+        (kind,) = heads.kinds
+        state_counts(text, heads.query[kind][0], heads.key_value[kind][0])
+
+
+def state_counts(text: Any, query: int, key_value: int) -> None:
+    """Write the numbers of heads of every layer into the configuration of a stack."""
+    text.num_attention_heads = query
     if hasattr(text, "num_key_value_heads"):
-        text.num_key_value_heads = heads.key_value[kind][0]
+        text.num_key_value_heads = key_value
+
+
+def state_size(text: Any, head_size: int) -> None:
+    """Write the size of a head into the configuration of a stack, unless it has one."""
+    if getattr(text, "head_dim", None) is None:
+        text.head_dim = head_size
 
 
 def is_stock(model: nn.Module, expected: Tensor | None) -> bool:
     """Whether the class of a model, built by the configuration as it would be saved, has the model's shapes and gives the
     expected output of `probe` with its weights. expected: None to compare shapes only."""
-    known: Any = model
     try:
-        saved = type(known.config).from_dict(json.loads(known.config.to_json_string()))
-        with torch.device("meta"):
-            stock = type(known)(saved)
-    except (StrictDataclassError, ValueError, TypeError):  # a number that transformers refuses
+        stock = stock_model(model, model.config)
+    except HeadwiseError:  # a number that transformers refuses
         return False
-    tensors = {**dict(known.named_buffers()), **known.state_dict()}
-    declared = {**dict(stock.named_buffers()), **stock.state_dict()}
-    if {name: tensor.shape for name, tensor in tensors.items()} != {
-        name: tensor.shape for name, tensor in declared.items()
-    }:
+    weights = model.state_dict()
+    if shapes({**dict(model.named_buffers()), **weights}) != shapes(
+        {**dict(stock.named_buffers()), **stock.state_dict()}
+    ):
         return False
     if expected is None:
         return True
-
-    stock.load_state_dict(known.state_dict(), assign=True)
-    for name, buffer in known.named_buffers():
-        owner, _, own_name = name.rpartition(".")
-        setattr(stock.get_submodule(owner), own_name, buffer)
-    stock.set_attn_implementation(known.config._attn_implementation)
+    give_weights(stock, weights, model)
     try:
-        return output_difference(expected, probe(stock.eval())) is None
+        return output_difference(expected, probe(stock)) is None
     except HeadwiseError:
         return False
 

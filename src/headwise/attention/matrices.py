@@ -6,7 +6,7 @@ compares every pruned model with the masked one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -55,6 +55,7 @@ FORMS = (
 )
 
 GATE_PROJECTIONS = ("gate_proj", "g_proj")
+ZEROS = -1  # a head of zeros: it has no weights of the layer
 
 
 @dataclass(frozen=True)
@@ -103,10 +104,13 @@ class Matrices:
         )
         return {**self.form.inputs, **gates}
 
-    def parts(self, name: str) -> Iterator[tuple[str, Tensor]]:
-        """The parts of a projection, and the rows of each head: heads x size."""
+    def parts(self, name: str, apart: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """The parts of a projection, and the rows of each head: heads x size.
+
+        apart: whether the queries of Falcon stand before one key and value, also of a single head.
+        """
         parts = self.rows()[name].split()
-        if self.groups < self.heads and parts == ["qkv"]:  # Falcon's multi-query attention
+        if (apart or self.groups < self.heads) and parts == ["qkv"]:  # multi-query attention
             parts = ["q", "k", "v"]
         counts = [self.heads if "q" in part else self.groups for part in parts]
         projection = getattr(self.module, name)
@@ -115,20 +119,37 @@ class Matrices:
         )
         return zip(parts, rows.split(counts), strict=True)
 
-    def cut(self, kept: list[int], key_heads: list[int]) -> None:
-        """Keep only some query heads and key/value heads. Every cut projection becomes an `nn.Linear`."""
+    def arranged(
+        self, query: Sequence[int], key_value: Sequence[int]
+    ) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+        """Each projection with these heads in this order, ZEROS for a head of zeros; the module that has it, its name.
+        Every projection becomes an `nn.Linear`."""
+        apart = len(key_value) < len(query)
         for name, whole in self.inputs().items():
-            rows = torch.cat(
-                [
-                    rows[kept if "q" in part else key_heads].flatten()
-                    for part, rows in self.parts(name)
-                ]
-            )
-            setattr(self.module, name, sliced_linear(whole, rows=rows))
-        columns = (
-            torch.arange(self.heads * self.size).unflatten(0, (self.heads, -1))[kept].flatten()
-        )
-        setattr(self.parent, self.out_name, sliced_linear(self.out, columns=columns))
+            rows = [
+                heads_of(rows, query if "q" in part else key_value)
+                for part, rows in self.parts(name, apart)
+            ]
+            yield self.module, name, sliced_linear(whole, rows=torch.cat(rows))
+        columns = torch.arange(self.heads * self.size).unflatten(0, (self.heads, -1))
+        yield self.parent, self.out_name, sliced_linear(self.out, columns=heads_of(columns, query))
+
+    def cut(self, kept: list[int], key_heads: list[int]) -> None:
+        """Keep only some query heads and key/value heads."""
+        for owner, name, linear in self.arranged(kept, key_heads):
+            setattr(owner, name, linear)
+
+
+def heads_of(rows: Tensor, heads: Sequence[int]) -> Tensor:
+    """The rows (heads x size) of some heads, in one list; of a head of zeros all are ZEROS."""
+    return torch.cat([rows, torch.full_like(rows[:1], ZEROS)])[list(heads)].flatten()
+
+
+def chosen(whole: Tensor, index: Tensor, dim: int = 0) -> Tensor:
+    """Some rows (or columns) of a tensor, in memory of their own, with zeros where the index is ZEROS."""
+    absent = (index == ZEROS).nonzero().flatten()
+    part = whole.detach().index_select(dim, index.clamp(min=0).to(whole.device))
+    return part.index_fill_(dim, absent.to(whole.device), 0)
 
 
 def matrices(modules: Mapping[str, nn.Module], name: str, heads: int, groups: int) -> Matrices:
@@ -193,15 +214,16 @@ def sliced_linear(
     )
 
     def weight() -> Tensor:
-        whole = by_output(like).detach()
-        part = whole if rows is None else whole[rows]
-        return (part if columns is None else part[:, columns]).clone(
-            memory_format=torch.contiguous_format
-        )
+        part = by_output(like)
+        if rows is not None:
+            part = chosen(part, rows)
+        if columns is not None:
+            part = chosen(part, columns, 1)
+        return part.contiguous()
 
     def bias() -> Tensor:
-        whole: Tensor = loaded(like, "bias").detach()
-        return whole.clone() if rows is None else whole[rows]
+        whole: Tensor = loaded(like, "bias")
+        return whole.detach().clone() if rows is None else chosen(whole, rows)
 
     makers = {"weight": weight} if like.bias is None else {"weight": weight, "bias": bias}
     shapes = {"weight": (outputs, inputs), "bias": (outputs,)}

@@ -265,7 +265,7 @@ def export(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a model, pruned or not, for llama.cpp, CTranslate2, ONNX Runtime, PyTorch or Marian."""
+    """Write a model, pruned or not, for transformers, llama.cpp, CTranslate2, ONNX Runtime, PyTorch or Marian."""
     import headwise as hw
 
     if not list_ and to is None:

@@ -26,7 +26,7 @@ from headwise.engines.marian import refusal as marian_refusal
 from headwise.engines.native import LLAMA_CPP, EngineFailed, loaded
 from headwise.errors import HeadwiseError
 from headwise.files import below, sha256
-from headwise.folders import SUMS, sums
+from headwise.folders import EXPORT, SUMS, holds, sums
 from headwise.heads import HeadMask, describe
 from headwise.loading import load
 from headwise.marian.folder import read_folder
@@ -146,10 +146,13 @@ def folder_findings(folder: Path, original: Model | None) -> Iterator[Finding]:
     yield Finding("heads", True, f"{describe(model.heads)}, as its layers have them")
     if original is None:
         yield Finding("outputs", None, "the original model was not given")
-    elif model.layout is None or model.layout.heads != original.heads:
+        return
+    whole = HeadMask.full(original.heads) if holds(folder) == EXPORT else None
+    layout = whole if model.layout is None else model.layout
+    if layout is None or layout.heads != original.heads:
         yield Finding("outputs", False, f"{folder} was not pruned from {original.name}")
     else:
-        yield masked_against_removed(model, model.layout, original)
+        yield masked_against_removed(model, layout, original)
 
 
 def masked_against_removed(model: Model, layout: HeadMask, original: Model) -> Finding:
@@ -157,6 +160,8 @@ def masked_against_removed(model: Model, layout: HeadMask, original: Model) -> F
     with keeping(original.hf, original.discovery, layout):
         wanted = probe(original.hf)
     found = probe(model.hf)
+    if found.shape != wanted.shape:
+        return Finding("outputs", False, f"{model.name} has other outputs than {original.name}")
     largest = float(wanted.abs().max())
     moved = float((found - wanted).abs().max())
     says = (

@@ -22,8 +22,8 @@ def export(
     say: Callable[[str], object] = print,
     attention: Sequence[Head | str] = (),
 ) -> Path:
-    """Write a model, pruned or not, for an engine: `gguf` (llama.cpp), `ct2`, `onnx`, `torch`, `marian`, or one of
-    yours.
+    """Write a model, pruned or not, for an engine: `gguf` (llama.cpp), `ct2`, `onnx`, `torch`, `marian`, `stock`
+    (transformers without headwise), or one of yours.
 
     out: a new or empty folder; it is written completely or not at all, and returned. dtype: of the weights; each
     engine has its own types. say: is called with each note, such as what was checked and what the engine cannot

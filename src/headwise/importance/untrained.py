@@ -13,6 +13,7 @@ import torch
 
 from headwise.attention import device_of
 from headwise.attention.offload import refuse_offloaded
+from headwise.attention.stock import drop_unused
 from headwise.errors import HeadwiseError
 from headwise.generators import drawing_from
 from headwise.heads import describe
@@ -22,7 +23,6 @@ from headwise.importance.work import Workload
 from headwise.model import Model
 from headwise.progress import Report, part, silent
 from headwise.tasks import AnyText, OwnInputs
-from headwise.training.translation_model import drop_unused
 
 UNTRAINED_SENTENCES = 50  # of a text, that controls are scored on
 LAYER = ["kind", "layer", "measure"]

@@ -12,6 +12,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from headwise.attention.stock import drop_unused
 from headwise.errors import HeadwiseError
 from headwise.generators import drawing_from
 from headwise.options import Architecture
@@ -68,15 +69,3 @@ def build_model(
                 torch.nn.init.xavier_uniform_(parameter)
     model.generation_config.update(max_length=shape.max_length, forced_eos_token_id=None)
     return model.eval()
-
-
-def drop_unused(model: PreTrainedModel) -> PreTrainedModel:
-    """Remove the unused matrix for shared embeddings of an M2M100 model whose embeddings are not shared.
-
-    It would be counted and saved, and data-parallel training would miss its gradient. Its name becomes an alias of the
-    encoder's embeddings. Other models do not change. `from_pretrained` creates the matrix again.
-    """
-    if isinstance(model, M2M100ForConditionalGeneration) and not model.config.tie_word_embeddings:
-        del model.model.shared
-        vars(model.model)["shared"] = model.model.encoder.embed_tokens
-    return model

@@ -1,0 +1,279 @@
+"""Heads of zeros: a model of transformers in which every layer has as many heads as its configuration says.
+
+A head of zeros adds nothing: its values and its columns of the output projection are 0. Where a configuration has a
+number of heads and a size of heads, each layer gets as many as the fullest one needs; where layers share a bias by
+relative position (T5), as many as have a column in its table. Where a family has no size of heads (it divides the width
+by their number), or sees positions by a head's number, every head has its first place again. A wrong choice does no
+harm: what the padded model computes is compared with the model.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from headwise.attention.discover import Discovery, output_difference, probe
+from headwise.attention.head_counts import equal_layers, state_counts, state_size
+from headwise.attention.matrices import ZEROS, Matrices, by_output, chosen, matrices
+from headwise.attention.position_bias import TABLE, shares_bias
+from headwise.attention.stock import give_weights, shapes, stock_model
+from headwise.errors import HeadwiseError
+from headwise.heads import HeadMask, Kind, Site
+
+SIZE_BY_WIDTH = "a {} takes the width of the model divided by the number of heads as their size"
+Groups = list[tuple[int, list[int]]]  # key/value heads, each with the query heads that it serves
+
+
+class Places(NamedTuple):
+    """Which of its heads a layer has at each place; ZEROS where a head of zeros is."""
+
+    query: list[int]
+    key_value: list[int]
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A model of transformers with heads of zeros. places: of the heads of each layer. reason: why there are not fewer
+    heads; empty where the fullest layer has as many."""
+
+    model: Any
+    places: dict[Site, Places]
+    reason: str
+
+
+def pad(model: Any, discovery: Discovery, layout: HeadMask) -> Padded:
+    """A model whose layers have equally many heads, and which transformers loads, with the weights of this one.
+
+    layout: of the heads in the model that was pruned first. Raises HeadwiseError where there is none that computes the
+    same.
+    """
+    expected = probe(model)
+    family = type(model).__name__
+    reason = ""
+    for config, places, columns in plans(model, discovery, layout):
+        try:
+            stock = stock_model(model, config)
+        except HeadwiseError as error:
+            stated = vars(model.config.get_text_config())
+            sized = "head_dim" in stated or "d_kv" in stated
+            reason = reason or (str(error) if sized else SIZE_BY_WIDTH.format(family))
+            continue
+        weights = placed_weights(model, discovery, stock, places, columns)
+        if shapes(weights) != shapes(stock.state_dict()):
+            reason = reason or SIZE_BY_WIDTH.format(family)
+            continue
+        give_weights(stock, weights, model)
+        if output_difference(expected, probe(stock)) is None:
+            return Padded(stock, places, reason)
+        reason = "it would compute something else"
+    raise HeadwiseError(f"This {family} cannot be filled up with heads of zeros: {reason}.")
+
+
+def plans(
+    model: Any, discovery: Discovery, layout: HeadMask
+) -> Iterator[tuple[Any, dict[Site, Places], dict[Kind, list[int]]]]:
+    """Configurations, the places of the heads under each, and the first numbers of the heads in tables that layers share:
+    the fewest heads first, last those of the first model."""
+    groups = {site: groups_of(model, discovery, site) for site in discovery.heads.sites}
+    slots = {kind: numbers_left(discovery, layout, kind) for kind in discovery.heads.kinds}
+    plain = plain_config(model)
+    for key_value, shared in counts(groups, slots, layout):
+        config = copy.deepcopy(plain)
+        text = config.get_text_config()
+        state_counts(text, key_value * shared, key_value)
+        state_size(text, discovery.head_size)
+        places = {}
+        columns = {}
+        for site, own in groups.items():
+            if slots[site.kind]:
+                absent = [ZEROS] * (key_value - len(slots[site.kind]))
+                columns[site.kind] = [*slots[site.kind], *absent]
+                places[site] = by_number(own, layout.of(site), columns[site.kind], key_value)
+            else:
+                places[site] = one_after_another(own, key_value, shared)
+        yield config, places, columns
+
+    places = {}
+    columns = {}
+    for site, own in groups.items():
+        columns[site.kind] = list(range(layout.heads.count(site)))
+        key_value = layout.heads.key_value[site.kind][site.layer]
+        places[site] = by_number(own, layout.of(site), columns[site.kind], key_value)
+        if {head for head, _ in own} - {*places[site].key_value}:  # copies that were trained apart
+            places[site] = one_after_another(own, key_value, len(columns[site.kind]) // key_value)
+    yield plain, places, columns
+
+
+def plain_config(model: Any) -> Any:
+    """A model's configuration without what headwise notes in it, and with biases where removal has made some."""
+    config = copy.deepcopy(model.config)
+    made = vars(config).pop("headwise_biases", None)
+    vars(config).pop("headwise_layout", None)
+    text = config.get_text_config()
+    if made and getattr(text, "attention_bias", None) is False:
+        text.attention_bias = True
+    return config
+
+
+def biases_without_place(model: Any) -> list[str]:
+    """The biases of a model for which the class of transformers has no place."""
+    declared = stock_model(model, plain_config(model)).state_dict()
+    made = getattr(model.config, "headwise_biases", None) or []
+    return [name for name in made if f"{name}.bias" not in declared]
+
+
+def groups_of(model: nn.Module, discovery: Discovery, site: Site) -> Groups:
+    """The key/value heads of a layer. Where layers have different numbers, copies of one are one, while they are equal."""
+    heads = discovery.heads
+    count = heads.key_value[site.kind][site.layer]
+    if not count:
+        return []
+    shared = heads.count(site) // count
+    own = [(group, [*range(group * shared, (group + 1) * shared)]) for group in range(count)]
+    origin = getattr(discovery.modules[site], "key_value_origin", [*range(count)])
+    if len({*origin}) == count or (len(heads.kinds) == 1 and equal_layers(heads)):
+        return own
+    layer = layer_of(model, discovery, site)
+    numbers = [numbers_of(layer, group) for group in range(count)]
+    joined: Groups = []
+    for group, queries in own:
+        for first, others in joined:
+            if origin[first] == origin[group] and torch.equal(numbers[first], numbers[group]):
+                others.extend(queries)
+                break
+        else:
+            joined.append((group, queries))
+    return joined
+
+
+def layer_of(model: nn.Module, discovery: Discovery, site: Site) -> Matrices:
+    """The projections of a layer that has heads."""
+    groups = discovery.heads.key_value[site.kind][site.layer]
+    modules = dict(model.named_modules())
+    return matrices(modules, discovery.names[site], discovery.heads.count(site), groups)
+
+
+def numbers_of(layer: Matrices, group: int) -> Tensor:
+    """The weights of a key/value head."""
+    rows = []
+    for name, projection in layer.inputs().items():
+        for part, places in layer.parts(name):
+            if "q" not in part:
+                rows.append(by_output(projection)[places[group]].flatten())
+                if projection.bias is not None:
+                    rows.append(projection.bias[places[group]])
+    return torch.cat(rows)
+
+
+def numbers_left(discovery: Discovery, layout: HeadMask, kind: Kind) -> list[int]:
+    """The first numbers of heads that some layer of a kind still has, where its layers share a table of biases by
+    relative position, which has a column for each; else none."""
+    sites = [site for site in discovery.heads.sites if site.kind == kind]
+    modules = [discovery.modules[site] for site in sites]
+    if not any(shares_bias(module) and hasattr(module, TABLE) for module in modules):
+        return []
+    return sorted({number for site in sites for number in layout.of(site)})
+
+
+def counts(
+    groups: Mapping[Site, Groups], slots: Mapping[Kind, Sequence[int]], layout: HeadMask
+) -> Iterator[tuple[int, int]]:
+    """Numbers of key/value heads and of query heads for each that hold every layer, the fewest first, below those of the
+    first model."""
+    most = max(1, *map(len, groups.values()), *map(len, slots.values()))
+    largest = max([1, *(len(queries) for own in groups.values() for _, queries in own)])
+    first = layout.heads
+    query = max(first.count(site) for site in first.sites)
+    key_value = max(max(counts) for counts in first.key_value.values())
+    able = [
+        (groups, shared)
+        for groups in range(most, max(most, key_value) + 1)
+        for shared in range(largest, max(largest, query // key_value) + 1)
+    ]
+    able.sort(key=lambda pair: (pair[0] * pair[1], pair[0]))
+    return (pair for pair in able if pair != (key_value, query // key_value))
+
+
+def one_after_another(groups: Groups, key_value: int, shared: int) -> Places:
+    """The heads of a layer one after another, each group filled up with heads of zeros."""
+    places = Places([], [])
+    for head, queries in groups:
+        places.key_value.append(head)
+        places.query.extend([*queries, *[ZEROS] * (shared - len(queries))])
+    missing = key_value - len(groups)
+    places.key_value.extend([ZEROS] * missing)
+    places.query.extend([ZEROS] * (missing * shared))
+    return places
+
+
+def by_number(
+    groups: Groups, kept: Sequence[int], numbers: Sequence[int], key_value: int
+) -> Places:
+    """The heads of a layer where their first numbers are. kept: the first numbers of its heads. numbers: of the places."""
+    places = Places([ZEROS] * len(numbers), [ZEROS] * key_value)
+    shared = len(numbers) // key_value
+    for head, queries in groups:
+        for query in queries:
+            place = numbers.index(kept[query])
+            places.query[place] = query
+            places.key_value[place // shared] = head
+    return places
+
+
+def placed_weights(
+    model: Any,
+    discovery: Discovery,
+    stock: nn.Module,
+    places: Mapping[Site, Places],
+    columns: Mapping[Kind, Sequence[int]],
+) -> dict[str, Tensor]:
+    """The weights of a model, by name, with heads of zeros. columns: the first numbers of the heads in tables that layers
+    share."""
+    ours, theirs = dict(model.named_modules()), dict(stock.named_modules())
+    declared = stock.state_dict()
+    weights: dict[str, Tensor] = model.state_dict()
+    paths = {module: path for path, module in ours.items()}
+    for site, name in discovery.names.items():
+        table = f"{name}.{TABLE}.weight"
+        weights.pop(table, None)
+        heads = places[site]
+        holder = table_of(discovery, site)
+        if table in declared and holder is not None:
+            order = columns[site.kind] if shares_bias(holder) else heads.query
+            weights[table] = chosen(holder.get_parameter(f"{TABLE}.weight"), torch.tensor(order), 1)
+        if not discovery.heads.count(site):
+            continue
+        layer = layer_of(model, discovery, site)
+        for owner, own, linear in layer.arranged(*heads):
+            path = f"{paths[owner]}.{own}"
+            transposed = isinstance(theirs[path], Conv1D)
+            weight = linear.weight.detach()
+            weights[f"{path}.weight"] = weight.t().contiguous() if transposed else weight
+            if linear.bias is not None:
+                weights[f"{path}.bias"] = linear.bias.detach()
+        for own, whole in layer.module.named_parameters(recurse=False):
+            if whole.shape == (layer.heads,):  # attention sinks
+                weights[f"{name}.{own}"] = chosen(whole, torch.tensor(heads.query))
+    in_layers = tuple(f"{name}." for name in discovery.names.values())
+    for name, wanted in declared.items():
+        # Layers without heads lack weights, others a bias that only some layers have.
+        absent = name not in weights and name.startswith(in_layers)
+        if absent or (name in weights and not weights[name].numel()):
+            weights[name] = torch.zeros(wanted.shape, dtype=model.dtype, device=model.device)
+    return weights
+
+
+def table_of(discovery: Discovery, site: Site) -> nn.Module | None:
+    """The layer with the table of biases by relative position that serves a layer: itself, or the first of its kind."""
+    if hasattr(discovery.modules[site], TABLE):
+        return discovery.modules[site]
+    for other, module in discovery.modules.items():
+        if other.kind == site.kind and hasattr(module, TABLE) and shares_bias(module):
+            return module
+    return None

@@ -1,0 +1,53 @@
+"""A model's class, built again by a configuration: what `from_pretrained` of transformers would make of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from accelerate import init_empty_weights
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor, nn
+from transformers import M2M100ForConditionalGeneration
+
+from headwise.attention.offload import device_of
+from headwise.errors import HeadwiseError
+
+
+def drop_unused(model: Any) -> Any:
+    """Remove the unused matrix for shared embeddings of an M2M100 model whose embeddings are not shared.
+
+    It would be counted and saved, and data-parallel training would miss its gradient. Its name becomes an alias of the
+    encoder's embeddings. Other models do not change. `from_pretrained` creates the matrix again.
+    """
+    if isinstance(model, M2M100ForConditionalGeneration) and not model.config.tie_word_embeddings:
+        del model.model.shared
+        vars(model.model)["shared"] = model.model.encoder.embed_tokens
+    return model
+
+
+def stock_model(model: nn.Module, config: Any) -> nn.Module:
+    """The class of a model, built by a configuration as it would be saved, without weights: they are on `meta`.
+
+    Raises HeadwiseError for a configuration that transformers refuses.
+    """
+    try:
+        saved = type(config).from_dict(json.loads(config.to_json_string()))
+        with init_empty_weights():
+            return drop_unused(type(model)(saved))  # type: ignore[no-any-return]
+    except (StrictDataclassError, ValueError, TypeError) as error:
+        said = " ".join(str(error).split()).rstrip(".")
+        raise HeadwiseError(f"transformers refuses a smaller number ({said})") from None
+
+
+def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def give_weights(stock: Any, weights: Mapping[str, Tensor], like: Any) -> None:
+    """Give a model of `stock_model` weights, which it shares, on the device of another model, with its attention."""
+    stock.load_state_dict(weights, assign=True)
+    stock.tie_weights()
+    stock.set_attn_implementation(like.config._attn_implementation)
+    stock.to(device_of(like)).eval()

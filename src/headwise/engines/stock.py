@@ -1,0 +1,81 @@
+"""Ordinary checkpoints: heads of zeros fill up uneven layers, and transformers loads the folder without headwise."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import transformers
+from transformers import PreTrainedModel
+
+from headwise.attention.head_counts import states_heads, write_counts
+from headwise.attention.matrices import ZEROS
+from headwise.attention.padding import Padded, biases_without_place, pad, plain_config
+from headwise.attention.stock import stock_model
+from headwise.engines.engine import engine
+from headwise.heads import HeadMask, Site
+from headwise.model import Model, unique_parameters
+from headwise.model_files import copy_siblings, explain_pruned
+
+
+def refusal(model: Model) -> str | None:
+    """Why there is no ordinary checkpoint of a model; None where there is one."""
+    family = type(model.hf).__name__
+    if getattr(transformers, family, None) is not type(model.hf):
+        return f"transformers has no {family}"
+    if biases_without_place(model.hf):
+        return f"a {family} has no place for output biases: remove heads without compensation"
+    return None
+
+
+@engine(
+    "stock",
+    title="transformers",
+    types=("as loaded",),
+    refusal="refusal",
+    models="any model, [without headwise](#an-ordinary-checkpoint)",
+    uneven="heads of zeros are added up to the fullest layer, or up to the first number",
+    empty="the same",
+)
+def write(model: Model, folder: Path, dtype: str) -> list[str]:
+    """Write a folder that `from_pretrained` of transformers loads. Returns notes for the user."""
+    layout = HeadMask.full(model.heads) if model.layout is None else model.layout
+    padded = pad(model.hf, model.discovery, layout)
+    stock = padded.model
+    if stock.can_generate():
+        stock.generation_config = copy.copy(model.hf.generation_config)
+    if model.alignment_heads:
+        stock.generation_config.alignment_heads = [
+            [head.layer, padded.places[Site(head.kind, head.layer)].query.index(head.head)]
+            for head in model.alignment_heads
+        ]
+    stock.save_pretrained(folder)
+    if model.tokenizer is not None:
+        model.tokenizer.save_pretrained(folder)
+    if model.source is not None:
+        copy_siblings(model.source, folder)
+    if model.layout is not None:
+        explain_pruned(folder, model.name, stock=True)
+    return [note(model, padded, layout)] if len(layout) < layout.heads.total else []
+
+
+def note(model: Model, padded: Padded, layout: HeadMask) -> str:
+    """What was removed, what was filled up, and what that saves in weights."""
+    first, total = len(layout), layout.heads.total
+    zeros = sum(places.query.count(ZEROS) for places in padded.places.values())
+    config = plain_config(model.hf)
+    if states_heads(model.hf.config, layout):
+        write_counts(config.get_text_config(), layout.heads)
+    before = numbers(stock_model(model.hf, config))
+    saved = before - numbers(padded.model)
+    says = f"{total - first} of {total} heads were removed, and {zeros} heads of zeros added"
+    if not saved:
+        why = padded.reason or "the fullest layers need as many as before"
+        return f"{says}, so nothing is saved: {why}"
+    here = f"this saves {saved:,} of the {before - model.parameters:,} weights that were removed"
+    return f"{says}: {here}" + (f"; {padded.reason}" if padded.reason else "")
+
+
+def numbers(hf: PreTrainedModel) -> int:
+    """How many weights a model has, tied ones once."""
+    return sum(parameter.numel() for parameter in unique_parameters(hf))
