@@ -35,7 +35,9 @@ def stock_model(model: nn.Module, config: Any) -> nn.Module:
     try:
         saved = type(config).from_dict(json.loads(config.to_json_string()))
         with init_empty_weights():
-            return drop_unused(type(model)(saved))  # type: ignore[no-any-return]
+            stock = drop_unused(type(model)(saved))
+            stock.tie_weights()
+            return stock  # type: ignore[no-any-return]
     except (StrictDataclassError, ValueError, TypeError) as error:
         said = " ".join(str(error).split()).rstrip(".")
         raise HeadwiseError(f"transformers refuses a smaller number ({said})") from None
@@ -49,5 +51,7 @@ def give_weights(stock: Any, weights: Mapping[str, Tensor], like: Any) -> None:
     """Give a model of `stock_model` weights, which it shares, on the device of another model, with its attention."""
     stock.load_state_dict(weights, assign=True)
     stock.tie_weights()
-    stock.set_attn_implementation(like.config._attn_implementation)
+    attention = like.config._attn_implementation
+    if stock.config._attn_implementation != attention:
+        stock.set_attn_implementation(attention)
     stock.to(device_of(like)).eval()
