@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from time import perf_counter
 
@@ -148,3 +149,10 @@ def test_of_a_plan(texts: list[ParallelText], norm: str) -> None:
     assert 0 < rates.step < took
     assert 0 < found.piece < took
     assert found.training() > found.training(1)
+
+
+def test_of_a_plan_for_a_gpu(texts: list[ParallelText], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU measures whole batches: the processor's bound on operations is not set."""
+    monkeypatch.setattr(estimating, "OPERATIONS", math.inf)
+    found = estimate(SMALL, Training(batch_tokens=500), Search(batch=4), *texts)
+    assert found.rates is not None and 0 < found.piece < math.inf

@@ -205,7 +205,7 @@ def estimate(
         found = replace(found, rates=measured(model, recipe, batch))
     if model.task.generates:
         most = max(16, room / (2 * model.parameters * search.beam * DECODED_PIECES))
-        found = replace(found, piece=decoding(model.hf, search, length, int(most)))
+        found = replace(found, piece=decoding(model.hf, search, length, most))
     if isinstance(dev, Speech):
         found = replace(found, transcript=transcription_seconds(model, dev)[0])
     return found
