@@ -30,6 +30,7 @@ SCORES = [
     name for name in MEASURES if not facts(name).expensive
 ]  # those draw their noise on the device
 WITHIN = 1e-3  # of the largest value of a measure, in float32
+ROUNDING = 4  # times as far from float64 as the processor is in float32
 HALF = 0.03  # of the largest output, in bfloat16
 TOY = {
     "name": "toy",
@@ -61,18 +62,25 @@ def there(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("family", ["marian", "bert", "gpt2", "llama"])
 def test_every_score(family: str) -> None:
+    """Sums with signs cancel, so that float32 is further from float64 there, on the processor as well."""
     model = asker(family)
     text: Any = pairs(12) if family == "marian" else lines(12)
     here = hw.score(model, text, SCORES).table
-    model.hf.to(DEVICE)
+    model.hf.double()
+    exact = hw.score(model, text, SCORES).table
+    model.hf.float().to(DEVICE)
     found = hw.score(model, text, SCORES).table
     assert set(here.measure) >= {"confidence", "gradient", "lrp.alpha-beta", "ablation.zero"}
     assert here[["kind", "layer", "head", "measure"]].equals(
         found[["kind", "layer", "head", "measure"]]
     )
-    largest = here.value.abs().groupby(here.measure).transform("max")
-    worst = ((here.value - found.value).abs() / largest).groupby(here.measure).max()
-    assert (worst <= WITHIN).all(), worst.sort_values().tail()
+    largest = exact.value.abs().groupby(exact.measure).transform("max")
+
+    def worst(table: Any) -> Any:
+        return ((table.value - exact.value).abs() / largest).groupby(exact.measure).max()
+
+    allowed = (ROUNDING * worst(here)).clip(lower=WITHIN)
+    assert (worst(found) <= allowed).all(), (worst(found) / allowed).sort_values().tail()
 
 
 @pytest.mark.parametrize("explicit", [False, True], ids=["idle", "explicit"])
