@@ -8,6 +8,8 @@ test waits for a second one for ever (its issues 1323, 1327, 1378).
 from __future__ import annotations
 
 import gc
+import sys
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,8 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+    if "own_process" in sys.modules:
+        ensure_running()  # the server of processes, so that no test waits for its imports
 
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is no such hook

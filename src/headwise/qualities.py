@@ -114,7 +114,7 @@ def chrf(sums: np.ndarray) -> np.ndarray:
 def by_sacrebleu(metric: Any, sums: np.ndarray) -> np.ndarray:
     """sacreBLEU's scores of its own statistics, … S in, … out."""
     rows = sums.reshape(-1, sums.shape[-1])
-    scores = [metric._compute_score_from_stats(list(row)).score for row in rows]
+    scores = [metric._compute_score_from_stats(row).score for row in rows.tolist()]
     values: np.ndarray = np.array(scores).reshape(sums.shape[:-1])
     return values
 

@@ -157,18 +157,24 @@ def test_the_command_sends_only_when_told(hub: Hub, small: Path) -> None:
     assert "config.json" in hub.files[REPO]
 
 
-def test_on_a_terminal_the_answer_decides(hub: Hub, small: Path, tmp_path: Path) -> None:
-    for answer, sent in ((b"\n", False), (b"y\n", True)):
-        ours, theirs = pty.openpty()
-        os.write(ours, answer)
-        words = [sys.executable, "-m", "headwise", "push", str(small), REPO]
-        made = subprocess.run(
-            words, stdin=theirs, env=elsewhere(hub, tmp_path), capture_output=True, text=True
-        )
-        assert made.returncode == 0 and (REPO in hub.files) == sent, made.stderr
-        assert ("Nothing was sent" in made.stdout) != sent
-        os.close(ours)
-        os.close(theirs)
+@pytest.mark.parametrize(("answer", "sent"), [(b"\n", False), (b"y\n", True)])
+def test_on_a_terminal_the_answer_decides(
+    hub: Hub,
+    small: Path,
+    answer: bytes,
+    sent: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ours, theirs = pty.openpty()
+    os.write(ours, answer)
+    monkeypatch.setattr(sys, "argv", ["headwise", "push", str(small), REPO])
+    with os.fdopen(theirs) as terminal, pytest.raises(SystemExit) as ended:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        cli.main()
+    os.close(ours)
+    assert not ended.value.code and (REPO in hub.files) == sent
+    assert ("Nothing was sent" in capsys.readouterr().out) != sent
 
 
 @pytest.mark.parametrize("status", [401, 403, 500])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
+import runpy
 import socket
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,9 +23,9 @@ from headwise.model import Model
 from headwise.progress import Progress
 from headwise.study import make_plan, run_study
 from own_process import Running, script
+from report.visits import PATIENCE, chromium
 from tasks.askers import asker
 
-CHROMIUM = shutil.which("chromium")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # What a notebook gives a widget: the state of the model, changes of it, messages in both directions.
 HOST = """<!doctype html><meta charset="utf-8"><style>%s</style><p id="cell">A cell</p><div id="out"></div>
@@ -162,36 +161,34 @@ def switch_off_and_undo(page: Any) -> None:
 
 
 class TestWidget:
-    @pytest.fixture
-    def page(self, model: Model) -> Iterator[Any]:
-        """A page with the widget, whose questions reach the model as in a notebook; its console must stay empty."""
+    @pytest.fixture(scope="class")
+    def browser(self) -> Iterator[Any]:
         pytest.importorskip("anywidget", reason="anywidget is not installed")
-        sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-        if CHROMIUM is None:
-            pytest.skip("there is no chromium on this machine")
+        with chromium() as started:
+            yield started
+
+    @pytest.fixture
+    def page(self, model: Model, browser: Any) -> Iterator[Any]:
+        """A page with the widget, whose questions reach the model as in a notebook; its console must stay empty."""
         widget = hw.lab(model, "a b c d")
         assert widget.state == urlencode({"text": "a b c d"})
         made, said = Session(model), list[str]()
-        with sync_api.sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
-                executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
-            )
-            page = browser.new_page(viewport={"width": 1280, "height": 900})
-            page.set_default_timeout(300_000)
-            page.on("console", lambda message: said.append(message.text))
-            page.on("pageerror", lambda error: said.append(str(error)))
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(PATIENCE)
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
 
-            def ask(asked: dict[str, Any]) -> None:
-                kept = Kept()
-                reply(made, kept, asked)
-                page.evaluate("said => { setTimeout(() => said.forEach(window.tell)) }", kept.said)
+        def ask(asked: dict[str, Any]) -> None:
+            kept = Kept()
+            reply(made, kept, asked)
+            page.evaluate("said => { setTimeout(() => said.forEach(window.tell)) }", kept.said)
 
-            page.expose_function("esm", lambda: widget._esm)
-            page.expose_function("ask", ask)
-            page.set_content(HOST % (widget._css, json.dumps(widget.state)))
-            page.locator("[data-head] canvas").first.wait_for()
-            yield page
-            browser.close()
+        page.expose_function("esm", lambda: widget._esm)
+        page.expose_function("ask", ask)
+        page.set_content(HOST % (widget._css, json.dumps(widget.state)))
+        page.locator("[data-head] canvas").first.wait_for()
+        yield page
+        page.close()
         assert said == []
 
     def test_it_fits_a_narrow_column_of_a_wide_window(self, page: Any) -> None:
@@ -220,39 +217,32 @@ class TestWidget:
         found = Session(model).smallest(Question(text="a b c d"))
         assert page.locator(".found code").all_inner_texts() == found["heads"]
 
+    def test_in_marimo(self, model: Model, browser: Any, tmp_path: Path) -> None:
+        """In columns of the widths that notebooks have, whatever the page around it does to its elements."""
+        marimo = pytest.importorskip("marimo", reason="marimo is not installed")
+        model.save(tmp_path / "tiny")
+        (tmp_path / "book.py").write_text(BOOK.replace("tiny", str(tmp_path / "tiny")))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        program = Path(marimo.__file__).with_name("__main__.py")
+        options = ("--headless", "--no-token", "--host", "127.0.0.1", "--port", port)
+        served = Running(
+            tmp_path / "marimo", script, program, "run", tmp_path / "book.py", *options
+        )
 
-def test_in_marimo(model: Model, tmp_path: Path) -> None:
-    """In columns of the widths that notebooks have, whatever the page around it does to its elements."""
-    marimo = pytest.importorskip("marimo", reason="marimo is not installed")
-    pytest.importorskip("anywidget", reason="anywidget is not installed")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium on this machine")
-    model.save(tmp_path / "tiny")
-    (tmp_path / "book.py").write_text(BOOK.replace("tiny", str(tmp_path / "tiny")))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    program = Path(marimo.__file__).with_name("__main__.py")
-    options = ("--headless", "--no-token", "--host", "127.0.0.1", "--port", port)
-    served = Running(tmp_path / "marimo", script, program, "run", tmp_path / "book.py", *options)
+        def answers() -> bool:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                    return True
+            except OSError:
+                return False
 
-    def answers() -> bool:
+        errors: list[str] = []
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                return True
-        except OSError:
-            return False
-
-    errors: list[str] = []
-    try:
-        served.wait_until(answers)
-        with sync_api.sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
-                executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
-            )
+            served.wait_until(answers)
             page = browser.new_page(viewport={"width": 744, "height": 900})
-            page.set_default_timeout(300_000)
+            page.set_default_timeout(PATIENCE)
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.goto(f"http://127.0.0.1:{port}")
             page.locator("[data-head] canvas").first.wait_for()
@@ -260,11 +250,11 @@ def test_in_marimo(model: Model, tmp_path: Path) -> None:
                 page.set_viewport_size({"width": window, "height": 900})
                 assert_fits(page, column)
                 switch_off_and_undo(page)
-            browser.close()
-    finally:
-        served.process.kill()
-        served.end()
-    assert errors == []
+            page.close()
+        finally:
+            served.process.kill()
+            served.end()
+        assert errors == []
 
 
 class TestExamples:
@@ -300,12 +290,14 @@ class TestExamples:
         assert "text/html" in shown[0] and "6 of 12 heads" in shown[2]["text/html"]
         assert "application/vnd.jupyter.widget-view+json" in shown[3]
 
-    def test_marimo(self, place: Path) -> None:
+    def test_marimo(self, place: Path, tmp_path: Path) -> None:
         pytest.importorskip("marimo", reason="marimo is not installed")
-        name = EXAMPLES / "heads_marimo.py"
-        code = f"import runpy; shown = runpy.run_path({str(name)!r})['app'].run()[0]; print(shown[2], type(shown[3]))"
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=place, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stderr
-        assert "6 of 12 heads" in done.stdout and "Widget" in done.stdout
+        code, said, wrong = Running(tmp_path / "run", run_app, place).end()
+        assert code == 0, wrong
+        assert "6 of 12 heads" in said and "Widget" in said
+
+
+def run_app(place: Path) -> None:
+    os.chdir(place)
+    shown = runpy.run_path(str(EXAMPLES / "heads_marimo.py"))["app"].run()[0]
+    print(shown[2], type(shown[3]))

@@ -222,7 +222,7 @@ def test_time_warping_as_in_transformers(shape: tuple[int, int, int]) -> None:
 
 
 def test_the_error_that_transformers_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    speech = hw.Speech.read(spoken(tmp_path))
+    speech = hw.Speech.read(spoken(tmp_path, 12))
     model = listener()
     found = hw.align(model, speech)
     assert set(found.heads) == set(PAIR) and found.measure == "alignment.seconds"

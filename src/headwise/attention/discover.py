@@ -431,9 +431,7 @@ def output_of(model: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
 def without_cache(model: nn.Module) -> dict[str, bool]:
     """What asks a model's forward for no cache."""
     config: Any = model.config
-    return (
-        {"use_cache": False} if config.is_encoder_decoder or "use_cache" in config.to_dict() else {}
-    )
+    return {"use_cache": False} if config.is_encoder_decoder or "use_cache" in vars(config) else {}
 
 
 def classifies(model: nn.Module) -> bool:
@@ -540,6 +538,8 @@ def check_heads(
             f"This {type(model).__name__} declares {number} heads, but the probe saw {heads.total}: "
             "not every call of attention is a head of its own, so headwise cannot work on it."
         )
+    if allow_partial or (number is not None and heads.total >= number):
+        return
     missed = sorted(
         f"{name} ({type(module).__name__})"
         for name, module in model.named_modules()
@@ -547,8 +547,7 @@ def check_heads(
         and seen.isdisjoint(module.modules())
         and not any(map(called_attention, module.children()))
     )
-    short = bool(missed) if number is None else heads.total < number
-    if short and not allow_partial:
+    if missed or number is not None:
         tally = f"declares {number or 'no number of'} heads, the probe saw {heads.total}"
         raise HeadsMissing(
             f"This {type(model).__name__} {tally}. "
