@@ -92,7 +92,7 @@ def is_stock(model: nn.Module, expected: Tensor | None) -> bool:
         return False
     if expected is None:
         return True
-    give_weights(stock, weights, model)
+    give_weights(stock, weights)
     try:
         return output_difference(expected, probe(stock)) is None
     except HeadwiseError:

@@ -68,7 +68,7 @@ def pad(model: Any, discovery: Discovery, layout: HeadMask) -> Padded:
         if shapes(weights) != shapes(stock.state_dict()):
             reason = reason or SIZE_BY_WIDTH.format(family)
             continue
-        give_weights(stock, weights, model)
+        give_weights(stock, weights)
         if output_difference(expected, probe(stock)) is None:
             return Padded(stock, places, reason)
         reason = "it would compute something else"
@@ -80,34 +80,24 @@ def plans(
 ) -> Iterator[tuple[Any, dict[Site, Places], dict[Kind, list[int]]]]:
     """Configurations, the places of the heads under each, and the first numbers of the heads in tables that layers share:
     the fewest heads first, last those of the first model."""
-    groups = {site: groups_of(model, discovery, site) for site in discovery.heads.sites}
-    slots = {kind: numbers_left(discovery, layout, kind) for kind in discovery.heads.kinds}
+    groups = groups_of(model, discovery)
+    left = {kind: numbers_left(discovery, layout, kind) for kind in discovery.heads.kinds}
     plain = plain_config(model)
-    for key_value, shared in counts(groups, slots, layout):
+    for key_value, shared in counts(groups, left, layout):
         config = copy.deepcopy(plain)
         text = config.get_text_config()
         state_counts(text, key_value * shared, key_value)
         state_size(text, discovery.head_size)
-        places = {}
+        places = one_after_another(groups, key_value, shared)
         columns = {}
         for site, own in groups.items():
-            if slots[site.kind]:
-                absent = [ZEROS] * (key_value - len(slots[site.kind]))
-                columns[site.kind] = [*slots[site.kind], *absent]
+            if left[site.kind]:
+                absent = [ZEROS] * (key_value - len(left[site.kind]))
+                columns[site.kind] = [*left[site.kind], *absent]
                 places[site] = by_number(own, layout.of(site), columns[site.kind], key_value)
-            else:
-                places[site] = one_after_another(own, key_value, shared)
         yield config, places, columns
-
-    places = {}
-    columns = {}
-    for site, own in groups.items():
-        columns[site.kind] = list(range(layout.heads.count(site)))
-        key_value = layout.heads.key_value[site.kind][site.layer]
-        places[site] = by_number(own, layout.of(site), columns[site.kind], key_value)
-        if {head for head, _ in own} - {*places[site].key_value}:  # copies that were trained apart
-            places[site] = one_after_another(own, key_value, len(columns[site.kind]) // key_value)
-    yield plain, places, columns
+    columns = {site.kind: [*range(layout.heads.count(site))] for site in groups}
+    yield plain, first_places(groups, layout), columns
 
 
 def plain_config(model: Any) -> Any:
@@ -128,28 +118,34 @@ def biases_without_place(model: Any) -> list[str]:
     return [name for name in made if f"{name}.bias" not in declared]
 
 
-def groups_of(model: nn.Module, discovery: Discovery, site: Site) -> Groups:
-    """The key/value heads of a layer. Where layers have different numbers, copies of one are one, while they are equal."""
+def groups_of(model: nn.Module, discovery: Discovery) -> dict[Site, Groups]:
+    """The key/value heads of each layer. Where layers have different numbers, copies of one are one again while they are
+    equal."""
     heads = discovery.heads
-    count = heads.key_value[site.kind][site.layer]
-    if not count:
-        return []
-    shared = heads.count(site) // count
-    own = [(group, [*range(group * shared, (group + 1) * shared)]) for group in range(count)]
-    origin = getattr(discovery.modules[site], "key_value_origin", [*range(count)])
-    if len({*origin}) == count or (len(heads.kinds) == 1 and equal_layers(heads)):
-        return own
-    layer = layer_of(model, discovery, site)
-    numbers = [numbers_of(layer, group) for group in range(count)]
-    joined: Groups = []
-    for group, queries in own:
-        for first, others in joined:
+    alike = len(heads.kinds) == 1 and equal_layers(heads)
+    groups: dict[Site, Groups] = {}
+    for site in heads.sites:
+        count = heads.key_value[site.kind][site.layer]
+        shared = heads.count(site) // max(count, 1)
+        own = [(group, [*range(group * shared, (group + 1) * shared)]) for group in range(count)]
+        origin = getattr(discovery.modules[site], "key_value_origin", [*range(count)])
+        copied = len({*origin}) < count and not alike
+        groups[site] = joined(own, origin, layer_of(model, discovery, site)) if copied else own
+    return groups
+
+
+def joined(groups: Groups, origin: Sequence[int], layer: Matrices) -> Groups:
+    """Groups of one layer with copies of a key/value head as one. origin: the head that each was in the first model."""
+    numbers = {group: numbers_of(layer, group) for group, _ in groups}
+    fewer: Groups = []
+    for group, queries in groups:
+        for first, others in fewer:
             if origin[first] == origin[group] and torch.equal(numbers[first], numbers[group]):
                 others.extend(queries)
                 break
         else:
-            joined.append((group, queries))
-    return joined
+            fewer.append((group, queries))
+    return fewer
 
 
 def layer_of(model: nn.Module, discovery: Discovery, site: Site) -> Matrices:
@@ -182,12 +178,12 @@ def numbers_left(discovery: Discovery, layout: HeadMask, kind: Kind) -> list[int
 
 
 def counts(
-    groups: Mapping[Site, Groups], slots: Mapping[Kind, Sequence[int]], layout: HeadMask
+    groups: Mapping[Site, Groups], left: Mapping[Kind, Sequence[int]], layout: HeadMask
 ) -> Iterator[tuple[int, int]]:
     """Numbers of key/value heads and of query heads for each that hold every layer, the fewest first, below those of the
     first model."""
-    most = max(1, *map(len, groups.values()), *map(len, slots.values()))
-    largest = max([1, *(len(queries) for own in groups.values() for _, queries in own)])
+    most, largest = fullest(groups)
+    most = max(most, *map(len, left.values()))
     first = layout.heads
     query = max(first.count(site) for site in first.sites)
     key_value = max(max(counts) for counts in first.key_value.values())
@@ -200,15 +196,37 @@ def counts(
     return (pair for pair in able if pair != (key_value, query // key_value))
 
 
-def one_after_another(groups: Groups, key_value: int, shared: int) -> Places:
-    """The heads of a layer one after another, each group filled up with heads of zeros."""
-    places = Places([], [])
-    for head, queries in groups:
-        places.key_value.append(head)
-        places.query.extend([*queries, *[ZEROS] * (shared - len(queries))])
-    missing = key_value - len(groups)
-    places.key_value.extend([ZEROS] * missing)
-    places.query.extend([ZEROS] * (missing * shared))
+def fullest(groups: Mapping[Site, Groups]) -> tuple[int, int]:
+    """The most key/value heads that a layer has, and the most query heads that one of them serves; at least 1."""
+    most = max([1, *map(len, groups.values())])
+    return most, max([1, *(len(queries) for own in groups.values() for _, queries in own)])
+
+
+def one_after_another(
+    groups: Mapping[Site, Groups], key_value: int, shared: int
+) -> dict[Site, Places]:
+    """The heads of each layer one after another, each group filled up with heads of zeros to `shared` query heads."""
+    places = {}
+    for site, own in groups.items():
+        places[site] = heads = Places([], [])
+        for head, queries in own:
+            heads.key_value.append(head)
+            heads.query.extend([*queries, *[ZEROS] * (shared - len(queries))])
+        missing = key_value - len(own)
+        heads.key_value.extend([ZEROS] * missing)
+        heads.query.extend([ZEROS] * (missing * shared))
+    return places
+
+
+def first_places(groups: Mapping[Site, Groups], layout: HeadMask) -> dict[Site, Places]:
+    """Every head at its place in the model that was pruned first."""
+    places = {}
+    for site, own in groups.items():
+        query = layout.heads.count(site)
+        key_value = layout.heads.key_value[site.kind][site.layer]
+        places[site] = by_number(own, layout.of(site), range(query), key_value)
+        if {head for head, _ in own} - {*places[site].key_value}:  # copies that were trained apart
+            places |= one_after_another({site: own}, key_value, query // key_value)
     return places
 
 
@@ -233,40 +251,51 @@ def placed_weights(
     places: Mapping[Site, Places],
     columns: Mapping[Kind, Sequence[int]],
 ) -> dict[str, Tensor]:
-    """The weights of a model, by name, with heads of zeros. columns: the first numbers of the heads in tables that layers
-    share."""
-    ours, theirs = dict(model.named_modules()), dict(stock.named_modules())
+    """The weights of a model, by name, with heads of zeros.
+
+    stock: the model of transformers that they are for, without weights. columns: the first numbers of the heads in tables
+    that layers share; of kinds that have none here the tables are the caller's.
+    """
+    theirs = dict(stock.named_modules())
     declared = stock.state_dict()
     weights: dict[str, Tensor] = model.state_dict()
-    paths = {module: path for path, module in ours.items()}
+    paths = {module: path for path, module in model.named_modules()}
     for site, name in discovery.names.items():
+        heads = places[site]
         table = f"{name}.{TABLE}.weight"
         weights.pop(table, None)
-        heads = places[site]
         holder = table_of(discovery, site)
         if table in declared and holder is not None:
-            order = columns[site.kind] if shares_bias(holder) else heads.query
-            weights[table] = chosen(holder.get_parameter(f"{TABLE}.weight"), torch.tensor(order), 1)
-        if not discovery.heads.count(site):
-            continue
-        layer = layer_of(model, discovery, site)
-        for owner, own, linear in layer.arranged(*heads):
-            path = f"{paths[owner]}.{own}"
-            transposed = isinstance(theirs[path], Conv1D)
-            weight = linear.weight.detach()
-            weights[f"{path}.weight"] = weight.t().contiguous() if transposed else weight
-            if linear.bias is not None:
-                weights[f"{path}.bias"] = linear.bias.detach()
-        for own, whole in layer.module.named_parameters(recurse=False):
-            if whole.shape == (layer.heads,):  # attention sinks
-                weights[f"{name}.{own}"] = chosen(whole, torch.tensor(heads.query))
+            shared = columns.get(site.kind, heads.query)
+            order = torch.tensor(shared if shares_bias(holder) else heads.query)
+            weights[table] = chosen(holder.get_parameter(f"{TABLE}.weight"), order, 1)
+        # A layer without heads gets heads of zeros like those of another one.
+        alike = [site] if discovery.heads.count(site) else with_heads(discovery, site.kind)
+        for example in alike[:1]:
+            layer = layer_of(model, discovery, example)
+            before, after = (discovery.names[each].rpartition(".")[0] for each in (example, site))
+            for owner, own, linear in layer.arranged(*heads):
+                path = f"{after}{paths[owner].removeprefix(before)}.{own}"
+                transposed = isinstance(theirs[path], Conv1D)
+                weight = linear.weight.detach()
+                weights[f"{path}.weight"] = weight.t().contiguous() if transposed else weight
+                if linear.bias is not None and (example == site or own != layer.out_name):
+                    weights[f"{path}.bias"] = linear.bias.detach()
+            for own, whole in layer.module.named_parameters(recurse=False):
+                if whole.shape == (layer.heads,):  # attention sinks
+                    weights[f"{name}.{own}"] = chosen(whole, torch.tensor(heads.query))
     in_layers = tuple(f"{name}." for name in discovery.names.values())
     for name, wanted in declared.items():
-        # Layers without heads lack weights, others a bias that only some layers have.
+        # Norms of layers without heads, biases that only other layers have; everything where no layer has a head.
         absent = name not in weights and name.startswith(in_layers)
         if absent or (name in weights and not weights[name].numel()):
             weights[name] = torch.zeros(wanted.shape, dtype=model.dtype, device=model.device)
     return weights
+
+
+def with_heads(discovery: Discovery, kind: Kind) -> list[Site]:
+    """The layers of a kind that have heads."""
+    return [site for site in discovery.names if site.kind == kind and discovery.heads.count(site)]
 
 
 def table_of(discovery: Discovery, site: Site) -> nn.Module | None:

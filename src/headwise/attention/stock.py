@@ -11,7 +11,6 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import M2M100ForConditionalGeneration
 
-from headwise.attention.offload import device_of
 from headwise.errors import HeadwiseError
 
 
@@ -27,7 +26,7 @@ def drop_unused(model: Any) -> Any:
     return model
 
 
-def stock_model(model: nn.Module, config: Any) -> nn.Module:
+def stock_model(model: Any, config: Any) -> nn.Module:
     """The class of a model, built by a configuration as it would be saved, without weights: they are on `meta`.
 
     Raises HeadwiseError for a configuration that transformers refuses.
@@ -36,22 +35,28 @@ def stock_model(model: nn.Module, config: Any) -> nn.Module:
         saved = type(config).from_dict(json.loads(config.to_json_string()))
         with init_empty_weights():
             stock = drop_unused(type(model)(saved))
-            stock.tie_weights()
-            return stock  # type: ignore[no-any-return]
     except (StrictDataclassError, ValueError, TypeError) as error:
         said = " ".join(str(error).split()).rstrip(".")
         raise HeadwiseError(f"transformers refuses a smaller number ({said})") from None
+    stock.tie_weights()
+    attention = model.config._attn_implementation
+    if stock.config._attn_implementation != attention:
+        stock.set_attn_implementation(attention)
+    return stock  # type: ignore[no-any-return]
 
 
 def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
-def give_weights(stock: Any, weights: Mapping[str, Tensor], like: Any) -> None:
-    """Give a model of `stock_model` weights, which it shares, on the device of another model, with its attention."""
-    stock.load_state_dict(weights, assign=True)
+def give_weights(stock: Any, weights: Mapping[str, Tensor]) -> None:
+    """Give a model of `stock_model` weights of any shapes, which it shares with whoever has them."""
+    device = next(iter(weights.values())).device
+    for name, weight in weights.items():
+        path, _, own = name.rpartition(".")
+        module = stock.get_submodule(path)
+        is_buffer = own in module._buffers
+        before = getattr(module, own)
+        setattr(module, own, weight if is_buffer else nn.Parameter(weight, before.requires_grad))
     stock.tie_weights()
-    attention = like.config._attn_implementation
-    if stock.config._attn_implementation != attention:
-        stock.set_attn_implementation(attention)
-    stock.to(device_of(like)).eval()
+    stock.to(device).eval()

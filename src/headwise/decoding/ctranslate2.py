@@ -27,7 +27,20 @@ from torch import Tensor, nn
 from headwise.attention import Discovery, device_of, start_token
 from headwise.attention.capture import refuse_captured
 from headwise.attention.discover import configured_alignment_heads
+from headwise.attention.head_counts import state_counts
+from headwise.attention.matrices import ZEROS, chosen
 from headwise.attention.offload import refuse_offloaded
+from headwise.attention.padding import (
+    Places,
+    fullest,
+    groups_of,
+    one_after_another,
+    placed_weights,
+    plain_config,
+    table_of,
+)
+from headwise.attention.position_bias import TABLE
+from headwise.attention.stock import give_weights, stock_model
 from headwise.decoding.translator import Generate, Translator, ending, refuse_tokens, sentence_limit
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
@@ -64,8 +77,6 @@ SHARED_BIAS = ("t5", "mt5")  # the bias by relative position of the first layer 
 TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "int8": "int8"}
 # Whether a family normalises before a layer, and whether it normalises its embeddings.
 NORMS = {"bart": (False, True), "mbart": (True, True), "pegasus": (True, False)}
-# The names of the projections of queries, keys, values and outputs in transformers.
-PROJECTIONS = (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("out_proj", "o_proj", "o"))
 
 
 def translator_of(
@@ -181,11 +192,6 @@ def ct2_refusal(hf: Any, tokenizer: Any, discovery: Discovery) -> str | None:
         return "it has no tokenizer, which the model has inside"
     if getattr(hf.config, "headwise_biases", None) and family in LANGUAGE_MODELS:
         return "CTranslate2 reads no output bias: remove heads without compensation"
-    if len(group_sizes(discovery)) > 1:
-        return (
-            "its layers have different numbers of query heads for each key/value head: "
-            "remove whole groups"
-        )
     unknown = [str(head) for head in configured_alignment_heads(hf) if head not in heads]
     if unknown:
         return (
@@ -195,162 +201,51 @@ def ct2_refusal(hf: Any, tokenizer: Any, discovery: Discovery) -> str | None:
     return None
 
 
-def group_sizes(discovery: Discovery) -> set[int]:
-    """How many query heads share a key/value head, over the layers that have heads."""
-    sizes = set()
-    for site in discovery.heads.sites:
-        queries = discovery.heads.count(site)
-        if queries:
-            sizes.add(queries // discovery.heads.key_value[site.kind][site.layer])
-    return sizes
-
-
-def group_size(discovery: Discovery) -> int:
-    """How many query heads share a key/value head, where that is one number for all layers."""
-    return next(iter(group_sizes(discovery) or {1}))
-
-
-def groups_by_stack(discovery: Discovery) -> dict[str, int]:
-    """Key/value heads of the fullest layer of each stack."""
-    fullest: dict[str, int] = {}
-    for site in discovery.heads.sites:
-        stack = stack_of(site)
-        groups = discovery.heads.key_value[site.kind][site.layer]
-        fullest[stack] = max(fullest.get(stack, 1), groups)
-    return fullest
+def places_in_file(hf: Any, discovery: Discovery) -> dict[Site, Places]:
+    """Which heads are where: every layer of a stack is filled up to the fullest, and heads that align stand first."""
+    groups = groups_of(hf, discovery)
+    places: dict[Site, Places] = {}
+    for stack in ("encoder", "decoder"):
+        own = {site: heads for site, heads in groups.items() if stack_of(site) == stack}
+        places |= one_after_another(own, *fullest(own))
+    layer, aligned, _ = alignment_layer(hf)
+    if aligned:
+        site = Site("cross", layer)
+        others = [head for head in places[site].query if head not in aligned]
+        places[site] = Places([*aligned, *others], [*aligned, *others])
+    return places
 
 
 def stack_of(site: Site) -> str:
     return "encoder" if site.kind == "encoder-self" else "decoder"
 
 
-class PaddedAttention(nn.Module):
-    """The projections of an attention layer with as many heads as the fullest of its stack; the added ones are zero.
-
-    attention: the layer. names: of its projections. groups, queries: key/value heads and query heads afterwards.
-    head_size, width: of a head, of the model. biased: whether the family's projections have biases. order: of the
-    layer's own heads, where it changes.
-    """
-
-    def __init__(
-        self,
-        attention: Any,
-        names: Sequence[str],
-        groups: int,
-        queries: int,
-        head_size: int,
-        width: int,
-        biased: bool,
-        order: Sequence[int] = (),
-    ) -> None:
-        super().__init__()
-        rows = None
-        if order:
-            first_rows = torch.tensor(order, dtype=torch.long)[:, None] * head_size
-            rows = (first_rows + torch.arange(head_size)).flatten()
-
-        *inputs, output = names
-        for name, heads in zip(inputs, (queries, groups, groups), strict=True):
-            projection = getattr(attention, name, None)
-            bias = biased if projection is None else projection.bias is not None
-            padded = padded_projection(projection, heads * head_size, width, bias, rows=rows)
-            setattr(self, name, padded)
-
-        projection = getattr(attention, output, None)
-        bias = biased or bias_of(projection) is not None
-        padded = padded_projection(projection, width, queries * head_size, bias, columns=rows)
-        setattr(self, output, padded)
-
-        for name in ("q_norm", "k_norm"):  # read for Qwen3 alone
-            setattr(self, name, getattr(attention, name, None) or nn.RMSNorm(head_size))
-        self.has_relative_attention_bias = False
-
-
-def bias_of(projection: Any) -> Tensor | None:
-    return None if projection is None else projection.bias
-
-
-def padded_projection(
-    projection: Any,
-    height: int,
-    width: int,
-    bias: bool,
-    rows: Tensor | None = None,
-    columns: Tensor | None = None,
-) -> nn.Linear:
-    """A linear layer of zeros with a projection, or none, in its first rows and columns, which may be reordered."""
-    padded = nn.Linear(width, height, bias=bias)
-    with torch.no_grad():
-        for parameter in padded.parameters():
-            parameter.zero_()
-        if projection is None:
-            return padded
-
-        weight = projection.weight
-        if rows is not None:
-            weight = weight[rows]
-        if columns is not None:
-            weight = weight[:, columns]
-        padded.weight[: weight.shape[0], : weight.shape[1]] = weight
-
-        if projection.bias is not None:
-            values = projection.bias if rows is None else projection.bias[rows]
-            padded.bias[: len(projection.bias)] = values
-    return padded
-
-
 def with_equal_heads(hf: Any, discovery: Discovery) -> Any:
-    """A copy of the model in which every layer of a stack has the same number of heads, and those that align stand
-    first in their layer."""
-    padded = copy.deepcopy(hf).float().cpu()  # CTranslate2 reads arrays of the CPU
-    modules = dict(padded.named_modules())
+    """A copy of the model, of the same class, in which every layer of a stack has the same number of heads."""
+    places = places_in_file(hf, discovery)
+    padded: Any = stock_model(hf, plain_config(hf))
+    weights = placed_weights(hf, discovery, padded, places, {})
+    # CTranslate2 reads arrays of the CPU.
+    give_weights(padded, {name: each.float().cpu() for name, each in weights.items()})
     config = padded.config
     family = config.model_type
-    groups = groups_by_stack(discovery)
-    size = group_size(discovery)
-    width = int(getattr(config, "d_model", None) or config.hidden_size)
-    aligned_layer, aligned, _ = alignment_layer(hf)
 
-    for site in discovery.heads.sites:
-        name = discovery.names[site]
-        own_groups = groups[stack_of(site)]
-        siblings = [discovery.modules[other] for other in sites_of_kind(discovery, site)]
-        names = [own_name(spellings, siblings) for spellings in PROJECTIONS]
-        biased = any(bias_of(getattr(other, names[0], None)) is not None for other in siblings)
-        order: list[int] = []
-        if site == Site("cross", aligned_layer):
-            others = [head for head in range(discovery.heads.count(site)) if head not in aligned]
-            order = [*aligned, *others]
-        attention = PaddedAttention(
-            modules[name],
-            names,
-            own_groups,
-            own_groups * size,
-            discovery.head_size,
-            width,
-            biased,
-            order,
-        )
+    for site, heads in places.items():
+        attention: Any = padded.get_submodule(discovery.names[site])
         if site.kind != "cross" and family in SHARED_BIAS:
+            table = own_biases(discovery, site, heads.query)
+            attention.relative_attention_bias = nn.Embedding.from_pretrained(table.float().cpu())
             attention.has_relative_attention_bias = True
-            attention.relative_attention_bias = position_bias(
-                modules, discovery, site, config.relative_attention_num_buckets, own_groups
-            )
-            attention.relative_attention_max_distance = config.relative_attention_max_distance
-        owner, _, attribute = name.rpartition(".")
-        setattr(modules[owner], attribute, attention)
-
-    if config.is_encoder_decoder:
-        for stack, count in groups.items():
-            if hasattr(config, f"{stack}_attention_heads"):
-                setattr(config, f"{stack}_attention_heads", count * size)
-    else:
-        config.num_attention_heads = groups["decoder"] * size
-        config.num_key_value_heads = groups["decoder"]
-        config.head_dim = discovery.head_size
+        stack = stack_of(site)
+        if not config.is_encoder_decoder:
+            state_counts(config, len(heads.query), len(heads.key_value))
+            config.head_dim = discovery.head_size
+        elif hasattr(config, f"{stack}_attention_heads"):
+            setattr(config, f"{stack}_attention_heads", len(heads.query))
 
     if family in NORMS:  # what transformers computes; the configuration, which is read, may lack it
         config.normalize_before, config.normalize_embedding = NORMS[family]
+    padded.generation_config = copy.copy(hf.generation_config)
     if family == "whisper" and not configured_alignment_heads(hf):
         # CTranslate2 takes all heads of the upper half; the heads of zeros are not among them.
         half = config.decoder_layers // 2
@@ -359,44 +254,13 @@ def with_equal_heads(hf: Any, discovery: Discovery) -> Any:
     return padded
 
 
-def own_name(spellings: Sequence[str], layers: Sequence[Any]) -> str:
-    """The spelling of a projection's name that the layers use."""
-    for name in spellings:
-        if any(hasattr(layer, name) for layer in layers):
-            return name
-    return spellings[0]
-
-
-def sites_of_kind(discovery: Discovery, site: Site) -> list[Site]:
-    return [other for other in discovery.heads.sites if other.kind == site.kind]
-
-
-def position_bias(
-    modules: dict[str, nn.Module], discovery: Discovery, site: Site, buckets: int, heads: int
-) -> nn.Embedding:
-    """The bias by relative position of a layer's own heads, then zeros.
-
-    In T5 the table of all heads is in the first layer of the stack that has heads.
-    """
-    padded = nn.Embedding(buckets, heads)
-    with torch.no_grad():
-        padded.weight.zero_()
-        count = discovery.heads.count(site)
-        if count:
-            own: Any = getattr(modules[discovery.names[site]], "bias_heads", None)
-            table = bias_table(modules, discovery, site)
-            padded.weight[:, :count] = table if own is None else table[:, own]
-    return padded
-
-
-def bias_table(modules: dict[str, nn.Module], discovery: Discovery, site: Site) -> Tensor:
-    """The bias of all heads of a stack, bucket by head."""
-    for other in sites_of_kind(discovery, site):
-        layer: Any = modules[discovery.names[other]]
-        if hasattr(layer, "relative_attention_bias"):
-            table: Tensor = layer.relative_attention_bias.weight
-            return table
-    raise AssertionError("a T5 has a table of position biases")
+def own_biases(discovery: Discovery, site: Site, heads: Sequence[int]) -> Tensor:
+    """The biases by relative position of the heads of a T5's layer, bucket by head, from the table that layers share."""
+    holder = table_of(discovery, site)
+    assert holder is not None
+    own: Any = getattr(discovery.modules[site], "bias_heads", None)
+    columns = [head if own is None or head == ZEROS else int(own[head]) for head in heads]
+    return chosen(holder.get_parameter(f"{TABLE}.weight"), torch.tensor(columns), 1)
 
 
 def alignment_layer(hf: Any) -> tuple[int, list[int], str]:
@@ -484,9 +348,11 @@ def set_heads(spec: Any, hf: Any, discovery: Discovery) -> None:
 
     int16 = np.dtype("int16").type
     int32 = np.dtype("int32").type
-    for name, groups in groups_by_stack(discovery).items():
+    places = places_in_file(hf, discovery)
+    counts = {stack_of(site): len(heads.query) for site, heads in places.items()}
+    for name, count in counts.items():
         stack = getattr(spec, name)
-        stack.num_heads = int16(groups * group_size(discovery))
+        stack.num_heads = int16(count)
         for layer in stack.layer:
             for value in vars(layer).values():
                 if isinstance(value, MultiHeadAttentionSpec):
@@ -532,10 +398,8 @@ def notes(hf: Any, discovery: Discovery) -> list[str]:
     if left_out:
         sentences.append(left_out)
 
-    groups = groups_by_stack(discovery)
-    size = group_size(discovery)
-    heads = sum(groups[stack_of(site)] * size for site in discovery.heads.sites)
-    added = heads - discovery.heads.total
+    places = places_in_file(hf, discovery)
+    added = sum(heads.query.count(ZEROS) for heads in places.values())
     if added:
         sentences.append(
             f"{added} heads of zeros were added: CTranslate2 wants equally many in every layer of "

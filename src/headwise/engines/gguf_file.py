@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from headwise.attention.matrices import ZEROS
 from headwise.engines.engine import engine
 from headwise.engines.gguf_padded import (
     FAMILIES,
     file_heads,
+    heads_in_file,
     padded_refusal,
     padded_tensors,
     rotation,
@@ -170,18 +172,19 @@ def zeros_note(model: Model, dtype: str) -> str:
     """What heads of zeros cost; nothing where there are none."""
     import gguf
 
-    layers = file_heads(model)
-    query = sum(heads.query.count(None) for heads in layers)
-    key_value = sum(heads.key_value.count(None) for heads in layers)
+    layers = file_heads(model).values()
+    query = sum(heads.query.count(ZEROS) for heads in layers)
+    key_value = sum(heads.key_value.count(ZEROS) for heads in layers)
     if not query + key_value:
         return ""
     block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[dtype.upper()]]
     width = model.hf.get_input_embeddings().weight.shape[1]
+    all_query, all_key_value = heads_in_file(model)
     numbers = 2 * (query + key_value) * model.discovery.head_size * width
     return (
         f"{query} query heads and {key_value} key/value heads of zeros were added, {numbers * size // block:,} bytes: "
-        f"llama.cpp reads one number for all layers, {len(layers[0].query)} on {len(layers[0].key_value)}, and its "
-        "key/value cache is that of them all"
+        f"llama.cpp reads one number for all layers, {all_query} on {all_key_value}, and its key/value cache is that of "
+        "them all"
     )
 
 
@@ -203,10 +206,10 @@ def add_facts(writer: Any, model: Model, dtype: str) -> None:
         writer.add_head_count([count.query for count in heads])
         writer.add_head_count_kv([count.key_value for count in heads])
     else:
-        first, *_ = file_heads(model)
+        query, key_value = heads_in_file(model)
         writer.add_feed_forward_length(forward)
-        writer.add_head_count(len(first.query))
-        writer.add_head_count_kv(len(first.key_value))
+        writer.add_head_count(query)
+        writer.add_head_count_kv(key_value)
     writer.add_key_length(size)
     writer.add_value_length(size)
     add_norm(writer, config)

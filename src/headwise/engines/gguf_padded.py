@@ -10,19 +10,28 @@ model has its place again, and nothing is saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
-from headwise.attention.matrices import Matrices, by_output, matrices
+from headwise.attention.padding import (
+    Places,
+    first_places,
+    fullest,
+    groups_of,
+    layer_of,
+    one_after_another,
+    placed_weights,
+    plain_config,
+)
+from headwise.attention.stock import stock_model
 from headwise.engines.gguf_uneven import paired
 from headwise.errors import HeadwiseError
-from headwise.heads import Site
+from headwise.heads import HeadMask, Site
 from headwise.model import Model
 
 Facts = Callable[[Any, Any], None]  # writes keys of a configuration: (writer, configuration)
@@ -50,13 +59,6 @@ class Family:
     biases: tuple[str, ...] = ("attn_q", "attn_k", "attn_v")
     scale: Callable[[Any, int], float] | None = None
     fits: Callable[[Any], str | None] | None = None
-
-
-class FileHeads(NamedTuple):
-    """Which heads of a layer are where in the file. None: a head of zeros."""
-
-    query: list[int | None]
-    key_value: list[int | None]
 
 
 def soft_caps(writer: Any, config: Any) -> None:
@@ -273,35 +275,23 @@ def expected_windows(config: Any, family: Family) -> list[bool]:
     return [bool((layer + 1) % family.window_period) for layer in range(config.num_hidden_layers)]
 
 
-def file_heads(model: Model) -> list[FileHeads]:
+def file_heads(model: Model) -> dict[Site, Places]:
     """By layer, which of its heads are where in the file."""
     family = FAMILIES[model.hf.config.model_type]
-    counts = model.heads
-    sites = counts.sites
+    groups = groups_of(model.hf, model.discovery)
     if family.by_place:
-        return [places_of_first_model(model, site) for site in sites]
-    query = counts.query["decoder-self"]
-    key_value = counts.key_value["decoder-self"]
-    if len({*zip(query, key_value, strict=True)}) == 1 and not family.whole:
-        own = FileHeads([*range(query[0])], [*range(key_value[0])])
-        return [own for _ in sites]
-
-    groups_by_layer = [groups_of(model, site) for site in sites]
-    most = max(len(groups) for groups in groups_by_layer)
-    largest = max(len(queries) for groups in groups_by_layer for _, queries in groups)
+        layout = HeadMask.full(model.heads) if model.layout is None else model.layout
+        return first_places(groups, layout)
+    most, largest = fullest(groups)
     if family.whole:
         most, largest = spread(model, most, largest)
-    layers = []
-    for groups in groups_by_layer:
-        heads = FileHeads([], [])
-        for key_value_head, queries in groups:
-            heads.key_value.append(key_value_head)
-            heads.query.extend([*queries, *[None] * (largest - len(queries))])
-        missing = most - len(groups)
-        heads.key_value.extend([None] * missing)
-        heads.query.extend([None] * (missing * largest))
-        layers.append(heads)
-    return layers
+    return one_after_another(groups, most, largest)
+
+
+def heads_in_file(model: Model) -> tuple[int, int]:
+    """The numbers of query heads and of key/value heads in every layer of the file."""
+    first = next(iter(file_heads(model).values()))
+    return len(first.query), len(first.key_value)
 
 
 def spread(model: Model, most: int, largest: int) -> tuple[int, int]:
@@ -318,111 +308,40 @@ def spread(model: Model, most: int, largest: int) -> tuple[int, int]:
     )
 
 
-def groups_of(model: Model, site: Site) -> list[tuple[int, list[int]]]:
-    """The key/value heads of a layer with the query heads that each serves. Copies of one are one, while they are equal."""
-    groups = model.heads.key_value[site.kind][site.layer]
-    if not groups:
-        return []
-    shared = model.heads.count(site) // groups
-    origin = getattr(model.discovery.modules[site], "key_value_origin", [*range(groups)])
-    rows = projected(model, site)
-    numbers = torch.cat([rows["k.weight"], rows["v.weight"]], dim=1).flatten(1)
-    served: list[tuple[int, list[int]]] = []
-    for group in range(groups):
-        queries = [*range(group * shared, (group + 1) * shared)]
-        for first, others in served:
-            if origin[first] == origin[group] and torch.equal(numbers[first], numbers[group]):
-                others.extend(queries)
-                break
-        else:
-            served.append((group, queries))
-    return served
-
-
-def places_of_first_model(model: Model, site: Site) -> FileHeads:
-    """Every head at the place that it had in the model that was pruned first."""
-    if model.layout is None:
-        return FileHeads(
-            [*range(model.heads.count(site))],
-            [*range(model.heads.key_value[site.kind][site.layer])],
-        )
-    first = model.layout.heads
-    heads = FileHeads([None] * first.count(site), [None] * first.key_value[site.kind][site.layer])
-    shared_first = len(heads.query) // len(heads.key_value)
-    for key_value_head, queries in groups_of(model, site):
-        for head in queries:
-            place = model.layout.of(site)[head]
-            heads.query[place] = head
-            heads.key_value[place // shared_first] = key_value_head
-    return heads
-
-
-def projected(model: Model, site: Site) -> dict[str, Tensor]:
-    """The projections of a layer with heads: `q.weight` H D M, `k.weight` and `v.weight` G D M, their biases H D and
-    G D, `o.weight` H D M, and `sinks` H."""
-    layer = layer_of(model, site)
-    size = model.discovery.head_size
-    tensors = {"o.weight": layer.outputs().permute(1, 2, 0)}
-    for name, projection in layer.inputs().items():
-        for part, rows in layer.parts(name):
-            by_head = rows.unflatten(1, (len(part), size))
-            for number, letter in enumerate(part):
-                tensors[f"{letter}.weight"] = by_output(projection)[by_head[:, number]]
-                if projection.bias is not None:
-                    tensors[f"{letter}.bias"] = projection.bias[by_head[:, number]]
-    sinks = getattr(layer.module, "sinks", None)
-    if sinks is not None:
-        tensors["sinks"] = sinks
-    return tensors
-
-
-def placed(tensor: Tensor, heads: Sequence[int | None]) -> Tensor:
-    """The heads of a tensor (heads first) in the order of the file, with zeros where none is."""
-    with_zeros = torch.cat([tensor, tensor.new_zeros(1, *tensor.shape[1:])])
-    return with_zeros[[len(tensor) if head is None else head for head in heads]]
-
-
 def padded_tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of the file, by llama.cpp's name. One at a time: they are made when they are asked for."""
+    """Every tensor of the file, by llama.cpp's name."""
     config: Any = model.hf.config
     family = FAMILIES[config.model_type]
-    modules = dict(model.hf.named_modules())
-    projections = projection_names(model)
-    layers = file_heads(model)
-    factor = scale_factor(model, len(layers[0].query))
-    for name, parameter in model.hf.named_parameters():
-        if name.startswith(projections):
-            continue
+    stock = stock_model(model.hf, plain_config(model.hf))
+    places = file_heads(model)
+    weights = placed_weights(model.hf, model.discovery, stock, places, {})
+    modules = dict(stock.named_modules())
+    for name, _ in stock.named_parameters():
         own = gguf_name(name, model)
-        value = parameter.detach()
+        value = weights[name].detach()
         if isinstance(modules[name.rpartition(".")[0]], Conv1D) and value.dim() == 2:
             value = value.t()
         if family.norms_from_zero and own.endswith("norm.weight"):
             value = value.float() + 1
-        if own.endswith("attn_q_norm.weight"):
-            value = value * factor
         if ".experts." in name:
             yield from expert_tensors(own, name, value, config.model_type == "gpt_oss")
         else:
-            yield own, value
-    for site, heads in zip(model.heads.sites, layers, strict=True):
-        for own, value in attention_tensors(model, site, heads):
-            yield f"blk.{site.layer}.{own}", value
-        if not model.heads.count(site):
-            yield from absent_norms(model, site)
+            yield own, in_order(model, own.split(".")[-2], value, next(iter(places.values())))
 
 
-def projection_names(model: Model) -> tuple[str, ...]:
-    """The beginnings of the names of parameters that belong to heads."""
-    names = []
-    for site, name in model.discovery.names.items():
-        if model.heads.count(site):
-            layer = layer_of(model, site)
-            names += [f"{name}.{own}." for own in (*layer.inputs(), layer.out_name)]
-            names.append(f"{name}.sinks")
-        else:
-            names.append(f"{name}.")
-    return tuple(names)
+def in_order(model: Model, part: str, rows: Tensor, heads: Places) -> Tensor:
+    """A tensor of a layer: of queries and keys with rows as llama.cpp reads and scales them. heads: of every layer."""
+    if part not in ("attn_q", "attn_k", "attn_qkv", "attn_q_norm"):
+        return rows
+    count = len(heads.key_value if part == "attn_k" else heads.query)
+    layer = layer_of(model.hf, model.discovery, first_with_heads(model))
+    if part == "attn_qkv":
+        apart = "qkv" not in layer.form.inputs.values() or len(heads.key_value) < count
+        return rows if apart else rows.unflatten(0, (count, 3, -1)).swapaxes(0, 1).flatten(0, 2)
+    if FAMILIES[model.hf.config.model_type].paired and part != "attn_q_norm":
+        rows = paired(rows, count)
+    scaled = "attn_q_norm" if hasattr(layer.module, "q_norm") else "attn_q"
+    return rows * scale_factor(model, count) if part == scaled else rows
 
 
 def gguf_name(name: str, model: Model) -> str:
@@ -465,68 +384,9 @@ def expert_tensors(
     yield own, up
 
 
-def attention_tensors(model: Model, site: Site, heads: FileHeads) -> Iterator[tuple[str, Tensor]]:
-    """The projections of one layer with heads of zeros, in one matrix where transformers has them so."""
-    family = FAMILIES[model.hf.config.model_type]
-    example = model.heads.count(site) == 0
-    tensors = projected(model, first_with_heads(model) if example else site)
-    if example:
-        tensors = {name: tensor[:0] for name, tensor in tensors.items()}
-    factor = scale_factor(model, len(heads.query))
-    inputs: dict[str, list[Tensor]] = {"weight": [], "bias": []}
-    for letter in "qkv":
-        order = heads.query if letter == "q" else heads.key_value
-        for kind, parts in inputs.items():
-            if f"{letter}.{kind}" not in tensors:
-                continue
-            rows = placed(tensors[f"{letter}.{kind}"], order).flatten(0, 1)
-            if family.paired and letter in "qk":
-                rows = paired(rows, len(order))
-            if letter == "q" and factor != 1 and not normalises_queries(model):
-                rows = rows * factor
-            parts.append(rows)
-    for kind, parts in inputs.items():
-        if is_fused(model) and parts:
-            yield f"attn_qkv.{kind}", torch.cat(parts)
-        else:
-            for letter, rows in zip("qkv", parts, strict=False):
-                yield f"attn_{letter}.{kind}", rows
-    yield "attn_output.weight", placed(tensors["o.weight"], heads.query).flatten(0, 1).t()
-    bias = output_bias(model, site)
-    if bias is not None:
-        yield "attn_output.bias", bias
-    if "sinks" in tensors:
-        yield "attn_sinks.weight", placed(tensors["sinks"], heads.query)
-
-
 def first_with_heads(model: Model) -> Site:
     """The first layer that has heads."""
     return next(site for site in model.heads.sites if model.heads.count(site))
-
-
-def layer_of(model: Model, site: Site) -> Matrices:
-    """The matrices of a layer with heads."""
-    modules = dict(model.hf.named_modules())
-    groups = model.heads.key_value[site.kind][site.layer]
-    return matrices(modules, model.discovery.names[site], model.heads.count(site), groups)
-
-
-def is_fused(model: Model) -> bool:
-    """Whether queries, keys and values are one matrix in transformers; then they are in llama.cpp."""
-    return len(layer_of(model, first_with_heads(model)).form.inputs) == 1
-
-
-def output_bias(model: Model, site: Site) -> Tensor | None:
-    """The bias of a layer's output projection, also where no head is left."""
-    name = layer_of(model, first_with_heads(model)).out_name
-    projection = getattr(model.discovery.modules[site], name)
-    bias: Tensor | None = projection.bias
-    return bias
-
-
-def normalises_queries(model: Model) -> bool:
-    """Whether queries and keys are normalised by head."""
-    return hasattr(model.discovery.modules[first_with_heads(model)], "q_norm")
 
 
 def scale_factor(model: Model, heads: int) -> float:
@@ -537,14 +397,3 @@ def scale_factor(model: Model, heads: int) -> float:
     theirs = usual if family.scale is None else family.scale(config, heads)
     own = getattr(model.discovery.modules[first_with_heads(model)], "scaling", None) or usual
     return float(own) / theirs if abs(float(own) / theirs - 1) > 1e-6 else 1.0
-
-
-def absent_norms(model: Model, site: Site) -> Iterator[tuple[str, Tensor]]:
-    """The norms of queries and keys that llama.cpp reads in a layer without heads: they multiply by 1."""
-    first = first_with_heads(model)
-    prefix = f"{model.discovery.names[first]}."
-    projections = projection_names(model)
-    for name, parameter in model.hf.named_parameters():
-        if name.startswith(prefix) and not name.startswith(projections):
-            own = gguf_name(name, model).replace(f"blk.{first.layer}.", f"blk.{site.layer}.", 1)
-            yield own, torch.ones_like(parameter)
