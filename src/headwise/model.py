@@ -76,6 +76,11 @@ class Model:
         return self.discovery.heads
 
     @property
+    def heads_left(self) -> HeadMask:
+        """The heads that are left, of those of the model that was pruned first: the layout, or all heads."""
+        return HeadMask.full(self.heads) if self.layout is None else self.layout
+
+    @property
     def is_stock(self) -> bool:
         """Whether `from_pretrained` of transformers loads the model: it is whole, or all layers have lost equally many
         heads and its configuration can say so."""

@@ -166,12 +166,12 @@ def test_copies_of_a_key_value_head_are_one_again_while_they_are_equal(tmp_path:
     small = whole.remove(hw.HeadMask(whole.heads, frozenset(kept)))
     site = small.heads.sites[0]
     assert small.heads.key_value["decoder-self"] == (3, 4, 4)
-    assert groups_of(small.hf, small.discovery, site) == [(0, [0, 1]), (2, [2])]
+    assert groups_of(small.hf, small.discovery)[site] == [(0, [0, 1]), (2, [2])]
     again, _ = written(small, tmp_path / "equal")
     assert again.heads.key_value["decoder-self"] == (4, 4, 4)
     with torch.no_grad():
         small.hf.model.layers[0].self_attn.v_proj.weight[16:32] *= 2  # of the copy
-    assert len(groups_of(small.hf, small.discovery, site)) == 3
+    assert len(groups_of(small.hf, small.discovery)[site]) == 3
     again, _ = written(small, tmp_path / "apart")
     ids = torch.tensor([small.tokenizer("12 heads").input_ids])
     with torch.no_grad():

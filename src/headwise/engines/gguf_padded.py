@@ -31,7 +31,7 @@ from headwise.attention.padding import (
 from headwise.attention.stock import stock_model
 from headwise.engines.gguf_uneven import paired
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMask, Site
+from headwise.heads import Site
 from headwise.model import Model
 
 Facts = Callable[[Any, Any], None]  # writes keys of a configuration: (writer, configuration)
@@ -280,8 +280,7 @@ def file_heads(model: Model) -> dict[Site, Places]:
     family = FAMILIES[model.hf.config.model_type]
     groups = groups_of(model.hf, model.discovery)
     if family.by_place:
-        layout = HeadMask.full(model.heads) if model.layout is None else model.layout
-        return first_places(groups, layout)
+        return first_places(groups, model.heads_left)
     most, largest = fullest(groups)
     if family.whole:
         most, largest = spread(model, most, largest)

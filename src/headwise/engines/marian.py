@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import yaml
 
+from headwise.attention.padding import first_places, groups_of, placed_weights, plain_config
+from headwise.attention.stock import stock_model
 from headwise.engines.engine import engine
 from headwise.heads import HeadMap, Kind
-from headwise.marian.names import OUTPUT, PROJECTIONS, embeddings, entries
+from headwise.marian.names import OUTPUT, embeddings, entries
 from headwise.marian.network import MarianToolkitConfig, MarianToolkitModel
 from headwise.marian_files import SCALE, settings_in, write_bin, write_npz
 from headwise.model import Model
@@ -92,26 +94,11 @@ def matrices(model: Model) -> dict[str, np.ndarray]:
 
 
 def whole_weights(model: Model) -> dict[str, np.ndarray]:
-    """A model's weights in float32 by their names here; those of its attention as wide as the model."""
-    state = {name: value.float().cpu().numpy() for name, value in model.hf.state_dict().items()}
-    if model.layout is None:
-        return state
-    width = model.hf.config.d_model
-    size = model.discovery.head_size
-    for site, path in model.discovery.names.items():
-        kept = np.array(model.layout.of(site), int)
-        places = (kept[:, None] * size + np.arange(size)).reshape(-1)
-        for projection, letter in PROJECTIONS:
-            weight = np.zeros((width, width), np.float32)
-            bias = np.zeros(width, np.float32)
-            if letter == "o":
-                weight[:, places] = state[f"{path}.{projection}.weight"]
-                bias = state[f"{path}.{projection}.bias"]
-            elif places.size:
-                weight[places] = state[f"{path}.{projection}.weight"]
-                bias[places] = state[f"{path}.{projection}.bias"]
-            state |= {f"{path}.{projection}.weight": weight, f"{path}.{projection}.bias": bias}
-    return state
+    """A model's weights in float32 by their names here, with heads of zeros in the places of those removed."""
+    whole = stock_model(model.hf, plain_config(model.hf))
+    places = first_places(groups_of(model.hf, model.discovery), model.heads_left)
+    weights = placed_weights(model.hf, model.discovery, whole, places, {})
+    return {name: value.float().cpu().numpy() for name, value in weights.items()}
 
 
 def write_vocabularies(model: Model, folder: Path) -> list[str]:

@@ -13,7 +13,7 @@ from headwise.attention.matrices import ZEROS
 from headwise.attention.padding import Padded, biases_without_place, pad, plain_config
 from headwise.attention.stock import stock_model
 from headwise.engines.engine import engine
-from headwise.heads import HeadMask, Site
+from headwise.heads import Site
 from headwise.model import Model, unique_parameters
 from headwise.model_files import copy_siblings, explain_pruned
 
@@ -39,8 +39,7 @@ def refusal(model: Model) -> str | None:
 )
 def write(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write a folder that `from_pretrained` of transformers loads. Returns notes for the user."""
-    layout = HeadMask.full(model.heads) if model.layout is None else model.layout
-    padded = pad(model.hf, model.discovery, layout)
+    padded = pad(model.hf, model.discovery, model.heads_left)
     stock = padded.model
     if stock.can_generate():
         stock.generation_config = copy.copy(model.hf.generation_config)
@@ -56,19 +55,21 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
         copy_siblings(model.source, folder)
     if model.layout is not None:
         explain_pruned(folder, model.name, stock=True)
-    return [note(model, padded, layout)] if len(layout) < layout.heads.total else []
+        return [note(model, padded)]
+    return []
 
 
-def note(model: Model, padded: Padded, layout: HeadMask) -> str:
+def note(model: Model, padded: Padded) -> str:
     """What was removed, what was filled up, and what that saves in weights."""
-    first, total = len(layout), layout.heads.total
+    layout = model.heads_left
+    total = layout.heads.total
     zeros = sum(places.query.count(ZEROS) for places in padded.places.values())
     config = plain_config(model.hf)
     if states_heads(model.hf.config, layout):
         write_counts(config.get_text_config(), layout.heads)
     before = numbers(stock_model(model.hf, config))
     saved = before - numbers(padded.model)
-    says = f"{total - first} of {total} heads were removed, and {zeros} heads of zeros added"
+    says = f"{total - len(layout)} of {total} heads were removed, and {zeros} heads of zeros added"
     if not saved:
         why = padded.reason or "the fullest layers need as many as before"
         return f"{says}, so nothing is saved: {why}"
