@@ -113,8 +113,10 @@ def plain_config(model: Any) -> Any:
 
 def biases_without_place(model: Any) -> list[str]:
     """The biases of a model for which the class of transformers has no place."""
+    made = getattr(model.config, "headwise_biases", None)
+    if not made:
+        return []
     declared = stock_model(model, plain_config(model)).state_dict()
-    made = getattr(model.config, "headwise_biases", None) or []
     return [name for name in made if f"{name}.bias" not in declared]
 
 

@@ -10,6 +10,7 @@ from accelerate import init_empty_weights
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import M2M100ForConditionalGeneration
+from transformers.initialization import no_init_weights
 
 from headwise.errors import HeadwiseError
 
@@ -33,7 +34,7 @@ def stock_model(model: Any, config: Any) -> nn.Module:
     """
     try:
         saved = type(config).from_dict(json.loads(config.to_json_string()))
-        with init_empty_weights():
+        with init_empty_weights(), no_init_weights():
             stock = drop_unused(type(model)(saved))
     except (StrictDataclassError, ValueError, TypeError) as error:
         said = " ".join(str(error).split()).rstrip(".")
