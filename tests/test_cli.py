@@ -483,9 +483,12 @@ class TestTheFolderOfAStudy:
         assert json.loads((tmp_path / "out/heads.json").read_text())["sentences"] == 12
         assert call("roles", tmp_path / "run", *out) == (0, f"{tmp_path}/out/labels.csv\n", "")
         sides = [tmp_path / "run/corpus" / f"dev.{language}" for language in ("en", "fr")]
-        words = [*out, "--sets", sides[0], "--sets", sides[1]]
+        words = [*out]
+        for option in ("--sets", "--words"):
+            words += [option, sides[0], option, sides[1]]
         assert call("roles", tmp_path / "run", *words)[0] == 0
         assert (tmp_path / "out/sets.csv").read_text().startswith("kind,role,heads,")
+        assert (tmp_path / "out/words.csv").read_text().startswith("kind,layer,head,word,")
         words = [
             "prune",
             tmp_path / "run",

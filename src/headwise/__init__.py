@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from headwise.pruning.prune import prune
     from headwise.roles.alignment import LinkedText
     from headwise.roles.alignment_heads import AlignmentHeads, align
+    from headwise.roles.lost_words import LostWords, lost_words
     from headwise.roles.matching import Matches, match
     from headwise.roles.role import role
     from headwise.roles.role_sets import RoleSets, role_sets
@@ -90,6 +91,7 @@ else:
         "model": ("Model", "masked"),
         "roles.alignment": ("LinkedText",),
         "roles.alignment_heads": ("AlignmentHeads", "align"),
+        "roles.lost_words": ("LostWords", "lost_words"),
         "roles.role_sets": ("RoleSets", "role_sets"),
         "roles.role_tests": ("Roles",),
         "roles.matching": ("Matches", "match"),
@@ -145,6 +147,8 @@ __all__ = [
     "Roles",
     "role_sets",
     "RoleSets",
+    "lost_words",
+    "LostWords",
     "AlignmentHeads",
     "LinkedText",
     "untrained",

@@ -98,6 +98,20 @@ class Projection:
             chosen = chosen + self.bias[words]
         return self.capped(chosen).to(torch.promote_types(chosen.dtype, torch.float32))
 
+    def best(self, states: Tensor) -> Tensor:
+        """The most likely word after each of the states: N. states N M."""
+        return torch.cat([self.best_of_few(rows) for rows in states.split(BLOCK_POSITIONS)])
+
+    def best_of_few(self, states: Tensor) -> Tensor:
+        wide = torch.promote_types(states.dtype, torch.float32)
+        largest = states.new_full((len(states),), -torch.inf, dtype=wide)
+        best = torch.zeros(len(states), dtype=torch.long, device=states.device)
+        for start in range(0, len(self.weight), BLOCK_WORDS):
+            values, words = self.block(states, slice(start, start + BLOCK_WORDS)).max(1)
+            best = torch.where(values > largest, words + start, best)
+            largest = torch.maximum(largest, values)
+        return best
+
     def block(self, states: Tensor, words: slice) -> Tensor:
         """The logits of some words, in float32 at least."""
         bias = None if self.bias is None else self.bias[words]

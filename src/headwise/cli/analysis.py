@@ -170,6 +170,13 @@ def roles(
             help="text, given like --text of score: the heads of each role are switched off together on it",
         ),
     ] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--words",
+            help="text, given like --text of score: which of its words the model no longer says without each head",
+        ),
+    ] = None,
     untrained: Annotated[
         int,
         typer.Option(
@@ -217,18 +224,23 @@ def roles(
     pairs = None if spec is None else named_pairs(spec, links)
     from headwise.progress import Progress
     from headwise.roles.alignment import pairs_for
+    from headwise.roles.lost_words import check_words
     from headwise.roles.role_forecast import role_forecast
     from headwise.roles.role_sets import check_sets
     from headwise.roles.role_tests import Roles
 
     progress = Progress(quiet)
-    files = (*Roles.FILES, *hw.RoleSets.FILES)
+    files = (*Roles.FILES, *hw.RoleSets.FILES, *hw.LostWords.FILES)
     work = Work("roles", out or default_folder("roles", model), files, progress, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
     set_text = None
     if sets:
         set_text = loaded.task.read(text_spec(sets))
         check_sets(loaded, set_text)
+    word_text = None
+    if words:
+        word_text = loaded.task.read(text_spec(words))
+        check_words(loaded, word_text)
     with progress.bar("text"):
         if pairs is not None:
             pairs = pairs_for(loaded, pairs, progress, dry_run)
@@ -236,11 +248,14 @@ def roles(
 
     def run() -> list[Result]:
         found = hw.roles(loaded, tested, training=counted, progress=progress, **asked)
-        if set_text is None:
-            return [found]
-        return [found, hw.role_sets(loaded, found, set_text, seed=seed, progress=progress)]
+        results: list[Result] = [found]
+        if set_text is not None:
+            results.append(hw.role_sets(loaded, found, set_text, seed=seed, progress=progress))
+        if word_text is not None:
+            results.append(hw.lost_words(loaded, word_text, seed=seed, progress=progress))
+        return results
 
-    work.do(run, partial(role_forecast, loaded, tested, sets=set_text, **asked))
+    work.do(run, partial(role_forecast, loaded, tested, sets=set_text, words=word_text, **asked))
 
 
 def align(

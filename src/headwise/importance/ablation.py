@@ -370,19 +370,36 @@ def losses(
     tokens: int,
     report: Callable[[float], None] = unreported,
 ) -> Tensor:
-    """The loss of each sentence in each trial, T B. Trials that start in the same block share a forward. report: gets
-    the share of the trials that is done."""
+    """The loss of each sentence in each trial, T B."""
+    forward = partial(losses_again, model, batch)
+    return tried(model, discovery, batch, trials, tokens, forward, batch.losses, report)
+
+
+def tried(
+    model: nn.Module,
+    discovery: Discovery,
+    batch: RecordedBatch,
+    trials: Sequence[Trial],
+    tokens: int,
+    forward: Callable[[int], Tensor],
+    unchanged: Tensor,
+    report: Callable[[float], None] = unreported,
+) -> Tensor:
+    """What a forward gives in each trial, T N. Trials that start in the same block share a forward.
+
+    forward: repeats the batch so many times, and gives N numbers of each copy in a row of its own. unchanged: those of
+    the full model, N, for trials that change nothing. report: gets the share of the trials that is done.
+    """
     lengths = [there.shape[1] for there in batch.there.values()]
     longest = max(batch.tensors["labels"].shape[1], *lengths)
     together = max(1, tokens // (len(batch.losses) * longest))
 
-    # trials without a group change nothing: they have the losses of the full model
-    out = batch.losses.repeat(len(trials), 1)
+    out = unchanged.repeat(len(trials), 1)
     order: list[int] = []
     parts: list[Tensor] = []
     for group in group_trials(batch.kept, trials, together):
         with trying(model, discovery, batch.kept, [trials[number] for number in group]):
-            parts.append(losses_again(model, batch, len(group)))
+            parts.append(forward(len(group)))
         order += group
         report(len(order) / len(trials))
     if order:
@@ -392,15 +409,19 @@ def losses(
 
 def losses_again(model: nn.Module, batch: RecordedBatch, copies: int) -> Tensor:
     """The loss of each sentence in a forward of the batch repeated so many times: copies x B."""
-    size = len(batch.losses)
+    tensors, places = repeated(batch, copies)
+    return losses_of(model, tensors, places).view(copies, len(batch.losses))
+
+
+def repeated(batch: RecordedBatch, copies: int) -> tuple[dict[str, Tensor], Places]:
+    """The tensors of a batch so many times, and the places of its predicted tokens, copy by copy."""
     tensors = {}
     for name, tensor in batch.tensors.items():
         once = [1] * (tensor.dim() - 1)
         tensors[name] = tensor.repeat(copies, *once)
-    first_rows = torch.arange(copies, device=batch.losses.device)[:, None] * size
+    first_rows = torch.arange(copies, device=batch.losses.device)[:, None] * len(batch.losses)
     sentences = (batch.places[0] + first_rows).flatten()
-    places = sentences, batch.places[1].repeat(copies)
-    return losses_of(model, tensors, places).view(copies, size)
+    return tensors, (sentences, batch.places[1].repeat(copies))
 
 
 def position_mean_ablated(

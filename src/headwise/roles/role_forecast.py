@@ -22,6 +22,7 @@ from headwise.forecast import (
 )
 from headwise.importance.untrained import sample_text
 from headwise.model import Model
+from headwise.roles import lost_words, role_sets
 from headwise.roles.alignment import LinkedText
 from headwise.roles.examples import candidates_of
 from headwise.roles.observation import (
@@ -31,7 +32,6 @@ from headwise.roles.observation import (
     words_of_probes,
     words_of_treebank,
 )
-from headwise.roles.role_sets import SENTENCES
 from headwise.roles.role_tests import (
     RoleTexts,
     subject_of,
@@ -55,16 +55,17 @@ def role_forecast(
     untrained: int = 0,
     seed: int = 0,
     sets: AnyText | None = None,
+    words: AnyText | None = None,
 ) -> Forecast:
-    """What `roles` will take, and `role_sets` on the text `sets`; takes a few seconds itself. Raises HeadwiseError for text
-    that cannot be used."""
+    """What `roles` will take, `role_sets` on the text `sets` and `lost_words` on the text `words`; takes a few seconds
+    itself. Raises HeadwiseError for text that cannot be used."""
     model.task.check_tokenizer()
     texts = RoleTexts.of(model, text, confirm, pairs, None)
     if isinstance(text, Speech):
         return speech_forecast(model, text, untrained)
     subject = subject_of(model)
     few = list(islice(text, TIMED_TREES))
-    words = words_of_treebank(subject, few, few)
+    timed_words = words_of_treebank(subject, few, few)
     seconds = best(
         lambda: on_treebank(subject_of(model), few, few, None, uncounted),
         model.hf.device.type,
@@ -87,13 +88,18 @@ def role_forecast(
         counted["controls"] = words_of_changes(model, sample)
         counted["controls"] += untrained * words_read(model, sample, seed)
 
-    parts = [Part(name, count * seconds / words) for name, count in counted.items()]
-    if sets is not None:
-        few_sets = model.task.completed(sample_text(sets, SENTENCES), outline=True)
-        forward, _ = forward_seconds(model, few_sets)
-        positions = Amount.of_batches(model.task.batches(few_sets)).positions
-        parts.append(Part("sets of heads", USUAL_TRIALS / 2 * positions * forward))
-    made = f"testing {words:,} words took {seconds:.2g} s here, {where(model)}"
+    parts = [Part(name, count * seconds / timed_words) for name, count in counted.items()]
+    silent = {
+        "sets of heads": (sets, role_sets.SENTENCES, USUAL_TRIALS),
+        "lost words": (words, lost_words.SENTENCES, model.heads.total),
+    }
+    for name, (of_trials, sentences, trials) in silent.items():
+        if of_trials is not None:
+            read = model.task.completed(sample_text(of_trials, sentences), outline=True)
+            forward, _ = forward_seconds(model, read)
+            positions = Amount.of_batches(model.task.batches(read)).positions
+            parts.append(Part(name, trials / 2 * positions * forward))
+    made = f"testing {timed_words:,} words took {seconds:.2g} s here, {where(model)}"
     used = memory(model, Amount(1, min(subject.positions, sum(counted.values()))))
     return Forecast(tuple(reads), tuple(parts), used, made)
 

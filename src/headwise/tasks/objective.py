@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from headwise.attention import classifies, device_of
 from headwise.attention.discover import output_of
-from headwise.attention.output import few_logits, projection
+from headwise.attention.output import Projection, few_logits, projection
 from headwise.errors import HeadwiseError
 from headwise.training.token_batches import IGNORED
 
@@ -135,21 +135,9 @@ def losses_of(
     """
     labels = batch["labels"]
     wrong_labels = batch.get("wrong_labels")
-    # The choice of the way is the model's alone: two ways differ by rounding, and a batch is compared with larger ones
-    # in which heads are off.
-    if not vocabulary_of(model):
-        return sentence_losses(predict(model, batch), labels, places, wrong_labels)
-    with few_logits(model) as seen:
-        own = predict(model, batch)
-    states = seen[0]
-    project = projection(model, states.device)
-    if project is None or len(seen) > 1:
-        return sentence_losses(predict(model, batch), labels, places, wrong_labels)
-    # Once for a model: a comparison makes the processor wait for a GPU.
-    if model not in PROJECTED:
-        PROJECTED[model] = same_logits(project(states[:1, : own.shape[1]]), own)
-    if not PROJECTED[model]:
-        return sentence_losses(predict(model, batch), labels, places, wrong_labels)
+    project, states = before_output(model, batch)
+    if project is None:
+        return sentence_losses(states, labels, places, wrong_labels)
     sentences, positions = asked_places(labels) if places is None else places
     asked = states[sentences, positions]
     gold = labels[sentences, positions]
@@ -159,6 +147,37 @@ def losses_of(
     else:
         lost = project.losses(asked, gold)
     return lost.new_zeros(len(labels)).index_add(0, sentences, lost)
+
+
+def chosen_words(model: nn.Module, batch: Mapping[str, Tensor], places: Places) -> Tensor:
+    """The word that one forward holds most likely at each of N places: N."""
+    project, states = before_output(model, batch)
+    if project is None:
+        return states[places].argmax(-1)
+    return project.best(states[places])
+
+
+def before_output(
+    model: nn.Module, batch: Mapping[str, Tensor]
+) -> tuple[Projection | None, Tensor]:
+    """The output layer of a model, and the states before it, B T M, of one forward; where the model does more with its
+    logits than headwise knows, None and its logits, B T V."""
+    # The choice of the way is the model's alone: two ways differ by rounding, and a batch is compared with larger ones
+    # in which heads are off.
+    if not vocabulary_of(model):
+        return None, predict(model, batch)
+    with few_logits(model) as seen:
+        own = predict(model, batch)
+    states = seen[0]
+    project = projection(model, states.device)
+    if project is None or len(seen) > 1:
+        return None, predict(model, batch)
+    # Once for a model: a comparison makes the processor wait for a GPU.
+    if model not in PROJECTED:
+        PROJECTED[model] = same_logits(project(states[:1, : own.shape[1]]), own)
+    if not PROJECTED[model]:
+        return None, predict(model, batch)
+    return project, states
 
 
 def vocabulary_of(model: nn.Module) -> int:
