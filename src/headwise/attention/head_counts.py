@@ -73,8 +73,8 @@ def state_counts(text: Any, query: int, key_value: int) -> None:
 
 
 def state_size(text: Any, head_size: int) -> None:
-    """Write the size of a head into the configuration of a stack, unless it has one."""
-    if getattr(text, "head_dim", None) is None:
+    """Write the size of a head into the configuration of a stack, unless it has one (T5: `d_kv`)."""
+    if getattr(text, "head_dim", None) is None and not hasattr(text, "d_kv"):
         text.head_dim = head_size
 
 

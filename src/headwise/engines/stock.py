@@ -69,7 +69,8 @@ def note(model: Model, padded: Padded) -> str:
         write_counts(config.get_text_config(), layout.heads)
     before = numbers(stock_model(model.hf, config))
     saved = before - numbers(padded.model)
-    says = f"{total - len(layout)} of {total} heads were removed, and {zeros} heads of zeros added"
+    added = f"{zeros} heads of zeros" if zeros != 1 else "one head of zeros"
+    says = f"{total - len(layout)} of {total} heads were removed, and {added} added"
     if not saved:
         why = padded.reason or "the fullest layers need as many as before"
         return f"{says}, so nothing is saved: {why}"
