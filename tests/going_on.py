@@ -53,6 +53,7 @@ gc.disable()
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)  # a search every 700 objects, which is usual, takes 2 % of the time
     gc.enable()
     if "own_process" in sys.modules:
         ensure_running()  # the server of processes, so that no test waits for its imports

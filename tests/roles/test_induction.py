@@ -187,8 +187,8 @@ def test_a_model_that_has_learnt_to_repeat_has_an_induction_head() -> None:
     torch.manual_seed(0)
     shape = {**STACK, "vocab_size": 64, "hidden_size": 64, "num_attention_heads": 2}
     model = LlamaForCausalLM(LlamaConfig(**shape))
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for _ in range(600):
+    optimiser = torch.optim.AdamW(model.parameters(), lr=6e-3)
+    for _ in range(300):
         ids = torch.randint(3, 64, (32, 12)).repeat(1, 2)
         loss = model(input_ids=ids, labels=ids).loss
         optimiser.zero_grad()
