@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,13 @@ def shared_folders_stay(request: pytest.FixtureRequest) -> Iterator[None]:
     for name in SHARED.keys() & {*request.fixturenames}:
         files = changed(name)
         assert not files, f"{files} of the shared folder '{name}': change a copy of it"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def server_of_processes() -> None:
+    """It imports the libraries while the first tests run, so that none waits for it. What it says is captured here."""
+    if "own_process" in sys.modules:
+        ensure_running()
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,6 @@ test waits for a second one for ever (its issues 1323, 1327, 1378).
 from __future__ import annotations
 
 import gc
-import sys
-from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +53,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(10_000)  # a search every 700 objects, which is usual, takes 2 % of the time
     gc.enable()
-    if "own_process" in sys.modules:
-        ensure_running()  # the server of processes, so that no test waits for its imports
 
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is no such hook
