@@ -566,6 +566,13 @@ class TestPruning:
         )
         assert status == 0 and len(out.splitlines()) == 12
 
+    def test_controls(self, call: Call, refused: Refused, texts: list[str], model: str) -> None:
+        words = ["prune", model, *texts, "--keep", "2", "--dry-run"]
+        status, out, _ = call(*words, "--control", "random", "--control", "fine-tuned")
+        assert status == 0 and "prune/keep-2.random" in out and "prune/fine-tuned" in out
+        unknown = refused(*words, "--control", "nonsense")
+        assert "--control: 'nonsense'" in unknown and "from-scratch" in unknown
+
     def test_several_target_counts(
         self, call: Call, texts: list[str], model: str, tmp_path: Path
     ) -> None:

@@ -86,6 +86,14 @@ def prune(
             "--train says so. By default gates for translation models and where --penalty is given, else greedy",
         ),
     ] = None,
+    control: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--control",
+            help="another model to compare with, such as fine-tuned (all heads, trained as long) or random (as many random "
+            "heads); repeatable",
+        ),
+    ] = None,
     out: ResultsOut = None,
     seed: Seed = 1,
     device: Device = "auto",
@@ -108,6 +116,8 @@ def prune(
     refuse_set_twice(PRUNE_OPTIONS, tables, set_ or [])
     tables["data"] = prune_texts(model, text_or_audio(text, audio), dev, test)
     goals = tables.setdefault("pruning", {})
+    if control:
+        goals["controls"] = control
     if "kinds" not in goals and (named := counted_kinds(goals.get("keep", []))):
         goals["kinds"] = named
     if method or "penalty" in goals:  # wrong words are refused before torch is loaded
@@ -179,7 +189,7 @@ def prune_plan(
         "choice": tables.get("choice") or ({"max_drop": "any"} if one else {}),
         "scoring": {"measures": [], "pruned": []},
     }
-    typed = typed_options(PRUNE_OPTIONS, tables)
+    typed = {"pruning.controls": "--control", **typed_options(PRUNE_OPTIONS, tables)}
     return make_plan(given, settings or [], "prune", typed)
 
 
