@@ -93,7 +93,7 @@ def script(path: Path, *words: Any) -> None:
 
 
 def unused_port() -> int:
-    """A port that no other process is given meanwhile: those that ask for any port get one above 32767."""
+    """A port that is not given to processes that ask for any: they get one above 32767."""
     while True:
         port = random.SystemRandom().randrange(20000, 32768)
         with socket.socket() as free:

@@ -484,8 +484,8 @@ class TestTheFolderOfAStudy:
         assert call("roles", tmp_path / "run", *out) == (0, f"{tmp_path}/out/labels.csv\n", "")
         sides = [tmp_path / "run/corpus" / f"dev.{language}" for language in ("en", "fr")]
         words = [*out]
-        for option in ("--sets", "--words"):
-            words += [option, sides[0], option, sides[1]]
+        for side in sides:
+            words += ["--sets", side, "--words", str(side).replace("dev", "train")]
         assert call("roles", tmp_path / "run", *words)[0] == 0
         assert (tmp_path / "out/sets.csv").read_text().startswith("kind,role,heads,")
         assert (tmp_path / "out/words.csv").read_text().startswith("kind,layer,head,word,")

@@ -164,12 +164,14 @@ def masked_against_removed(model: Model, layout: HeadMask, original: Model) -> F
         return Finding("outputs", False, f"{model.name} has other outputs than {original.name}")
     largest = float(wanted.abs().max())
     moved = float((found - wanted).abs().max())
-    says = (
-        f"differ by at most {moved:.1e} from those of the original with the same heads off, "
-        f"whose largest is {largest:.3g}"
-    )
+    of_what = "the original" if model.layout is None else "the original with the same heads off"
+    says = f"differ by at most {moved:.1e} from those of {of_what}, whose largest is {largest:.3g}"
     if moved <= NEAR * largest:
         return Finding("outputs", True, says)
+    if model.layout is None:
+        return Finding(
+            "outputs", False, f"{says}: compare an export with the model that it was made of"
+        )
     return Finding("outputs", False, f"{says}: its weights were trained or changed after removal")
 
 

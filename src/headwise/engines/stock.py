@@ -54,7 +54,7 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
     if model.source is not None:
         copy_siblings(model.source, folder)
     if model.layout is not None:
-        explain_pruned(folder, model.name, stock=True)
+        explain_pruned(folder, Path(model.name).name, stock=True)
         return [note(model, padded)]
     return []
 

@@ -20,6 +20,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import regex
 import torch
 from torch import Tensor
 
@@ -42,7 +43,7 @@ COPIED = (
 )
 FIELDS = re.compile(r"\{(source|target)\}")
 LINK = re.compile(r"([0-9]{1,6})([-p?])([0-9]{1,6})")
-_WORD = re.compile(r"\w+|[^\w\s]")
+WORD = regex.compile(r"\w+|[^\w\s]")  # re splits words of Hindi at their vowels
 
 
 @role(
@@ -179,7 +180,7 @@ def split_into_words(text: str, name: str) -> Annotated:
     """A sentence in words and punctuation marks, without annotation."""
     words = []
     spans = []
-    for match in _WORD.finditer(text):
+    for match in WORD.finditer(text):
         form = match[0]
         space_after = text[match.end() : match.end() + 1].isspace()
         words.append(Word(form, form, "X", -1, "", "", space_after))

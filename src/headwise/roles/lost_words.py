@@ -1,16 +1,16 @@
 """The words that a model no longer says without a head.
 
-The loss says how much a head matters, a role where it looks; this says what it is for. On a text with its targets (of
-one-sided text, the model's own translations) each head is silent in turn. A word is lost in a sentence where the model
-alone predicts it, after the right words before it, and without the head predicts another. Greedy search would write
-that other word there.
+The loss says how much a head matters, a role where it looks; this says which words need it. On a text with its targets
+(of one-sided text, the model's own translations) each head is silent in turn. A word is lost in a sentence where the
+whole model predicts it, after the right words before it, and the model without the head predicts another: at its first
+place in the sentence, so that a frequent word has one chance, too. Greedy search would write that other word there.
 
-Half of the sentences finds, for each head, the words that it loses more often than others; the other half confirms them.
+One half of the sentences finds, for each head, the words that it loses more often than others; the other half confirms
+them. Words are letters and digits between blanks and signs: a script without blanks has long ones, hardly ever found.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import binom, hypergeom
+from scipy.stats import binom, hypergeom, nchypergeom_fisher
 
 from headwise.attention import evaluating
 from headwise.environment import environment_info
@@ -37,13 +37,15 @@ from headwise.importance.untrained import sample_text
 from headwise.model import Model
 from headwise.progress import Report, shown
 from headwise.result import Result
+from headwise.roles.alignment import WORD
 from headwise.roles.role_sets import silent_heads
 from headwise.statistics import corrected, proportion_interval
 from headwise.tasks import AnyText
 from headwise.tasks.batches import reporter
 from headwise.tasks.objective import chosen_words, vocabulary_of
 
-SENTENCES = 300  # of the text, that heads are switched off on, at most
+SENTENCES = 300  # of the text, or windows of its documents, that heads are switched off on, at most
+FEWEST = 20  # sentences: of fewer, one half finds nothing that the other could confirm
 LEAST = 3  # sentences of the first half in which a word must be lost
 OF_A_HEAD = 3  # words that the first half may find for a head
 SHOWN = 12  # words that the terminal says
@@ -64,18 +66,19 @@ WORDS = (
     "times",
     "example",
 )
-WORD = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
 class LostWords(Result):
     """The words that a model no longer says without a head.
 
-    table: a row for each word that one half of the sentences found for a head, columns WORDS, the surest first. Of the
-    other half: in how many of the `units` sentences with the word it is `lost`; value: their share, with Wilson's 95 %
-    interval; others: the share of all other words that are lost; p: of the word being lost no more often than they are
-    (Fisher's exact test, one-sided, corrected over all rows by Benjamini and Hochberg 1995). instead: what is predicted
-    there most often, and how many times; example: a sentence, up to the word. signature: how it was made.
+    table: a row for each word that one half of the sentences found for a head, columns WORDS, the surest first. All
+    numbers are of the other half: in how many of the `units` sentences with the word it is `lost`; value: their share,
+    with Wilson's 95 % interval; others: the share of all other words that are lost; p: of the word being lost no more
+    often than the head's other words (Fisher's exact test), or no more often than with other heads, given how much more
+    of other words this head loses than they (Fisher's noncentral hypergeometric distribution): the larger of the two,
+    one-sided, corrected over all rows by Benjamini and Hochberg 1995. instead: the piece of a word that is predicted
+    there most often, and how many times; example: a sentence up to the word. signature: how it was made.
     """
 
     table: pd.DataFrame
@@ -91,11 +94,15 @@ class LostWords(Result):
     def lines(self) -> list[str]:
         """A line for each confirmed word, the surest first."""
         made = f" ({self.signature['made']})" if self.signature["made"] else ""
+        if not self.signature["words"]:
+            return [
+                "  The model itself predicts none of these words, so it loses none without a head."
+            ]
         rows = self.confirmed
         if rows.empty:
             return [f"  No word is lost with a head more often than others{made}."]
         heads = len(rows.drop_duplicates(["kind", "layer", "head"]))
-        lines = [f"  Words that are lost without a head, {len(rows)} with {heads} heads{made}:"]
+        lines = [f"  Words that are lost without a head: {len(rows)}, of {heads} heads{made}:"]
         for row in rows.head(SHOWN).to_dict("records"):
             head = f"{row['kind']}/{row['layer']}/{row['head']}"
             lines.append(
@@ -110,15 +117,18 @@ class LostWords(Result):
 
 @dataclass(frozen=True)
 class Said:
-    """What one sentence loses, of the words that the whole model says in it.
+    """What one sentence loses, of the words that the whole model says in it, each at its first place.
 
-    lost: by word, the heads without which it is lost, H booleans; instead: by head and word, what is said in its place;
-    before: by word, the sentence up to it.
+    source: what the model read, and pieces: what it is to predict; lost: by word, the heads without which it is lost, H
+    booleans; instead: by head and word, the piece that is predicted in its place; ends: by word, the place behind it in
+    `pieces`.
     """
 
+    source: tuple[int, ...]
+    pieces: list[int]
     lost: dict[str, np.ndarray]
-    instead: dict[tuple[int, str], str]
-    before: dict[str, str]
+    instead: dict[tuple[int, str], int]
+    ends: dict[str, int]
 
 
 def lost_words(
@@ -126,7 +136,8 @@ def lost_words(
 ) -> LostWords:
     """The words that a model no longer says without a head (module docstring), on at most SENTENCES sentences of a text.
 
-    progress: gets the share that is done; by default a bar. Raises HeadwiseError for a model that predicts no words.
+    progress: gets the share that is done; by default a bar. Raises HeadwiseError for a model that predicts no words, and
+    for fewer than FEWEST sentences.
     """
     if not isinstance(model, Model) or not isinstance(text, AnyText):
         raise HeadwiseError(
@@ -138,30 +149,45 @@ def lost_words(
     with shown("lost words", progress) as report:
         batches = model.task.batches(few, lambda share, _: report(share, "lost words"))
         sentences = said_words(model, batches)
+    documents = batches.documents
+    if documents is None:
+        documents = np.arange(len(sentences))
+    # a line that stands twice in a text would be in both halves
+    first = {
+        (said.source, *said.pieces): number for number, said in reversed([*enumerate(sentences)])
+    }
+    kept = sorted(first.values())
+    if len(kept) < FEWEST:
+        raise HeadwiseError(
+            f"The words that heads decide need {FEWEST} different sentences at least, and {few.name} has {len(kept)}: give "
+            "more text."
+        )
+    sentences = [sentences[number] for number in kept]
     signature = {
         "model": model.name,
         "heads": model.heads.to_json(),
         "text": few.fingerprint,
         "made": getattr(few, "made", ""),
         "sentences": len(sentences),
+        "words": sum(len(said.lost) for said in sentences),
         "seed": seed,
         **environment_info(),
     }
-    return LostWords(rows_of(list(model.heads), sentences, seed), signature)
+    table = rows_of(list(model.heads), sentences, documents[kept], model.tokenizer, seed)
+    return LostWords(table, signature)
 
 
 def check_words(model: Model, text: AnyText) -> None:
     """Raise HeadwiseError for a model that predicts no words, and text that it does not read."""
     if not vocabulary_of(model.hf) or model.tokenizer is None:
         raise HeadwiseError(
-            f"{model.name}, a {type(model.hf).__name__}, predicts no words, so it loses none without a head: leave the text "
-            "for lost words out."
+            f"{model.name}, a {type(model.hf).__name__}, predicts no words, so it loses none without a head."
         )
     model.task.completed(text, outline=True)
 
 
 def said_words(model: Model, batches: Any) -> list[Said]:
-    """What each sentence loses with each head, in the order of the heads of the model."""
+    """What each sentence loses with each head, in the order of the heads of the model: of the first SENTENCES."""
     trials = [silent_heads([head]) for head in model.heads]
     found: list[list[Said]] = []
     within = reporter(batches)
@@ -175,106 +201,170 @@ def said_words(model: Model, batches: Any) -> list[Said]:
             others = tried(
                 model.hf, model.discovery, batch, trials, FORWARD_POSITIONS, choices, whole, within
             )
-            gold = batch.tensors["labels"][batch.places]
             found.append(
-                of_batch(model.tokenizer, batch, *(t.cpu().numpy() for t in (gold, whole, others)))
+                of_batch(model.tokenizer, batch, whole.cpu().numpy(), others.cpu().numpy())
             )
+            if sum(map(len, found)) >= SENTENCES:  # windows of long documents are many
+                break
         found = gather_batches(found)
     return [said for of_one in found for said in of_one]
 
 
 def of_batch(
-    tokenizer: Any, batch: RecordedBatch, gold: np.ndarray, whole: np.ndarray, others: np.ndarray
+    tokenizer: Any, batch: RecordedBatch, whole: np.ndarray, others: np.ndarray
 ) -> list[Said]:
-    """The sentences of a batch. gold N: its predicted pieces; whole N, others H N: what is said there."""
+    """The sentences of a batch. whole N, others H N: the pieces that are predicted, without each head."""
+    labels = batch.tensors["labels"].cpu().numpy()
     sentences, positions = (place.cpu().numpy() for place in batch.places)
     found = []
     for sentence in np.unique(sentences):
         (places,) = np.nonzero(sentences == sentence)
-        pieces = gold[places].tolist()
-        words = words_of_pieces(tokenizer, pieces, positions[places])
-        right = whole[places] == gold[places]
-        wrong = others[:, places] != gold[places]
-        said = Said({}, {}, {})
-        for word, own in words:
-            if not right[own].all():
+        here = positions[places]
+        gold = labels[sentence, here]
+        right = whole[places] == gold
+        wrong = others[:, places] != gold
+        row, predicted = gold, np.arange(len(gold))
+        if "decoder_input_ids" not in batch.tensors and hides(batch):
+            # a masked model predicts a few pieces of a sentence, so its words are those of all
+            row = batch.tensors["input_ids"][sentence].cpu().numpy().copy()
+            row[here] = gold
+            predicted = np.full(len(row), -1)
+            predicted[here] = np.arange(len(gold))
+        source: tuple[int, ...] = ()
+        if "input_ids" in batch.tensors:
+            there = batch.there["source"][sentence]
+            source = tuple(batch.tensors["input_ids"][sentence][there].tolist())
+        said = Said(source, row.tolist(), {}, {}, {})
+        for word, pieces in words_of_pieces(tokenizer, said.pieces):
+            own = predicted[pieces]
+            if word in said.lost or (own < 0).any() or not right[own].all():
                 continue
-            lost = wrong[:, own].any(1)
-            said.lost[word] = said.lost.get(word, False) | lost
-            said.before.setdefault(word, decoded(tokenizer, pieces[: own[-1] + 1]))
-            for head in np.nonzero(lost)[0].tolist():
+            said.lost[word] = wrong[:, own].any(1)
+            said.ends[word] = pieces[-1] + 1
+            for head in np.nonzero(said.lost[word])[0].tolist():
                 first = own[int(wrong[head, own].argmax())]
-                other = decoded(tokenizer, [int(others[head, places[first]])])
-                said.instead.setdefault((head, word), other)
+                said.instead[head, word] = int(others[head, places[first]])
         found.append(said)
     return found
 
 
-def words_of_pieces(
-    tokenizer: Any, pieces: Sequence[int], positions: Sequence[int] | np.ndarray
-) -> list[tuple[str, list[int]]]:
-    """The words of a sentence in small letters, each with the places of its pieces. A special token is a word of its own,
-    and a word ends before a gap: of masked models only hidden tokens are predicted."""
-    texts: list[str] = []
-    numbers = []
-    run: list[int] = []  # pieces that belong together
-    first = 0  # the number of their first word
+def hides(batch: RecordedBatch) -> bool:
+    """Whether labels stand where hidden pieces are, as of masked models, and not one place before."""
+    labels, ids = batch.tensors["labels"], batch.tensors["input_ids"]
+    sentences, positions = batch.places
+    last = ids.shape[1] - 1
+    after = ids[sentences, (positions + 1).clamp(max=last)]
+    return not bool((after == labels[batch.places])[positions < last].all())
+
+
+def words_of_pieces(tokenizer: Any, pieces: Sequence[int]) -> list[tuple[str, list[int]]]:
+    """The words of a sentence in small letters, each with the places of all pieces that have a letter of it. A special
+    token is a word of its own; blanks belong to none, and a piece without a whole letter to where the letter is."""
     special = set(tokenizer.all_special_ids)
-    for place, piece in enumerate(pieces):
-        gap = place > 0 and positions[place] != positions[place - 1] + 1
-        if gap or piece in special or not run:
-            run = []
-            first = len(texts)
-        if piece in special:
-            texts.append(tokenizer.convert_ids_to_tokens(piece))
-        else:
-            run.append(piece)
-            texts[first:] = WORD.findall(tokenizer.decode(run)) or [""]
-        numbers.append(len(texts) - 1)
-    places_of: dict[int, list[int]] = {}
-    for place, number in enumerate(numbers):
-        places_of.setdefault(number, []).append(place)
-    return [(texts[number].lower(), places) for number, places in places_of.items()]
+    found: list[tuple[str, list[int]]] = []
+    run: list[int] = []
+    for place, piece in enumerate([*pieces, None]):
+        if piece is not None and piece not in special:
+            run.append(place)
+            continue
+        found += words_of_run(tokenizer, [pieces[one] for one in run], run)
+        run = []
+        if piece is not None:
+            found.append((tokenizer.convert_ids_to_tokens(piece), [place]))
+    return found
+
+
+def words_of_run(
+    tokenizer: Any, pieces: list[int], places: Sequence[int]
+) -> list[tuple[str, list[int]]]:
+    """The words of pieces without a special token among them."""
+    matches = list(WORD.finditer(tokenizer.decode(pieces))) if pieces else []
+    found: list[tuple[str, list[int]]] = [(match.group().lower(), []) for match in matches]
+    waiting = []
+    start = 0
+    word = 0
+    for number, place in enumerate(places, start=1):
+        waiting.append(place)
+        end = len(tokenizer.decode(pieces[:number]).rstrip("\ufffd"))
+        if end <= start:
+            continue
+        while word < len(matches) and matches[word].start() < end:
+            if matches[word].end() > start:
+                found[word][1].extend(waiting)
+            if matches[word].end() > end:
+                break
+            word += 1
+        start = end
+        waiting = []
+    return [(text, own) for text, own in found if own]
 
 
 def decoded(tokenizer: Any, pieces: Sequence[int]) -> str:
-    """Pieces as text; the end of a sentence as its token."""
+    """Pieces as text; a special token by its name."""
     text: str = tokenizer.decode(pieces, skip_special_tokens=True).strip()
-    return text or tokenizer.convert_ids_to_tokens(pieces[-1])
+    return text or tokenizer.convert_ids_to_tokens(pieces[-1]) or f"token {pieces[-1]}"
 
 
-def rows_of(heads: Sequence[Head], sentences: Sequence[Said], seed: int) -> pd.DataFrame:
-    """The table, columns WORDS."""
+def rows_of(
+    heads: Sequence[Head],
+    sentences: Sequence[Said],
+    documents: np.ndarray,
+    tokenizer: Any,
+    seed: int,
+) -> pd.DataFrame:
+    """The table, columns WORDS. documents: the number of each sentence's document, which is in one half alone."""
     words = sorted({word for said in sentences for word in said.lost})
-    number = {word: place for place, word in enumerate(words)}
-    half = np.random.default_rng(seed).permutation(len(sentences)) % 2
+    column_of = {word: column for column, word in enumerate(words)}
+    _, document = np.unique(documents, return_inverse=True)
+    half = np.random.default_rng(seed).permutation(document.max() + 1)[document] % 2
     there = np.zeros((2, len(words)), dtype=int)
     lost = np.zeros((2, len(heads), len(words)), dtype=int)
     for which, said in zip(half, sentences, strict=True):
-        for word, heads_that_lose in said.lost.items():
-            there[which, number[word]] += 1
-            lost[which, :, number[word]] += heads_that_lose
+        for word, without in said.lost.items():
+            there[which, column_of[word]] += 1
+            lost[which, :, column_of[word]] += without
 
     rows = []
     chances = []
-    finding, confirming = lost
-    all_there = there[1].sum()
+    confirming = [said for which, said in zip(half, sentences, strict=True) if which == 1]
     for place, head in enumerate(heads):
-        all_lost = confirming[place].sum()
-        for column in found_words(finding[place], there[0], there[1]):
-            word, units, times = words[column], there[1, column], confirming[place, column]
+        for column in found_words(lost[0, place], there[0], there[1]):
+            word = words[column]
+            units, times = there[1, column], lost[1, place, column]
             low, high = proportion_interval(times, units)
-            others = (all_lost - times) / max(1, all_there - units)
-            chances.append(hypergeom.sf(times - 1, all_there, all_lost, units))
-            instead = Counter(
-                said.instead[place, word] for said in sentences if (place, word) in said.instead
-            )
-            example = next(said.before[word] for said in sentences if (place, word) in said.instead)
-            values = (times / units, float(low), float(high), times, units, others)
-            rows.append((*head, word, *values, *instead.most_common(1)[0], example))
+            others = (lost[1, place].sum() - times) / max(1, there[1].sum() - units)
+            chances.append(chance_of(lost[1], there[1], place, column))
+            losing = [said for said in confirming if (place, word) in said.instead]
+            pieces = Counter(said.instead[place, word] for said in losing)
+            instead = [
+                (decoded(tokenizer, [piece]), count) for piece, count in pieces.most_common(1)
+            ]
+            before = [decoded(tokenizer, said.pieces[: said.ends[word]]) for said in losing[:1]]
+            numbers = (times / units, float(low), float(high), times, units, others)
+            rows.append((*head, word, *numbers, *(instead or [("", 0)])[0], "".join(before)))
     table = pd.DataFrame(rows, columns=[name for name in WORDS if name != "p"])
     table.insert(WORDS.index("p"), "p", corrected(np.array(chances)) if chances else [])
     return table.sort_values("p", kind="stable", ignore_index=True)
+
+
+def chance_of(lost: np.ndarray, there: np.ndarray, head: int, column: int) -> float:
+    """The larger p of both tests of `LostWords.table`. lost H W, there W: of the confirming half."""
+    times, units, total = lost[head, column], there[column], there.sum()
+    of_head = lost[head].sum()
+    fisher = float(hypergeom.sf(times - 1, total, of_head, units))
+    if len(lost) == 1:
+        return fisher
+    of_word = lost[:, column].sum()
+    all_others = (total - units) * (len(lost) - 1)
+    rest = lost.sum() - of_word - (of_head - times)
+    odds = odds_of(of_head - times, total - units) / odds_of(rest, all_others)
+    of_heads = nchypergeom_fisher.sf(times - 1, units * len(lost), of_word, units, odds)
+    return max(fisher, float(of_heads))
+
+
+def odds_of(lost: int, count: int) -> float:
+    """The odds of being lost, with half a word more on both sides, so that they are above 0."""
+    return (lost + 0.5) / (count - lost + 0.5)
 
 
 def found_words(lost: np.ndarray, there: np.ndarray, again: np.ndarray) -> list[int]:
