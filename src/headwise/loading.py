@@ -34,8 +34,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 from headwise.attention import device_of, discover, remove
 from headwise.attention.head_counts import note_origins, states_heads
 from headwise.attention.offload import named_weights
+from headwise.attention.rebuilt import drop_unused
 from headwise.attention.removal import make_biases
-from headwise.attention.stock import drop_unused
 from headwise.devices import usable
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.folders import SUMS, sums

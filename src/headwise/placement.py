@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headwise.attention.offload import hook_of
-from headwise.attention.stock import drop_unused
+from headwise.attention.rebuilt import drop_unused
 from headwise.errors import HeadwiseError
 from headwise.model_files import weight_files
 

@@ -20,8 +20,8 @@ from headwise.roles.lost_words import (
     WORDS,
     lost_words,
     of_batch,
-    rows_of,
     said_words,
+    table_of,
     words_of_pieces,
 )
 from headwise.tasks.objective import asked_places, on_device, predict
@@ -116,7 +116,7 @@ def texts(seed: int, chances: dict[tuple[int, int], float], rate: Any = 0.05) ->
             tensors={"labels": labels, "decoder_input_ids": labels}, places=asked_places(labels)
         )
         found += of_batch(Numbers(), batch, words, others)
-    return rows_of(HEADS, found, np.arange(len(found)), Numbers(), seed)
+    return table_of(HEADS, found, np.arange(len(found)), Numbers(), seed)
 
 
 def test_a_planted_word_is_found_and_confirmed() -> None:

@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from headwise.attention import discover, remove
-from headwise.attention.stock import drop_unused
+from headwise.attention.rebuilt import drop_unused
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
 from headwise.options import Architecture

@@ -618,7 +618,7 @@ def attention_interface(
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode (no dropout) inside the block; afterwards every module has its own mode again."""
+    """Evaluation mode (no dropout) inside the block; afterwards the modules that were in training mode are in it again."""
     training = [module for module in model.modules() if module.training]
     if training:
         model.eval()

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from headwise.attention.discover import Discovery, output_difference, probe
 from headwise.attention.offload import is_offloaded
+from headwise.attention.rebuilt import give_weights, shapes, stock_model
 from headwise.attention.removal import key_value_heads
-from headwise.attention.stock import give_weights, shapes, stock_model
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, HeadMask
 

@@ -22,7 +22,7 @@ from headwise.attention.discover import Discovery, output_difference, probe
 from headwise.attention.head_counts import equal_layers, state_counts, state_size
 from headwise.attention.matrices import ZEROS, Matrices, by_output, chosen, matrices
 from headwise.attention.position_bias import TABLE, shares_bias
-from headwise.attention.stock import give_weights, shapes, stock_model
+from headwise.attention.rebuilt import give_weights, shapes, stock_model
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
 
@@ -30,7 +30,7 @@ SIZE_BY_WIDTH = "a {} takes the width of the model divided by the number of head
 Groups = list[tuple[int, list[int]]]  # key/value heads, each with the query heads that it serves
 
 
-class Places(NamedTuple):
+class HeadPlaces(NamedTuple):
     """Which of its heads a layer has at each place; ZEROS where a head of zeros is."""
 
     query: list[int]
@@ -43,7 +43,7 @@ class Padded:
     heads; empty where the fullest layer has as many."""
 
     model: Any
-    places: dict[Site, Places]
+    places: dict[Site, HeadPlaces]
     reason: str
 
 
@@ -77,13 +77,13 @@ def pad(model: Any, discovery: Discovery, layout: HeadMask) -> Padded:
 
 def plans(
     model: Any, discovery: Discovery, layout: HeadMask
-) -> Iterator[tuple[Any, dict[Site, Places], dict[Kind, list[int]]]]:
+) -> Iterator[tuple[Any, dict[Site, HeadPlaces], dict[Kind, list[int]]]]:
     """Configurations, the places of the heads under each, and the first numbers of the heads in tables that layers share:
     the fewest heads first, last those of the first model."""
     groups = groups_of(model, discovery)
     left = {kind: numbers_left(discovery, layout, kind) for kind in discovery.heads.kinds}
     plain = plain_config(model)
-    for key_value, shared in counts(groups, left, layout):
+    for key_value, shared in numbers_of_heads(groups, left, layout):
         config = copy.deepcopy(plain)
         text = config.get_text_config()
         state_counts(text, key_value * shared, key_value)
@@ -132,11 +132,13 @@ def groups_of(model: nn.Module, discovery: Discovery) -> dict[Site, Groups]:
         own = [(group, [*range(group * shared, (group + 1) * shared)]) for group in range(count)]
         origin = getattr(discovery.modules[site], "key_value_origin", [*range(count)])
         copied = len({*origin}) < count and not alike
-        groups[site] = joined(own, origin, layer_of(model, discovery, site)) if copied else own
+        groups[site] = (
+            without_copies(own, origin, layer_of(model, discovery, site)) if copied else own
+        )
     return groups
 
 
-def joined(groups: Groups, origin: Sequence[int], layer: Matrices) -> Groups:
+def without_copies(groups: Groups, origin: Sequence[int], layer: Matrices) -> Groups:
     """Groups of one layer with copies of a key/value head as one. origin: the head that each was in the first model."""
     numbers = {group: numbers_of(layer, group) for group, _ in groups}
     fewer: Groups = []
@@ -179,7 +181,7 @@ def numbers_left(discovery: Discovery, layout: HeadMask, kind: Kind) -> list[int
     return sorted({number for site in sites for number in layout.of(site)})
 
 
-def counts(
+def numbers_of_heads(
     groups: Mapping[Site, Groups], left: Mapping[Kind, Sequence[int]], layout: HeadMask
 ) -> Iterator[tuple[int, int]]:
     """Numbers of key/value heads and of query heads for each that hold every layer, the fewest first, below those of the
@@ -206,11 +208,11 @@ def fullest(groups: Mapping[Site, Groups]) -> tuple[int, int]:
 
 def one_after_another(
     groups: Mapping[Site, Groups], key_value: int, shared: int
-) -> dict[Site, Places]:
+) -> dict[Site, HeadPlaces]:
     """The heads of each layer one after another, each group filled up with heads of zeros to `shared` query heads."""
     places = {}
     for site, own in groups.items():
-        places[site] = heads = Places([], [])
+        places[site] = heads = HeadPlaces([], [])
         for head, queries in own:
             heads.key_value.append(head)
             heads.query.extend([*queries, *[ZEROS] * (shared - len(queries))])
@@ -220,7 +222,7 @@ def one_after_another(
     return places
 
 
-def first_places(groups: Mapping[Site, Groups], layout: HeadMask) -> dict[Site, Places]:
+def first_places(groups: Mapping[Site, Groups], layout: HeadMask) -> dict[Site, HeadPlaces]:
     """Every head at its place in the model that was pruned first."""
     places = {}
     for site, own in groups.items():
@@ -234,9 +236,9 @@ def first_places(groups: Mapping[Site, Groups], layout: HeadMask) -> dict[Site, 
 
 def by_number(
     groups: Groups, kept: Sequence[int], numbers: Sequence[int], key_value: int
-) -> Places:
+) -> HeadPlaces:
     """The heads of a layer where their first numbers are. kept: the first numbers of its heads. numbers: of the places."""
-    places = Places([ZEROS] * len(numbers), [ZEROS] * key_value)
+    places = HeadPlaces([ZEROS] * len(numbers), [ZEROS] * key_value)
     shared = len(numbers) // key_value
     for head, queries in groups:
         for query in queries:
@@ -250,7 +252,7 @@ def placed_weights(
     model: Any,
     discovery: Discovery,
     stock: nn.Module,
-    places: Mapping[Site, Places],
+    places: Mapping[Site, HeadPlaces],
     columns: Mapping[Kind, Sequence[int]],
 ) -> dict[str, Tensor]:
     """The weights of a model, by name, with heads of zeros.

@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+import regex
+
 MentionKind = Literal["pronoun", "proper", "nominal"]
 Span = tuple[int, int]
+WORD = regex.compile(r"\w+|[^\w\s]")  # re splits words of Hindi at their vowels
 _KINDS: dict[str, MentionKind] = {"PRON": "pronoun", "PROPN": "proper"}
 
 

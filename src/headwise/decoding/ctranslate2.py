@@ -31,7 +31,7 @@ from headwise.attention.head_counts import state_counts
 from headwise.attention.matrices import ZEROS, chosen
 from headwise.attention.offload import refuse_offloaded
 from headwise.attention.padding import (
-    Places,
+    HeadPlaces,
     fullest,
     groups_of,
     one_after_another,
@@ -40,7 +40,7 @@ from headwise.attention.padding import (
     table_of,
 )
 from headwise.attention.position_bias import TABLE
-from headwise.attention.stock import give_weights, stock_model
+from headwise.attention.rebuilt import give_weights, stock_model
 from headwise.decoding.translator import Generate, Translator, ending, refuse_tokens, sentence_limit
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
@@ -201,10 +201,10 @@ def ct2_refusal(hf: Any, tokenizer: Any, discovery: Discovery) -> str | None:
     return None
 
 
-def places_in_file(hf: Any, discovery: Discovery) -> dict[Site, Places]:
+def places_in_file(hf: Any, discovery: Discovery) -> dict[Site, HeadPlaces]:
     """Which heads are where: every layer of a stack is filled up to the fullest, and heads that align stand first."""
     groups = groups_of(hf, discovery)
-    places: dict[Site, Places] = {}
+    places: dict[Site, HeadPlaces] = {}
     for stack in ("encoder", "decoder"):
         own = {site: heads for site, heads in groups.items() if stack_of(site) == stack}
         places |= one_after_another(own, *fullest(own))
@@ -212,7 +212,7 @@ def places_in_file(hf: Any, discovery: Discovery) -> dict[Site, Places]:
     if aligned:
         site = Site("cross", layer)
         others = [head for head in places[site].query if head not in aligned]
-        places[site] = Places([*aligned, *others], [*aligned, *others])
+        places[site] = HeadPlaces([*aligned, *others], [*aligned, *others])
     return places
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 from headwise.attention.padding import (
-    Places,
+    HeadPlaces,
     first_places,
     fullest,
     groups_of,
@@ -28,7 +28,7 @@ from headwise.attention.padding import (
     placed_weights,
     plain_config,
 )
-from headwise.attention.stock import stock_model
+from headwise.attention.rebuilt import stock_model
 from headwise.engines.gguf_uneven import paired
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
@@ -275,7 +275,7 @@ def expected_windows(config: Any, family: Family) -> list[bool]:
     return [bool((layer + 1) % family.window_period) for layer in range(config.num_hidden_layers)]
 
 
-def file_heads(model: Model) -> dict[Site, Places]:
+def file_heads(model: Model) -> dict[Site, HeadPlaces]:
     """By layer, which of its heads are where in the file."""
     family = FAMILIES[model.hf.config.model_type]
     groups = groups_of(model.hf, model.discovery)
@@ -328,7 +328,7 @@ def padded_tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
             yield own, in_order(model, own.split(".")[-2], value, next(iter(places.values())))
 
 
-def in_order(model: Model, part: str, rows: Tensor, heads: Places) -> Tensor:
+def in_order(model: Model, part: str, rows: Tensor, heads: HeadPlaces) -> Tensor:
     """A tensor of a layer: of queries and keys with rows as llama.cpp reads and scales them. heads: of every layer."""
     if part not in ("attn_q", "attn_k", "attn_qkv", "attn_q_norm"):
         return rows

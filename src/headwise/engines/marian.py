@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 
 from headwise.attention.padding import first_places, groups_of, placed_weights, plain_config
-from headwise.attention.stock import stock_model
+from headwise.attention.rebuilt import stock_model
 from headwise.engines.engine import engine
 from headwise.heads import HeadMap, Kind
 from headwise.marian.names import OUTPUT, embeddings, entries

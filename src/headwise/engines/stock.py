@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from headwise.attention.head_counts import states_heads, write_counts
 from headwise.attention.matrices import ZEROS
 from headwise.attention.padding import Padded, biases_without_place, pad, plain_config
-from headwise.attention.stock import stock_model
+from headwise.attention.rebuilt import stock_model
 from headwise.engines.engine import engine
 from headwise.heads import Site
 from headwise.model import Model, unique_parameters

@@ -409,11 +409,11 @@ def tried(
 
 def losses_again(model: nn.Module, batch: RecordedBatch, copies: int) -> Tensor:
     """The loss of each sentence in a forward of the batch repeated so many times: copies x B."""
-    tensors, places = repeated(batch, copies)
+    tensors, places = repeated_batch(batch, copies)
     return losses_of(model, tensors, places).view(copies, len(batch.losses))
 
 
-def repeated(batch: RecordedBatch, copies: int) -> tuple[dict[str, Tensor], Places]:
+def repeated_batch(batch: RecordedBatch, copies: int) -> tuple[dict[str, Tensor], Places]:
     """The tensors of a batch so many times, and the places of its predicted tokens, copy by copy."""
     tensors = {}
     for name, tensor in batch.tensors.items():

@@ -13,7 +13,7 @@ import torch
 
 from headwise.attention import device_of
 from headwise.attention.offload import refuse_offloaded
-from headwise.attention.stock import drop_unused
+from headwise.attention.rebuilt import drop_unused
 from headwise.errors import HeadwiseError
 from headwise.generators import drawing_from
 from headwise.heads import describe

@@ -20,11 +20,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import regex
 import torch
 from torch import Tensor
 
-from headwise.data.annotated import Annotated, Word
+from headwise.data.annotated import WORD, Annotated, Word
 from headwise.data.lines import existing_file, read_lines
 from headwise.data.subwords import Aligned, Coverage, align_subwords
 from headwise.data.text import ParallelText, Text
@@ -43,7 +42,6 @@ COPIED = (
 )
 FIELDS = re.compile(r"\{(source|target)\}")
 LINK = re.compile(r"([0-9]{1,6})([-p?])([0-9]{1,6})")
-WORD = regex.compile(r"\w+|[^\w\s]")  # re splits words of Hindi at their vowels
 
 
 @role(

@@ -22,6 +22,7 @@ import torch
 from scipy.stats import binom, hypergeom, nchypergeom_fisher
 
 from headwise.attention import evaluating
+from headwise.data.annotated import WORD
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, table_files
@@ -29,7 +30,7 @@ from headwise.importance.ablation import (
     FORWARD_POSITIONS,
     RecordedBatch,
     recordings,
-    repeated,
+    repeated_batch,
     tried,
 )
 from headwise.importance.processes import failing_together, gather_batches
@@ -37,7 +38,6 @@ from headwise.importance.untrained import sample_text
 from headwise.model import Model
 from headwise.progress import Report, shown
 from headwise.result import Result
-from headwise.roles.alignment import WORD
 from headwise.roles.role_sets import silent_heads
 from headwise.statistics import corrected, proportion_interval
 from headwise.tasks import AnyText
@@ -173,7 +173,7 @@ def lost_words(
         "seed": seed,
         **environment_info(),
     }
-    table = rows_of(list(model.heads), sentences, documents[kept], model.tokenizer, seed)
+    table = table_of(list(model.heads), sentences, documents[kept], model.tokenizer, seed)
     return LostWords(table, signature)
 
 
@@ -195,7 +195,7 @@ def said_words(model: Model, batches: Any) -> list[Said]:
         for batch in recordings(model.hf, model.discovery, batches):
 
             def choices(copies: int, batch: RecordedBatch = batch) -> torch.Tensor:
-                return chosen_words(model.hf, *repeated(batch, copies)).view(copies, -1)
+                return chosen_words(model.hf, *repeated_batch(batch, copies)).view(copies, -1)
 
             whole = choices(1)[0]
             others = tried(
@@ -305,7 +305,7 @@ def decoded(tokenizer: Any, pieces: Sequence[int]) -> str:
     return text or tokenizer.convert_ids_to_tokens(pieces[-1]) or f"token {pieces[-1]}"
 
 
-def rows_of(
+def table_of(
     heads: Sequence[Head],
     sentences: Sequence[Said],
     documents: np.ndarray,

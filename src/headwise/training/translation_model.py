@@ -12,7 +12,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from headwise.attention.stock import drop_unused
+from headwise.attention.rebuilt import drop_unused
 from headwise.errors import HeadwiseError
 from headwise.generators import drawing_from
 from headwise.options import Architecture

@@ -51,7 +51,7 @@ def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def give_weights(stock: Any, weights: Mapping[str, Tensor]) -> None:
-    """Give a model of `stock_model` weights of any shapes, which it shares with whoever has them."""
+    """Give a model of `stock_model` weights of any shapes, which it shares with the model that they are from."""
     device = next(iter(weights.values())).device
     for name, weight in weights.items():
         path, _, own = name.rpartition(".")
