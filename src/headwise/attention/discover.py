@@ -618,15 +618,15 @@ def attention_interface(
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode (no dropout) inside the block; afterwards the modules that were in training mode are in it again."""
-    training = [module for module in model.modules() if module.training]
-    if training:
+    """Evaluation mode (no dropout) inside the block; afterwards every module has its own mode again."""
+    modes = [(module, module.training) for module in model.modules()]
+    if any(training for _, training in modes):
         model.eval()
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        for module, training in modes:  # the block may train, too
+            module.training = training
 
 
 @contextmanager
