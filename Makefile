@@ -37,7 +37,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(INSTALLED)
-	$(BIN)/headwise demo --out runs/demo
+	$(BIN)/headwise demo
 
 # Bytecode is kept even where the environment says not to: pytest rewrites every assertion, 13 seconds for each worker.
 test: $(INSTALLED)

@@ -2,7 +2,7 @@
 
     python benchmarks/target_count.py --out runs/target-count
 
-Trains the model of `headwise demo` once, then prunes copies of it: to 20 numbers of encoder heads and 4 of all kinds,
+Trains the model of `headwise demo --toy` once, then prunes copies of it: to 20 numbers of encoder heads and 4 of all kinds,
 with the defaults and nothing tuned, and in between with λ, as many updates each: one epoch in batches of a quarter of
 the demo's size (some 670 updates), so that the 34 runs take half an hour of processor time. A row of `runs.csv`
 is a run:
@@ -260,7 +260,7 @@ def main() -> None:
     if options.small:
         changes = ["data.embedded.train=1000", "data.embedded.dev=50", "training.epochs=2"]
         runs = schedule((12, 3), (0.0, 0.5), EVERYWHERE[-1:])
-    bench = Bench(read_plan(Path(str(files("headwise.study") / "demo.toml")), changes), options.out)
+    bench = Bench(read_plan(Path(str(files("headwise.study") / "toy.toml")), changes), options.out)
     place = options.out / "runs.csv"
     rows: list[dict[Any, Any]] = pd.read_csv(place).to_dict("records") if place.exists() else []
     for run in runs:

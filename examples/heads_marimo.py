@@ -1,4 +1,4 @@
-# Heads at work, in marimo: first `headwise demo`, then `marimo edit examples/heads_marimo.py`.
+# Heads at work, in marimo: first `headwise demo --toy`, then `marimo edit examples/heads_marimo.py`.
 import marimo
 
 app = marimo.App()
@@ -9,7 +9,7 @@ def _():
     import headwise as hw
     from headwise.data.embedded import pairs
 
-    model = hw.load("runs/demo")
+    model = hw.load("runs/toy")
     text = hw.ParallelText.from_pairs(pairs("dev", 50))
     model
     return hw, model, text

@@ -367,6 +367,7 @@ class TestCommands:
         small += ["scoring.untrained=1", "scoring.random_orders=2", "scoring.pairs=2"]
         words = [
             "demo",
+            "--toy",
             "--out",
             tmp_path,
             "--seed",
@@ -1040,7 +1041,7 @@ class TestStart:
         self, refused: Refused, tmp_path: Path, change: str, expected: str
     ) -> None:
         with quick_and_small():
-            assert expected in refused("demo", "--out", tmp_path / "out", "--set", change)
+            assert expected in refused("demo", "--toy", "--out", tmp_path / "out", "--set", change)
         assert not (tmp_path / "out").exists()
 
     @pytest.mark.parametrize(

@@ -100,6 +100,6 @@ def test_a_study_goes_on_without_its_page(
     for missing, said in ((False, 0), (True, 1)):
         if missing:
             monkeypatch.setitem(sys.modules, "vl_convert", None)
-        err = call("demo", "--out", tmp_path / "run")[2]
+        err = call("demo", "--toy", "--out", tmp_path / "run")[2]
         assert "the study began" in err and err.count("headwise[report]") == said
     assert given == [hw.report, None]

@@ -17,7 +17,7 @@ from pathlib import Path
 import headwise
 from headwise.errors import HeadwiseError
 
-SMALL = (  # the demo's plan, cut to half a minute
+SMALL = (  # the toy demo's plan, cut to half a minute
     "data.embedded={train=300, dev=20, test=20}",
     "model.width=32",
     "model.feedforward=64",
@@ -69,7 +69,7 @@ def main() -> None:
     changes = [word for change in SMALL for word in ("--set", change)]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "demo")
-        said = run("demo", "--out", str(out), *changes)
+        said = run("demo", "--toy", "--out", str(out), *changes)
         assert (out / "pruning.csv").stat().st_size and "No report.html" in said, said
         print(run("report", str(out), fails=True), end="")
     print("the commands, a refusal and a small demo work")

@@ -260,7 +260,7 @@ class TestWidget:
 class TestExamples:
     @pytest.fixture(scope="class")
     def place(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """A folder with a trained model in runs/demo."""
+        """A folder with a trained model in runs/toy."""
         pytest.importorskip("anywidget", reason="anywidget is not installed")
         shape = [
             "encoder_layers=1",
@@ -274,7 +274,7 @@ class TestExamples:
         settings = [*(f"model.{one}" for one in shape), *(f"training.{one}" for one in training)]
         plan = make_plan({"data": {"embedded": {"train": 150, "dev": 12, "test": 11}}}, settings)
         place = tmp_path_factory.mktemp("place")
-        run_study(plan, place / "runs" / "demo", Progress(quiet=True), only="train")
+        run_study(plan, place / "runs" / "toy", Progress(quiet=True), only="train")
         return place
 
     def test_jupyter(self, place: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ import headwise as hw
 from headwise.decoding.bleu import translation_answers
 from headwise.options import Gates, Training
 from headwise.pruning import fine_tuning
+from headwise.qualities import AGREEMENT
 from headwise.study import make_plan
 from headwise.study.plan import GateSweep
-from headwise.study.watches import SHORT, length_ratio
+from headwise.study.variants import Variant
+from headwise.study.watches import SHORT, doubts_of, length_ratio
 from headwise.training.dropout import dropout_of
 from tasks.askers import asker, lines, pairs
 
@@ -124,3 +127,18 @@ def test_training_that_does_harm_is_said(
     assert status == 0
     (line,) = [line for line in said.splitlines() if "training itself does harm" in line][:1]
     assert "dropout of 0.3" in line and "learning_rate of 1.5" in line and "words here" in line
+
+
+@pytest.mark.parametrize(("after", "warned"), [(0.5, False), (1.5, True)])
+def test_agreement_alone_is_no_harm(after: float, warned: bool) -> None:
+    """Agreement with the model's own translations begins at 100, so that any training lowers it."""
+    control = Variant("fine-tuned", "control.fine-tuned", 0, control="fine-tuned")
+    run: Any = SimpleNamespace(
+        quality_on=lambda split: AGREEMENT,
+        result=lambda step: {"loss_before": 1.0, "loss_after": after},
+        full=asker(),
+        sweep=lambda variant: SimpleNamespace(train="apart", learning_rate=1e-4),
+        text=lambda split: lines(3),
+    )
+    found = list(doubts_of(run, control, {}, {"full": (-7.8, -9.1, -6.6)}))
+    assert bool(found) is warned

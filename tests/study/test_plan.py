@@ -39,7 +39,7 @@ def test_defaults_and_what_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [*EXAMPLES.glob("*.toml"), EXAMPLES.parent / "src/headwise/study/demo.toml"], ids=str
+    "path", [*EXAMPLES.glob("*.toml"), EXAMPLES.parent / "src/headwise/study/toy.toml"], ids=str
 )
 def test_the_plans_that_come_along_are_valid(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -111,7 +111,13 @@ def where_it_runs(model: Model, place: Path) -> str:
 
 
 def demo(
-    out: Out = Path("runs/demo"),
+    toy: Annotated[
+        bool, typer.Option("--toy", help="train a small model on the embedded corpus instead")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="folder to write to; runs/demo or runs/toy if none"),
+    ] = None,
     seed: Seed = 1,
     device: Device = "auto",
     dry_run: DryRun = False,
@@ -119,16 +125,57 @@ def demo(
     verbose: Verbose = False,
     set_: Set = None,
 ) -> None:
-    """The whole story on the embedded corpus: minutes on two CPU cores, no download."""
+    """The whole story of Firefox's English-Portuguese model: ten minutes on two CPU cores, no download."""
     from headwise.study import read_plan
 
-    plan = read_plan(
-        Path(str(files("headwise.study") / "demo.toml")), [f"seed={seed}", *(set_ or [])]
-    )
+    name = "toy" if toy else "demo"
+    texts = [] if toy else demo_texts()
+    settings = [*texts, f"seed={seed}", *(set_ or [])]
+    plan = read_plan(Path(str(files("headwise.study") / f"{name}.toml")), settings)
+    place = out or Path("runs") / name
     if dry_run:
-        say_cost(plan, out, device)
+        say_cost(plan, place, device)
         return
-    run_plan(plan, out, quiet, device, verbose=verbose)
+    run_plan(plan, place, quiet, device, verbose=verbose)
+    if not toy and not quiet:
+        say_without_best(plan, place)
+
+
+def demo_texts() -> list[str]:
+    """The texts of the demo's plan, which are in the package, as settings."""
+    folder = files("headwise.data") / "demo"
+    return [
+        f"data.train='{folder / 'train.en.gz'}'",
+        f"data.dev='{folder / 'dev.en.gz'}'",
+        f"data.test=['{folder / 'test.en.gz'}', '{folder / 'test.pt.gz'}']",
+        f"roles.treebank=['{folder / 'trees.conllu.gz'}']",
+    ]
+
+
+def say_without_best(plan: Plan, out: Path) -> None:
+    """Print a translation with all heads, and without the head that the loss needs most."""
+    from headwise.loading import load
+    from headwise.model import masked
+    from headwise.progress import Progress
+    from headwise.report.run_folder import read_run
+
+    scores = read_run(out).heads
+    if scores is None or not isinstance(plan.model, str):
+        return
+    losses = scores[scores["measure"] == "ablation.zero"]
+    if losses.empty:
+        return
+    best = losses.loc[losses["value"].idxmax()]
+    name = f"{best['kind']}/{best['layer']}/{best['head']}"
+    model = load(plan.model)
+    sentence = "She did not see the old red car."
+    (whole,) = model.translate([sentence])
+    with masked(model, [name]):
+        (broken,) = model.translate([sentence])
+    say = Progress().say
+    say(f"Without {name}, the head that the loss needs most: {sentence}")
+    say(f"  all heads: {whole}")
+    say(f"  without:   {broken}")
 
 
 def say_cost(plan: Plan, out: Path, device: str) -> None:

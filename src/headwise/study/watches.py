@@ -9,6 +9,8 @@ from typing import Any
 from headwise.answers import Answers
 from headwise.decoding.bleu import TRANSLATION_LENGTH
 from headwise.pruning.measured import FINE_TUNED
+from headwise.qualities import AGREEMENT
+from headwise.study.model_steps import model_step
 from headwise.study.run import Run
 from headwise.study.variants import FULL, Variant
 from headwise.tasks.task import source_sentences
@@ -45,6 +47,10 @@ def doubts_of(
     quality = run.quality_on("dev")
     better = quality.better
     if value is None or low is None or high is None or max(better * low, better * high) >= 0:
+        return
+    trained = run.result(model_step(variant))
+    # Agreement with the full model's own translations begins at 100: any training lowers it. The loss says more.
+    if quality is AGREEMENT and trained and trained["loss_after"] < trained["loss_before"]:
         return
     unit = quality.unit or f" {quality.title}"
     yield (
