@@ -8,6 +8,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,9 @@ DEMO = Path(str(files("headwise.data") / "demo"))
 
 def test_its_texts_are_there_and_share_no_sentence() -> None:
     plan = read_plan(Path(str(files("headwise.study") / "demo.toml")), demo_texts())
-    train, dev = hw.Text.read(plan.data.train), hw.Text.read(plan.data.dev)
-    test = hw.ParallelText.read(*plan.data.test)  # type: ignore[misc]
+    data: Any = plan.data
+    train, dev = hw.Text.read(data.train), hw.Text.read(data.dev)
+    test = hw.ParallelText.read(*data.test)
     assert (len(train), len(dev), len(test)) == (5000, 300, 600)
     assert not {*train} & {*dev} and not {*train, *dev} & {*test.sources}
     (trees,) = plan.roles.treebank

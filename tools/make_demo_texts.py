@@ -1,6 +1,6 @@
 """Make the texts of `headwise demo`, in src/headwise/data/demo: English to train on, pairs to test on, trees.
 
-    python tools/make_demo_texts.py DATA     a folder with ud_english_ewt/ and en-pt/
+python tools/make_demo_texts.py DATA     a folder with ud_english_ewt/ and en-pt/
 """
 
 import gzip

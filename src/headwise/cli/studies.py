@@ -165,7 +165,7 @@ def say_without_best(plan: Plan, out: Path) -> None:
     losses = scores[scores["measure"] == "ablation.zero"]
     if losses.empty:
         return
-    best = losses.loc[losses["value"].idxmax()]
+    best = losses.sort_values("value").iloc[-1]
     name = f"{best['kind']}/{best['layer']}/{best['head']}"
     model = load(plan.model)
     sentence = "She did not see the old red car."

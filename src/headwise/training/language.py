@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headwise.data.store import without_bars
 from headwise.data.text import Text
 from headwise.errors import HeadwiseError
 from headwise.training.token_batches import (
@@ -62,14 +60,7 @@ class Lines:
             tokens = tokenizer(rows["text"])["input_ids"]
             return {"ids": tokens, "askable": [self.askable(row) for row in tokens]}
 
-        with without_bars():
-            self.dataset: Dataset = text.dataset.map(
-                ids,
-                batched=True,
-                remove_columns=text.dataset.column_names,
-                load_from_cache_file=False,
-                keep_in_memory=True,
-            )
+        self.dataset = mapped(text, tokenizer, ids, None)
         long = lengths(self.dataset, "ids")
         askable = np.array(self.dataset["askable"], dtype=bool)
         fits = askable if stride is not None else askable & (long <= max_length)
