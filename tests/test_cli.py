@@ -357,6 +357,7 @@ class TestCommands:
         status, _, error = call("translate", model, "--engine", "marian")
         assert status == 2 and "--engine" in error and "'transformers', 'ct2'" in error
 
+    @pytest.mark.campaign
     def test_demo_takes_changes(self, call: Call, tmp_path: Path) -> None:
         small = [
             "data.embedded.train=150",
@@ -535,6 +536,7 @@ class TestTheFolderOfAStudy:
 
 
 class TestPruning:
+    @pytest.mark.campaign
     def test_gates_report_and_translate(
         self, call: Call, texts: list[str], place: Path, model: str, tmp_path: Path
     ) -> None:
@@ -574,6 +576,7 @@ class TestPruning:
         unknown = refused(*words, "--control", "nonsense")
         assert "--control: 'nonsense'" in unknown and "from-scratch" in unknown
 
+    @pytest.mark.campaign
     def test_several_target_counts(
         self, call: Call, texts: list[str], model: str, tmp_path: Path
     ) -> None:
@@ -629,6 +632,7 @@ class TestPruning:
             in err
         )
 
+    @pytest.mark.campaign
     def test_greedily(
         self, call: Call, texts: list[str], place: Path, model: str, tmp_path: Path
     ) -> None:
@@ -687,6 +691,7 @@ class TestPruning:
         ) and "0 of 4 encoder heads removed" in err
 
     @pytest.mark.parametrize("given", [GPT2, BERT], ids=["causal", "masked"])
+    @pytest.mark.campaign
     def test_a_language_model(
         self,
         call: Call,

@@ -295,6 +295,7 @@ class TestTwoProcesses:
                 and "Traceback" not in said
             )
 
+    @pytest.mark.campaign
     def test_score_as_one_does(self, call: Call, place: Path, tmp_path: Path) -> None:
         """Text of several batches: each process takes every other one."""
         data = {split: [f"{place}/{split}.en", f"{place}/{split}.fr"] for split in ("train", "dev")}

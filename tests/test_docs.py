@@ -161,9 +161,14 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "page", [p for p in PAGES if any(blocks(p))], ids=lambda page: str(page.relative_to(ROOT))
-)
+def marked(page: Path) -> Any:
+    """A page as a parameter; `make attack` alone runs the longest, a minute of prunings that other pages have in part."""
+    longest = page == ROOT / "docs" / "howto" / "prune-a-checkpoint.md"
+    name = str(page.relative_to(ROOT))
+    return pytest.param(page, id=name, marks=pytest.mark.campaign if longest else ())
+
+
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES if any(blocks(page))])
 def test_blocks_run(
     page: Path, furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

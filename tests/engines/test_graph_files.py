@@ -103,6 +103,7 @@ def test_attention_weights_that_cannot_be_given(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.campaign
 def test_programs_of_torch_export(tmp_path):
     small = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32)
     bert = BertModel(BertConfig(vocab_size=50, **small))

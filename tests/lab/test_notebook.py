@@ -277,6 +277,7 @@ class TestExamples:
         run_study(plan, place / "runs" / "toy", Progress(quiet=True), only="train")
         return place
 
+    @pytest.mark.campaign
     def test_jupyter(self, place: Path) -> None:
         pytest.importorskip("ipykernel", reason="ipykernel is not installed")
         client = pytest.importorskip("nbclient", reason="nbclient is not installed")

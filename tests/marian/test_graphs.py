@@ -52,6 +52,7 @@ def greedy(folder: Path, ids: list[int], start: int) -> list[int]:
     return made
 
 
+@pytest.mark.campaign
 def test_onnx_runtime_writes_the_same(tmp_path: Path) -> None:
     """Of a model with an empty layer across."""
     shape = toolkit_models.options(**SSRU, **PRE_NORM, dec_depth=2)
@@ -69,6 +70,7 @@ def test_onnx_runtime_writes_the_same(tmp_path: Path) -> None:
     assert len({tuple(each) for each in written}) > 1
 
 
+@pytest.mark.campaign
 def test_a_program_of_torch_export_is_the_model(tmp_path: Path) -> None:
     """`export` compares it; an SSRU reads one token at a time."""
     model = hw.load(toolkit_models.write(tmp_path / "it", toolkit_models.options(**SSRU)))

@@ -40,6 +40,7 @@ def order_of(values: dict[str, Any], folder: Path) -> list[str]:
     return list(dict.fromkeys(notes.made))
 
 
+@pytest.mark.campaign
 def test_killed_between_outputs_and_record(tiny: dict[str, Any], tmp_path: Path) -> None:
     """Of a model, and of what is made from it."""
     short = {**tiny["training"], "epochs": 1, "average": 1}

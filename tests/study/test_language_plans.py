@@ -171,6 +171,7 @@ def test_the_numbers_are_those_of_the_smaller_model(values: dict[str, Any], tmp_
         )
 
 
+@pytest.mark.campaign
 def test_gates_stand_beside_greedy_removal(values: dict[str, Any], tmp_path: Path) -> None:
     """To a penalty and to counts, with all weights or none; perplexity is that of the models that are saved."""
     options = {"kinds": ["decoder-self"], "epochs": 2, "warmup": 1}

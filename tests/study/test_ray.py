@@ -163,6 +163,7 @@ def starts(folder: Path, name: str) -> int:
     return len((folder / f"{name}.starts").read_text().splitlines())
 
 
+@pytest.mark.campaign
 def test_a_graph_on_two_workers(tmp_path: Path) -> None:
     """Two at once, one alone, three that fail: the rest is done, each in a process of one thread, in this folder."""
     builds = [

@@ -359,6 +359,7 @@ def test_two_workers_of_ray_give_the_same_numbers_also_when_one_is_killed(tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_two_processes_give_one_result(tmp_path: Path) -> None:
     """Both train, score and prune; the main one does the rest, the roles of the pruned model too. The next run finds
     all of it."""
