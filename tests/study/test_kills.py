@@ -6,6 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headwise.study import make_plan, run_study
 from own_process import Running
 from study import dying
