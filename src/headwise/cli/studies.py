@@ -132,7 +132,7 @@ def demo(
     texts = [] if toy else demo_texts()
     settings = [*texts, f"seed={seed}", *(set_ or [])]
     plan = read_plan(Path(str(files("headwise.study") / f"{name}.toml")), settings)
-    place = out or Path("runs") / name
+    place = out or Path("runs") / plan.name
     if dry_run:
         say_cost(plan, place, device)
         return

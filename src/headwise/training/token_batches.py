@@ -141,8 +141,7 @@ def mapped(
 
     The file's SHA-256 lies next to it, so that a damaged file is made again.
     """
-    name = key(text, tokenizer)
-    file = cache / f"ids-{name}.arrow" if cache else None
+    file = cache / f"ids-{key(text, tokenizer)}.arrow" if cache else None
     if file and is_whole(file):
         return Dataset.from_file(str(file))
     if file:
@@ -155,7 +154,8 @@ def mapped(
             load_from_cache_file=False,
             cache_file_name=str(file) if file else None,
             keep_in_memory=file is None,
-            new_fingerprint=name,  # datasets would pickle the tokenizer, a second for a large one
+            # Nothing is looked up by it. To make one, datasets would pickle the tokenizer, which takes longer than the ids.
+            new_fingerprint="ids",
         )
     if file:
         write_text(file.with_suffix(".sum"), sha256(file))
