@@ -1,4 +1,4 @@
-"""The plan of the demo and its texts. `make demo` itself takes ten minutes."""
+"""The plan of the demo and its texts. `make demo` itself takes eleven minutes."""
 
 from __future__ import annotations
 
