@@ -221,6 +221,7 @@ with hw.GatedLoop(model, penalty=0.05, learning_rate=0.5) as gates:
         optimizer.zero_grad()
         gates.step()
 torch.save((own, gates.gates.log_alpha.detach(), sorted(gates.mask().kept)), f"{sys.argv[1]}/{rank}.pt")
+distributed.barrier()  # who leaves first closes connections that the other may still read
 distributed.destroy_process_group()
 """
 
@@ -229,7 +230,7 @@ def test_two_processes_train_the_same_gates(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROCESSES)
     for status, _, errors in two(tmp_path / "processes", script, program, tmp_path):
-        assert status == 0, errors[-2000:]
+        assert status == 0, errors
     (own, gates, mask), (others, same, as_well) = (
         torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in (0, 1)
     )

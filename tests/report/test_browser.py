@@ -37,6 +37,9 @@ def page(opened: Visit) -> Iterator[Any]:
     opened.page.locator("h1").hover()
     yield opened.page
     assert opened.console == []
+    opened.page.emulate_media(media="screen", color_scheme="light")
+    wait_until_drawn(opened.page, "light")
+    opened.page.set_viewport_size({"width": 1280, "height": 900})
 
 
 def lightness(page: Any, selector: str) -> float:
@@ -46,7 +49,7 @@ def lightness(page: Any, selector: str) -> float:
     return sum(int(channel) for channel in re.findall(r"\d+", colour)[:3]) / 765
 
 
-def opens_cleanly(browser: Any, page: Path, width: int, theme: Theme, charts: int) -> None:
+def opens_cleanly(browser: Any, page: Path, width: int, theme: Theme, charts: int) -> Any:
     """Nothing in the console, nothing fetched, and nothing wider than the screen."""
     seen = visit(browser, page, width, theme)
     assert (seen.console, seen.requests) == ([], [page.as_uri()])
@@ -59,13 +62,46 @@ def opens_cleanly(browser: Any, page: Path, width: int, theme: Theme, charts: in
     cards = "[...document.querySelectorAll('.scroll, .table')]"
     edges = seen.page.evaluate(f"{cards}.map(e => e.getBoundingClientRect().right)")
     assert len(edges) > charts and max(edges) <= width
-    seen.page.context.close()
+    return seen.page
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_it_opens_cleanly(browser: Any, report_page: Path, width: int, theme: Theme) -> None:
-    opens_cleanly(browser, report_page, width, theme, CHARTS)
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (400, "dark")])
+def test_it_opens_cleanly_and_axe_finds_nothing_serious(
+    browser: Any, report_page: Path, width: int, theme: Theme
+) -> None:
+    page = opens_cleanly(browser, report_page, width, theme, CHARTS)
+    page.evaluate("location.hash = 'head=encoder-self/2/4'")
+    page.locator("#picked").wait_for()
+    assert serious(page) == []
+    page.context.close()
+
+
+def test_charts_follow_a_change_of_theme_and_of_width(page: Any) -> None:
+    background = "document.querySelector('#chart-training-0 svg').style.backgroundColor"
+    width = "document.querySelector('#chart-training-0 svg').clientWidth"
+    before, wide = page.evaluate(background), page.evaluate(width)
+    page.emulate_media(color_scheme="dark")
+    wait_until_drawn(page, "dark")
+    assert page.evaluate(background) != before
+    assert page.evaluate("document.querySelectorAll('.chart svg').length") == CHARTS
+    page.set_viewport_size({"width": 500, "height": 900})
+    page.wait_for_function(f"{width} < {wide / 2}")
+    page.wait_for_function("document.documentElement.scrollWidth <= 500")
+
+
+def test_wide_tables_fade_on_screens_and_are_whole_on_paper(page: Any) -> None:
+    page.set_viewport_size({"width": 700, "height": 900})
+    wide = "[...document.querySelectorAll('.table')].find((one) => one.scrollWidth > one.clientWidth + 9)"
+    faded = f"getComputedStyle({wide}).maskImage"
+    page.wait_for_function(f"{faded} !== 'none'")
+    page.evaluate(f"{wide}.scrollLeft = 9999")
+    page.wait_for_function(f"{faded} === 'none'")
+    fitting = "[...document.querySelectorAll('.table')].filter((one) => one.scrollWidth <= one.clientWidth)"
+    assert page.evaluate(f"{fitting}.some((one) => one.matches('.more'))") is False
+    page.set_viewport_size({"width": 794, "height": 900})  # A4
+    page.emulate_media(media="print")
+    clipped = "[...document.querySelectorAll('.table')].filter((one) => one.scrollWidth > one.clientWidth + 1)"
+    assert page.evaluate(f"{clipped}.map((one) => one.ariaLabel)") == []
 
 
 def test_a_grid_opens_cleanly(browser: Any, tmp_path: Path) -> None:
@@ -73,16 +109,8 @@ def test_a_grid_opens_cleanly(browser: Any, tmp_path: Path) -> None:
     page = tmp_path / "grid" / "report.html"
     page.write_text(render(grid, collect(grid)), encoding="utf-8")
     charts = 4 + 2 * 4  # pairs; two pairs, two sets of kinds, test and dev
-    opens_cleanly(browser, page, 1280, "light", charts)
-    opens_cleanly(browser, page, 400, "dark", charts)
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious(browser: Any, report_page: Path, theme: Theme) -> None:
-    seen = visit(browser, report_page, 1280, theme, "#head=encoder-self/2/4")
-    assert seen.page.locator("#picked").is_visible()
-    assert (serious(seen.page), seen.console) == ([], [])
-    seen.page.context.close()
+    opens_cleanly(browser, page, 1280, "light", charts).context.close()
+    opens_cleanly(browser, page, 400, "dark", charts).context.close()
 
 
 def test_axe_finds_nothing_serious_in_a_language_models_page(browser: Any, tmp_path: Path) -> None:
@@ -91,22 +119,6 @@ def test_axe_finds_nothing_serious_in_a_language_models_page(browser: Any, tmp_p
     page.write_text(render(run, collect(run)), encoding="utf-8")
     seen = visit(browser, page, 1280, "dark", "#head=decoder-self/2/4", unfolded=False)
     assert (serious(seen.page), seen.console) == ([], [])
-    seen.page.context.close()
-
-
-def test_charts_follow_a_change_of_theme_and_of_width(browser: Any, report_page: Path) -> None:
-    seen = visit(browser, report_page, 1280, "light")
-    background = "document.querySelector('#chart-training-0 svg').style.backgroundColor"
-    width = "document.querySelector('#chart-training-0 svg').clientWidth"
-    before, wide = seen.page.evaluate(background), seen.page.evaluate(width)
-    seen.page.emulate_media(color_scheme="dark")
-    wait_until_drawn(seen.page, "dark")
-    assert seen.page.evaluate(background) != before
-    assert seen.page.evaluate("document.querySelectorAll('.chart svg').length") == CHARTS
-    seen.page.set_viewport_size({"width": 500, "height": 900})
-    seen.page.wait_for_function(f"{width} < {wide / 2}")
-    seen.page.wait_for_function("document.documentElement.scrollWidth <= 500")
-    assert seen.console == []
     seen.page.context.close()
 
 
@@ -141,23 +153,6 @@ def test_a_head_is_outlined_in_all_panels_of_its_figure(page: Any) -> None:
     assert {head for _, head in found} == {focused}
 
 
-def test_figures_of_the_papers_are_named_and_indexed(browser: Any, report_page: Path) -> None:
-    seen = visit(browser, report_page, 1280, "light", unfolded=False)
-    chips = seen.page.locator(".chip").all_text_contents()
-    links = seen.page.locator("#papers a")
-    assert {"Voita fig. 1", "Voita fig. 7", "Michel table 1"} <= set(chips)
-    assert sorted(text.split(":")[0] for text in links.all_text_contents()) == sorted(chips)
-    voita = [text for text in links.all_text_contents() if text.startswith("Voita")]
-    assert links.all_text_contents()[: len(voita)] == voita  # one paper after the other
-    links.filter(has_text="Michel table 1").click()
-    seen.page.wait_for_function(
-        "document.querySelector('.effects').closest('details.fold').open"
-        " && document.querySelector('#scores').open"
-    )
-    assert seen.console == []
-    seen.page.context.close()
-
-
 def test_terms_explain_themselves_to_pointer_and_keyboard(page: Any) -> None:
     tip = page.locator("#term")
     assert tip.is_hidden()
@@ -182,18 +177,6 @@ def test_terms_explain_themselves_to_pointer_and_keyboard(page: Any) -> None:
     assert len(set(found)) == len(found) > 2, "once in a section"
 
 
-def test_a_wide_table_fades_where_more_lies_to_the_right(browser: Any, report_page: Path) -> None:
-    seen = visit(browser, report_page, 700, "light")
-    wide = "[...document.querySelectorAll('.table')].find((one) => one.scrollWidth > one.clientWidth + 9)"
-    faded = f"getComputedStyle({wide}).maskImage"
-    seen.page.wait_for_function(f"{faded} !== 'none'")
-    seen.page.evaluate(f"{wide}.scrollLeft = 9999")
-    seen.page.wait_for_function(f"{faded} === 'none'")
-    fitting = "[...document.querySelectorAll('.table')].filter((one) => one.scrollWidth <= one.clientWidth)"
-    assert seen.page.evaluate(f"{fitting}.some((one) => one.matches('.more'))") is False
-    seen.page.context.close()
-
-
 def test_marked_up_text_makes_no_elements(page: Any) -> None:
     assert page.locator(".example b, .example i, .example script").count() == 0
     assert page.locator(".example", has_text="<b>dog</b>").count() == 1
@@ -210,6 +193,12 @@ def test_evidence_is_folded_and_drawn_when_it_is_opened(browser: Any, report_pag
     drawn = "document.querySelectorAll('.chart svg').length"
     assert 0 < seen.page.evaluate(drawn) < CHARTS / 2
     assert seen.page.evaluate("document.documentElement.scrollHeight") < 8 * 900
+    chips = seen.page.locator(".chip").all_text_contents()
+    links = seen.page.locator("#papers a")
+    assert {"Voita fig. 1", "Voita fig. 7", "Michel table 1"} <= set(chips)
+    assert sorted(text.split(":")[0] for text in links.all_text_contents()) == sorted(chips)
+    voita = [text for text in links.all_text_contents() if text.startswith("Voita")]
+    assert links.all_text_contents()[: len(voita)] == voita  # one paper after the other
     menu = seen.page.evaluate(
         "[...document.querySelectorAll('nav a')].filter((a) => a.checkVisibility()).map((a) => a.textContent)"
     )
@@ -225,13 +214,10 @@ def test_evidence_is_folded_and_drawn_when_it_is_opened(browser: Any, report_pag
     seen.page.wait_for_function(
         "document.querySelectorAll('#faithfulness .chart svg').length === 6"
     )
+    links.filter(has_text="Michel table 1").click()
+    seen.page.wait_for_function(
+        "document.querySelector('.effects').closest('details.fold').open"
+        " && document.querySelector('#scores').open"
+    )
     assert seen.console == []
-    seen.page.context.close()
-
-
-def test_no_table_is_clipped_on_paper(browser: Any, report_page: Path) -> None:
-    seen = visit(browser, report_page, 794, "light")  # A4
-    seen.page.emulate_media(media="print")
-    wide = "[...document.querySelectorAll('.table')].filter((one) => one.scrollWidth > one.clientWidth + 1)"
-    assert seen.page.evaluate(f"{wide}.map((one) => one.ariaLabel)") == []
     seen.page.context.close()

@@ -250,7 +250,7 @@ def test_144_heads_are_picked_at_once_and_kinds_are_hidden(browser: Any, tmp_pat
 
 def test_a_run_without_scores_still_shows_and_marks_its_heads(browser: Any, tmp_path: Path) -> None:
     place = written_page(make_run(tmp_path, {"heads.csv": None}))
-    opened = visit(browser, place, 1280, "light", "#head=encoder-self/0/3")
+    opened = visit(browser, place, 1280, "light", "#head=encoder-self/0/3", unfolded=False)
     assert opened.page.locator("#figure-head-map [data-head]").count() == 24
     assert opened.page.locator("#figure-head-map .is-picked").count() == 1
     assert "positional" in card_of(opened.page).inner_text()

@@ -22,7 +22,7 @@ def kill(plan: Path, out: Path, step: str, point: str) -> None:
         Path(tempfile.mkdtemp(dir=plan.parent)) / "process", dying.study, plan, out, step, point
     )
     status, _, errors = process.end()
-    assert status == -9, f"{step}, {point}: {status}\n{errors[-2000:]}"
+    assert status == -9, f"{step}, {point}: {status}\n{errors}"
 
 
 def kill_at_all(values: dict[str, Any], folder: Path, victims: list[tuple[str, str]]) -> None:
