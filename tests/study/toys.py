@@ -18,6 +18,7 @@ class Toy:
     estimated_seconds: float = 0.0
     exclusive: bool = False
     was_done: bool = False
+    reveals: bool = True
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from headwise.progress import Progress
 from headwise.study.estimate import TimeLeft
 from headwise.study.step import Build
 
-# Lists the builds of a study; called again after every build that was not done before: it may reveal more of them.
+# Lists the builds of a study; called again after every build that failed or may reveal more of them.
 ListBuilds = Callable[[], Sequence[Build]]
 Work = Callable[[Build], None]  # does a build
 
@@ -148,7 +148,7 @@ def run_builds(
                 unreported.append(end)
             after_build(build, outcome)
             # What was done when the builds were listed reveals no others.
-            if not build.was_done or end.error is not None:
+            if end.error is not None or (build.reveals and not build.was_done):
                 graph = checked_builds(list_builds())
                 skip(graph, outcome)
         else:

@@ -38,7 +38,13 @@ MEANS = 2000  # training pairs that mean outputs are taken over
 
 @dataclass(frozen=True)
 class Train(
-    Step, stage="train", name_format="train", distributed=True, reproducible=True, costly=True
+    Step,
+    stage="train",
+    name_format="train",
+    distributed=True,
+    reproducible=True,
+    costly=True,
+    reveals=True,
 ):
     """Train the model of the plan, or copy the given one, to model/."""
 
@@ -204,6 +210,7 @@ class Prune(
     distributed=True,
     reproducible=True,
     costly=True,
+    reveals=True,
 ):
     """One smaller model: its layout in layouts/, its weights in pruned/."""
 
@@ -432,7 +439,9 @@ class MakeControl(Prune):
 
         def pruned() -> Model:
             assert controlled is not None
-            return model_of(run, controlled)
+            model = model_of(run, controlled)
+            run.last_pruned = ((), None)  # the control may train it
+            return model
 
         def untrained(shape: Architecture) -> Model:
             hf = build_model(shape, full.tokenizer, run.plan.seed).to(run.device)
@@ -491,7 +500,7 @@ def model_of(run: Run, variant: Variant) -> Model:
         # Grow to whole units: the heads were removed by the unit that was asked for.
         return full_model(run).remove(run.mask(variant), grow=True)
     run.get_or_make(step, with_weights=True)
-    return load(below(run.folder, step.folder), run.device)
+    return run.pruned(step.folder, run.store.record(step.name)["files"])
 
 
 def lost_no_head(run: Run, variant: Variant) -> bool:

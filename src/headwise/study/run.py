@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ class Run:
         self.texts: dict[Split, AnyText] = {}
         self.expected_heads: HeadMap | None = None  # of a given model that was looked at beforehand
         self.outline = False  # whether texts are only for an estimate
+        self.last_pruned: tuple[Any, Model | None] = ((), None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A run is its plan and its folder: a worker that is sent one opens it again."""
@@ -269,8 +271,19 @@ class Run:
         """The full model, which nobody changes; `Train` must be done."""
         return load(self.folder / "model", self.device)
 
+    def pruned(self, folder: str, files: Mapping[str, Any]) -> Model:
+        """A model of the run with weights of its own, which nobody changes. The last one stays in memory: it is
+        evaluated, measured and scored step after step. files: what the store says of its files."""
+        known, model = self.last_pruned
+        if known != (folder, files) or model is None:
+            self.last_pruned = ((), None)  # before the next one is read
+            model = load(below(self.folder, folder), self.device)
+            self.last_pruned = ((folder, files), model)
+        return model
+
     def fresh(self) -> Model:
-        """The full model, to be trained on. The one that nobody changes leaves the memory until it is asked for."""
+        """The full model, to be trained on. Those that nobody changes leave the memory until they are asked for."""
+        self.last_pruned = ((), None)
         vars(self).pop("full", None)
         return load(self.folder / "model", self.device)
 

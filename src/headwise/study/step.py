@@ -34,6 +34,7 @@ class Step(ABC):
     main process alone. exclusive: nothing else may run at the same time (timings). reproducible:
     when it is made again from the same inputs, its model must be the same, or its outputs where it
     has no model. costly: it takes so long that a study of several such steps wants an estimate.
+    reveals: its result may add steps to the schedule, which is asked again after it.
 
     Three attributes say when a study makes the step. after_everything_else: every run makes it at
     the end. late_in_other_runs: the first run makes it in the usual order, the others at the end,
@@ -50,6 +51,7 @@ class Step(ABC):
     exclusive: ClassVar[bool] = False
     reproducible: ClassVar[bool] = False
     costly: ClassVar[bool] = False
+    reveals: ClassVar[bool] = False
     late_in_other_runs: ClassVar[bool] = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -139,6 +141,10 @@ class Build:
     @property
     def exclusive(self) -> bool:
         return self.step.exclusive
+
+    @property
+    def reveals(self) -> bool:
+        return self.step.reveals
 
     @property
     def key(self) -> str:
