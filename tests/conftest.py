@@ -3,7 +3,6 @@ folders of real data a user may name."""
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import sys
@@ -73,12 +72,6 @@ def server_of_processes() -> None:
     """It imports the libraries while the first tests run, so that none waits for it. What it says is captured here."""
     if "own_process" in sys.modules:
         ensure_running()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def garbage_without_libraries() -> None:
-    """Each training collects garbage, and would look at all objects of the libraries, a quarter of a second long."""
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")
