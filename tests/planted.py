@@ -162,9 +162,9 @@ DEFECTS = (
     ),
     # evaluation, statistics
     Defect(
-        "evaluation/losses.py",
-        "bounds = interval(drawn[:, column] - drawn[:, 0], count)",
-        "bounds = interval(drawn[:, 0] - drawn[:, column], count)",
+        "answers.py",
+        "drawn = self.quality.change(self.drawn(to, seed), self.drawn(model, seed))",
+        "drawn = self.quality.change(self.drawn(model, seed), self.drawn(to, seed))",
         "interval of the wrong side",
     ),
     Defect(
@@ -186,9 +186,9 @@ DEFECTS = (
         "wrong denominator: a left-out unit does not shorten the text",
     ),
     Defect(
-        "decoding/bleu.py",
-        "(differences >= abs(value) - 1e-12).mean()",
-        "(differences > abs(value) + 1e-12).mean()",
+        "answers.py",
+        "(apart >= apart[0] - 1e-12).mean()",
+        "(apart > apart[0] + 1e-12).mean()",
         "the exact test does not count the difference itself",
     ),
     # pruning
