@@ -95,10 +95,11 @@ class Answers:
         return float(low), float(high)
 
     def number(self, model: int = 0, seed: int = 0) -> Number:
-        """What a model is worth, with its 95 % interval by the bootstrap (of a share Wilson's); none with a single unit."""
+        """What a model is worth, with its 95 % interval by the bootstrap (of a share of the units Wilson's); none with a
+        single unit."""
         value = self.value(model)
         count = len(self.weights)
-        if self.quality.is_share:
+        if self.quality.is_share and (self.weights == 1).all():
             low, high = (
                 float(100 * end) for end in proportion_interval(value / 100 * count, count)
             )

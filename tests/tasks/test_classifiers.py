@@ -198,7 +198,7 @@ class TestLabels:
                 model.hf,
                 20,
             )
-            assert data.classes.tolist() == [2, 0]
+            assert data.labels == [[2], [0]]
 
     @pytest.mark.parametrize("labels", [["vowel", "verb"], ["vowel", "1"], ["0", "3"]])
     def test_a_label_that_is_no_class(self, labels: list[str]) -> None:

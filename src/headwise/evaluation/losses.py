@@ -13,13 +13,13 @@ from headwise.errors import NOT_FINITE, HeadwiseError
 from headwise.heads import HeadMask
 from headwise.importance.ablation import removal_losses
 from headwise.importance.processes import failing_together, gather_batches
-from headwise.importance.sums import Sums, joined, to_numpy
+from headwise.importance.sums import joined, to_numpy
 from headwise.model import Model
 from headwise.progress import part
 from headwise.qualities import ACCURACY, LOSS, PERPLEXITY
 from headwise.tasks import Task
 from headwise.tasks.batches import Batches
-from headwise.tasks.objective import on_device, predict, sentence_losses
+from headwise.tasks.objective import asked_tokens, on_device, predict, sentence_losses
 
 
 def measure_losses(
@@ -64,23 +64,25 @@ def refuse_broken(losses: np.ndarray) -> None:
 
 
 def answer_classes(task: Task, text: Batches) -> Answers:
-    """Of a classifier: the loss of every text in nats, 1, and whether its class is found. From all processes, in the
-    order of a single one."""
-    parts: list[Sums] = []
+    """Of a classifier: the loss of every text in nats, how many classes are asked for (1, or one for each word), and how
+    many are found. From all processes, in the order of a single one."""
+    parts: list[tuple[np.ndarray, ...]] = []
     with failing_together(), evaluating(task.hf), torch.no_grad():
         for batch in text:
             tensors = on_device(task.hf, batch)
             labels = tensors["labels"]
             logits = predict(task.hf, tensors)
-            is_right = logits[:, 0].argmax(-1) == labels[:, 0]
-            lost, found = to_numpy([sentence_losses(logits, labels), is_right])
-            parts.append((lost.astype(np.float64), found.astype(np.float64)))
+            is_right = (logits.argmax(-1) == labels).sum(1)  # an ignored label is no class
+            sums = to_numpy([sentence_losses(logits, labels), asked_tokens(labels), is_right])
+            parts.append(tuple(column.astype(np.float64) for column in sums))
         parts = gather_batches(parts)
-    losses, right = joined(parts)
+    losses, asked, right = joined(parts)
     refuse_broken(losses)
-    each = np.ones(len(losses))
-    made = text.made_on(
-        f"accuracy in % with Wilson's interval, changes by a paired bootstrap; {len(losses)} texts"
-    )
-    stats = np.stack([losses, each, right], 1)[:, None]
-    return Answers({ACCURACY: made, LOSS: made}, stats, each)
+    made = f"changes by a paired bootstrap; {len(losses)} texts"
+    if (asked == 1).all():
+        made = f"accuracy in % with Wilson's interval, {made}"
+    else:
+        made = f"accuracy in %, its interval and {made} with {int(asked.sum())} classes"
+    made = text.made_on(made)
+    stats = np.stack([losses, asked, right], 1)[:, None]
+    return Answers({ACCURACY: made, LOSS: made}, stats, asked)

@@ -97,7 +97,8 @@ class SentenceSums:
     def whole(self, site: Site) -> Sums:
         """Sums (sentences x heads) and counts (sentences) of one layer."""
         nothing = (np.zeros((0, self.heads.count(site))), np.zeros(0))
-        return joined(self.parts[site] or [nothing])
+        sums, counts = joined(self.parts[site] or [nothing])
+        return sums, counts
 
     def sentences(self, site: Site, measure: str = "this measure") -> Sums:
         """`whole` for sentences with counted tokens. Raises HeadwiseError where there are none."""
@@ -171,11 +172,9 @@ class SentenceSums:
         return out
 
 
-def joined(parts: Sequence[Sums]) -> Sums:
-    """Sums and counts of several batches as those of one text."""
-    sums = np.concatenate([sums for sums, _ in parts])
-    counts = np.concatenate([counts for _, counts in parts])
-    return sums, counts
+def joined(parts: Sequence[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+    """The columns of several batches, such as sums and counts, as those of one text."""
+    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
 
 def of_documents(sums: np.ndarray, counts: np.ndarray, documents: np.ndarray) -> Sums:

@@ -481,9 +481,13 @@ def hidden_token(
 def class_prompt(
     predictor: Predictor, sentence: Sentence, beam: int, position: int | None
 ) -> Prompt:
-    """The class of the text: the only position of a classifier's logits."""
+    """The class of the text, the only position of a classifier's logits, or of each of its tokens."""
     inputs = predictor.inputs_of(sentence.ids)
-    return Prompt(inputs, sentence, (PredictedToken(0, predictor.likeliest(inputs)[0]),), 0)
+    classes = predictor.likeliest(inputs)
+    if position is None or not 0 <= position < len(classes):
+        position = 0
+    predicted = tuple(PredictedToken(place, each) for place, each in enumerate(classes))
+    return Prompt(inputs, sentence, predicted, position)
 
 
 def vector_prompt(

@@ -34,7 +34,6 @@ from headwise.roles.templates import (
     spanned,
 )
 from headwise.statistics import corrected, jackknife_p, ratio_interval
-from headwise.tasks.objective import predicts
 from headwise.training.token_batches import IGNORED
 
 OTHER_SEED = 1_000_003  # is added to the seed of the texts on which roles are found
@@ -148,7 +147,7 @@ def causal_effects(
     rows = []
     for name, behaviour in BEHAVIOURS.items():
         of_text = tested[tested["measure"].map(behaviour_of) == name]
-        if of_text.empty or not predicts(subject.model):
+        if of_text.empty or subject.model.get_output_embeddings() is None:  # it predicts no words
             continue
         layers = set(of_text["layer"])
         switched = [head for head in heads if head.kind == "decoder-self" and head.layer in layers]

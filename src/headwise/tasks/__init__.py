@@ -1,13 +1,19 @@
-"""What models are for: `task.py` says what a task answers, and each other file has one."""
+"""What models are for: `task.py` says what a task answers, and each other file has one.
+
+Packages add tasks by entry points of the group `headwise.tasks`, each a subclass of `Task`.
+"""
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
 
-from headwise.attention import Discovery, classifies
+from headwise.attention import Discovery
+from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap
 from headwise.tasks.classification import Classification
 from headwise.tasks.embedding import Embedding, PairEmbedding
@@ -28,6 +34,17 @@ __all__ = [
     "task_of",
 ]
 
+# A model has the first task that fits it; the last one fits all that are left.
+OWN_TASKS: tuple[type[Task], ...] = (
+    Classification,
+    PairEmbedding,
+    Embedding,
+    Transcription,
+    Translation,
+    LanguageModel,
+    MaskedLanguageModel,
+)
+
 
 def task_of(
     hf: PreTrainedModel,
@@ -37,18 +54,32 @@ def task_of(
     folder: Path | None = None,
 ) -> Task:
     """The task of a model. folder: the model's own."""
-    task_class = class_of_task(hf, discovery.heads)
-    if issubclass(task_class, Embedding):
-        return task_class(hf, tokenizer, discovery, name, folder)
-    return task_class(hf, tokenizer, discovery, name)
+    return class_of_task(hf, discovery.heads)(hf, tokenizer, discovery, name, folder)
 
 
 def class_of_task(hf: PreTrainedModel, heads: HeadMap) -> type[Task]:
-    """The class of a model's task."""
-    if classifies(hf):
-        return Classification
-    if hf.get_output_embeddings() is None:
-        return PairEmbedding if hf.config.is_encoder_decoder else Embedding
-    if hf.config.is_encoder_decoder:
-        return Transcription if hf.main_input_name == "input_features" else Translation
-    return LanguageModel if "decoder-self" in heads.kinds else MaskedLanguageModel
+    """The class of a model's task: other packages are asked first."""
+    tasks = (*tasks_of_packages(), *OWN_TASKS)
+    return next(task for task in tasks if task.fits(hf, heads))
+
+
+@cache
+def tasks_of_packages() -> tuple[type[Task], ...]:
+    """The tasks of installed packages. Raises HeadwiseError for a package that cannot be imported, or that names
+    something else."""
+    found = []
+    for point in metadata.entry_points(group="headwise.tasks"):
+        try:
+            task = point.load()
+        except Exception as error:
+            raise HeadwiseError(
+                f"The package '{point.value}' declares a task and cannot be imported ({type(error).__name__}: {error}): "
+                "mend or uninstall it."
+            ) from error
+        if not (isinstance(task, type) and issubclass(task, Task)):
+            raise HeadwiseError(
+                f"'{point.value}' is declared as a task, but is {task!r:.80}: it must be a subclass of "
+                "headwise.tasks.Task."
+            )
+        found.append(task)
+    return tuple(found)

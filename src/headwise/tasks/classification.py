@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+from transformers import PreTrainedModel
+
+from headwise.attention import classifies
 from headwise.data.text import LabelledText
+from headwise.heads import HeadMap
 from headwise.qualities import ACCURACY
 from headwise.tasks.task import Need, Task
 from headwise.training.labelled import Labelled
@@ -19,9 +23,12 @@ class Classification(Task):
     noun = "a classifier"
     needs = "labelled text (--text FILE with columns text and label, hw.LabelledText)"
     text_class = LabelledText
-    predicts_classes = True
     provides: ClassVar[frozenset[Need]] = frozenset({"loss", "text"})
     quality = ACCURACY
+
+    @classmethod
+    def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
+        return classifies(hf)
 
     def encoded(self, text: LabelledText) -> Labelled:
         return Labelled(text, self.tokenizer, self.hf, self.longest)

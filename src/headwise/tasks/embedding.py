@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headwise.attention import Discovery
 from headwise.data.sentence_pairs import SentencePairs
 from headwise.data.text import ParallelText, Text, is_table
 from headwise.errors import HeadwiseError
 from headwise.files import below, is_inside
-from headwise.heads import Kind
+from headwise.heads import HeadMap, Kind
 from headwise.qualities import SIMILARITY
 from headwise.tasks.objective import source_places
 from headwise.tasks.task import Need, Task
@@ -28,7 +27,7 @@ from headwise.training.token_batches import IGNORED
 
 
 class Embedding(Task):
-    """A model without an output layer. folder: its own, which may say how sentence-transformers makes vectors."""
+    """A model without an output layer. Its folder may say how sentence-transformers makes vectors."""
 
     output = "embedding"
     noun = "a model of embeddings"
@@ -39,16 +38,9 @@ class Embedding(Task):
     trains = False
     usual_score = "dormancy"
 
-    def __init__(
-        self,
-        hf: PreTrainedModel,
-        tokenizer: Any,
-        discovery: Discovery,
-        model_name: str,
-        folder: Path | None = None,
-    ) -> None:
-        super().__init__(hf, tokenizer, discovery, model_name)
-        self.folder = folder
+    @classmethod
+    def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
+        return hf.get_output_embeddings() is None
 
     @classmethod
     def read(cls, spec: Any, cache: Path | None = None) -> Any:
@@ -85,6 +77,10 @@ class PairEmbedding(Embedding):
 
     needs = "parallel text (source and target)"
     text_class = ParallelText
+
+    @classmethod
+    def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
+        return super().fits(hf, heads) and bool(hf.config.is_encoder_decoder)
 
     @classmethod
     def read(cls, spec: Any, cache: Path | None = None) -> ParallelText:

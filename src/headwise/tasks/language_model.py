@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
+from transformers import PreTrainedModel
+
 from headwise.data.text import PromptPairs, Text
 from headwise.errors import HeadwiseError
+from headwise.heads import HeadMap
 from headwise.progress import Report, silent
 from headwise.qualities import PERPLEXITY
 from headwise.tasks.batches import Batches
@@ -26,6 +29,10 @@ class LanguageModel(Task):
     provides: ClassVar[frozenset[Need]] = frozenset({"loss", "words", "text"})
     quality = PERPLEXITY
     causal = True
+
+    @classmethod
+    def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
+        return "decoder-self" in heads.kinds
 
     @classmethod
     def read(cls, spec: Any, cache: Path | None = None) -> Any:
@@ -79,3 +86,7 @@ class MaskedLanguageModel(LanguageModel):
     output = "masked-lm"
     noun = "a masked language model"
     causal = False
+
+    @classmethod
+    def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
+        return True

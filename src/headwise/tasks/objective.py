@@ -3,7 +3,7 @@ pairs, a logit difference.
 
 A batch has the inputs of the model's forward (`input_ids` B S, `attention_mask` B S, for encoder-decoders also
 `decoder_input_ids` B T; images and sound have other inputs, and `places` B S, where the encoder has a position),
-`labels` (B T: the token that the logits at each position predict, or IGNORED; B 1 for a classifier: the class) and
+`labels` (B T: the token or class that the logits at each position predict, or IGNORED; B 1: the class of a text) and
 perhaps `rows` (the row of each sentence in the text) and `counted` (B S: of windows of long documents, the tokens that
 no window before has; all others are read, but counted there; of recordings, the frames before the silence at their
 end). Labels are at the positions of their logits, not shifted. Prompts in pairs (`tasks/prompt_pairs.py`) have
@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import classifies, device_of
+from headwise.attention import device_of
 from headwise.attention.discover import output_of
 from headwise.attention.output import Projection, few_logits, projection
 from headwise.errors import HeadwiseError
@@ -98,16 +98,9 @@ def query_masks(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {**there, "target": there["source"]}
 
 
-def predicts(model: nn.Module) -> bool:
-    """Whether a model gives logits of words, or of classes of whole texts: embedding models do not."""
-    return classifies(model) or model.get_output_embeddings() is not None  # type: ignore[operator]
-
-
 def predict(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     """The logits B T V of one forward; those of classes are B 1 V. Raises HeadwiseError for a model without."""
-    logits: Tensor | None = None
-    if predicts(model):
-        logits = getattr(output_of(model, inputs_of(batch)), "logits", None)
+    logits: Tensor | None = getattr(output_of(model, inputs_of(batch)), "logits", None)
     if logits is None:
         raise HeadwiseError(
             f"{type(model).__name__} predicts no words, so its heads cannot be scored by what it predicts: "
@@ -182,8 +175,7 @@ def before_output(
 
 def vocabulary_of(model: nn.Module) -> int:
     """How many words a model predicts from one output layer; 0 for another sort of model."""
-    head = model.get_output_embeddings() if predicts(model) else None  # type: ignore[operator]
-    words: int = getattr(head, "out_features", 0)
+    words: int = getattr(model.get_output_embeddings(), "out_features", 0)  # type: ignore[operator]
     return words
 
 

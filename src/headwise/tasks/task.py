@@ -2,7 +2,8 @@
 
 A model has one task, `model.task`, chosen once from its class. Scores, roles, pruning, evaluation, studies,
 the report and the lab ask the task; nothing else asks what sort of model or text they have. A new task is
-one file with one class, and a line in `class_of_task` (tasks/__init__.py), which says which models have it.
+one file with one class, which says which models have it (`fits`), named in `OWN_TASKS` (tasks/__init__.py) or
+by the entry point of a package.
 """
 
 from __future__ import annotations
@@ -16,10 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headwise.attention import Discovery
-from headwise.data.sentence_pairs import SentencePairs
 from headwise.data.speech import Speech
 from headwise.data.store import StoredText
-from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind
 from headwise.progress import Report, silent
@@ -32,7 +31,7 @@ Need = Literal["loss", "words", "text", "counterparts", "translations"]
 Output = Literal[
     "translation", "causal-lm", "masked-lm", "classification", "embedding", "transcription"
 ]
-AnyText = ParallelText | Text | LabelledText | PromptPairs | SentencePairs | Speech
+AnyText = StoredText | Speech
 OwnInputs = Sequence[
     Mapping[str, Tensor]
 ]  # batches of the model's own keyword tensors, with labels
@@ -42,7 +41,8 @@ MOST_SENTENCE_TOKENS = 512  # tokens of a sentence, where the model does not say
 class Task(ABC):
     """What a model is for.
 
-    hf, tokenizer, discovery (where its heads are): of the model. model_name: for messages.
+    hf, tokenizer, discovery (where its heads are): of the model. model_name: for messages. folder: the model's own,
+    where it has one.
     """
 
     output: ClassVar[Output]  # what the lab asks for and shows
@@ -52,18 +52,28 @@ class Task(ABC):
     provides: ClassVar[frozenset[Need]]  # what measures may ask for
     quality: ClassVar[QualityMeasure]
     usual_score: ClassVar[str] = "gradient"  # that greedy removal goes by
-    predicts_classes: ClassVar[bool] = False  # one for a whole text, rather than words
     trains: ClassVar[bool] = True  # whether headwise trains its weights and gates
     trains_gates_by_default: ClassVar[bool] = False  # to reach a number of heads
     reads_audio: ClassVar[bool] = False  # named by --audio, not --text
 
     def __init__(
-        self, hf: PreTrainedModel, tokenizer: Any, discovery: Discovery, model_name: str
+        self,
+        hf: PreTrainedModel,
+        tokenizer: Any,
+        discovery: Discovery,
+        model_name: str,
+        folder: Path | None = None,
     ) -> None:
         self.hf = hf
         self.tokenizer = tokenizer
         self.discovery = discovery
         self.model_name = model_name
+        self.folder = folder
+
+    @classmethod
+    @abstractmethod
+    def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
+        """Whether a model has this task. heads: those of the model, or of a sort that its class has."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model_name!r})"

@@ -10,10 +10,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import WhisperFeatureExtractor
+from transformers import PreTrainedModel, WhisperFeatureExtractor
 
 from headwise.data.speech import Speech, Utterance, audio_seconds, samples
 from headwise.errors import HeadwiseError
+from headwise.heads import HeadMap
 from headwise.qualities import WORD_ERROR_RATE
 from headwise.tasks.task import Need, Task
 from headwise.training.token_batches import IGNORED
@@ -33,6 +34,10 @@ class Transcription(Task):
     quality = WORD_ERROR_RATE
     trains = False
     reads_audio = True
+
+    @classmethod
+    def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
+        return bool(hf.config.is_encoder_decoder) and hf.main_input_name == "input_features"
 
     @property
     def longest(self) -> int:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from transformers import PreTrainedModel
 
 from headwise.attention import start_token
 from headwise.data.lines import one_sided
 from headwise.data.text import ParallelText, Text
-from headwise.heads import Kind
+from headwise.heads import HeadMap, Kind
 from headwise.progress import Report, shown
 from headwise.qualities import BLEU
 from headwise.tasks.own_translations import own_translations
@@ -29,6 +30,10 @@ class Translation(Task):
     provides: ClassVar[frozenset[Need]] = frozenset({"loss", "words", "text", "translations"})
     quality = BLEU
     trains_gates_by_default = True
+
+    @classmethod
+    def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
+        return bool(hf.config.is_encoder_decoder)
 
     @property
     def longest(self) -> int:

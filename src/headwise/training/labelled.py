@@ -1,11 +1,12 @@
-"""Batches of labelled text for models that classify whole texts. Labels are B 1: one position, the class."""
+"""Batches of labelled text for models that classify. Labels are B 1: one position, the class of the text; where a task
+has a class for each token, B S."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -36,10 +37,11 @@ class Labelled:
     """
 
     noun = "texts"
+    by_token: ClassVar[bool] = False  # whether each token has a class, rather than the text
 
     def __init__(
         self,
-        text: LabelledText,
+        text: Any,
         tokenizer: PreTrainedTokenizerBase,
         model: PreTrainedModel,
         max_length: int,
@@ -51,7 +53,7 @@ class Labelled:
             return {"ids": tokenizer(rows["text"])["input_ids"]}
 
         self.dataset = mapped(text, tokenizer, ids, cache)
-        self.classes = classes_of(text, model)
+        self.labels = self.labels_of(text, tokenizer, model)
         long = lengths(self.dataset, "ids")
         self.rows = np.flatnonzero((long > 0) & (long <= max_length))
         self.longest = long[self.rows]
@@ -60,22 +62,28 @@ class Labelled:
             "without a token": int((long == 0).sum()),
             f"longer than {max_length} tokens": int((long > max_length).sum()),
         }
-        self.collate = LabelledCollator(padding(model, tokenizer))
+        self.collate = LabelledCollator(padding(model, tokenizer), self.by_token)
         if not len(self.rows):
             raise HeadwiseError(
                 f"None of the {len(long)} texts has from 1 to {max_length} tokens: give other text."
             )
 
+    def labels_of(
+        self, text: Any, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
+    ) -> Sequence[Sequence[int]]:
+        """The labels of every text: its class, or the classes of its tokens, IGNORED where a token has none."""
+        return [[number] for number in classes_of(text, model).tolist()]
+
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Rows by index; −1 is the first row without its label."""
+        """Rows by index; −1 is the first row without its labels."""
         places = self.rows[np.maximum(indices, 0)]
-        labels = np.where(np.less(indices, 0), IGNORED, self.classes[places])
         rows = []
-        for ids, label in zip(self.dataset[places]["ids"], labels.tolist(), strict=True):
-            rows.append({"ids": ids, "label": label})
+        for index, place, ids in zip(indices, places, self.dataset[places]["ids"], strict=True):
+            labels = self.labels[place]
+            rows.append({"ids": ids, "labels": [IGNORED] * len(labels) if index < 0 else labels})
         return rows
 
     def __getitem__(self, index: int) -> dict[str, Any]:
@@ -87,7 +95,7 @@ class Labelled:
     def collator(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches
     ) -> Collate:
-        return LabelledCollator(self.collate.fill, sampler.shapes)
+        return LabelledCollator(self.collate.fill, self.by_token, sampler.shapes)
 
     def once(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
@@ -96,7 +104,7 @@ class Labelled:
 
     def batches(self, tokens: int = 4096, hide: bool = True) -> Iterator[Batch]:
         """The text once, shortest first, in batches of at most `tokens` tokens: input_ids and attention_mask B S,
-        labels B 1, rows (the row of each text). Nothing is ever hidden."""
+        labels B 1 or B S, rows (the row of each text). Nothing is ever hidden."""
         sampler = TokenBatches(self, max(tokens, int(self.longest.max())), seed=0, shuffle=False)
         for indices in sampler:
             there = [index for index in indices if index >= 0]
@@ -109,8 +117,11 @@ class Labelled:
 class LabelledCollator:
     """Makes tensors of rows of `Labelled`, padded to the shape for their number."""
 
-    def __init__(self, fill: int, shapes: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(
+        self, fill: int, by_token: bool = False, shapes: Sequence[tuple[int, int]] = ()
+    ) -> None:
         self.fill = fill
+        self.by_token = by_token
         self.length = {rows: length for length, rows in shapes}
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> Batch:
@@ -118,7 +129,9 @@ class LabelledCollator:
         return {
             "input_ids": padded([row["ids"] for row in rows], self.fill, length),
             "attention_mask": padded([[1] * len(row["ids"]) for row in rows], 0, length),
-            "labels": torch.tensor([[row["label"]] for row in rows]),
+            "labels": padded(
+                [row["labels"] for row in rows], IGNORED, length if self.by_token else 1
+            ),
         }
 
 
@@ -146,10 +159,11 @@ def classes_of(text: LabelledText, model: PreTrainedModel) -> np.ndarray:
 
 
 def summed_class_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """The cross-entropy of classes, summed over texts: logits B C, labels B 1 (IGNORED for none)."""
+    """The cross-entropy of classes, summed over texts or tokens: logits B C or B S C, labels B 1 or B S (IGNORED for
+    none)."""
     return nn.functional.cross_entropy(
-        logits.float(),
-        labels[:, 0],
+        logits.flatten(0, -2).float(),
+        labels.flatten(),
         ignore_index=IGNORED,
         reduction="sum",
         label_smoothing=smoothing,
@@ -172,11 +186,13 @@ def refuse_other_class_loss(model: PreTrainedModel) -> None:
         "input_ids": words.masked_fill(mask == 0, 0 if pad is None else pad),
         "attention_mask": mask,
     }
-    labels = torch.arange(2, device=device_of(model)) % config.num_labels
     try:
         with evaluating(model), torch.no_grad(), warnings.catch_warnings(action="ignore"):
+            asked = output_of(model, inputs).logits[..., 0]  # one for each text, or for each token
+            numbers = torch.arange(asked.numel(), device=device_of(model)) % config.num_labels
+            labels = numbers.view_as(asked)
             output = output_of(model, {**inputs, "labels": labels})
-            ours = summed_class_loss(output.logits, labels[:, None]) / 2
+            ours = summed_class_loss(output.logits, labels) / labels.numel()
     except (ValueError, RuntimeError, IndexError) as error:
         raise HeadwiseError(
             f"This {kind} gives no loss for two texts with classes ({' '.join(str(error).split())[:200]}). A causal "
