@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from attention.families import STACK, T5, batch, build, output, tiny
-from headwise.attention import classifies, start_token
+from headwise.attention import start_token
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.folders import MODEL, SUMS, record
@@ -414,7 +414,7 @@ def test_a_classifier_keeps_its_head(name: str, tmp_path: Path) -> None:
     for saved in (model, model.remove(cut(model))):
         comes_back(saved, tmp_path / "ours")
     assert torch.equal(output(model.hf, batch(hf)), output(hf, batch(hf)))
-    if not classifies(model.hf):
+    if name == "BertForQuestionAnswering":  # logits of where an answer starts and ends
         with pytest.raises(HeadwiseError, match=f"{name} predicts no words"):
             predict(model.hf, batch(hf))
     with pytest.raises(HeadwiseError, match="does not translate"):
@@ -534,6 +534,38 @@ def test_what_is_not_there_or_no_model_is_said(tmp_path: Path) -> None:
     refused(tmp_path, "is a folder, but not a complete model that transformers can load")
     (tmp_path / "config.json").write_text('{"model_type": "abacus"}')
     refused(tmp_path, "abacus")
+    (tmp_path / "model.safetensors").write_text(
+        "version https://git-lfs.github.com/spec/v1\nsize 3\n"
+    )
+    refused(tmp_path, "is a pointer of git-lfs, not the file itself")
+
+
+@pytest.mark.parametrize(
+    ("file", "spec", "reason"),
+    [
+        ("small.gguf", "small.gguf", "headwise loads folders"),
+        ("adapter_config.json", ".", "It holds an adapter of PEFT: merge it"),
+        (
+            "checkpoint-9/config.json",
+            ".",
+            "checkpoints of a Trainer: give one, such as .*checkpoint-9",
+        ),
+        ("snapshots/0a/config.json", ".", "copies of the hub: give one, such as .*snapshots/0a"),
+    ],
+)
+def test_what_to_give_instead_is_said(file: str, spec: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("{}")
+    refused(tmp_path / spec, reason)
+
+
+def test_a_folder_below_home_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(HeadwiseError, match=r"^~/gone cannot be loaded .* there is no such folder"):
+        load("~/gone")
+    (tmp_path / "here").mkdir()
+    with pytest.raises(HeadwiseError, match=r"^~/here cannot be loaded .* no config.json"):
+        load("~/here")
 
 
 @pytest.mark.parametrize(

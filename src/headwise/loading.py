@@ -75,6 +75,7 @@ MANY_LAYERS = 100
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "source.spm")
 LARGEST_TOKENIZER = 150_000_000  # bytes; 262,000 words take 33 million
 DTYPES = ("float32", "bfloat16", "float16")
+POINTER = b"version https://git-lfs"
 OWN_ATTENTION = (None, "eager", "sdpa")  # of torch
 
 
@@ -158,6 +159,7 @@ def load(
             ) from error
         is_not = f"'{spec}' is not a local folder, and not"
         if local:
+            refuse_pointers(path)
             is_not = f"{spec} is a folder, but not"
         raise HeadwiseError(
             f"{is_not} a complete model that transformers can load: {end_of_sentence(error)}"
@@ -166,6 +168,17 @@ def load(
     if layout is not None:
         note_origins(model.discovery, layout)
     return model
+
+
+def refuse_pointers(folder: Path) -> None:
+    """Raise HeadwiseError where git has left pointers in the place of large files."""
+    for file in sorted(folder.iterdir()):
+        if file.is_file():
+            with file.open("rb") as content:
+                if content.read(len(POINTER)) == POINTER:
+                    raise HeadwiseError(
+                        f"{file} is a pointer of git-lfs, not the file itself: run `git lfs pull` in {folder}."
+                    )
 
 
 def load_marian(

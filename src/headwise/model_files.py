@@ -271,8 +271,8 @@ def folder_of(spec: str | Path) -> Path:
 
     Raises HeadwiseError for a missing folder whose name cannot be a hub id (`name` or `owner/name`).
     """
-    path = Path(spec)
     name = str(spec)
+    path = Path(spec).expanduser() if name.startswith("~/") else Path(spec)
     if (inside := packaged(name)) is not None:
         return inside
     try:
@@ -292,6 +292,24 @@ def folder_of(spec: str | Path) -> Path:
     if path.exists() and not (path / "config.json").exists() and marian_file(path) is None:
         raise HeadwiseError(
             f"{spec} cannot be loaded as a model: it has no config.json, and no .npz or .bin of Marian. "
-            "Give a model's folder or the folder of a finished study."
+            f"{instead_of(path)}"
         )
     return path
+
+
+def instead_of(path: Path) -> str:
+    """What to give instead of a file or folder that is no model."""
+    if path.is_file():
+        return "headwise loads folders: give the one that this file was made from, or lies in."
+    if (path / "adapter_config.json").is_file():
+        return (
+            "It holds an adapter of PEFT: merge it (merge_and_unload), and save the merged model."
+        )
+    for pattern, what in (
+        ("checkpoint-*", "checkpoints of a Trainer"),
+        ("snapshots/*", "copies of the hub"),
+    ):
+        found = sorted(path.glob(f"{pattern}/config.json"), key=lambda file: file.stat().st_mtime)
+        if found:
+            return f"It holds {what}: give one, such as {found[-1].parent}."
+    return "Give a model's folder or the folder of a finished study."

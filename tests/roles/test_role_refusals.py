@@ -58,6 +58,12 @@ def no_audio(folder: Path, words: int) -> object:
     return hw.align(listener(), hw.Speech.read(write(folder / "a.jsonl", "\n".join(rows))))
 
 
+def cut_off(folder: Path) -> object:
+    file = spoken(folder, 2)
+    (folder / "0.wav").write_bytes((folder / "0.wav").read_bytes()[:9999])
+    return hw.align(listener(), hw.Speech.read(file))
+
+
 def no_language(folder: Path) -> object:
     file = spoken(folder, 1)
     file.write_text(file.read_text().replace(",en\n", ",\n"))
@@ -99,15 +105,17 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: linked(f, "0-9"), "0-9"),
     (lambda f: linked(f, "0-0\n0-0"), "2 sentence pairs"),
     # speech
-    (lambda f: table(f, "audio,word,start\n0.wav,w1,0"), "Row 1 … lacks end"),
-    (lambda f: table(f, f"{HEADER}\n0.wav,w1,soon,1"), "Row 1 … times soon"),
-    (lambda f: table(f, f"{HEADER}\n0.wav,w1,1,0.5"), "Row 1"),
-    (lambda f: table(f, f"{HEADER}\n0.wav,w1,1,1.5\n0.wav,w2,0.5,0.7"), "Row 2 … before"),
+    (lambda f: table(f, "audio,word,start\n0.wav,w1,0"), "Line 2 … lacks end"),
+    (lambda f: table(f, f"{HEADER}\n0.wav,w1,soon,1"), "Line 2 … times soon"),
+    (lambda f: table(f, f"{HEADER}\n0.wav,w1,1,0.5"), "Line 2"),
+    (lambda f: table(f, f"{HEADER}\n0.wav,w1,1,1.5\n0.wav,w2,0.5,0.7"), "Line 3 … before"),
     (lambda f: table(f, f"{HEADER}\nmissing.wav,w1,1,1.5"), "There is no file"),
     (lambda f: table(f, HEADER), "no rows"),
-    (lambda f: table(f, f"{HEADER}\r,language\n0.wav,w1,0,1,en"), "is no CSV table"),
+    (lambda f: table(f, f"{HEADER}\r,language\n0.wav,w1,0,1,en"), "is no line of a table"),
+    (lambda f: table(f, 'audio,text\n0.wav,"one\n0.wav,two'), "is no line of a table"),
     (lambda f: table(f, "[1]", "a.jsonl"), "Line 1"),
     (lambda f: no_audio(f, 2), "0.wav cannot be read as audio"),
+    (cut_off, "0.wav cannot be read as audio"),
     (lambda f: no_audio(f, 1), "no second half"),  # a recording of one word is left out
     (no_language, "language"),
     # roles: texts that do not fit the model

@@ -198,13 +198,13 @@ def test_equal_recordings_have_an_equal_fingerprint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("audio,text\n0.wav", "Row 1 .* lacks text: each row needs audio, text"),
-        ("audio,text\n,a b", "Row 1 .* lacks audio"),
+        ("audio,text\n0.wav", "Line 2 .* has another number of columns"),
+        ("audio,text\n,a b", "Line 2 .* lacks audio"),
         ("audio,text\n0.wav, ", "All 1 texts .* are blank"),
         ("audio,text\nmissing.wav,a", "There is no file"),
         ("audio,said\n0.wav,a", "lacks word: each row needs audio, word, start, end, or"),
         ("audio,text", "has no rows"),
-        ("audio,text\n0.wav,a, b", "Row 1 .* has more columns than its first line"),
+        ("audio,text\n0.wav,a, b", "Line 2 .* has another number of columns than the first line"),
     ],
 )
 def test_tables_that_cannot_be_used(text: str, said: str, tmp_path: Path) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,8 +18,8 @@ import numpy as np
 from scipy.io import wavfile
 from scipy.signal import resample_poly
 
-from headwise.data.lines import existing_file, read_lines
-from headwise.data.text import on_one_line
+from headwise.data.lines import existing_file
+from headwise.data.text import on_one_line, records_of
 from headwise.errors import HeadwiseError
 from headwise.files import sha256
 
@@ -40,9 +40,9 @@ class Utterance:
 
 
 class SpokenWord(NamedTuple):
-    """A row of the table, by its number. audio: as it is written there. start: in seconds."""
+    """A row of the table. where: which one it is, in words. audio: as it is written there. start: in seconds."""
 
-    row: int
+    where: str
     audio: str
     form: str
     start: float
@@ -71,18 +71,17 @@ class Speech:
         Raises HeadwiseError, with the row, for what is missing or is no time.
         """
         file = existing_file(path)
-        rows = list(rows_of(file))
-        if rows and "word" not in rows[0][1] and "text" in rows[0][1]:
+        rows = list(records_of(file, *TEXT_COLUMNS))
+        if rows and "word" not in rows[0][0] and "text" in rows[0][0]:
             return cls(*texts_of(rows, file))
-        words = [word_of_row(row, file, number) for number, row in rows]
+        words = [word_of_row(row, where) for row, where in rows]
         utterances = []
         for name, group in groupby(words, key=lambda word: word.audio):
             spoken = list(group)
             for before, after in pairwise(spoken):
                 if after.start < before.start:
                     raise HeadwiseError(
-                        f"Row {after.row} of {file} starts before the row above it: "
-                        "sort the words by time."
+                        f"{after.where} starts before the row above it: sort the words by time."
                     )
             audio = existing_file(file.parent / name)
             forms = tuple(word.form for word in spoken)
@@ -133,17 +132,17 @@ class Speech:
 
 
 def texts_of(
-    rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path
+    rows: Iterable[tuple[Mapping[str, Any], str]], file: Path
 ) -> tuple[tuple[Utterance, ...], str, int]:
     """The recordings of a table with a row for each, its name, and how many have a blank text."""
     utterances = []
     blank = 0
-    for number, row in rows:
+    for row, where in rows:
         text = row.get("text")
         if not row.get("audio") or not isinstance(text, str):
             missing = "text" if row.get("audio") else "audio"
             raise HeadwiseError(
-                f"Row {number} of {file} lacks {missing}: each row needs {', '.join(TEXT_COLUMNS)}."
+                f"{where} lacks {missing}: each row needs {', '.join(TEXT_COLUMNS)}."
             )
         name = str(row["audio"])
         audio = existing_file(file.parent / name)
@@ -157,36 +156,11 @@ def texts_of(
     return tuple(utterances), file.name, blank
 
 
-def rows_of(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The rows of a table, counted from 1."""
-    lines = read_lines(file)
-    if not file.name.lower().removesuffix(".gz").endswith(".jsonl"):
-        try:
-            for number, row in enumerate(csv.DictReader(lines), start=1):
-                if None in row:
-                    raise HeadwiseError(
-                        f"Row {number} of {file} has more columns than its first line: put a text with commas in "
-                        "quotes."
-                    )
-                yield number, row
-        except csv.Error as error:
-            raise HeadwiseError(f"{file} is no CSV table ({error}): save it again.") from None
-        return
-    for number, line in enumerate(lines, start=1):
-        try:
-            found = json.loads(line)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise HeadwiseError(f"Line {number} of {file} is no JSON object: write one a line.")
-        yield number, found
-
-
-def word_of_row(row: Mapping[str, Any], file: Path, number: int) -> SpokenWord:
+def word_of_row(row: Mapping[str, Any], where: str) -> SpokenWord:
     """The word of a row. Raises HeadwiseError where a column is missing or is no time."""
     if missing := [column for column in WORD_COLUMNS if row.get(column) in (None, "")]:
         raise HeadwiseError(
-            f"Row {number} of {file} lacks {missing[0]}: each row needs {', '.join(WORD_COLUMNS)}, or for a table of "
+            f"{where} lacks {missing[0]}: each row needs {', '.join(WORD_COLUMNS)}, or for a table of "
             f"recordings {', '.join(TEXT_COLUMNS)}."
         )
     try:
@@ -197,11 +171,11 @@ def word_of_row(row: Mapping[str, Any], file: Path, number: int) -> SpokenWord:
         end = math.nan
     if not 0 <= start <= end < math.inf:
         raise HeadwiseError(
-            f"Row {number} of {file} has the times {row['start']} and {row['end']}: write start and end in seconds."
+            f"{where} has the times {row['start']} and {row['end']}: write start and end in seconds."
         )
     form = str(row["word"]).strip()
     language = str(row.get("language") or "")
-    return SpokenWord(number, str(row["audio"]), form, start, language)
+    return SpokenWord(where, str(row["audio"]), form, start, language)
 
 
 def samples(file: Path, rate: int) -> np.ndarray:
@@ -226,7 +200,10 @@ def mono_audio(file: Path) -> tuple[np.ndarray, int]:
     """
     try:
         if file.suffix.lower() == ".wav":
-            file_rate, read = wavfile.read(file)
+            with warnings.catch_warnings():
+                # of a file that was cut off, whose samples end too early
+                warnings.filterwarnings("error", "Reached EOF prematurely")
+                file_rate, read = wavfile.read(file)
             if read.dtype == np.uint8:  # around 128; all other whole numbers are around 0
                 read = (read.astype(np.float64) - 128) / 128
             elif read.dtype.kind in "iu":
