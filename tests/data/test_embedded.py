@@ -24,7 +24,7 @@ def treebank(tmp_path_factory: pytest.TempPathFactory) -> Treebank:
 
 
 def test_the_sample_is_fixed_and_small() -> None:
-    assert embedded.fingerprint() == FINGERPRINT, (
+    assert embedded.corpus_fingerprint() == FINGERPRINT, (
         "the numbers of the demo belong to these sentences"
     )
     folder = resources.files("headwise.data").joinpath("embedded")

@@ -268,7 +268,7 @@ def placed_weights(
         heads = places[site]
         table = f"{name}.{TABLE}.weight"
         weights.pop(table, None)
-        holder = table_of(discovery, site)
+        holder = position_table(discovery, site)
         if table in declared and holder is not None:
             shared = columns.get(site.kind, heads.query)
             order = torch.tensor(shared if shares_bias(holder) else heads.query)
@@ -302,7 +302,7 @@ def with_heads(discovery: Discovery, kind: Kind) -> list[Site]:
     return [site for site in discovery.names if site.kind == kind and discovery.heads.count(site)]
 
 
-def table_of(discovery: Discovery, site: Site) -> nn.Module | None:
+def position_table(discovery: Discovery, site: Site) -> nn.Module | None:
     """The layer with the table of biases by relative position that serves a layer: itself, or the first of its kind."""
     if hasattr(discovery.modules[site], TABLE):
         return discovery.modules[site]

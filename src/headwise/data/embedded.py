@@ -47,7 +47,7 @@ def write_treebank(path: str | Path, count: int | None = None) -> Path:
 
 
 @cache
-def fingerprint() -> str:
+def corpus_fingerprint() -> str:
     """SHA-256 of all texts and trees, in hexadecimal: part of the key of everything that is made from them."""
     return hashlib.sha256("".join(map(_read_embedded, _FILES)).encode()).hexdigest()
 

@@ -37,7 +37,7 @@ from headwise.attention.padding import (
     one_after_another,
     placed_weights,
     plain_config,
-    table_of,
+    position_table,
 )
 from headwise.attention.position_bias import TABLE
 from headwise.attention.rebuilt import give_weights, stock_model
@@ -256,7 +256,7 @@ def with_equal_heads(hf: Any, discovery: Discovery) -> Any:
 
 def own_biases(discovery: Discovery, site: Site, heads: Sequence[int]) -> Tensor:
     """The biases by relative position of the heads of a T5's layer, bucket by head, from the table that layers share."""
-    holder = table_of(discovery, site)
+    holder = position_table(discovery, site)
     assert holder is not None
     own: Any = getattr(discovery.modules[site], "bias_heads", None)
     columns = [head if own is None or head == ZEROS else int(own[head]) for head in heads]

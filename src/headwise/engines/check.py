@@ -21,7 +21,7 @@ import numpy as np
 from headwise import marian_files
 from headwise.attention import keeping
 from headwise.attention.discover import probe
-from headwise.engines.marian import heads_with_weights, matrices
+from headwise.engines.marian import heads_with_weights, marian_matrices
 from headwise.engines.marian import refusal as marian_refusal
 from headwise.engines.native import LLAMA_CPP, EngineFailed, loaded
 from headwise.errors import HeadwiseError
@@ -300,7 +300,7 @@ def marian_findings(folder: Path, original: Model | None, run: bool) -> Iterator
 
 def marian_weights(file: Path, arrays: Mapping[str, np.ndarray], original: Model) -> Finding:
     """The weights of a file of Marian against those that a model is written as; int8 may move them by half a step."""
-    wanted = matrices(original) if marian_refusal(original) is None else {}
+    wanted = marian_matrices(original) if marian_refusal(original) is None else {}
     int8 = file.suffix == ".bin"
     for name, array in wanted.items():
         step = float(np.abs(array).max()) / 127 if int8 and is_product(name, array) else 0.0

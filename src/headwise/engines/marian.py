@@ -14,7 +14,7 @@ from headwise.attention.padding import first_places, groups_of, placed_weights, 
 from headwise.attention.rebuilt import stock_model
 from headwise.engines.engine import engine
 from headwise.heads import HeadMap, Kind
-from headwise.marian.names import OUTPUT, embeddings, entries
+from headwise.marian.names import OUTPUT, embedding_places, entries
 from headwise.marian.network import MarianToolkitConfig, MarianToolkitModel
 from headwise.marian_files import SCALE, settings_in, write_bin, write_npz
 from headwise.model import Model
@@ -44,7 +44,7 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write a folder of Marian: the model, its vocabulary and a configuration. Returns notes for the user."""
     config: MarianToolkitConfig = model.hf.config
     options = config.toolkit or {}
-    arrays = matrices(model)
+    arrays = marian_matrices(model)
     scales = config.activation_scales or {}
     if dtype == "f32":
         name, precision = "model.npz", "float32"
@@ -78,7 +78,7 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
     return notes
 
 
-def matrices(model: Model) -> dict[str, np.ndarray]:
+def marian_matrices(model: Model) -> dict[str, np.ndarray]:
     """A model's weights in float32 by Marian's names, with zeros in the places of removed heads."""
     config: MarianToolkitConfig = model.hf.config
     state = whole_weights(model)
@@ -86,7 +86,7 @@ def matrices(model: Model) -> dict[str, np.ndarray]:
     for entry in entries(config):
         array = state[entry.ours]
         arrays[entry.theirs] = array.T if entry.transposed else array[None]
-    for ours, (theirs, words) in embeddings(config).items():
+    for ours, (theirs, words) in embedding_places(config).items():
         arrays[theirs] = state[ours][:words]
     if not (config.toolkit or {}).get("output-omit-bias"):
         arrays[f"{OUTPUT}_b"] = state["final_logits_bias"][:, : config.target_words]

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, GenerationConfig, MarianTokenizer
 
 from headwise import marian_files
 from headwise.errors import HeadwiseError
-from headwise.marian.names import OUTPUT, embedding_names, embeddings, entries
+from headwise.marian.names import OUTPUT, embedding_names, embedding_places, entries
 from headwise.marian.network import SSRU, MarianToolkitConfig, MarianToolkitModel, sinusoids
 from headwise.options import DEEPEST
 
@@ -87,7 +87,7 @@ def configuration(
         raise lacks(file, absent)
     for name, shape in shapes.items():
         if len(shape) != 2:
-            raise damaged(file, name, shape, "a matrix")
+            raise wrong_shape(file, name, shape, "a matrix")
     (source_words, width), (target_words, _), *inner = (shapes[name] for name in names)
     rows = max(source_words, target_words)
     heads = options.get("transformer-heads", 8)
@@ -202,7 +202,7 @@ def filled(
         found[f"model.{side}.embed_positions.weight"] = positions.clone()
     for name, expected in hf.state_dict().items():
         if found[name].shape != expected.shape:
-            raise damaged(file, name, found[name].shape, by(expected.shape))
+            raise wrong_shape(file, name, found[name].shape, by(expected.shape))
     hf.load_state_dict(found, assign=True)
     hf.tie_weights()
     hf.generation_config = GenerationConfig(
@@ -222,7 +222,7 @@ def weights_in(
     if f"{OUTPUT}_W" in arrays:  # as Marian wrote it before 2019
         other = {name: array for name, array in arrays.items() if name != f"{OUTPUT}_W"}
         arrays = {**other, f"{OUTPUT}_Wt": arrays[f"{OUTPUT}_W"].T}
-    words = embeddings(config)
+    words = embedding_places(config)
     named = {entry.theirs for entry in entries(config)}
     sizes = {theirs: (count, config.d_model) for theirs, count in words.values()}
     biased = not (config.toolkit or {}).get("output-omit-bias")
@@ -241,7 +241,7 @@ def weights_in(
 
     for theirs, expected in sizes.items():
         if arrays[theirs].shape != expected:
-            raise damaged(file, theirs, arrays[theirs].shape, by(expected))
+            raise wrong_shape(file, theirs, arrays[theirs].shape, by(expected))
 
     found = {}
     for entry in entries(config):
@@ -259,7 +259,7 @@ def weights_in(
     }
 
 
-def damaged(file: Path, name: str, shape: Iterable[int], expected: str) -> HeadwiseError:
+def wrong_shape(file: Path, name: str, shape: Iterable[int], expected: str) -> HeadwiseError:
     return HeadwiseError(
         f"{file} is damaged: {name} is {by(shape) or 'one number'}, but its configuration asks for {expected}."
     )

@@ -30,7 +30,9 @@ def entries(config: MarianToolkitConfig) -> Iterator[Entry]:
             theirs = f"{side}_l{layer + 1}"
             if side == "decoder" and config.decoder_autoreg == SSRU:
                 yield Entry(f"{ours}.self_attn.W.weight", f"{theirs}_rnn_W", True)
-                yield from linear(f"{ours}.self_attn.Wf", f"{theirs}_rnn_Wf", f"{theirs}_rnn_bf")
+                yield from linear_names(
+                    f"{ours}.self_attn.Wf", f"{theirs}_rnn_Wf", f"{theirs}_rnn_bf"
+                )
                 yield from norms(
                     config, f"{ours}", "self_attn", f"{theirs}_rnn", f"{theirs}_rnn_ffn"
                 )
@@ -40,15 +42,17 @@ def entries(config: MarianToolkitConfig) -> Iterator[Entry]:
                 yield from attention(config, ours, "encoder_attn", f"{theirs}_context")
             for number in "12":
                 name = f"{theirs}_ffn"
-                yield from linear(f"{ours}.fc{number}", f"{name}_W{number}", f"{name}_b{number}")
+                yield from linear_names(
+                    f"{ours}.fc{number}", f"{name}_W{number}", f"{name}_b{number}"
+                )
             yield from norms(config, ours, "ffn", f"{theirs}_ffn_ffn", f"{theirs}_ffn_ffn")
         if "n" in config.postprocess_emb:
-            yield from norm(f"model.{side}.layers.0.embedded", f"{side}_emb", "_pre")
+            yield from norm_names(f"model.{side}.layers.0.embedded", f"{side}_emb", "_pre")
         if "n" in config.postprocess_top:
-            yield from norm(f"model.{side}.layers.{layers - 1}.top", f"{side}_top", "")
+            yield from norm_names(f"model.{side}.layers.{layers - 1}.top", f"{side}_top", "")
 
 
-def embeddings(config: MarianToolkitConfig) -> dict[str, tuple[str, int]]:
+def embedding_places(config: MarianToolkitConfig) -> dict[str, tuple[str, int]]:
     """The matrices of words, that of the output among them: by the name here, the name in Marian and how many words it
     has there. Here all have one number of words, the last for padding."""
     source, target = embedding_names(config.toolkit or {})
@@ -74,13 +78,13 @@ def attention(
     config: MarianToolkitConfig, ours: str, sublayer: str, theirs: str
 ) -> Iterator[Entry]:
     for projection, letter in PROJECTIONS:
-        yield from linear(
+        yield from linear_names(
             f"{ours}.{sublayer}.{projection}", f"{theirs}_W{letter}", f"{theirs}_b{letter}"
         )
     yield from norms(config, ours, sublayer, f"{theirs}_Wo", f"{theirs}_Wo")
 
 
-def linear(ours: str, weight: str, bias: str) -> Iterator[Entry]:
+def linear_names(ours: str, weight: str, bias: str) -> Iterator[Entry]:
     yield Entry(f"{ours}.weight", weight, True)
     yield Entry(f"{ours}.bias", bias)
 
@@ -90,11 +94,11 @@ def norms(
 ) -> Iterator[Entry]:
     """The norms before and after a sublayer. before, after: what their names begin with in Marian."""
     if "n" in config.preprocess:
-        yield from norm(f"{layer}.before_{sublayer}", before, "_pre")
+        yield from norm_names(f"{layer}.before_{sublayer}", before, "_pre")
     if "n" in config.postprocess:
-        yield from norm(f"{layer}.after_{sublayer}", after, "")
+        yield from norm_names(f"{layer}.after_{sublayer}", after, "")
 
 
-def norm(steps: str, theirs: str, ending: str) -> Iterator[Entry]:
+def norm_names(steps: str, theirs: str, ending: str) -> Iterator[Entry]:
     yield Entry(f"{steps}.norm.weight", f"{theirs}_ln_scale{ending}")
     yield Entry(f"{steps}.norm.bias", f"{theirs}_ln_bias{ending}")

@@ -168,7 +168,7 @@ def name(member: Member) -> str:
     return ", ".join([*([member.data] if member.data else []), f"seed {member.seed}"])
 
 
-def chosen(member: Member) -> ModelRow | None:
+def chosen_model(member: Member) -> ModelRow | None:
     """The model that a run chose on dev text."""
     return (
         None
@@ -189,7 +189,7 @@ def state(member: Member) -> str:
 
 
 def _choice(grid: Grid, member: Member) -> tuple[str, str, str]:
-    model = chosen(member)
+    model = chosen_model(member)
     if model is None:
         return (
             f"seed {member.seed}",
@@ -480,12 +480,12 @@ def build_runs(grid: Grid) -> dict[str, Any]:
         f"full model, {quality.title} on {split}": quality_of_full,
         "chosen": lambda member: (
             f"{model['label']}, {model['kept']} of {model['total']} heads"
-            if (model := chosen(member))
+            if (model := chosen_model(member))
             else ""
         ),
         "heads with a role": _roles_text,
         "pairs that do the same work": _pairs,
-        **models.change_columns(quality, split, model_of=chosen),
+        **models.change_columns(quality, split, model_of=chosen_model),
     }
     failed = []
     for m in grid.members:

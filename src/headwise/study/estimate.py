@@ -202,7 +202,7 @@ def estimate(
     if trains:
         most = min(recipe.batch_tokens, max(FEWEST_BATCH_POSITIONS, room / (6 * model.parameters)))
         batch = training_batch(model, train, max(1, int(most) // length), length)
-        found = replace(found, rates=measured(model, recipe, batch))
+        found = replace(found, rates=training_rates(model, recipe, batch))
     if model.task.generates:
         most = max(16, room / (2 * model.parameters * search.beam * DECODED_PIECES))
         found = replace(found, piece=decoding(model.hf, search, length, most))
@@ -264,7 +264,7 @@ def blank(shape: Architecture) -> PreTrainedModel:
     return build_model(shape, cast(PreTrainedTokenizerBase, Pieces()), seed=0)
 
 
-def measured(model: Model, recipe: Training, batch: Mapping[str, Tensor]) -> TrainingRates:
+def training_rates(model: Model, recipe: Training, batch: Mapping[str, Tensor]) -> TrainingRates:
     """The rates of a model on a batch, as training gets it. The model stays as it is."""
     hf = model.hf
     device = hf.device.type

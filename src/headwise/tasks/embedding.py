@@ -182,7 +182,7 @@ def max_pooled(states: Tensor, places: Tensor) -> Tensor:
     return states.masked_fill(~places[..., None], -torch.inf).amax(1)
 
 
-def mean(states: Tensor, places: Tensor) -> Tensor:
+def mean_state(states: Tensor, places: Tensor) -> Tensor:
     """The mean over tokens."""
     counts = places.sum(1, keepdim=True).clamp(min=1)
     return (states * places[..., None]).sum(1) / counts
@@ -190,13 +190,13 @@ def mean(states: Tensor, places: Tensor) -> Tensor:
 
 def mean_by_root(states: Tensor, places: Tensor) -> Tensor:
     """The sum over tokens divided by √ of their number."""
-    return mean(states, places) * places.sum(1, keepdim=True).sqrt()
+    return mean_state(states, places) * places.sum(1, keepdim=True).sqrt()
 
 
 POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cls": first_state,
     "max": max_pooled,
-    "mean": mean,
+    "mean": mean_state,
     "mean_sqrt_len_tokens": mean_by_root,
     "lasttoken": last_state,
 }
