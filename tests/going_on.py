@@ -8,31 +8,40 @@ test waits for a second one for ever (its issues 1323, 1327, 1378).
 from __future__ import annotations
 
 import gc
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from accelerate.utils import memory
 
 # They begin first, so that no worker is left alone with one of them at the end. Measured, the longest first.
 LONGEST = (
-    "study/test_several_runs.py",
     "study/test_study.py",
-    "report/test_page.py",
-    "study/test_language_plans.py",
-    "study/test_ray.py",
-    "report/test_browser.py",
-    "lab/test_notebook.py",
     "test_docs.py",
-    "training/test_trainer.py",
+    "study/test_several_runs.py",
     "lab/test_lab_browser.py",
     "test_cli.py",
-    "test_cli_signals.py",
-    "report/test_picking.py",
-    "test_hub_code.py",
+    "report/test_browser.py",
+    "report/test_page.py",
+    "test_global_state.py",
+    "pruning/test_prune.py",
     "pruning/test_language_gates.py",
-    "study/test_task_plans.py",
+    "report/test_picking.py",
+    "training/test_trainer.py",
+    "lab/test_notebook.py",
+    "tasks/test_classifiers.py",
+    "test_demo.py",
     "hub/test_hub.py",
-    "engines/test_graph_files.py",
+    "study/test_language_plans.py",
+    "study/test_task_plans.py",
+    "pruning/test_gate_training.py",
+    "attention/test_reloaded.py",
+    "test_cli_signals.py",
+    "engines/test_ct2.py",
+    "engines/test_check.py",
+    "marian/test_graphs.py",
+    "study/test_ray.py",
 )
 
 
@@ -43,14 +52,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
 
 
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is no such hook
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than there are processors: some wait for a browser, or for processes of their own."""
+    return (os.cpu_count() or 1) + 1
+
+
 # No search for garbage goes through the libraries' million objects, neither while they are imported nor later: training
-# asks for one after each run, and a fourth of the suite's time went there.
+# asks for one before each run, and a fourth of the suite's time went there.
 gc.disable()
 
 
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
+    memory.clear_device_cache = lambda garbage_collection=False: None
     gc.set_threshold(10_000)  # a search every 700 objects, which is usual, takes 2 % of the time
     gc.enable()
 

@@ -37,6 +37,7 @@ def test_a_language_model_generates_in_onnx_runtime(tmp_path):
     np.testing.assert_allclose(weights[0][0], expected, atol=1e-4)
 
 
+@pytest.mark.campaign  # Firefox's student becomes two files in every run (marian/test_graphs.py)
 def test_an_encoder_decoder_becomes_two_onnx_files(tmp_path):
     notes: list[str] = []
     small = uneven(translator("post"))
