@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
 import signal
@@ -329,3 +330,12 @@ class TestTwoProcesses:
         for name in ("heads", "faithfulness", "curves"):
             one, both = (pd.read_csv(tmp_path / which / f"{name}.csv") for which in ("one", "two"))
             pd.testing.assert_frame_equal(one, both, rtol=2e-4, atol=2e-6)
+
+
+def test_a_terminal_that_lacks_a_sign_gets_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
+    monkeypatch.setattr(cli, "parser", lambda: lambda prog_name: print("−1 → é", flush=True))
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert written.getvalue().decode("cp1252").strip() == "?1 ? é"

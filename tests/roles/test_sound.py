@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import wave
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 import headwise as hw
 from headwise.cli import app
 from headwise.data.embedded import write_treebank
-from headwise.data.speech import samples
+from headwise.data.speech import audio_seconds, samples
 from headwise.heads import HeadMask
 from headwise.roles.passage import Passage
 from headwise.roles.sound import NEAR_FRAMES, diagonal, spoken_word
@@ -260,6 +261,14 @@ def test_a_study_of_a_speech_model_has_roles(heard: hw.Speech, tmp_path: Path) -
     sections["roles"] = {"treebank": [str(write_treebank(tmp_path / "dev.conllu", 20))]}
     plan = make_plan(sections)
     refuses(lambda: dry_run(plan, tmp_path / "other", "cpu"), "speech model: take recordings = N")
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])  # bytes of a sample; SciPy maps no 3
+def test_the_length_of_a_recording_is_known_without_its_samples(width: int, tmp_path: Path) -> None:
+    with wave.open(str(tmp_path / "a.wav"), "wb") as file:
+        file.setparams((2, width, 8000, 0, "NONE", ""))
+        file.writeframes(bytes(2 * width * 4000))
+    assert audio_seconds(tmp_path / "a.wav") == 0.5
 
 
 def test_the_command(tmp_path: Path) -> None:

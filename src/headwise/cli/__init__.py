@@ -7,6 +7,7 @@ from __future__ import annotations
 import atexit
 import gc
 import inspect
+import io
 import os
 import sys
 import traceback
@@ -150,6 +151,11 @@ def parser() -> Callable[..., Any]:
 
 def main() -> None:
     """The `headwise` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(
+                errors="replace"
+            )  # a terminal that lacks a sign shows a question mark
     quiet = {
         "TRANSFORMERS_VERBOSITY": "error",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",

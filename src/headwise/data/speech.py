@@ -188,13 +188,26 @@ def samples(file: Path, rate: int) -> np.ndarray:
 
 
 def audio_seconds(file: Path) -> float:
-    """The length of an audio file."""
-    mono, file_rate = mono_audio(file)
-    return len(mono) / file_rate
+    """The length of an audio file. No sample is read, where the format allows it."""
+    read, file_rate = audio_in(file, mapped=True)
+    return len(read) / file_rate
 
 
 def mono_audio(file: Path) -> tuple[np.ndarray, int]:
-    """The samples of an audio file, all channels averaged, in −1 … 1, and their rate (Hz).
+    """The samples of an audio file, all channels averaged, in −1 … 1, and their rate (Hz)."""
+    read, file_rate = audio_in(file)
+    if read.dtype == np.uint8:  # around 128; all other whole numbers are around 0
+        read = (read.astype(np.float64) - 128) / 128
+    elif read.dtype.kind in "iu":
+        read = read.astype(np.float64) / 2 ** (8 * read.dtype.itemsize - 1)
+    mono = read.mean(1) if read.ndim > 1 else read
+    if not np.isfinite(mono).all():
+        raise HeadwiseError(f"{file} has samples that are not finite numbers.")
+    return mono, file_rate
+
+
+def audio_in(file: Path, mapped: bool = False) -> tuple[np.ndarray, int]:
+    """The samples of an audio file as they are stored, and their rate (Hz). mapped: leave those of a WAV on disk.
 
     WAV is read by SciPy, every other format by soundfile (an extra).
     """
@@ -203,11 +216,10 @@ def mono_audio(file: Path) -> tuple[np.ndarray, int]:
             with warnings.catch_warnings():
                 # of a file that was cut off, whose samples end too early
                 warnings.filterwarnings("error", "Reached EOF prematurely")
-                file_rate, read = wavfile.read(file)
-            if read.dtype == np.uint8:  # around 128; all other whole numbers are around 0
-                read = (read.astype(np.float64) - 128) / 128
-            elif read.dtype.kind in "iu":
-                read = read.astype(np.float64) / 2 ** (8 * read.dtype.itemsize - 1)
+                try:
+                    file_rate, read = wavfile.read(file, mmap=mapped)
+                except ValueError:  # 24 bits a sample cannot be mapped, nor a file that was cut off
+                    file_rate, read = wavfile.read(file)
         else:
             try:
                 import soundfile
@@ -222,7 +234,4 @@ def mono_audio(file: Path) -> tuple[np.ndarray, int]:
         raise HeadwiseError(
             f"{file} cannot be read as audio ({type(error).__name__}: {error})."
         ) from None
-    mono = read.mean(1) if read.ndim > 1 else read
-    if not np.isfinite(mono).all():
-        raise HeadwiseError(f"{file} has samples that are not finite numbers.")
-    return mono, int(file_rate)
+    return read, int(file_rate)
