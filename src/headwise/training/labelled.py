@@ -188,7 +188,12 @@ def refuse_other_class_loss(model: PreTrainedModel) -> None:
     }
     try:
         with evaluating(model), torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            asked = output_of(model, inputs).logits[..., 0]  # one for each text, or for each token
+            logits = getattr(output_of(model, inputs), "logits", None)
+            if logits is None:
+                raise HeadwiseError(
+                    f"headwise trains models that predict classes, or words by one output layer: {kind} is none."
+                )
+            asked = logits[..., 0]  # one for each text, or for each token
             numbers = torch.arange(asked.numel(), device=device_of(model)) % config.num_labels
             labels = numbers.view_as(asked)
             output = output_of(model, {**inputs, "labels": labels})
