@@ -77,6 +77,10 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
 
     def __call__(self, name: str, **facts: Any) -> Callable[[Function], Function]:
         """Declare the decorated function under a name. Raises HeadwiseError for a name that another function has."""
+        if not isinstance(name, str):
+            raise HeadwiseError(
+                f"The decorator @hw.{self.word} needs a name: @hw.{self.word}('mine')."
+            )
 
         def declare(function: Function) -> Function:
             declared = self.entry(
@@ -146,6 +150,9 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
                     f"The package '{point.value}' declares a {self.word} and cannot be imported "
                     f"({type(error).__name__}: {error}): mend or uninstall it."
                 ) from error
+
+    def __repr__(self) -> str:
+        return f"<hw.{self.word}: {', '.join(self)}>"
 
     @property
     def entries(self) -> dict[str, Entry]:

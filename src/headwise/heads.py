@@ -140,6 +140,9 @@ class HeadMap:
     def _repr_html_(self) -> str:
         return HeadGrid(self, repr(self)).html()
 
+    def __len__(self) -> int:
+        return self.total
+
     def __iter__(self) -> Iterator[Head]:
         return (
             Head(kind, layer, head)

@@ -98,6 +98,11 @@ def load(
     Without it, a model that does not fit is loaded so, with a warning. Raises HeadwiseError for a missing or incomplete
     model, HeadsMissing for a model with heads that headwise does not see.
     """
+    if not isinstance(spec, str | Path):
+        raise HeadwiseError(
+            f"load was given a {type(spec).__name__}: give a folder or a hub id, or make hw.Model(model, tokenizer) of a "
+            "model that is loaded."
+        )
     device = usable(device)
     number_type = number_type_of(dtype)
     path = folder_of(spec)

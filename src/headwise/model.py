@@ -50,7 +50,7 @@ class Model:
         self,
         hf: PreTrainedModel,
         tokenizer: Any,
-        name: str,
+        name: str = "",
         layout: HeadMask | None = None,
         allow_partial: bool = False,
         source: Path | None = None,
@@ -58,7 +58,7 @@ class Model:
         self.hf, self.tokenizer, self.name, self.layout, self.source = (
             hf.eval(),
             tokenizer,
-            name,
+            name or str(hf.config.name_or_path) or type(hf).__name__,
             layout,
             source,
         )

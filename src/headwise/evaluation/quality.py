@@ -24,7 +24,7 @@ from headwise.options import Search
 from headwise.progress import Report, part, shown
 from headwise.qualities import AGREEMENT, BLEU, CHRF, NUMBER_COLUMNS, Number, QualityMeasure
 from headwise.result import Result
-from headwise.tasks import AnyText
+from headwise.tasks import AnyText, Given
 
 QUALITY_COLUMNS = ("model", "measure", "reference", *NUMBER_COLUMNS, "made")
 TIMED_SENTENCES = 100  # that decoding speed is measured on
@@ -81,7 +81,7 @@ def value_name(measure: str, model: str, reference: str) -> str:
 
 def evaluate(
     models: Model | Sequence[Model],
-    text: AnyText,
+    text: AnyText | Given,
     *,
     search: Search | None = None,
     progress: Report | None = None,
@@ -96,7 +96,8 @@ def evaluate(
     perplexity in %, else in points. On all parameters, and bytes of the weights in memory and of the key/value cache
     per token. Models of one name are distinguished by how many heads they have left.
 
-    search: how translations are searched for (`hw.Search(beam=4)`). progress: gets the share that is done, and of what;
+    text: or its file, or a list of sentences or pairs. search: how translations are searched for
+    (`hw.Search(beam=4)`). progress: gets the share that is done, and of what;
     by default a bar. Raises HeadwiseError for text that does not fit, and for models that the engine cannot run.
     """
     several = [models] if isinstance(models, Model) else list(models)

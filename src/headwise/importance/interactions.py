@@ -32,7 +32,7 @@ from headwise.model import Model
 from headwise.progress import Report, part, shown, silent
 from headwise.result import Result
 from headwise.statistics import largest_t_p, means_with_intervals
-from headwise.tasks import AnyText
+from headwise.tasks import AnyText, Given
 
 MEASURED_PAIRS = 20  # that are measured
 FEWEST_SENTENCES = 20  # sentences
@@ -82,7 +82,7 @@ class Interactions(Result):
 
 def interactions(
     model: Model,
-    text: AnyText,
+    text: AnyText | Given,
     pairs: int = MEASURED_PAIRS,
     *,
     seed: int = 0,
@@ -101,6 +101,7 @@ def interactions(
     """
     if type(pairs) is not int or pairs < 1:
         raise HeadwiseError(f"pairs is {pairs!r}: give the number of pairs to measure, at least 1.")
+    text = model.task.text_of(text)
     if not isinstance(text, AnyText):
         raise HeadwiseError(
             "Pairs of heads are measured on text, and batches were given: give text."

@@ -40,7 +40,7 @@ from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, parts, shown
 from headwise.result import Result
-from headwise.tasks import AnyText, OwnInputs, Transcription
+from headwise.tasks import AnyText, Given, OwnInputs, Transcription
 from headwise.tasks.batches import Batches
 from headwise.tasks.language_model import LanguageModel
 from headwise.tasks.own_batches import OwnBatches
@@ -48,7 +48,7 @@ from headwise.tasks.own_batches import OwnBatches
 
 def score(
     model: Model,
-    text: AnyText | OwnInputs,
+    text: AnyText | Given | OwnInputs,
     measures: Sequence[str] | None = None,
     *,
     judge: bool = False,
@@ -61,8 +61,8 @@ def score(
 
     text: parallel for translation models, or one-sided: they write the targets themselves, greedily; labelled for
     classifiers, one-sided for all others; a masked model predicts a seeded share of its tokens, but attention
-    statistics see the whole text. Or a list of batches of the model's own keyword tensors with `labels`, of images,
-    sound or text.
+    statistics see the whole text. Also the name of a file, or a list of sentences or pairs. Or a list of batches of the
+    model's own keyword tensors with `labels`, of images, sound or text.
     measures: names of the table `hw.measure`, a bare `lrp` or `ablation`, or `all`; by default confidence, gradient and
     ablation, of translation models also lrp, of language models attribution.zero; of a model that predicts nothing
     confidence, entropy and dormancy.

@@ -37,7 +37,7 @@ from headwise.pruning.greedy import RemovalScore, greedy_masks, smallest_within
 from headwise.pruning.removal_scores import removal_scores
 from headwise.pruning.target_count import prune_to_count, updates_of
 from headwise.pruning.top_k import prune_by_top_k
-from headwise.tasks import AnyText, held_out
+from headwise.tasks import AnyText, Given, held_out
 from headwise.training.trainer import TrainingRun
 from headwise.units import refuse_counts, units
 
@@ -48,10 +48,10 @@ REMOVAL = 0.2  # share of the progress of a greedy removal that is followed by t
 
 def prune(
     model: Model,
-    text: AnyText,
+    text: AnyText | Given,
     options: Gates | TopK | Greedy,
     *,
-    dev: AnyText | None = None,
+    dev: AnyText | Given | None = None,
     training: Training | None = None,
     seed: int = 1,
     work: str | Path | None = None,

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
+from os import PathLike
 from typing import Any
 
 import pandas as pd
@@ -230,7 +231,7 @@ class RoleTexts:
 
 def roles(
     model: Model,
-    text: Treebank | Speech,
+    text: Treebank | Speech | str | PathLike[str],
     *,
     confirm: Treebank | None = None,
     pairs: ParallelText | Text | LinkedText | None = None,
@@ -246,14 +247,16 @@ def roles(
     (docs/methods/roles.md). The encoder of an encoder-decoder is tested on the treebank, decoder and cross attention on
     sentence pairs; all heads of Whisper on speech with word times.
 
-    text: roles are found on one half of its documents and confirmed on the other, or on `confirm`. pairs: for cross
-    attention; a `LinkedText` has their reference links, for others eflomal draws them. training: the text the model was
-    trained on (or how often each token id occurs in it), which rare-token heads are tested by. untrained: how many
-    randomly initialised models (`hw.untrained`) are tested as a control; then `.controls` also has the model on random
-    words and on shuffled sentences, or on noise (docs/methods/controls.md). Raises HeadwiseError for a model without
-    tokenizer, and for text that cannot be used.
+    text: or its file; roles are found on one half of its documents and confirmed on the other, or on `confirm`. pairs:
+    for cross attention; a `LinkedText` has their reference links, for others eflomal draws them. training: the text the
+    model was trained on (or how often each token id occurs in it), which rare-token heads are tested by. untrained: how
+    many randomly initialised models (`hw.untrained`) are tested as a control; then `.controls` also has the model on
+    random words and on shuffled sentences, or on noise (docs/methods/controls.md). Raises HeadwiseError for a model
+    without tokenizer, and for text that cannot be used.
     """
     model.task.check_tokenizer()
+    if isinstance(text, str | PathLike):
+        text = Speech.read(text) if model.task.reads_audio else Treebank.read(text)
     seeds = control_seeds(untrained, seed)
     texts = RoleTexts.of(model, text, confirm, pairs, training)
     total = words_read(model, texts, seed)

@@ -18,13 +18,14 @@ from headwise.heads import HeadMap
 from headwise.tasks.classification import Classification
 from headwise.tasks.embedding import Embedding, PairEmbedding
 from headwise.tasks.language_model import LanguageModel, MaskedLanguageModel
-from headwise.tasks.task import AnyText, OwnInputs, Task, held_out
+from headwise.tasks.task import AnyText, Given, OwnInputs, Task, held_out
 from headwise.tasks.transcription import Transcription
 from headwise.tasks.translation import Translation
 
 __all__ = [
     "AnyText",
     "Embedding",
+    "Given",
     "OwnInputs",
     "Task",
     "Transcription",

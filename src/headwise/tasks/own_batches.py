@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -38,18 +37,10 @@ class OwnBatches:
     def __init__(self, task: Task, batches: Sequence[Mapping[str, Tensor]]) -> None:
         self.task = task
         self.positions = dict[tuple[int, ...], int]()
-        if isinstance(batches, str | PathLike):
-            raise HeadwiseError(
-                f"'{batches}' names a file, where its text is needed: read it, such as with hw.Text.read('{batches}')."
-            )
         if isinstance(batches, Iterator) or not isinstance(batches, Sequence) or not batches:
             raise HeadwiseError(
                 f"A {type(batches).__name__} was given in place of text: give text, such as hw.Text.read(FILE), or a list "
                 "of batches, which are read several times, each with the tensors of the model's own forward."
-            )
-        if isinstance(batches[0], str):
-            raise HeadwiseError(
-                "A list of sentences was given, where a text is needed: give hw.Text.from_lines(sentences)."
             )
         for batch in batches:
             labels = batch.get("labels") if isinstance(batch, Mapping) else None

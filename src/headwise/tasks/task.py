@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -19,6 +20,7 @@ from transformers import PreTrainedModel
 from headwise.attention import Discovery
 from headwise.data.speech import Speech
 from headwise.data.store import StoredText
+from headwise.data.text import Text
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind
 from headwise.progress import Report, silent
@@ -32,9 +34,14 @@ Output = Literal[
     "translation", "causal-lm", "masked-lm", "classification", "embedding", "transcription"
 ]
 AnyText = StoredText | Speech
+Given = (
+    str | PathLike[str] | list[str] | list[tuple[str, str]]
+)  # in place of a text (`Task.text_of`)
 OwnInputs = Sequence[
     Mapping[str, Tensor]
 ]  # batches of the model's own keyword tensors, with labels
+FEW = 9  # sentences of a list that are looked at
+LONGEST_NAME = 200  # letters of a file's name
 MOST_SENTENCE_TOKENS = 512  # tokens of a sentence, where the model does not say less
 
 
@@ -125,6 +132,28 @@ class Task(ABC):
         text_class: Any = cls.text_class
         return text_class.open(spec, cache=cache)
 
+    def text_of(self, given: Any) -> Any:
+        """A text, of what a user has: one file, as `read` takes it; a list of sentences; or a list of pairs, (source,
+        target) or (text, label). Anything else stays as it is. Raises HeadwiseError for a file among sentences."""
+        if isinstance(given, str | PathLike):
+            return self.read(given)
+        if not isinstance(given, list) or not given:
+            return given
+        if all(isinstance(row, str) for row in given):
+            for line in given[:FEW]:
+                if "\n" not in line and len(line) < LONGEST_NAME and Path(line).is_file():
+                    raise HeadwiseError(
+                        f"A list of sentences was given, and '{line}' is a file: give one file, or read several, such as "
+                        "with hw.ParallelText.read(FILE, FILE)."
+                    )
+            return Text.from_lines(given)
+        make = getattr(self.text_class, "from_pairs", None) or getattr(
+            self.text_class, "from_rows", None
+        )
+        if make is not None and all(isinstance(row, tuple) and len(row) == 2 for row in given):
+            return make(given)
+        return given
+
     def check(self, text: Any) -> None:
         """Raise HeadwiseError for text of another sort than the model needs, and a model without a tokenizer."""
         self.check_tokenizer()
@@ -138,6 +167,7 @@ class Task(ABC):
 
         progress: gets the share that is done; by default a bar. outline: for an estimate, add nothing that takes long.
         """
+        text = self.text_of(text)
         self.check(text)
         return text
 
@@ -167,6 +197,7 @@ class Task(ABC):
         progress: gets the share of the sentences that were read. Raises HeadwiseError for text of another sort than
         the model needs.
         """
+        text = self.text_of(text)
         if not isinstance(text, AnyText):
             own = OwnBatches(self, text)
             return Batches(self, own, own, progress)

@@ -52,6 +52,7 @@ class Translation(Task):
         return text_class.open(spec, cache=cache)
 
     def completed(self, text: Any, progress: Report | None = None, outline: bool = False) -> Any:
+        text = self.text_of(text)
         if not isinstance(text, Text):
             return super().completed(text)
         self.check_generates()
