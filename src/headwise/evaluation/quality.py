@@ -105,9 +105,9 @@ def evaluate(
         raise HeadwiseError(
             f"evaluate was given {str(models)[:100]!r}: give models that hw.load(…) made."
         )
-    text = several[0].task.completed(text)
+    read: AnyText = several[0].task.completed(text)
     for model in several:
-        model.task.check(text)
+        model.task.check(read)
     generates = several[0].task.generates
     if search is not None and not generates:
         raise HeadwiseError(
@@ -118,11 +118,11 @@ def evaluate(
     search = search or Search()
     with shown("evaluate", progress) as report:
         if generates:
-            rows = translation_rows(several, names, text, search, report)
+            rows = translation_rows(several, names, read, search, report)
         else:
-            rows = measured_rows(several, names, text, report)
+            rows = measured_rows(several, names, read, report)
     table = pd.DataFrame(rows, columns=list(QUALITY_COLUMNS))
-    signature: dict[str, Any] = {"models": names, "text": text.fingerprint}
+    signature: dict[str, Any] = {"models": names, "text": read.fingerprint}
     if generates:
         signature["search"] = search.model_dump()
     return Quality(

@@ -98,14 +98,14 @@ def prune(
         refuse_counts(model.heads, options)
     except ValueError as error:
         raise HeadwiseError(f"prune: {error}") from None
-    text = model.task.completed(text)
+    train = model.task.completed(text)
     if dev is None:
-        text, dev = held_out(text)
-    dev = model.task.completed(dev)
+        train, dev = held_out(train)
+    chosen_on = model.task.completed(dev)
     with shown("prune", progress) as report:
         if isinstance(options, Greedy):
             removal = part(report, 0.0, REMOVAL) if options.train else report
-            model = prune_greedily(model, text, dev, options, seed, removal)
+            model = prune_greedily(model, train, chosen_on, options, seed, removal)
             if not options.train:
                 return model
             report = part(report, REMOVAL, 1.0)
@@ -113,9 +113,9 @@ def prune(
             how = training or Training()
             if "label_smoothing" not in how.model_fields_set:
                 how = how.model_copy(update={"label_smoothing": 0.0})
-            data = model.task.training_data(text, how.batch_tokens)
-            dev = model.task.dev_of_training(text, dev)
-            dev_data = model.task.training_data(dev, how.batch_tokens)
+            data = model.task.training_data(train, how.batch_tokens)
+            chosen_on = model.task.dev_of_training(train, chosen_on)
+            dev_data = model.task.training_data(chosen_on, how.batch_tokens)
             run = TrainingRun(data, dev_data, how, Path(work or scratch), seed, report)
             if isinstance(options, Greedy):
                 everything = HeadMask.full(model.heads)
