@@ -25,7 +25,6 @@ from transformers import (
 from going_on import (  # noqa: F401 - hooks
     pytest_collection_finish,
     pytest_collection_modifyitems,
-    pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
 )
 from headwise import cli

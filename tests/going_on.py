@@ -8,7 +8,6 @@ test waits for a second one for ever (its issues 1323, 1327, 1378).
 from __future__ import annotations
 
 import gc
-import os
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +49,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = Path(__file__).parent
     places = {tests / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
-
-
-@pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is no such hook
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than there are processors: some wait for a browser, or for processes of their own."""
-    return (os.cpu_count() or 1) + 1
 
 
 # No search for garbage goes through the libraries' million objects, neither while they are imported nor later: training
