@@ -138,9 +138,9 @@ def test_what_is_no_batch_is_refused() -> None:
     ):
         with pytest.raises(hw.HeadwiseError, match=r"in place of text|labels of whole numbers"):
             hw.score(model, wrong)  # type: ignore[arg-type]
-    for text, instead in (("dev.en", "names a file"), (["A line."], "Text.from_lines")):
-        with pytest.raises(hw.HeadwiseError, match=instead):
-            hw.score(model, text)  # type: ignore[arg-type]
+    for text in (["A line."], [("A line.", "a label")], hw.Text.from_lines(["A line."])):
+        with pytest.raises(hw.HeadwiseError, match="reads pixel_values, not text"):
+            hw.score(model, text)
     with pytest.raises(hw.HeadwiseError, match="batches were given"):
         hw.score(model, [good], ["lrp"])
 

@@ -186,10 +186,16 @@ class Task(ABC):
 
     def check_tokenizer(self) -> None:
         """Raise HeadwiseError for a model without a tokenizer."""
-        if self.tokenizer is None:
+        if self.tokenizer is not None:
+            return
+        reads = self.hf.main_input_name
+        if reads == "input_ids":
             raise HeadwiseError(
                 f"{self.model_name} has no tokenizer beside its weights: save one there."
             )
+        raise HeadwiseError(
+            f"{self.model_name} reads {reads}, not text: give a list of its own batches."
+        )
 
     def batches(self, text: Any, progress: Report = silent) -> Batches:
         """The batches that the model is scored on: of a text, or those of a user (`OwnInputs`).
