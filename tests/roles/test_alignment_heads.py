@@ -23,7 +23,13 @@ from headwise.heads import Head, HeadMap, HeadMask
 from headwise.progress import silent
 from headwise.roles import alignment_heads, head_sets
 from headwise.roles.alignment import read_links
-from headwise.roles.alignment_heads import EXPECTED_ROUNDS, readings, reported, token_starts
+from headwise.roles.alignment_heads import (
+    EXPECTED_ROUNDS,
+    readings,
+    reported,
+    smoothed_maps,
+    token_starts,
+)
 from headwise.roles.halves import halves_of
 from headwise.roles.head_sets import AlignmentBatch, grow
 from headwise.roles.observation import RoleOptions, Subject
@@ -219,6 +225,20 @@ def test_time_warping_as_in_transformers(shape: tuple[int, int, int]) -> None:
         rows, columns = _dynamic_time_warping(matrix.double().numpy())
         jumps = np.pad(np.diff(rows), (1, 0), constant_values=1).astype(bool)
         assert got.tolist() == columns[jumps].tolist()
+
+
+def test_maps_are_normalised_over_tokens_and_smoothed_over_time() -> None:
+    """A slow version: the median of `width` frames around each, mirrored at both ends."""
+    prompt, frames, width = 3, 9, 5
+    weights = torch.rand(1, 2, 7, 12, generator=torch.Generator().manual_seed(0))
+    call = SimpleNamespace(weights=weights)
+    found = smoothed_maps(prompt, frames, width, call).numpy()  # type: ignore[arg-type]
+
+    rows = weights.numpy()[:, :, prompt - 1 :, :frames]
+    scaled = (rows - rows.mean(axis=2, keepdims=True)) / rows.std(axis=2, keepdims=True)
+    mirrored = np.pad(scaled, [(0, 0)] * 3 + [(width // 2, width // 2)], mode="reflect")
+    wanted = [np.median(mirrored[..., frame : frame + width], axis=-1) for frame in range(frames)]
+    assert found == pytest.approx(np.stack(wanted, axis=-1), abs=1e-5)
 
 
 def test_the_error_that_transformers_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
