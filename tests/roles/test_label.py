@@ -29,6 +29,7 @@ from headwise.roles.positional import positional
 from headwise.roles.probe import AnswerSums, Probe, together
 from headwise.roles.rare import rare
 from headwise.roles.role import NO_ROLE
+from headwise.roles.role_tests import DRAWS, compare_texts, drawn_again
 from headwise.roles.syntactic import syntactic
 from roles.handmade import answered, first_subword, in_subwords, looking, random_weights
 
@@ -39,6 +40,24 @@ def found(first: AnswerSums, second: AnswerSums) -> pd.DataFrame:
     """The roles."""
     whole = together([first, second]).table()
     return find(whole, compare_halves(first.table(), second.table()))
+
+
+def test_a_role_that_holds_by_a_hair_is_confirmed_in_some_draws_of_the_halves() -> None:
+    """Three heads look one back at 1, 0.901 and 0.7 of the tokens; from 0.9 on that is a role."""
+    generator = np.random.default_rng(1)
+    half = generator.binomial(20, np.broadcast_to([1, 0.901, 0.7], (100, 3)))
+    hits = torch.tensor(np.concatenate([half, half]), dtype=torch.float)[..., None]
+    counts = torch.full((200, 1), 20.0)
+    answers = AnswerSums("encoder-self")
+    answers.add([Probe(["positional.-1"], counts, 0.1 * counts[:, None], len)], {0: [hits]})  # type: ignore[arg-type]
+    first = np.arange(200) < 100
+    tests = compare_texts([(answers.some(first), answers.some(~first))])
+    draws = drawn_again([answers], seed=0)
+    assert len(draws) == DRAWS
+    roles = find(answers.table(), tests, draws).set_index("head")
+    assert list(roles.index) == [0, 1] and roles.draws[0] == DRAWS > roles.draws[1] > 0
+    assert roles.text[0] == "positional −1 (1.00)"
+    assert roles.text[1].endswith(f", in {roles.draws[1]} of {DRAWS} draws)")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from headwise.data.annotated import Annotated
 
 Half = int  # 0: where roles are found, 1: where they are confirmed
@@ -76,9 +78,22 @@ def halve(documents: Iterable[str], seed: int = 0) -> Halves:
     if min(sizes) >= SMALLEST * total:
         return Halves((sizes[0], sizes[1]), by_document)
 
-    block = max(1, min(BLOCK, total // BLOCKS))
+    block = block_of(total)
     second = sum(number // block % 2 for number in range(total))
     return Halves((total - second, second), None, block)
+
+
+def block_of(sentences: int) -> int:
+    """How many neighbouring sentences make a block."""
+    return max(1, min(BLOCK, sentences // BLOCKS))
+
+
+def random_half(sentences: int, generator: np.random.Generator) -> np.ndarray:
+    """Half of the blocks of neighbouring sentences, which are mostly of one document: a boolean for each sentence."""
+    block = np.arange(sentences) // block_of(sentences)
+    order = generator.permutation(block[-1] + 1)
+    chosen: np.ndarray = order[block] < len(order) / 2
+    return chosen
 
 
 def halves_of(documents: Sequence[str], seed: int = 0) -> list[Half]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -61,33 +62,46 @@ def compare_halves(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def find(whole: pd.DataFrame, tests: pd.DataFrame) -> pd.DataFrame:
+def find(
+    whole: pd.DataFrame, tests: pd.DataFrame, draws: Sequence[pd.DataFrame] = ()
+) -> pd.DataFrame:
     """The roles found on the first half and confirmed on the second.
 
-    whole: `AnswerSums.table` of the whole text; tests: of its halves (`compare_halves`). Returns the rows of the whole
-    text that are roles, with the columns `role` (its name), `text` (name and evidence), `p` (on the first half,
-    corrected) and `effect` (Cohen's h of value and baseline), the highest value of each head first.
+    whole: `AnswerSums.table` of the whole text; tests: of its halves (`compare_halves`); draws: the same of halves that
+    were drawn again. Returns the rows of the whole text that are roles, with the columns `role` (its name), `text` (name
+    and evidence), `p` (on the first half, corrected), `effect` (Cohen's h of value and baseline) and, with draws, `draws`
+    (in how many the role is confirmed), the highest value of each head first.
     """
     rows = without_weaker(tests[tests["confirmed"]])
     roles = whole.drop(columns="p").merge(rows[[*KEY, "p"]], on=KEY)
     roles["effect"] = effect_sizes(roles["value"], roles["baseline"])
     roles["role"] = roles["measure"].map(display_name)
+    if draws:
+        times = Counter(key for drawn in draws for key in keys_of(drawn[drawn["confirmed"]]))
+        roles["draws"] = [times[key] for key in keys_of(roles)]
     texts = []
     for row in roles.to_dict("records"):
-        texts.append(evidence(row["measure"], row["value"], row["baseline"]))
+        sure = row.get("draws", 0) == len(draws)
+        more = "" if sure else f", in {row['draws']} of {len(draws)} draws"
+        texts.append(evidence(row["measure"], row["value"], row["baseline"], more))
     roles["text"] = texts
     return roles.sort_values(
         [*KEY[:3], "value"], ascending=[True, True, True, False], ignore_index=True
     )
 
 
+def keys_of(rows: pd.DataFrame) -> list[tuple[Any, ...]]:
+    """Head and measure of every row."""
+    return list(rows[KEY].itertuples(index=False, name=None))
+
+
 def without_weaker(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows without the roles of heads that have a stronger one (`weaker_than`)."""
     tests = set()
-    for *head, measure in rows[KEY].itertuples(index=False, name=None):
+    for *head, measure in keys_of(rows):
         tests.add((*head, tested_by(measure).name))
     kept = []
-    for *head, measure in rows[KEY].itertuples(index=False, name=None):
+    for *head, measure in keys_of(rows):
         kept.append((*head, tested_by(measure).weaker_than) not in tests)
     out: pd.DataFrame = rows[pd.Series(kept, rows.index, dtype=bool)]
     return out

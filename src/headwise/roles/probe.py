@@ -238,6 +238,14 @@ class AnswerSums:
             padded.append(np.pad(array, [(0, 0), *((0, count) for count in missing)]))
         return np.concatenate(padded)
 
+    def some(self, chosen: np.ndarray) -> AnswerSums:
+        """The answers on some units: U booleans in."""
+        part = AnswerSums(self.kind)
+        part.columns, part.per, part.ruled = self.columns, self.per, self.ruled
+        for key in self.parts:
+            part.parts[key].append(self.whole(key)[chosen])
+        return part
+
     def table(self, seed: int | None = None) -> pd.DataFrame:
         """A row per head and measure: kind, layer, head, measure, value, low, high, n, baseline, units, p.
 

@@ -210,12 +210,12 @@ def display_name(measure: str) -> str:
     return f"{relation}→{governor}" if direction == "to-governor" else f"{governor}→{relation}"
 
 
-def evidence(measure: str, value: float, baseline: float) -> str:
-    """`positional −1 (0.97)`, `obj→verb (0.84 vs 0.46)`."""
+def evidence(measure: str, value: float, baseline: float, more: str = "") -> str:
+    """`positional −1 (0.97)`, `obj→verb (0.84 vs 0.46)`. more: what else is in the brackets."""
     declared = role_of(measure)
     with_baseline = declared is not None and declared.margin is not None
     compared = f" vs {baseline:.2f}" if with_baseline else ""
-    return f"{display_name(measure)} ({value:.2f}{compared})"
+    return f"{display_name(measure)} ({value:.2f}{compared}{more})"
 
 
 def expected_roles(kind: str, speech: bool = False) -> list[str]:

@@ -12,6 +12,7 @@ from itertools import islice
 from os import PathLike
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from headwise.attention import Discovery
@@ -32,12 +33,14 @@ from headwise.result import Result
 from headwise.roles.alignment import Gold, LinkedText, pairs_for
 from headwise.roles.causal import causal_effects, needed_effects, no_effects, words_of_effects
 from headwise.roles.examples import candidates_of, examples
+from headwise.roles.halves import random_half
 from headwise.roles.induction import LENGTH, REPEATS
 from headwise.roles.label import (
     ENOUGH_SUPPORT,
     KEY,
     compare_halves,
     find,
+    keys_of,
     labels,
     missing_roles,
     patterns,
@@ -56,7 +59,7 @@ from headwise.roles.observation import (
     words_of_probes,
     words_of_treebank,
 )
-from headwise.roles.probe import together
+from headwise.roles.probe import AnswerSums, together
 from headwise.roles.rare import count_tokens
 from headwise.roles.role import NO_ROLE, RANDOM_WORDS, SHUFFLED, UNTRAINED, category, role_of
 from headwise.roles.sound import on_speech, words_of_speech
@@ -67,6 +70,7 @@ COUNTED = 1_000_000  # sentences of the training text that frequencies are count
 ROLE_TABLES = ("table", "roles", "labels", "patterns", "controls", "causal")
 OPTIONAL = ("controls", "causal")  # are no file where they are empty
 CONTROL_COLUMNS = ("control", *KEY, "value", "n", "baseline", "found")
+DRAWS = 10  # of halves
 SHOWN = 5  # names in a warning
 CONTROL_SENTENCES = 1000  # of a text, that controls are tested on, at most
 RECORDINGS = 100  # the same of speech
@@ -77,13 +81,13 @@ class Roles(Result):
     """The result of `roles`.
 
     table: a row per head and measure, columns COLUMNS. roles: its rows that are roles, with `role`, `text`, the
-    corrected `p`, and `effect`, Cohen's h of value and baseline. labels: one for every head of the tested kinds.
-    patterns: roles by layer. controls: the scores of untrained models, and of the model on random words and shuffled
-    sentences; empty where none were asked for. causal: what the roles of a language model are good for, with each head
-    off (`causal_effects`). examples: a sentence for the best head of each category of roles.
-    absent: expected roles that no head has, with the reason. low_support: measures with too few tokens in the text.
-    coverage: counts of used and unused sentences, by text. warnings: sentences for readers of the numbers. signature:
-    how the roles were found.
+    corrected `p`, `effect`, Cohen's h of value and baseline, and `draws`, in how many of DRAWS random halves it is
+    confirmed. labels: one for every head of the tested kinds. patterns: roles by layer. controls: the scores of
+    untrained models, and of the model on random words and shuffled sentences; empty where none were asked for. causal:
+    what the roles of a language model are good for, with each head off (`causal_effects`). examples: a sentence for the
+    best head of each category of roles. absent: expected roles that no head has, with the reason. low_support: measures
+    with too few tokens in the text. coverage: counts of used and unused sentences, by text. warnings: sentences for
+    readers of the numbers. signature: how the roles were found.
     """
 
     heads: HeadMap
@@ -363,9 +367,7 @@ def conclude(
 
     effects: from the roles to what they are good for (`causal_effects`).
     """
-    whole = []
-    first_half = []
-    second_half = []
+    halves: list[tuple[AnswerSums, AnswerSums]] = []
     for answers in passes:
         for kind in dict.fromkeys(kind for kind, _ in answers):
             if not any(heads.query.get(kind, ())):  # all are removed, or the decoder never had any
@@ -375,16 +377,14 @@ def conclude(
                     "The text has no second half to confirm roles on (it is a single sentence): "
                     "give another text to confirm them."
                 )
-            first = answers[kind, 0]
-            second = answers[kind, 1]
-            whole.append(together([first, second]).table(seed))
-            first_half.append(first.table())
-            second_half.append(second.table())
-    scores = pd.concat(whole, ignore_index=True)
+            halves.append((answers[kind, 0], answers[kind, 1]))
+    whole = [together(both) for both in halves]
+    scores = pd.concat([answers.table(seed) for answers in whole], ignore_index=True)
     heads = heads.only(dict.fromkeys(scores["kind"]))
     supported = (scores["n"] >= ENOUGH_SUPPORT[0]) & (scores["units"] >= ENOUGH_SUPPORT[1])
-    tests = compare_halves(pd.concat(first_half), pd.concat(second_half))
-    looking = find(scores[supported], tests)
+    tests = compare_texts(halves)
+    draws = [] if seed is None else drawn_again(whole, seed)
+    looking = find(scores[supported], tests, draws)
     causal = effects(looking)
     confirmed = needed_effects(looking, causal)
     return Roles(
@@ -399,6 +399,28 @@ def conclude(
         warnings=warnings(coverage, tests),
         causal=causal,
     )
+
+
+def compare_texts(halves: Sequence[tuple[AnswerSums, AnswerSums]]) -> pd.DataFrame:
+    """The tests of the halves of all texts (`compare_halves`)."""
+    first, second = zip(*halves, strict=True)
+    return compare_halves(
+        pd.concat([answers.table() for answers in first]),
+        pd.concat([answers.table() for answers in second]),
+    )
+
+
+def drawn_again(whole: Sequence[AnswerSums], seed: int) -> list[pd.DataFrame]:
+    """The tests where other sentences are in the first half, DRAWS times: a role that holds by a hair is in few."""
+    generator = np.random.default_rng(seed)
+    found = []
+    for _ in range(DRAWS):
+        halves = []
+        for answers in whole:
+            chosen = random_half(answers.units, generator)
+            halves.append((answers.some(chosen), answers.some(~chosen)))
+        found.append(compare_texts(halves))
+    return found
 
 
 def warnings(coverage: Mapping[str, Coverage], tests: pd.DataFrame) -> list[str]:
@@ -463,8 +485,8 @@ def run_control_tests(
 def control_rows(name: str, result: Roles) -> pd.DataFrame:
     """The scores of a control for everything that can be a role, columns CONTROL_COLUMNS; `found` is 1 for a role."""
     table = result.table[result.table["measure"].map(role_of).notna()]
-    confirmed = set(result.roles[KEY].itertuples(index=False, name=None))
-    is_role = [int(key in confirmed) for key in table[KEY].itertuples(index=False, name=None)]
+    confirmed = set(keys_of(result.roles))
+    is_role = [int(key in confirmed) for key in keys_of(table)]
     out: pd.DataFrame = table.assign(control=name, found=is_role)[list(CONTROL_COLUMNS)]
     return out
 

@@ -270,7 +270,7 @@ class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=Tru
     """The tables of roles/, where the plan names a treebank or recordings or takes the embedded corpus, with their
     controls."""
 
-    VERSION = 3  # p of few sentences
+    VERSION = 4  # in how many draws of the halves a role is confirmed
 
     def dependencies(self, run: Run) -> list[Step]:
         return [FULL_MODEL]
