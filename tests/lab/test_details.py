@@ -32,12 +32,14 @@ def test_a_run_s_scores_roles_and_layouts_are_in_its_details(tmp_path: Path) -> 
         (score,) = [one for one in details["scores"] if one["measure"] == row["measure"]]
         assert score["heads"][f"{row['kind']}/{row['layer']}/{row['head']}"][0] == row["value"]
     roles = pd.read_csv(run.folder / "roles" / "roles.csv")
-    assert sum(map(len, details["roles"].values())) == len(roles)
+    of_heads = [role for of_head in details["roles"].values() for role in of_head]
+    (word,) = [role for role in of_heads if role["measure"].startswith("word.")]
+    assert word in details["roles"]["encoder-self/1/2"] and word["confirmed"]
+    assert word["role"] == "says “<a>”" and (word["value"], word["n"]) == (0.5, 40)
+    assert len(of_heads) == len(roles) + 1
     assert {model["setting"] for model in details["pruned"]} == run.layouts.keys()
     assert sum(model["chosen"] for model in details["pruned"]) == 1
-    meanings = [
-        (role["role"], role["meaning"]) for of_head in details["roles"].values() for role in of_head
-    ]
+    meanings = [(role["role"], role["meaning"]) for role in of_heads if role != word]
     assert ("obj→verb", "obj: an object: “tea” in “drinks tea”") in meanings
     assert all((meaning is None) == ("→" not in role) for role, meaning in meanings)
     assert run_sentences(run, Translation) and pruned_model(run) is None
@@ -52,11 +54,13 @@ def test_roles_that_were_tested_with_the_head_off_say_so(tmp_path: Path) -> None
     row = "encoder-self,1,5,syntactic.obj.to-governor,loss of the answer,1,3,2,4,0.5,True"
     (folder / "roles" / "causal.csv").write_text(",".join(CAUSAL) + f"\n{row}\n")
     roles = head_details(read_run(folder))["roles"]
-    tested = [role for of_head in roles.values() for role in of_head if role["effect"]]
+    of_heads = [role for of_head in roles.values() for role in of_head]
+    of_heads = [role for role in of_heads if not role["measure"].startswith("word.")]
+    tested = [role for role in of_heads if role["effect"]]
     assert [role["measure"] for role in tested] == ["syntactic.obj.to-governor"]
     assert tested[0]["confirmed"] and "from 1.00 to 4.00 nats" in tested[0]["effect"]
     assert tested[0] in roles["encoder-self/1/5"]
-    untested = [role for of_head in roles.values() for role in of_head if not role["effect"]]
+    untested = [role for role in of_heads if not role["effect"]]
     assert untested and not any(role["confirmed"] for role in untested)
 
 

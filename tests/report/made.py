@@ -20,7 +20,7 @@ from headwise.heads import COLUMNS, KINDS, Head, HeadMap, HeadMask
 from headwise.report import models
 from headwise.report.run_folder import CAUSAL
 from headwise.roles.role import MATCHES
-from report.made_roles import interactions, role_files, rows_of, untrained
+from report.made_roles import interactions, role_files, rows_of, untrained, words
 
 HEADS = HeadMap({"encoder-self": (8, 8, 8)})
 KEPT = {
@@ -122,6 +122,7 @@ def base() -> dict[str, Any]:
         **role_files(HEADS),
         "untrained.csv": untrained(HEADS),
         "interactions.csv": interactions(HEADS),
+        "words.csv": words(),
         "pruning.csv": pruning_table(),
     }
     for setting, kept in KEPT.items():

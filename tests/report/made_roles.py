@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.heads import COLUMNS, Head, HeadMap, HeadMask
+from headwise.roles.behaviour import WORDS
 from headwise.roles.label import labels, patterns
 from headwise.roles.role import display_name, evidence, role_of
 
@@ -217,3 +218,25 @@ def interactions(heads: HeadMap) -> pd.DataFrame:
         rows.append(row | dict(zip(names, measured, strict=True)))
     table = pd.DataFrame(rows)
     return table.sort_values("value", key=abs, ascending=False, kind="stable", na_position="last")
+
+
+def words() -> pd.DataFrame:
+    """words.csv: a head that decides <a>, and one of which the second half does not confirm what the first found."""
+    sure = (
+        "encoder-self",
+        1,
+        2,
+        "<a>",
+        0.5,
+        0.4,
+        0.6,
+        20,
+        40,
+        0.1,
+        1e-9,
+        "<o>",
+        15,
+        "The girl sees <a>",
+    )
+    unsure = ("encoder-self", 0, 3, "and", 0.1, 0.02, 0.3, 2, 20, 0.05, 0.4, "or", 2, "Salt and")
+    return pd.DataFrame([sure, unsure], columns=list(WORDS))

@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerFast
 import headwise as hw
 from headwise.attention import keeping
 from headwise.heads import Head, HeadMask
+from headwise.roles.behaviour import FALSE_WORDS
 from headwise.roles.lost_words import (
-    ERROR,
     WORDS,
     lost_words,
     of_batch,
@@ -122,7 +122,7 @@ def texts(seed: int, chances: dict[tuple[int, int], float], rate: Any = 0.05) ->
 def test_a_planted_word_is_found_and_confirmed() -> None:
     table = texts(0, {(2, 3): 0.7, (0, 5): 0.6})
     assert list(table.columns) == list(WORDS)
-    sure = table[table["p"] < ERROR]
+    sure = table[table["p"] < FALSE_WORDS]
     assert {*zip(sure["head"], sure["word"], strict=True)} == {(2, "w3"), (0, "w5")}
     first = table.iloc[0]
     assert (first["head"], first["word"], first["instead"]) == (2, "w3", "w999")
@@ -142,7 +142,7 @@ def test_a_planted_word_is_found_and_confirmed() -> None:
 )
 def test_what_confirms_nothing(chances: Any, rate: Any) -> None:
     """Of 20 texts at most four have a confirmed row: the 99 % quantile of Binomial(20, 0.05)."""
-    found = [bool((texts(seed, chances, rate)["p"] < ERROR).any()) for seed in range(20)]
+    found = [bool((texts(seed, chances, rate)["p"] < FALSE_WORDS).any()) for seed in range(20)]
     assert sum(found) <= 4
 
 

@@ -18,6 +18,7 @@ from headwise.report.every_head import effect_sentences
 from headwise.report.format import measure_name
 from headwise.report.gate_history import closing_steps
 from headwise.report.glossary import meaning_of_role
+from headwise.report.head_words import confirmed_words
 from headwise.report.models import measured
 from headwise.report.role_charts import confirmed_roles
 from headwise.report.run_folder import FinishedRun, read_run
@@ -84,8 +85,8 @@ def scores_by_measure(run: FinishedRun) -> list[dict[str, Any]]:
 def roles_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
     """The roles of each head: name, value, interval, number of words, and baseline; the `meaning`
     of its relation (None of a role without one); the `effect` of switching the head off, in words
-    (None where that was not tested), and whether it is `confirmed`."""
-    by_head: dict[str, list[dict[str, Any]]] = {}
+    (None where that was not tested), and whether it is `confirmed`. With the words that need the head."""
+    by_head = words_by_head(run)
     if run.roles is None:
         return by_head
     sentences = effect_sentences(run.roles)
@@ -98,6 +99,25 @@ def roles_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
         head = Head(row["kind"], row["layer"], row["head"])
         role["effect"] = sentences.get((head, row["measure"]))
         role["confirmed"] = (*head, row["measure"]) in confirmed
+        by_head.setdefault(head_of_row(row), []).append(role)
+    return by_head
+
+
+def words_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
+    """The words that the model no longer says without a head, as roles of the head. Their value is the share of the
+    sentences in which the word is lost, the baseline that of other words."""
+    by_head: dict[str, list[dict[str, Any]]] = {}
+    words = run.words
+    for row in [] if words is None else confirmed_words(words).to_dict("records"):
+        role: dict[str, Any] = {"role": f"says “{row['word']}”", "measure": f"word.{row['word']}"}
+        for name, column in {"n": "units", "baseline": "others"}.items():
+            role[name] = json_number(row[column])
+        role |= {name: json_number(row[name]) for name in ("value", "low", "high")}
+        instead = row["instead"] if isinstance(row["instead"], str) else ""
+        role["meaning"] = (
+            f"lost without this head{f', most often for “{instead}”' if instead else ''}"
+        )
+        role |= {"effect": None, "confirmed": True}
         by_head.setdefault(head_of_row(row), []).append(role)
     return by_head
 

@@ -20,7 +20,7 @@ from headwise.pruning.measured import Measurements
 from headwise.qualities import Number, QualityMeasure
 from headwise.report import models
 from headwise.report.models import ModelRow
-from headwise.roles.behaviour import NAMED
+from headwise.roles.behaviour import NAMED, WORDS
 
 HEAD_COLUMNS = ["kind", "layer", "head"]  # those that say which head a row is about
 LOG_COLUMNS = ("step", "epoch", "measure", "value")
@@ -34,6 +34,7 @@ FILES = {  # the tables of a run folder, and the columns that each must have
     "lrp": ("lrp.csv", LRP_TABLE),
     "untrained": ("untrained.csv", UNTRAINED_COLUMNS),
     "interactions": ("interactions.csv", INTERACTIONS),
+    "words": ("words.csv", WORDS),
 }
 ROLES = {
     "table": COLUMNS,
@@ -66,6 +67,9 @@ TEXTS_IN_TABLES = (  # all other columns hold numbers
     "data",
     "control",
     "other_kind",
+    "word",
+    "instead",
+    "example",
 )
 
 # What tells the rows of a table with heads apart.
@@ -83,6 +87,7 @@ ROW = (
     "role",
     "text",
     "label",
+    "word",
 )
 MOST_ROWS = 400_000  # of one table: 100 layers of 128 heads by 30 measures
 LARGEST = 1e100  # a number that was measured is smaller; a chart of larger ones overflows
@@ -131,6 +136,7 @@ class FinishedRun:
     lrp: pd.DataFrame | None
     untrained: pd.DataFrame | None
     interactions: pd.DataFrame | None
+    words: pd.DataFrame | None
     roles: RolesFolder | None
     layouts: Mapping[str, HeadMask]
     gates: Mapping[str, pd.DataFrame]
@@ -275,7 +281,7 @@ def refuse_absent_heads(run: FinishedRun) -> None:
     roles: list[pd.DataFrame | None] = []
     if run.roles is not None:
         roles = [run.roles.table, run.roles.roles, run.roles.labels, run.roles.causal]
-    for table in (run.heads, run.untrained, *run.gates.values(), *roles):
+    for table in (run.heads, run.untrained, run.words, *run.gates.values(), *roles):
         if table is None:
             continue
         named = table[["kind", "layer", "head"]].drop_duplicates()

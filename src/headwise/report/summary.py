@@ -13,7 +13,7 @@ from headwise.data.text import DATASETS
 from headwise.heads import HeadMask, Site
 from headwise.pruning.measured import FINE_TUNED, UNPRUNED, choose_smallest, is_within
 from headwise.qualities import BETTER, NOT_DISTINGUISHABLE, WORSE, Number
-from headwise.report import kept_heads, models, role_tables, score_faithfulness
+from headwise.report import head_words, kept_heads, models, role_tables, score_faithfulness
 from headwise.report.format import (
     KIND_NAMES,
     capital,
@@ -59,7 +59,7 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
     chosen = run.chosen
     groups = [
         ("Which score is faithful", score_faithfulness.faithfulness_facts(run)),
-        ("What the heads do", role_tables.role_facts(run)),
+        ("What the heads do", [*role_tables.role_facts(run), *head_words.word_facts(run)]),
     ]
     start: dict[str, Any] = {
         "why": "",

@@ -1,6 +1,6 @@
-"""What a role of a language model is for: what the model predicts worse without the head, and how that is said.
+"""What a model does worse without a head, and how that is said: what a role of a language model is for, and lost words.
 
-This module needs no torch: reports say what `roles.causal` measured.
+This module needs no torch: reports say what `roles.causal` and `roles.lost_words` measured.
 """
 
 from __future__ import annotations
@@ -8,6 +8,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+WORDS = (  # of words.csv
+    "kind",
+    "layer",
+    "head",
+    "word",
+    "value",
+    "low",
+    "high",
+    "lost",
+    "units",
+    "others",
+    "p",
+    "instead",
+    "times",
+    "example",
+)
+FALSE_WORDS = 0.05  # at most this share of the words that are confirmed is false, on average
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from headwise.importance.untrained import sample_text
 from headwise.model import Model
 from headwise.progress import Report, shown
 from headwise.result import Result
+from headwise.roles.behaviour import FALSE_WORDS, WORDS
 from headwise.roles.role_sets import silent_heads
 from headwise.statistics import corrected, proportion_interval
 from headwise.tasks import AnyText
@@ -49,23 +50,6 @@ FEWEST = 20  # sentences: of fewer, one half finds nothing that the other could 
 LEAST = 3  # sentences of the first half in which a word must be lost
 OF_A_HEAD = 3  # words that the first half may find for a head
 SHOWN = 12  # words that the terminal says
-ERROR = 0.05
-WORDS = (
-    "kind",
-    "layer",
-    "head",
-    "word",
-    "value",
-    "low",
-    "high",
-    "lost",
-    "units",
-    "others",
-    "p",
-    "instead",
-    "times",
-    "example",
-)
 
 
 @dataclass(frozen=True)
@@ -89,7 +73,7 @@ class LostWords(Result):
     @property
     def confirmed(self) -> pd.DataFrame:
         """The rows that the other half confirms."""
-        return self.table[self.table["p"] < ERROR]
+        return self.table[self.table["p"] < FALSE_WORDS]
 
     def lines(self) -> list[str]:
         """A line for each confirmed word, the surest first."""
@@ -374,4 +358,4 @@ def found_words(lost: np.ndarray, there: np.ndarray, again: np.ndarray) -> list[
     chance = binom.sf(lost - 1, there, rate)
     chance[(lost < LEAST) | (again == 0)] = 1.0
     surest = np.argsort(chance, kind="stable")[:OF_A_HEAD]
-    return [int(column) for column in surest if chance[column] < ERROR]
+    return [int(column) for column in surest if chance[column] < FALSE_WORDS]

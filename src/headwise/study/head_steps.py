@@ -31,6 +31,7 @@ from headwise.importance.processes import failing_together
 from headwise.importance.scores import collect_scores, relevance_line, relevance_table
 from headwise.importance.untrained import score_untrained
 from headwise.model import Model
+from headwise.roles.lost_words import SENTENCES, LostWords, lost_words
 from headwise.roles.role import UNTRAINED, fingerprints
 from headwise.roles.role_tests import (
     Roles,
@@ -319,6 +320,36 @@ class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=Tru
         if "encoder-self" not in estimate.heads.kinds:
             words += PROBED
         return estimate.testing(words)
+
+
+@dataclass(frozen=True)
+class FindWords(
+    Step, stage="roles", name_format="words", distributed=True, late_in_other_runs=True
+):
+    """words.csv: the words that the model no longer says without a head."""
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {"dev": run.fingerprint("dev"), "seed": run.plan.seed}
+
+    def outputs(self, run: Run) -> list[str]:
+        return list(LostWords.FILES)
+
+    def make(self, run: Run, work: Path) -> Result:
+        found = lost_words(
+            full_model(run), run.text("dev"), seed=run.plan.seed, progress=run.progress
+        )
+        if run.main:
+            write_files(work / STAGING, found.files())
+        for line in found.lines():
+            run.progress.say(line)
+        return {"words": len(found.confirmed), "heads": heads_in(found.confirmed)}
+
+    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
+        text = replace(estimate.dev, examples=min(SENTENCES, estimate.dev.examples))
+        return (1 + estimate.heads.total) * estimate.reading(text)
 
 
 def heads_in(table: pd.DataFrame) -> int:

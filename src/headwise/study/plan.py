@@ -164,6 +164,11 @@ class RolesSection(Strict):
         page="howto/roles.md#a-translation-model",
         ge=0,
     )
+    words: bool = option(
+        False,
+        "whether the words are looked for that the model stops saying without each head, on dev",
+        page="methods/roles.md#the-words-of-a-head",
+    )
     recordings: int = option(
         0,
         "dev recordings that the heads of a speech model are tested on, at least 20. 0: none",

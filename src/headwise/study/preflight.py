@@ -104,6 +104,10 @@ def refuse_role_texts(run: Run) -> None:
         raise HeadwiseError(
             f"[roles] treebank and confirm are text, but {model}: take recordings = N, of the dev recordings."
         )
+    if roles.words and not (run.task.reads_audio or "words" in run.task.provides):
+        raise HeadwiseError(
+            f"[roles] words needs a model that predicts words, but {model}: leave it out."
+        )
     if roles.recordings and not run.task.reads_audio:
         raise HeadwiseError(f"[roles] recordings needs a speech model, but {model}: leave it out.")
 

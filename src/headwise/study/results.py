@@ -209,7 +209,7 @@ class Tables:
             facts["settings"][variant.name] = self.settings(variant)
         if attention := (self.run.result(FULL_MODEL) or {}).get("attention"):
             facts["attention"] = attention
-        for name in ("score", "roles", "interactions"):
+        for name in ("score", "roles", "words", "interactions"):
             if result := self.result(name):
                 facts[name] = result
         return {**facts, **self.bleu_signatures()}

@@ -27,6 +27,7 @@ from headwise.study.evaluation_steps import (
 )
 from headwise.study.head_steps import (
     FindRoles,
+    FindWords,
     Judge,
     MeasureInteractions,
     Rescore,
@@ -242,6 +243,8 @@ class Schedule:
                 yield Judge()
         if run.role_texts:
             yield FindRoles()
+        if run.plan.roles.words:
+            yield FindWords()
         variants = self.variants()
         yield from self.measuring_steps(FULL, variants)
         for variant in variants:

@@ -1,0 +1,47 @@
+"""A plan that looks for the words that need a head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import headwise as hw
+from headwise.report.run_folder import read_run
+from headwise.roles.behaviour import WORDS
+from headwise.study import make_plan, run_study
+from study.studies import QUIET, again, facts, of_model, plan_of
+from tasks.askers import embedder
+
+
+def test_a_study_writes_what_the_function_finds(finished: Path, tmp_path: Path) -> None:
+    data = {"embedded": {"train": 150, "dev": 30, "test": 12}}
+    plan = plan_of(of_model(finished, data=data, roles={"words": True}))
+    assert "words" in again(plan, tmp_path / "out", "roles").made
+    model = hw.load(finished / "model")
+    pairs = hw.ParallelText.read(*(tmp_path / f"out/corpus/dev.{side}" for side in ("en", "fr")))
+    found = hw.lost_words(model, pairs, seed=plan.seed)
+    written = pd.read_csv(tmp_path / "out/words.csv")
+    assert list(written.columns) == list(WORDS) and len(written) == len(found.table)
+    assert facts(tmp_path / "out")["words"]["words"] == len(found.confirmed)
+    words = read_run(tmp_path / "out").words
+    assert words is not None and len(words) == len(written)
+    assert again(plan, tmp_path / "out", "roles").made == []
+
+
+def test_a_model_that_predicts_no_words_is_refused_before_work(tmp_path: Path) -> None:
+    embedder().save(tmp_path / "model")
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"w{number} a b\n" for number in range(40)))
+    data = {"train": str(text), "dev": str(text)}
+    plan = make_plan(
+        {
+            "model": str(tmp_path / "model"),
+            "data": data,
+            "pruning": {"method": "greedy"},
+            "roles": {"words": True},
+        }
+    )
+    with pytest.raises(hw.HeadwiseError, match="words needs a model that predicts words"):
+        run_study(plan, tmp_path / "out", QUIET)
