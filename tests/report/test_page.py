@@ -151,7 +151,7 @@ def test_a_section_of_a_users_own_is_on_the_page(run: FinishedRun) -> None:
 
     names = [one.name for one in sections_of("run")]
     at = names.index("own")
-    assert names[at - 1 : at + 2] == ["roles", "own", "faithfulness"]
+    assert names[at - 1 : at + 2] == ["words", "own", "faithfulness"]
     page = render(run, collect(run))
     assert '<details class="section" id="own">' in page and 'aria-label="Our heads"' in page
     assert "3 models &lt; 4" in page

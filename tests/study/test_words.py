@@ -35,11 +35,12 @@ def test_a_model_that_predicts_no_words_is_refused_before_work(tmp_path: Path) -
     text = tmp_path / "text.txt"
     text.write_text("".join(f"w{number} a b\n" for number in range(40)))
     data = {"train": str(text), "dev": str(text)}
+    greedy = {"method": "greedy", "score": ["dormancy"]}
     plan = make_plan(
         {
             "model": str(tmp_path / "model"),
             "data": data,
-            "pruning": {"method": "greedy"},
+            "pruning": greedy,
             "roles": {"words": True},
         }
     )
