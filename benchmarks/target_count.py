@@ -27,7 +27,7 @@ import argparse
 import shutil
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -42,7 +42,7 @@ from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import Generate, translate
 from headwise.heads import KINDS, Kind, write_text
 from headwise.loading import load
-from headwise.options import Gates, Keep
+from headwise.options import Gates
 from headwise.progress import Progress
 from headwise.pruning.gate_training import Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
@@ -51,12 +51,13 @@ from headwise.study import Plan, read_plan, run_study
 from headwise.training.token_batches import Encoded
 from headwise.training.trainer import TrainingRun
 
+Wanted = int | Mapping[Kind, int]
 ENCODER: tuple[Kind, ...] = ("encoder-self",)
 TARGETS = (12, 1, 24, 6, 18, 3, 21, 9, 15, 2, 22, 4, 20, 8, 16, 5, 14, 10, 7, 11)
 PENALTIES = (0.009, 0.0, 0.02, 0.004, 0.006, 0.014, 0.002, 0.05)
 TUNING = {"epochs": 1, "learning_rate": 1e-3}
 BATCH = 630
-EVERYWHERE: tuple[Keep, ...] = (20, 6, 45, {"encoder-self": 4, "decoder-self": 6, "cross": 8})
+EVERYWHERE: tuple[Wanted, ...] = (20, 6, 45, {"encoder-self": 4, "decoder-self": 6, "cross": 8})
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Run:
     """One run: to a target count, or with a penalty."""
 
     kinds: tuple[Kind, ...]
-    keep: Keep | None = None
+    keep: Wanted | None = None
     penalty: float | None = None
 
     @property
@@ -85,7 +86,7 @@ class Run:
 
 
 def schedule(
-    targets: Sequence[int], penalties: Sequence[float], everywhere: Sequence[Keep]
+    targets: Sequence[int], penalties: Sequence[float], everywhere: Sequence[Wanted]
 ) -> list[Run]:
     """All runs, those with λ spread among the others."""
     runs = [Run(ENCODER, keep=target) for target in targets]

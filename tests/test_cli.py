@@ -573,6 +573,8 @@ class TestPruning:
         words = ["prune", model, *texts, "--keep", "2", "--dry-run"]
         status, out, _ = call(*words, "--control", "random", "--control", "fine-tuned")
         assert status == 0 and "prune/keep-2.random" in out and "prune/fine-tuned" in out
+        _, out, _ = call("prune", model, *texts, "--keep", "50%", "--dry-run")
+        assert "prune/keep-0.5" in out
         unknown = refused(*words, "--control", "nonsense")
         assert "--control: 'nonsense'" in unknown and "from-scratch" in unknown
 

@@ -29,10 +29,11 @@ Unit = Literal["head", "balanced", "group", "uniform"]
 Train = Literal["apart", "all", "gates", "lora"]
 Engine = Literal["transformers", "ct2"]
 Schedule = Literal["inverse_sqrt", "constant_with_warmup", "linear", "cosine"]
-Keep = int | Mapping[Kind, int]
+Keep = int | float | Mapping[Kind, int]
 
 Count = Annotated[int, Field(ge=1)]
-Counts = Count | Mapping[Kind, Count]
+Share = Annotated[float, Field(gt=0, lt=1)]  # of the heads that may be removed
+Counts = Count | Share | Mapping[Kind, Count]
 Penalty = Annotated[float, Field(ge=0)]
 Checked = TypeVar("Checked", bound=BaseModel)
 
@@ -193,7 +194,7 @@ class Pruning(Options):
 
     keep: Counts | list[Counts] | None = option(
         None,
-        "target count: how many heads stay, in total or of each kind",
+        "target count: how many heads stay, in total or of each kind, or a share such as 50%",
         page="methods/target-count.md",
     )
     kinds: Sequence[Kind] | None = option(
@@ -213,13 +214,18 @@ class Pruning(Options):
     @classmethod
     def known_kinds(cls, keep: Any) -> Any:
         """Checked before the type: a number or a table would only miss a number."""
-        for one in several(keep):
+        counts = [share_of_percent(one) for one in several(keep)]
+        for one in counts:
             unknown = (
                 [kind for kind in one if kind not in KINDS] if isinstance(one, Mapping) else []
             )
             if unknown:
                 raise ValueError(f"'{unknown[0]}' is no kind of heads; there is {', '.join(KINDS)}")
-        return keep
+            if isinstance(one, float) and not 0 < one < 1:
+                raise ValueError(
+                    f"{one:g} is neither a number of heads nor a share of them, above 0 % and below 100 %"
+                )
+        return counts if isinstance(keep, list | tuple) or keep is None else counts[0]
 
     @field_validator("kinds", mode="before")
     @classmethod
@@ -446,10 +452,20 @@ def changed_options(options: BaseModel, names: Sequence[str]) -> list[str]:
     return [name for name in names if getattr(options, name) != fields[name].default]
 
 
+def share_of_percent(value: Any) -> Any:
+    """`50%` as 0.5; anything else as it is."""
+    if not isinstance(value, str) or not value.rstrip().endswith("%"):
+        return value
+    try:
+        return float(value.rstrip().removesuffix("%")) / 100
+    except ValueError:
+        return value
+
+
 def keep_name(keep: Keep) -> str:
-    """What a target count is called: `10`, `encoder-self-4+cross-6`."""
-    if isinstance(keep, int):
-        return str(keep)
+    """What a target count is called: `10`, `0.5`, `encoder-self-4+cross-6`."""
+    if not isinstance(keep, Mapping):
+        return f"{keep:g}"
     return "+".join(f"{kind}-{count}" for kind, count in keep.items())
 
 

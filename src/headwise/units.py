@@ -181,10 +181,10 @@ def target_counts(
 ) -> dict[tuple[Kind, ...], int]:
     """The target count, in heads, by the kinds that share it.
 
-    keep: a number in total, or one for each kind. Raises HeadwiseError below `least`, above the heads that there are,
-    and for numbers that whole units cannot give.
+    keep: a number in total, a share of all, or a number for each kind. Raises HeadwiseError below `least`, above the heads
+    that there are, and for numbers that whole units cannot give.
     """
-    groups = counts_by_kinds(heads, keep)
+    groups = counts_by_kinds(heads, keep, unit)
     for kinds, count in groups.items():
         some = heads.only(kinds)
         if not least <= count <= some.total:
@@ -202,11 +202,18 @@ def target_counts(
     return groups
 
 
-def counts_by_kinds(heads: HeadMap, keep: Keep) -> dict[tuple[Kind, ...], int]:
-    """`keep` by the kinds that share a number: all of them, or each alone."""
+def counts_by_kinds(
+    heads: HeadMap, keep: Keep, unit: Unit | None = None
+) -> dict[tuple[Kind, ...], int]:
+    """`keep` by the kinds that share a number: all of them, or each alone. Of a share the nearest number that whole units
+    give, at least 1."""
+    if isinstance(keep, Mapping):
+        return {(kind,): keep[kind] for kind in heads.kinds}
     if isinstance(keep, int):
         return {heads.kinds: keep}
-    return {(kind,): keep[kind] for kind in heads.kinds}
+    wanted = keep * heads.total
+    near = nearest([len(together) for together in units(heads, unit)], max(1, round(wanted)))
+    return {heads.kinds: min((count for count in near if count), key=lambda n: abs(n - wanted))}
 
 
 def refuse_counts(heads: HeadMap, options: Pruning) -> None:
@@ -223,9 +230,9 @@ def refuse_counts(heads: HeadMap, options: Pruning) -> None:
 def left_by_step(heads: HeadMap, options: Greedy) -> list[int]:
     """How many heads of the options' kinds every step of greedy removal leaves, falling; where all are to stay, all."""
     least = 1
-    for keep in several(options.keep):
-        least = keep if isinstance(keep, int) else sum(keep.values())
     some = heads.only(options.kinds or heads.kinds)
+    for keep in several(options.keep):
+        least = sum(counts_by_kinds(some, keep, options.unit).values())
     return sizes(units(some, options.unit), options.step, least) or [some.total]
 
 

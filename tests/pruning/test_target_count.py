@@ -16,12 +16,13 @@ from headwise.attention import keeping
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind
 from headwise.model import Model
-from headwise.options import Keep
+from headwise.options import Gates, Greedy, Keep
 from headwise.pruning import target_count
 from headwise.pruning.gate_training import GateSchedule, Pruned
 from headwise.pruning.gates import FAR, HardConcrete
 from headwise.pruning.target_count import CLIP, RAMP, SETTLE, CountedGates
 from headwise.training.loss import dev_loss
+from headwise.units import counts_by_kinds, left_by_step
 from pruning.bench import Bench
 
 HEADS = HeadMap({"encoder-self": (4, 4), "cross": (4,)})
@@ -91,6 +92,21 @@ class TestChoice:
     def test_none_and_more_than_there_are_cannot_be_wanted(self, keep: Keep) -> None:
         with pytest.raises(HeadwiseError, match=r"cannot be kept: there are .* to prune .*Give a"):
             CountedGates(HEADS, HardConcrete(), 3.0, keep)
+
+    def test_a_share_is_the_nearest_number_of_heads_that_units_give(self) -> None:
+        share = Gates(keep="50%").keep  # type: ignore[arg-type]
+        assert share == 0.5 and Gates(keep=[4, 0.25]).keep == [4, 0.25]
+        assert int(CountedGates(HEADS, HardConcrete(), 0.0, 0.5).largest().sum()) == 6
+        for keep, count in {0.01: 1, 0.3: 4, 0.99: 12}.items():
+            assert counts_by_kinds(HEADS, keep) == {HEADS.kinds: count}
+        grouped = HeadMap({"decoder-self": (8, 8)}, {"decoder-self": (2, 2)})
+        assert counts_by_kinds(grouped, 0.4, "group") == {grouped.kinds: 8}
+        assert left_by_step(grouped, Greedy(keep=0.4, unit="group", step=1.0)) == [8]
+
+    @pytest.mark.parametrize("keep", [0.0, 1.5, "0%", "100%", "half"])
+    def test_what_is_no_share_is_refused(self, keep: Any) -> None:
+        with pytest.raises(HeadwiseError, match=r"Gates: .*keep.* (share of them|valid)"):
+            Gates(keep=keep)
 
     def test_numbers_for_other_kinds_are_refused(self, bench: Bench, tmp_path: Path) -> None:
         with pytest.raises(HeadwiseError, match="cross, but the kinds to prune are encoder-self"):

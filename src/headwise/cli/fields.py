@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
@@ -83,7 +84,7 @@ class FieldOption:
             if limit is not None:
                 notes.append(f"{words} {limit:g}")
         if "object" in self.kinds:
-            notes = ["N, or KIND=N for each kind"]
+            notes = ["N, N%, or KIND=N for each kind"]
         if "array" in self.kinds:
             notes.append("repeatable" if len(self.kinds) > 1 else "with commas")
         description = self.schema["description"]
@@ -201,10 +202,16 @@ def number_or_word(given: str) -> float | str:
         return given
 
 
-def parse_target_counts(flag: str, given: list[str]) -> list[int | dict[str, int]]:
-    """Target counts: `10`, each a model of its own; or one model with a number for every kind named."""
-    counts = []
+PERCENT = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?%")
+
+
+def parse_target_counts(flag: str, given: list[str]) -> list[int | str | dict[str, int]]:
+    """Target counts: `10` or `50%`, each a model of its own; or one model with a number for every kind named."""
+    counts: list[tuple[str, int | str]] = []
     for word in given:
+        if PERCENT.fullmatch(word):
+            counts.append(("", word))
+            continue
         kind, equals, number = word.rpartition("=")
         kind, number = kind.strip(), number.strip()
         if kind and kind not in KINDS:
@@ -214,7 +221,7 @@ def parse_target_counts(flag: str, given: list[str]) -> list[int | dict[str, int
             )
         if not number.isdecimal() or (equals and not kind) or len(number) > 6:
             raise HeadwiseError(
-                f"{flag} {word[:100]} was given: write a number of heads, or KIND=NUMBER."
+                f"{flag} {word[:100]} was given: write a number of heads, a share such as 50%, or KIND=NUMBER."
             )
         counts.append((kind, int(number)))
 
@@ -225,4 +232,4 @@ def parse_target_counts(flag: str, given: list[str]) -> list[int | dict[str, int
         raise HeadwiseError(
             f"{flag} {f' {flag} '.join(given)} was given: give each kind one number, or all heads one."
         )
-    return [dict(counts)]
+    return [{kind: int(number) for kind, number in counts}]

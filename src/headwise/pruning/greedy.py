@@ -60,7 +60,7 @@ def greedy(
             f"Heads cannot be removed in steps of {step}: give a share above 0 and up to 1."
         )
     chosen = heads.only(kinds)
-    floors = counts_by_kinds(chosen, keep)
+    floors = counts_by_kinds(chosen, keep, unit)
     mask = HeadMask.full(heads)
     masks = [mask]
     left = units(chosen, unit)

@@ -12,7 +12,7 @@ rates follow from the length of the run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -210,7 +210,7 @@ def settle_share(options: GateTraining) -> float:
 
 def removable_heads(model: Model, keep: Keep, kinds: tuple[Kind, ...]) -> HeadMap:
     """The heads that may be removed. Raises HeadwiseError for kinds without a target count."""
-    if not isinstance(keep, int) and set(keep) != set(kinds):
+    if isinstance(keep, Mapping) and set(keep) != set(kinds):
         raise HeadwiseError(
             f"Numbers of heads were given for {', '.join(keep)}, but the kinds to prune are {', '.join(kinds)}: "
             "give one number in total, or one for each of these kinds."
