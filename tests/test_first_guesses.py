@@ -87,3 +87,23 @@ def test_what_cannot_be_meant_is_said(
 ) -> None:
     text_cases(tmp_path)
     refuses(lambda: guess(tmp_path), sentence)
+
+
+def test_scores_are_ranked_and_laid_out() -> None:
+    scores = hw.score(asker(), pairs(8), ["confidence", "gradient"])
+    of = scores.of("gradient")
+    top = scores.top(3, "gradient")
+    assert list(top["head"]) == sorted(map(str, of), key=lambda name: -of[hw.Head.parse(name)])[:3]
+    assert list(top["value"]) == sorted(of.values(), reverse=True)[:3]
+    with hw.masked(asker(), top["head"]):
+        pass
+    for kind, counts in scores.heads.query.items():
+        matrix = scores.matrix(kind, "gradient")
+        assert matrix.shape == (len(counts), max(counts))
+        assert {matrix[h.layer, h.head] for h in of if h.kind == kind} == {*matrix.flat}
+    shown = repr(scores).splitlines()
+    assert scores.top(1)["head"][0] in shown[2] and max(map(len, shown)) <= 80
+    with pytest.raises(hw.HeadwiseError, match="no scores by 'lrp'"):
+        scores.top(3, "lrp")
+    with pytest.raises(hw.HeadwiseError, match="no cros heads: choose encoder-self"):
+        scores.matrix("cros")  # type: ignore[arg-type]

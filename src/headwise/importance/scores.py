@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from accelerate import PartialState
@@ -15,7 +16,7 @@ from headwise.environment import environment_info
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.forecast import Forecast, Part, forward_seconds, memory, model_line, text_line
 from headwise.grid import HeadGrid
-from headwise.heads import Head, HeadMap, read_table, score_table, table_files
+from headwise.heads import Head, HeadMap, Kind, read_table, score_table, table_files
 from headwise.importance.faithfulness import (
     RANDOM_ORDERS,
     check_faithfulness,
@@ -222,6 +223,7 @@ SCORE_TABLES = {
     "faithfulness": "faithfulness.csv",
     "curves": "curves.csv",
 }
+SHOWN_HEADS = 5  # of a printed result
 MOST_SHOWN = 8  # measures in a notebook's picture
 
 
@@ -278,6 +280,29 @@ class Scores(Result):
             for address, value in zip(addresses, rows["value"], strict=True)
         }
 
+    def top(self, count: int = 10, name: str | None = None) -> pd.DataFrame:
+        """The heads with the highest values by one measure, the first by default: columns head (`cross/0/5`), value,
+        low, high, n, the highest first. Raises HeadwiseError for a measure that is not in the table."""
+        name = self.measures[0] if name is None else name
+        heads = self.of(name)  # in the order of the table
+        rows = self.table[self.table["measure"] == name].assign(head=list(map(str, heads)))
+        ranked = rows.sort_values("value", ascending=False, kind="stable", ignore_index=True)
+        return ranked[["head", "value", "low", "high", "n"]].head(count)
+
+    def matrix(self, kind: Kind, name: str | None = None) -> np.ndarray:
+        """The values of one kind of heads by one measure, the first by default: layers x heads, NaN where a layer has
+        fewer heads. Raises HeadwiseError for a measure that is not in the table, and a kind that the model lacks."""
+        counts = self.heads.query.get(kind)
+        if counts is None:
+            raise HeadwiseError(
+                f"The model has no {kind} heads: choose {', '.join(self.heads.kinds)}."
+            )
+        values = np.full((len(counts), max(counts)), np.nan)
+        for head, value in self.of(self.measures[0] if name is None else name).items():
+            if head.kind == kind:
+                values[head.layer, head.head] = value
+        return values
+
     def plot(self, name: str | None = None) -> HeadGrid:
         """A picture of all heads, coloured by one measure, the first by default: notebooks and `rich.print` show it."""
         name = self.measures[0] if name is None else name
@@ -285,7 +310,9 @@ class Scores(Result):
         return HeadGrid.of_scores(self.heads, self.table, name)
 
     def __repr__(self) -> str:
-        return f"Scores({self.heads.total} heads by {', '.join(self.measures)})\n{self.table}"
+        first = self.measures[0]
+        shown = self.top(SHOWN_HEADS, first).to_string(index=False, float_format="{:.4g}".format)
+        return f"Scores({self.heads.total} heads by {', '.join(self.measures)}); highest {first}:\n{shown}"
 
     def _repr_html_(self) -> str:
         pictures = "".join(self.plot(name).html() for name in self.measures[:MOST_SHOWN])
