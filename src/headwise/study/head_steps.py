@@ -31,7 +31,8 @@ from headwise.importance.processes import failing_together
 from headwise.importance.scores import collect_scores, relevance_line, relevance_table
 from headwise.importance.untrained import score_untrained
 from headwise.model import Model
-from headwise.roles.lost_words import SENTENCES, LostWords, lost_words
+from headwise.roles.behaviour import WORDS
+from headwise.roles.lost_words import FEWEST, SENTENCES, LostWords, lost_words
 from headwise.roles.role import UNTRAINED, fingerprints
 from headwise.roles.role_tests import (
     Roles,
@@ -338,13 +339,19 @@ class FindWords(
         return list(LostWords.FILES)
 
     def make(self, run: Run, work: Path) -> Result:
-        found = lost_words(
-            full_model(run), run.text("dev"), seed=run.plan.seed, progress=run.progress
-        )
+        text = run.text("dev")
+        model = full_model(run)
+        if len(text) < FEWEST:
+            run.progress.say(
+                f"  No words of heads: the dev text has fewer than {FEWEST} sentences."
+            )
+            found = LostWords(pd.DataFrame(columns=list(WORDS)), {"sentences": 0})
+        else:
+            found = lost_words(model, text, seed=run.plan.seed, progress=run.progress)
+            for line in found.lines():
+                run.progress.say(line)
         if run.main:
             write_files(work / STAGING, found.files())
-        for line in found.lines():
-            run.progress.say(line)
         return {"words": len(found.confirmed), "heads": heads_in(found.confirmed)}
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
