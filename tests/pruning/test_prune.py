@@ -393,7 +393,7 @@ class TestWarnings:
         (lambda: Greedy(**wrong(max_drop="1")), "'max_drop' is '1'"),
         (lambda: Greedy(max_drop=-1.0), "'max_drop' is -1.0"),
         (lambda: Gates(keep=0), "'keep' is 0, .*greater than or equal to 1"),
-        (lambda: Gates(**wrong(keep=2.5)), "'keep' is 2.5, .*valid integer"),
+        (lambda: Gates(**wrong(keep=2.5)), "'keep' is 2.5, .*neither a number of heads"),
         (lambda: Gates(keep=True), "'keep' is True"),
         (lambda: Gates(**wrong(keep={"cross": "4"})), "'keep.cross' is '4', .*valid integer"),
         (lambda: Gates(**wrong(keep={"crosss": 4})), "'crosss' is no kind of heads; there is enc"),
