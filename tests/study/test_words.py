@@ -30,6 +30,13 @@ def test_a_study_writes_what_the_function_finds(finished: Path, tmp_path: Path) 
     assert again(plan, tmp_path / "out", "roles").made == []
 
 
+def test_few_sentences_have_no_words(finished: Path, tmp_path: Path) -> None:
+    notes = again(plan_of(of_model(finished, roles={"words": True})), tmp_path / "out", "roles")
+    assert any("the dev text has fewer than 20 sentences" in line for line in notes.lines)
+    words = read_run(tmp_path / "out").words
+    assert words is not None and words.empty
+
+
 def test_a_model_that_predicts_no_words_is_refused_before_work(tmp_path: Path) -> None:
     embedder().save(tmp_path / "model")
     text = tmp_path / "text.txt"
