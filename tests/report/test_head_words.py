@@ -11,7 +11,7 @@ from headwise.report.run_folder import FinishedRun
 def test_only_confirmed_words_are_shown(run: FinishedRun) -> None:
     content = head_words_section(run)
     assert content is not None and (content["words"], content["heads"]) == (1, 1)
-    (row,) = content["table"].rows
+    (row,) = content["found"].rows
     said = " ".join(row.cells)
     assert "encoder-self/1/2" in said and "20 of 40" in said and "10%" in said
     ((head, text, _),) = word_facts(run)
@@ -23,4 +23,4 @@ def test_a_run_without_words_and_one_without_confirmed_words(run: FinishedRun) -
     assert word_facts(replace(run, words=None)) == []
     assert run.words is not None
     content = head_words_section(replace(run, words=run.words[run.words["p"] > 0.1]))
-    assert content is not None and content["table"] is None and content["tried"] == 1
+    assert content is not None and content["found"] is None and content["tried"] == 1

@@ -27,7 +27,7 @@ def head_words_section(run: FinishedRun) -> dict[str, Any] | None:
         return None
     words = confirmed_words(run.words)
     return {
-        "table": words_table(words),
+        "found": words_table(words),
         "words": len(words),
         "heads": len(words[HEAD_COLUMNS].drop_duplicates()),
         "tried": len(run.words),
