@@ -785,7 +785,10 @@ class TestPruning:
             ("--kinds cross,heads", "--kinds: 'heads' does not fit: choose 'encoder-self',"),
             ("--max-drop -2", "at least 0"),
             ("--max-drop nan --keep 2", "at least 0"),
-            ("--keep ten", "--keep ten was given: write a number of heads, a share such as 50%, or KIND=NUMBER."),
+            (
+                "--keep ten",
+                "--keep ten was given: write a number of heads, a share such as 50%, or KIND=NUMBER.",
+            ),
             ("--keep =3", "--keep =3 was given"),
             ("--keep cross=3 --keep 4", "give each kind one number, or all heads one"),
             ("--keep 0", "greater than or equal to 1"),
