@@ -125,7 +125,7 @@ def demo(
     verbose: Verbose = False,
     set_: Set = None,
 ) -> None:
-    """The whole story of Firefox's English-Portuguese model: eleven minutes on two CPU cores, no download."""
+    """The whole story of Firefox's English-Portuguese model: about ten minutes on two CPU cores, no download."""
     from headwise.study import read_plan
 
     name = "toy" if toy else "demo"
