@@ -212,8 +212,8 @@ class Pruning(Options):
 
     @field_validator("keep", mode="before")
     @classmethod
-    def known_kinds(cls, keep: Any) -> Any:
-        """Checked before the type: a number or a table would only miss a number."""
+    def known_counts(cls, keep: Any) -> Any:
+        """Checked before the type: a number or a table would only miss a number. A percentage becomes a share."""
         counts = [share_of_percent(one) for one in several(keep)]
         for one in counts:
             unknown = (

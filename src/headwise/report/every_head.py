@@ -12,7 +12,7 @@ from headwise.heads import KINDS, Head
 from headwise.report.format import KIND_NAMES, kinds_among, listed, measure_name, number, signed
 from headwise.report.gate_history import closing_steps
 from headwise.report.page import section
-from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
+from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder, head_of
 from headwise.report.score_maps import BLEU_MEASURE, LOSS_MEASURE, control_ranges
 from headwise.roles.behaviour import effect_sentence
 
@@ -261,11 +261,6 @@ def shown_scores(run: FinishedRun) -> Mapping[str, Mapping[Head, ShownScore]]:
                 like_untrained=control is not None and control.holds(row["value"]),
             )
     return scores
-
-
-def head_of(row: Mapping[Any, Any], prefix: str = "") -> Head:
-    """The head that a row of a table is about; with the prefix `other_`, the second one of a pair."""
-    return Head(row[f"{prefix}kind"], row[f"{prefix}layer"], row[f"{prefix}head"])
 
 
 def role_evidence(run: FinishedRun) -> Mapping[Head, list[str]]:

@@ -7,9 +7,9 @@ from typing import Any
 
 from headwise.heads import Head
 from headwise.report.comparison import Comparison
-from headwise.report.every_head import head_of
 from headwise.report.format import number, probability
 from headwise.report.page import Columns, Table, section, table
+from headwise.report.run_folder import head_of
 from headwise.roles.role import NO_ROLE
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from headwise.report.format import probability
 from headwise.report.page import Columns, Table, section, table
-from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun
+from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, head_of
 from headwise.roles.behaviour import FALSE_WORDS
 
 
@@ -42,7 +41,7 @@ def confirmed_words(words: pd.DataFrame) -> pd.DataFrame:
 def words_table(words: pd.DataFrame) -> Table | None:
     """A row for each word; None without any."""
     columns: Columns = {
-        "head": head_of,
+        "head": lambda row: str(head_of(row)),
         "word": lambda row: str(row["word"]),
         "lost": lambda row: f"{row['lost']:.0f} of {row['units']:.0f}",
         "other words": lambda row: f"{row['others']:.0%}",
@@ -64,10 +63,5 @@ def word_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
     facts = []
     for row in surest.head(3).to_dict("records"):
         text = f"without it the model no longer says “{row['word']}” in {row['lost']:.0f} of {row['units']:.0f} sentences"
-        facts.append((head_of(row), text, ""))
+        facts.append((str(head_of(row)), text, ""))
     return facts
-
-
-def head_of(row: Mapping[Any, Any]) -> str:
-    """The head of a row of a table, as `kind/layer/head`."""
-    return "/".join(str(row[name]) for name in HEAD_COLUMNS)
