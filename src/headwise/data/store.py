@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import pyarrow as pa
 
 from headwise.errors import HeadwiseError
-from headwise.files import below
+from headwise.folders import below
 
 if TYPE_CHECKING:
     from datasets import Dataset

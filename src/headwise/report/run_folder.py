@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.files import below, checked_name, damaged, is_inside, read_with_checksum
+from headwise.folders import below, checked_name
 from headwise.heads import COLUMNS, KINDS, Head, HeadMask, Kind
 from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS, UNTRAINED_COLUMNS
 from headwise.pruning.measured import Measurements
@@ -21,6 +21,7 @@ from headwise.qualities import Number, QualityMeasure
 from headwise.report import models
 from headwise.report.models import ModelRow
 from headwise.roles.behaviour import NAMED, WORDS
+from headwise.study.records import refuse_damaged
 
 HEAD_COLUMNS = ["kind", "layer", "head"]  # those that say which head a row is about
 LOG_COLUMNS = ("step", "epoch", "measure", "value")
@@ -296,36 +297,6 @@ def refuse_absent_heads(run: FinishedRun) -> None:
                     f"A table in {run.folder} names the head {kind}/{layer}/{head}, which the models of the run do not "
                     "have: the table is another run's."
                 )
-
-
-NOT_READ = (
-    "model/",
-    "pruned/",
-    "scores/",
-    "losses/",
-    "rankings/",
-    "corpus/",
-)  # may stay behind
-
-
-def refuse_damaged(folder: Path) -> None:
-    """Raise HeadwiseError where a table that is read is missing or not as the study wrote it, as its records say."""
-    for path in sorted((folder / ".steps").glob("*.json")):
-        record = read_with_checksum(path)
-        files = record.get("files", {})
-        wrong = []
-        if not record or not isinstance(files, dict) or not all(map(is_inside, files)):
-            wrong.append(f".steps/{path.name} has changed")
-        else:
-            read = {}
-            for name, facts in files.items():
-                if not name.startswith(NOT_READ):
-                    read[name] = facts
-            wrong += damaged(folder, read)
-        if wrong:
-            raise HeadwiseError(
-                f"{folder} is damaged: {'; '.join(wrong[:3])}. Run the same study again to heal it."
-            )
 
 
 def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:

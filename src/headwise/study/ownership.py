@@ -12,13 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.files import below, damaged, manifest_of, read_with_checksum, with_checksum
-from headwise.folders import named_folder, refuse_other_pages
-from headwise.heads import write_text
+from headwise.folders import OF_PAGES, PAGES, Folder, below
 from headwise.options import validated
-from headwise.progress import Progress
 from headwise.study.plan import Plan, read_plan, read_toml
-from headwise.study.records import Store
+from headwise.study.records import finished, refuse_damaged, run_records
 
 # What may be changed or added to a plan between two runs: how many models, and what is asked of them.
 FREE_SETTINGS = (
@@ -39,7 +36,7 @@ FREE_SETTINGS = (
     "pruning.controls",
     "pruning.seeds",
 )
-PLAN_RECORD = Path(".steps/plan.json")
+OF_PLAN = ".steps/plan.json"
 ADVICE = "Choose another --out, or change the plan back."
 
 
@@ -47,18 +44,11 @@ def claim(plan: Plan, out: Path) -> None:
     """Record, in its folders, which plan they belong to, and write it there for readers."""
     for folder, own in {".": plan, **plan.runs}.items():
         text = own.to_toml()
-        record = {"plan": text, "files": manifest_of({"plan.toml": text})}
-        write_text(below(out, folder) / PLAN_RECORD, with_checksum(record))
-        write_text(below(out, folder) / "plan.toml", text)
+        Folder(below(out, folder), OF_PLAN).publish({"plan.toml": text}, "plan", plan=text)
 
 
 def refuse_others(plan: Plan, out: Path) -> None:
     """Raise HeadwiseError where the folder of a plan, or of one of its runs, holds anything else than its results."""
-    named_folder(out)
-    if (out / "config.json").exists():
-        raise HeadwiseError(
-            f"{out} is the folder of a model, in which no study is written: choose another --out."
-        )
     for folder in dict.fromkeys([".", *plan.runs]):
         refuse_foreign_files(below(out, folder))
     existing = runs_with_results(out)
@@ -87,21 +77,11 @@ def refuse_others(plan: Plan, out: Path) -> None:
 def refuse_foreign_files(folder: Path) -> None:
     """A folder that is neither new, nor empty, nor a run's by its records keeps what is in it; so do pages of the user's
     in one that is a run's."""
-    if (folder / ".stages").exists():
-        raise HeadwiseError(
-            f"{folder} holds a run of an earlier version of headwise: choose another --out."
-        )
-    if not folder.is_dir():
-        return
-    if "plan" in read_with_checksum(folder / PLAN_RECORD) or has_results(folder):
-        refuse_other_pages(folder, ["report.html"])
-        return
-    files = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-    if files:
-        raise HeadwiseError(
-            f"The study was to be written to {folder}, where there is something else ({', '.join(files[:3])}): "
-            "choose a new or empty folder with --out."
-        )
+    run = Folder(folder, OF_PLAN)
+    if "plan" in run.read() or has_results(folder):
+        Folder(folder, OF_PAGES).refuse_others(["report.html"], PAGES)
+    else:
+        run.refuse_used()
 
 
 def refuse(folder: Path, changes: list[str]) -> None:
@@ -113,13 +93,13 @@ def refuse(folder: Path, changes: list[str]) -> None:
 
 def has_results(folder: Path) -> bool:
     """Whether a step was finished there."""
-    return bool(Store(folder, Progress(quiet=True)).records())
+    return any(map(finished, run_records(folder)))
 
 
 def plan_of_folder(folder: Path) -> dict[str, Any]:
     """The plan that a folder was last run with, as TOML has it; nothing where there is none. plan.toml only tells it
     where the record is damaged: anybody may have changed it."""
-    recorded = read_with_checksum(folder / PLAN_RECORD).get("plan")
+    recorded = Folder(folder, OF_PLAN).read().get("plan")
     if isinstance(recorded, str):
         return tomllib.loads(recorded)
     place = folder / "plan.toml"
@@ -128,14 +108,7 @@ def plan_of_folder(folder: Path) -> dict[str, Any]:
 
 def plan_of_study(folder: Path) -> Plan:
     """The plan in the folder of a study. Raises HeadwiseError where plan.toml is not as the study wrote it."""
-    record = folder / PLAN_RECORD
-    if record.exists():
-        files = read_with_checksum(record).get("files", {PLAN_RECORD.name: [0, ""]})
-        wrong = damaged(folder, files)
-        if wrong:
-            raise HeadwiseError(
-                f"{folder} is damaged: {'; '.join(wrong)}. Run the same study again to heal it."
-            )
+    refuse_damaged(folder, "plan.json")
     return read_plan(folder / "plan.toml")
 
 

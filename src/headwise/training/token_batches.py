@@ -26,8 +26,7 @@ from headwise.attention import start_token
 from headwise.data.store import StoredText, without_bars
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
-from headwise.files import sha256
-from headwise.heads import write_text
+from headwise.folders import sha256, write_text
 
 IGNORED = -100  # the label of positions without a target
 
