@@ -37,15 +37,6 @@ if TYPE_CHECKING:
 
 Result = dict[str, Any]
 Record = Mapping[str, Any]
-FIELDS: dict[str, Any] = {  # of every finished step; `content` and `environment` may be absent
-    "name": str,
-    "key": str,
-    "seconds": (int, float),
-    "dependencies": dict,
-    "texts": dict,
-    "files": dict,
-    "result": dict,
-}
 REPLACED = ".replaced"  # the folder of a run where results of an earlier model are kept
 STAGING = "staging"  # the folder inside a work folder where outputs wait, under their own names, until all are complete
 # What a reader of results does not need: it may stay behind, or be of another version.
@@ -92,15 +83,13 @@ class Store:
 
     def record(self, name: str) -> Record:
         """The record of a finished step, whatever it was made from; empty without one."""
-        return finished(self.of(name))
+        record = self.of(name).read()
+        return record if "key" in record else {}
 
     def records(self) -> dict[str, Record]:
         """All records by the name of their step."""
-        records = {}
-        for folder in run_records(self.folder):
-            if record := finished(folder):
-                records[str(record["name"])] = record
-        return records
+        records = map(Folder.read, run_records(self.folder))
+        return {record["name"]: record for record in records if "key" in record}
 
     def write_tables(self, contents: Mapping[str, str]) -> None:
         """Write tables that come from what steps recorded, and have no step of their own, instead of the earlier ones."""
@@ -129,12 +118,9 @@ class Store:
             stored = self.answer_of_main(self.main and self.holds(name, build.key, required))
             record = self.record(name) if stored else self.make(build, work, required)
             if self.main:
-                unfinished = [work]
-                if not stored:
-                    # Unfinished work from other inputs is of no use any more.
-                    any_key = "[0-9a-f]" * len(build.key)
-                    unfinished += work.parent.glob(f"{label}-{any_key}")
-                for folder in unfinished:
+                # Once a step is made, unfinished work from other inputs is of no use any more.
+                key = build.key if stored else "[0-9a-f]" * len(build.key)
+                for folder in work.parent.glob(f"{label}-{key}"):
                     shutil.rmtree(folder, ignore_errors=True)
             self.wait()  # the next step finds the outputs
         return dict(record["result"])
@@ -203,9 +189,7 @@ class Store:
         user's. A damaged record also says that the step was here."""
         if self.of(build.step.name).record.exists():
             return
-        recorded: set[str] = set()
-        for record in self.records().values():
-            recorded.update(record["files"])
+        recorded = {name for folder in run_records(self.folder) for name in folder.files}
         there = files_in(self.folder, build.outputs)
         Folder(self.folder).refuse_to_replace(there, recorded)
 
@@ -268,22 +252,14 @@ class Store:
         own = records.pop(name, None)
         derived: list[Record] = []
         keys = {key}
-        while True:
-            names = []
-            for other, record in records.items():
-                if not keys.isdisjoint(record["dependencies"]):
-                    names.append(other)
-            if not names:
-                break
-            for other in names:
-                derived.append(records.pop(other))
-                keys.add(derived[-1]["key"])
+        while found := [r for r in records.values() if not keys.isdisjoint(r["dependencies"])]:
+            for record in found:
+                derived.append(records.pop(record["name"]))
+                keys.add(record["key"])
         if not derived:
             return
 
-        used: set[str] = set()
-        for record in records.values():
-            used.update(record["files"])
+        used = {file for record in records.values() for file in record["files"]}
         aside = below(self.folder / REPLACED, f"{label_of(name)}-{key}")
         run = Folder(self.folder)
         for table in self.of("tables").files:
@@ -292,9 +268,9 @@ class Store:
         # The last ones first: a run that is killed here still finds what led to the rest.
         for record in [*reversed(derived), *([own] if own else [])]:
             files = record["files"].keys() - used
-            for name in files:
-                if below(self.folder, name).is_file():
-                    move(below(self.folder, name), below(aside, name))
+            for file in files:
+                if below(self.folder, file).is_file():
+                    move(below(self.folder, file), below(aside, file))
             run.remove(files)
             path = self.of(record["name"]).record
             move(path, below(aside / ".steps", path.name))
@@ -306,18 +282,11 @@ def label_of(name: str) -> str:
     return name.replace("/", ".")
 
 
-def run_records(folder: Path) -> Iterator[Folder]:
-    """A run with each of its records in JSON."""
-    for path in sorted((folder / ".steps").glob("*.json")):
+def run_records(folder: Path, pattern: str = "*.json") -> Iterator[Folder]:
+    """A run with each of its records in JSON. One of a finished step has its key; of an unfinished one, only files."""
+    for path in sorted((folder / ".steps").glob(pattern)):
         if is_name(path.name):
             yield Folder(folder, f".steps/{path.name}")
-
-
-def finished(folder: Folder) -> Record:
-    """The record of a finished step; empty where there is none, or it is damaged."""
-    record = folder.read()
-    whole = all(isinstance(record.get(name), kind) for name, kind in FIELDS.items())
-    return record if whole else {}
 
 
 def files_of_outputs(files: Manifest, outputs: Iterable[str]) -> Manifest:
@@ -331,17 +300,14 @@ def files_of_outputs(files: Manifest, outputs: Iterable[str]) -> Manifest:
     return found
 
 
-def refuse_damaged(folder: Path, record: str = "") -> None:
+def refuse_damaged(folder: Path, pattern: str = "*.json") -> None:
     """Raise HeadwiseError where a file of a run that results are read from is missing or not as the study wrote it, as its
-    records say, or the one of this name."""
-    for run in run_records(folder):
-        if record and run.record.name != record:
-            continue
-        wrong = [f".steps/{run.record.name} has changed"]
-        if run.read():
-            files = run.files
-            read = {name: files[name] for name in files if not name.startswith(NOT_READ)}
-            wrong = run.damage(read)
+    records say. pattern: of the names of records."""
+    for run in run_records(folder, pattern):
+        files = run.files
+        wrong = run.damage({name: files[name] for name in files if not name.startswith(NOT_READ)})
+        if not run.read():
+            wrong = [f".steps/{run.record.name} has changed"]
         if wrong:
             raise HeadwiseError(
                 f"{folder} is damaged: {'; '.join(wrong[:3])}. Run the same study again to heal it."
