@@ -20,11 +20,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
 from headwise.errors import HeadwiseError, WriteError
+
+T = TypeVar("T")
 
 # Letters and digits of any script, and these signs; no separator, and no dot or space in front.
 NAME = re.compile(r"[\w+=@()-][\w.+=@() -]*")
@@ -135,9 +137,10 @@ def files_in(folder: Path, names: Iterable[str] = (".",)) -> dict[str, Path]:
 def writing(place: Path, *errors: type[Exception]) -> Iterator[None]:
     """A block that writes to a file or a folder. Raises WriteError, in one sentence, where that fails: for an OSError, and
     for `errors`."""
+    failures: tuple[type[Exception], ...] = (OSError, *errors)
     try:
         yield
-    except (OSError, *errors) as error:
+    except failures as error:
         reason = getattr(error, "strerror", None) or error
         raise WriteError(
             f"{place} could not be written ({reason}): choose another --out or free some space."
@@ -230,7 +233,8 @@ class Folder:
 
     @property
     def files(self) -> Manifest:
-        return self.read().get("files", {})
+        files: Manifest = self.read().get("files", {})
+        return files
 
     @property
     def holds(self) -> str | None:
@@ -252,11 +256,11 @@ class Folder:
         wrong = []
         for name, facts in (self.files if files is None else files).items():
             try:
-                same = {*facts} <= {*size_and_sum(below(self.place, name))}
+                known = size_and_sum(below(self.place, name))
             except OSError:
                 wrong.append(f"{name} is missing")
             else:
-                if not same:
+                if not all(fact in known for fact in facts):
                     wrong.append(f"{name} has changed")
         return wrong
 
@@ -386,9 +390,8 @@ class Folder:
         self.note(holds, both)
         with writing(self.place):
             for content in contents.values():
-                if isinstance(
-                    content, Path
-                ):  # safetensors writes files that only their owner may read
+                # safetensors writes files that only their owner may read
+                if isinstance(content, Path):
                     shutil.copymode(self.record, content)
             self.put(contents)
             self.remove(old)
@@ -411,6 +414,22 @@ class Folder:
             with suppress(OSError):
                 while (path := path.parent) != self.place:
                     path.rmdir()
+
+
+def read_json(path: Path, kind: type[T]) -> T:
+    """A JSON file of any hand that holds one object (`dict`) or list. Raises HeadwiseError for another one."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise HeadwiseError(
+            f"{path} cannot be read as JSON ({error}): copy it or make it again."
+        ) from None
+    if not isinstance(held, kind):
+        should = "object" if kind is dict else "list"
+        raise HeadwiseError(
+            f"{path} should hold one JSON {should}, not {type(held).__name__}: copy it or make it again."
+        )
+    return held
 
 
 def to_json(facts: Mapping[str, Any]) -> str:

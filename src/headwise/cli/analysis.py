@@ -102,7 +102,8 @@ def score(
     batches = loaded.task.batches(given)
     batches.time_limit = time_limit_of(batches, names, time, judged)
     names = list(usual_measures(loaded, batches)) if names is None else names
-    finished = FinishedPasses(place, loaded, batches, seed)
+    alone = PartialState().num_processes == 1
+    finished = FinishedPasses(place, loaded, batches, seed) if alone else None
     asked: dict[str, Any] = {"judge": judged, "untrained": untrained, "finished": finished}
 
     def run() -> list[Result]:
@@ -120,7 +121,7 @@ def score(
         partial(score_forecast, loaded, batches, names, pairs=pairs, **asked),
         next_command=lambda scores: next_command(loaded, [model, *text_words(text, audio)], scores),
     )
-    if results and main:
+    if results and finished:
         finished.discard()
 
 

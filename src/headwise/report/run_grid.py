@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.folders import below, checked_name
+from headwise.folders import below, checked_name, read_json
 from headwise.pruning.measured import (
     FINE_TUNED,
     MEASURED,
@@ -33,7 +33,8 @@ from headwise.report.format import NONE, capital, listed
 from headwise.report.models import OTHERS, RANDOM_METHOD, ModelRow, change_text, measured
 from headwise.report.page import Columns, Table, section, table
 from headwise.report.quality_curves import pair_points, pairs_panel, quality_figures
-from headwise.report.run_folder import read_json, read_models, read_optional_table, refuse_damaged
+from headwise.report.run_folder import read_models, read_optional_table
+from headwise.study.records import refuse_damaged
 
 ACROSS = ("data", "setting", *MEASURED)
 GridMeans = Mapping[str, pd.DataFrame]  # the models of each data set, as means over seeds

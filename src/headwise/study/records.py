@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 Result = dict[str, Any]
 Record = Mapping[str, Any]
+OF_TABLES = ".steps/tables.json"  # the record of tables that come from the results of several steps
 REPLACED = ".replaced"  # the folder of a run where results of an earlier model are kept
 STAGING = "staging"  # the folder inside a work folder where outputs wait, under their own names, until all are complete
 # What a reader of results does not need: it may stay behind, or be of another version.
@@ -78,7 +79,7 @@ class Store:
             self.synchronized = before
 
     def of(self, name: str) -> Folder:
-        """The folder with the record of a step, or of the tables."""
+        """The folder with the record of a step."""
         return Folder(self.folder, f".steps/{label_of(name)}.json")
 
     def record(self, name: str) -> Record:
@@ -90,10 +91,6 @@ class Store:
         """All records by the name of their step."""
         records = map(Folder.read, run_records(self.folder))
         return {record["name"]: record for record in records if "key" in record}
-
-    def write_tables(self, contents: Mapping[str, str]) -> None:
-        """Write tables that come from what steps recorded, and have no step of their own, instead of the earlier ones."""
-        self.of("tables").publish(contents, "tables")
 
     def holds(self, name: str, key: str, outputs: Sequence[str]) -> bool:
         """Whether a step was made from just these inputs, and these outputs are still as it wrote them."""
@@ -262,7 +259,7 @@ class Store:
         used = {file for record in records.values() for file in record["files"]}
         aside = below(self.folder / REPLACED, f"{label_of(name)}-{key}")
         run = Folder(self.folder)
-        for table in self.of("tables").files:
+        for table in Folder(self.folder, OF_TABLES).files:
             if below(self.folder, table).is_file():
                 Folder(aside).put({table: below(self.folder, table).read_bytes()})
         # The last ones first: a run that is killed here still finds what led to the rest.
