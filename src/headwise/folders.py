@@ -36,11 +36,10 @@ LONGEST_PATH = 1000
 SUMS = "SHA256SUMS"
 SUMS_HEADER = re.compile(r"# headwise (model|export|results|pages): ([0-9a-f]{64})")
 SUMS_LINE = re.compile(r"([0-9a-f]{64})  (.*)")
-MODEL = "model"  # what a record is about
+MODEL = "model"  # what a SHA256SUMS is about
 EXPORT = "export"
 RESULTS = "results"
 PAGES = "pages"
-OF_PAGES = f".steps/{SUMS}"  # their record in a run, whose files are not all of one command
 
 Content = (
     str | bytes | Path
@@ -194,12 +193,14 @@ def move(path: Path, to: Path) -> None:
 class Folder:
     """A folder, there or not, and a record of what headwise wrote in it.
 
-    record: where that is in the folder: `SHA256SUMS`, or a JSON file with a checksum over itself, which may have more
-    facts. Raises HeadwiseError for a name that no folder can have.
+    sort: what is written there; the record is `SHA256SUMS`, for the pages of a run in `.steps/`. record: where that is,
+    instead, a JSON file with a checksum over itself, which may have more facts. Raises HeadwiseError for a name that no
+    folder can have.
     """
 
-    def __init__(self, place: str | Path, record: str = SUMS) -> None:
+    def __init__(self, place: str | Path, sort: str = RESULTS, record: str = "") -> None:
         self.place = Path(place)
+        self.sort = sort
         try:
             str(place).encode()
             self.place.stat()
@@ -211,7 +212,9 @@ class Folder:
                 f"{str(place)[:100]!r} cannot be a folder ({reason}): give another one."
             ) from None
         inner, _, name = record.rpartition("/")
-        self.record = below(self.place / inner, name)
+        if sort == PAGES:
+            inner = ".steps"
+        self.record = below(self.place / inner, name or SUMS)
 
     # The record
 
@@ -241,12 +244,13 @@ class Folder:
         """What the record is about: MODEL, EXPORT, RESULTS …; None without one."""
         return self.read().get("holds")
 
-    def note(self, holds: str, files: Manifest, **facts: Any) -> None:
+    def note(self, files: Manifest, **facts: Any) -> None:
         """Write the record."""
-        if self.record.name == SUMS:
-            write_text(self.record, to_sums(holds, files))
-        else:
-            write_text(self.record, to_json({"holds": holds, "files": files, **facts}))
+        of_sums = self.record.name == SUMS
+        write_text(
+            self.record,
+            to_sums(self.sort, files) if of_sums else to_json({"files": files, **facts}),
+        )
 
     # What is in it
 
@@ -290,11 +294,11 @@ class Folder:
                 "with --out."
             )
 
-    def refuse_others(self, names: Iterable[str], holds: str) -> None:
+    def refuse_others(self, names: Iterable[str]) -> None:
         """Raise HeadwiseError where one of these names is that of a file which is not ours; of results, also where they
         would stand among other files."""
-        known = self.holds == holds
-        if holds == RESULTS and not known:
+        known = self.holds == self.sort
+        if self.sort == RESULTS and not known:
             self.refuse_used()
         self.refuse_to_replace(names, self.ours() if known else ())
 
@@ -333,13 +337,13 @@ class Folder:
             yield
         finally:
             lock.release()
-            if main and made and [path.name for path in self.place.iterdir()] == [".lock"]:
+            if main and made and self.names() == [".lock"]:
                 shutil.rmtree(self.place)  # nothing was written
 
     @contextmanager
-    def new(self, holds: str | None = None) -> Iterator[Path]:
-        """A folder to write in, which then takes the place of this one, completely or not at all. holds: of its record.
-        Raises HeadwiseError where there is something already."""
+    def new(self) -> Iterator[Path]:
+        """A folder to write in, which then takes the place of this one, completely or not at all, with a record if it has
+        none. Raises HeadwiseError where there is something already."""
         place = self.place.resolve()
         Folder(place).refuse_used(hidden=True)
         # With the process's number, so that what two of them write never mixes.
@@ -349,26 +353,23 @@ class Folder:
                 shutil.rmtree(temporary, ignore_errors=True)
                 temporary.mkdir(parents=True)
                 yield temporary
-                if holds:
-                    Folder(temporary).note(holds, manifest(files_in(temporary)))
+                if not (temporary / SUMS).exists():
+                    Folder(temporary, self.sort).note(manifest(files_in(temporary)))
                 if place.exists():
                     place.rmdir()  # it is empty
                 temporary.rename(place)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
-    def write(
-        self, contents: Mapping[str, Content], names: Sequence[str], holds: str = RESULTS
-    ) -> list[Path]:
+    def write(self, contents: Mapping[str, Content], names: Sequence[str]) -> list[Path]:
         """`publish`, unless files of others are in the way. Returns the paths of what was written."""
-        self.refuse_others(contents, holds)
-        self.publish(contents, holds, names)
+        self.refuse_others(contents)
+        self.publish(contents, names)
         return [below(self.place, name) for name in contents]
 
     def publish(
         self,
         contents: Mapping[str, Content],
-        holds: str,
         names: Sequence[str] | None = None,
         **facts: Any,
     ) -> None:
@@ -387,7 +388,7 @@ class Folder:
         both = {}
         for name in [*before, *new]:
             both[name] = list(dict.fromkeys([*before.get(name, ()), *new.get(name, ())]))
-        self.note(holds, both)
+        self.note(both)
         with writing(self.place):
             for content in contents.values():
                 # safetensors writes files that only their owner may read
@@ -395,7 +396,7 @@ class Folder:
                     shutil.copymode(self.record, content)
             self.put(contents)
             self.remove(old)
-        self.note(holds, {**others, **new}, **facts)
+        self.note({**others, **new}, **facts)
 
     def put(self, contents: Mapping[str, Content]) -> None:
         """Write files or move them to their places, each completely or not at all."""
@@ -453,13 +454,13 @@ def from_json(text: str) -> Mapping[str, Any]:
     return facts if all(isinstance(known, list) for known in files.values()) else {}
 
 
-def to_sums(holds: str, files: Manifest) -> str:
-    """A SHA256SUMS: a line for each file, below one that says what the folder holds and seals the others."""
+def to_sums(sort: str, files: Manifest) -> str:
+    """A SHA256SUMS: a line for each file, below one that says what it is about and seals the others."""
     lines = []
     for name, facts in files.items():
         lines += [f"{fact}  {name}\n" for fact in facts if isinstance(fact, str)]
     text = "".join(lines)
-    return f"# headwise {holds}: {hashlib.sha256(text.encode()).hexdigest()}\n{text}"
+    return f"# headwise {sort}: {hashlib.sha256(text.encode()).hexdigest()}\n{text}"
 
 
 def from_sums(text: str) -> Mapping[str, Any]:

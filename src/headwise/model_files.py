@@ -74,7 +74,7 @@ def refuse_other_models(folder: Folder) -> None:
     """Raise HeadwiseError for a folder with files of another model, or of one that was changed since it was saved: a
     loader might mix them with those of this one."""
     names = [name for name in folder.names() if MODEL_FILES.fullmatch(name)]
-    folder.refuse_others(names if folder.holds == MODEL else [*names, SUMS], MODEL)
+    folder.refuse_others(names if folder.holds == MODEL else [*names, SUMS])
 
 
 def copy_siblings(source: Path, folder: Path) -> None:
@@ -146,7 +146,7 @@ def replace_model(folder: Folder, partial: Path) -> None:
     for name, path in files_in(partial).items():
         if name in ours or not below(folder.place, name).exists():
             contents[name] = path
-    folder.publish(contents, MODEL)
+    folder.publish(contents)
 
 
 def mark_sealed(folder: Path) -> None:

@@ -71,8 +71,8 @@ class Made:
             "seconds": 1,
             "texts": {},
         }
-        folder = Folder(self.folder, f".steps/{name.replace('/', '.')}.json")
-        folder.note("step", {}, **written, result=result)
+        folder = Folder(self.folder, record=f".steps/{name.replace('/', '.')}.json")
+        folder.note({}, **written, result=result)
 
     def pruned(self, value: float, kept: int, bleu: float | None = None, sweep: str = "") -> None:
         """A model with so many of its 8 encoder heads, evaluated or not yet."""

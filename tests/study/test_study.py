@@ -368,7 +368,7 @@ class TestMadeAgain:
             "prune": ["prune/lambda-1"],
         }
         for name in (*(name for names in every.values() for name in names), "translate/dev/full"):
-            folder = Folder(copied, f".steps/{name.replace('/', '.')}.json")
+            folder = Folder(copied, record=f".steps/{name.replace('/', '.')}.json")
             folder.note(**{**folder.read(), "key": "of another plan"})
         assert {only: again(make_plan(tiny), copied, only).made for only in every} == every
 
@@ -679,7 +679,7 @@ def test_tables_say_where_the_work_was_done(copied: Path, monkeypatch: pytest.Mo
     again(plan_of(TINY), copied)
     assert facts(copied) == before
 
-    folder = Folder(copied, ".steps/score.json")
+    folder = Folder(copied, record=".steps/score.json")
     record = folder.read()
     assert record["environment"]["kernel"] == torch.backends.cpu.get_cpu_capability()
     folder.note(**{**record, "environment": elsewhere})

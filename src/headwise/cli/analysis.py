@@ -31,7 +31,7 @@ from headwise.cli.work import Work, default_folder
 from headwise.data.lines import one_sided
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
-from headwise.folders import Folder
+from headwise.folders import MODEL, Folder
 from headwise.model_files import refuse_other_models
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ def align(
     given: hw.ParallelText | hw.Text | hw.LinkedText | hw.Speech
     given = pairs_of(model, text, links) if audio is None else hw.Speech.read(audio)
     if save is not None:
-        refuse_other_models(Folder(save))  # before the work begins
+        refuse_other_models(Folder(save, MODEL))  # before the work begins
     progress = Progress(quiet)
     place = out or default_folder("align", model)
     work = Work("alignment heads", place, AlignmentHeads.FILES, progress, dry_run)

@@ -44,7 +44,7 @@ class FinishedPasses:
     def of(self, label: str, names: Iterable[str]) -> Folder:
         """The folder, with the record of a pass that makes some measures."""
         made = [[name, facts(name).version] for name in names]
-        return Folder(self.folder, f"{label}-{digest(made)}.json")
+        return Folder(self.folder, record=f"{label}-{digest(made)}.json")
 
     def read(self, label: str, names: Iterable[str]) -> Measurement | None:
         """What a finished pass gave; None where it is not finished, or its files are damaged."""
@@ -67,7 +67,7 @@ class FinishedPasses:
         """Write what a pass gave; the record last, without which it is not finished."""
         write_sums(below(self.folder, label), made.sums)
         files = manifest(files_in(self.folder, [label]))
-        self.of(label, names).note("pass", files, made={**vars(made), "sums": [*made.sums]})
+        self.of(label, names).note(files, made={**vars(made), "sums": [*made.sums]})
 
     def discard(self) -> None:
         """Remove these passes, once the result is written; those of other scores stay."""

@@ -80,7 +80,7 @@ class Store:
 
     def of(self, name: str) -> Folder:
         """The folder with the record of a step."""
-        return Folder(self.folder, f".steps/{label_of(name)}.json")
+        return Folder(self.folder, record=f".steps/{label_of(name)}.json")
 
     def record(self, name: str) -> Record:
         """The record of a finished step, whatever it was made from; empty without one."""
@@ -178,7 +178,7 @@ class Store:
         if self.main:
             if before.get("key") not in (None, build.key):
                 self.set_aside(before["key"], build)
-            self.of(name).publish(contents, "step", **record)
+            self.of(name).publish(contents, **record)
         return record
 
     def refuse_unrecorded(self, build: Build) -> None:
@@ -259,7 +259,7 @@ class Store:
         used = {file for record in records.values() for file in record["files"]}
         aside = below(self.folder / REPLACED, f"{label_of(name)}-{key}")
         run = Folder(self.folder)
-        for table in Folder(self.folder, OF_TABLES).files:
+        for table in Folder(self.folder, record=OF_TABLES).files:
             if below(self.folder, table).is_file():
                 Folder(aside).put({table: below(self.folder, table).read_bytes()})
         # The last ones first: a run that is killed here still finds what led to the rest.
@@ -283,7 +283,7 @@ def run_records(folder: Path, pattern: str = "*.json") -> Iterator[Folder]:
     """A run with each of its records in JSON. One of a finished step has its key; of an unfinished one, only files."""
     for path in sorted((folder / ".steps").glob(pattern)):
         if is_name(path.name):
-            yield Folder(folder, f".steps/{path.name}")
+            yield Folder(folder, record=f".steps/{path.name}")
 
 
 def files_of_outputs(files: Manifest, outputs: Iterable[str]) -> Manifest:

@@ -95,7 +95,7 @@ class Tables:
         if self.result(f"evaluate/dev/{FULL.name}"):
             contents["pruning.csv"] = self.pruning().to_csv(index=False, float_format="%.8g")
         contents["run.json"] = json.dumps(self.facts(), indent=1) + "\n"
-        Folder(self.run.folder, OF_TABLES).publish(contents, "tables")
+        Folder(self.run.folder, record=OF_TABLES).publish(contents)
 
     @property
     def every_kind(self) -> list[Kind]:
@@ -352,7 +352,7 @@ def write_grid(plan: Plan, out: Path) -> None:
         table = pd.concat(tables, ignore_index=True)[["data", *PRUNING_COLUMNS]]
         contents["grid.csv"] = table.to_csv(index=False, float_format="%.8g")
         contents["across.csv"] = seed_means(measured).to_csv(index=False, float_format="%.8g")
-    Folder(out, OF_TABLES).publish(contents, "tables")
+    Folder(out, record=OF_TABLES).publish(contents)
 
 
 @dataclass(frozen=True)
