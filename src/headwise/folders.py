@@ -246,11 +246,10 @@ class Folder:
 
     def note(self, files: Manifest, **facts: Any) -> None:
         """Write the record."""
-        of_sums = self.record.name == SUMS
-        write_text(
-            self.record,
-            to_sums(self.sort, files) if of_sums else to_json({"files": files, **facts}),
-        )
+        if self.record.name == SUMS:
+            write_text(self.record, to_sums(self.sort, files))
+        else:
+            write_text(self.record, to_json({"files": files, **facts}))
 
     # What is in it
 
@@ -385,10 +384,8 @@ class Folder:
                 if name not in new and name not in names and not name.startswith(folders):
                     others[name] = before[name]
         old = self.ours() - new.keys() - others.keys()
-        both = {}
-        for name in [*before, *new]:
-            both[name] = list(dict.fromkeys([*before.get(name, ()), *new.get(name, ())]))
-        self.note(both)
+        both = {**before, **new}
+        self.note({name: [*before.get(name, ()), *new.get(name, ())] for name in both})
         with writing(self.place):
             for content in contents.values():
                 # safetensors writes files that only their owner may read

@@ -92,7 +92,7 @@ class Store:
         records = map(Folder.read, run_records(self.folder))
         return {record["name"]: record for record in records if "key" in record}
 
-    def holds(self, name: str, key: str, outputs: Sequence[str]) -> bool:
+    def done(self, name: str, key: str, outputs: Sequence[str]) -> bool:
         """Whether a step was made from just these inputs, and these outputs are still as it wrote them."""
         record = self.record(name)
         return record.get("key") == key and not self.damage(record, outputs)
@@ -112,7 +112,7 @@ class Store:
         label = label_of(name)
         work = below(self.folder / ".work", f"{label}-{build.key}")
         with self.locked(label):
-            stored = self.answer_of_main(self.main and self.holds(name, build.key, required))
+            stored = self.answer_of_main(self.main and self.done(name, build.key, required))
             record = self.record(name) if stored else self.make(build, work, required)
             if self.main:
                 # Once a step is made, unfinished work from other inputs is of no use any more.
