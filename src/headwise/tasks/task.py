@@ -18,8 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headwise.attention import Discovery
-from headwise.data.speech import Speech
-from headwise.data.store import StoredText
+from headwise.data.store import AnyText
 from headwise.data.text import Text
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind
@@ -33,7 +32,6 @@ Need = Literal["loss", "words", "text", "counterparts", "translations"]
 Output = Literal[
     "translation", "causal-lm", "masked-lm", "classification", "embedding", "transcription"
 ]
-AnyText = StoredText | Speech
 Given = (
     str | PathLike[str] | list[str] | list[tuple[str, str]]
 )  # in place of a text (`Task.text_of`)
@@ -55,7 +53,7 @@ class Task(ABC):
     output: ClassVar[Output]  # what the lab asks for and shows
     noun: ClassVar[str]  # "a translation model": for sentences
     needs: ClassVar[str]  # the text that it needs: for sentences
-    text_class: type[StoredText] | type[Speech]
+    text_class: type[AnyText]
     provides: ClassVar[frozenset[Need]]  # what measures may ask for
     quality: ClassVar[QualityMeasure]
     usual_score: ClassVar[str] = "gradient"  # that greedy removal goes by
