@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from headwise.answers import Answers
 from headwise.attention import Discovery
 from headwise.data.store import AnyText
 from headwise.data.text import Text
@@ -59,6 +60,7 @@ class Task(ABC):
     usual_score: ClassVar[str] = "gradient"  # that greedy removal goes by
     trains: ClassVar[bool] = True  # whether headwise trains its weights and gates
     trains_gates_by_default: ClassVar[bool] = False  # to reach a number of heads
+    samples_text: ClassVar[bool] = False  # ablation reads a sample of it, where no time is given
     reads_audio: ClassVar[bool] = False  # named by --audio, not --text
 
     def __init__(
@@ -226,6 +228,19 @@ class Task(ABC):
         """
         text = self.completed(text)
         return self.trained_on(text, batch_tokens, cache, limit or self.longest)
+
+    def answers(self, batches: Batches) -> Answers:
+        """What the model answers on a text, where its quality is none that headwise measures for every task."""
+        raise HeadwiseError(
+            f"{self.model_name} is {self.noun}, whose {self.quality.title} cannot be measured: its class needs `answers`."
+        )
+
+    def save_processor(self, folder: Path) -> None:  # noqa: B027 - text needs no more
+        """Write to a folder what prepares the model's input, where that is more than a tokenizer."""
+
+    def predictor_class(self) -> type | None:
+        """A subclass of the lab's Predictor that asks such a model; None for the lab's own."""
+        return None
 
     def no_loss(self) -> HeadwiseError:
         """The refusal to train a model without a loss."""

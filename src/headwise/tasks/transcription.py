@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, WhisperFeatureExtractor
 
+from headwise.answers import Answers
 from headwise.data.speech import Speech, Utterance, audio_seconds, samples
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap
 from headwise.qualities import WORD_ERROR_RATE
+from headwise.tasks.batches import Batches
 from headwise.tasks.task import Need, Task
 from headwise.training.token_batches import IGNORED
 
@@ -33,6 +35,7 @@ class Transcription(Task):
     provides: ClassVar[frozenset[Need]] = frozenset({"loss"})
     quality = WORD_ERROR_RATE
     trains = False
+    samples_text = True
     reads_audio = True
 
     @classmethod
@@ -54,6 +57,19 @@ class Transcription(Task):
 
     def encoded(self, text: Speech) -> EncodedSpeech:
         return EncodedSpeech(self, text)
+
+    def answers(self, batches: Batches) -> Answers:
+        from headwise.evaluation.word_errors import answer_recordings  # it needs a model's batches
+
+        return answer_recordings(self, batches)
+
+    def save_processor(self, folder: Path) -> None:
+        extractor_of(self.hf).save_pretrained(folder)
+
+    def predictor_class(self) -> type:
+        from headwise.lab.transcriber import Transcriber  # the lab is not needed by others
+
+        return Transcriber
 
     def no_loss(self) -> HeadwiseError:
         return HeadwiseError(
