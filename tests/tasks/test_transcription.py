@@ -255,6 +255,35 @@ def test_what_speech_cannot_do(use: Callable[..., Any], said: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    "lost", ["lang_to_id", "task_to_id", "no_timestamps_token_id", "is_multilingual"]
+)
+def test_a_checkpoint_with_old_settings_writes_the_same(lost: str, tmp_path: Path) -> None:
+    speech = hw.Speech.read(recordings(tmp_path))
+    model = hearer()
+    before = transcripts(model.task, model.task.batches(speech))
+    delattr(model.hf.generation_config, lost)
+    assert transcripts(model.task, model.task.batches(speech)) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lang_to_id", 3),
+        ("task_to_id", []),
+        ("suppress_tokens", "no"),
+        ("begin_suppress_tokens", {}),
+    ],
+)
+def test_settings_that_transformers_cannot_use(name: str, value: Any, tmp_path: Path) -> None:
+    model = hearer()
+    setattr(model.hf.generation_config, name, value)
+    with pytest.raises(
+        hw.HeadwiseError, match=r"cannot transcribe by this model's generation_config"
+    ):
+        hw.evaluate(model, hw.Speech.read(recordings(tmp_path)))
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (["score", "HEARS"], "with --audio FILE for a speech model"),

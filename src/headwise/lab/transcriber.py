@@ -18,7 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from headwise.attention import AttentionCall
 from headwise.data.speech import Speech, Utterance
 from headwise.errors import HeadwiseError
-from headwise.evaluation.word_errors import normaliser, without_warnings, word_errors
+from headwise.evaluation.word_errors import normaliser, word_errors
 from headwise.heads import Head, Site
 from headwise.lab.predictor import (
     Ablation,
@@ -33,7 +33,7 @@ from headwise.lab.predictor import (
 )
 from headwise.lab.recording import Heard, Recording, recordings_by_name, usual_offsets
 from headwise.model import Model
-from headwise.tasks.transcription import prompt_of, transcript_tokens
+from headwise.tasks.transcription import prompt_of, transcribed, transcript_tokens
 
 ENCODINGS = 8  # of recordings under gates of the encoder, that are kept
 MOST_LETTERS = 80  # letters of a name in a message
@@ -153,18 +153,11 @@ class Transcriber(Predictor):
         assert isinstance(prompt, HeardPrompt)
         utterance = prompt.heard.recording.utterance
         longest = int(self.hf.config.max_target_positions)
-        options: dict[str, Any] = {}
-        if getattr(self.hf.generation_config, "is_multilingual", False):
-            options = {"language": [utterance.language], "task": "transcribe"}
         first = prompt_of(self.hf, self.tokenizer, utterance)  # refuses what `generate` cannot do
-        with one_thread(), without_warnings():
-            written = self.hf.generate(
-                encoder_outputs=BaseModelOutput(prompt.heard.states),
-                num_beams=1,
-                do_sample=False,
-                return_timestamps=False,
-                max_length=longest,
-                **options,
+        heard = BaseModelOutput(prompt.heard.states)
+        with one_thread():
+            written = transcribed(
+                self.hf, self.tokenizer, [utterance.language], encoder_outputs=heard
             )
         ids = [*first, *written[0].tolist()]
         if len(ids) < longest:
