@@ -6,7 +6,6 @@ has it; what else lies in the folder is named and stays behind.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,9 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.attention.head_counts import states_heads
 from headwise.errors import HeadwiseError
-from headwise.files import below, checked_name, digest, sha256
-from headwise.folders import MODEL, SUMS, named_folder, new_folder, record, sums
-from headwise.heads import HeadMask, write_text
+from headwise.folders import (
+    MODEL,
+    SUMS,
+    Folder,
+    below,
+    checked_name,
+    digest,
+    manifest,
+    sha256,
+    to_sums,
+    write_text,
+)
+from headwise.heads import HeadMask
 from headwise.model_files import (
     MODEL_FILES,
     NOTE,
@@ -149,7 +158,7 @@ class Upload:
 
     def write(self, folder: Path) -> Path:
         """Write all files to a new or empty folder in place of the hub."""
-        with new_folder(folder) as unfinished:
+        with Folder(folder).new() as unfinished:
             for item in self.items:
                 file = unfinished / item.name
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -185,7 +194,7 @@ def push(
         )
     folder, run, row = locate_model(Path(model))
     refuse_damage(folder)
-    names = [name for name, _ in sums(folder) if below(folder, name).is_file()]
+    names = [name for name in Folder(folder).files if below(folder, name).is_file()]
     refuse_links(folder, [*names, README, SUMS])
     if not names:
         raise HeadwiseError(
@@ -248,7 +257,7 @@ def write_cards(study: Path) -> None:
             continue
         if readme.is_file():
             text = readme.read_text(encoding="utf-8", errors="replace")
-            as_saved = dict(sums(folder)).get(README) == sha256(readme)
+            as_saved = sha256(readme) in Folder(folder).files.get(README, ())
             if not as_saved and not is_our_card(text):
                 continue
         card = card_of(folder, str(folder), run, row, base_model, text)
@@ -286,7 +295,7 @@ def refuse_name(repo: str) -> None:
 
 def locate_model(place: Path) -> tuple[Path, FinishedRun | None, ModelRow | None]:
     """The folder of a model; and the run that it is from and its row there, where it is from one."""
-    named_folder(place, "a model")
+    Folder(place)  # refuses what can be no folder
     if (place / "grid.json").is_file():
         raise HeadwiseError(
             f"{place} is a study of several runs: push one of the run folders in it."
@@ -383,7 +392,8 @@ def name_some_files(names: Sequence[str]) -> str:
 
 def export_items(folder: Path, taken: set[str]) -> tuple[list[FileToPush], list[str]]:
     """The files of an exported folder, below its own name, and a note on what else is there."""
-    if not sums(folder):
+    names = [*Folder(folder).files]
+    if not names:
         raise HeadwiseError(
             f"{folder} has no {SUMS}, so it is no folder that headwise export wrote: export again."
         )
@@ -393,7 +403,6 @@ def export_items(folder: Path, taken: set[str]) -> tuple[list[FileToPush], list[
         raise HeadwiseError(
             f"{name} is in the repository twice: give {folder} another name, such as onnx."
         )
-    names = [file for file, _ in sums(folder)]
     refuse_links(folder, [*names, SUMS])
     return [FileToPush(f"{name}/{file}", below(folder, file)) for file in [*names, SUMS]], left_out(
         folder, names
@@ -402,14 +411,7 @@ def export_items(folder: Path, taken: set[str]) -> tuple[list[FileToPush], list[
 
 def sums_of(items: Sequence[FileToPush]) -> str:
     """The SHA256SUMS of the files as they are sent: the card is another one than in the folder."""
-    lines = []
-    for item in items:
-        content = item.content
-        digested = (
-            sha256(content) if isinstance(content, Path) else hashlib.sha256(content).hexdigest()
-        )
-        lines.append((item.name, digested))
-    return record(MODEL, lines)
+    return to_sums(MODEL, manifest({item.name: item.content for item in items}))
 
 
 def card_of(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from headwise.folders import write_results
+from headwise.folders import Folder
 from headwise.grid import HeadGrid
 
 
@@ -24,7 +24,7 @@ class Result(ABC):
     def save(self, folder: str | Path) -> list[Path]:
         """Write the tables into a folder, instead of those of an earlier result. Returns their paths. Raises
         HeadwiseError for a folder with files that headwise did not write there."""
-        return write_results(Path(folder), self.files(), self.FILES)
+        return Folder(folder).write(self.files(), self.FILES)
 
     def lines(self) -> list[str]:
         """What the terminal says of it."""

@@ -30,7 +30,8 @@ from headwise.cli.work import Work, default_folder
 from headwise.data.lines import one_sided
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
-from headwise.model_files import written_before
+from headwise.folders import Folder
+from headwise.model_files import refuse_other_models
 
 if TYPE_CHECKING:
     from headwise.data.text import ParallelText, Text
@@ -311,7 +312,7 @@ def align(
 
     spec = text_spec(text)
     if save is not None:
-        written_before(save)  # refuses a folder of another model before the work begins
+        refuse_other_models(Folder(save))  # before the work begins
     progress = Progress(quiet)
     place = out or default_folder("align", model)
     work = Work("alignment heads", place, AlignmentHeads.FILES, progress, dry_run)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headwise.files import below
+from headwise.folders import Folder, below
 
 if TYPE_CHECKING:
     from headwise.heads import HeadMask
@@ -92,7 +92,6 @@ def outcome(out: Path) -> Outcome:
 
 def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]:
     """Lines about a model that was trained: loss and BLEU on dev. Its translations are kept for a later study."""
-    from headwise.folders import locked_folder
     from headwise.study.evaluation_steps import Evaluate, Translate
     from headwise.study.model_steps import FULL_MODEL
     from headwise.study.run import Run
@@ -101,7 +100,7 @@ def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) 
     if list(plan.runs) != ["."]:
         return []
     run = Run(plan, out, progress, device)
-    with locked_folder(out, True), run.store.alone(), progress.bar("evaluate"):
+    with Folder(out).lock(), run.store.alone(), progress.bar("evaluate"):
         facts = run.get_or_make(FULL_MODEL)
         translate = Translate("dev", FULL)
         run.get_or_make(translate)

@@ -38,10 +38,10 @@ from headwise.cli.fields import (
     typed_options,
 )
 from headwise.cli.studies import run_plan, say_cost
-from headwise.cli.work import Work, default_folder, make_folder
+from headwise.cli.work import Work, default_folder
 from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
-from headwise.folders import refuse_used
+from headwise.folders import Folder
 from headwise.options import (
     FULL_LENGTH,
     METHODS,
@@ -120,7 +120,7 @@ def prune(
         prune_plan(model, seed, method or "gates", tables, set_, "gradient")
         refuse_foreign_files(out)
         if not dry_run:
-            make_folder(out)
+            Folder(out).make()
     from headwise.loading import load, task_class
 
     task = task_class(model)
@@ -278,7 +278,7 @@ def export(
     if to is not None and to not in engine:
         raise HeadwiseError(engine.unknown(to))
     if out is not None:
-        refuse_used(out)
+        Folder(out).refuse_used(hidden=True)
     loaded = hw.load(model)
     if list_ or to is None:
         for line in engine_lines(loaded):
@@ -362,7 +362,7 @@ def push(
             f"--out {out} was given without --dry-run: nothing is written where files are sent."
         )
     if out is not None:
-        refuse_used(out)
+        Folder(out).refuse_used(hidden=True)
     upload = prepare(model, repo, export or (), base_model, public)
     if not quiet or not yes or dry_run:
         typer.echo(str(upload))

@@ -19,8 +19,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from pydantic.dataclasses import dataclass
 
 from headwise.errors import HeadwiseError, did_you_mean, reason_in
-from headwise.files import below, is_name
-from headwise.heads import write_text
+from headwise.folders import below, is_name, write_text
 
 TIMEOUT = (10, 60)  # seconds to connect, seconds without a byte
 CHUNK_BYTES = 1 << 16

@@ -22,7 +22,7 @@ from headwise.data.lines import existing_file
 from headwise.data.store import AnyText
 from headwise.data.text import on_one_line, records_of
 from headwise.errors import HeadwiseError
-from headwise.files import sha256
+from headwise.folders import sha256
 
 WORD_COLUMNS = ("audio", "word", "start", "end")
 TEXT_COLUMNS = ("audio", "text")

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import pyarrow as pa
 
 from headwise.errors import HeadwiseError
-from headwise.files import below
+from headwise.folders import Folder, below, manifest
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -156,13 +156,10 @@ def file_key(kind: str, *files: Path) -> str:
 
 def _stored(folder: Path, key: str) -> tuple[Dataset, dict[str, Any]] | None:
     """The cache's entry for this key; None when it is missing or damaged (and must be written again)."""
-    try:
-        record = json.loads((below(folder, f"{key}.json")).read_text(encoding="utf-8"))
-        if record.pop("sum") != _sum(below(folder, f"{key}.arrow"), record):
-            return None
-        return _opened(below(folder, f"{key}.arrow")), record
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    record = Folder(folder, f"{key}.json")
+    if not record.files or record.damage():
         return None
+    return _opened(below(folder, f"{key}.arrow")), {**record.read()}
 
 
 def _fill(
@@ -177,8 +174,8 @@ def _fill(
         record = _write_arrow(part, rows, name, columns)
         whole = below(folder, f"{key or record['fingerprint']}.arrow")
         part.replace(whole)
-        part.write_text(json.dumps({**record, "sum": _sum(whole, record)}), encoding="utf-8")
-        part.replace(whole.with_suffix(".json"))
+    written = Folder(folder, f"{whole.stem}.json")
+    written.note("text", manifest({whole.name: whole}), **record)
     return _opened(whole), record
 
 
@@ -186,14 +183,6 @@ def _opened(arrow: Path) -> Dataset:
     from datasets import Dataset  # takes a second, and much bad input is refused without it
 
     return Dataset.from_file(str(arrow))
-
-
-def _sum(arrow: Path, record: dict[str, Any]) -> str:
-    """SHA-256 of the file and of what its record says, so that damage to either is seen."""
-    with arrow.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-    digest.update(json.dumps(record, sort_keys=True).encode())
-    return digest.hexdigest()
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from headwise.data.lines import read_lines
 from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import speeds, translate
 from headwise.evaluation.measure import measure
-from headwise.files import below
-from headwise.heads import HeadMask, write_text
+from headwise.folders import below, write_text
+from headwise.heads import HeadMask
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
 from headwise.pruning.measured import choose_smallest

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.files import below, digest, sha256
-from headwise.heads import Head, HeadMask, write_text
+from headwise.folders import below, digest, sha256, write_text
+from headwise.heads import Head, HeadMask
 from headwise.importance.mean_outputs import mean_outputs
 from headwise.loading import load
 from headwise.model import Model
