@@ -34,7 +34,7 @@ from headwise.model import Model
 
 FILE = "model.gguf"
 # Keys of a GGUF file, by GGUFWriter's method, and where configurations have them: the first that is there.
-FACTS = {
+FILE_KEYS = {
     "attention_scale": ("attention_multiplier",),
     "attn_logit_softcapping": ("attn_logit_softcapping",),
     "clamp_kqv": ("clip_qkv",),
@@ -198,7 +198,7 @@ def add_facts(writer: Any, model: Model, dtype: str) -> None:
     family = family_of(model)
     layers = [*places_in_file(model).values()]
     facts: dict[str, Any] = {"context_length": 2048, "feed_forward_length": 4 * config.hidden_size}
-    for key, names in FACTS.items():
+    for key, names in FILE_KEYS.items():
         for name in names:
             value = getattr(config, name, getattr(getattr(config, "attn_config", None), name, None))
             if value is not None:
