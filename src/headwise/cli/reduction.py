@@ -306,8 +306,8 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Read a model's files back: sums, the heads of every layer, outputs compared with the original's, and whether its
-    engine takes it. Exit status 1 where something is wrong."""
+    """Read a model's files back: sums, outputs compared with the original's, and whether its engine takes it. Exit status 1
+    where something is wrong."""
     from headwise.engines.check import check as read_back
     from headwise.loading import load
 

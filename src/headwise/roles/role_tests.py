@@ -22,7 +22,7 @@ from headwise.data.store import AnyText
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
-from headwise.environment import environment_info
+from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.grid import HeadGrid
 from headwise.heads import COLUMNS, Head, HeadMap
@@ -538,15 +538,13 @@ def signature(
     model: Model, text: Treebank | Speech, confirm: Treebank | None, seed: int
 ) -> dict[str, Any]:
     """How roles were found."""
-    return {
-        "model": model.name,
-        "heads": model.heads.to_json(),
+    facts = {
         "speech" if isinstance(text, Speech) else "treebank": text.name,
         "fingerprint": text.fingerprint,
         "confirmed_on": confirm.name if confirm else "the other half",
         "seed": seed,
-        **environment_info(),
     }
+    return signature_of(model, **facts)
 
 
 def random_words(sentences: Sequence[Annotated], seed: int) -> list[Annotated]:
