@@ -102,6 +102,23 @@ def colour(text: str, names: Sequence[Any], ranged: str = "category", **legend: 
     return field(text, scale={"domain": list(names), "range": ranged}, legend=legend or None)
 
 
+def heat(text: str, ends: Sequence[float], ranged: str = "heatmap", **legend: Any) -> Spec:
+    """A colour for numbers between the ends of its scale; those beyond have the colour of the end."""
+    found = colour(text, ends, ranged, **legend)
+    found["scale"]["clamp"] = True
+    if ranged == "diverging":
+        found["scale"]["interpolate"] = "rgb"
+    return found
+
+
+def label_of(names: Mapping[float, Any]) -> str:
+    """The labels of an axis or legend: a name at each of some numbers, nothing at others."""
+    tests = [
+        f"abs(datum.value - {at}) <= {1e-6 * abs(at)} ? '{name}' : " for at, name in names.items()
+    ]
+    return f"{''.join(tests)}''"
+
+
 def categories(text: str, names: Iterable[str], grey: str = "", **legend: Any) -> Spec:
     """One colour a name, `grey` for one of them; the legend shows the names, if there are several, and fits a phone."""
     known = list(dict.fromkeys(names))
@@ -539,18 +556,17 @@ class HeadChart:
         *,
         row: int = 44,
         narrow: int = 31,
+        usual: int = 48,
         wide: int = 92,
         beyond: int = 0,
+        alone: bool = False,
     ) -> Panel:
-        """The marks as a panel. row: pixels of a layer; narrow, wide: the fewest and the most pixels of a head; beyond:
-        pixels for what stands to the right of the heads.
+        """The marks as a panel. row: pixels of a layer; narrow, usual, wide: the fewest pixels of a head, those in files,
+        and the most; beyond: pixels for what stands to the right of the heads; alone: whether it has a row of the figure
+        to itself.
         """
-        usual = 48
         if not self.fits_words:
-            row = 22
-            narrow = 9
-            usual = 20
-            wide = 36
+            row, narrow, usual, wide = 22, 9, 20, 36
         height = row * self.heads["layer"].nunique()
         chart = layered(marks, height, description, color="independent")
         edges = 70 + beyond + self.named
@@ -560,4 +576,5 @@ class HeadChart:
             width=self.width * usual,
             narrowest=edges + self.width * narrow,
             widest=edges + 20 + self.width * wide,
+            wide=alone,
         )
