@@ -27,7 +27,7 @@ ChartRows = pd.DataFrame | Sequence[Mapping[str, Any]]
 ATTENTION_NAME = 70  # pixels of `sliding 512` before the number of a layer
 MOST_HEADS_WITH_WORDS = 16  # heads a layer, above which cells have no room for words
 FIELD_TYPES = {"Q": "quantitative", "N": "nominal", "O": "ordinal"}
-SCALE_KEYS = ("domain", "range", "zero", "nice", "clamp", "reverse", "type")
+SCALE_KEYS = ("domain", "range", "zero", "nice", "clamp", "reverse", "type", "padding")
 CHANNEL = ("sort", "bandPosition", "stack")
 SHAPES = (
     "circle",
@@ -192,9 +192,11 @@ def mark(
 
 
 def layered(layers: Sequence[Spec], height: int, description: str, **scales: str) -> Spec:
-    """Layers on top of each other as one chart; `scales`: those that are independent of each other."""
+    """Layers on top of each other as one chart, but for those without rows; `scales`: those that are independent of each
+    other."""
     resolve = {"resolve": {"scale": scales}} if scales else {}
-    return {"layer": list(layers), "height": height, "description": description, **resolve}
+    drawn = [layer for layer in layers if layer["data"]]
+    return {"layer": drawn, "height": height, "description": description, **resolve}
 
 
 def specification(chart: Spec) -> Spec:
