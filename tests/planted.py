@@ -288,7 +288,7 @@ DEFECTS = (
     ),
     # engines
     Defect(
-        "engines/gguf_uneven.py",
+        "engines/gguf_tensors.py",
         "factors = plain / actual",
         "factors = actual / plain",
         "swapped pair: rotary frequencies are multiplied, not divided",

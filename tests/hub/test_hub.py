@@ -295,8 +295,12 @@ def test_the_preview_names_the_path_of_every_file(hub: Hub, small: Path) -> None
     upload = hw.push(small, REPO)
     lines = str(upload).splitlines()
     for item in upload.items:
-        (line,) = (line for line in lines if line.split()[:1] == [item.name])
-        where = "made now" if isinstance(item.content, bytes) else f"from {item.content}"
+        (line,) = (line for line in lines if line.split()[:1] == [item.path_in_repo])
+        where = (
+            "made now"
+            if isinstance(item.path_or_fileobj, bytes)
+            else f"from {item.path_or_fileobj}"
+        )
         assert line.endswith(where)
     assert f"from {small / 'config.json'}" in str(upload)
 

@@ -13,7 +13,7 @@ from headwise.errors import HeadwiseError
 from headwise.qualities import Number
 from headwise.report import models, report
 from headwise.report.run_folder import CAUSAL, FinishedRun, read_run
-from headwise.report.run_grid import read_grid
+from headwise.report.runs import read_grid
 from report.made import LABELS, cells, change
 
 

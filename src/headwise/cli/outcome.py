@@ -47,7 +47,6 @@ def outcome(out: Path) -> Outcome:
     if (out / "grid.json").exists():
         names = written(out, ["report.html", "grid.csv", "across.csv"])
         return Outcome(f"Wrote {out}/{names}, and a folder for each run in it.")
-    from headwise.qualities import WORD_ERROR_RATE
     from headwise.report import summary as report_summary
     from headwise.report.run_folder import read_run
 
@@ -71,13 +70,12 @@ def outcome(out: Path) -> Outcome:
     next_lines = []
     if (out / "report.html").exists():
         next_lines.append(f"Report: {out}/report.html")
-    hears = run.quality == WORD_ERROR_RATE
     if (out / "model" / "config.json").exists():
         next_lines.append(f"Lab: headwise lab {out}")
     place = None
     if chosen:
         place = below(out / "pruned", chosen)
-        then = f"headwise score {place} {'--audio' if hears else '--text'} FILE"
+        then = f"headwise score {place} --text FILE"
         if "bleu_signature" in run.facts:
             then = f"echo 'A sentence.' | headwise translate {place}"
         next_lines.append(f"Next: {then}")

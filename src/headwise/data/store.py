@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -31,11 +32,40 @@ ROWS_AT_ONCE = 1000  # rows written at a time: at most 2 GB, since a line has at
 FORMAT = 1  # part of every cache key: raise it when the same input would be stored differently
 
 
-class StoredText:
+class AnyText(ABC):
+    """What a model reads: `len(text)`, `.head(n)`, `.take(indices)`, `.fingerprint`.
+
+    name: in results. blank: the number of rows left out because a side was blank.
+    """
+
+    name: str
+    blank: int
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """SHA-256 of the rows, in hexadecimal: equal for equal text, whatever its source."""
+
+    @abstractmethod
+    def take(self, indices: Iterable[int]) -> Self:
+        """The rows with these indices, in this order; raises IndexError outside the text."""
+
+    def head(self, count: int) -> Self:
+        """The first `count` rows (all of them when there are fewer)."""
+        if count < 1:
+            raise HeadwiseError(
+                f"Cannot take the first {count} rows of '{self.name}': ask for 1 or more."
+            )
+        return self.take(range(min(count, len(self))))
+
+
+class StoredText(AnyText):
     """Rows of one or more string columns on disk: the common part of `Text` and `ParallelText`.
 
-    dataset: the memory-mapped `datasets.Dataset`. name: in results.
-    blank: the number of rows left out because a side was blank.
+    dataset: the memory-mapped `datasets.Dataset`.
     """
 
     columns: ClassVar[tuple[str, ...]]
@@ -57,7 +87,6 @@ class StoredText:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the rows, in hexadecimal: equal for equal text, whatever its source."""
         if self._fingerprint is None:
             hashed = hashlib.sha256()
             for row in self.rows():
@@ -70,16 +99,7 @@ class StoredText:
         for batch in self.dataset.iter(batch_size=1000):
             yield from zip(*(batch[column] for column in self.columns), strict=True)
 
-    def head(self, count: int) -> Self:
-        """The first `count` rows (all of them when there are fewer), on the same file."""
-        if count < 1:
-            raise HeadwiseError(
-                f"Cannot take the first {count} sentences of '{self.name}': ask for 1 or more."
-            )
-        return self.take(range(min(count, len(self))))
-
     def take(self, indices: Iterable[int]) -> Self:
-        """The rows with these indices, in this order, on the same file; raises IndexError outside the text."""
         return type(self)(self.dataset.select(indices), self.name)
 
     @classmethod

@@ -29,7 +29,7 @@ def report(run: str | Path) -> Path:
     # The libraries of charts take a second to load.
     from headwise.report.page import PAGE_FILES, page_files
     from headwise.report.run_folder import read_run
-    from headwise.report.run_grid import read_grid
+    from headwise.report.runs import read_grid
 
     pages = Folder(run, PAGES)
     pages.refuse_others(["report.html"])
