@@ -98,10 +98,12 @@ def plan_of_study(folder: Path) -> Plan:
 
 def plans_with_results(out: Path) -> dict[str, dict[str, Any]]:
     """The plans, as TOML has them, of the runs with results in the folder of a study, by their folders."""
+    if has_results(out):
+        return {".": plan_of_folder(out)}
     plans = {}
-    for steps in sorted([*out.glob(".steps"), *out.glob("*/.steps"), *out.glob("*/*/.steps")]):
+    for steps in sorted([*out.glob("*/.steps"), *out.glob("*/*/.steps")]):
         name = steps.parent.relative_to(out).as_posix()
-        if (name == "." or is_inside(name)) and has_results(steps.parent):
+        if is_inside(name) and has_results(steps.parent):
             plans[name] = plan_of_folder(steps.parent)
     return plans
 
