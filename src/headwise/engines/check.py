@@ -9,7 +9,7 @@ Nothing is written, no code of a file is run, and no engine gets a file that is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
