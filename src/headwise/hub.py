@@ -24,9 +24,19 @@ from huggingface_hub.utils import validate_repo_id, yaml_dump  # type: ignore[at
 
 from headwise.attention.head_counts import states_heads
 from headwise.errors import HeadwiseError
-from headwise.files import below, checked_name, digest, sha256
-from headwise.folders import MODEL, SUMS, named_folder, new_folder, record, sums
-from headwise.heads import HeadMask, write_text
+from headwise.folders import (
+    MODEL,
+    SUMS,
+    Folder,
+    below,
+    checked_name,
+    digest,
+    manifest,
+    sha256,
+    to_sums,
+    write_text,
+)
+from headwise.heads import HeadMask
 from headwise.model_files import (
     MODEL_FILES,
     NOTE,
@@ -119,7 +129,7 @@ class Upload:
 
     def write(self, folder: Path) -> Path:
         """Write all files to a new or empty folder in place of the hub."""
-        with new_folder(folder) as unfinished:
+        with Folder(folder).new() as unfinished:
             for item in self.items:
                 file = unfinished / item.path_in_repo
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +163,7 @@ def push(
         )
     folder, run, row = locate_model(Path(model))
     refuse_damage(folder)
-    names = [name for name, _ in sums(folder) if below(folder, name).is_file()]
+    names = [name for name in Folder(folder).files if below(folder, name).is_file()]
     refuse_links(folder, [*names, README, SUMS])
     if not names:
         raise HeadwiseError(
@@ -166,8 +176,8 @@ def push(
     content: dict[str, Path | bytes] = {name: below(folder, name) for name in names}
     content[README] = card.encode()
     items = items_of(content)
-    lines = [(item.path_in_repo, item.upload_info.sha256.hex()) for item in items]
-    items += items_of({SUMS: record(MODEL, lines).encode(), **results_of(run, row)})
+    sent_files = manifest(content)  # the card is another one than in the folder
+    items += items_of({SUMS: to_sums(MODEL, sent_files).encode(), **results_of(run, row)})
     if run is not None and items[-1].path_in_repo != HUB_RESULTS:
         notes.append(
             f"No {HUB_RESULTS}: the hub takes results on its own data sets only, and the test text is none."
@@ -215,7 +225,7 @@ def write_cards(study: Path) -> None:
             continue
         readme = folder / README
         text = readme_in(folder)
-        as_saved = text and dict(sums(folder)).get(README) == sha256(readme)
+        as_saved = text and sha256(readme) in Folder(folder).files.get(README, ())
         if text and not as_saved and not is_our_card(text):
             continue
         card = card_of(folder, str(folder), run, row, base_model, text)
@@ -259,7 +269,7 @@ def locate_model(place: Path) -> tuple[Path, FinishedRun | None, ModelRow | None
     from headwise.report.models import model_rows
     from headwise.report.run_folder import read_run
 
-    named_folder(place, "a model")
+    Folder(place)  # refuses what can be no folder
     if (place / "grid.json").is_file():
         raise HeadwiseError(
             f"{place} is a study of several runs: push one of the run folders in it."
@@ -336,7 +346,8 @@ def name_some_files(names: Sequence[str]) -> str:
 
 def export_items(folder: Path, taken: set[str]) -> tuple[list[hub.CommitOperationAdd], list[str]]:
     """The files of an exported folder, below its own name, and a note on what else is there."""
-    if not sums(folder):
+    names = [*Folder(folder).files]
+    if not names:
         raise HeadwiseError(
             f"{folder} has no {SUMS}, so it is no folder that headwise export wrote: export again."
         )
@@ -346,7 +357,7 @@ def export_items(folder: Path, taken: set[str]) -> tuple[list[hub.CommitOperatio
         raise HeadwiseError(
             f"{name} is in the repository twice: give {folder} another name, such as onnx."
         )
-    names = [*(file for file, _ in sums(folder)), SUMS]
+    names.append(SUMS)
     refuse_links(folder, names)
     items = items_of({f"{name}/{file}": below(folder, file) for file in names})
     return items, left_out(folder, names)

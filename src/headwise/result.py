@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headwise.folders import write_results
+from headwise.folders import Folder
 from headwise.grid import HeadGrid
 from headwise.heads import table_files
 
@@ -29,7 +29,7 @@ class Result(ABC):
     def save(self, folder: str | Path) -> list[Path]:
         """Write the tables into a folder, instead of those of an earlier result. Returns their paths. Raises
         HeadwiseError for a folder with files that headwise did not write there."""
-        return write_results(Path(folder), self.files(), self.FILES)
+        return Folder(folder).write(self.files(), self.FILES)
 
     def lines(self) -> list[str]:
         """What the terminal says of it."""

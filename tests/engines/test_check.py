@@ -133,7 +133,7 @@ def trained_on(folder: Path) -> None:
         ("small", lambda place: unsealed(place, swapped_rows), "outputs", "trained or changed"),
         ("small", other_counts, "transformers", "do not fit its layout"),
         ("small", trained_on, "outputs", "trained or changed after removal"),
-        ("gguf", lambda place: cut(place / "model.gguf"), "files", "not as they were written"),
+        ("gguf", lambda place: cut(place / "model.gguf"), "files", "model.gguf has changed"),
         ("gguf", without_sums("model.gguf"), "llama.cpp", "not within the file bounds"),
         ("onnx", without_sums("model.onnx"), "ONNX Runtime", "does not run"),
         ("ct2", without_sums("model.bin"), "CTranslate2", "does not run"),

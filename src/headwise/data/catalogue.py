@@ -17,7 +17,7 @@ import pooch
 import requests
 
 from headwise.errors import HeadwiseError, did_you_mean
-from headwise.files import below
+from headwise.folders import below
 
 TIMEOUT = (10, 60)  # seconds to connect, seconds without a byte
 

@@ -23,8 +23,7 @@ from headwise.engines.marian import marian_matrices
 from headwise.engines.marian import refusal as marian_refusal
 from headwise.engines.native import LLAMA_CPP, EngineFailed, loaded
 from headwise.errors import HeadwiseError
-from headwise.files import below, sha256
-from headwise.folders import EXPORT, SUMS, holds, sums
+from headwise.folders import EXPORT, SUMS, Folder
 from headwise.heads import HeadMask, describe
 from headwise.loading import load
 from headwise.marian.folder import read_folder
@@ -130,19 +129,14 @@ def program_of(place: Path) -> tuple[Program | None, list[Path]]:
 
 def sealed(place: Path) -> Finding:
     """Whether the files of an export are as they were written."""
-    folder = place if place.is_dir() else place.parent
-    if not (folder / SUMS).is_file():
-        return Finding("files", None, f"there is no {SUMS} to compare them with")
+    folder = Folder(place if place.is_dir() else place.parent)
     try:
-        changed = []
-        for name, digest in sums(folder):
-            file = below(folder, name)
-            if not file.is_file() or sha256(file) != digest:
-                changed.append(name)
+        if not folder.files:
+            return Finding("files", None, f"there is no {SUMS} to compare them with")
+        wrong = folder.damage()
     except HeadwiseError as error:
         return Finding("files", False, str(error))
-    says = f"not as they were written: {', '.join(changed[:3])}" if changed else f"as in {SUMS}"
-    return Finding("files", not changed, says)
+    return Finding("files", not wrong, "; ".join(wrong[:3]) or f"as in {SUMS}")
 
 
 def folder_findings(folder: Path, original: Model | None) -> Iterator[Finding]:
@@ -165,7 +159,7 @@ def folder_findings(folder: Path, original: Model | None) -> Iterator[Finding]:
     if original is None:
         yield Finding("outputs", None, "the original model was not given")
         return
-    whole = HeadMask.full(original.heads) if holds(folder) == EXPORT else None
+    whole = HeadMask.full(original.heads) if Folder(folder).holds == EXPORT else None
     layout = whole if model.layout is None else model.layout
     if layout is None or layout.heads != original.heads:
         yield Finding("outputs", False, f"{folder} was not pruned from {original.name}")

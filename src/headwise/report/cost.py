@@ -6,18 +6,20 @@ The examples are some that pruning left as they were, and those it changed most,
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import partial
 from typing import Any, NamedTuple
+
+import pandas as pd
 
 from headwise.pruning.controls import Control, compared_by_all, control_facts
 from headwise.pruning.measured import FINE_TUNED, UNPRUNED
 from headwise.qualities import AGREEMENT, BLEU, VERDICTS, Number
 from headwise.report import models
 from headwise.report.format import capital, kinds_among, percent, probability, quantity, size
-from headwise.report.models import ModelRow, has, tested_text
+from headwise.report.models import ModelRow, has, measured, tested_text
 from headwise.report.page import Columns, Table, chosen_badge, section, table
 from headwise.report.quality_curves import greedy_figures, quality_figures
 from headwise.report.run_folder import FinishedRun
@@ -71,7 +73,7 @@ def cost_section(run: FinishedRun) -> dict[str, Any] | None:
         "compared": compared_tables(run),
         "scratched": bool(run.models["control"].eq("from-scratch").any()),
         "by_kind": bool(run.models["keep"].map(lambda keep: isinstance(keep, Mapping)).any()),
-        "all_models": models_table(run),
+        "all_models": models_table(run.models, run.split),
         "text": run.split,
         "measured": run.quality.title,
         "higher_is_better": run.quality.higher_is_better,
@@ -156,27 +158,41 @@ def layouts_table(
     return table(f"{title}: {models.group_name(kinds)}", full + rows, columns, chosen_badge)
 
 
-def models_table(run: FinishedRun) -> Table | None:
-    """Every model. Without test text, quality is that of dev. The loss is shown where some models have no BLEU or
-    agreement, and the size of weights in memory where some were not saved."""
-    dev = "dev " if run.split == "dev" else ""
-    quality = run.quality
-    on_disk = bool(models.values(run.models, "bytes").notna().all())
-    chosen_by = run.quality_on("dev")
+def models_table(
+    frame: pd.DataFrame,
+    split: str,
+    references: Iterable[str] = (FINE_TUNED, UNPRUNED),
+    label: str = "All models",
+) -> Table | None:
+    """Every model: of a run, or of several side by side, which a column `run` names. Without test text, quality is that
+    of dev. The loss is shown where some models have no BLEU or agreement, and the size of weights in memory where some
+    were not saved."""
+    dev = "dev " if split == "dev" else ""
+    quality = models.quality_on(frame, split)
+    on_disk = bool(models.values(frame, "bytes").notna().all())
+    chosen_by = models.quality_on(frame, "dev")
     searched = chosen_by in (BLEU, AGREEMENT)
-    lossy = not searched or bool(models.values(run.models, chosen_by.name, "dev").isna().any())
+    lossy = not searched or bool(models.values(frame, chosen_by.name, "dev").isna().any())
 
     def p_text(model: ModelRow) -> str:
-        p = run.change_of(model, UNPRUNED).p
+        p = measured(model, quality.name, split, UNPRUNED).p
         return "" if p is None else probability(p)
+
+    def kept_text(model: ModelRow) -> str:
+        kept = str(model["kept"])
+        if model.get("kept_low") != model.get("kept_high"):
+            kept = f"{model['mean_kept']:.1f}, from {model['kept_low']} to {model['kept_high']}"
+        return f"{kept} ({percent(model['mean_kept'] / model['total'])})"
 
     columns: Columns = {
         "model": lambda model: model["label"],
-        "heads kept": lambda model: f"{model['kept']} ({percent(model['kept'] / model['total'])})",
-        f"{dev}{quality.title}": models.quality_column(quality, run.split),
-        **models.change_columns(quality, run.split),
+        "data" if "seeds" in frame else "run": lambda model: model.get("run", ""),
+        "seeds": lambda model: str(model.get("seeds", "")),
+        "heads kept": kept_text,
+        f"{dev}{quality.title}": models.quality_column(quality, split),
+        **models.change_columns(quality, split, references),
         "p": p_text,
-        f"{dev}chrF": models.number_column("{:.2f}".format, "chrf", run.split),
+        f"{dev}chrF": models.number_column("{:.2f}".format, "chrf", split),
         # without test text, the column above
         f"dev {chosen_by.title}": models.quality_column(chosen_by, "dev"),
     }
@@ -189,11 +205,7 @@ def models_table(run: FinishedRun) -> Table | None:
         columns["weights in memory"] = models.number_column(size, "memory")
     columns["tokens/s"] = models.number_column(quantity, "tokens_per_second")
     return table(
-        "All models",
-        models.ordered(run.models),
-        columns,
-        chosen_badge,
-        lambda model: str(model["setting"]),
+        label, models.ordered(frame), columns, chosen_badge, lambda model: str(model["setting"])
     )
 
 
