@@ -20,7 +20,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.files import below, checked_name
+from headwise.folders import below, checked_name
 from headwise.heads import Head
 from headwise.pruning.measured import (
     MEASURED,
