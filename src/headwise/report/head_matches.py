@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from headwise.heads import Head
+from headwise.heads import Head, head_of
 from headwise.report.format import number, probability
 from headwise.report.page import Columns, Table, section, table
-from headwise.report.run_folder import head_of
 from headwise.report.runs import Runs
 from headwise.roles.role import NO_ROLE
 

@@ -31,7 +31,7 @@ from headwise.errors import HeadwiseError
 from headwise.model import Model
 from headwise.progress import Report
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import Arc, Probe, pointing
+from headwise.roles.probe import Arc, Probe, mean_over_queries, pointing
 from headwise.roles.role import role
 
 Links = frozenset[tuple[int, int]]  # (source word, target word)
@@ -135,15 +135,14 @@ def monotonicity(target: Passage, source: Passage) -> Probe:
     """
     present = target.subwords > 0
     neighbours = present[:, 1:] & present[:, :-1]
-    counts = neighbours.sum(1)[:, None].float()
     length = source.visible.gt(0).sum(1, keepdim=True).clamp_min(1)
-    chance = counts * (length - 1) / (2 * length)
+    chance = neighbours.sum(1, keepdim=True).float() * (length - 1) / (2 * length)
 
-    def answer(view: View) -> Tensor:
-        further: Tensor = view.attended_words.diff(dim=-1) > 0
-        return (further & neighbours[:, None]).sum(-1, keepdim=True).float()
+    def further(view: View) -> Tensor:
+        later: Tensor = view.attended_words.diff(dim=-1) > 0
+        return later
 
-    return Probe(["monotonicity"], counts, chance[:, None], answer)
+    return mean_over_queries("monotonicity", neighbours, chance, further)
 
 
 @dataclass(frozen=True)

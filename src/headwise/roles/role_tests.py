@@ -25,7 +25,7 @@ from headwise.data.treebank import Treebank
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.grid import HeadGrid
-from headwise.heads import COLUMNS, Head, HeadMap
+from headwise.heads import COLUMNS, Head, HeadMap, head_of
 from headwise.importance.untrained import control_seeds
 from headwise.importance.untrained import untrained as untrained_model
 from headwise.model import Model
@@ -122,7 +122,7 @@ class Roles(Result):
         without = self.labels["label"] == NO_ROLE
         for row in self.labels[~without].to_dict("records"):
             attention = f" ({row['attention']})" if "attention" in row else ""
-            lines.append(f"  {row['kind']}/{row['layer']}/{row['head']}{attention}: {row['label']}")
+            lines.append(f"  {head_of(row)}{attention}: {row['label']}")
         if without.any():
             lines.append(f"  {without.sum()} of {len(without)} heads: {NO_ROLE}")
         return lines
@@ -154,7 +154,7 @@ class Roles(Result):
         """The category of the best role of each head, as a picture."""
         best: dict[Head, str] = {}
         for row in self.roles.to_dict("records"):  # the highest value of each head comes first
-            head = Head(row["kind"], row["layer"], row["head"])
+            head = head_of(row)
             best.setdefault(head, category(row["measure"]))
         return HeadGrid.of_groups(self.heads, best, "best role")
 
