@@ -179,6 +179,8 @@ def models_table(
         return "" if p is None else probability(p)
 
     def kept_text(model: ModelRow) -> str:
+        if model["method"] == "none":  # the kinds that its heads are of differ between seeds
+            return f"{model['total']} ({percent(1)})"
         kept = str(model["kept"])
         if model.get("kept_low") != model.get("kept_high"):
             kept = f"{model['mean_kept']:.1f}, from {model['kept_low']} to {model['kept_high']}"
