@@ -5,7 +5,7 @@ Each entry is declared once, by a decorator on the function that makes it:
     @measure("gradient", larger="more important", cost={"forwards": 2.5}, source="Michel et al. 2019")
     def gradients(...): ...
 
-The command line, a study's estimate, the judge, captions and the tables of the documentation all read the declaration.
+The command line, the time left, the judge, captions and the tables of the documentation all read the declaration.
 Entries come from three places: headwise's own modules, installed packages with an entry point of the table's group, and
 a user's script that applies the decorator.
 

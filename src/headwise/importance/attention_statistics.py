@@ -63,7 +63,7 @@ class Side:
     usual="always",
     rescored=True,
     together="attention-statistics",
-    cost={"layers": 1.2},
+    cost={"forwards": 1.0},
 )
 @measure(
     "entropy",
@@ -73,7 +73,7 @@ class Side:
     larger="less important",
     usual="without a loss",
     together="attention-statistics",
-    cost={"layers": 1.2},
+    cost={"forwards": 1.0},
 )
 @measure(
     "attention-to-end",
@@ -81,7 +81,7 @@ class Side:
     caption="share of a head's attention on the end of the sentence",
     source="Clark et al. 2019, section 3.2",
     together="attention-statistics",
-    cost={"layers": 1.2},
+    cost={"forwards": 1.0},
 )
 @measure(
     "attention-to-first",
@@ -89,7 +89,7 @@ class Side:
     caption="share of a head's attention on the first token",
     source="Vig and Belinkov 2019",
     together="attention-statistics",
-    cost={"layers": 1.2},
+    cost={"forwards": 1.0},
 )
 @measure(
     "dormancy",
@@ -99,7 +99,7 @@ class Side:
     usual="without a loss",
     scale="share",
     together="attention-statistics",
-    cost={"layers": 1.2},
+    cost={"forwards": 1.0},
 )
 def attention_statistics(
     model: Model, batches: Batches | Fold, names: Sequence[Statistic]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from headwise.attention.discover import same_gradients
 from headwise.attention.kernel import repeat
 from headwise.attention.offload import reloading
 from headwise.errors import NOT_FINITE, HeadwiseError
-from headwise.forecast import kept_numbers
 from headwise.heads import Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs
@@ -37,6 +36,7 @@ from headwise.tasks.objective import (
     query_masks,
     source_places,
     token_masks,
+    vocabulary_of,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ GRADIENTS = (
     "attribution.zero",
 )
 COUNTERPART = "attribution.counterpart"
+KEPT_NUMBERS = 2.5  # numbers for each weight of a layer and each number of its input, that a backward pass keeps
 MOST_KEPT_BYTES = {
     "cpu": 1 << 29,
     "other": 1 << 32,
@@ -186,16 +187,15 @@ def gradients(
     return collected
 
 
-def rows_together(model: nn.Module, batch: Mapping[str, Tensor]) -> int:
+def rows_together(model: Any, batch: Mapping[str, Tensor]) -> int:
     """How many sentences of a batch share a backward pass, by what it keeps."""
     longest = max(batch["labels"].shape[1], source_places(batch).shape[1])
-    sentence = kept_numbers(model) * next(model.parameters()).itemsize * longest
-    return max(1, int(most_kept(batch["labels"].device) / sentence))
-
-
-def most_kept(device: torch.device) -> int:
-    """The bytes that a backward pass may keep, about."""
-    return MOST_KEPT_BYTES.get(device.type, MOST_KEPT_BYTES["other"])
+    width = max(1, int(getattr(model.config.get_text_config(), "hidden_size", 1)))
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    weights = max(width, weights - vocabulary_of(model) * width)
+    sentence = KEPT_NUMBERS * weights / width * next(model.parameters()).itemsize * longest
+    kept = MOST_KEPT_BYTES.get(batch["labels"].device.type, MOST_KEPT_BYTES["other"])
+    return max(1, int(kept / sentence))
 
 
 def of_rows(

@@ -263,11 +263,7 @@ def roles(
         text = Speech.read(text) if model.task.reads_audio else Treebank.read(text)
     seeds = control_seeds(untrained, seed)
     texts = RoleTexts.of(model, text, confirm, pairs, training)
-    total = words_read(model, texts, seed)
-    total += sum(len(sentence.words) for sentence in candidates_of(texts.treebank))
-    if seeds:
-        sample = texts.sampled(subject_of(model).options.context)
-        total += words_of_changes(model, sample) + untrained * words_read(model, sample, seed)
+    total = total_words(model, texts, untrained, seed)
     count = share_of_words(total, progress)
     result = find_roles(model, texts, seed, count)
     result.signature = signature(model, text, confirm, seed)
@@ -489,6 +485,16 @@ def control_rows(name: str, result: Roles) -> pd.DataFrame:
     is_role = [int(key in confirmed) for key in keys_of(table)]
     out: pd.DataFrame = table.assign(control=name, found=is_role)[list(CONTROL_COLUMNS)]
     return out
+
+
+def total_words(model: Model, texts: RoleTexts, untrained: int, seed: int) -> int:
+    """How many words `roles` reads: in its tests, for examples, and with so many untrained controls."""
+    total = words_read(model, texts, seed)
+    total += sum(len(sentence.words) for sentence in candidates_of(texts.treebank))
+    if untrained:
+        sample = texts.sampled(subject_of(model).options.context)
+        total += words_of_changes(model, sample) + untrained * words_read(model, sample, seed)
+    return total
 
 
 def words_read(model: Model, texts: RoleTexts, seed: int) -> int:

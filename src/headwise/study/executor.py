@@ -6,6 +6,7 @@ on where it was. The executor of this file does one build at a time, in this pro
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,8 +18,8 @@ from accelerate import PartialState
 from safetensors import SafetensorError
 
 from headwise.errors import OUR_MISTAKE, HeadwiseError
-from headwise.progress import Progress
-from headwise.study.estimate import TimeLeft
+from headwise.progress import Progress, about
+from headwise.study.forecast import forwards_of
 from headwise.study.step import Build
 
 # Lists the builds of a study; called again after every build that failed or may reveal more of them.
@@ -117,7 +118,7 @@ def run_builds(
     after every build, before the builds are asked for again. Raises HeadwiseError when the builds form no graph.
     """
     outcome = StudyOutcome()
-    time_left = TimeLeft()
+    time_left = TimeLeft(executor.slots)
     running: dict[str, Build] = {}
     unreported: list[BuildResult] = []
     unchanged = 0  # builds that the store held
@@ -129,8 +130,7 @@ def run_builds(
         if build:
             number = len(outcome.ended) + len(running) + 1
             left = [other for other in graph if other.name not in outcome.ended]
-            remaining = time_left.left_in_words(left, executor.slots)
-            heading = f"[{number} of {len(graph)}] {build.name}{remaining}"
+            heading = f"[{number} of {len(graph)}] {build.name}{time_left.in_words(left)}"
             running[build.name] = build
             time_left.begin(build)
             executor.start(build, heading)
@@ -158,6 +158,35 @@ def run_builds(
             if unchanged:
                 progress.say(f"  {unchanged} of {len(outcome.ended)} steps: as before")
             return outcome
+
+
+class TimeLeft:
+    """The time left, at the pace of the builds that were made so far. slots: how many are made at once."""
+
+    def __init__(self, slots: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.slots = slots
+        self.clock = clock
+        self.begun: dict[str, float] = {}
+        self.seconds = 0.0
+        self.forwards = 0.0
+
+    def begin(self, build: Build) -> None:
+        self.begun[build.name] = self.clock()
+
+    def end(self, build: Build, made: bool) -> None:
+        """made: whether it was really done, so that it says something about the pace."""
+        seconds = self.clock() - self.begun.pop(build.name)
+        if made and (forwards := forwards_of(build.step, build.run)):
+            self.seconds += seconds
+            self.forwards += forwards
+
+    def in_words(self, builds: Sequence[Build]) -> str:
+        """Until these builds are done; nothing while no pace is known."""
+        if not self.forwards:
+            return ""
+        forwards = sum(forwards_of(build.step, build.run) for build in builds)
+        left = forwards * self.seconds / self.forwards / self.slots
+        return f" · about {about(left)} left" if left >= 1 else ""
 
 
 def report_failures(

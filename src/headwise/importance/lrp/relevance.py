@@ -55,7 +55,7 @@ class Relevance:
     short="lrp",
     usual="with translations",
     needs=("text", "loss", "attention", "words", "weights"),
-    cost={"layers per token": 2.0},
+    cost={"forwards per token": 1.5},
     version=2,
 )
 @measure(
@@ -72,7 +72,7 @@ class Relevance:
     caption="the head's share of its layer's relevance, mean over predicted tokens",
     source="Voita et al. 2021, section 2, as released",
     needs=("text", "loss", "attention", "words", "weights"),
-    cost={"layers per token": 14.0},
+    cost={"forwards per token": 10.0},
     version=2,
 )
 @measure(
@@ -89,7 +89,7 @@ class Relevance:
     caption="the head's share of its layer's relevance, mean over predicted tokens",
     source="Voita et al. 2021, section 2, in matrix products",
     needs=("text", "loss", "attention", "words", "weights"),
-    cost={"layers per token": 5.0},
+    cost={"forwards per token": 4.0},
     version=2,
 )
 @measure(
@@ -106,7 +106,7 @@ class Relevance:
     caption="the head's share of its layer's relevance, mean over predicted tokens",
     source="Achtibat et al. 2024, section 3",
     needs=("text", "loss", "attention", "words", "weights"),
-    cost={"layers per token": 2.0},
+    cost={"forwards per token": 1.5},
     version=2,
 )
 @measure(
@@ -123,7 +123,7 @@ class Relevance:
     caption="the head's share of its layer's relevance, mean over predicted tokens",
     source="Ali et al. 2022, section 4",
     needs=("text", "loss", "attention", "words", "weights"),
-    cost={"layers per token": 2.0},
+    cost={"forwards per token": 1.5},
     version=2,
 )
 @measure(
