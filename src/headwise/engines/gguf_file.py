@@ -14,7 +14,6 @@ import numpy as np
 from torch import Tensor
 
 from headwise.attention.matrices import ZEROS
-from headwise.engines.engine import engine
 from headwise.engines.gguf_padded import (
     FAMILIES,
     file_heads,
@@ -87,17 +86,6 @@ def gguf_tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
     return uneven_tensors(model) if is_uneven(model) else padded_tensors(model)
 
 
-@engine(
-    "gguf",
-    title="llama.cpp",
-    types=("f16", "f32", "bf16", "q8_0"),
-    modules=("gguf",),
-    extra="gguf",
-    refusal="refusal",
-    models="language models of [these families](#llamacpp)",
-    uneven="yes, or heads of zeros",
-    empty="the same",
-)
 def write(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write `model.gguf` to a folder. Returns notes for the user.
 

@@ -25,7 +25,6 @@ from headwise.errors import NOT_FINITE, HeadwiseError
 from headwise.heads import Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs
-from headwise.importance.measures import measure
 from headwise.importance.sums import SentenceSums, add_all, check_finite, to_numpy, to_unit_norm
 from headwise.tasks.batches import reporter
 from headwise.tasks.objective import (
@@ -59,75 +58,6 @@ MOST_KEPT_BYTES = {
 }  # bytes that a backward pass may keep, by device
 
 
-@measure(
-    "gradient",
-    title="gradient",
-    caption="how the loss of a sentence moves as the head is turned down",
-    source="Michel et al. 2019, equation 2",
-    usual="with a loss",
-    rescored=True,
-    needs=("loss",),
-    together="gradients",
-    cost={"forwards": 2.5},
-)
-@measure(
-    "gradient.normalised",
-    title="normalised gradient",
-    caption="the gradient, divided by the norm of its layer",
-    source="Michel et al. 2019, section 4.1",
-    scale="unit",
-    needs=("loss",),
-    together="gradients",
-    cost={"forwards": 2.5},
-)
-@measure(
-    "gradient.token",
-    title="token gradient",
-    caption="how the loss moves as the head is turned down at one token",
-    source="the program of Michel et al. 2019",
-    needs=("loss",),
-    together="gradients",
-    cost={"forwards": 2.5},
-)
-@measure(
-    "gradient.batch",
-    title="batch gradient",
-    caption="how the loss of a whole batch moves as the head is turned down",
-    source="run_bertology.py of Hugging Face",
-    by_sentence=False,
-    needs=("loss",),
-    together="gradients",
-    cost={"forwards": 2.5},
-)
-@measure(
-    "attention-gradient",
-    title="attention gradient",
-    caption="how the loss moves with one attention weight of the head",
-    source="derived here; not the score of Michel et al.",
-    needs=("loss",),
-    together="gradients",
-    cost={"forwards": 2.5},
-)
-@measure(
-    "attribution.zero",
-    title="attribution patching",
-    caption="zero ablation to first order, in nats a token",
-    source="Nanda 2023; Syed et al. 2023",
-    usual="of a language model",
-    needs=("loss",),
-    together="gradients",
-    cost={"forwards": 2.5},
-)
-@measure(
-    "attribution.counterpart",
-    title="attribution patching, from corrupted prompts",
-    caption="activation patching to first order: what the logit difference loses, a prompt",
-    source="Nanda 2023; Syed et al. 2023",
-    needs=("loss", "counterparts"),
-    together="gradients",
-    in_all=False,
-    cost={"forwards": 3.5},
-)
 def gradient_measures(
     model: Model, batches: Batches | Fold, names: Sequence[str]
 ) -> dict[str, SentenceSums]:

@@ -1,13 +1,8 @@
-"""The table of measures: what each one is, what it needs and what it costs.
+"""What there is to know of a measure: what it is, what it needs and what it costs.
 
-A measure is declared once, beside the function that makes it:
-
-    @measure("gradient", caption="...", needs=("loss",), cost={"forwards": 2.5}, source="...")
-    def gradient_measures(model, batches): ...
-
-Everything else reads this table: the command line, `all`, refusals, the time left, the faithfulness of scores,
-captions of the report, and the tables of the documentation. How a function of your own becomes a measure:
-docs/howto/own-measure.md.
+Our own stand in `measure_table.py`. Everything else reads them: the command line, `all`, refusals, the time left, the
+faithfulness of scores, captions of the report, and the tables of the documentation. How a function of your own becomes
+a measure: docs/howto/own-measure.md.
 """
 
 from __future__ import annotations
@@ -35,16 +30,6 @@ STARTS = 64  # tokens of a sentence, at most, that a measure does its work for o
 
 MEASURE_NAME = re.compile(r"\w[\w.+-]*")  # it is also a folder's name
 ALL_MEASURES = "all"
-
-# Their measures come first in every table, in this order.
-FIRST_FILES = (
-    "attention_statistics",
-    "gradient",
-    "relevance",
-    "integrated_gradients",
-    "ablation",
-    "gating",
-)
 
 # The columns of faithfulness.csv, curves.csv and interactions.csv.
 FAITHFULNESS = ("measure", "against", "kinds", "statistic", "value", "low", "high", "n")
@@ -145,7 +130,9 @@ class Measure(Declaration):
         return " + ".join(f"{count:g} {unit}" for unit, count in self.cost.items())
 
 
-measure = Declarations("measure", Measure, "headwise.importance", "headwise.measures", FIRST_FILES)
+measure = Declarations(
+    "measure", Measure, "headwise.importance", "headwise.measures", "measure_table"
+)
 
 
 def resolve_measures(names: Iterable[str]) -> list[str]:

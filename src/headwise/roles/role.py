@@ -1,6 +1,6 @@
-"""The table of role tests: what each is called, what it needs, and from which score on a head has the role.
+"""What there is to know of a role test: its name, what it needs, and from which score on a head has the role.
 
-A test is declared once, beside the function that makes it; that is all it takes to be run, named, labelled, drawn and
+Our own stand in `role_table.py`; a row there is all that a function needs to be run, named, labelled, drawn and
 documented. This module needs no torch.
 """
 
@@ -155,7 +155,7 @@ class RoleTest(Declaration):
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
-role: Declarations[RoleTest] = Declarations("role", RoleTest, "headwise.roles", "headwise.roles")
+role = Declarations("role", RoleTest, "headwise.roles", "headwise.roles", "role_table")
 
 
 def declared_for(measure: str) -> RoleTest | None:
