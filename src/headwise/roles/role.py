@@ -83,8 +83,8 @@ class RoleTest(Declaration):
 
     baseline: what a score is compared with, in words. untrained: what a head with random weights scores. display: the
     name for readers; short: the same in a cell of a chart. caption: what is measured, in one line. source: the paper.
-    order: the place among roles in charts and lists; row: the place of its measures in the table of scores; example:
-    the place among example sentences, None where a sentence cannot show it.
+    order: the place among roles in charts and lists; example: the place among example sentences, None where a sentence
+    cannot show it.
     """
 
     data: tuple[str, ...] = ("sentence",)
@@ -106,7 +106,6 @@ class RoleTest(Declaration):
     causal: str = ""
     causal_needed: bool = False
     order: int = UNLISTED
-    row: int = UNLISTED
     example: int | None = UNLISTED
 
     @property

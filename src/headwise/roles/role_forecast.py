@@ -28,7 +28,6 @@ def role_forecast(
     confirm: Treebank | None = None,
     pairs: ParallelText | Text | LinkedText | None = None,
     untrained: int = 0,
-    seed: int = 0,
     sets: AnyText | None = None,
     words: AnyText | None = None,
 ) -> Forecast:
@@ -54,7 +53,7 @@ def role_forecast(
                 reads.append(f"{treebank.name}: {len(treebank):,} sentences, {read:,} words")
     if texts.pairs is not None:
         reads.append(f"{len(texts.pairs):,} sentence pairs")
-    total = total_words(model, texts, untrained, seed)
+    total = total_words(model, texts, untrained)
     seconds *= total / timed_words
     parts = [f"tests that read {total:,} words"]
 

@@ -371,7 +371,7 @@ def tested_again(run: Run, model: Model, mask: HeadMask) -> Roles:
     # Its tokenizer is the full model's. To ask for that model here would be a step, and one process alone would wait.
     counts = token_counts(model, run.text("train"))
     texts = RoleTexts.of(model, treebank, confirm, tested_pairs(run), counts)
-    total = words_read(model, texts, run.plan.seed)
+    total = words_read(model, texts)
     found = find_roles(model, texts, run.plan.seed, share_of_words(total, run.progress))
     made = signature(model, treebank, confirm, run.plan.seed) | {"heads": mask.heads.to_json()}
     return replace(
