@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from accelerate import PartialState
@@ -18,7 +19,6 @@ from headwise.study.executor import (
     BuildResult,
     LocalExecutor,
     StudyOutcome,
-    TimeLeft,
     run_builds,
 )
 from headwise.study.forecast import plan_lines
@@ -259,22 +259,31 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestTimeLeft:
-    def after(self, seconds: float, made: bool, slots: int = 1) -> TimeLeft:
-        """`train` took so long."""
+    @pytest.mark.parametrize(
+        ("held", "headings"),
+        [
+            ("", ["train", "prune/a · about 4 min", "prune/b · about 2 min", "speed · about 20 s"]),
+            ("train", ["prune/a", "prune/b · about 2 min", "speed · about 20 s"]),
+        ],
+    )
+    def test_it_follows_the_pace(
+        self, held: str, headings: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A forward takes two seconds; what the store held says nothing."""
         now = [0.0]
-        left = TimeLeft(slots, lambda: now[0])
-        left.begin(BUILDS[0])
-        now[0] = seconds
-        left.end(BUILDS[0], made)
-        return left
+        monkeypatch.setattr(
+            "headwise.study.executor.time", SimpleNamespace(monotonic=lambda: now[0])
+        )
+        progress = Notes()
 
-    def test_it_follows_the_pace(self) -> None:
-        """100 forwards took 200 s: the 110 that are left take 220."""
-        assert TimeLeft(1).in_words(BUILDS) == ""
-        assert self.after(200, True).in_words(BUILDS[1:]) == " · about 4 min left"
-        assert self.after(200, True, 4).in_words(BUILDS[1:]) == " · about 55 s left"
-        assert self.after(5, False).in_words(BUILDS[1:]) == "", "what was held says nothing"
-        assert self.after(200, True).in_words([Toy("a")]) == ""
+        def work(build: Toy) -> None:
+            if build.name != held:
+                progress.show_heading()
+                now[0] += 2 * build.forwards
+
+        run_builds(lambda: BUILDS, LocalExecutor(work, progress), progress).check()
+        shown = [line.partition("] ")[2] for line in progress.lines if "] " in line]
+        assert [line.removesuffix(" left") for line in shown] == headings
 
     @pytest.mark.parametrize(
         ("seconds", "words"),

@@ -18,7 +18,7 @@ from accelerate import PartialState
 from safetensors import SafetensorError
 
 from headwise.errors import OUR_MISTAKE, HeadwiseError
-from headwise.progress import Progress, about
+from headwise.progress import Progress, about, time_left
 from headwise.study.forecast import forwards_of
 from headwise.study.step import Build
 
@@ -118,7 +118,9 @@ def run_builds(
     after every build, before the builds are asked for again. Raises HeadwiseError when the builds form no graph.
     """
     outcome = StudyOutcome()
-    time_left = TimeLeft(executor.slots)
+    start = time.monotonic()
+    forwards = 0.0  # of the builds that were made
+    history: list[tuple[float, float]] = []
     running: dict[str, Build] = {}
     unreported: list[BuildResult] = []
     unchanged = 0  # builds that the store held
@@ -130,17 +132,22 @@ def run_builds(
         if build:
             number = len(outcome.ended) + len(running) + 1
             left = [other for other in graph if other.name not in outcome.ended]
-            heading = f"[{number} of {len(graph)}] {build.name}{time_left.in_words(left)}"
+            whole = forwards + sum(forwards_of(other.step, other.run) for other in left)
+            seconds = time_left(history, time.monotonic() - start, whole)
+            heading = f"[{number} of {len(graph)}] {build.name}"
+            if seconds:
+                heading += f" · about {about(seconds)} left"
             running[build.name] = build
-            time_left.begin(build)
             executor.start(build, heading)
         elif running:
             end = executor.wait()
             build = running.pop(end.name)
-            time_left.end(build, end.made and end.error is None)
             if end.error is None:
                 outcome.done.append(build.name)
-                if not end.made:
+                if end.made:
+                    forwards += forwards_of(build.step, build.run)
+                    history.append((time.monotonic() - start, forwards))
+                else:
                     unchanged += 1
             else:
                 outcome.failed[build.name] = error_sentence(end.error)
@@ -158,35 +165,6 @@ def run_builds(
             if unchanged:
                 progress.say(f"  {unchanged} of {len(outcome.ended)} steps: as before")
             return outcome
-
-
-class TimeLeft:
-    """The time left, at the pace of the builds that were made so far. slots: how many are made at once."""
-
-    def __init__(self, slots: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.slots = slots
-        self.clock = clock
-        self.begun: dict[str, float] = {}
-        self.seconds = 0.0
-        self.forwards = 0.0
-
-    def begin(self, build: Build) -> None:
-        self.begun[build.name] = self.clock()
-
-    def end(self, build: Build, made: bool) -> None:
-        """made: whether it was really done, so that it says something about the pace."""
-        seconds = self.clock() - self.begun.pop(build.name)
-        if made and (forwards := forwards_of(build.step, build.run)):
-            self.seconds += seconds
-            self.forwards += forwards
-
-    def in_words(self, builds: Sequence[Build]) -> str:
-        """Until these builds are done; nothing while no pace is known."""
-        if not self.forwards:
-            return ""
-        forwards = sum(forwards_of(build.step, build.run) for build in builds)
-        left = forwards * self.seconds / self.forwards / self.slots
-        return f" · about {about(left)} left" if left >= 1 else ""
 
 
 def report_failures(
