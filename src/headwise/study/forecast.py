@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.attention import start_token
 from headwise.data.text import ParallelText
-from headwise.forecast import TRANSCRIPTION, TRANSLATION, UPDATE, best, drawn, text_seconds
+from headwise.forecast import TRANSLATION, UPDATE, best, drawn, text_seconds
 from headwise.importance.faithfulness import work_of_judge
 from headwise.importance.interactions import work_of_pairs
 from headwise.importance.untrained import work_of_controls
@@ -88,7 +88,7 @@ def forwards_of(step: Step, run: Run) -> float:
             return dev * TRANSLATION * run.plan.search.beam
         case MeasureLosses():
             models = len(step.variants) + (step.whole(run) is None)
-            return dev * models * (TRANSCRIPTION if run.task.reads_audio else 1.0)
+            return dev * models * run.task.answer_forwards
         case MeasureSavings():
             return dev * float(run.generates)
     return 0.0

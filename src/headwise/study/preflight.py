@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from headwise.data.lines import one_sided
-from headwise.data.speech import Speech
 from headwise.data.text import PromptPairs
 from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.errors import HeadwiseError
@@ -196,8 +195,6 @@ def training_positions(run: Run, given: Model | None) -> float:
         return pieces_of(text, shape.vocabulary)
     assert given is not None
     given.task.check(text)
-    if isinstance(text, Speech):
-        return float(len(text) * given.task.longest)
     return pieces_of(text, given.tokenizer)
 
 
