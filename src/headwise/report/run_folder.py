@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.errors import HeadwiseError
 from headwise.folders import below, checked_name, read_json
-from headwise.heads import COLUMNS, KINDS, Head, HeadMask, Kind
+from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
 from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS, UNTRAINED_COLUMNS
 from headwise.options import validated
 from headwise.pruning.measured import Measurements
@@ -233,11 +233,6 @@ class FinishedRun:
         """The kinds of heads that a model with a layout could lose."""
         known = self.layouts[model["setting"]].heads.kinds
         return [kind for kind in known if kind in model["kinds"]] or list(known)
-
-
-def head_of(row: Mapping[Any, Any], prefix: str = "") -> Head:
-    """The head that a row of a table is about; with the prefix `other_`, the second one of a pair."""
-    return Head(row[f"{prefix}kind"], row[f"{prefix}layer"], row[f"{prefix}head"])
 
 
 def read_run(folder: Path) -> FinishedRun:
