@@ -18,7 +18,7 @@ import pandas as pd
 from PIL import Image
 
 from headwise.errors import HeadwiseError
-from headwise.folders import PAGES, Folder, output_file, write_file
+from headwise.folders import Folder, output_file, write_file
 from headwise.grid import GAP, HeadGrid, Scale, svg_text
 from headwise.heads import Head, HeadMap, head_of
 from headwise.report import charts, models
@@ -398,7 +398,7 @@ def write_animation(pages: Folder, path: Path) -> Path:
         )
     in_run = path.absolute().parent == run.absolute()
     if in_run:
-        pages.refuse_others([path.name], PAGES)
+        pages.refuse_others([path.name])
     else:
         output_file(path)
     found = read_run(run)
@@ -409,7 +409,7 @@ def write_animation(pages: Folder, path: Path) -> Path:
         )
     content = _gif(_pictures(shown, frame_steps(shown)))
     if in_run:
-        pages.write({path.name: content}, [path.name], PAGES)
+        pages.write({path.name: content}, [path.name])
     else:
         write_file(path, content)
     return path

@@ -18,7 +18,7 @@ from headwise.roles.role import NO_ROLE
     question="Which head of one does the work of which head of the other?",
     pages=("comparison",),
     story=True,
-    order=45,
+    order=40,
     files=("matches.csv",),
     template="plain",
 )

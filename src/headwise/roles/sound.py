@@ -29,28 +29,12 @@ from headwise.roles.halves import Half, halves_of
 from headwise.roles.observation import ByHalf, CountWords, PassageBatch, Subject, observe, tests_on
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import REACH, Probe, mean_over_queries, sum_over_queries
-from headwise.roles.role import role
 from headwise.tasks.transcription import FRAME, extractor_of
 
 NEAR_FRAMES = 2  # frames to either side that are on the diagonal
 STEP = 5  # frames between the shifts of an even pace
 
 
-@role(
-    "diagonal",
-    data=("speech",),
-    kinds=("encoder-self",),
-    threshold=0.9,
-    weaker_than="positional",
-    expected={},
-    baseline="a random frame",
-    untrained="the baseline",
-    caption="share of sound frames with argmax A_h[q, ·] at most 2 frames (40 ms) from q; not of heads at one offset",
-    source="Yang et al. 2020",
-    order=15,
-    row=2,
-    example=None,
-)
 def diagonal(sound: Passage) -> Probe:
     """How often frames attend to themselves or a neighbour, the diagonal heads of Yang et al. (2020).
 
@@ -69,18 +53,6 @@ def diagonal(sound: Passage) -> Probe:
     return mean_over_queries("diagonal", frames, chance[:, None], hits)
 
 
-@role(
-    "spoken-word",
-    data=("speech",),
-    kinds=("cross",),
-    margin=0.10,
-    baseline="an even pace, best shift",
-    caption="share of tokens whose writing position points at a frame of their word",
-    display="alignment",
-    order=16,
-    row=2,
-    example=None,
-)
 def spoken_word(target: Passage, sound: Passage) -> Probe:
     """How often the position that writes a token attends most to a frame in which its word is spoken.
 
