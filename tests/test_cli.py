@@ -39,7 +39,7 @@ from typer.main import get_command
 import headwise as hw
 from headwise import cli
 from headwise.data.embedded import write_parallel
-from headwise.folders import locked_folder
+from headwise.folders import Folder
 from headwise.importance.measures import CURVES, FAITHFULNESS, usual
 from headwise.options import (
     FULL_LENGTH,
@@ -758,7 +758,7 @@ class TestPruning:
         (broken / "config.json").write_text("{}")
         for words, expected in (
             (["--out", tmp_path], "there is something else (broken, thesis.txt)"),
-            (["--out", tmp_path / "thesis.txt" / "out"], "is not possible"),
+            (["--out", tmp_path / "thesis.txt" / "out"], "could not be written"),
             (["--measure", "fame"], "the measure 'fame' is unknown"),
             (["--measure", "random", "--rescore"], "rescore would change nothing"),
             (["--kinds", "crosss"], "--kinds: 'crosss' does not fit: choose 'encoder-self',"),
@@ -1406,9 +1406,9 @@ class TestPlaces:
             ["evaluate", model, *pairs],
             ["prune", model, *texts],
         ):
-            assert "is not possible (Not a directory)" in refused(*command, "--out", out)
-        assert "is not possible" in refused("train", *texts, "--out", tmp_path / "file")
-        assert "is not possible" in refused("demo", "--out", "/proc/headwise")
+            assert "could not be written (Not a directory)" in refused(*command, "--out", out)
+        assert "could not be written" in refused("train", *texts, "--out", tmp_path / "file")
+        assert "could not be written" in refused("demo", "--out", "/proc/headwise")
         assert "cannot be written" in refused(
             "translate", model, "--text", place / "dev.en", "--out", out
         )
@@ -1417,7 +1417,7 @@ class TestPlaces:
     def test_two_runs_in_one_folder(
         self, refused: Refused, texts: list[str], tmp_path: Path
     ) -> None:
-        with locked_folder(tmp_path, main=True):
+        with Folder(tmp_path).lock():
             assert "Another process is working on" in refused(
                 "train", *texts, "--out", tmp_path, *sets(*SMALL)
             )

@@ -13,8 +13,17 @@ from collections.abc import Collection
 from pathlib import Path
 
 from headwise.errors import HeadwiseError
-from headwise.files import below, is_inside, is_name, sha256
-from headwise.folders import MODEL, SUMS, holds, record, sums, unchanged
+from headwise.folders import (
+    MODEL,
+    SUMS,
+    Content,
+    Folder,
+    below,
+    files_in,
+    is_inside,
+    is_name,
+    read_json,
+)
 from headwise.marian_files import marian_file, packaged
 
 WEIGHTS = "model.safetensors"
@@ -61,57 +70,29 @@ SENTENCE_TRANSFORMERS = (
 )
 
 
-def written_before(folder: Path) -> set[str]:
-    """The files of an earlier `save` that are as it wrote them: they may be replaced.
-
-    Raises HeadwiseError for a folder with other files of a model, and for what is no folder.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise HeadwiseError(
-            f"The model cannot be saved to {folder}, which is a file: choose an empty or new folder."
-        )
-    if (folder / SUMS).exists() and holds(folder) != MODEL:
-        sums(folder)  # refuses a record that is damaged
-        raise HeadwiseError(
-            f"The model cannot be saved to {folder}, whose {SUMS} is not that of a model: choose an empty or new folder."
-        )
-    ours = unchanged(folder)
-    names = sorted(path.name for path in folder.glob("*") if MODEL_FILES.fullmatch(path.name))
-    other = [name for name in names if name not in ours]
-    if other:
-        raise HeadwiseError(
-            f"The model cannot be saved to {folder}, which has files of another model, or some that were changed since "
-            f"they were saved ({', '.join(other[:3])}): choose an empty or new folder."
-        )
-    return ours
+def refuse_other_models(folder: Folder) -> None:
+    """Raise HeadwiseError for a folder with files of another model, or of one that was changed since it was saved: a
+    loader might mix them with those of this one."""
+    names = [name for name in folder.names() if MODEL_FILES.fullmatch(name)]
+    folder.refuse_others(names if folder.holds == MODEL else [*names, SUMS])
 
 
 def copy_siblings(source: Path, folder: Path) -> None:
     """Copy what makes a folder a model of sentence-transformers or of speech, and README and licence. Links that lead out
     of the folder are left out with a warning: what they lead to may be private."""
-    names = {
-        README,
-        *PROCESSORS,
-        *SENTENCE_TRANSFORMERS,
-        *(path.name for path in source.glob("LICENSE*") if is_name(path.name)),
-    }
-    for name in names.union(module_folders(source)):
-        if below(folder, name).exists():
+    names = [README, *PROCESSORS, *SENTENCE_TRANSFORMERS, *module_folders(source)]
+    names += [path.name for path in source.glob("LICENSE*") if is_name(path.name)]
+    for name, path in files_in(source, names).items():
+        if not is_inside(name) or below(folder, name).exists():
             continue
-        given = below(source, name)
-        if leads_out(source, given):
+        if leads_out(source, path):
             warnings.warn(
-                f"{given} is a link to {given.resolve()}, outside of the model's folder, and is not copied.",
+                f"{path} is a link to {path.resolve()}, outside of the model's folder, and is not copied.",
                 stacklevel=2,
             )
-        elif given.is_dir():
-            shutil.copytree(
-                given,
-                below(folder, name),
-                ignore=lambda inner, names: left_behind(source, inner, names),
-            )
-        elif given.is_file():
-            shutil.copy(given, below(folder, name))
+        elif path.is_file():
+            below(folder, name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, below(folder, name))
 
 
 def leads_out(source: Path, path: Path) -> bool:
@@ -123,25 +104,16 @@ def leads_out(source: Path, path: Path) -> bool:
     return not any(path.resolve().is_relative_to(home) for home in homes)
 
 
-def left_behind(source: Path, folder: str, names: list[str]) -> list[str]:
-    """The names in a folder of a model that `save` does not copy: links that lead out, hidden files, and what a list of
-    sums could not have."""
-    return [name for name in names if not is_name(name) or leads_out(source, Path(folder, name))]
-
-
 def module_folders(folder: Path) -> list[str]:
     """The folders of the modules of sentence-transformers in a model's folder, such as `1_Pooling`; none of other
     models. Raises HeadwiseError for a list of modules that is damaged."""
     listed = folder / "modules.json"
     if not listed.is_file():
         return []
-    try:
-        modules = json.loads(listed.read_text(encoding="utf-8"))
-        return [str(module["path"]) for module in modules if is_inside(module["path"])]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise HeadwiseError(
-            f"{listed} is no list of modules ({type(error).__name__}): mend it or remove it."
-        ) from None
+    modules = read_json(listed, list)
+    if not all(isinstance(module, dict) and "path" in module for module in modules):
+        raise HeadwiseError(f"{listed} is no list of modules: mend it or remove it.")
+    return [module["path"] for module in modules if is_inside(module["path"])]
 
 
 def explain_pruned(folder: Path, name: str, stock: bool = False) -> None:
@@ -157,7 +129,7 @@ def explain_pruned(folder: Path, name: str, stock: bool = False) -> None:
     text += NOTE_ON_ZEROS if stock else NOTE
     listed = folder / "modules.json"
     if listed.exists():
-        modules = json.loads(listed.read_text(encoding="utf-8"))
+        modules = read_json(listed, list)
         for module in modules:
             if str(module.get("type")).rpartition(".")[2] == "Transformer":
                 module["type"] = STOCK_MODULE if stock else PRUNED_MODULE
@@ -167,88 +139,58 @@ def explain_pruned(folder: Path, name: str, stock: bool = False) -> None:
     readme.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
-def replace(folder: Path, partial: Path, before: set[str]) -> None:
-    """Move the files of a complete folder to where they belong, and remove those of `before` that it does not have.
-
-    First the list of sums is that of old and new files, last that of the new ones: a reader notices each state between.
-    """
-    files = sorted(
-        path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file()
-    )
-    users = [name for name in files if below(folder, name).exists() and name not in before]
-    new = {name: sha256(below(partial, name)) for name in files if name not in users}
-    both = dict.fromkeys([*sums(folder), *new.items()])
-    (partial / "now").write_text(record(MODEL, both))
-    (partial / "then").write_text(record(MODEL, new.items()))
-    for name in new:  # safetensors writes files that only their owner may read
-        shutil.copymode(partial / "then", below(partial, name))
-    (partial / "now").replace(folder / SUMS)
-    for name in new:
-        below(folder, name).parent.mkdir(parents=True, exist_ok=True)
-        below(partial, name).replace(below(folder, name))
-    for name in before - new.keys():
-        below(folder, name).unlink()
-    (partial / "then").replace(folder / SUMS)
+def replace_model(folder: Folder, partial: Path) -> None:
+    """Move a model from where it was written to its folder, in place of an earlier one; the user's files stay."""
+    ours = folder.ours()
+    contents: dict[str, Content] = {}
+    for name, path in files_in(partial).items():
+        if name in ours or not below(folder.place, name).exists():
+            contents[name] = path
+    folder.publish(contents)
 
 
 def mark_sealed(folder: Path) -> None:
     """Note in a model's configuration that a record stands beside it, so that it is missed."""
     path = folder / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
+    config = read_json(path, dict)
     path.write_text(json.dumps({**config, MARK: True}, indent=2, sort_keys=True) + "\n")
 
 
 def is_marked(folder: Path) -> bool:
     """Whether the configuration in a folder says that there is a record; damaged ones are refused elsewhere."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return bool(read_json(folder / "config.json", dict).get(MARK))
+    except HeadwiseError:
         return False
-    return isinstance(config, dict) and bool(config.get(MARK))
 
 
-def refuse_damage(folder: Path, free: Collection[str] = (README,)) -> None:
+def refuse_damage(path: Path, free: Collection[str] = (README,)) -> None:
     """Raise HeadwiseError for a model's folder whose files are not as `save` wrote them, or whose record is gone.
 
     free: files that may have changed: the user's own words about the model.
     """
-    advice = (
-        "Copy or save the model again; if you changed it yourself, or another program did, delete "
-        f"{SUMS} and {MARK} in config.json."
-    )
-    listed = sums(folder)
-    if not listed and is_marked(folder):
+    folder = Folder(path)
+    files = folder.files
+    wrong = folder.damage({name: files[name] for name in files if name not in free})
+    if not files and is_marked(path):
+        wrong = [f"{SUMS} is missing, or of another program"]
+    if wrong:
         raise HeadwiseError(
-            f"{folder} is incomplete: its {SUMS} is missing, or of another program. {advice}"
+            f"{path} is damaged: {'; '.join(wrong[:3])}. Copy or save the model again; if you changed it yourself, or "
+            f"another program did, delete {SUMS} and {MARK} in config.json."
         )
-    for name, digest in listed:
-        if name in free:
-            continue
-        if not below(folder, name).is_file():
-            raise HeadwiseError(
-                f"{folder} is incomplete: it lacks {name}. Copy or save the model again."
-            )
-        if sha256(below(folder, name)) != digest:
-            raise HeadwiseError(f"{folder} is damaged: {name} is not as it was saved. {advice}")
 
 
 def weight_files(folder: Path) -> list[Path]:
     """The files with a model's weights."""
     if not (folder / INDEX).is_file():
         return [folder / WEIGHTS]
-    try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        names = sorted(set(index["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    files = read_json(folder / INDEX, dict).get("weight_map")
+    if not isinstance(files, dict) or not all(map(is_inside, files.values())):
         raise HeadwiseError(
-            f"{folder / INDEX} is no index of weights ({type(error).__name__}): copy it again."
-        ) from None
-    outside = [name for name in names if not is_inside(name)]
-    if outside:
-        raise HeadwiseError(
-            f"{folder / INDEX} names a file outside of its folder ({outside[0]}): copy it again."
+            f"{folder / INDEX} is no index of weights, or names a file outside of its folder: copy it again."
         )
-    return [below(folder, name) for name in names]
+    return [below(folder, name) for name in sorted({*files.values()})]
 
 
 def loaded_files(folder: Path) -> list[str]:

@@ -17,7 +17,7 @@ from report.made import make_language
 from report.made_sweeps import write_grid
 from report.visits import Visit, visit, wait_until_drawn
 
-CHARTS = 36  # head map, 4 scores, pairs, 6 removal curves, grid, patterns, 3 heads of offsets, rare tokens, 4 maps, more:
+CHARTS = 32  # head map, 4 scores, pairs, 6 removal curves, grid, patterns, 4 maps, more:
 # 3 × 3 layers of gates, BLEU on test and dev, layers, training, BLEU by share
 
 
@@ -216,7 +216,7 @@ def test_evidence_is_folded_and_drawn_when_it_is_opened(browser: Any, report_pag
     )
     links.filter(has_text="Michel table 1").click()
     seen.page.wait_for_function(
-        "document.querySelector('.effects').closest('details.fold').open"
+        "document.querySelector('#figure-one-head-off-encoder-self').closest('details.fold').open"
         " && document.querySelector('#scores').open"
     )
     assert seen.console == []

@@ -24,13 +24,16 @@ from report.made_sweeps import GATES, JOINT, write_sweeps
 
 def test_every_model_has_a_point_with_its_interval(swept: FinishedRun) -> None:
     encoder, everything = quality_figures(swept.models, swept.facts)
+    removal = greedy_figures(swept.models, swept.facts)[0]
     for panel, split in enumerate(("test", "dev")):
         rows, start = data_of(encoder, panel), swept.quality_of(swept.full, split)
+        assert not any("greedy" in row.get("line", "") for row in rows)
         assert start.value is not None
         compared = 0
         for name in ("encoder.lambda-0.04", "encoder.keep-6", "encoder.greedy-gradient-7"):
             (model,) = models.model_rows(swept.models.loc[[name]])
-            cell = next(c for c in rows if c.get("model") == model["label"])
+            every = [*rows, *data_of(removal, panel)]
+            cell = next(c for c in every if c.get("model") == model["label"])
             change, base = swept.quality_of(model, split, "full"), start.value
             if swept.quality_of(model, split, "fine-tuned").value is not None:
                 change = swept.quality_of(model, split, "fine-tuned")
@@ -47,27 +50,28 @@ def test_every_model_has_a_point_with_its_interval(swept: FinishedRun) -> None:
         names = {c["name"] for c in rows if "name" in c}
         levels = {"full model", "equal further training"}
         assert names == levels | ({"allowed loss"} if split == "dev" else set())
-    assert "as they lose more: " in encoder.facts and "Chosen" not in everything.facts
+    assert "Chosen: encoder" in encoder.facts and "Chosen" not in everything.facts
 
 
 def test_marks_of_as_many_heads_do_not_cover_each_other(swept: FinishedRun) -> None:
     places = {}
     for row in data_of(quality_figures(swept.models, swept.facts)[0]):
-        if row.get("kept") == 12 and row.get("sort") == "learned":
+        if row.get("kept") == 12 and row.get("sort") == "model":
             places[row["model"]] = row["x"]
     assert len(places) == 3 == len(set(places.values()))
     assert all(abs(x - 12) <= 0.2 for x in places.values())
 
 
 def test_random_orders_are_a_range_and_a_mean(swept: FinishedRun) -> None:
-    by_score, by_kind = greedy_figures(swept.models)
+    by_score, _, by_kind = greedy_figures(swept.models, swept.facts)
     orders = swept.models[swept.models["method"].eq("greedy.random") & swept.models["kept"].eq(12)]
     values = list(models.values(orders, "bleu", "test"))
     drawn = data_of(by_score)
-    cell = next(c for c in drawn if c["line"] == "random orders" and c["kept"] == 12)
+    cell = next(c for c in drawn if c.get("line") == "random orders" and c["kept"] == 12)
     ends = [cell["low"], cell["value"], cell["high"]]
     assert ends == pytest.approx([min(values), sum(values) / 3, max(values)])
-    assert cell["removed"] == 50 and {c["value"] for c in drawn if c["removed"] == 0} == {38.2}
+    started = {c["value"] for c in drawn if c.get("sort") == "full"}
+    assert cell["removed"] == 50 and started == {38.2}
     assert {c["line"] for c in data_of(by_kind)} == {"encoder heads", "attention heads"}
 
 
@@ -110,7 +114,7 @@ def test_every_pruned_model_is_compared_with_its_equal_training(swept: FinishedR
     assert content is not None
     rows = {}
     for row in content["compared"].rows:
-        rows[row.cells[0].replace("\u00a0", " "), row.cells[1]] = row.cells
+        rows[row.cells[0].replace("\u00a0", " "), row.cells[2]] = row.cells
     tuned = [model for model, control in rows if control == "fine-tuned, not pruned"]
     assert len(tuned) == len(GATES) + len(JOINT)
     (model,) = models.model_rows(swept.models.loc[["encoder.lambda-0.04"]])
@@ -131,11 +135,13 @@ def test_what_the_interval_and_p_do_not_both_say_is_not_distinguishable(tmp_path
     assert counts["Random heads"] == ["0", "0", "2"]
 
 
-def test_gate_health_and_notes(swept: FinishedRun) -> None:
-    table = gate_history.health_table(swept)
-    assert table is not None and len(table.rows) == len(GATES) + len(JOINT)
+def test_gate_health_and_notes(swept: FinishedRun, run: FinishedRun) -> None:
+    log = run.gates["lambda-0.05"]
+    logs = {model["setting"]: log for model in swept.pruned if model["learned"]}
+    table = gate_history.closing_table(gate_history.gate_histories(replace(swept, gates=logs)))
+    assert table is not None and len(table.rows) == len(logs)
     shown = next(row.cells for row in table.rows if row.cells[0].endswith("0.32"))
-    assert shown[1:] == ["1 of 24", "20\u202f%", "1.2", "no", "2.0180", "2.0200", "2.0200"]
+    assert shown[-5:] == ["5", "no", "2.0180", "2.0200", "2.0200"]
     notes = gate_history.pruning_notes(swept)
     assert [note for note in notes if "frozen" in note] == ["The decoder was frozen."]
     assert any(re.match("encoder: λ\u00a0=\u00a00.32: 20 %", note) for note in notes)

@@ -9,10 +9,10 @@ import pytest
 
 import headwise as hw
 from headwise.report.every_head import every_head_section
-from headwise.report.quality_curves import quality_figures
+from headwise.report.quality_curves import greedy_figures, quality_figures
 from headwise.report.run_folder import FinishedRun, read_run
 from report.conftest import data_of
-from report.made_sweeps import write_greedy
+from report.made_sweeps import CHOSEN, SIMILARITY, write_greedy
 from report.visits import visit
 
 
@@ -21,28 +21,17 @@ def greedy(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     return read_run(write_greedy(tmp_path_factory.mktemp("greedy") / "run"))
 
 
-def test_the_first_chart_shows_what_it_has(greedy: FinishedRun) -> None:
+def test_where_no_gates_were_trained_the_first_figure_has_every_order(greedy: FinishedRun) -> None:
     (figure,) = quality_figures(greedy.models, greedy.facts)
-    for panel, lowest in enumerate((90.1, 90.3)):
-        specification = figure.panels[panel].specification()
-        cells = data_of(figure, panel)
-        low, high = scales(specification, "y")[0]["domain"]
-        assert low < lowest < 100 < high, "the other orders at the chosen count are in the panel"
-        intervals = [cell for cell in cells if "low" in cell and cell["kept"] < 36]
-        assert len(intervals) == 3, "28, 14 and 1: only for the line"
-        assert {scale["domain"][0] // 10 for scale in scales(specification, "x")} == {3}
-    assert "as they lose more: 3 points of “greedy, dormancy”." in figure.facts
-
-
-def scales(part: Any, channel: str) -> list[Any]:
-    """All scales of a channel."""
-    if isinstance(part, list):
-        return [scale for one in part for scale in scales(one, channel)]
-    if not isinstance(part, dict):
-        return []
-    own = part.get(channel)
-    found = [own["scale"]] if isinstance(own, dict) and own.get("scale") else []
-    return found + [scale for one in part.values() for scale in scales(one, channel)]
+    assert figure.name == "greedy-curves" and greedy_figures(greedy.models, greedy.facts) == []
+    for panel, better in enumerate((0, 0.2)):
+        drawn = {row["model"]: row for row in data_of(figure, panel) if "model" in row}
+        for kept, similarity in SIMILARITY.items():
+            row = drawn[f"dormancy, {kept}\u00a0left"]
+            assert row["value"] == pytest.approx(similarity + better)
+            assert row["low"] < row["value"] < row["high"]
+            assert row["sort"] == ("chosen" if kept == CHOSEN else "model")
+        assert drawn["mean of 2 random orders"]["low"] == pytest.approx(93.9 + better)
 
 
 def test_heads_are_counted_in_models_that_could_be_chosen(greedy: FinishedRun) -> None:

@@ -126,7 +126,7 @@ def test_what_is_no_run_or_stands_in_the_place_of_the_page_is_refused_and_left_a
         report(tmp_path / "empty")
     assert not list((tmp_path / "empty").iterdir())
     (run_folder / "report.html").mkdir()
-    with pytest.raises(HeadwiseError, match=r"report\.html would be replaced"):
+    with pytest.raises(HeadwiseError, match=r"report\.html is in the way"):
         report(run_folder)
     assert not list(run_folder.rglob(".*"))
 

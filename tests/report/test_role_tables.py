@@ -30,18 +30,23 @@ def test_a_grid_has_every_head_and_its_roles(run: FinishedRun) -> None:
     assert {cell["address"] for cell in cells} == every
     for (layer, number), roles in run.roles.roles.groupby(["layer", "head"]):
         best = [f"{value:.2f}" for value in sorted(roles["value"], reverse=True)]
-        address = str(head(layer, number))
-        drawn = {c["role_index"]: c["score"] for c in cells if c["address"] == address}
-        assert [drawn[index] for index in sorted(drawn)] == best[:3]
+        (drawn,) = (cell for cell in cells if cell["address"] == str(head(layer, number)))
+        lines = [line for at in range(3) if (line := drawn[f"role-{at}"])]
+        assert [line.split()[1] for line in lines] == best[:3]
 
 
-def test_evidence_is_drawn_with_its_baseline(run: FinishedRun) -> None:
+def test_the_best_head_of_each_role_stands_against_its_baseline(run: FinishedRun) -> None:
     assert run.roles is not None
-    offsets, rare = role_charts.offsets(run.roles), role_charts.rare_tokens(run.roles)
-    bars = [cell for cell in data_of(offsets) if "offset" in cell and "which" in cell]
-    assert sum(cell["which"] == "highest" for cell in bars) == 1 and len(bars) == 7
-    named = {cell["which"] for cell in data_of(rare) if "which" in cell}
-    assert named == {"one of the two rarest", "the rarest"}
+    found = role_tables.best_heads_table(run.roles)
+    assert found is not None
+    rows = {row.code: row.cells for row in found.rows}
+    assert rows["positional.-1"][:4] == [
+        "positional −1",
+        "encoder-self/0/3",
+        "0.97\n[0.94, 1.00]",
+        "0.08",
+    ]
+    assert rows["syntactic.obj.to-dependent"][-1] == "no" and rows["coreference"][-1] == "yes"
 
 
 def test_an_attention_map_has_every_weight_its_outlines_and_the_roles_own_arc(
@@ -77,23 +82,24 @@ def test_each_role_is_kept_lost_new_or_gone_with_its_head(run: FinishedRun) -> N
         assert len(change.kept) + len(change.lost) + len(change.removed) == len(run.roles.roles)
 
 
-def test_squares_and_cells_are_the_heads_and_their_roles(run: FinishedRun) -> None:
+def test_squares_are_the_heads_and_the_table_has_what_changed(run: FinishedRun) -> None:
     content = after_pruning.after_pruning_section(run)
     assert content is not None
-    left, each = content["parts"][0]["figures"]
-    squares = [row for row in data_of(left) if "category" in row]
+    (part,) = content["parts"]
+    squares = [row for row in data_of(part["figure"]) if "category" in row]
     for change in after_pruning.changes(run, "encoder-self"):
         mine = [row for row in squares if row["model"] == change.model["label"]]
         assert {row["address"] for row in mine} == {str(h) for h in change.heads}
         width = sum(row["right"] - row["left"] for row in mine)
         assert width == pytest.approx(0.92 * len(change.heads), abs=0.01)
-    cells = {(row["role"], row["model"].split("|")[0][-4:]): row for row in data_of(each)}
-    moved = [
-        cells["2/4  nsubj→verb", penalty]["became"] for penalty in ("0.02", "0.05", "\u00a00.2")
+    now = {(row.cells[0][-4:], *row.cells[1:3]): row.cells[-1] for row in part["changed"].rows}
+    moved = ("encoder-self/2/4", "nsubj→verb")
+    assert [now.get((penalty, *moved)) for penalty in ("0.02", "0.05", "\u00a00.2")] == [
+        None,
+        "new",
+        "new",
     ]
-    assert moved == ["no role", "new", "new"]
-    gone = cells["1/5  obj→verb", "\u00a00.2"]
-    assert (gone["there"], gone["held"], gone["became"]) == (False, False, "head removed")
+    assert now["0.05", "encoder-self/2/0", "nsubj→verb"] == "lost"
 
 
 def scored(run: FinishedRun, before: list[float], after: list[float], measure: str) -> FinishedRun:
@@ -135,8 +141,11 @@ def test_without_roles_or_rescored_models_the_section_is_left_out_or_says_so(
 
 def test_what_a_role_does_with_its_head_off_is_in_the_map_and_the_card(run: FinishedRun) -> None:
     def marked(run: FinishedRun) -> list[tuple[str, str]]:
-        cells = data_of(head_functions.head_functions(run)[0], 2)
-        return [(cell["address"], cell["role"]) for cell in cells if "✓" in cell.get("score", "")]
+        cells = [
+            row for row in data_of(head_functions.head_functions(run)[0], 2) if "role-0" in row
+        ]
+        lines = [(cell["address"], cell[f"role-{at}"]) for cell in cells for at in range(3)]
+        return [(address, line.split()[0]) for address, line in lines if "✓" in line]
 
     assert run.roles is not None
     tested = replace(run, roles=replace(run.roles, causal=causal()))

@@ -13,7 +13,6 @@ from headwise.report import (
     head_functions,
     head_pairs,
     kept_heads,
-    role_charts,
     role_tables,
     score_faithfulness,
     score_maps,
@@ -37,15 +36,14 @@ def test_the_head_map_has_every_head_with_its_status_and_most_faithful_score(
 
 def test_maps_of_scores_share_one_order_of_heads(run: FinishedRun) -> None:
     (figure,) = head_functions.head_functions(run)
-    (others,) = score_maps.score_maps(run)
+    others = score_maps.score_maps(run)
+    assert [one.name for one in others] == ["scores-encoder-self", "one-head-off-encoder-self"]
     places = []
-    for found in (figure, others):
-        for panel in range(2):
+    for found in (figure, *others):
+        for panel in range(len(found.panels)):
             cells = [cell for cell in data_of(found, panel) if "address" in cell]
             places.append({cell["address"]: cell["column"] for cell in cells})
-    functions = [cell for cell in data_of(figure, 2) if "address" in cell]
-    places.append({cell["address"]: cell["rank"] - 1 for cell in functions})
-    assert all(place == places[0] for place in places)
+    assert len(places) == 5 and all(place == places[0] for place in places)
     first = [cell for cell in data_of(figure) if cell.get("layer") == 1 and "address" in cell]
     values = [cell["value"] for cell in sorted(first, key=lambda cell: cell["column"])]
     assert values == sorted(values, reverse=True)
@@ -92,24 +90,19 @@ def scored(run: FinishedRun, rows: list[tuple[object, ...]]) -> FinishedRun:
     return replace(run, heads=pd.DataFrame(rows, columns=list(COLUMNS)))
 
 
-def test_bleu_that_is_lost_is_a_change_below_zero(run: FinishedRun) -> None:
+def test_heads_that_surely_matter_alone_have_a_star_and_are_counted(run: FinishedRun) -> None:
     changes = [(0.53, 0.2, 0.9), (-0.24, -0.4, -0.1), (0.1, -0.1, 0.3), (0.0, None, None)]
     rows = [
         ("encoder-self", 0, h, "ablation.bleu", *ends, 500, None) for h, ends in enumerate(changes)
     ]
-    (table,) = score_maps.score_maps_section(scored(run, [*rows]))["effects"]
-    found = [table["layers"][0][1][h] for h in range(4)]
-    assert [(cell["text"], cell["sure"], cell["gain"]) for cell in found] == [
-        ("−0.53", True, False),
-        ("+0.24", True, True),
-        ("−0.10", False, False),
-        ("0.00", False, False),
-    ]
-    assert found[0]["tip"] == "encoder-self/0/0: −0.53 [−0.90, −0.20]"
-    assert table["facts"].startswith("2 of 4 intervals exclude 0, 1 of them for the better")
+    (figure,) = score_maps.score_maps(scored(run, [*rows]))
+    found = {cell["head"]: cell for cell in data_of(figure) if "address" in cell}
+    assert [found[h]["text"] for h in range(4)] == ["0.53*", "−0.24*", "0.10", "0.00"]
+    assert found[0]["interval"] == "[0.200, 0.900]" and found[3]["interval"] == "not measured"
+    assert "2 of 4 intervals exclude 0, 1 of them below 0: better without" in figure.facts
     loss = [("cross", 0, h, "ablation.zero", v, v, v, 9, None) for h, v in enumerate((0.05, 0.0))]
-    found = score_maps.score_maps_section(scored(run, [*loss]))
-    assert not found["in_bleu"] and found["effects"][0]["layers"][0][1][0]["text"] == "+50.0"
+    both = score_maps.score_maps(scored(run, [*rows, *loss]))
+    assert [figure.name for figure in both] == ["one-head-off-encoder-self", "one-head-off-cross"]
 
 
 def test_the_best_lone_head_of_each_layer(run: FinishedRun) -> None:
@@ -168,7 +161,7 @@ def test_maps_and_tables_mark_heads_like_untrained_ones(
     row = next(row for row in table.rows if row.code == "confidence")
     values = run.heads[run.heads["measure"] == "confidence"]["value"]
     above, below = int((values > 0.3).sum()), int((values < 0.2).sum())
-    assert row.cells[4:7] == [f"{above} of 24", str(24 - above - below), str(below)]
+    assert row.cells[2:5] == [f"{above} of 24", str(24 - above - below), str(below)]
     shown = every_head.every_head_section(run)
     assert shown is not None and shown["details"]["untrained"]
     first = shown["rows"][0]["scores"][0]
@@ -178,13 +171,16 @@ def test_maps_and_tables_mark_heads_like_untrained_ones(
 
 def test_roles_beside_their_controls(run: FinishedRun, uncontrolled: FinishedRun) -> None:
     assert run.roles is not None and uncontrolled.roles is not None
-    drawn = data_of(role_charts.offsets(run.roles))
-    ranges = [row for row in drawn if "which" not in row and "low" in row]
-    assert len(ranges) == 7
-    assert all(0.05 <= row["low"] <= row["high"] <= 0.15 for row in ranges)
-    assert role_tables.controls_table(uncontrolled.roles) is None
-    plain = role_tables.syntax_table(uncontrolled.roles)
-    assert plain is not None and not {"best untrained", "shuffled"} & {*plain.columns}
+    shares = role_tables.share_table(run.roles)
+    assert shares is not None
+    at = shares.columns.index("untrained")
+    assert [row.cells[at] for row in shares.rows if row.cells[0] == "No known role"] == [
+        "99\u202f%\n71 of 72"
+    ]
+    beside = {"untrained", "best untrained", "shuffled", "on shuffled sentences"}
+    for make in (role_tables.best_heads_table, role_tables.share_table):
+        plain = make(uncontrolled.roles)
+        assert plain is not None and not beside & {*plain.columns}
 
 
 def test_the_map_of_pairs_is_symmetric_and_frames_the_significant_ones(

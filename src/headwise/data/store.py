@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import atexit
 import hashlib
-import json
 import os
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import pyarrow as pa
 
 from headwise.errors import HeadwiseError
-from headwise.files import below
+from headwise.folders import Folder, below, digest, manifest
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -32,11 +32,40 @@ ROWS_AT_ONCE = 1000  # rows written at a time: at most 2 GB, since a line has at
 FORMAT = 1  # part of every cache key: raise it when the same input would be stored differently
 
 
-class StoredText:
+class AnyText(ABC):
+    """What a model reads: `len(text)`, `.head(n)`, `.take(indices)`, `.fingerprint`.
+
+    name: in results. blank: the number of rows left out because a side was blank.
+    """
+
+    name: str
+    blank: int
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """SHA-256 of the rows, in hexadecimal: equal for equal text, whatever its source."""
+
+    @abstractmethod
+    def take(self, indices: Iterable[int]) -> Self:
+        """The rows with these indices, in this order; raises IndexError outside the text."""
+
+    def head(self, count: int) -> Self:
+        """The first `count` rows (all of them when there are fewer)."""
+        if count < 1:
+            raise HeadwiseError(
+                f"Cannot take the first {count} rows of '{self.name}': ask for 1 or more."
+            )
+        return self.take(range(min(count, len(self))))
+
+
+class StoredText(AnyText):
     """Rows of one or more string columns on disk: the common part of `Text` and `ParallelText`.
 
-    dataset: the memory-mapped `datasets.Dataset`. name: in results.
-    blank: the number of rows left out because a side was blank.
+    dataset: the memory-mapped `datasets.Dataset`.
     """
 
     columns: ClassVar[tuple[str, ...]]
@@ -58,12 +87,11 @@ class StoredText:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the rows, in hexadecimal: equal for equal text, whatever its source."""
         if self._fingerprint is None:
-            digest = hashlib.sha256()
+            hashed = hashlib.sha256()
             for row in self.rows():
-                digest.update(_as_bytes(row))
-            self._fingerprint = digest.hexdigest()
+                hashed.update(_as_bytes(row))
+            self._fingerprint = hashed.hexdigest()
         return self._fingerprint
 
     def rows(self) -> Iterator[tuple[str, ...]]:
@@ -71,16 +99,7 @@ class StoredText:
         for batch in self.dataset.iter(batch_size=1000):
             yield from zip(*(batch[column] for column in self.columns), strict=True)
 
-    def head(self, count: int) -> Self:
-        """The first `count` rows (all of them when there are fewer), on the same file."""
-        if count < 1:
-            raise HeadwiseError(
-                f"Cannot take the first {count} sentences of '{self.name}': ask for 1 or more."
-            )
-        return self.take(range(min(count, len(self))))
-
     def take(self, indices: Iterable[int]) -> Self:
-        """The rows with these indices, in this order, on the same file; raises IndexError outside the text."""
         return type(self)(self.dataset.select(indices), self.name)
 
     @classmethod
@@ -131,18 +150,15 @@ def file_key(kind: str, *files: Path) -> str:
     for file in files:
         stat = file.stat()
         facts.append((str(file.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
-    return hashlib.sha256(json.dumps([FORMAT, kind, facts]).encode()).hexdigest()[:32]
+    return digest([FORMAT, kind, facts])
 
 
 def _stored(folder: Path, key: str) -> tuple[Dataset, dict[str, Any]] | None:
     """The cache's entry for this key; None when it is missing or damaged (and must be written again)."""
-    try:
-        record = json.loads((below(folder, f"{key}.json")).read_text(encoding="utf-8"))
-        if record.pop("sum") != _sum(below(folder, f"{key}.arrow"), record):
-            return None
-        return _opened(below(folder, f"{key}.arrow")), record
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    record = Folder(folder, record=f"{key}.json")
+    if not record.files or record.damage():
         return None
+    return _opened(below(folder, f"{key}.arrow")), {**record.read()}
 
 
 def _fill(
@@ -157,8 +173,8 @@ def _fill(
         record = _write_arrow(part, rows, name, columns)
         whole = below(folder, f"{key or record['fingerprint']}.arrow")
         part.replace(whole)
-        part.write_text(json.dumps({**record, "sum": _sum(whole, record)}), encoding="utf-8")
-        part.replace(whole.with_suffix(".json"))
+    written = Folder(folder, record=f"{whole.stem}.json")
+    written.note(manifest({whole.name: whole}), **record)
     return _opened(whole), record
 
 
@@ -166,14 +182,6 @@ def _opened(arrow: Path) -> Dataset:
     from datasets import Dataset  # takes a second, and much bad input is refused without it
 
     return Dataset.from_file(str(arrow))
-
-
-def _sum(arrow: Path, record: dict[str, Any]) -> str:
-    """SHA-256 of the file and of what its record says, so that damage to either is seen."""
-    with arrow.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-    digest.update(json.dumps(record, sort_keys=True).encode())
-    return digest.hexdigest()
 
 
 @contextmanager
@@ -191,7 +199,7 @@ def _write_arrow(
     path: Path, rows: Iterable[tuple[str, ...]], name: str, columns: tuple[str, ...]
 ) -> dict[str, Any]:
     schema = pa.schema([(column, pa.string()) for column in columns])
-    digest = hashlib.sha256()
+    hashed = hashlib.sha256()
     blank = 0
     written = 0
 
@@ -202,7 +210,7 @@ def _write_arrow(
                 blank += 1
                 continue
             try:
-                digest.update(_as_bytes(row))
+                hashed.update(_as_bytes(row))
             except UnicodeEncodeError as error:
                 raise HeadwiseError(
                     f"Sentence {number} of '{name}' holds half of a surrogate pair, "
@@ -221,7 +229,7 @@ def _write_arrow(
         if blank:
             reason = f"all {blank:,} are blank" + (" on one side" if len(columns) > 1 else "")
         raise HeadwiseError(f"No sentences in '{name}': {reason}.")
-    return {"rows": written, "blank": blank, "fingerprint": digest.hexdigest()}
+    return {"rows": written, "blank": blank, "fingerprint": hashed.hexdigest()}
 
 
 def _as_bytes(row: tuple[str, ...]) -> bytes:

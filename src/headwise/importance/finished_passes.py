@@ -8,19 +8,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from accelerate import PartialState
-
 from headwise.environment import environment_info
-from headwise.files import (
-    below,
-    damaged,
-    digest,
-    manifest,
-    read_with_checksum,
-    with_checksum,
-)
 from headwise.fingerprint import fingerprint
-from headwise.heads import HeadMap, write_text
+from headwise.folders import Folder, below, digest, files_in, manifest
+from headwise.heads import HeadMap
 from headwise.importance.measures import facts, passes
 from headwise.importance.passes import Measurement
 from headwise.importance.sums import SENTENCE_SCALES, SentenceSums
@@ -33,17 +24,13 @@ FOLDER = ".score"  # in the folder of the result
 class FinishedPasses:
     """The finished passes of one score. They have a folder below `place`, named by all that the score is made from: the
     weights, the configuration, the tokenizer, the text, the seed, the time that samples may take, the machine and its
-    threads.
-
-    Of several processes that score together none keeps anything.
-    """
+    threads."""
 
     def __init__(self, place: Path, model: Model, text: Batches, seed: int) -> None:
         self.heads = model.heads
-        self.alone = PartialState().num_processes == 1
         self.place = place / FOLDER
         made_from = {
-            "model": fingerprint(model.hf, model.tokenizer, model.source) if self.alone else "",
+            "model": fingerprint(model.hf, model.tokenizer, model.source),
             "device": str(model.hf.device),
             "text": text.text.fingerprint,
             "longest": model.task.longest,
@@ -54,20 +41,19 @@ class FinishedPasses:
         }
         self.folder = below(self.place, digest(made_from))
 
-    def record(self, label: str, names: Iterable[str]) -> Path:
-        """The record of a pass that makes some measures."""
+    def of(self, label: str, names: Iterable[str]) -> Folder:
+        """The folder, with the record of a pass that makes some measures."""
         made = [[name, facts(name).version] for name in names]
-        return below(self.folder, f"{label}-{digest(made)}.json")
+        return Folder(self.folder, record=f"{label}-{digest(made)}.json")
 
     def read(self, label: str, names: Iterable[str]) -> Measurement | None:
         """What a finished pass gave; None where it is not finished, or its files are damaged."""
-        record = read_with_checksum(self.record(label, names)) if self.alone else {}
-        if not record or damaged(self.folder, record["files"]):
+        kept = self.of(label, names)
+        made = kept.read().get("made")
+        if made is None or kept.damage():
             return None
-        sums = read_sums(below(self.folder, label), record["measures"], self.heads)
-        return Measurement(
-            sums, record["rows"], record["balances"], record["seconds"], record["samples"]
-        )
+        sums = read_sums(below(self.folder, label), made["sums"], self.heads)
+        return Measurement(**{**made, "sums": sums})
 
     def left(self, measures: Iterable[str]) -> list[str]:
         """Of some measures those whose pass is not finished."""
@@ -79,18 +65,9 @@ class FinishedPasses:
 
     def keep(self, label: str, names: Iterable[str], made: Measurement) -> None:
         """Write what a pass gave; the record last, without which it is not finished."""
-        if not self.alone:
-            return
         write_sums(below(self.folder, label), made.sums)
-        record = {
-            "measures": list(made.sums),
-            "rows": made.rows,
-            "balances": made.balances,
-            "seconds": made.seconds,
-            "samples": made.samples,
-            "files": manifest(self.folder, [label]),
-        }
-        write_text(self.record(label, names), with_checksum(record))
+        files = manifest(files_in(self.folder, [label]))
+        self.of(label, names).note(files, made={**vars(made), "sums": [*made.sums]})
 
     def discard(self) -> None:
         """Remove these passes, once the result is written; those of other scores stay."""

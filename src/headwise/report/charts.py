@@ -27,7 +27,7 @@ ChartRows = pd.DataFrame | Sequence[Mapping[str, Any]]
 ATTENTION_NAME = 70  # pixels of `sliding 512` before the number of a layer
 MOST_HEADS_WITH_WORDS = 16  # heads a layer, above which cells have no room for words
 FIELD_TYPES = {"Q": "quantitative", "N": "nominal", "O": "ordinal"}
-SCALE_KEYS = ("domain", "range", "zero", "nice", "clamp", "reverse", "type")
+SCALE_KEYS = ("domain", "range", "zero", "nice", "clamp", "reverse", "type", "padding")
 CHANNEL = ("sort", "bandPosition", "stack")
 SHAPES = (
     "circle",
@@ -100,6 +100,23 @@ def layer_axis(attention: Sequence[str] = ()) -> Spec:
 def colour(text: str, names: Sequence[Any], ranged: str = "category", **legend: Any) -> Spec:
     """A colour with the names (or ends) of its scale; without options of a legend there is none."""
     return field(text, scale={"domain": list(names), "range": ranged}, legend=legend or None)
+
+
+def heat(text: str, ends: Sequence[float], ranged: str = "heatmap", **legend: Any) -> Spec:
+    """A colour for numbers between the ends of its scale; those beyond have the colour of the end."""
+    found = colour(text, ends, ranged, **legend)
+    found["scale"]["clamp"] = True
+    if ranged == "diverging":
+        found["scale"]["interpolate"] = "rgb"
+    return found
+
+
+def label_of(names: Mapping[float, Any]) -> str:
+    """The labels of an axis or legend: a name at each of some numbers, nothing at others."""
+    tests = [
+        f"abs(datum.value - {at}) <= {1e-6 * abs(at)} ? '{name}' : " for at, name in names.items()
+    ]
+    return f"{''.join(tests)}''"
 
 
 def categories(text: str, names: Iterable[str], grey: str = "", **legend: Any) -> Spec:
@@ -175,9 +192,11 @@ def mark(
 
 
 def layered(layers: Sequence[Spec], height: int, description: str, **scales: str) -> Spec:
-    """Layers on top of each other as one chart; `scales`: those that are independent of each other."""
+    """Layers on top of each other as one chart, but for those without rows; `scales`: those that are independent of each
+    other."""
     resolve = {"resolve": {"scale": scales}} if scales else {}
-    return {"layer": list(layers), "height": height, "description": description, **resolve}
+    drawn = [layer for layer in layers if layer["data"]]
+    return {"layer": drawn, "height": height, "description": description, **resolve}
 
 
 def specification(chart: Spec) -> Spec:
@@ -539,18 +558,17 @@ class HeadChart:
         *,
         row: int = 44,
         narrow: int = 31,
+        usual: int = 48,
         wide: int = 92,
         beyond: int = 0,
+        alone: bool = False,
     ) -> Panel:
-        """The marks as a panel. row: pixels of a layer; narrow, wide: the fewest and the most pixels of a head; beyond:
-        pixels for what stands to the right of the heads.
+        """The marks as a panel. row: pixels of a layer; narrow, usual, wide: the fewest pixels of a head, those in files,
+        and the most; beyond: pixels for what stands to the right of the heads; alone: whether it has a row of the figure
+        to itself.
         """
-        usual = 48
         if not self.fits_words:
-            row = 22
-            narrow = 9
-            usual = 20
-            wide = 36
+            row, narrow, usual, wide = 22, 9, 20, 36
         height = row * self.heads["layer"].nunique()
         chart = layered(marks, height, description, color="independent")
         edges = 70 + beyond + self.named
@@ -560,4 +578,5 @@ class HeadChart:
             width=self.width * usual,
             narrowest=edges + self.width * narrow,
             widest=edges + 20 + self.width * wide,
+            wide=alone,
         )

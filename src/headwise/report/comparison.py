@@ -25,7 +25,8 @@ from headwise.report.after_pruning import head_roles, rank, scatter, score_text,
 from headwise.report.charts import Figure
 from headwise.report.every_head import every_head_content, heads_of_run
 from headwise.report.format import capital, interval_text, listed, measure_name, signed
-from headwise.report.kept_heads import head_map, values_by_head
+from headwise.report.head_rows import values_by_head
+from headwise.report.kept_heads import head_map
 from headwise.report.models import ModelRow
 from headwise.report.page import Columns, Table, chosen_badge, section, table
 from headwise.report.run_folder import (
@@ -298,8 +299,7 @@ def rank_text(measure: str, scores: pd.DataFrame) -> str:
     value = rank(scores)
     if math.isnan(value):
         return ""
-    low, high = rank_interval(value, len(scores))
-    ends = "" if math.isnan(low) else interval_text(low, high)
+    ends = interval_text(*rank_interval(value, len(scores)))
     return f"{capital(measure_name(measure))} {signed(value)} {ends}".strip()
 
 

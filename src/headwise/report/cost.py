@@ -6,20 +6,20 @@ The examples are some that pruning left as they were, and those it changed most,
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher
 from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
 
+from headwise.heads import HeadMask
 from headwise.pruning.controls import Control, compared_by_all, control_facts
 from headwise.pruning.measured import FINE_TUNED, UNPRUNED
 from headwise.qualities import AGREEMENT, BLEU, VERDICTS, Number
 from headwise.report import models
-from headwise.report.format import capital, kinds_among, percent, probability, quantity, size
-from headwise.report.models import ModelRow, has, measured, tested_text
+from headwise.report.format import capital, kinds_among, quantity, size
+from headwise.report.models import ModelRow, tested_text
 from headwise.report.page import Columns, Table, chosen_badge, section, table
 from headwise.report.quality_curves import greedy_figures, quality_figures
 from headwise.report.run_folder import FinishedRun
@@ -45,7 +45,6 @@ OTHER_MEASURE = Control(
 )
 # no controls of their own, but compared like them
 LIKE_CONTROLS = {facts.name: facts for facts in (UNCOMPENSATED, RANDOM_ORDER, OTHER_MEASURE)}
-Column = Callable[[Any], str]
 
 
 @section(
@@ -57,105 +56,40 @@ Column = Callable[[Any], str]
     files=("pruning.csv",),
     papers={
         "bleu-by-heads*": "Voita fig. 7",
-        "Trained and pruned, or trained from scratch*": "Voita table 2",
-        "greedy-curves": "Michel fig. 3",
+        "greedy-curves*": "Michel fig. 3",
         "greedy-by-kind": "Michel fig. 4",
     },
     brought_by="pruned models: a plan with [pruning], or headwise prune",
 )
 def cost_section(run: FinishedRun) -> dict[str, Any] | None:
-    """Curves and tables; the section is left out where nothing was pruned."""
+    """Curves and the table of all models; the section is left out where nothing was pruned."""
     if run.models.empty:
         return None
     return {
         "quality": quality_figures(run.models, run.facts),
-        "greedy": greedy_figures(run.models),
-        "compared": compared_tables(run),
-        "scratched": bool(run.models["control"].eq("from-scratch").any()),
-        "by_kind": bool(run.models["keep"].map(lambda keep: isinstance(keep, Mapping)).any()),
-        "all_models": models_table(run.models, run.split),
+        "greedy": greedy_figures(run.models, run.facts),
+        "all_models": models_table(run.models, run.split, layouts=run.layouts),
         "text": run.split,
         "measured": run.quality.title,
         "higher_is_better": run.quality.higher_is_better,
-        "over": run.quality.over,
         "controls": set(run.models["control"].dropna()),
-        "tuned": has(run.models, run.quality.name, run.split, FINE_TUNED),
-        "limited": run.facts.get("max_drop") is not None,
-        "learned": any(model["learned"] for model in run.pruned),
         "random": any(models.is_random_order(model) for model in run.pruned),
     }
 
 
-def compared_tables(run: FinishedRun) -> list[Table]:
-    """Table 2 of Voita et al. (2019) for every set of kinds that has several kinds, or models trained from scratch."""
-    controls = models.model_rows(models.control_models(run.models))
-    from_scratch_by_setting = {}
-    for control in controls:
-        if control["control"] == "from-scratch":
-            from_scratch_by_setting[control["reference"]] = control
-
-    found = []
-    for kinds in models.groups(run.models):
-        pruned = models.model_rows(models.of_kinds(models.pruned(run.models), kinds))
-        rows = [
-            m for m in pruned if m["learned"] or m["setting"] in from_scratch_by_setting
-        ] or pruned
-        compared = any(m["setting"] in from_scratch_by_setting for m in rows)
-        if rows and (len(kinds) > 1 or compared):
-            compared_table = layouts_table(
-                run, kinds, rows, from_scratch_by_setting if compared else {}
-            )
-            if compared_table is not None:
-                found.append(compared_table)
-    return found
-
-
-def layouts_table(
-    run: FinishedRun,
-    kinds: tuple[str, ...],
-    rows: list[dict[str, Any]],
-    from_scratch_by_setting: Mapping[Any, ModelRow],
-) -> Table | None:
-    """The full model, then each model: its heads kind by kind, its quality, and that of its layout from scratch."""
-    named = kinds_among(kinds)
-    total = rows[0]["total"]
-    quality = run.quality
-    written = models.quality_column(quality, run.split)
-    any_layout = next(iter(run.layouts.values()), None)
-
-    def counts(model: ModelRow) -> str:
-        mask = run.layouts.get(model["setting"])
-        if model["method"] == "none":
-            return (
-                "/".join(str(sum(any_layout.heads.query.get(kind, ()))) for kind in named)
-                if any_layout
-                else ""
-            )
-        return "/".join(str(mask.count(kind)) for kind in named) if mask else ""
-
-    def from_scratch(model: ModelRow) -> ModelRow | None:
-        return from_scratch_by_setting.get(model["setting"])
-
-    columns: Columns = {"model": lambda model: model["label"]}
-    columns |= {"/".join(SHORT_KINDS[kind] for kind in named): counts} if len(named) > 1 else {}
-    columns |= {
-        f"heads of {total}": lambda model: str(
-            total if model["method"] == "none" else model["kept"]
-        ),
-        f"{quality.title} from trained" if from_scratch_by_setting else quality.title: written,
-        "from scratch": lambda model: written(from_scratch(model)),
-        f"difference{quality.in_unit}": lambda model: tested_text(
-            run.change_of(from_scratch(model), "pruned")
-        ),
-        **models.change_columns(quality, run.split, write=tested_text),
-    }
-    title = (
-        "Trained and pruned, or trained from scratch"
-        if from_scratch_by_setting
-        else "Heads left of each kind"
-    )
-    full = [run.full] if run.full else []
-    return table(f"{title}: {models.group_name(kinds)}", full + rows, columns, chosen_badge)
+def heads_text(layouts: Mapping[str, HeadMask], model: ModelRow) -> str:
+    """`12 of 24`; of a model of several kinds also how many of each; of several seeds the mean and the range."""
+    if model["method"] == "none":  # the kinds that its heads are of differ between seeds
+        return str(model["total"])
+    kept = str(model["kept"])
+    if model.get("kept_low") != model.get("kept_high"):
+        kept = f"{model['mean_kept']:.1f}, from {model['kept_low']} to {model['kept_high']},"
+    text = f"{kept} of {model['total']}"
+    mask = layouts.get(model["setting"])
+    if mask is None or len(model["kinds"]) < 2:
+        return text
+    each = [f"{SHORT_KINDS[kind]} {mask.count(kind)}" for kind in kinds_among(model["kinds"])]
+    return f"{text}\n{' · '.join(each)}"
 
 
 def models_table(
@@ -163,45 +97,32 @@ def models_table(
     split: str,
     references: Iterable[str] = (FINE_TUNED, UNPRUNED),
     label: str = "All models",
+    layouts: Mapping[str, HeadMask] | None = None,
 ) -> Table | None:
-    """Every model: of a run, or of several side by side, which a column `run` names. Without test text, quality is that
+    """Every model: of a run, or of several side by side, which a column `run` names. layouts: where they are known, the
+    heads of each kind are counted. Without test text, quality is that
     of dev. The loss is shown where some models have no BLEU or agreement, and the size of weights in memory where some
     were not saved."""
     dev = "dev " if split == "dev" else ""
     quality = models.quality_on(frame, split)
-    on_disk = bool(models.values(frame, "bytes").notna().all())
     chosen_by = models.quality_on(frame, "dev")
-    searched = chosen_by in (BLEU, AGREEMENT)
-    lossy = not searched or bool(models.values(frame, chosen_by.name, "dev").isna().any())
-
-    def p_text(model: ModelRow) -> str:
-        p = measured(model, quality.name, split, UNPRUNED).p
-        return "" if p is None else probability(p)
-
-    def kept_text(model: ModelRow) -> str:
-        if model["method"] == "none":  # the kinds that its heads are of differ between seeds
-            return f"{model['total']} ({percent(1)})"
-        kept = str(model["kept"])
-        if model.get("kept_low") != model.get("kept_high"):
-            kept = f"{model['mean_kept']:.1f}, from {model['kept_low']} to {model['kept_high']}"
-        return f"{kept} ({percent(model['mean_kept'] / model['total'])})"
 
     columns: Columns = {
         "model": lambda model: model["label"],
         "data" if "seeds" in frame else "run": lambda model: model.get("run", ""),
         "seeds": lambda model: str(model.get("seeds", "")),
-        "heads kept": kept_text,
+        "heads kept": partial(heads_text, layouts or {}),
         f"{dev}{quality.title}": models.quality_column(quality, split),
-        **models.change_columns(quality, split, references),
-        "p": p_text,
+        **models.change_columns(quality, split, references, write=tested_text),
         f"{dev}chrF": models.number_column("{:.2f}".format, "chrf", split),
         # without test text, the column above
         f"dev {chosen_by.title}": models.quality_column(chosen_by, "dev"),
     }
-    if lossy:
+    searched = chosen_by in (BLEU, AGREEMENT)
+    if not searched or models.values(frame, chosen_by.name, "dev").isna().any():
         columns["dev loss"] = models.number_column("{:.4f}".format, "loss", "dev")
     columns["parameters"] = models.number_column(quantity, "parameters")
-    if on_disk:
+    if models.values(frame, "bytes").notna().all():
         columns["size on disk"] = models.number_column(size, "bytes")
     else:
         columns["weights in memory"] = models.number_column(size, "memory")
@@ -235,69 +156,64 @@ class ControlComparison(NamedTuple):
     question="Are pruned models better than their controls?",
     order=90,
     files=("pruning.csv",),
+    papers={"*trained from scratch": "Voita table 2"},
     brought_by="pruning.compare (greedy) or pruning.controls (gates)",
 )
 def build_controls(run: FinishedRun) -> dict[str, Any] | None:
     """Every comparison as a row, and for each kind of control how often it says something; None without any."""
     comparisons = model_comparisons(run)
-    tables = {
+    if not comparisons:
+        return None
+    return {
         "counts": verdict_counts_table(run, comparisons),
         "compared": comparison_table(run, comparisons),
+        "text": run.split,
+        "measured": run.quality.title,
+        "over": run.quality.over,
+        "better": "above" if run.quality.higher_is_better else "below",
+        "trained": bool(run.models["control"].isin([f.name for f in compared_by_all()]).any()),
     }
-    return (
-        {
-            **tables,
-            "text": run.split,
-            "measured": run.quality.title,
-            "over": run.quality.over,
-            "better": "above" if run.quality.higher_is_better else "below",
-            "trained": bool(run.models["control"].isin([f.name for f in compared_by_all()]).any()),
-        }
-        if comparisons
-        else None
-    )
 
 
 def model_comparisons(run: FinishedRun) -> list[ControlComparison]:
     """Every pruned model (or the best head of each layer) with everything it was compared with. Differences are
     model minus control.
     """
-    known = {}
-    for model in models.model_rows(run.models):
-        known[model["setting"]] = model
-
+    known = {model["setting"]: model for model in models.model_rows(run.models)}
     controls = models.model_rows(models.control_models(run.models))
     found: list[ControlComparison] = []
-    by_all = [facts.reference for facts in compared_by_all()]
-    for reference in (*by_all, "", "uncompensated"):
-        for model in run.pruned if reference else ():
-            if (control := known.get(models.against(model, reference))) is not None:
-                found.append(ControlComparison(reference, model, control, model, reference))
 
-        for control in controls if not reference else ():
-            kind = control["control"]
-            if (own := known.get(control["reference"] or "")) is not None:
-                found.append(ControlComparison(kind, own, control, control, "pruned"))
-                continue
-            name = control_facts(control_facts(kind).against).reference
-            if (other := known.get(models.against(control, name))) is not None:
-                found.append(ControlComparison(kind, control, other, control, name))
+    def add(kind: str, model: ModelRow, reference: str) -> None:
+        """A model beside the one that its change of this reference is from."""
+        control = known.get(models.against(model, reference))
+        if control is not None:
+            found.append(ControlComparison(kind, model, control, model, reference))
+
+    for facts in compared_by_all():
+        for model in run.pruned:
+            add(facts.reference, model, facts.reference)
+
+    for control in controls:
+        own = known.get(control["reference"] or "")
+        if own is not None:
+            found.append(ControlComparison(control["control"], own, control, control, "pruned"))
+        else:
+            against = control_facts(control["control"]).against
+            add(control["control"], control, control_facts(against).reference)
+
+    for model in run.pruned:
+        add(UNCOMPENSATED.name, model, UNCOMPENSATED.name)
 
     for model in run.pruned:
         for name in models.orders_against(model):
-            if (other := known.get(models.against(model, name))) is not None:
-                is_random = models.is_random_order(other)
-                kind = RANDOM_ORDER.name if is_random else OTHER_MEASURE.name
-                found.append(ControlComparison(kind, model, other, model, name))
+            is_random = name.startswith("random.")
+            add(RANDOM_ORDER.name if is_random else OTHER_MEASURE.name, model, name)
 
-    paired_settings = set()
+    paired = set()
     for comparison in found:
-        for compared in (comparison.model, comparison.control):
-            if compared is not None:
-                paired_settings.add(compared["setting"])
-
+        paired.update(one["setting"] for one in (comparison.model, comparison.control) if one)
     for control in controls:
-        if control["setting"] not in paired_settings:
+        if control["setting"] not in paired:
             found.append(ControlComparison(control["control"], None, control, control, ""))
     return found
 
@@ -317,50 +233,42 @@ def verdict_counts_table(run: FinishedRun, comparisons: list[ControlComparison])
     """For each kind of control in how many comparisons the pruned models are better, worse, or not distinguishable."""
     found: dict[str, list[str]] = {}
     for comparison in comparisons:
-        word = comparison.change(run).verdict(run.quality)
-        found.setdefault(comparison.kind, []).extend([word] if word else [])
+        if word := comparison.change(run).verdict(run.quality):
+            found.setdefault(comparison.kind, []).append(word)
 
-    def meaning(control_name: str) -> str:
-        facts = compared_with(control_name)
+    def meaning(kind: str) -> str:
+        facts = compared_with(kind)
         said = zip((facts.better, facts.worse), VERDICTS, strict=False)
-        return "; ".join(text for text, word in said if text and word in found[control_name])
+        return "; ".join(text for text, word in said if text and word in found[kind])
 
-    columns: Columns = {"compared with": lambda control_name: capital(compared_name(control_name))}
+    columns: Columns = {"compared with": lambda kind: capital(compared_name(kind))}
     for word in VERDICTS:
-        columns[word] = partial(
-            lambda word, control_name: str(found[control_name].count(word)), word
-        )
-
+        columns[word] = partial(lambda word, kind: str(found[kind].count(word)), word)
     columns["conclusion"] = meaning
-    return table(
-        "How often a comparison says something",
-        [control_name for control_name in found if found[control_name]],
-        columns,
-    )
+    return table("How often a comparison says something", found, columns)
 
 
 def comparison_table(run: FinishedRun, comparisons: list[ControlComparison]) -> Table | None:
-    """A row a comparison."""
+    """A row a comparison (Voita et al. 2019, table 2)."""
     name = run.quality.title
     unit = run.quality.in_unit
     written = models.quality_column(run.quality, run.split)
     tuned = run.models["control"].eq("fine-tuned").any()
+
+    def control_name(comparison: ControlComparison) -> str:
+        control = comparison.control
+        own = comparison.model is None or compared_with(comparison.kind).against
+        if own or control["comparison"] or models.is_random_order(control):
+            return str(control["label"])
+        return compared_name(comparison.kind)
+
     columns: Columns = {
         "pruned model": lambda comparison: comparison.model["label"] if comparison.model else "",
-        "control": lambda comparison: (
-            comparison.control["label"]
-            if comparison.model is None
-            or compared_with(comparison.kind).against
-            or comparison.control["comparison"]
-            or models.is_random_order(comparison.control)
-            else compared_name(comparison.kind)
-        ),
-        "heads": lambda comparison: str(comparison.control["kept"]),
+        "heads": lambda comparison: heads_text(run.layouts, comparison.model or comparison.control),
+        "control": control_name,
         f"its {name}": lambda comparison: written(comparison.model),
         f"{name} of the control": lambda comparison: written(comparison.control),
-        "pruned − control"
-        if run.quality == BLEU
-        else f"pruned to control{unit}": lambda comparison: tested_text(comparison.change(run)),
+        f"pruned against control{unit}": lambda comparison: tested_text(comparison.change(run)),
         f"control to the full model{unit}": lambda comparison: tested_text(
             run.change_of(comparison.control, UNPRUNED)
         ),
@@ -368,8 +276,9 @@ def comparison_table(run: FinishedRun, comparisons: list[ControlComparison]) -> 
             tested_text(run.change_of(comparison.control, FINE_TUNED)) if tuned else ""
         ),
     }
+    scratched = any(comparison.kind == "from-scratch" for comparison in comparisons)
     return table(
-        "Controls",
+        f"Pruned models and their controls{', also trained from scratch' * scratched}",
         comparisons,
         columns,
         lambda comparison: chosen_badge(comparison.model),
@@ -383,16 +292,14 @@ CHANGED_EXAMPLES = 5
 LONGEST_SOURCE = 40  # words: a longer source makes a card nobody reads
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """Some words, and whether the other translation has them too."""
 
     text: str
     differs: bool
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(NamedTuple):
     """One sentence with its two translations, in pieces; `number` is its line in the test text, counted from 1."""
 
     number: int
@@ -403,8 +310,7 @@ class Example:
     same: bool
 
 
-@dataclass(frozen=True)
-class Examples:
+class Examples(NamedTuple):
     """The examples of a report, and how many translations there are and are the same word for word."""
 
     shown: list[Example]
@@ -439,32 +345,14 @@ def choose_examples(run: FinishedRun) -> Examples | None:
     full = texts["full"]
     pruned = texts[chosen["setting"]]
     alike = [similarity(one, other) for one, other in zip(full, pruned, strict=True)]
-    unchanged = []
-    changed = []
-    for i, source in enumerate(texts["source"]):
-        if not 0 < len(source.split()) <= LONGEST_SOURCE:
-            continue
-        if alike[i] == 1:
-            unchanged.append(i)
-        else:
-            changed.append(i)
-
-    picked = sorted(
-        random.Random(EXAMPLES_SEED).sample(unchanged, min(UNCHANGED_EXAMPLES, len(unchanged)))
-    )
-    picked += sorted(changed, key=lambda i: (alike[i], i))[:CHANGED_EXAMPLES]
-
+    short = [i for i, text in enumerate(texts["source"]) if 0 < len(text.split()) <= LONGEST_SOURCE]
+    unchanged = [i for i in short if alike[i] == 1]
+    changed = sorted((i for i in short if alike[i] < 1), key=lambda i: (alike[i], i))
+    some = random.Random(EXAMPLES_SEED).sample(unchanged, min(UNCHANGED_EXAMPLES, len(unchanged)))
     shown = []
-    for i in picked:
-        shown.append(
-            Example(
-                i + 1,
-                texts["source"][i],
-                texts["reference"][i],
-                *word_differences(full[i], pruned[i]),
-                alike[i] == 1,
-            )
-        )
+    for i in [*sorted(some), *changed[:CHANGED_EXAMPLES]]:
+        said = texts["source"][i], texts["reference"][i]
+        shown.append(Example(i + 1, *said, *word_differences(full[i], pruned[i]), alike[i] == 1))
     return Examples(shown, len(full), alike.count(1))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from headwise.heads import KINDS, Kind
 from headwise.importance.measures import facts
@@ -92,9 +93,27 @@ def probability_fact(p: float) -> str:
     return f"p\u00a0{'' if p < 0.001 else '= '}{probability(p)}"
 
 
-def interval_text(low: float | None, high: float | None) -> str:
-    """`[−0.71, +0.11]`, or nothing where there is no interval."""
-    return "" if low is None or high is None else f"[{signed(low)}, {signed(high)}]"
+def interval_text(
+    low: float | None, high: float | None, write: Callable[[float], str] = signed
+) -> str:
+    """`[−0.71, +0.11]`, or nothing where there is no interval. write: writes its ends."""
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
+        return ""
+    return f"[{write(low)}, {write(high)}]"
+
+
+def estimate(
+    row: Mapping[Any, Any], write: Callable[[float], str] = signed, join: str = " "
+) -> str:
+    """The value of a row with its interval, where it has one: `0.84 [0.81, 0.87]`."""
+    return join.join(
+        filter(None, [write(row["value"]), interval_text(row["low"], row["high"], write)])
+    )
+
+
+def score(value: float) -> str:
+    """A score of a role, a share: `0.84`."""
+    return f"{value:.2f}"
 
 
 def measure_name(measure: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ import pandas as pd
 from PIL import Image
 
 from headwise.errors import HeadwiseError
-from headwise.folders import output_file, refuse_other_pages, write_file, write_pages
+from headwise.folders import Folder, output_file, write_file
 from headwise.grid import GAP, HeadGrid, Scale, svg_text
-from headwise.heads import KINDS, Head, HeadMap
+from headwise.heads import Head, HeadMap, head_of
 from headwise.report import charts, models
 from headwise.report.charts import Figure, Panel, axis, colour, tips
-from headwise.report.format import KIND_NAMES, kinds_among, listed, percent
+from headwise.report.format import KIND_NAMES, kinds_among, listed
+from headwise.report.head_rows import model_order, of_kind
 from headwise.report.models import measured
 from headwise.report.page import Table, chosen_badge, section, table
 from headwise.report.run_folder import FinishedRun, read_run
@@ -38,15 +39,6 @@ LOSS_NAMES = {"dev_loss": "dev loss", "loss": "training loss"}
 SURE = 0.1  # a gate is undecided between SURE and 1 − SURE
 LOWEST, HIGHEST = -0.1, 1.1  # the stretch of the gates, γ and ζ in pruning/gates.py
 MOST_MODELS_NAMED = 4
-# By measure and split: the title of its column, and how it is written.
-HEALTH: dict[tuple[str, str], tuple[str, Callable[[float], str]]] = {
-    ("undecided_gates", ""): ("undecided", percent),
-    ("expected_heads", ""): ("expected heads", "{:.1f}".format),
-    ("settled", ""): ("settled", lambda value: "yes" if value else "no"),
-    ("soft_loss", "dev"): ("dev loss before deciding", "{:.4f}".format),
-    ("decided_loss", "dev"): ("after deciding", "{:.4f}".format),
-    ("loss", "dev"): ("of the pruned model", "{:.4f}".format),
-}
 
 
 @dataclass(frozen=True)
@@ -64,30 +56,18 @@ class GateHistory:
     lines: Mapping[str, float]
 
     @property
-    def grids(self) -> list[tuple[str, list[int]]]:
+    def grids(self) -> list[tuple[str, tuple[int, ...]]]:
         """The kinds of heads, each with the number of heads in its layers; the order is that of `heads`."""
-        sizes = (
-            pd.DataFrame(self.heads, columns=["kind", "layer", "head"])
-            .groupby(["kind", "layer"], sort=False)
-            .size()
-        )
-        grids: list[tuple[str, list[int]]] = []
-        for kind, part in sizes.groupby(level="kind", sort=False):
-            grids.append((str(kind), part.tolist()))
-        return grids
+        return [*HeadMap.smallest(self.heads).query.items()]
 
     @property
     def shut(self) -> np.ndarray:
         """Which gates are shut at each logged step (steps × heads). The last is the decision, where it is known."""
-        below = self.below(self.opened.to_numpy())
+        lines = np.array([self.lines[head.kind] for head in self.heads])
+        below = self.opened.to_numpy() <= lines
         if self.kept is not None:
             below[-1] = [head not in self.kept for head in self.heads]
-        return below
-
-    def below(self, opened: np.ndarray) -> np.ndarray:
-        """Which of some P(open) are below the decision line of their head (steps × heads)."""
-        lines = np.array([self.lines[head.kind] for head in self.heads])
-        return np.asarray(opened <= lines)
+        return np.asarray(below)
 
     @property
     def closed_at(self) -> list[int | None]:
@@ -109,11 +89,9 @@ class GateHistory:
         """The gates that were neither open nor shut when they were decided."""
         share = measured(self.model, "undecided_gates").value
         last = self.opened.to_numpy()[-1]
-        return (
-            int(((last > SURE) & (last < 1 - SURE)).sum())
-            if share is None
-            else round(share * len(self.heads))
-        )
+        if share is None:
+            share = float(((last > SURE) & (last < 1 - SURE)).mean())
+        return round(share * len(self.heads))
 
     def at(self, steps: list[int]) -> np.ndarray:
         """P(open) at some steps, as it was last logged before each (steps × heads)."""
@@ -133,7 +111,6 @@ class GateHistory:
     story=True,
     order=70,
     files=("gates/", "pruning.csv"),
-    papers={"gate-distribution": "Voita fig. 6"},
     brought_by="pruning.method = 'gates'",
     qualities=("bleu", "perplexity", "accuracy", "wer"),
 )
@@ -145,12 +122,9 @@ def gate_history_section(run: FinishedRun) -> dict[str, Any] | None:
     return {
         "animation": animation(shown) if shown else None,
         "closing": closing_table(shown),
-        "curves": gate_curves(run),
-        "lines": sorted({history.model["line"] for history in shown}),
-        "health": health_table(run),
+        "curves": gate_curves(run, shown),
+        "lines": {history.model["line"] for history in shown},
         "notes": pruning_notes(run),
-        "concrete": any(history.model["method"] == "gates" for history in shown),
-        "decision": decision_sentence(shown),
     }
 
 
@@ -164,10 +138,7 @@ def gate_histories(run: FinishedRun) -> list[GateHistory]:
         opened = log.pivot_table(
             index="step", columns=["kind", "layer", "head"], values="p_open", aggfunc="last"
         )
-        heads = sorted(
-            (Head(*column) for column in opened.columns),
-            key=lambda h: (KINDS.index(h.kind), *h[1:]),
-        )
+        heads = sorted((Head(*column) for column in opened.columns), key=model_order)
         opened = opened[heads].ffill().bfill()
         mask = run.layouts.get(model["setting"])
         kept = None if mask is None else mask.kept
@@ -223,55 +194,28 @@ def pruning_options(run: FinishedRun, sweep: str | None) -> dict[str, Any]:
     return known
 
 
-def decision_sentence(shown: list[GateHistory]) -> str:
-    """What shuts a gate in words, with the decision lines of all models."""
-    by_penalty: set[str] = set()
-    by_count: set[str] = set()
-    for history in shown:
-        is_penalty = history.kept is None or pd.notna(history.model["penalty"])
-        found = by_penalty if is_penalty else by_count
-        found.update(f"{line:.2f}" for line in history.lines.values())
-    sentences = []
-    if by_penalty:
-        sentences.append(
-            f"Under a penalty a gate is shut while its P(open) is at most {listed(sorted(by_penalty))}: there the rule "
-            "of the plan decides."
-        )
-    if by_count:
-        sentences.append(
-            "With a target count the most open gates stay: a gate is shut while its P(open) is at most half-way between "
-            f"the last that stays and the first that does not ({listed(sorted(by_count))})."
-        )
-    return " ".join(sentences)
-
-
 def closing_steps(run: FinishedRun) -> Mapping[str, Mapping[Head, int | None]]:
     """By the setting of each model with gates and by head: the step from which its gate is shut for
     good; None for a gate that stayed open."""
-    steps: dict[str, Mapping[Head, int | None]] = {}
-    for history in gate_histories(run):
-        steps[history.model["setting"]] = dict(zip(history.heads, history.closed_at, strict=True))
-    return steps
+    return {
+        history.model["setting"]: dict(zip(history.heads, history.closed_at, strict=True))
+        for history in gate_histories(run)
+    }
 
 
 def frame_steps(shown: list[GateHistory]) -> list[int]:
     """The steps of the frames, the same for all models: at most FRAMES, fewer where there are very many heads."""
-    known: set[int] = set()
-    for history in shown:
-        known.update(int(step) for step in history.opened.index)
-    return thinned(
-        known, max(10, min(FRAMES, VALUES // max(1, sum(len(history.heads) for history in shown))))
-    )
+    known = {int(step) for history in shown for step in history.opened.index}
+    heads = sum(len(history.heads) for history in shown)
+    return thinned(known, max(10, min(FRAMES, VALUES // max(1, heads))))
 
 
-def thinned(steps: Any, most: int) -> list[int]:
+def thinned(steps: Iterable[int], most: int) -> list[int]:
     """At most so many of the steps, evenly spread, the first and the last among them."""
     known = sorted(set(steps))
-    return (
-        known
-        if len(known) <= most
-        else [known[round(i * (len(known) - 1) / (most - 1))] for i in range(most)]
-    )
+    if len(known) <= most:
+        return known
+    return [known[round(i * (len(known) - 1) / (most - 1))] for i in range(most)]
 
 
 def animation(shown: list[GateHistory]) -> dict[str, Any]:
@@ -302,12 +246,18 @@ def animation(shown: list[GateHistory]) -> dict[str, Any]:
 
 
 def closing_table(shown: list[GateHistory]) -> Table | None:
-    """Model by model, when gates shut for good, how many opened again, and how many were undecided at the end."""
+    """Model by model, when gates shut for good, how far they had settled, and what deciding them did to the dev loss."""
+
+    def number(
+        measure: str, split: str = "", write: Callable[[float], str] = "{:.4f}".format
+    ) -> Any:
+        column = models.number_column(write, measure, split)
+        return lambda history: column(history.model)
+
     columns = {
         "model": lambda history: history.model["label"],
         "gates": lambda history: str(len(history.heads)),
         "shut": lambda history: str(len(history.closed)),
-        "first at step": lambda history: f"{history.closed[0]:,}" if history.closed else "",
         "half by step": lambda history: (
             f"{history.closed[(len(history.closed) - 1) // 2]:,}" if history.closed else ""
         ),
@@ -315,129 +265,82 @@ def closing_table(shown: list[GateHistory]) -> Table | None:
         "opened again": lambda history: str(
             int((history.shut[:-1] & ~history.shut[1:]).any(axis=0).sum())
         ),
-        "undecided": lambda history: str(history.undecided),
         "decided before the end": lambda history: (
             "yes" if (history.model["settle"] or 0) > 0 else "no"
         ),
+        "undecided": lambda history: str(history.undecided),
+        "settled": number("settled", write=lambda value: "yes" if value else "no"),
+        "dev loss before deciding": number("soft_loss", "dev"),
+        "dev loss after deciding": number("decided_loss", "dev"),
+        "dev loss of the pruned model": number("loss", "dev"),
     }
     return table(
         "When gates shut", shown, columns, badge=lambda history: chosen_badge(history.model)
     )
 
 
-def gate_curves(run: FinishedRun) -> list[Figure]:
+def gate_curves(run: FinishedRun, shown: list[GateHistory]) -> list[Figure]:
     """For every model with a gate log: P(open) of each gate through training, a panel a layer."""
-    known = []
-    for model in run.pruned:
-        if model["setting"] in run.gates:
-            known.append(model)
-
-    lines = 0
-    for model in known:
-        lines += len(run.gates[model["setting"]].drop_duplicates(["kind", "layer", "head"]))
-
+    lines = sum(len(history.heads) for history in shown)
     points = max(20, min(120, POINTS // max(lines, 1)))
-    figures = []
-    for history in gate_histories(run):
-        figures.append(_gate_figure(run, history, points))
-    return figures
+    return [_gate_figure(run, history, points) for history in shown]
 
 
 def _gate_figure(run: FinishedRun, history: GateHistory, points: int) -> Figure:
     model = history.model
-    name = model["setting"]
-    log = run.gates[name].dropna(subset=["p_open"])
+    log = run.gates[model["setting"]].dropna(subset=["p_open"])
     log = log[log["step"].isin(thinned(log["step"], points))]
     kept = history.kept or frozenset()
-    heads = log[["kind", "layer", "head"]].itertuples(index=False, name=None)
-    log = log.assign(
-        p=log["p_open"], status=["kept" if head in kept else "removed" for head in heads]
-    )
-    kinds = kinds_among(log["kind"])
+    status = ["kept" if head_of(row) in kept else "removed" for row in log.to_dict("records")]
+    log = log.assign(p=log["p_open"], status=status)
     panels = []
-    for kind in kinds:
-        for layer, part in log[log["kind"] == kind].groupby("layer"):
-            panels.append(
-                Panel(
-                    _gate_panel(part, f"{kind}_{layer}", f"{kind}/{layer}/", history.lines[kind]),
-                    f"{f'{kind} ' if len(kinds) > 1 else ''}layer {layer}",
-                    230,
-                    150,
-                )
-            )
+    for kind in kinds_among(log["kind"]):
+        for layer, part in of_kind(log, kind).groupby("layer"):
+            title = f"{kind} layer {layer}" if len(history.grids) > 1 else f"layer {layer}"
+            chart = _gate_panel(part, f"{kind}/{layer}", history.lines[kind])
+            panels.append(Panel(chart, title, width=230, narrowest=150))
     return Figure(
-        name=f"gates-{name}",
+        name=f"gates-{model['setting']}",
         title=f"{model['label']}: {model['kept']} of {model['total']} heads stay open",
-        note="probability that each gate is open, through pruning"
-        + " · dashed: the decision line"
+        note="probability that each gate is open, through pruning · dashed: the decision line"
         + ("" if history.kept is None else " · blue: kept · grey: removed"),
         panels=panels,
         columns=3,
     )
 
 
-def _gate_panel(part: pd.DataFrame, name: str, layer: str, decision: float) -> charts.Spec:
-    """decision: the decision line."""
-    hover = f"at_{name.replace('-', '_')}"
+def _gate_panel(part: pd.DataFrame, layer: str, decision: float) -> charts.Spec:
+    """The gates of one layer, `kind/number`. decision: the decision line."""
+    hover = f"at_{layer.replace('/', '_').replace('-', '_')}"
     x = axis("step:Q", "step", tickCount=3, format=",d", grid=False)
     ticks = [0, round(decision, 2), 1]
     y = axis("p:Q", None, domain=[0, 1], values=ticks, format=".2~f", grid=False)
+    rows = part[["step", "head", "p", "status"]]
     colours = colour("status:N", ["kept", "removed"])
-    (line,) = charts.curve(
-        part[["step", "head", "p", "status"]],
-        x,
-        y,
-        colours,
-        detail=charts.field("head:N"),
-        width=1.6,
-    )
+    (line,) = charts.curve(rows, x, y, colours, detail=charts.field("head:N"), width=1.6)
     thick = {"condition": {"param": hover, "value": 4, "empty": False}, "value": 1.6}
     line["encoding"] |= {"strokeWidth": thick, "tooltip": tips("head:N", "status:N")}
-    line["transform"].append({"calculate": f"'{layer}' + datum.head", "as": "address"})
+    line["transform"].append({"calculate": f"'{layer}/' + datum.head", "as": "address"})
     line["params"] = [
         {"name": hover, "select": {"type": "point", "fields": ["head"], "on": "pointerover"}}
     ]
     rule = charts.level_lines([{"p": decision}], y, style="limit")
-    return charts.layered([rule, line], 120, f"Gate probabilities, {name}")
-
-
-def health_table(run: FinishedRun) -> Table | None:
-    """How far gates had settled when they were decided, and what deciding them did to the dev loss; None without."""
-    own = [key for key in HEALTH if key != ("loss", "dev")]
-    shown = []
-    for model in run.pruned:
-        if any(measured(model, *key).value is not None for key in own):
-            shown.append(model)
-
-    columns = {
-        "model": lambda model: model["label"],
-        "heads kept": lambda model: f"{model['kept']} of {model['total']}",
-    }
-    for key, (title, write) in HEALTH.items():
-        columns[title] = models.number_column(write, *key)
-
-    return table("How far they had settled", shown, columns)
+    return charts.layered([rule, line], 120, f"Gate probabilities, {layer}")
 
 
 def pruning_notes(run: FinishedRun) -> list[str]:
     """What pruning noted, each note once, with the models it is about unless it is about all of them."""
+    known = run.facts.get("notes") or {}
+    noted = [model for model in run.pruned if model["setting"] in known]
     about: dict[str, list[str]] = {}
-    known = []
-    for model in run.pruned:
-        if model["setting"] in (run.facts.get("notes") or {}):
-            known.append(model)
-
-    for model in known:
-        for note in run.facts["notes"][model["setting"]]:
+    for model in noted:
+        for note in known[model["setting"]]:
             about.setdefault(note, []).append(model["label"])
 
-    names = {}
-    for note, all_ in about.items():
-        names[note] = listed(all_) if len(all_) <= MOST_MODELS_NAMED else f"{len(all_)} models"
-
     written: list[str] = []
-    for note, all_ in about.items():
-        written.append(note if len(all_) == len(known) else f"{names[note]}: {note}")
+    for note, labels in about.items():
+        names = listed(labels) if len(labels) <= MOST_MODELS_NAMED else f"{len(labels)} models"
+        written.append(note if len(labels) == len(noted) else f"{names}: {note}")
     return written
 
 
@@ -457,24 +360,20 @@ def build_training(run: FinishedRun) -> dict[str, Any]:
 
 def training_curve(run: FinishedRun) -> Figure | None:
     """The loss on the training text and on dev through training; None without a log."""
-    found = run.training
-    found = (
-        None if found is None else found[found["measure"].isin(LOSS_NAMES)].dropna(subset=["value"])
-    )
-    if found is None or found.empty:
+    if run.training is None:
         return None
-    parts = []
-    for _, part in found.groupby("measure"):
-        parts.append(part[part["step"].isin(thinned(part["step"], CURVE_POINTS))])
+    points = []
+    for measure, name in LOSS_NAMES.items():
+        found = run.training[run.training["measure"] == measure].dropna(subset=["value"])
+        found = found[found["step"].isin(thinned(found["step"], CURVE_POINTS))]
+        points += found[["step", "value"]].assign(curve=name).to_dict("records")
 
-    points = pd.concat(parts).assign(curve=lambda t: t["measure"].map(LOSS_NAMES))[
-        ["step", "curve", "value"]
-    ]
+    if not points:
+        return None
     x = axis("step:Q", "step", format=",d", grid=False, tickCount=8)
     y = axis("value:Q", "loss (nats a token)", zero=False)
-    colours = colour(
-        "curve:N", list(LOSS_NAMES.values()), orient="top", title=None, symbolType="stroke"
-    )
+    legend = {"orient": "top", "title": None, "symbolType": "stroke"}
+    colours = colour("curve:N", [*LOSS_NAMES.values()], **legend)
     (line,) = charts.curve(points, x, y, colours, width=1.8)
     line["encoding"]["tooltip"] = tips("curve:N", "step:Q", "value:Q||.3f")
     return Figure(
@@ -489,15 +388,17 @@ HOLD = 2  # seconds for which the last frame stays
 CELL, PAD, WIDE = 20, 24, 1000  # pixels: of a head with its gap, of margins, of a line of models
 
 
-def write_animation(run: Path, path: Path) -> Path:
-    """Write the animation of a run folder's gates; see `headwise.report.animate`."""
+def write_animation(pages: Folder, path: Path) -> Path:
+    """Write the animation of a run folder's gates; see `headwise.report.animate`. pages: that folder, with the record of
+    its pages."""
+    run = pages.place
     if path.suffix.lower() != ".gif":
         raise HeadwiseError(
             f"The animation cannot be written to {path}: name a file that ends in .gif."
         )
     in_run = path.absolute().parent == run.absolute()
     if in_run:
-        refuse_other_pages(run, [path.name])
+        pages.refuse_others([path.name])
     else:
         output_file(path)
     found = read_run(run)
@@ -508,7 +409,7 @@ def write_animation(run: Path, path: Path) -> Path:
         )
     content = _gif(_pictures(shown, frame_steps(shown)))
     if in_run:
-        write_pages(run, {path.name: content}, [path.name])
+        pages.write({path.name: content}, [path.name])
     else:
         write_file(path, content)
     return path

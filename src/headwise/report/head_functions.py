@@ -8,7 +8,6 @@ from headwise.report.charts import Figure
 from headwise.report.format import HEADS_OF_KIND, KIND_NAMES, capital, listed, measure_name
 from headwise.report.page import section
 from headwise.report.role_charts import functions_panel, kinds_with_roles
-from headwise.report.role_tables import functions_found
 from headwise.report.run_folder import FinishedRun
 from headwise.report.score_faithfulness import agreement_with_ablation
 from headwise.report.score_maps import (
@@ -33,41 +32,32 @@ from headwise.report.score_maps import (
     brought_by="scores and roles: scoring.measures and roles.treebank",
 )
 def head_functions_section(run: FinishedRun) -> dict[str, Any] | None:
-    """A figure for each kind of heads, and the functions that were found; None without scores and roles."""
+    """A figure for each kind of heads; None without scores and roles."""
     figures = head_functions(run)
     if not figures:
         return None
-    measures = {measure for kind in KIND_NAMES for measure in leading_measures(run, kind)}
-    agreements = {}
-    for kind in KIND_NAMES:
-        leading = leading_measures(run, kind)
-        if leading:
-            agreements[kind] = agreement_with_ablation(run, kind, leading[0])
+    leading = {kind: leading_measures(run, kind) for kind in KIND_NAMES}
     roles = run.roles
+    tested = [] if roles is None else kinds_with_roles(roles)
+    scored = set() if run.heads is None else set(run.heads["kind"])
+    tests = [] if roles is None else roles.roles["measure"]
     return {
         "figures": {figure.name.partition("-")[2]: figure for figure in figures},  # by kind
-        "families": [name.split(".")[0] for name in sorted(measures)],
-        "agreements": agreements,
-        "groups": [] if roles is None else functions_found(roles),
+        "families": {name.split(".")[0] for names in leading.values() for name in names},
+        "agreements": {
+            kind: agreement_with_ablation(run, kind, names[0])
+            for kind, names in leading.items()
+            if names
+        },
         "has_roles": roles is not None,
-        "tested": [] if roles is None else kinds_with_roles(roles),
-        "only_tested": only_tested(run),
-        "sorts": []
-        if roles is None
-        else sorted({name.split(".")[0] for name in roles.roles["measure"]}),
+        "tested": tested,
+        "only_tested": listed([HEADS_OF_KIND[kind] for kind in tested])
+        if scored - set(tested)
+        else "",
+        "sorts": {name.split(".")[0] for name in tests},
         "causal": roles is not None and roles.causal is not None,
         "untrained_models": untrained_models(run),
     }
-
-
-def only_tested(run: FinishedRun) -> str:
-    """The kinds of heads that roles were tested for, where the run scored other kinds as well; else nothing."""
-    if run.roles is None or run.heads is None:
-        return ""
-    tested = kinds_with_roles(run.roles)
-    if set(run.heads["kind"]) <= set(tested):
-        return ""
-    return listed([HEADS_OF_KIND[kind] for kind in tested])
 
 
 def head_functions(run: FinishedRun) -> list[Figure]:
@@ -81,18 +71,17 @@ def head_functions(run: FinishedRun) -> list[Figure]:
         measures = leading_measures(run, kind)
         if not measures and kind not in tested:
             continue
-        panels = score_panels(run, kind, measures) if measures else []
+        panels = score_panels(run, kind, measures)
         columns = panel_columns(run, kind, len(panels))
         names = [measure_name(measure) for measure in measures]
-        what = "importance"
-        if kind in tested:
-            what = "functions"
-            places: Any = places_of_heads(run, kind).to_dict()
-            panels.append(functions_panel(run, kind, places))
-            names.append("functions")
         order = "heads by their numbers"
         if measures:
             order = f"in each layer the head of highest {names[0]} first"
+        what = "importance"
+        if kind in tested:
+            what = "functions"
+            panels.append(functions_panel(run, kind, places_of_heads(run, kind)))
+            names.append("functions")
         figures.append(
             Figure(
                 name=f"{what}-{kind}",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from headwise.heads import head_of
 from headwise.report.format import number, probability
 from headwise.report.page import Columns, section, table
-from headwise.report.run_folder import head_of
 from headwise.report.runs import Runs
 
 

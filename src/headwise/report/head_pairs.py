@@ -6,20 +6,24 @@ Two heads are switched off together; the interaction is what that costs beyond w
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
+from headwise.heads import KINDS, Head, head_of
 from headwise.report import charts
 from headwise.report.charts import Figure, Panel, axis, tips
-from headwise.report.format import number, percent, probability, signed
+from headwise.report.format import estimate, percent, probability, signed
+from headwise.report.head_rows import model_order
 from headwise.report.page import Columns, Table, section, table
-from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun
+from headwise.report.run_folder import FinishedRun
 
-OTHER_HEAD_COLUMNS = ["other_kind", "other_layer", "other_head"]
-THOUSAND = 1000  # interactions are shown in thousandths of a nat
-KIND_CODES = {"encoder-self": "e", "decoder-self": "d", "cross": "x"}
-MOST_BACKUPS = 12  # rows of the table of backup heads
+KIND_CODES = dict(zip(KINDS, "edx", strict=True))
+
+
+def thousandths(value: float) -> str:
+    """A loss in thousandths of a nat."""
+    return signed(1000 * value, 1)
 
 
 @section(
@@ -37,9 +41,9 @@ def head_pairs_section(run: FinishedRun) -> dict[str, Any] | None:
     still does it when one of them is off. synergistic: those that need each other, whose interval
     is below 0.
     """
-    if run.interactions is None or run.interactions.empty:
+    pairs = run.interactions
+    if pairs is None or pairs.empty:
         return None
-    pairs = with_addresses(run.interactions)
     return {
         "map": interaction_map(pairs),
         "table": head_pairs_table(pairs),
@@ -47,132 +51,81 @@ def head_pairs_section(run: FinishedRun) -> dict[str, Any] | None:
         "synergistic": int((pairs["high"] < 0).sum()),
         "measured_count": int(pairs["value"].notna().sum()),
         "pair_count": len(pairs),
-        "backups": backup_table(pairs),
     }
-
-
-def with_addresses(pairs: pd.DataFrame) -> pd.DataFrame:
-    """The pairs with the addresses of both heads, in `address` and `other`."""
-    first = pairs[HEAD_COLUMNS].astype(str).agg("/".join, axis=1)
-    second = pairs[OTHER_HEAD_COLUMNS].astype(str).agg("/".join, axis=1)
-    return pairs.assign(address=first, other=second)
-
-
-def _model_order(address: str) -> tuple[int, int, int]:
-    """The order of heads in the model: by kind, layer and number."""
-    kind, layer, head = address.split("/")
-    return list(KIND_CODES).index(kind), int(layer), int(head)
 
 
 def interaction_map(pairs: pd.DataFrame) -> Figure:
     """Heads × heads: the interaction of every pair on the screening sentences; frames mark the
     pairs that were measured and whose interval excludes 0."""
-    heads = sorted({*pairs["address"], *pairs["other"]}, key=_model_order)
+    rows = [(head_of(row), head_of(row, "other_"), row) for row in pairs.to_dict("records")]
+    heads = sorted({head for one, other, _ in rows for head in (one, other)}, key=model_order)
     size = len(heads)
-    index_of = dict(zip(heads, range(size), strict=True))
-
-    # Every pair is drawn twice, on both sides of the diagonal.
-    mirrored = pd.concat([pairs, pairs.rename(columns={"address": "other", "other": "address"})])
-    significant = (mirrored["low"] > 0) | (mirrored["high"] < 0)
-    cells = pd.DataFrame(
-        {
-            "address": mirrored["address"],
-            "other": mirrored["other"],
-            "row": mirrored["address"].map(index_of),
-            "column": mirrored["other"].map(index_of),
-            "value": (THOUSAND * mirrored["screening_value"]).round(2),
-            "significant": significant.astype(int),
-            "measured": [value_with_interval(row) for row in mirrored.to_dict("records")],
+    place_of = {head: place for place, head in enumerate(heads)}
+    cells = []
+    for one, other, row in rows:
+        shared = {
+            "value": round(1000 * row["screening_value"], 2),
+            "significant": int(row["low"] > 0 or row["high"] < 0),
+            "measured": value_with_interval(row),
         }
-    )
+        for first, second in ((one, other), (other, one)):  # on both sides of the diagonal
+            place = {"row": place_of[first], "column": place_of[second]}
+            cells.append({"address": str(first), "other": str(second), **place, **shared})
 
     # The colours end at the 99th percentile: the strongest pairs would leave all others pale. Where
     # that is 0, nearly all pairs have no interaction: any other limit will do, but 0 to 0 is no
     # scale.
-    largest = float(pairs["screening_value"].abs().quantile(0.99)) or 1.0
-    limit = round(THOUSAND * largest, 3)
+    limit = round(1000 * (float(pairs["screening_value"].abs().quantile(0.99)) or 1.0), 3)
+    ends = [-limit, 0, limit]
 
     # The axes name a layer at its first head.
-    first_of_layers = []
-    label = ""
-    for index, address in enumerate(heads):
-        if address.endswith("/0"):
-            first_of_layers.append(index)
-            label += f"datum.value == {index} ? '{_layer_code(address)}' : "
-
-    ticks: charts.Spec = {
-        "values": first_of_layers,
-        "labelExpr": f"{label}''",
-        "labelAngle": 0,
-        "labelFontSize": 10,
-    }
-    x = axis("column:O", None, orient="top", domain=[*range(size)], **ticks)
-    y = axis("row:O", None, domain=[*range(size)], **ticks)
-    colour_scale = charts.field(
-        "value:Q",
-        scale={
-            "range": "diverging",
-            "domain": [-limit, limit],
-            "clamp": True,
-            "interpolate": "rgb",
-        },
-        legend={
-            "orient": "bottom",
-            "title": None,
-            "gradientLength": 220,
-            "values": [-limit, 0, limit],
-        },
-    )
+    names = {place_of[head]: _layer_code(head) for head in heads if head.head == 0}
+    ticks: charts.Spec = {"domain": [*range(size)], "values": [*names], "labelAngle": 0}
+    ticks |= {"labelExpr": charts.label_of(names), "labelFontSize": 10}
+    x = axis("column:O", None, orient="top", **ticks)
+    y = axis("row:O", None, **ticks)
+    look = {"orient": "bottom", "title": None, "gradientLength": 220, "values": ends}
+    colours = charts.heat("value:Q", ends, "diverging", **look)
     tip = tips(
         "address:N|head", "other:N|with", "value:Q|on the screening sentences|+.1f", "measured:N"
     )
+    frame = {"style": "framed"}
     marks = [
-        charts.mark("rect", cells, x=x, y=y, color=colour_scale, tooltip=tip),
-        charts.mark(
-            "rect", cells, {"style": "framed"}, "datum.significant == 1", x=x, y=y, tooltip=tip
-        ),
+        charts.mark("rect", cells, x=x, y=y, color=colours, tooltip=tip),
+        charts.mark("rect", cells, frame, "datum.significant == 1", x=x, y=y, tooltip=tip),
     ]
     cell = max(6, min(18, 760 // size))
     chart = charts.layered(marks, cell * size, "Interaction of pairs of heads")
+    width = cell * size
     return Figure(
         name="interactions",
         title="What two heads cost together, beyond what both cost alone",
         note="thousandths of a nat a token · above 0: they do the same work · below 0: they need each other"
         " · framed: measured, interval excludes 0",
-        panels=[
-            Panel(
-                chart, "pairs", width=cell * size, narrowest=60 + 6 * size, widest=110 + cell * size
-            )
-        ],
+        panels=[Panel(chart, "pairs", width, narrowest=60 + 6 * size, widest=110 + width)],
     )
 
 
-def _layer_code(address: str) -> str:
+def _layer_code(head: Head) -> str:
     """`e0`: encoder self-attention, layer 0."""
-    kind, layer, _ = address.split("/")
-    return f"{KIND_CODES[kind]}{layer}"
+    return f"{KIND_CODES[head.kind]}{head.layer}"
 
 
-def value_with_interval(row: dict[Any, Any]) -> str:
+def value_with_interval(row: dict[Any, Any], join: str = " ") -> str:
     """A measured interaction with its interval, in thousandths."""
-    if pd.isna(row["value"]):
-        return "not measured"
-    value = signed(THOUSAND * row["value"], 1)
-    low = signed(THOUSAND * row["low"], 1)
-    high = signed(THOUSAND * row["high"], 1)
-    return f"{value} [{low}, {high}]"
+    return "not measured" if pd.isna(row["value"]) else estimate(row, thousandths, join)
 
 
 def head_pairs_table(pairs: pd.DataFrame) -> Table | None:
     """The pairs that were measured, the strongest first."""
     columns: Columns = {
-        "head": lambda row: row["address"],
-        "with": lambda row: row["other"],
-        "interaction": lambda row: "\n".join(value_with_interval(row).split(" ", 1)),
+        "head": lambda row: str(head_of(row)),
+        "with": lambda row: str(head_of(row, "other_")),
+        "interaction": lambda row: value_with_interval(row, "\n"),
         "p": lambda row: probability(row["p"]),
-        "both": lambda row: signed(THOUSAND * row["both"], 1),
-        "first alone": lambda row: signed(THOUSAND * row["alone"], 1),
-        "second alone": lambda row: signed(THOUSAND * row["other_alone"], 1),
+        "both": lambda row: thousandths(row["both"]),
+        "first alone": lambda row: thousandths(row["alone"]),
+        "second alone": lambda row: thousandths(row["other_alone"]),
         "of both": _share_of_both,
     }
     rows = pairs[pairs["value"].notna()].to_dict("records")
@@ -189,39 +142,3 @@ def _share_of_both(row: dict[Any, Any]) -> str:
 
 def _verdict(row: dict[Any, Any]) -> str:
     return "same work" if row["low"] > 0 else "need each other" if row["high"] < 0 else ""
-
-
-class Backup(NamedTuple):
-    """A head whose ablation score rises when another head is removed: the score `before` and
-    `after` that, in nats a token."""
-
-    removed: str
-    head: str
-    before: float
-    after: float
-
-
-def backup_table(pairs: pd.DataFrame) -> Table | None:
-    """Backup heads, of the pairs whose interval is above 0. Either head of a pair can be the
-    backup of the other."""
-    backups = []
-    for row in pairs[pairs["low"] > 0].to_dict("records"):
-        first = row["address"]
-        second = row["other"]
-        backups.append(Backup(first, second, row["other_alone"], row["other_alone"] + row["value"]))
-        backups.append(Backup(second, first, row["alone"], row["alone"] + row["value"]))
-
-    backups.sort(key=lambda backup: backup.before - backup.after)  # the largest rise first
-    columns: Columns = {
-        "without": lambda backup: backup.removed,
-        "backup head": lambda backup: backup.head,
-        "its score before": lambda backup: signed(THOUSAND * backup.before, 1),
-        "after": lambda backup: signed(THOUSAND * backup.after, 1),
-        "times": _times,
-    }
-    return table("Backup heads", backups[:MOST_BACKUPS], columns)
-
-
-def _times(backup: Backup) -> str:
-    """How many times larger the score becomes; a score of 0 or below has no such factor."""
-    return number(backup.after / backup.before, 1.0) if backup.before > 0 else ""

@@ -1,4 +1,4 @@
-"""The charts of roles: grids of head functions, roles by layer, the evidence for positional and rare-token heads.
+"""The charts of roles: grids of head functions, and roles by layer.
 
 And attention maps of example sentences, word by word, with the dependency tree drawn above.
 """
@@ -7,46 +7,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
-from headwise.heads import Kind
+from headwise.grid import HeadGrid
+from headwise.heads import Head, HeadMap, Kind, head_of
 from headwise.report import charts
-from headwise.report.charts import MOST_HEADS_WITH_WORDS, Figure, Panel, Spec, axis, colour, tips
-from headwise.report.format import KIND_NAMES, kinds_among, percent, signed
-from headwise.report.run_folder import FinishedRun, RolesFolder
-from headwise.roles.role import NO_ROLE, UNTRAINED, category, evidence, ordered_roles, role, role_of
+from headwise.report.charts import Figure, HeadChart, Panel, Spec, axis, colour, tips
+from headwise.report.format import KIND_NAMES, kinds_among, signed
+from headwise.report.head_rows import of_kind
+from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
+from headwise.roles.role import NO_ROLE, category, evidence, ordered_roles, role_of
 
 FAINT = 0.16  # how strong the grey of heads without a role is
 CONFIRMED = " ✓"
 MOST_ROLES_SHOWN = 3  # roles that are written into one cell
-ROLE_HEIGHT = 31  # pixels of a role in a cell
-MIN_CELL_HEIGHT = 36  # pixels of a cell with words
-BARE_CELL_HEIGHT = 20  # pixels of a cell without words
-LABEL_HEIGHT = 17  # pixels of the label below a cell
-HEADS_SHOWN = 9  # heads in figures of evidence
-NEAREST_SHOWN = 3  # heads in figures of evidence, where none has the role
-RARE = {"rare.two-rarest": "one of the two rarest", "rare.rarest": "the rarest"}
-
-
-def _threshold(name: str) -> float:
-    """The score from which on a head has a role that is decided by a threshold."""
-    threshold = role[name].threshold
-    assert threshold is not None
-    return threshold
-
-
-def of_untrained(roles_folder: RolesFolder) -> pd.DataFrame:
-    """The tests of roles of untrained models; no row without any."""
-    controls = roles_folder.controls
-    empty = pd.DataFrame(columns=["control", "kind", "layer", "head", "measure", "value", "found"])
-    return empty if controls is None else controls[controls["control"].str.startswith(UNTRAINED)]
-
-
-def of_kind(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """The rows of one kind of heads."""
-    return rows[rows["kind"] == kind]
 
 
 def kinds_with_roles(roles_folder: RolesFolder) -> list[Kind]:
@@ -63,19 +39,9 @@ def role_categories() -> list[str]:
 def category_colours(present: Collection[str], columns: int) -> Spec:
     """The same colour for a category of role in every chart. The legend has those there are; grey is no role."""
     domain = list(dict.fromkeys([*role_categories(), *present]))
-    values = []
-    for name in domain:
-        if name in set(present) and name != NO_ROLE:
-            values.append(name)
-
-    legend: Spec = {
-        "orient": "top",
-        "title": None,
-        "values": values,
-        "symbolType": "square",
-        "columns": columns,
-    }
-    return colour("category:N", domain, **(legend if values else {}))
+    values = [name for name in domain if name in present and name != NO_ROLE]
+    legend: Spec = {"orient": "top", "title": None, "values": values, "columns": columns}
+    return colour("category:N", domain, **(legend | {"symbolType": "square"} if values else {}))
 
 
 def faint(strength: float = FAINT) -> Spec:
@@ -83,41 +49,48 @@ def faint(strength: float = FAINT) -> Spec:
     return charts.when(f"datum.category == '{NO_ROLE}'", strength, 1)
 
 
-def functions_panel(
-    run: FinishedRun, kind: str, column_of_head: Mapping[tuple[int, int], int]
-) -> Panel:
-    """Layers × heads with the roles of every head in its cell (Voita et al. 2019, figure 1c). column_of_head: from 1."""
+def functions_panel(run: FinishedRun, kind: str, places: Mapping[Head, int]) -> Panel:
+    """Layers × heads with the roles of every head in its cell, coloured by the clearest (Voita et al. 2019, figure 1c).
+    places: the column of each head."""
     assert run.roles is not None
-    labels = of_kind(run.roles.labels, kind)
     roles = of_kind(run.roles.roles, kind).sort_values("value", ascending=False, kind="stable")
     confirmed = confirmed_roles(run.roles)
-    roles_by_head = {}
-    for head, rows in roles.groupby(["layer", "head"]):
-        roles_by_head[head] = rows.to_dict("records")
+    roles_of: dict[Head, list[dict[Any, Any]]] = {}
+    for row in roles.to_dict("records"):
+        roles_of.setdefault(head_of(row), []).append(row)
 
-    cells = []
-    for label in labels.to_dict("records"):
-        cells += _role_cells(label, roles_by_head, column_of_head, confirmed)
+    facts = dict[Head, Any]()
+    for row in of_kind(run.roles.labels, kind).to_dict("records"):
+        head = head_of(row)
+        found = roles_of.get(head, [])
+        more = f" · {len(found) - MOST_ROLES_SHOWN} more" if len(found) > MOST_ROLES_SHOWN else ""
+        facts[head] = {
+            "category": category(found[0]["measure"]) if found else NO_ROLE,
+            "label": f"h{head.head}{more}",
+            "does": row["label"],
+        }
+        lines = []
+        for one in found[:MOST_ROLES_SHOWN]:
+            mark = CONFIRMED if (*head, one["measure"]) in confirmed else ""
+            lines.append(f"{in_cell(one['measure'])} {one['value']:.2f}{mark}")
+        if len(lines) == 1:
+            lines = ["", *lines]  # in the middle
+        for at in range(MOST_ROLES_SHOWN):
+            facts[head][f"role-{at}"] = lines[at] if at < len(lines) else ""
 
-    size = max(column_of_head.values())
-    fits_words = size <= MOST_HEADS_WITH_WORDS
-    edges = _lay_out(cells, fits_words)
-    height = max(bottom for _, bottom in edges.values()) + (LABEL_HEIGHT if fits_words else 0)
-    narrow, width, wide = (68, 84, 130) if fits_words else (9, 20, 36)
-    left = 60 + (charts.ATTENTION_NAME if run.attention(kind) else 0)
-    chart = charts.layered(
-        _marks(cells, edges, fits_words, height, run.attention(kind)),
-        height,
-        f"Functions of heads, {KIND_NAMES[kind]}",
-    )
-    return Panel(
-        chart,
-        f"Functions: {len(roles_by_head)} of {len(labels)} heads have a role",
-        width=size * width,
-        narrowest=left + size * narrow,
-        widest=left + 30 + size * wide,
-        wide=True,
-    )
+    grid = HeadGrid(HeadMap.smallest(facts), columns=places, facts=facts)
+    chart = HeadChart(grid, kind, attention=run.attention(kind))
+    tip = tips("address:N|head", "does:N")
+    present = {fact["category"] for fact in facts.values()}
+    colours = category_colours(present, 5 if chart.columns > 5 else 2)
+    lines = [(f"role-{at}:N", "small-", 11 * at - 16) for at in range(MOST_ROLES_SHOWN)]
+    marks = [
+        chart.squares(colours, tip, opacity=faint()),
+        *chart.texts(tip, f"datum.category != '{NO_ROLE}'", [*lines, ("label:N", "small-", 18)]),
+    ]
+    title = f"Functions: {len(roles_of)} of {len(facts)} heads have a role"
+    sizes = {"row": 52, "narrow": 68, "usual": 84, "wide": 130}
+    return chart.panel(marks, title, f"Functions of heads, {KIND_NAMES[kind]}", alone=True, **sizes)
 
 
 def confirmed_roles(roles_folder: RolesFolder) -> set[tuple[Any, ...]]:
@@ -125,7 +98,7 @@ def confirmed_roles(roles_folder: RolesFolder) -> set[tuple[Any, ...]]:
     if roles_folder.causal is None:
         return set()
     rows = roles_folder.causal[roles_folder.causal["confirmed"] == 1]
-    return set(rows[["kind", "layer", "head", "measure"]].itertuples(index=False, name=None))
+    return set(rows[[*HEAD_COLUMNS, "measure"]].itertuples(index=False, name=None))
 
 
 def in_cell(measure: str) -> str:
@@ -139,139 +112,11 @@ def in_cell(measure: str) -> str:
     return first if declared is None else declared.short or first
 
 
-def _role_cells(
-    label: Mapping[Any, Any],
-    roles_by_head: Mapping[Any, list[dict[Any, Any]]],
-    column_of_head: Mapping[tuple[int, int], int],
-    confirmed: Collection[tuple[Any, ...]],
-) -> list[dict[str, Any]]:
-    """What is drawn of one head: a cell for each of its roles, one below the other; a head without any has one.
-
-    confirmed: roles with a mark, as `confirmed_roles` has them.
-    """
-    layer = label["layer"]
-    number = label["head"]
-    roles = roles_by_head.get((layer, number), [])
-    shown = roles[:MOST_ROLES_SHOWN]
-    more = f" · {len(roles) - len(shown)} more" if len(roles) > len(shown) else ""
-    base = {
-        "address": f"{label['kind']}/{layer}/{number}",
-        "layer": layer,
-        "head": f"h{number}{more}",
-        "rank": column_of_head[layer, number],
-        "label": label["label"],
-        "roles_shown": max(len(shown), 1),
-    }
-    if not shown:
-        return [base | {"role_index": 0, "category": NO_ROLE, "role": "", "score": ""}]
-
-    cells = []
-    for index, row in enumerate(shown):
-        role_of_head = (label["kind"], layer, number, row["measure"])
-        mark = CONFIRMED if role_of_head in confirmed else ""
-        own = {
-            "role_index": index,
-            "category": category(row["measure"]),
-            "role": in_cell(row["measure"]),
-            "score": f"{row['value']:.2f}{mark}",
-        }
-        cells.append(base | own)
-    return cells
-
-
-def _lay_out(cells: list[dict[str, Any]], fits_words: bool) -> dict[int, tuple[int, int]]:
-    """Give every cell its place, in pixels from the top; returns where each layer begins and ends."""
-    edges: dict[int, tuple[int, int]] = {}
-    top = 0
-    for layer in sorted({cell["layer"] for cell in cells}):
-        inside = []
-        for cell in cells:
-            if cell["layer"] == layer:
-                inside.append(cell)
-
-        layer_height = BARE_CELL_HEIGHT
-        if fits_words:
-            most_roles = max(cell["roles_shown"] for cell in inside)
-            layer_height = max(most_roles * ROLE_HEIGHT, MIN_CELL_HEIGHT)
-        for cell in inside:
-            index = cell["role_index"]
-            cell["top"] = top + index * layer_height / cell["roles_shown"]
-            cell["bottom"] = top + (index + 1) * layer_height / cell["roles_shown"] - 1.5
-            cell["middle"] = (cell["top"] + cell["bottom"]) / 2
-            cell["foot"] = top + layer_height
-
-        edges[layer] = top, top + layer_height
-        top += layer_height + (LABEL_HEIGHT if fits_words else 1)
-    return edges
-
-
-def _marks(
-    cells: list[dict[str, Any]],
-    edges: Mapping[int, tuple[int, int]],
-    fits_words: bool,
-    height: int,
-    attention: Sequence[str],
-) -> list[Spec]:
-    """attention: of each layer, as `FinishedRun.attention` has it."""
-    # Layers differ in height, so y is in pixels. The label at the middle of a layer is its name, which Vega looks up in
-    # a chain of tests: `datum.value == 18 ? '0' : datum.value == 71 ? '1' : ''`.
-    middles = []
-    layer_label = ""
-    for layer, (top, bottom) in edges.items():
-        middle = (top + bottom) / 2
-        middles.append(middle)
-        name = f"{attention[layer]} · {layer}" if layer < len(attention) else layer
-        layer_label += f"datum.value == {middle} ? '{name}' : "
-    layer_label += "''"
-
-    y = axis("top:Q", "layer", domain=[0, height], reverse=True, nice=False)
-    y["axis"] = {
-        "values": middles,
-        "labelExpr": layer_label,
-        "grid": False,
-        "ticks": False,
-        "domain": False,
-    }
-    x = axis("rank:O", None, labels=False, orient="top")
-    tip = tips("address:N|head", "label:N|does")
-    across = max(cell["rank"] for cell in cells)
-    names_across = 5 if across > 5 else 2  # of the legend
-    rectangles = charts.mark(
-        "rect",
-        cells,
-        {"cornerRadius": 3},
-        x=x,
-        y=y,
-        y2={"field": "bottom"},
-        color=category_colours({cell["category"] for cell in cells}, names_across),
-        opacity=faint(),
-        tooltip=tip,
-    )
-    if not fits_words:
-        return [rectangles]
-
-    middle_y = {**y, "field": "middle"}
-    foot_y = {**y, "field": "foot"}
-    has_role = f"datum.category != '{NO_ROLE}'"
-    is_first = "datum.role_index == 0"
-    strong: Spec = {"opacity": 1, "fontSize": 11.5}
-    small = "small-on-high"
-    return [
-        rectangles,
-        charts.text(cells, "role:N", small, x, middle_y, has_role, tip, **strong, dy=-5.5),
-        charts.text(cells, "score:N", small, x, middle_y, has_role, tip, **strong, dy=7),
-        charts.text(cells, "head:N", "label", x, foot_y, is_first, tip, fontSize=10, dy=7),
-    ]
-
-
 def layer_patterns(run: FinishedRun) -> Figure | None:
     """Stacked bars: which category of role is in which layer; None where no head has a role."""
     roles_folder = run.roles
     if roles_folder is None or roles_folder.roles.empty:
         return None
-    heads = roles_folder.labels.groupby("kind").size()
-    counts = roles_folder.patterns.groupby("kind")["heads"].sum()
-    extra_counts = int((counts - heads).clip(lower=0).sum())
     kinds = kinds_among(roles_folder.patterns["kind"])
     return Figure(
         name="layer-patterns",
@@ -279,185 +124,29 @@ def layer_patterns(run: FinishedRun) -> Figure | None:
         note="heads of each category of role, layer by layer",
         panels=[_pattern_panel(run, of_kind(roles_folder.patterns, kind), kind) for kind in kinds],
         columns=2,
-        facts=f"Counted more than once: {extra_counts}." if extra_counts else "",
     )
 
 
 def _pattern_panel(run: FinishedRun, patterns: pd.DataFrame, kind: str) -> Panel:
-    narrowest = 290 + (charts.ATTENTION_NAME if run.attention(kind) else 0)
-    order = [name for name in role_categories() if name != NO_ROLE]
-    order.append(NO_ROLE)
+    order = sorted(role_categories(), key=lambda name: name == NO_ROLE)
     cells = patterns.rename(columns={"role": "category"})[["layer", "category", "heads"]]
     cells = cells.assign(place=[order.index(name) for name in cells["category"]])
+    none = f"datum.category == '{NO_ROLE}'"
     marks = charts.stacked_bars(
         cells,
         charts.layer_axis(run.attention(kind)),
         "heads:Q",
-        category_colours(cells["category"], 2),
+        category_colours(set(cells["category"]), 2),
         "place:Q",
         title="heads",
         tip=tips("layer:O", "category:N|role", "heads:Q"),
         faint=faint(),
-        texts=[
-            (f"datum.category != '{NO_ROLE}'", "on-high"),
-            (f"datum.category == '{NO_ROLE}'", "label"),
-        ],
+        texts=[(f"!({none})", "on-high"), (none, "label")],
     )
-    chart = charts.layered(
-        marks, 30 * cells["layer"].nunique(), f"Roles by layer, {KIND_NAMES[kind]}"
-    )
+    height = 30 * cells["layer"].nunique()
+    chart = charts.layered(marks, height, f"Roles by layer, {KIND_NAMES[kind]}")
+    narrowest = 290 + (charts.ATTENTION_NAME if run.attention(kind) else 0)
     return Panel(chart, KIND_NAMES[kind], width=440, narrowest=narrowest, widest=640)
-
-
-def _first_heads(table: pd.DataFrame) -> list[tuple[Any, ...]]:
-    """Heads from the highest value down, each once."""
-    ordered = table.sort_values("value", ascending=False, kind="stable").drop_duplicates(
-        ["kind", "layer", "head"]
-    )
-    return list(ordered[["kind", "layer", "head"]].itertuples(index=False, name=None))
-
-
-def _evidence(
-    cells: pd.DataFrame,
-    x: Spec,
-    y: Spec,
-    colours: Spec,
-    threshold: float,
-    tip: list[Spec],
-    along: Literal["x", "y"],
-    **more: Any,
-) -> list[Spec]:
-    """Bars with whiskers, what a random token would reach, and the share that makes a role.
-
-    along: the channel of the share. more: channels of all marks but the last.
-    """
-    positions = {"x": x, "y": y}
-    share = positions[along]
-    whisker_look = {"style": "label-strong", "opacity": 0.8}
-    marks = charts.intervals(
-        cells, x, y, colours, along=along, tip=tip, bar=True, whisker_look=whisker_look
-    )
-
-    positions[along] = {**share, "field": "baseline"}
-    tick_look = {"style": "level", "opacity": 1, "thickness": 1.5}
-    marks.append(charts.mark("tick", cells, tick_look, "isValid(datum.baseline)", **positions))
-    for mark in marks:
-        mark["encoding"] |= more
-
-    limit = charts.level_lines(
-        [{"bar": threshold}], {**share, "field": "bar"}, style="limit", along=along
-    )
-    return [*marks, limit]
-
-
-def _untrained(roles_folder: RolesFolder, kind: str) -> pd.DataFrame:
-    """The range over all heads of a kind in untrained models: measure, low, high; no row without any."""
-    rows = of_kind(of_untrained(roles_folder), kind).dropna(subset=["value"])
-    ranges: pd.DataFrame = rows.groupby("measure")["value"].agg(low="min", high="max").reset_index()
-    return ranges
-
-
-def _untrained_band(rows: pd.DataFrame, range_channels: Spec) -> list[Spec]:
-    """What untrained heads reach, behind the bars; nothing without such heads."""
-    if rows.empty:
-        return []
-    tip = tips("low:Q|untrained heads, from|.3f", "high:Q|to|.3f")
-    return [charts.mark("rect", rows, {"style": "untrained"}, **range_channels, tooltip=tip)]
-
-
-def offsets(roles_folder: RolesFolder) -> Figure | None:
-    """For every positional head, how often its largest weight lies at each offset from −3 to +3."""
-    table = roles_folder.table
-    table = table[table["measure"].str.fullmatch(r"positional\.-?\d")].dropna(subset=["value"])
-    if table.empty:
-        return None
-    roles = roles_folder.roles
-    confirmed = _first_heads(roles[roles["measure"].str.startswith("positional.")])
-    shown = confirmed[:HEADS_SHOWN] or _first_heads(table)[:NEAREST_SHOWN]
-    least = percent(_threshold("positional"))
-    return Figure(
-        name="offsets",
-        title="Where positional heads look" if confirmed else "No head is positional; the nearest",
-        note="share of tokens whose largest weight lies at each offset · dashed: the threshold of a positional head",
-        panels=[_offset_panel(roles_folder, table, head) for head in shown],
-        columns=3,
-        facts=f"Positional heads: {len(confirmed)}, shown: {len(shown)}. The threshold: {least}.",
-    )
-
-
-def _offset_panel(roles_folder: RolesFolder, table: pd.DataFrame, head: tuple[Any, ...]) -> Panel:
-    cells = table[(table[["kind", "layer", "head"]] == list(head)).all(axis=1)]
-    untrained = _untrained(roles_folder, str(head[0]))
-    best = cells["value"].max()
-    cells = cells.assign(
-        offset=[signed(int(measure.split(".")[1]), 0) for measure in cells["measure"]],
-        which=["highest" if value == best else "other" for value in cells["value"]],
-    )[["offset", "value", "low", "high", "baseline", "n", "which"]]
-    order = [signed(at, 0) for at in range(-3, 4)]
-    x = axis("offset:N", None, sort=order, labelAngle=0, labelFontSize=10, labelOverlap=False)
-    y = axis("value:Q", None, domain=[0, 1], values=[0, 0.5, 1])
-    tip = tips("offset:N", "value:Q|share|.3f", "low:Q||.3f", "high:Q||.3f", "n:Q||,")
-    title = f"{head[0]}/{head[1]}/{head[2]} · {cells.loc[cells['which'] == 'highest', 'offset'].iloc[0]}: {best:.2f}"
-    untrained = untrained[untrained["measure"].str.fullmatch(r"positional\.-?\d")]
-    untrained = untrained.assign(
-        offset=[signed(int(measure.split(".")[1]), 0) for measure in untrained["measure"]]
-    )
-    range_channels = {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
-    marks = _untrained_band(untrained, range_channels)
-    colours = colour("which:N", ["highest", "other"])
-    marks += _evidence(cells, x, y, colours, _threshold("positional"), tip, "y")
-    return Panel(
-        charts.layered(marks, 110, f"Offsets of {title}"),
-        title,
-        width=230,
-        narrowest=140,
-        widest=420,
-    )
-
-
-def rare_tokens(roles_folder: RolesFolder) -> Figure | None:
-    """The heads that look most at the rarest tokens of a sentence, and what a random token would reach."""
-    table = roles_folder.table
-    table = table[table["measure"].isin(RARE)].dropna(subset=["value"])
-    shown = _first_heads(table[table["measure"] == "rare.two-rarest"])[:HEADS_SHOWN]
-    if not shown:
-        return None
-    table = table.assign(which=table["measure"].map(RARE))
-    table["address"] = (
-        table["kind"] + "/" + table["layer"].astype(str) + "/" + table["head"].astype(str)
-    )
-    order = ["/".join(map(str, head)) for head in shown]
-    cells = table.loc[
-        table["address"].isin(order), ["address", "which", "value", "low", "high", "baseline", "n"]
-    ]
-    count = int((roles_folder.roles["measure"] == "rare.two-rarest").sum())
-    threshold = _threshold("rare.two-rarest")
-    colours = colour("which:N", list(RARE.values()), orient="top", title=None, symbolType="square")
-    x = axis("value:Q", "share of tokens", domain=[0, 1], tickCount=5)
-    y = axis("address:N", None, sort=order)
-    tip = tips(
-        "address:N|head", "which:N|looks at", "value:Q|share|.3f", "baseline:Q||.3f", "n:Q||,"
-    )
-    shift = charts.field("which:N", sort=list(RARE.values()))
-
-    # Untrained heads have one range for each measure: it is drawn behind every head that is shown.
-    untrained = _untrained(roles_folder, str(shown[0][0]))
-    untrained = untrained[untrained["measure"].isin(RARE)]
-    untrained = untrained.assign(which=untrained["measure"].map(RARE))
-    untrained = untrained.merge(pd.DataFrame({"address": order}), how="cross")
-    range_channels = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, "yOffset": shift}
-    marks = _untrained_band(untrained, range_channels)
-    marks += _evidence(cells, x, y, colours, threshold, tip, "x", yOffset=shift)
-    chart = charts.layered(marks, 30 * len(order), "Rare tokens")
-    return Figure(
-        name="rare-tokens",
-        title=f"Heads that look at rare tokens: {count}"
-        if count
-        else "No head looks at rare tokens; the nearest",
-        note="share of tokens that look most at a rare one · line: a random token · dashed: the threshold",
-        panels=[Panel(chart, "rare tokens", width=560, widest=620)],
-        facts=f"Shown: {len(shown)}. The threshold: {threshold:g}.",
-    )
 
 
 MAP_ROW = 20  # pixels of a row of the map

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from headwise.report.format import HEADS_OF_KIND, capital, listed, percent, signed
-from headwise.report.page import Columns, Table, section, table
-from headwise.report.role_charts import (
-    attention_maps,
-    kinds_with_roles,
-    layer_patterns,
-    of_kind,
-    of_untrained,
-    offsets,
-    rare_tokens,
+from headwise.heads import head_of
+from headwise.report.format import (
+    HEADS_OF_KIND,
+    capital,
+    estimate,
+    interval_text,
+    listed,
+    percent,
+    score,
+    signed,
 )
+from headwise.report.head_rows import heads_in, of_kind
+from headwise.report.page import Columns, Table, section, table
+from headwise.report.role_charts import attention_maps, kinds_with_roles, layer_patterns
 from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
 from headwise.roles.behaviour import NAMED, change_without
 from headwise.roles.label import FALSE_ROLES, effect_sizes
@@ -28,6 +31,7 @@ from headwise.roles.role import (
     NO_ROLE,
     RANDOM_WORDS,
     SHUFFLED,
+    UNTRAINED,
     category,
     display_name,
     expected_roles,
@@ -37,16 +41,6 @@ from headwise.roles.role import (
 )
 
 PAPER = Path(__file__).parent / "papers" / "voita2019_roles.csv"  # figures 1c, 2b and 2d
-
-
-def paper_syntax() -> list[str]:
-    """The measures of the paper's four relations."""
-    expected = expected_roles("encoder-self")
-    measures: list[str] = []
-    for measure in expected:
-        if measure.startswith("syntactic."):
-            measures.append(measure)
-    return measures
 
 
 @section(
@@ -63,35 +57,37 @@ def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
     found = run.roles
     if found is None:
         return None
-    syntax = syntax_table(found)
-    untrained_models = of_untrained(found)["control"].nunique()
+    best = best_heads_table(found)
+    tested = [name for name in found.table["measure"].unique() if role_of(name)]
     return {
-        "untrained_models": untrained_models,
-        "controls": controls_table(found),
+        "untrained_models": of_control(found, UNTRAINED)["control"].nunique(),
+        "controlled": found.controls is not None,
         "groups": _text_facts(found),
         "patterns": layer_patterns(run),
         "causal": causal_table(found),
         "shares": share_table(found),
         "in_encoder": reads_text(found),
-        "syntax": syntax,
-        "left_out": 0
-        if syntax is None
-        else _syntactic(found)["measure"].nunique() - len(syntax.rows),
-        "offsets": offsets(found),
-        "rare": rare_tokens(found),
+        "best": best,
+        "left_out": len(tested) - len(best.rows) if best else 0,
         "maps": attention_maps(found),
         "absent": found.facts["absent"],
         "rule": _rule(found),
     }
 
 
-def _best_by_category(roles: pd.DataFrame) -> pd.DataFrame:
-    """The roles with the category of each: the best of each head and category, the highest first."""
-    categories = [category(measure) for measure in roles["measure"]]
-    roles = roles.assign(category=categories)
-    return roles.sort_values("value", ascending=False, kind="stable").drop_duplicates(
-        [*HEAD_COLUMNS, "category"]
-    )
+def of_control(found: RolesFolder, name: str) -> pd.DataFrame:
+    """The tests of roles of untrained models, or of the model on changed text; no row without any."""
+    if found.controls is None:
+        return pd.DataFrame(columns=["control", *HEAD_COLUMNS, "measure", "value", "found"])
+    return found.controls[found.controls["control"].str.startswith(name)]
+
+
+def with_categories(roles: pd.DataFrame) -> pd.DataFrame:
+    """Roles with the category of each, the highest score first; of a head the best of each category."""
+    named = roles.assign(category=[category(measure) for measure in roles["measure"]])
+    ordered = named.sort_values("value", ascending=False, kind="stable")
+    keys = [name for name in ("control", *HEAD_COLUMNS, "category") if name in ordered]
+    return ordered.drop_duplicates(keys)
 
 
 def role_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
@@ -100,37 +96,11 @@ def role_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
     for kind in kinds_with_roles(run.roles) if run.roles is not None else []:
         assert run.roles is not None
         roles = of_kind(run.roles.roles, kind)
-        total = len(of_kind(run.roles.labels, kind))
-        counts = _best_by_category(roles)["category"].value_counts()
-        categories = " · ".join(f"{name} {count}" for name, count in counts.items())
-        text = f"{len(roles[HEAD_COLUMNS].drop_duplicates())} of {total} have a role that two halves of the text confirm"
-        facts.append(
-            (capital(HEADS_OF_KIND[kind]), f"{text}{f': {categories}' if categories else ''}", "")
-        )
+        counts = with_categories(roles)["category"].value_counts()
+        text = f"{len(heads_in(roles))} of {len(of_kind(run.roles.labels, kind))} have a role"
+        named = " · ".join(f"{name} {count}" for name, count in counts.items())
+        facts.append((capital(HEADS_OF_KIND[kind]), ": ".join(filter(None, [text, named])), ""))
     return facts
-
-
-def functions_found(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]]]]:
-    """Facts for each kind of heads."""
-    groups = []
-    for kind in kinds_with_roles(found):
-        roles = of_kind(found.roles, kind)
-        total = len(of_kind(found.labels, kind))
-        count = len(roles[HEAD_COLUMNS].drop_duplicates())
-        facts = [("With a role", f"{count} of {total} ({percent(count / total)})", "")]
-        best_by_category = _best_by_category(roles)
-        for name in best_by_category["category"].value_counts().index:
-            of_category = best_by_category[best_by_category["category"] == name]
-            best = of_category.iloc[0]
-            layers = listed([str(layer) for layer in sorted(set(of_category["layer"]))])
-            clearest = f"{best['kind']}/{best['layer']}/{best['head']}, {best['text']}"
-            where = f"layer{'s' if len(set(of_category['layer'])) > 1 else ''} {layers}"
-            facts.append(
-                (capital(str(name)), f"{len(of_category)} in {where}; clearest {clearest}", "")
-            )
-
-        groups.append((capital(HEADS_OF_KIND[kind]), facts))
-    return groups
 
 
 def _text_facts(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]]]]:
@@ -140,19 +110,14 @@ def _text_facts(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]
         split = part["split_words"] / max(part["words"], 1)
         unknown = part["unknown_subwords"] / max(part["subwords"], 1)
         used = f"{part['used']:,} of {part['sentences']:,} sentences used, {part['words']:,} words"
-        text.append(
-            (
-                capital(name),
-                f"{used}; {percent(split)} in several subwords, {percent(unknown, 1)} unknown subwords",
-                "",
-            )
-        )
+        shares = f"{percent(split)} in several subwords, {percent(unknown, 1)} unknown subwords"
+        text.append((capital(name), f"{used}; {shares}", ""))
 
     for warning in found.facts["warnings"]:
         text.append(("Note", warning, ""))
 
-    low_support = list(dict.fromkeys(_topic(measure) for measure in found.facts["low_support"]))
-    text += [("Too rare to be scored", listed(low_support), "")] if low_support else []
+    rare = listed(list(dict.fromkeys(_topic(measure) for measure in found.facts["low_support"])))
+    text += [("Too rare to be scored", rare, "")] if rare else []
     return [("The text", text)]
 
 
@@ -178,177 +143,127 @@ _BASELINES = {
 def _rule(found: RolesFolder) -> dict[str, str]:
     """The numbers of the rule by which roles are decided."""
     other = found.facts.get("signature", {}).get("confirmed_on", "the other half")
-    tested = []
-    for measure in found.table["measure"].drop_duplicates():
-        tested.append(role_of(measure))
-
-    names = set()
-    for declared in tested:
-        if declared is not None:
-            names.add(declared.name)
-
+    names = {
+        declared.name for measure in set(found.table["measure"]) if (declared := role_of(measure))
+    }
     rules = [f"positional {role['positional'].threshold:g} of the tokens at one offset"]
-    by_margin: dict[float, list[str]] = {}
+    margins: dict[float, list[str]] = {}
     for declared in ordered_roles():
         if declared.name in names and declared.margin is not None:
-            by_margin.setdefault(declared.margin, []).append(declared.name)
+            margins.setdefault(declared.margin, []).append(declared.name)
 
-    for margin, above in by_margin.items():
+    for margin, above in margins.items():
         rules.append(f"{listed(above)} {100 * margin:g} points above the baseline")
 
     for declared in ordered_roles():
         if declared.name in names - {"positional"} and declared.threshold is not None:
             rules.append(f"{declared.category} {declared.threshold:g}")
 
-    first = "one half of the documents" if other == "the other half" else "the text"
-    baselines = [_BASELINES[name] for name in _BASELINES if name in names]
     return {
-        "baselines": ", ".join(baselines),
+        "baselines": ", ".join(text for name, text in _BASELINES.items() if name in names),
         "thresholds": "; ".join(rules),
-        "first": first,
+        "first": "one half of the documents" if other == "the other half" else "the text",
         "other": other,
         "rate": percent(FALSE_ROLES),
     }
 
 
-def _syntactic(found: RolesFolder) -> pd.DataFrame:
-    return found.table[found.table["measure"].str.startswith("syntactic.")]
-
-
-def syntax_table(found: RolesFolder) -> Table | None:
-    """Best head against baseline for each relation and direction: the paper's four, then others with a role."""
-    scores = _syntactic(found).dropna(subset=["value"]).groupby("measure")
-    best = {}
-    for measure, part in scores:
-        best[measure] = part.sort_values("value").iloc[-1]
-
-    held = set(found.roles[[*HEAD_COLUMNS, "measure"]].itertuples(index=False, name=None))
-    others = found.roles[found.roles["measure"].isin(set(best) - set(paper_syntax()))]
-    gain = (
-        (others["value"] - others["baseline"])
-        .groupby(others["measure"])
-        .max()
-        .sort_values(ascending=False)
-    )
+def best_heads_table(found: RolesFolder) -> Table | None:
+    """The best head of each role against its baseline: of the roles that the papers expect, then of others that a head
+    has."""
+    scored = found.table.dropna(subset=["value"]).sort_values("value", kind="stable")
+    best = scored.drop_duplicates("measure", keep="last").set_index("measure", drop=False)
+    confirmed = {(head_of(row), row["measure"]) for row in found.roles.to_dict("records")}
+    gains = (found.roles["value"] - found.roles["baseline"]).groupby(found.roles["measure"]).max()
+    shown = [name for kind in kinds_with_roles(found) for name in expected_roles(kind)]
+    shown += [*gains.sort_values(ascending=False).index]
+    untrained = of_control(found, UNTRAINED).dropna(subset=["value"])
 
     def is_role(row: Any) -> bool:
-        return (*(row[name] for name in HEAD_COLUMNS), row["measure"]) in held
+        return (head_of(row), row["measure"]) in confirmed
 
-    untrained, words, order = (
-        best_untrained(found),
-        *(on_changed_text(found, text) for text in (RANDOM_WORDS, SHUFFLED)),
-    )
+    def best_untrained(row: Any) -> str:
+        own = of_kind(untrained[untrained["measure"] == row["measure"]], row["kind"])
+        values = own.groupby("control")["value"].max()
+        if values.empty:
+            return ""
+        return f"{score(values.mean())}\n{score(values.min())} to {score(values.max())}"
 
-    def best_control(row: Any) -> str:
-        best = untrained.get((row["kind"], row["measure"]))
-        return "" if best is None else f"{best[0]:.2f}\n{best[1]:.2f} to {best[2]:.2f}"
+    def on_changed_text(control: str) -> Callable[[Any], str]:
+        rows = of_control(found, control).dropna(subset=["value"]).to_dict("records")
+        values = {(head_of(row), row["measure"]): score(row["value"]) for row in rows}
+        return lambda row: values.get((head_of(row), row["measure"]), "")
 
-    def changed(scores: Mapping[tuple[Any, ...], float], row: Any) -> str:
-        value = scores.get((*(row[name] for name in HEAD_COLUMNS), row["measure"]))
-        return "" if value is None else f"{value:.2f}"
+    def of_baseline(write: Callable[[float, float], str]) -> Callable[[Any], str]:
+        return lambda row: "" if pd.isna(row["baseline"]) else write(row["value"], row["baseline"])
 
     columns: Columns = {
-        "relation": lambda row: display_name(row["measure"]),
-        "best head": lambda row: "/".join(str(row[name]) for name in HEAD_COLUMNS),
-        "score": lambda row: (
-            f"{row['value']:.2f}"
-            + ("" if pd.isna(row["low"]) else f"\n[{row['low']:.2f}, {row['high']:.2f}]")
-        ),
-        "baseline": lambda row: "" if pd.isna(row["baseline"]) else f"{row['baseline']:.2f}",
-        "difference": lambda row: (
-            "" if pd.isna(row["baseline"]) else signed(row["value"] - row["baseline"])
-        ),
-        "effect (h)": lambda row: (
-            "" if pd.isna(row["baseline"]) else signed(effect_size(row["value"], row["baseline"]))
-        ),
-        "best untrained": best_control,
-        "random words": partial(changed, words),
-        "shuffled": partial(changed, order),
-        "words": lambda row: f"{row['n']:,.0f}",
+        "role": lambda row: display_name(row["measure"]),
+        "best head": lambda row: str(head_of(row)),
+        "score": lambda row: estimate(row, score, "\n"),
+        "baseline": of_baseline(lambda _, baseline: score(baseline)),
+        "difference": of_baseline(lambda value, baseline: signed(value - baseline)),
+        "effect (h)": of_baseline(lambda one, two: signed(effect_sizes([one], [two]).item())),
+        "best untrained": best_untrained,
+        "random words": on_changed_text(RANDOM_WORDS),
+        "shuffled": on_changed_text(SHUFFLED),
+        "asked": lambda row: f"{row['n']:,.0f}",
         "confirmed": lambda row: "yes" if is_role(row) else "no",
     }
-    shown = []
-    for measure in (*paper_syntax(), *gain.index):
-        if measure in best:
-            shown.append(best[measure])
-
-    badge = {True: "role", False: ""}
     return table(
-        "Best head against baseline",
-        shown,
+        "Best head against baseline, role by role",
+        [best.loc[name].to_dict() for name in dict.fromkeys(shown) if name in best.index],
         columns,
-        lambda row: badge[is_role(row)],
+        lambda row: "role" if is_role(row) else "",
         lambda row: str(row["measure"]),
     )
 
 
 def share_table(found: RolesFolder) -> Table | None:
-    """Shares of each category of role, and of the paper's three models where encoder heads were tested."""
-    kinds = kinds_with_roles(found)
+    """The share of heads with each category of role, of the controls, and of the paper's three models where encoder heads
+    were tested."""
     paper = pd.read_csv(PAPER, index_col="role") if reads_text(found) else pd.DataFrame()
-    own_categories = _best_by_category(found.roles)["category"].value_counts().index
-    categories = [*paper.index[:-1], *own_categories, NO_ROLE]
+    roles = with_categories(found.roles)
+    categories = [*paper.index[:-1], *roles["category"].value_counts().index, NO_ROLE]
 
-    def ours(kind: str, name: str) -> str:
-        patterns = of_kind(found.patterns, kind)
-        total = len(of_kind(found.labels, kind))
-        heads = patterns.loc[patterns["role"] == name, "heads"].sum()
+    def share(rows: pd.DataFrame, total: int, tested: Collection[str], name: str) -> str:
+        """Heads of several controls count one by one. tested: the categories that were."""
+        if name not in tested:
+            return ""
+        have = rows if name == NO_ROLE else rows[rows["category"] == name]
+        keys = [key for key in ("control", *HEAD_COLUMNS) if key in have]
+        heads = len(have.drop_duplicates(keys))
+        if name == NO_ROLE:
+            heads = total - heads
         return f"{percent(heads / total)}\n{heads} of {total}"
+
+    def clearest(name: str) -> str:
+        best = roles[roles["category"] == name].head(1).to_dict("records")
+        return f"{head_of(best[0])}\n{best[0]['text']}" if best else ""
 
     def theirs(pair: str, name: str) -> str:
         heads = paper[pair].get(name)
         return "" if heads is None else f"{percent(heads / 48)}\n{heads} of 48"
 
-    controls = of_untrained(found)
-    held = controls[controls["found"] == 1]
-    held = held.assign(category=[category(measure) for measure in held["measure"]])
-    count = max(1, controls["control"].nunique())
-
-    def untrained(kind: str, name: str) -> str:
-        total = count * len(of_kind(found.labels, kind))
-        have = of_kind(held, kind)
-        rows = have if name == NO_ROLE else have[have["category"] == name]
-        heads = len(rows[["control", *HEAD_COLUMNS]].drop_duplicates())
-        return percent((total - heads if name == NO_ROLE else heads) / total)
-
-    columns: Columns = {
-        "role": capital,
-        **{HEADS_OF_KIND[kind]: partial(ours, kind) for kind in kinds},
+    columns: Columns = {"role": capital}
+    for kind in kinds_with_roles(found):
+        total = len(of_kind(found.labels, kind))
+        columns[HEADS_OF_KIND[kind]] = partial(share, of_kind(roles, kind), total, categories)
+    columns["clearest"] = clearest
+    controls = {
+        UNTRAINED: "untrained",
+        RANDOM_WORDS: "on random words",
+        SHUFFLED: "on shuffled sentences",
     }
-    if len(controls):
-        columns |= {f"untrained {HEADS_OF_KIND[kind]}": partial(untrained, kind) for kind in kinds}
+    for control, title in controls.items():
+        rows = of_control(found, control)
+        if len(rows):
+            total = rows["control"].nunique() * len(found.labels)
+            have = with_categories(rows[rows["found"] == 1])
+            tested = {NO_ROLE, *rows["measure"].map(category)}
+            columns[title] = partial(share, have, total, tested)
     columns |= {f"Voita et al., {pair}": partial(theirs, pair) for pair in paper.columns}
     return table("Shares of roles", [str(name) for name in dict.fromkeys(categories)], columns)
-
-
-def on_changed_text(found: RolesFolder, control: str) -> Mapping[tuple[Any, ...], float]:
-    """The model's own scores on random words, or on shuffled sentences, by kind, layer, head and measure."""
-    if found.controls is None:
-        return {}
-    rows = found.controls[found.controls["control"] == control].dropna(subset=["value"])
-    keys = rows[["kind", "layer", "head", "measure"]].itertuples(index=False, name=None)
-    return dict(zip(keys, rows["value"], strict=True))
-
-
-def best_untrained(found: RolesFolder) -> Mapping[tuple[str, str], tuple[float, float, float]]:
-    """By kind and measure the best head of every untrained model: mean, lowest and highest over these models."""
-    best = (
-        of_untrained(found)
-        .dropna(subset=["value"])
-        .groupby(["kind", "measure", "control"])["value"]
-        .max()
-    )
-    groups = best.groupby(level=["kind", "measure"]).agg(["mean", "min", "max"])
-    ranges: dict[tuple[str, str], tuple[float, float, float]] = {}
-    for (kind, m), row in zip(groups.index, groups.to_numpy(), strict=True):
-        ranges[(str(kind), str(m))] = (row[0], row[1], row[2])
-    return ranges
-
-
-def effect_size(value: float, baseline: float) -> float:
-    """Cohen's h of two shares, as `effect` in roles.csv."""
-    h: float = effect_sizes([value], [baseline]).item()
-    return h
 
 
 def causal_table(found: RolesFolder) -> Table | None:
@@ -358,69 +273,27 @@ def causal_table(found: RolesFolder) -> Table | None:
     rows = found.causal.dropna(subset=["with_all", "value"])
     rows = rows.sort_values(["behaviour", "value"], ascending=[True, False], kind="stable")
 
-    def without(row: Any) -> str:
-        change, low, high = change_without(row)
-        moved = f"{row['with_all'] + change:.2f}\n{signed(change)}"
-        return moved if pd.isna(low) else f"{moved} [{signed(low)}, {signed(high)}]"
+    def moved(row: Any, change: float, *ends: float) -> str:
+        interval = interval_text(*ends) if ends else ""
+        return f"{row['with_all'] + change:.2f}\n{signed(change)} {interval}".strip()
 
     def without_others(row: Any) -> str:
         if pd.isna(row["others"]):
             return ""
-        change = NAMED[row["behaviour"]].sign * row["others"]
-        return f"{row['with_all'] + change:.2f}\n{signed(change)}"
+        return moved(row, NAMED[row["behaviour"]].sign * row["others"])
 
     columns: Columns = {
-        "head": lambda row: "/".join(str(row[name]) for name in HEAD_COLUMNS),
+        "head": lambda row: str(head_of(row)),
         "role": lambda row: display_name(row["measure"]),
         "predicted": lambda row: f"{row['behaviour']}\n{NAMED[row['behaviour']].unit}",
         "all heads": lambda row: f"{row['with_all']:.2f}",
-        "this head off": without,
+        "this head off": lambda row: moved(row, *change_without(row)),
         "another of its layer off": without_others,
     }
-    badge = {True: "confirmed", False: ""}
     return table(
         "Roles with their head off",
         rows.to_dict("records"),
         columns,
-        lambda row: badge[row["confirmed"] == 1],
+        lambda row: "confirmed" if row["confirmed"] == 1 else "",
         lambda row: str(row["measure"]),
     )
-
-
-def controls_table(found: RolesFolder) -> Table | None:
-    """How many heads have a role, of the model and of every control."""
-    if found.controls is None or found.controls.empty:
-        return None
-    heads = len(found.labels)
-    categories = list(dict.fromkeys(category(measure) for measure in found.roles["measure"]))
-    for measure in of_role(found.controls)["measure"]:
-        if category(measure) not in categories:
-            categories.append(category(measure))
-
-    def have(rows: pd.DataFrame, name: str = "") -> str:
-        held = rows[rows["measure"].map(category) == name] if name else rows
-        return str(len(held[HEAD_COLUMNS].drop_duplicates()))
-
-    text: Columns = {
-        "tested": lambda row: row[0],
-        f"of {heads} heads with a role": lambda row: have(row[1]),
-    }
-    text |= {name: partial(lambda name, row: have(row[1], name), name) for name in categories}
-    names = {
-        RANDOM_WORDS: "the model, on random words",
-        SHUFFLED: "the model, on shuffled sentences",
-    }
-    rows = [("the model", found.roles)]
-    for control, part in found.controls.groupby("control", sort=False):
-        rows.append(
-            (
-                names.get(str(control), f"untrained, seed {str(control).rpartition('.')[2]}"),
-                of_role(part),
-            )
-        )
-    return table("Roles in the controls", rows, text)
-
-
-def of_role(controls: pd.DataFrame) -> pd.DataFrame:
-    """The rows of controls that are roles."""
-    return controls[controls["found"] == 1]

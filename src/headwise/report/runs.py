@@ -19,7 +19,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.files import below, checked_name
+from headwise.folders import below, checked_name, read_json
 from headwise.heads import Head
 from headwise.pruning.measured import (
     MEASURED,
@@ -37,14 +37,9 @@ from headwise.report.models import OTHERS
 from headwise.report.page import Columns, section, table
 from headwise.report.quality_curves import pair_points, pairs_panel, quality_figures
 from headwise.report.role_tables import role_facts
-from headwise.report.run_folder import (
-    FinishedRun,
-    read_json,
-    read_optional_table,
-    read_run,
-    refuse_damaged,
-)
+from headwise.report.run_folder import FinishedRun, read_optional_table, read_run
 from headwise.report.summary import run_headline
+from headwise.study.records import refuse_damaged
 
 ACROSS = ("data", "setting", *MEASURED)
 OF_A_RUN = (  # columns of the first table

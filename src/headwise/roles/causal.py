@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headwise.data.subwords import Coverage
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head, HeadMask, head_of
 from headwise.importance.ablation import removal_losses
 from headwise.roles.behaviour import BEHAVIOURS, Behaviour
 from headwise.roles.halves import in_half
@@ -168,7 +168,7 @@ def causal_effects(
             for place, head in enumerate(switched, start=1):
                 if head.layer == row["layer"] and tuple(head) not in have:
                     others.append(place)
-            own = 1 + switched.index(Head(row["kind"], row["layer"], row["head"]))
+            own = 1 + switched.index(head_of(row))
             facts = effect(lost, counts, own, others, seed)
             facts["with_all"] *= behaviour.sign
             rows.append({**{key: row[key] for key in KEY}, "behaviour": behaviour.name, **facts})

@@ -15,7 +15,7 @@ from headwise.attention import Discovery, projection
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import Probe, sum_over_queries
+from headwise.roles.probe import Probe, mean_over_queries
 from headwise.roles.role import role
 
 LENGTH = 25  # of a sequence, and how often it is repeated: Olsson et al. 2022
@@ -163,19 +163,19 @@ def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor
     raised_by = embeddings[tokens] - embeddings.mean(0)  # B n M
     which = (passage.ids[:, :, None] == tokens[:, None]).float()  # B S n
 
-    def answer(view: View) -> Tensor:
+    def shares(view: View) -> Tensor:
         assert view.call is not None
         if not view.weights.shape[1]:
-            return view.weights.new_zeros(len(words), 0, 1)
+            return view.weights.new_zeros(view.weights.shape[:3])
         states = torch.einsum("bqhd,hdm->bhqm", view.call.output, outputs[view.call.site])
         raised = torch.relu(torch.einsum("bhqm,bnm->bhqn", states, raised_by))
         at = view.attended[..., None].expand(*view.attended.shape, number)
         attended = which[:, None].expand(-1, raised.shape[1], -1, -1).gather(2, at)
         own = (raised * attended).sum(-1)
-        return sum_over_queries(words, 2 * own / raised.sum(-1).clamp_min(1e-12) - 1)[..., None]
+        return 2 * own / raised.sum(-1).clamp_min(1e-12) - 1
 
-    no_rules = words.new_zeros(len(words), 0, 1).float()
-    return Probe(["copying"], words.sum(1)[:, None].float(), no_rules, answer)
+    no_rules = words.new_zeros(len(words), 0).float()
+    return mean_over_queries("copying", words, no_rules, shares)
 
 
 def direct_output_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor] | None:

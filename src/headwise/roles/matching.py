@@ -26,14 +26,14 @@ from torch import Tensor
 from headwise.attention import AttentionCall, capture, evaluating
 from headwise.attention.output import run_layers
 from headwise.data.store import StoredText
-from headwise.environment import environment_info
+from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, Kind, table_files
+from headwise.heads import Head, Kind, head_of
 from headwise.importance.attention_statistics import batch_sides, sides_of_site, special_ids
 from headwise.importance.untrained import sample_text
 from headwise.model import Model
 from headwise.progress import Report, shown
-from headwise.result import Result
+from headwise.result import TableResult
 from headwise.roles.role import MATCHES
 from headwise.statistics import corrected, means_with_intervals
 from headwise.tasks import AnyText
@@ -50,14 +50,11 @@ EncodedBatch = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Matches(Result):
+class Matches(TableResult):
     """Heads of two models, paired by what they attend to.
 
     table: one row a head of the first model, columns MATCHES, the most alike first. signature: how it was made.
     """
-
-    table: pd.DataFrame
-    signature: dict[str, Any]
 
     FILES = ("matches.csv", "matches.json")
 
@@ -85,17 +82,12 @@ class Matches(Result):
         )
         return lines
 
-    def files(self) -> dict[str, str]:
-        return table_files(self.table, self.signature, "matches")
-
 
 def match_line(row: Mapping[Any, Any]) -> str:
     """A pair of heads of two models in words."""
-    head = f"{row['kind']}/{row['layer']}/{row['head']}"
-    other = f"{row['other_kind']}/{row['other_layer']}/{row['other_head']}"
     affinity = f"{row['affinity']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
     control = f"on another sentence {row['shuffled']:.3f}, p = {row['p']:.2g}"
-    return f"  {head} – {other}: {affinity}, {control}"
+    return f"  {head_of(row)} – {head_of(row, 'other_')}: {affinity}, {control}"
 
 
 @dataclass
@@ -154,17 +146,15 @@ def match(
     beyond_places = (table["p"] <= FALSE_MATCHES) & (table["difference"] > 0)
     table["confirmed"] = beyond_places & (table["affinity"] > table["runner_up"])
     table = table.sort_values("affinity", ascending=False, kind="stable", ignore_index=True)
-    signature = {
-        "model": model.name,
-        "other": other.name,
-        "heads": model.heads.to_json(),
-        "other_heads": other.heads.to_json(),
-        "text": text.fingerprint,
-        "sentences": len(sample),
-        "longest": model.task.longest,
-        "seed": seed,
-        **environment_info(),
-    }
+    signature = signature_of(
+        model,
+        other=other.name,
+        other_heads=other.heads.to_json(),
+        text=text.fingerprint,
+        sentences=len(sample),
+        longest=model.task.longest,
+        seed=seed,
+    )
     return Matches(table, signature)
 
 

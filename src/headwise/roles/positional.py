@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import Probe, sum_over_queries
+from headwise.roles.probe import Probe, mean_over_queries, sum_over_queries
 from headwise.roles.role import role
 
 OFFSETS = (-3, -2, -1, 0, 1, 2, 3)
@@ -98,10 +98,10 @@ def previous_token(passage: Passage) -> Probe:
     queries = passage.words & shifted_marks(passage.words, -1)
     chance = (queries / passage.mask.cumsum(1).clamp_min(1)).sum(1)
 
-    def answer(view: View) -> Tensor:
-        return sum_over_queries(queries, weight_at_offset(view.weights, -1))[..., None]
+    def weights(view: View) -> Tensor:
+        return weight_at_offset(view.weights, -1)
 
-    return Probe(["previous-token"], queries.sum(1)[:, None].float(), chance[:, None, None], answer)
+    return mean_over_queries("previous-token", queries, chance[:, None], weights)
 
 
 def shifted_marks(marks: Tensor, offset: int) -> Tensor:

@@ -18,13 +18,14 @@ import pandas as pd
 from headwise.attention import Discovery
 from headwise.data.annotated import Annotated
 from headwise.data.speech import Speech
+from headwise.data.store import AnyText
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
-from headwise.environment import environment_info
+from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.grid import HeadGrid
-from headwise.heads import COLUMNS, Head, HeadMap
+from headwise.heads import COLUMNS, Head, HeadMap, head_of
 from headwise.importance.untrained import control_seeds
 from headwise.importance.untrained import untrained as untrained_model
 from headwise.model import Model
@@ -63,7 +64,7 @@ from headwise.roles.probe import AnswerSums, together
 from headwise.roles.rare import count_tokens
 from headwise.roles.role import NO_ROLE, RANDOM_WORDS, SHUFFLED, UNTRAINED, category, role_of
 from headwise.roles.sound import on_speech, words_of_speech
-from headwise.tasks.task import AnyText, source_sentences
+from headwise.tasks.task import source_sentences
 
 FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
 COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
@@ -121,7 +122,7 @@ class Roles(Result):
         without = self.labels["label"] == NO_ROLE
         for row in self.labels[~without].to_dict("records"):
             attention = f" ({row['attention']})" if "attention" in row else ""
-            lines.append(f"  {row['kind']}/{row['layer']}/{row['head']}{attention}: {row['label']}")
+            lines.append(f"  {head_of(row)}{attention}: {row['label']}")
         if without.any():
             lines.append(f"  {without.sum()} of {len(without)} heads: {NO_ROLE}")
         return lines
@@ -153,7 +154,7 @@ class Roles(Result):
         """The category of the best role of each head, as a picture."""
         best: dict[Head, str] = {}
         for row in self.roles.to_dict("records"):  # the highest value of each head comes first
-            head = Head(row["kind"], row["layer"], row["head"])
+            head = head_of(row)
             best.setdefault(head, category(row["measure"]))
         return HeadGrid.of_groups(self.heads, best, "best role")
 
@@ -537,15 +538,13 @@ def signature(
     model: Model, text: Treebank | Speech, confirm: Treebank | None, seed: int
 ) -> dict[str, Any]:
     """How roles were found."""
-    return {
-        "model": model.name,
-        "heads": model.heads.to_json(),
+    facts = {
         "speech" if isinstance(text, Speech) else "treebank": text.name,
         "fingerprint": text.fingerprint,
         "confirmed_on": confirm.name if confirm else "the other half",
         "seed": seed,
-        **environment_info(),
     }
+    return signature_of(model, **facts)
 
 
 def random_words(sentences: Sequence[Annotated], seed: int) -> list[Annotated]:

@@ -8,13 +8,14 @@ the denominator: D = Σ A_h[q, k] over the subwords q and k of words.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from headwise.heads import Site
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import COUNTS, AnswerSums, Probe, sum_over_queries
+from headwise.roles.probe import COUNTS, AnswerSums, Probe, mean_over_queries
 from headwise.roles.role import role
 from headwise.roles.syntactic import dependencies
 
@@ -71,11 +72,12 @@ def sink(passage: Passage, source: Passage | None = None) -> Probe:
         all_visible = keys.mask.sum(1, keepdim=True)
     chance = ((rest_visible / all_visible.clamp_min(1)) * queries).sum(1)
 
-    def answer(view: View) -> Tensor:
-        weights = torch.matmul(view.weights, rest[:, None, :, None].to(view.weights.dtype))[..., 0]
-        return sum_over_queries(queries, weights)[..., None]
+    return mean_over_queries("sink", queries, chance[:, None], partial(weight_on, rest))
 
-    return Probe(["sink"], queries.sum(1)[:, None].float(), chance[:, None, None], answer)
+
+def weight_on(keys: Tensor, view: View) -> Tensor:
+    """The attention weight on some keys, B K, from each query: B H Q."""
+    return torch.matmul(view.weights, keys[:, None, :, None].to(view.weights.dtype))[..., 0]
 
 
 @role(
@@ -108,11 +110,7 @@ def delimiter(passage: Passage) -> Probe:
     queries = passage.words & ~rest & (before > 0)
     chance = (queries * before / passage.mask.cumsum(1).clamp_min(1)).sum(1)
 
-    def answer(view: View) -> Tensor:
-        weights = torch.matmul(view.weights, rest[:, None, :, None].to(view.weights.dtype))[..., 0]
-        return sum_over_queries(queries, weights)[..., None]
-
-    return Probe(["delimiter"], queries.sum(1)[:, None].float(), chance[:, None, None], answer)
+    return mean_over_queries("delimiter", queries, chance[:, None], partial(weight_on, rest))
 
 
 @role(

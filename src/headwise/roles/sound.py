@@ -28,7 +28,7 @@ from headwise.roles.alignment_heads import (
 from headwise.roles.halves import Half, halves_of
 from headwise.roles.observation import ByHalf, CountWords, PassageBatch, Subject, observe, tests_on
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import REACH, Probe, sum_over_queries
+from headwise.roles.probe import REACH, Probe, mean_over_queries, sum_over_queries
 from headwise.roles.role import role
 from headwise.tasks.transcription import FRAME, extractor_of
 
@@ -63,11 +63,10 @@ def diagonal(sound: Passage) -> Probe:
     near = torch.minimum(positions + NEAR_FRAMES, last) - (positions - NEAR_FRAMES).clamp_min(0) + 1
     chance = (near / (last + 1).clamp_min(1) * frames).sum(1)
 
-    def answer(view: View) -> Tensor:
-        hits = (view.attended - positions).abs() <= NEAR_FRAMES
-        return sum_over_queries(frames, hits)[..., None]
+    def hits(view: View) -> Tensor:
+        return (view.attended - positions).abs() <= NEAR_FRAMES
 
-    return Probe(["diagonal"], frames.sum(1)[:, None].float(), chance[:, None, None], answer)
+    return mean_over_queries("diagonal", frames, chance[:, None], hits)
 
 
 @role(
@@ -106,12 +105,10 @@ def spoken_word(target: Passage, sound: Passage) -> Probe:
     of_word = (spoken[:, None] == written[:, :, None]).sum(-1)
     chance = (of_word / frames.clamp_min(1) * queries).sum(1, keepdim=True)
 
-    def answer(view: View) -> Tensor:
-        hits = at_frames(spoken, view.attended) == written[:, None]
-        return sum_over_queries(queries, hits)[..., None]
+    def hits(view: View) -> Tensor:
+        return at_frames(spoken, view.attended) == written[:, None]
 
-    rules = torch.cat([even, chance], 1)[..., None]
-    return Probe(["spoken-word"], queries.sum(1)[:, None].float(), rules, answer)
+    return mean_over_queries("spoken-word", queries, torch.cat([even, chance], 1), hits)
 
 
 def at_frames(spoken: Tensor, frames: Tensor) -> Tensor:

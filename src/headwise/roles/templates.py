@@ -23,7 +23,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.roles.alignment import split_into_words
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import Arc, Probe, pointing, sum_over_queries
+from headwise.roles.probe import Arc, Probe, mean_over_queries, pointing
 from headwise.roles.role import role
 
 
@@ -342,14 +342,13 @@ def retrieval(passage: Passage) -> Probe:
     chance = (queries * right.sum(2) / words.cumsum(1).clamp_min(1)).sum(1)
     hits = right & queries[..., None]
     offsets = [hits.diagonal(-back, 1, 2).sum(1) for back in range(1, ids.shape[1])]
-    rules = torch.stack([chance, *offsets], 1)[..., None]
+    rules = torch.stack([chance, *offsets], 1)
 
-    def answer(view: View) -> Tensor:
+    def attended(view: View) -> Tensor:
         of_heads = right[:, None].expand(-1, view.weights.shape[1], -1, -1).float()
-        attended = of_heads.gather(3, view.attended[..., None])[..., 0]
-        return sum_over_queries(queries, attended)[..., None]
+        return of_heads.gather(3, view.attended[..., None])[..., 0]
 
-    return Probe(["retrieval"], queries.sum(1)[:, None].float(), rules, answer)
+    return mean_over_queries("retrieval", queries, rules, attended)
 
 
 def spanned(passage: Passage, name: str) -> Tensor:
@@ -461,13 +460,13 @@ def successor(passage: Passage, readout: Readout, items: Sequence[SequenceItem])
     rows = torch.arange(len(names), device=device)[:, None]
     chance = queries.sum(1) / inside.sum(1)
 
-    def answer(view: View) -> Tensor:
+    def hits(view: View) -> Tensor:
         assert view.call is not None
         heads = view.weights.shape[1]
         raised = readout.logits(view.call, view.call.output[rows, last], tokens)  # B W H n
         raised = raised.masked_fill(~inside[:, None, None], -torch.inf)
         best = raised.argmax(-1).transpose(1, 2)  # B H W
         right = following[:, None].expand(-1, heads, -1).gather(2, view.between.argmax(-1))
-        return sum_over_queries(queries, (best == right).float())[..., None]
+        return best == right
 
-    return Probe(["successor"], queries.sum(1)[:, None].float(), chance[:, None, None], answer)
+    return mean_over_queries("successor", queries, chance[:, None], hits)

@@ -16,7 +16,7 @@ from headwise.data.speech import Speech
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
-from headwise.files import below
+from headwise.folders import below
 from headwise.heads import HeadMap, HeadMask
 from headwise.importance.measures import measure, usual
 from headwise.loading import load, task_class
@@ -86,7 +86,7 @@ class Run:
         if not self.store.record(step.name):
             return False  # no key is needed, and no text for it
         build = self.build(step)
-        return self.store.holds(step.name, build.key, build.required_outputs(with_weights))
+        return self.store.done(step.name, build.key, build.required_outputs(with_weights))
 
     def get_or_make(self, step: Step, with_weights: bool = False) -> Result:
         """The result of a step, made now unless the store holds it. with_weights: its weights must be there, too."""
