@@ -28,7 +28,7 @@ from headwise.report.format import (
     percent,
     signed,
 )
-from headwise.report.head_rows import heads_in, of_kind, of_measure
+from headwise.report.head_rows import heads_in, of_kind, of_measure, values_by_head
 from headwise.report.page import Columns, Table, section, table
 from headwise.report.run_folder import FinishedRun, head_of
 
@@ -188,7 +188,7 @@ def places_of_heads(run: FinishedRun, kind: str) -> dict[Head, int]:
     tables = [run.heads, None if run.roles is None else run.roles.labels]
     heads = heads_in(pd.concat([of_kind(rows, kind) for rows in tables if rows is not None]))
     drawn = measures_of(run, kind)
-    values = kept_heads.values_by_head(run, drawn[0]) if drawn else {}
+    values = values_by_head(run, drawn[0]) if drawn else {}
     heads.sort(key=lambda head: (head.layer, -values.get(head, -math.inf), head.head))
     first = {head.layer: at for at, head in reversed(list(enumerate(heads)))}
     return {head: at - first[head.layer] for at, head in enumerate(heads)}
