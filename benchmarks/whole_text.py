@@ -33,11 +33,12 @@ from headwise.evaluation.losses import measure_losses
 from headwise.importance.passes import run_passes
 from headwise.model import Model
 from headwise.options import Architecture, Greedy
-from headwise.pruning.greedy import RemovalScore, greedy_masks
+from headwise.pruning.greedy import RemovalScore, mask_without, removal_order
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import predict
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.translation_model import build_model
+from headwise.units import left_by_step
 from roles import peak
 
 SCORES = ("confidence", "lrp.ding.pooled", "gradient", "ablation.zero")  # one of each pass
@@ -119,15 +120,15 @@ def child(options: argparse.Namespace) -> None:
     jobs: dict[str, Callable[[], object]] = {"a forward": partial(forward, model, text)}
     jobs |= {name: partial(values, model, text, name) for name in SCORES}
     sweep = Greedy(kinds=["encoder-self"], score="gradient", rescore=True, step=0.2)
-    jobs["greedy, scored again"] = lambda: [
-        mask.to_json()
-        for mask in greedy_masks(RemovalScore(model, text, "gradient", True, 0), sweep).values()
-    ]
+    jobs["greedy, scored again"] = lambda: removal_order(
+        RemovalScore(model, text, "gradient", True, 0), sweep
+    )
+    at_random = Greedy(kinds=["encoder-self"], score="random")
+    order = removal_order(RemovalScore(model, text, "random", False, 0), at_random)
+    total = model.heads.only(["encoder-self"]).total
     masks = [
-        *greedy_masks(
-            RemovalScore(model, text, "random", False, 0),
-            Greedy(kinds=["encoder-self"], score="random"),
-        ).values()
+        mask_without(model.heads, order, total - left)
+        for left in left_by_step(model.heads, at_random)
     ]
     jobs["losses of greedy models"] = lambda: measure_losses(text, masks).stats.tobytes()
     values(model, text, "confidence")  # what comes only once

@@ -250,8 +250,8 @@ DEFECTS = (
     ),
     Defect(
         "data/store.py",
-        'if record.pop("sum") != _sum(below(folder, f"{key}.arrow"), record):',
-        'if not record.pop("sum"):',
+        "if not record.files or record.damage():",
+        "if not record.files:",
         "file not checked: a damaged text is taken from the cache",
     ),
     # study
@@ -288,7 +288,7 @@ DEFECTS = (
     ),
     # engines
     Defect(
-        "engines/gguf_uneven.py",
+        "engines/gguf_tensors.py",
         "factors = plain / actual",
         "factors = actual / plain",
         "swapped pair: rotary frequencies are multiplied, not divided",

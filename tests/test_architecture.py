@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 # Each room may import the rooms that stand before it.
 ORDER = [
     "errors",
-    "files",
+    "folders",
     "progress",
     "statistics",
     "qualities",
@@ -31,7 +31,6 @@ ORDER = [
     "theme",
     "grid",
     "heads",
-    "folders",
     "result",
     "marian_files",
     "model_files",

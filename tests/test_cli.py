@@ -39,7 +39,7 @@ from typer.main import get_command
 import headwise as hw
 from headwise import cli
 from headwise.data.embedded import write_parallel
-from headwise.folders import locked_folder
+from headwise.folders import Folder
 from headwise.importance.measures import CURVES, FAITHFULNESS, usual
 from headwise.options import (
     FULL_LENGTH,
@@ -1417,7 +1417,7 @@ class TestPlaces:
     def test_two_runs_in_one_folder(
         self, refused: Refused, texts: list[str], tmp_path: Path
     ) -> None:
-        with locked_folder(tmp_path, main=True):
+        with Folder(tmp_path).lock():
             assert "Another process is working on" in refused(
                 "train", *texts, "--out", tmp_path, *sets(*SMALL)
             )

@@ -9,7 +9,7 @@ import pytest
 
 from headwise.cli.work import Work, default_folder
 from headwise.errors import HeadwiseError
-from headwise.folders import locked_folder
+from headwise.folders import Folder
 from headwise.progress import Progress
 from headwise.result import Result
 from tasks.askers import asker, lines
@@ -63,7 +63,7 @@ def test_a_second_command_is_refused_and_the_first_one_writes_whole(tmp_path: Pa
 
 
 def test_a_folder_where_nothing_was_written_goes_again(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), locked_folder(tmp_path / "new" / "run"):
+    with pytest.raises(ZeroDivisionError), Folder(tmp_path / "new" / "run").lock():
         raise ZeroDivisionError
     assert not (tmp_path / "new" / "run").exists()
 

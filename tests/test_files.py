@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.files import below, checked_name, is_inside, is_name
+from headwise.folders import below, checked_name, is_inside, is_name
 
 SOURCE = Path(__file__).parents[1] / "src" / "headwise"
 ROOMS = ("report", "study", "data", "lab", "hub.py", "model_files.py")

@@ -16,17 +16,13 @@ import pytest
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.folders import (
+    OF_PAGES,
+    PAGES,
     RESULTS,
     SUMS,
-    holds,
+    Folder,
     output_file,
-    record,
-    refuse_other_files,
-    sums,
-    unchanged,
     write_file,
-    write_pages,
-    write_results,
 )
 from headwise.study import Plan
 from headwise.study.ownership import refuse_others
@@ -109,11 +105,10 @@ def test_a_folder_with_other_files_is_refused_before_any_work(
         (out / "curves.csv").write_text("measure\n")
     elif hold == "model":
         (out / "model.safetensors").write_bytes(b"weights")
-        lines = [(name, "0" * 64) for name in files(out)]
-        (out / SUMS).write_text(record("model", lines))
+        Folder(out).note("model", {name: ["0" * 64] for name in files(out)})
     before = files(out)
     sentence = refused(*words(command), "--out", out)
-    assert re.search(r"something else|is not empty|would be replaced", sentence), sentence
+    assert re.search(r"something else|is in the way", sentence), sentence
     assert files(out) == before
 
 
@@ -121,28 +116,28 @@ class TestResults:
     def test_a_folder_is_written_again_and_what_is_left_over_goes(self, tmp_path: Path) -> None:
         out = tmp_path / "new" / "out"
         figures = {f"figures/{name}.svg": name for name in "ab"}
-        write_results(out, {"heads.csv": "one", "curves.csv": "one", **figures}, NAMES)
-        assert holds(out) == RESULTS and unchanged(out) == files(out).keys() - {SUMS}
-        write_results(out, {"heads.csv": b"two", "figures/b.svg": "c"}, NAMES)
+        Folder(out).write({"heads.csv": "one", "curves.csv": "one", **figures}, NAMES)
+        assert Folder(out).holds == RESULTS and Folder(out).ours() == files(out).keys() - {SUMS}
+        Folder(out).write({"heads.csv": b"two", "figures/b.svg": "c"}, NAMES)
         found = files(out)
         found.pop(SUMS)
         assert found == {"heads.csv": b"two", "figures/b.svg": b"c"}
-        write_results(out, {"quality.csv": "1"}, ["quality.csv"])
-        assert unchanged(out) == {"heads.csv", "figures/b.svg", "quality.csv"}
+        Folder(out).write({"quality.csv": "1"}, ["quality.csv"])
+        assert Folder(out).ours() == {"heads.csv", "figures/b.svg", "quality.csv"}
         done = subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=out, check=False)
         assert done.returncode == 0, "what any program can check"
 
     def test_what_the_user_put_there_stays(self, tmp_path: Path) -> None:
-        write_results(tmp_path, {"heads.csv": "one", "figures/a.svg": "1"}, NAMES)
+        Folder(tmp_path).write({"heads.csv": "one", "figures/a.svg": "1"}, NAMES)
         (tmp_path / "figures" / "mine.svg").write_text("mine")
         (tmp_path / "notes.txt").write_text("mine")
-        write_results(tmp_path, {"heads.csv": "two"}, NAMES)
+        Folder(tmp_path).write({"heads.csv": "two"}, NAMES)
         assert files(tmp_path).keys() == {"heads.csv", "figures/mine.svg", "notes.txt", SUMS}
 
     @pytest.mark.parametrize("change", ["new", "changed", "link"])
     def test_a_file_of_the_user_is_not_replaced(self, tmp_path: Path, change: str) -> None:
         out = tmp_path / "out"
-        write_results(out, {"heads.csv": "one"}, NAMES)
+        Folder(out).write({"heads.csv": "one"}, NAMES)
         name = "curves.csv" if change == "new" else "heads.csv"
         if change == "link":
             (tmp_path / "mine").write_text("one")
@@ -151,34 +146,34 @@ class TestResults:
         else:
             (out / name).write_text("mine")
         before = files(out)
-        with pytest.raises(HeadwiseError, match=f"{name} would be replaced, but headwise did not"):
-            refuse_other_files(out, ["heads.csv", "curves.csv"])
-        with pytest.raises(HeadwiseError, match=f"{name} would be replaced, but headwise did not"):
-            write_results(out, {"heads.csv": "two", "curves.csv": "two"}, NAMES)
+        with pytest.raises(HeadwiseError, match=f"{name} is in the way: headwise did not"):
+            Folder(out).refuse_others(["heads.csv", "curves.csv"], RESULTS)
+        with pytest.raises(HeadwiseError, match=f"{name} is in the way: headwise did not"):
+            Folder(out).write({"heads.csv": "two", "curves.csv": "two"}, NAMES)
         assert files(out) == before
 
     def test_a_killed_command_leaves_what_the_next_may_replace(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        write_results(tmp_path, {"heads.csv": "one", "curves.csv": "one"}, NAMES)
+        Folder(tmp_path).write({"heads.csv": "one", "curves.csv": "one"}, NAMES)
 
         def killed(*_: object) -> None:
             (tmp_path / "heads.csv").write_text("two")
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("headwise.folders.write_files", killed)
-            write_results(tmp_path, {"heads.csv": "two"}, NAMES)
+            patch.setattr(Folder, "put", killed)
+            Folder(tmp_path).write({"heads.csv": "two"}, NAMES)
         assert (tmp_path / "curves.csv").read_text() == "one", "old files go at the end"
-        write_results(tmp_path, {"heads.csv": "two"}, NAMES)
-        assert unchanged(tmp_path) == {"heads.csv"} and not (tmp_path / "curves.csv").exists()
+        Folder(tmp_path).write({"heads.csv": "two"}, NAMES)
+        assert Folder(tmp_path).ours() == {"heads.csv"} and not (tmp_path / "curves.csv").exists()
 
     def test_a_list_of_sums_of_another_program_is_no_record(self, tmp_path: Path) -> None:
         (tmp_path / "heads.csv").write_text("mine")
         (tmp_path / SUMS).write_text(f"{'0' * 64}  heads.csv\n")
-        assert sums(tmp_path) == [] and holds(tmp_path) is None
+        assert Folder(tmp_path).read() == {}
         with pytest.raises(HeadwiseError, match="something else"):
-            write_results(tmp_path, {"heads.csv": "two"}, NAMES)
+            Folder(tmp_path).write({"heads.csv": "two"}, NAMES)
         assert (tmp_path / "heads.csv").read_text() == "mine"
 
 
@@ -186,10 +181,10 @@ class TestPages:
     def test_a_page_of_headwise_is_written_again(self, tmp_path: Path) -> None:
         (tmp_path / "run.json").write_text("{}")
         names = ("report.html", "figures/")
-        write_pages(tmp_path, {"report.html": "1", "figures/a.svg": "1"}, names)
+        Folder(tmp_path, OF_PAGES).write({"report.html": "1", "figures/a.svg": "1"}, names, PAGES)
         (tmp_path / "report.html").write_text("half a pa")
         (tmp_path / "figures" / "mine.svg").write_text("mine")
-        write_pages(tmp_path, {"report.html": "2"}, names)
+        Folder(tmp_path, OF_PAGES).write({"report.html": "2"}, names, PAGES)
         found = {name for name in files(tmp_path) if not name.startswith(".")}
         assert found == {"run.json", "report.html", "figures/mine.svg"}
 
@@ -198,8 +193,10 @@ class TestPages:
         (tmp_path / "figures").mkdir()
         (tmp_path / name).write_text("mine")
         before = files(tmp_path)
-        with pytest.raises(HeadwiseError, match=f"{name} would be replaced"):
-            write_pages(tmp_path, {"figures/a.svg": "1", "report.html": "1"}, ["figures/"])
+        with pytest.raises(HeadwiseError, match=f"{name} is in the way"):
+            Folder(tmp_path, OF_PAGES).write(
+                {"figures/a.svg": "1", "report.html": "1"}, ["figures/"], PAGES
+            )
         assert files(tmp_path) == before
 
 
@@ -262,7 +259,7 @@ class TestNamedFiles:
             lambda: hw.animate(name, tmp_path / "gates.gif"),
             lambda: refuse_others(Plan(name="n"), Path(name)),
         ):
-            with pytest.raises(HeadwiseError, match=f"be the folder of a study .*{sentence}"):
+            with pytest.raises(HeadwiseError, match=f"cannot be a folder .*{sentence}"):
                 call()
 
     def test_a_translation_is_refused_before_the_model_is_loaded(

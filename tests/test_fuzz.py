@@ -23,7 +23,6 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from headwise import cli
-from headwise.data.catalogue import catalogue
 from headwise.data.text import LabelledText, ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.errors import LONGEST_MESSAGE, OUR_MISTAKE, HeadwiseError
@@ -56,26 +55,6 @@ CONLLU = b"""\
 1\tShe\tshe\tPRON\t_\t_\t0\troot:x\t_\tEntity=(1-person-giv:act-sssss-cf1-1-ana)
 
 """
-CATALOGUE = json.dumps(
-    [
-        {
-            "name": "set",
-            "content": "made up",
-            "licence": "none",
-            "origin": ["a/b @ 0"],
-            "files": [
-                {
-                    "name": "a.gz",
-                    "url": "https://example.org/0/a.gz",
-                    "bytes": 5,
-                    "sha256": "0" * 64,
-                },
-                {"name": "b.gz", "url": "https://example.org/0/b.gz", "bytes": 5, "sha256": None},
-            ],
-        }
-    ],
-    indent=1,
-).encode()
 PLAN = b"""\
 name = "mine"
 seed = 3
@@ -298,10 +277,6 @@ READERS: dict[str, tuple[tuple[bytes, ...], Read]] = {
     "conll-u": (
         (CONLLU,),
         lambda content, folder: list(Treebank.read(write(folder, "a.conllu", content))),
-    ),
-    "catalogue": (
-        (CATALOGUE,),
-        lambda content, folder: catalogue(write(folder, "catalogue.json", content)),
     ),
     "plan": ((PLAN, PAIRS), lambda content, folder: read_plan(write(folder, "plan.toml", content))),
     "plan's settings": (

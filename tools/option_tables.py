@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from headwise.engines.engine import engine_table
-from headwise.engines.gguf_file import families_table
+from headwise.engines.gguf_families import families_table
 from headwise.importance.measures import measure
 from headwise.options import Architecture, Choice, FineTuning, GateTraining, Search, Training
 from headwise.pruning.controls import control

@@ -19,12 +19,13 @@ from headwise.importance.measures import facts, resolve_measures
 from headwise.importance.scores import score
 from headwise.options import Gates, Greedy, Training
 from headwise.progress import Report, part, silent
-from headwise.pruning.greedy import RemovalScore, greedy_masks
+from headwise.pruning.greedy import RemovalScore, mask_without, removal_order
 from headwise.pruning.prune import prune
 from headwise.roles.alignment import read_links
 from headwise.roles.observation import RoleOptions
 from headwise.roles.role_tests import RoleTexts, find_roles, token_counts
 from headwise.statistics import clustered_proportion_interval, t_margin
+from headwise.units import left_by_step
 
 from . import (
     planted_causal,
@@ -125,7 +126,11 @@ def removed(planted: PlantedModel, seed: int) -> pd.DataFrame:
     model = planted.model
     sweep = Greedy(kinds=model.heads.kinds, score=RESCORED, rescore=True)
     removal_score = RemovalScore(model, model.task.batches(planted.text), RESCORED, True, seed)
-    masks = greedy_masks(removal_score, sweep).values()
+    order = removal_order(removal_score, sweep)
+    total = model.heads.total
+    masks = [
+        mask_without(model.heads, order, total - left) for left in left_by_step(model.heads, sweep)
+    ]
     rows = []
     for head in model.heads:
         steps = sum(head in mask.kept for mask in masks)

@@ -37,6 +37,11 @@ def environment_info() -> dict[str, Any]:
     }
 
 
+def signature_of(model: Any, **facts: Any) -> dict[str, Any]:
+    """How a result was made: a `Model` and its heads, facts, and where."""
+    return {"model": model.name, "heads": model.heads.to_json(), **facts, **environment_info()}
+
+
 def combined(environments: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Where numbers of several environments were made: what differs between them is named, such as `2.12 and 2.13`."""
     versions: dict[str, list[Any]] = {}

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from headwise.attention import is_offloaded
-from headwise.files import digest, sha256
+from headwise.folders import digest, sha256
 
 
 def fingerprint(hf: PreTrainedModel, tokenizer: Any, folder: Path | None) -> str:

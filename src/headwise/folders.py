@@ -1,187 +1,463 @@
-"""Folders that commands write in: new, empty, or headwise's own by the record in it; any other keeps what is in it. And
-files that a user named, which are replaced.
+"""Folders that headwise writes in, and the files in them: their names, writing, whose they are, whether they are whole.
 
-The record is `SHA256SUMS`, which `sha256sum --check` reads: a line for each file, below one that says what the folder
-holds and seals the others. A file that the record does not name, or that is no longer as it was written, is the user's.
-A study has records of its own, one for each step (study/records.py).
+A record names what headwise wrote, with SHA-256. A file that no record names is the user's: it is never replaced, moved
+or removed. A record is written before files take their places, with the old and the new ones, and again after: what a
+killed process leaves is old, new, or known to be between the two, and the next process may replace it.
+
+The record of a model, an export or a command's results is `SHA256SUMS`, which `sha256sum --check` reads; there a file
+that was changed since is the user's, too. A run has one for its pages, and one in JSON for each step
+(study/records.py): what was changed there is made again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from headwise.errors import HeadwiseError, WriteError
-from headwise.files import LONGEST_NAME, below, is_inside, sha256
-from headwise.heads import write_bytes, write_text
+
+# Letters and digits of any script, and these signs; no separator, and no dot or space in front.
+NAME = re.compile(r"[\w+=@()-][\w.+=@() -]*")
+LONGEST_NAME = 200  # bytes: file systems take 255, and our endings come to it
+LONGEST_PATH = 1000
 
 SUMS = "SHA256SUMS"
 SUMS_HEADER = re.compile(r"# headwise (model|export|results|pages): ([0-9a-f]{64})")
 SUMS_LINE = re.compile(r"([0-9a-f]{64})  (.*)")
-MODEL = "model"  # what a folder holds
+MODEL = "model"  # what a record is about
 EXPORT = "export"
 RESULTS = "results"
 PAGES = "pages"
-PAGES_RECORD = (
-    ".steps"  # where a run keeps the record of its pages: files in a run are not all of one command
-)
+OF_PAGES = f".steps/{SUMS}"  # their record in a run, whose files are not all of one command
+
+Content = (
+    str | bytes | Path
+)  # of a file that is written; a path is that of a file made aside, which is moved
+# Size and SHA-256 of files by their names, or only SHA-256. A file that is being replaced has those of both: it is
+# neither, whatever it is by now.
+Manifest = Mapping[str, Sequence[int | str]]
 
 
-def record(holds: str, lines: Iterable[tuple[str, str]]) -> str:
-    """The text of a record. lines: name and SHA-256 of every file; of a file that is replaced, both sums."""
-    text = "".join(f"{digest}  {name}\n" for name, digest in lines)
-    return f"# headwise {holds}: {hashlib.sha256(text.encode()).hexdigest()}\n{text}"
+def is_name(name: Any) -> bool:
+    """Whether this can be the name of a file or a folder, wherever it was read: it leads nowhere else."""
+    return (
+        isinstance(name, str)
+        and len(name.encode(errors="replace")) <= LONGEST_NAME
+        and NAME.fullmatch(name) is not None
+    )
 
 
-def holds(folder: Path) -> str | None:
-    """What headwise wrote in a folder: `model`, `export` or `results`; None without a record of its own."""
-    header = SUMS_HEADER.fullmatch(first_line(folder))
-    return header[1] if header else None
+def is_inside(path: Any) -> bool:
+    """Whether a relative path, with `/` between its names, stays inside the folder that it starts from."""
+    return (
+        isinstance(path, str) and len(path) <= LONGEST_PATH and all(map(is_name, path.split("/")))
+    )
 
 
-def first_line(folder: Path) -> str:
-    try:
-        with (folder / SUMS).open(encoding="utf-8", errors="replace") as file:
-            return file.readline(200).rstrip("\n")
-    except OSError:
-        return ""
-
-
-def sums(folder: Path) -> list[tuple[str, str]]:
-    """Name and SHA-256 of every file in the record of a folder; nothing without a record.
-
-    Raises HeadwiseError for a record that is not as it was written. A list of sums of another program is no record.
-    """
-    if not first_line(folder).startswith("# headwise"):
-        return []
-    text = (folder / SUMS).read_text(encoding="utf-8", errors="replace")
-    _, _, lines = text.partition("\n")
-    entries = []
-    for line in lines.splitlines():
-        entry = SUMS_LINE.fullmatch(line)
-        if entry and is_inside(entry[2]):
-            entries.append((entry[2], entry[1]))
-    kind = holds(folder)
-    if kind is None or not entries or record(kind, entries) != text:
+def checked_name(name: Any, source: Path | str) -> str:
+    """A name that was read from `source`. Raises HeadwiseError for what can be no name of a file."""
+    if not is_name(name):
         raise HeadwiseError(
-            f"{folder / SUMS} is damaged, so nothing says which files are whole: copy or write the folder again."
+            f"{source} has the name {str(name)[:LONGEST_NAME]!r}, of which a file's name would be made: it may have at "
+            "most 200 letters, digits, '.', '_', '-', and no '/'."
         )
-    return entries
+    return str(name)
 
 
-def seal(folder: Path, holds: str) -> None:
-    """Write the record of all files of a folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    lines = [(path.relative_to(folder).as_posix(), sha256(path)) for path in files]
-    (folder / SUMS).write_text(record(holds, lines))
+@lru_cache(maxsize=65536)  # a study looks at the same thousands after every step
+def below(folder: Path, path: str) -> Path:
+    """A path inside a folder, which every name that a file or a user gave goes through; "." is the folder itself.
+
+    Raises HeadwiseError for one that leads out of the folder.
+    """
+    if path == ".":
+        return folder
+    if not is_inside(path):
+        raise HeadwiseError(
+            f"{str(path)[:LONGEST_NAME]!r} was to be a file in {folder}: its names may have at most 200 letters, digits, "
+            "'.', '_', '-', with one '/' between two of them."
+        )
+    return folder / path
 
 
-def unchanged(folder: Path) -> set[str]:
-    """The files of a folder that are as its record says: they are ours, and may be replaced."""
-    ours = set()
-    for name, digest in sums(folder):
-        path = below(folder, name)
-        if path.is_file() and not path.is_symlink() and sha256(path) == digest:
-            ours.add(name)
-    return ours
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal; read once as long as its size and times stay."""
+    stat = path.stat()
+    # A program can set the time of the content (mtime), but not that of the last change (ctime).
+    return _sha256(path, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=65536)
+def _sha256(path: Path, modified: int, changed: int, size: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest(value: Any) -> str:
+    """A short hash of anything JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def size_and_sum(content: Content) -> list[int | str]:
+    """Size and SHA-256 of a file, or of what is to be one."""
+    if isinstance(content, Path):
+        return [content.stat().st_size, sha256(content)]
+    data = content.encode() if isinstance(content, str) else content
+    return [len(data), hashlib.sha256(data).hexdigest()]
+
+
+def manifest(contents: Mapping[str, Content]) -> Manifest:
+    return {name: size_and_sum(content) for name, content in contents.items()}
+
+
+def files_in(folder: Path, names: Iterable[str] = (".",)) -> dict[str, Path]:
+    """Every file of a folder, or of some files and folders in it, by its path from there."""
+    found = {}
+    for name in names:
+        place = below(folder, name)
+        for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
+            if path.is_file() or path.is_symlink():
+                found[path.relative_to(folder).as_posix()] = path
+    return found
 
 
 @contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which then takes the place of `folder`: completely, or not at all. Raises HeadwiseError
-    where there is something already."""
-    place = refuse_used(folder)
-    # With the process's number, so that what two of them write never mixes.
-    temporary = place.with_name(f".{place.name}.{os.getpid()}.partial")
+def writing(place: Path, *errors: type[Exception]) -> Iterator[None]:
+    """A block that writes to a file or a folder. Raises WriteError, in one sentence, where that fails: for an OSError, and
+    for `errors`."""
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        yield temporary
-        if place.exists():
-            place.rmdir()  # it is empty
-        temporary.rename(place)
-    except OSError as error:
+        yield
+    except (OSError, *errors) as error:
+        reason = getattr(error, "strerror", None) or error
         raise WriteError(
-            f"{place} could not be written ({error.strerror or error}): choose another folder or free some space."
+            f"{place} could not be written ({reason}): choose another --out or free some space."
         ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def refuse_used(folder: Path) -> Path:
-    """Where a folder is when its links are followed. Raises HeadwiseError for one that is neither new nor empty."""
-    try:
-        place = folder.resolve()
-        used = place.exists() and (not place.is_dir() or any(place.iterdir()))
-    except (OSError, RuntimeError, ValueError) as error:
-        # The name is too long or has a NUL in it, or links lead in a circle.
-        reason = getattr(error, "strerror", None) or error
-        raise HeadwiseError(
-            f"{str(folder)[:200]!r} cannot be a folder ({reason}): choose a new one."
-        ) from None
-    if used:
-        raise HeadwiseError(f"{place} is not empty: choose a new folder.")
-    return place
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file completely or not at all: to a temporary file, which is then renamed."""
+    if not path.name:
+        raise WriteError(f"'{path}' could not be written (it names no file): choose another --out.")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with writing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(content)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
-def refuse_other_files(folder: Path, names: Sequence[str]) -> None:
-    """Raise HeadwiseError for a folder in which results would stand among other files, or take their place.
+def write_text(path: Path, text: str) -> None:
+    """`write_bytes` of a text in UTF-8."""
+    write_bytes(path, text.encode())
 
-    names: of the files that may be written.
-    """
-    try:
-        found = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-    except FileNotFoundError:
+
+def write_once(path: Path, text: str) -> None:
+    """`write_text`, but a file that has this text already stays untouched: another process may have opened it."""
+    content = text.encode()
+
+    def there() -> bool:
+        return path.is_file() and path.read_bytes() == content
+
+    if there():
         return
-    except OSError as error:
-        raise HeadwiseError(
-            f"{folder} was to be written to, but that is not possible ({error.strerror}): choose another folder."
-        ) from None
-    if found and holds(folder) != RESULTS:
-        raise HeadwiseError(
-            f"Results were to be written to {folder}, where there is something else ({', '.join(found[:3])}): choose a "
-            "new or empty folder with --out."
-        )
-    refuse_to_replace(folder, names, unchanged(folder))
-
-
-def named_folder(name: str | Path, of: str = "a study") -> Path:
-    """The path of a folder that a user named. Raises HeadwiseError for a name that no folder can have, or that is no
-    UTF-8."""
-    folder = Path(name)
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    write_bytes(new, content)
     try:
-        str(name).encode()
-        folder.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return folder  # whether it must be there, those decide who look for its files
-    except (OSError, ValueError) as error:  # too long, a NUL in it, bytes that are no letters
-        reason = getattr(error, "strerror", None) or error
-        raise HeadwiseError(
-            f"{str(name)[:100]!r} cannot be the folder of {of} ({reason}): give another one."
-        ) from None
-    return folder
+        os.link(new, path)  # unlike a renamed file, it never takes the place of another
+    except OSError:
+        if not there():
+            new.replace(path)
+    new.unlink(missing_ok=True)
 
 
-def refuse_other_pages(run: Path, names: Sequence[str]) -> None:
-    """Raise HeadwiseError where the folder of a run has a page or a figure that headwise did not write there."""
-    refuse_to_replace(run, names, {name for name, _ in sums(run / PAGES_RECORD)})
+def move(path: Path, to: Path) -> None:
+    """Move a file, over the one that is there."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    path.replace(to)
 
 
-def refuse_to_replace(folder: Path, names: Sequence[str], ours: Collection[str]) -> None:
-    for name in names:
-        path = below(folder, name)
-        if name not in ours and (path.exists() or path.is_symlink()):
+class Folder:
+    """A folder, there or not, and a record of what headwise wrote in it.
+
+    record: where that is in the folder: `SHA256SUMS`, or a JSON file with a checksum over itself, which may have more
+    facts. Raises HeadwiseError for a name that no folder can have.
+    """
+
+    def __init__(self, place: str | Path, record: str = SUMS) -> None:
+        self.place = Path(place)
+        try:
+            str(place).encode()
+            self.place.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except (OSError, ValueError) as error:  # too long, a NUL in it, bytes that are no letters
+            reason = getattr(error, "strerror", None) or error
             raise HeadwiseError(
-                f"{path} would be replaced, but headwise did not write it, or it was changed since: move it away, or "
-                "choose another folder."
+                f"{str(place)[:100]!r} cannot be a folder ({reason}): give another one."
+            ) from None
+        inner, _, name = record.rpartition("/")
+        self.record = below(self.place / inner, name)
+
+    # The record
+
+    def read(self) -> Mapping[str, Any]:
+        """What the record says, the manifest of its files as `files`; nothing without a record of headwise, or where a
+        JSON file is damaged. Raises HeadwiseError for a damaged SHA256SUMS."""
+        try:
+            text = self.record.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return {}
+        if self.record.name != SUMS:
+            return from_json(text)
+        found = from_sums(text)
+        if not found and text.startswith("# headwise"):
+            raise HeadwiseError(
+                f"{self.record} is damaged, so nothing says which files are whole: copy or write the folder again."
             )
+        return found
+
+    @property
+    def files(self) -> Manifest:
+        return self.read().get("files", {})
+
+    @property
+    def holds(self) -> str | None:
+        """What the record is about: MODEL, EXPORT, RESULTS …; None without one."""
+        return self.read().get("holds")
+
+    def note(self, holds: str, files: Manifest, **facts: Any) -> None:
+        """Write the record."""
+        if self.record.name == SUMS:
+            write_text(self.record, to_sums(holds, files))
+        else:
+            write_text(self.record, to_json({"holds": holds, "files": files, **facts}))
+
+    # What is in it
+
+    def damage(self, files: Manifest | None = None) -> list[str]:
+        """What is wrong with files of a manifest: `heads.csv is missing`, `model/config.json has changed`. By default
+        all in the record."""
+        wrong = []
+        for name, facts in (self.files if files is None else files).items():
+            try:
+                same = {*facts} <= {*size_and_sum(below(self.place, name))}
+            except OSError:
+                wrong.append(f"{name} is missing")
+            else:
+                if not same:
+                    wrong.append(f"{name} has changed")
+        return wrong
+
+    def ours(self) -> set[str]:
+        """The files that may be replaced and removed."""
+        files = self.files
+        if self.record.parent != self.place:
+            return {*files}  # of a run
+        ours = set()
+        for name, facts in files.items():
+            path = below(self.place, name)
+            if path.is_file() and not path.is_symlink() and sha256(path) in facts:
+                ours.add(name)
+        return ours
+
+    def names(self) -> list[str]:
+        """Of the files and folders in it."""
+        with writing(self.place):
+            return sorted(path.name for path in self.place.iterdir()) if self.place.exists() else []
+
+    def refuse_used(self, hidden: bool = False) -> None:
+        """Raise HeadwiseError for a folder with anything in it. hidden: also with what begins with a dot."""
+        found = [name for name in self.names() if hidden or not name.startswith(".")]
+        if found:
+            raise HeadwiseError(
+                f"In {self.place} there is something else ({', '.join(found[:3])}): choose a new or empty folder "
+                "with --out."
+            )
+
+    def refuse_others(self, names: Iterable[str], holds: str) -> None:
+        """Raise HeadwiseError where one of these names is that of a file which is not ours; of results, also where they
+        would stand among other files."""
+        known = self.holds == holds
+        if holds == RESULTS and not known:
+            self.refuse_used()
+        self.refuse_to_replace(names, self.ours() if known else ())
+
+    def refuse_to_replace(self, names: Iterable[str], ours: Collection[str]) -> None:
+        for name in names:
+            path = below(self.place, name)
+            if name not in ours and (path.exists() or path.is_symlink()):
+                raise HeadwiseError(
+                    f"{path} is in the way: headwise did not write it, or it was changed since. Move it away, or choose "
+                    "another folder."
+                )
+
+    # Writing
+
+    def make(self) -> None:
+        """Make the folder: where that is not possible, it shows before any work."""
+        with writing(self.place):
+            self.place.mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def lock(self, main: bool = True) -> Iterator[None]:
+        """A block in which no other process works in the folder, which is made if need be. main: whether this process is
+        the one that writes. Raises HeadwiseError where another process has it."""
+        lock = FileLock(self.place / ".lock")
+        made = not self.place.exists()
+        if main:
+            self.make()
+            with writing(self.place):
+                try:
+                    lock.acquire(timeout=0)
+                except Timeout:
+                    raise HeadwiseError(
+                        f"Another process is working on {self.place}: wait for it, or choose another --out."
+                    ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+            if main and made and [path.name for path in self.place.iterdir()] == [".lock"]:
+                shutil.rmtree(self.place)  # nothing was written
+
+    @contextmanager
+    def new(self, holds: str | None = None) -> Iterator[Path]:
+        """A folder to write in, which then takes the place of this one, completely or not at all. holds: of its record.
+        Raises HeadwiseError where there is something already."""
+        place = self.place.resolve()
+        Folder(place).refuse_used(hidden=True)
+        # With the process's number, so that what two of them write never mixes.
+        temporary = place.with_name(f".{place.name}.{os.getpid()}.partial")
+        try:
+            with writing(place):
+                shutil.rmtree(temporary, ignore_errors=True)
+                temporary.mkdir(parents=True)
+                yield temporary
+                if holds:
+                    Folder(temporary).note(holds, manifest(files_in(temporary)))
+                if place.exists():
+                    place.rmdir()  # it is empty
+                temporary.rename(place)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def write(
+        self, contents: Mapping[str, Content], names: Sequence[str], holds: str = RESULTS
+    ) -> list[Path]:
+        """`publish`, unless files of others are in the way. Returns the paths of what was written."""
+        self.refuse_others(contents, holds)
+        self.publish(contents, holds, names)
+        return [below(self.place, name) for name in contents]
+
+    def publish(
+        self,
+        contents: Mapping[str, Content],
+        holds: str,
+        names: Sequence[str] | None = None,
+        **facts: Any,
+    ) -> None:
+        """Write files or move them to their places, then remove ours that are not among them; each replaces the one
+        that is there. names: which may be removed, where the record is about others, too; `figures/` stands for all in
+        that folder. facts: for a record in JSON."""
+        before = self.files
+        new = manifest(contents)
+        others = {}
+        if names is not None:
+            folders = tuple(name for name in names if name.endswith("/"))
+            for name in before:
+                if name not in new and name not in names and not name.startswith(folders):
+                    others[name] = before[name]
+        old = self.ours() - new.keys() - others.keys()
+        both = {}
+        for name in [*before, *new]:
+            both[name] = list(dict.fromkeys([*before.get(name, ()), *new.get(name, ())]))
+        self.note(holds, both)
+        with writing(self.place):
+            for content in contents.values():
+                if isinstance(
+                    content, Path
+                ):  # safetensors writes files that only their owner may read
+                    shutil.copymode(self.record, content)
+            self.put(contents)
+            self.remove(old)
+        self.note(holds, {**others, **new}, **facts)
+
+    def put(self, contents: Mapping[str, Content]) -> None:
+        """Write files or move them to their places, each completely or not at all."""
+        for name, content in contents.items():
+            path = below(self.place, name)
+            if isinstance(content, Path):
+                move(content, path)
+            else:
+                write_bytes(path, content.encode() if isinstance(content, str) else content)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files that are there, and folders that have nothing else in them."""
+        for name in names:
+            path = below(self.place, name)
+            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                while (path := path.parent) != self.place:
+                    path.rmdir()
+
+
+def to_json(facts: Mapping[str, Any]) -> str:
+    """A record as its file has it, with a checksum (`sum`) over all it says."""
+    plain = json.loads(json.dumps(facts))
+    return json.dumps({**plain, "sum": digest(plain)}, indent=1)
+
+
+@lru_cache(maxsize=4096)  # a study of many steps reads all records after every step
+def from_json(text: str) -> Mapping[str, Any]:
+    """What `to_json` wrote; nothing where it is damaged, or names a file outside of the folder."""
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(facts, dict) or facts.pop("sum", None) != digest(facts):
+        return {}
+    files = facts.get("files", {})
+    if not isinstance(files, dict) or not all(map(is_inside, files)):
+        return {}
+    return facts if all(isinstance(known, list) for known in files.values()) else {}
+
+
+def to_sums(holds: str, files: Manifest) -> str:
+    """A SHA256SUMS: a line for each file, below one that says what the folder holds and seals the others."""
+    lines = []
+    for name, facts in files.items():
+        lines += [f"{fact}  {name}\n" for fact in facts if isinstance(fact, str)]
+    text = "".join(lines)
+    return f"# headwise {holds}: {hashlib.sha256(text.encode()).hexdigest()}\n{text}"
+
+
+def from_sums(text: str) -> Mapping[str, Any]:
+    """What `to_sums` wrote; nothing of another program's list, or a damaged one."""
+    header, *lines = text.splitlines() or [""]
+    files: dict[str, list[int | str]] = {}
+    for line in lines:
+        entry = SUMS_LINE.fullmatch(line)
+        if entry and is_inside(entry[2]):
+            files.setdefault(entry[2], []).append(entry[1])
+    said = SUMS_HEADER.fullmatch(header)
+    if said is None or not files or to_sums(said[1], files) != text:
+        return {}
+    return {"holds": said[1], "files": files}
+
+
+# Files that a user named
 
 
 def output_file(path: Path, inputs: Iterable[Path] = ()) -> Path:
@@ -215,98 +491,6 @@ def write_file(path: Path, content: str | bytes) -> Path:
     if not place.exists() or place.is_file():
         write_bytes(place, data)
         return path
-    try:
+    with writing(path):
         place.write_bytes(data)
-    except OSError as error:
-        raise WriteError(f"{path} could not be written ({error.strerror}).") from None
     return path
-
-
-def write_files(folder: Path, contents: Mapping[str, str | bytes]) -> list[Path]:
-    """Write files into a folder that the caller made, each completely or not at all. Returns their paths."""
-    paths = []
-    for name, content in contents.items():
-        path = below(folder, name)
-        if isinstance(content, bytes):
-            write_bytes(path, content)
-        else:
-            write_text(path, content)
-        paths.append(path)
-    return paths
-
-
-@contextmanager
-def locked_folder(folder: Path, main: bool = True) -> Iterator[None]:
-    """A folder to write to, made if need be and locked: two commands never work in it at once. main: whether this process
-    is the one that writes. Raises HeadwiseError where another process has it, or where it cannot be made."""
-    lock = FileLock(folder / ".lock")
-    made = not folder.exists()
-    try:
-        if main:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=0)
-    except Timeout:
-        raise HeadwiseError(
-            f"Another process is working on {folder}: wait for it, or choose another --out."
-        ) from None
-    except OSError as error:
-        raise HeadwiseError(
-            f"{folder} was to be written to, but that is not possible ({error.strerror}): choose another --out."
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
-        if main and made and [path.name for path in folder.iterdir()] == [".lock"]:
-            shutil.rmtree(folder)  # nothing was written
-
-
-def write_results(
-    folder: Path, contents: Mapping[str, str | bytes], names: Sequence[str]
-) -> list[Path]:
-    """Write results into a folder, instead of those of an earlier command. Returns the paths of what was written.
-
-    names: of all files that such results may have; `figures/` stands for all in that folder. Raises HeadwiseError for a
-    folder with other files (`refuse_other_files`).
-    """
-    refuse_other_files(folder, list(contents))
-    return replace_files(folder, folder, RESULTS, contents, names)
-
-
-def write_pages(run: Path, contents: Mapping[str, str | bytes], names: Sequence[str]) -> list[Path]:
-    """Write pages and figures into the folder of a run; else as `write_results`."""
-    refuse_other_pages(run, list(contents))
-    return replace_files(run, run / PAGES_RECORD, PAGES, contents, names)
-
-
-def replace_files(
-    folder: Path,
-    record_folder: Path,
-    holds: str,
-    contents: Mapping[str, str | bytes],
-    names: Sequence[str],
-) -> list[Path]:
-    """Write files, and then remove those of an earlier time that are not among them. Of a killed command the record
-    names old and new files, so that the next one may replace both."""
-    before = sums(record_folder)
-    new = {}
-    for name, content in contents.items():
-        data = content if isinstance(content, bytes) else content.encode()
-        new[name] = hashlib.sha256(data).hexdigest()
-    old = {}
-    others = {}
-    for name, digest in before:
-        covered = name in names or name.startswith(tuple(n for n in names if n.endswith("/")))
-        if covered and name not in new:
-            old[name] = digest
-        elif name not in new:
-            others[name] = digest
-
-    write_text(record_folder / SUMS, record(holds, dict.fromkeys([*before, *new.items()])))
-    paths = write_files(folder, contents)
-    for name, digest in old.items():
-        path = below(folder, name)
-        if path.is_file() and sha256(path) == digest:
-            path.unlink()
-    write_text(record_folder / SUMS, record(holds, {**others, **new}.items()))
-    return paths

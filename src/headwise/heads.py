@@ -5,16 +5,15 @@ Heads are counted from 0 and written `kind/layer/head`: `encoder-self/0/3`, `dec
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
-from headwise.errors import HeadwiseError, WriteError, did_you_mean
+from headwise.errors import HeadwiseError, did_you_mean
+from headwise.folders import write_text
 from headwise.grid import HeadGrid
 
 if TYPE_CHECKING:
@@ -399,45 +398,3 @@ def read_table(path: Path, heads: HeadMap | None = None) -> tuple[pd.DataFrame, 
             "score the model again."
         )
     return table, signature
-
-
-def write_text(path: Path, text: str) -> None:
-    """`write_bytes` of a text in UTF-8."""
-    write_bytes(path, text.encode())
-
-
-def write_once(path: Path, text: str) -> None:
-    """`write_text`, but a file that has this text already stays untouched: another process may have opened it."""
-    content = text.encode()
-
-    def there() -> bool:
-        return path.is_file() and path.read_bytes() == content
-
-    if there():
-        return
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    write_bytes(new, content)
-    try:
-        os.link(new, path)  # unlike a renamed file, it never takes the place of another
-    except OSError:
-        if not there():
-            new.replace(path)
-    new.unlink(missing_ok=True)
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all: to a temporary file, which is then renamed."""
-    if not path.name:
-        raise WriteError(f"'{path}' could not be written (it names no file): choose another --out.")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError as error:
-        raise WriteError(
-            f"{path} could not be written ({error.strerror}): choose another --out or free some space."
-        ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()

@@ -6,20 +6,37 @@ has it; what else lies in the folder is named and stays behind.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import huggingface_hub as hub
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
+from huggingface_hub.utils import validate_repo_id, yaml_dump  # type: ignore[attr-defined]
+
 from headwise.attention.head_counts import states_heads
 from headwise.errors import HeadwiseError
-from headwise.files import below, checked_name, digest, sha256
-from headwise.folders import MODEL, SUMS, named_folder, new_folder, record, sums
-from headwise.heads import HeadMask, write_text
+from headwise.folders import (
+    MODEL,
+    SUMS,
+    Folder,
+    below,
+    checked_name,
+    digest,
+    manifest,
+    sha256,
+    to_sums,
+    write_text,
+)
+from headwise.heads import HeadMask
 from headwise.model_files import (
     MODEL_FILES,
     NOTE,
@@ -34,7 +51,7 @@ if TYPE_CHECKING:
     from headwise.report.models import ModelRow
     from headwise.report.run_folder import FinishedRun
 
-HUB_RESULTS = ".eval_results/headwise.yaml"
+HUB_RESULTS = ".eval_results/headwise.yaml"  # huggingface.co/docs/hub/eval-results
 OF_HUB = (".gitattributes",)  # files that the hub makes
 # What the card keeps of the base model's card.
 KEPT_FACTS = (
@@ -49,114 +66,75 @@ FILES_NAMED = 5  # names of files left out
 
 
 @dataclass(frozen=True)
-class FileToPush:
-    """One file to send: its path in the repository, and where it is or what it says."""
-
-    name: str
-    content: Path | bytes
-
-    @property
-    def size(self) -> int:
-        return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
-
-    @property
-    def source(self) -> str:
-        """Where it comes from, in words."""
-        return "made now" if isinstance(self.content, bytes) else f"from {self.content}"
-
-
-@dataclass(frozen=True)
-class Repository:
-    """A repository of the hub, as it is now. exists: None where the hub could not be asked, for the reason `trouble`."""
-
-    exists: bool | None
-    files: Collection[str] = ()
-    commit: str | None = None
-    trouble: str = ""
-
-
-@dataclass(frozen=True)
 class Upload:
-    """What would be sent to a repository, and what is there. `str` shows it, `send` sends it, `write` writes it to a
-    folder. items: the files. card: the model card. notes: what to know before."""
+    """What would be sent to a repository. `str` shows it, `send` sends it, `write` writes it to a folder.
+
+    items: the files. card: the model card. notes: what to know before. there: the repository as it is; None where there
+    is none, or where the hub could not be asked, for the reason `trouble`.
+    """
 
     repo: str
-    items: tuple[FileToPush, ...]
+    items: tuple[hub.CommitOperationAdd, ...]
     card: str
     notes: tuple[str, ...]
-    remote: Repository
+    there: hub.ModelInfo | None
+    trouble: str
     public: bool
 
     def __str__(self) -> str:
-        width = max(len(item.name) for item in self.items)
-        total = size(sum(item.size for item in self.items))
-        state = self.remote.trouble
-        if not state and self.remote.exists:
-            state = "is there"
-        elif not state:
-            state = f"is not there: it will be made, {'public' if self.public else 'private'}"
+        width = max(len(item.path_in_repo) for item in self.items)
+        total = size(sum(item.upload_info.size for item in self.items))
+        made = f"is not there: it will be made, {'public' if self.public else 'private'}"
+        state = self.trouble or ("is there" if self.there else made)
         lines = [f"To {self.repo}, which {state}: {len(self.items)} files, {total}"]
-        lines += [
-            f"  {item.name:{width}}  {size(item.size):>10}  {self.state(item):8}  {item.source}"
-            for item in self.items
-        ]
-        return "\n".join(
-            [
-                *lines,
-                *self.notes,
-                "The card:",
-                *(f"  {line}".rstrip() for line in self.card.splitlines()),
-            ]
-        )
-
-    def state(self, item: FileToPush) -> str:
-        """What becomes of the repository's file of that name."""
-        if self.remote.exists is None:
-            return ""
-        return "REPLACES" if item.name in self.remote.files else "new"
+        replaced = files_of(self.there)
+        for item in self.items:
+            name = item.path_in_repo
+            content = item.path_or_fileobj
+            source = f"from {content}" if isinstance(content, str) else "made now"
+            fate = "" if self.trouble else "REPLACES" if name in replaced else "new"
+            lines.append(f"  {name:{width}}  {size(item.upload_info.size):>10}  {fate:8}  {source}")
+        card = [f"  {line}".rstrip() for line in self.card.splitlines()]
+        return "\n".join([*lines, *self.notes, "The card:", *card])
 
     def send(self) -> str:
         """Make the repository, if it is not there, and send everything as one commit. Returns the address."""
-        from huggingface_hub import CommitOperationAdd, HfApi, get_token
-
-        if get_token() is None:
+        if hub.get_token() is None:
             raise HeadwiseError(
                 f"Nothing was sent to {self.repo}: there is no token of the hub. Log in with `hf auth login`, or set "
                 "HF_TOKEN."
             )
-        if self.remote.exists is None:
+        if self.trouble:
             raise HeadwiseError(
-                f"Nothing was sent to {self.repo}, which {self.remote.trouble}: try again."
+                f"Nothing was sent to {self.repo}, which {self.trouble}: try again."
             )
-        api = HfApi()
         with asking(f"Nothing was sent to {self.repo}"):
-            if not self.remote.exists:
+            api = hub.HfApi()
+            if self.there is None:
                 api.create_repo(self.repo, private=not self.public)
-            operations = [CommitOperationAdd(item.name, item.content) for item in self.items]
             api.create_commit(
                 self.repo,
-                operations,
+                self.items,
                 commit_message="Upload by headwise",
-                parent_commit=self.remote.commit,
+                parent_commit=self.there and self.there.sha,
             )
         with asking(f"What was sent to {self.repo} could not be checked"):
-            lost = {item.name for item in self.items} - {*api.list_repo_files(self.repo)}
+            there = api.list_repo_files(self.repo)
+        lost = {item.path_in_repo for item in self.items} - {*there}
         if lost:
             raise HeadwiseError(
-                f"{self.repo} did not take {', '.join(sorted(lost)[:FILES_NAMED])}: has it a .gitignore?"
+                f"{self.repo} did not take {name_some_files(sorted(lost))}: has it a .gitignore?"
             )
         return f"{api.endpoint}/{self.repo}"
 
     def write(self, folder: Path) -> Path:
         """Write all files to a new or empty folder in place of the hub."""
-        with new_folder(folder) as unfinished:
+        with Folder(folder).new() as unfinished:
             for item in self.items:
-                file = unfinished / item.name
+                file = unfinished / item.path_in_repo
                 file.parent.mkdir(parents=True, exist_ok=True)
-                if isinstance(item.content, Path):
-                    shutil.copyfile(item.content, file)
-                else:
-                    file.write_bytes(item.content)
+                with item.as_file() as content, file.open("wb") as target:
+                    shutil.copyfileobj(content, target)
         return folder
 
 
@@ -185,7 +163,7 @@ def push(
         )
     folder, run, row = locate_model(Path(model))
     refuse_damage(folder)
-    names = [name for name, _ in sums(folder) if below(folder, name).is_file()]
+    names = [name for name in Folder(folder).files if below(folder, name).is_file()]
     refuse_links(folder, [*names, README, SUMS])
     if not names:
         raise HeadwiseError(
@@ -194,42 +172,43 @@ def push(
         )
     base_model, notes = base_of(run, base_model)
     notes += left_out(folder, names)
-    text = ""
-    if (folder / README).is_file():
-        text = (folder / README).read_text(encoding="utf-8", errors="replace")
-    card = card_of(folder, repo, run, row, base_model, text)
-    entries = results_of(run, row)
-    if run is not None and not entries:
+    card = card_of(folder, repo, run, row, base_model, readme_in(folder))
+    content: dict[str, Path | bytes] = {name: below(folder, name) for name in names}
+    content[README] = card.encode()
+    items = items_of(content)
+    sent_files = manifest(content)  # the card is another one than in the folder
+    items += items_of({SUMS: to_sums(MODEL, sent_files).encode(), **results_of(run, row)})
+    if run is not None and items[-1].path_in_repo != HUB_RESULTS:
         notes.append(
             f"No {HUB_RESULTS}: the hub takes results on its own data sets only, and the test text is none."
         )
-    items = [FileToPush(name, below(folder, name)) for name in names if name != README]
-    items += [FileToPush(README, card.encode())]
-    items += [FileToPush(SUMS, sums_of(items).encode())]
-    items += [FileToPush(HUB_RESULTS, as_yaml(entries))] if entries else []
     for export in map(Path, exports):
-        taken = {item.name.partition("/")[0] for item in items}
+        taken = {item.path_in_repo.partition("/")[0] for item in items}
         export_files, export_notes = export_items(export, taken)
         items += export_files
         notes += export_notes
-    remote = repository(repo)
-    sent = {item.name for item in items}
-    others = [name for name in remote.files if name not in sent and name not in OF_HUB]
+    there, trouble = repository(repo)
+    sent = {item.path_in_repo for item in items}
+    others = [name for name in files_of(there) if name not in sent and name not in OF_HUB]
     if mixed := [name for name in others if "/" not in name and MODEL_FILES.fullmatch(name)]:
         raise HeadwiseError(
             f"{repo} has files of another model that would stay beside this one ({', '.join(mixed[:3])}): choose "
             "another repository, or delete them there."
         )
-    if public and remote.exists:
+    if public and there is not None:
         notes.append(f"{repo} is there already, so public changes nothing: set it on the hub.")
     if others:
         notes.append(f"Stays in {repo} as it is: {name_some_files(others)}.")
-    upload = Upload(
-        repo, tuple(sorted(items, key=lambda item: item.name)), card, tuple(notes), remote, public
-    )
+    items.sort(key=lambda item: item.path_in_repo)
+    upload = Upload(repo, tuple(items), card, tuple(notes), there, trouble, public)
     if yes:
         upload.send()
     return upload
+
+
+def items_of(content: Mapping[str, Path | bytes]) -> list[hub.CommitOperationAdd]:
+    """Files to send, by their names in the repository: where each is, or what it says."""
+    return [hub.CommitOperationAdd(name, each) for name, each in content.items()]
 
 
 def write_cards(study: Path) -> None:
@@ -242,19 +221,23 @@ def write_cards(study: Path) -> None:
     base_model, _ = base_of(run, None)
     for row in model_rows(run.models):
         folder = below(study / "pruned", row["setting"])
-        readme = folder / README
-        text = ""
         if not (folder / "config.json").is_file():
             continue
-        if readme.is_file():
-            text = readme.read_text(encoding="utf-8", errors="replace")
-            as_saved = dict(sums(folder)).get(README) == sha256(readme)
-            if not as_saved and not is_our_card(text):
-                continue
+        readme = folder / README
+        text = readme_in(folder)
+        as_saved = text and sha256(readme) in Folder(folder).files.get(README, ())
+        if text and not as_saved and not is_our_card(text):
+            continue
         card = card_of(folder, str(folder), run, row, base_model, text)
         signed = f"{card}{signature_of(card)}"
         if signed != text:
             write_text(readme, signed)
+
+
+def readme_in(folder: Path) -> str:
+    """The text of a folder's README; empty without one."""
+    readme = folder / README
+    return readme.read_text(encoding="utf-8", errors="replace") if readme.is_file() else ""
 
 
 def signature_of(card: str) -> str:
@@ -270,9 +253,6 @@ def is_our_card(text: str) -> bool:
 
 def refuse_name(repo: str) -> None:
     """Raise HeadwiseError for what can be no repository of the hub."""
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
-
     try:
         validate_repo_id(repo)
         good = repo.count("/") == 1
@@ -286,15 +266,16 @@ def refuse_name(repo: str) -> None:
 
 def locate_model(place: Path) -> tuple[Path, FinishedRun | None, ModelRow | None]:
     """The folder of a model; and the run that it is from and its row there, where it is from one."""
-    named_folder(place, "a model")
+    from headwise.report.models import model_rows
+    from headwise.report.run_folder import read_run
+
+    Folder(place)  # refuses what can be no folder
     if (place / "grid.json").is_file():
         raise HeadwiseError(
             f"{place} is a study of several runs: push one of the run folders in it."
         )
     folder = place
     if (place / "run.json").is_file():
-        from headwise.report.run_folder import read_run
-
         chosen = read_run(place).facts.get("chosen")
         if not chosen:
             raise HeadwiseError(
@@ -309,14 +290,9 @@ def locate_model(place: Path) -> tuple[Path, FinishedRun | None, ModelRow | None
     home = folder.absolute().parent.parent
     if folder.absolute().parent.name != "pruned" or not (home / "run.json").is_file():
         return folder, None, None
-    from headwise.report.models import model_rows
-    from headwise.report.run_folder import read_run
-
     run = read_run(home)
-    for row in model_rows(run.models):
-        if row["setting"] == folder.name:
-            return folder, run, row
-    return folder, run, None
+    rows = [row for row in model_rows(run.models) if row["setting"] == folder.name]
+    return folder, run, rows[0] if rows else None
 
 
 def refuse_links(folder: Path, names: Sequence[str]) -> None:
@@ -330,19 +306,6 @@ def refuse_links(folder: Path, names: Sequence[str]) -> None:
                     f"{path} is a link to {path.readlink()}, so it is not sent: copy the file to the place of the link."
                 )
             path = path.parent
-
-
-def layout_in_folder(folder: Path) -> HeadMask | None:
-    """The layout in a folder's configuration; None for a whole model."""
-    try:
-        layout = json.loads((folder / "config.json").read_text(encoding="utf-8")).get(
-            "headwise_layout"
-        )
-        return None if layout is None else HeadMask.from_json(layout)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise HeadwiseError(
-            f"The layout in {folder / 'config.json'} cannot be read: {error}"
-        ) from None
 
 
 def base_of(run: FinishedRun | None, given: str | None) -> tuple[str | None, list[str]]:
@@ -381,9 +344,10 @@ def name_some_files(names: Sequence[str]) -> str:
     return ", ".join(names[:FILES_NAMED]) + more
 
 
-def export_items(folder: Path, taken: set[str]) -> tuple[list[FileToPush], list[str]]:
+def export_items(folder: Path, taken: set[str]) -> tuple[list[hub.CommitOperationAdd], list[str]]:
     """The files of an exported folder, below its own name, and a note on what else is there."""
-    if not sums(folder):
+    names = [*Folder(folder).files]
+    if not names:
         raise HeadwiseError(
             f"{folder} has no {SUMS}, so it is no folder that headwise export wrote: export again."
         )
@@ -393,23 +357,10 @@ def export_items(folder: Path, taken: set[str]) -> tuple[list[FileToPush], list[
         raise HeadwiseError(
             f"{name} is in the repository twice: give {folder} another name, such as onnx."
         )
-    names = [file for file, _ in sums(folder)]
-    refuse_links(folder, [*names, SUMS])
-    return [FileToPush(f"{name}/{file}", below(folder, file)) for file in [*names, SUMS]], left_out(
-        folder, names
-    )
-
-
-def sums_of(items: Sequence[FileToPush]) -> str:
-    """The SHA256SUMS of the files as they are sent: the card is another one than in the folder."""
-    lines = []
-    for item in items:
-        content = item.content
-        digested = (
-            sha256(content) if isinstance(content, Path) else hashlib.sha256(content).hexdigest()
-        )
-        lines.append((item.name, digested))
-    return record(MODEL, lines)
+    names.append(SUMS)
+    refuse_links(folder, names)
+    items = items_of({f"{name}/{file}": below(folder, file) for file in names})
+    return items, left_out(folder, names)
 
 
 def card_of(
@@ -422,16 +373,16 @@ def card_of(
 ) -> str:
     """The model card. address: by which the model is loaded. text: the README of the folder, whose metadata on licence
     and language and whose own words stay, below ours."""
-    from huggingface_hub import ModelCard, ModelCardData
     from transformers import AutoConfig
 
     from headwise.report.summary import card_headline, kept_table, sections
 
-    layout = layout_in_folder(folder)
     config = AutoConfig.from_pretrained(folder)
+    kept = getattr(config, "headwise_layout", None)
+    layout = HeadMask.from_json(kept) if kept else None
     is_stock = layout is None or states_heads(config, layout)
     try:
-        before = ModelCard(text, ignore_metadata_errors=True)
+        before = hub.ModelCard(text, ignore_metadata_errors=True)
     except Exception as error:  # of yaml and huggingface_hub, about the user's file
         raise HeadwiseError(
             f"The metadata of {README} cannot be read: {' '.join(str(error).split())[:300]}"
@@ -439,7 +390,7 @@ def card_of(
     tags = [*(before.data.get("tags") or []), "headwise"]
     if layout:
         tags += ["pruned", "attention-head-pruning"]
-    facts = ModelCardData(
+    facts = hub.ModelCardData(
         **{name: before.data.get(name) for name in KEPT_FACTS},
         library_name="transformers" if is_stock else "headwise",
         tags=list(dict.fromkeys(tags)),
@@ -493,38 +444,31 @@ model = {name}.from_pretrained("{address}")
 ```"""
 
 
-def results_of(run: FinishedRun | None, row: ModelRow | None) -> list[dict[str, Any]]:
-    """What was measured on a data set of the hub."""
+def results_of(run: FinishedRun | None, row: ModelRow | None) -> dict[str, bytes]:
+    """What was measured on a data set of the hub, as the file that the hub reads; nothing where none was."""
     if run is None or row is None:
-        return []
+        return {}
     from headwise.report.summary import results
 
-    return results(run, row)
+    entries = [hub.EvalResultEntry(**entry) for entry in results(run, row)]
+    if not entries:
+        return {}
+    return {HUB_RESULTS: yaml_dump(hub.eval_result_entries_to_yaml(entries)).encode()}
 
 
-def as_yaml(entries: Sequence[Mapping[str, Any]]) -> bytes:
-    """Results in the hub's format (huggingface.co/docs/hub/eval-results)."""
-    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
-    from huggingface_hub.utils import yaml_dump  # type: ignore[attr-defined]
-
-    return yaml_dump(
-        eval_result_entries_to_yaml([EvalResultEntry(**entry) for entry in entries])
-    ).encode()
-
-
-def repository(repo: str) -> Repository:
-    """What a repository has by now; without a hub, why it could not be asked."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import RepositoryNotFoundError
-
+def repository(repo: str) -> tuple[hub.ModelInfo | None, str]:
+    """What a repository has by now, None where there is none; and why the hub could not be asked."""
     try:
-        info = HfApi().model_info(repo)
+        return hub.HfApi().model_info(repo), ""
     except RepositoryNotFoundError:
-        return Repository(False)
+        return None, ""
     except Exception as error:
-        return Repository(None, trouble=f"could not be looked at: {why_hub_failed(error)}")
-    files = [sibling.rfilename for sibling in info.siblings or []]
-    return Repository(True, files, info.sha)
+        return None, f"could not be looked at: {why_hub_failed(error)}"
+
+
+def files_of(there: hub.ModelInfo | None) -> list[str]:
+    """The names of the files in a repository."""
+    return [sibling.rfilename for sibling in (there and there.siblings) or []]
 
 
 @contextmanager
@@ -538,8 +482,6 @@ def asking(what: str) -> Iterator[None]:
 
 def why_hub_failed(error: Exception) -> str:
     """Why the hub did not do something."""
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-
     text = " ".join(f"{type(error).__name__} {error}".split())[:200]
     if isinstance(error, OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set"

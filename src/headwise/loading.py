@@ -38,7 +38,7 @@ from headwise.attention.rebuilt import drop_unused
 from headwise.attention.removal import make_biases
 from headwise.devices import usable
 from headwise.errors import HeadwiseError, did_you_mean
-from headwise.folders import SUMS, sums
+from headwise.folders import SUMS, Folder
 from headwise.generators import unchanged_generators
 from headwise.heads import HeadMap, HeadMask, Kind
 from headwise.marian.folder import configuration_in, read_folder
@@ -263,8 +263,7 @@ def refuse_code(source: str) -> None:
 def fetched(repo: str) -> Path:
     """The folder of a pruned model from a hub: the files that its SHA256SUMS lists, without exports."""
     folder = Path(hf_hub_download(repo, SUMS)).parent
-    names = [name for name, _ in sums(folder)]
-    return Path(snapshot_download(repo, allow_patterns=[SUMS, *names]))
+    return Path(snapshot_download(repo, allow_patterns=[SUMS, *Folder(folder).files]))
 
 
 def freeze_as_built(hf: PreTrainedModel) -> PreTrainedModel:

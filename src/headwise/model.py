@@ -25,7 +25,8 @@ from headwise.attention.discover import configured_alignment_heads
 from headwise.attention.head_counts import state_heads, states_heads
 from headwise.decoding.ctranslate2 import translator_of
 from headwise.decoding.translator import Translator, translate
-from headwise.errors import HeadwiseError, WriteError
+from headwise.errors import HeadwiseError
+from headwise.folders import Folder, writing
 from headwise.grid import HeadGrid
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe
 from headwise.model_files import (
@@ -33,8 +34,8 @@ from headwise.model_files import (
     copy_siblings,
     explain_pruned,
     mark_sealed,
-    replace,
-    written_before,
+    refuse_other_models,
+    replace_model,
 )
 from headwise.options import Engine, Search
 from headwise.progress import Report, silent
@@ -216,38 +217,37 @@ class Model:
         folder that `load` refuses and another `save` mends.
         """
         folder = Path(folder)
-        before = written_before(folder)
+        home = Folder(folder)
+        refuse_other_models(home)
         made, partial = not folder.exists(), folder / PARTIAL
         try:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-            # `fill` reads weights under the names they have in the model, not in the hub's files.
-            size = max(LEAST_SHARD, max(p.numel() * p.element_size() for p in self.hf.parameters()))
-            if is_offloaded(self.hf):
-                vars(self.hf).setdefault(
-                    "hf_device_map", {"": "disk"}
-                )  # by which transformers knows
-            with warnings.catch_warnings(
-                action="ignore"
-            ):  # transformers' about memory: a shard fits
-                self.hf.save_pretrained(
-                    partial,
-                    max_shard_size=size if is_offloaded(self.hf) else "1TB",
-                    save_original_format=self.is_stock,
+            with writing(folder, SafetensorError):
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir(parents=True)
+                # `fill` reads weights under the names they have in the model, not in the hub's files.
+                size = max(
+                    LEAST_SHARD, max(p.numel() * p.element_size() for p in self.hf.parameters())
                 )
-            mark_sealed(partial)
-            if self.tokenizer is not None:
-                self.tokenizer.save_pretrained(partial)
-            if self.source is not None:
-                copy_siblings(self.source, partial)
-            if not self.is_stock:
-                explain_pruned(partial, folder.absolute().name)
-            replace(folder, partial, before)
-        except (OSError, SafetensorError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise WriteError(
-                f"{folder} could not be written ({reason}): choose another --out or free some space."
-            ) from error
+                if is_offloaded(self.hf):
+                    vars(self.hf).setdefault(
+                        "hf_device_map", {"": "disk"}
+                    )  # by which transformers knows
+                with warnings.catch_warnings(
+                    action="ignore"
+                ):  # transformers' about memory: a shard fits
+                    self.hf.save_pretrained(
+                        partial,
+                        max_shard_size=size if is_offloaded(self.hf) else "1TB",
+                        save_original_format=self.is_stock,
+                    )
+                mark_sealed(partial)
+                if self.tokenizer is not None:
+                    self.tokenizer.save_pretrained(partial)
+                if self.source is not None:
+                    copy_siblings(self.source, partial)
+                if not self.is_stock:
+                    explain_pruned(partial, folder.absolute().name)
+                replace_model(home, partial)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
             if made and folder.exists() and not any(folder.iterdir()):

@@ -13,8 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from headwise.errors import HeadwiseError
-from headwise.files import below, is_inside, is_name, sha256
-from headwise.folders import MODEL, SUMS, holds, record, sums, unchanged
+from headwise.folders import MODEL, SUMS, Content, Folder, below, files_in, is_inside, is_name
 from headwise.marian_files import marian_file, packaged
 
 WEIGHTS = "model.safetensors"
@@ -61,29 +60,11 @@ SENTENCE_TRANSFORMERS = (
 )
 
 
-def written_before(folder: Path) -> set[str]:
-    """The files of an earlier `save` that are as it wrote them: they may be replaced.
-
-    Raises HeadwiseError for a folder with other files of a model, and for what is no folder.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise HeadwiseError(
-            f"The model cannot be saved to {folder}, which is a file: choose an empty or new folder."
-        )
-    if (folder / SUMS).exists() and holds(folder) != MODEL:
-        sums(folder)  # refuses a record that is damaged
-        raise HeadwiseError(
-            f"The model cannot be saved to {folder}, whose {SUMS} is not that of a model: choose an empty or new folder."
-        )
-    ours = unchanged(folder)
-    names = sorted(path.name for path in folder.glob("*") if MODEL_FILES.fullmatch(path.name))
-    other = [name for name in names if name not in ours]
-    if other:
-        raise HeadwiseError(
-            f"The model cannot be saved to {folder}, which has files of another model, or some that were changed since "
-            f"they were saved ({', '.join(other[:3])}): choose an empty or new folder."
-        )
-    return ours
+def refuse_other_models(folder: Folder) -> None:
+    """Raise HeadwiseError for a folder with files of another model, or of one that was changed since it was saved: a
+    loader might mix them with those of this one."""
+    names = [name for name in folder.names() if MODEL_FILES.fullmatch(name)]
+    folder.refuse_others(names if folder.holds == MODEL else [*names, SUMS], MODEL)
 
 
 def copy_siblings(source: Path, folder: Path) -> None:
@@ -167,28 +148,14 @@ def explain_pruned(folder: Path, name: str, stock: bool = False) -> None:
     readme.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
-def replace(folder: Path, partial: Path, before: set[str]) -> None:
-    """Move the files of a complete folder to where they belong, and remove those of `before` that it does not have.
-
-    First the list of sums is that of old and new files, last that of the new ones: a reader notices each state between.
-    """
-    files = sorted(
-        path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file()
-    )
-    users = [name for name in files if below(folder, name).exists() and name not in before]
-    new = {name: sha256(below(partial, name)) for name in files if name not in users}
-    both = dict.fromkeys([*sums(folder), *new.items()])
-    (partial / "now").write_text(record(MODEL, both))
-    (partial / "then").write_text(record(MODEL, new.items()))
-    for name in new:  # safetensors writes files that only their owner may read
-        shutil.copymode(partial / "then", below(partial, name))
-    (partial / "now").replace(folder / SUMS)
-    for name in new:
-        below(folder, name).parent.mkdir(parents=True, exist_ok=True)
-        below(partial, name).replace(below(folder, name))
-    for name in before - new.keys():
-        below(folder, name).unlink()
-    (partial / "then").replace(folder / SUMS)
+def replace_model(folder: Folder, partial: Path) -> None:
+    """Move a model from where it was written to its folder, in place of an earlier one; the user's files stay."""
+    ours = folder.ours()
+    contents: dict[str, Content] = {}
+    for name, path in files_in(partial).items():
+        if name in ours or not below(folder.place, name).exists():
+            contents[name] = path
+    folder.publish(contents, MODEL)
 
 
 def mark_sealed(folder: Path) -> None:
@@ -207,29 +174,21 @@ def is_marked(folder: Path) -> bool:
     return isinstance(config, dict) and bool(config.get(MARK))
 
 
-def refuse_damage(folder: Path, free: Collection[str] = (README,)) -> None:
+def refuse_damage(path: Path, free: Collection[str] = (README,)) -> None:
     """Raise HeadwiseError for a model's folder whose files are not as `save` wrote them, or whose record is gone.
 
     free: files that may have changed: the user's own words about the model.
     """
-    advice = (
-        "Copy or save the model again; if you changed it yourself, or another program did, delete "
-        f"{SUMS} and {MARK} in config.json."
-    )
-    listed = sums(folder)
-    if not listed and is_marked(folder):
+    folder = Folder(path)
+    files = folder.files
+    wrong = folder.damage({name: files[name] for name in files if name not in free})
+    if not files and is_marked(path):
+        wrong = [f"{SUMS} is missing, or of another program"]
+    if wrong:
         raise HeadwiseError(
-            f"{folder} is incomplete: its {SUMS} is missing, or of another program. {advice}"
+            f"{path} is damaged: {'; '.join(wrong[:3])}. Copy or save the model again; if you changed it yourself, or "
+            f"another program did, delete {SUMS} and {MARK} in config.json."
         )
-    for name, digest in listed:
-        if name in free:
-            continue
-        if not below(folder, name).is_file():
-            raise HeadwiseError(
-                f"{folder} is incomplete: it lacks {name}. Copy or save the model again."
-            )
-        if sha256(below(folder, name)) != digest:
-            raise HeadwiseError(f"{folder} is damaged: {name} is not as it was saved. {advice}")
 
 
 def weight_files(folder: Path) -> list[Path]:

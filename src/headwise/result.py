@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from headwise.folders import write_results
+from headwise.folders import Folder
 from headwise.grid import HeadGrid
+from headwise.heads import table_files
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Result(ABC):
@@ -24,7 +29,7 @@ class Result(ABC):
     def save(self, folder: str | Path) -> list[Path]:
         """Write the tables into a folder, instead of those of an earlier result. Returns their paths. Raises
         HeadwiseError for a folder with files that headwise did not write there."""
-        return write_results(Path(folder), self.files(), self.FILES)
+        return Folder(folder).write(self.files(), self.FILES)
 
     def lines(self) -> list[str]:
         """What the terminal says of it."""
@@ -33,3 +38,14 @@ class Result(ABC):
     def grids(self) -> Sequence[HeadGrid]:
         """Pictures of the heads."""
         return []
+
+
+@dataclass(frozen=True)
+class TableResult(Result):
+    """A result of one table, and the signature of how it was made. FILES: the table, and its signature."""
+
+    table: pd.DataFrame
+    signature: dict[str, Any]
+
+    def files(self) -> dict[str, str]:
+        return table_files(self.table, self.signature, Path(self.FILES[0]).stem)

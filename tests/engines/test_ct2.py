@@ -23,7 +23,7 @@ from engines.pruned import (
     translator,
     uneven,
 )
-from headwise.decoding.ctranslate2 import notes
+from headwise.decoding.ctranslate2 import alignment_layer
 from headwise.engines import ct2
 from headwise.heads import Head
 
@@ -123,7 +123,7 @@ def test_the_mean_of_the_alignment_heads_is_returned(family, tmp_path):
 def test_heads_of_one_layer_align():
     model = encoder_decoder("bart")
     model.alignment_heads = [Head("cross", 1, 3), Head("cross", 0, 1)]
-    assert "cross/0/1 were left out" in notes(model.hf, model.discovery)[0]
+    assert "cross/0/1 were left out" in alignment_layer(model.hf)[2]
     model.hf.generation_config.alignment_heads = [[7, 0]]
     assert "cross/7/0" in ct2.refusal(model)
 

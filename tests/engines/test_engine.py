@@ -13,7 +13,7 @@ from pruned import language_model, uneven
 import headwise as hw
 from headwise.engines.engine import engine
 from headwise.families import family_rows
-from headwise.folders import sums
+from headwise.folders import Folder
 
 
 def test_the_table_of_families_has_every_engine_of_ours() -> None:
@@ -45,7 +45,7 @@ def test_an_engine_of_ones_own_is_exported_to(tmp_path: Path, capsys: Any) -> No
     small = uneven(language_model("llama"))
     assert hw.export(small, "mine", tmp_path / "out") == tmp_path / "out"
     assert (tmp_path / "out/heads.txt").read_text() == f"{small.heads.total} f32"
-    assert "heads.txt" in dict(sums(tmp_path / "out")) and capsys.readouterr().out == "counted\n"
+    assert "heads.txt" in Folder(tmp_path / "out").files and capsys.readouterr().out == "counted\n"
     with pytest.raises(hw.HeadwiseError, match="mine is written as f32, f16"):
         hw.export(small, "mine", tmp_path / "other", "q8_0")
     with pytest.raises(hw.HeadwiseError, match="cannot be exported to mine: it runs Llamas only"):

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from headwise import cli
 from headwise.errors import HeadwiseError
-from headwise.folders import sums
+from headwise.folders import Folder
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_a_folder_is_written_for_an_engine(folder: Path, tmp_path: Path) -> None
     printed = call("export", folder, "--to", "ct2", "--out", tmp_path / "new")
     assert "heads of zeros" in printed and printed.splitlines()[-1] == str(tmp_path / "new")
     assert (
-        "model.bin" in dict(sums(tmp_path / "new")) and (tmp_path / "new" / "model.bin").exists()
+        "model.bin" in Folder(tmp_path / "new").files and (tmp_path / "new" / "model.bin").exists()
     ), "what headwise push may send"
     assert not list(tmp_path.glob(".*"))
 

@@ -26,7 +26,8 @@ import headwise as hw
 from engines import asked
 from headwise.attention.matrices import ZEROS
 from headwise.engines import gguf_file
-from headwise.engines.gguf_padded import FAMILIES, file_heads
+from headwise.engines.gguf_families import FAMILIES, family_of
+from headwise.engines.gguf_tensors import places_in_file
 from headwise.engines.gguf_vocabulary import PRE_TOKENIZERS
 from headwise.heads import Head, HeadMask, Site
 
@@ -75,9 +76,9 @@ def test_a_first_layer_without_heads_gives_the_same_tokens(tmp_path):
 def test_qwen3_keeps_its_numbers_where_the_embeddings_are_tied(tmp_path):
     """Elsewhere, and with an empty layer, heads of zeros fill them up."""
     tied = groups(language_model("qwen3", tie_word_embeddings=True), empty=None)
-    assert gguf_file.is_uneven(tied) and compare(tied, tmp_path / "tied", "f32") == 16
+    assert family_of(tied).uneven and compare(tied, tmp_path / "tied", "f32") == 16
     empty = uneven(language_model("qwen3", tie_word_embeddings=True))
-    assert not gguf_file.is_uneven(empty) and compare(empty, tmp_path / "empty", "f32") == 16
+    assert not family_of(empty).uneven and compare(empty, tmp_path / "empty", "f32") == 16
 
 
 @pytest.mark.parametrize("family", SHAPES)
@@ -86,12 +87,19 @@ def test_heads_of_zeros_give_the_same_tokens(family, tmp_path):
     assert compare(uneven(small_model(family)), tmp_path / "uneven", "f32") == 16
 
 
+@pytest.mark.parametrize("family", ["gemma2", "bloom"])
+def test_a_model_without_any_head_gives_the_same_tokens(family, tmp_path):
+    model = small_model(family)
+    small = model.remove(HeadMask(model.heads, frozenset()))
+    assert compare(small, tmp_path / "none", "f32") == 16
+
+
 @pytest.mark.parametrize("family", ["gemma2", "gpt2", "phi3"])
 def test_whole_groups_save_key_value_heads(family, tmp_path):
     """Also where llama.cpp takes queries as wide as the model: these then share the groups that are left."""
     small = groups(small_model(family))
     assert compare(small, tmp_path / "groups", "f32") == 16
-    first, *_ = file_heads(small).values()
+    first, *_ = places_in_file(small).values()
     assert len(first.key_value) == {"gemma2": 3, "gpt2": 4, "phi3": 4}[family]
 
 
@@ -118,7 +126,7 @@ def test_zeros_go_up_to_the_fullest_layer_and_groups_share_again():
     gone += [Head("decoder-self", 1, head) for head in range(4)]
     small = model.remove(HeadMask.full(model.heads).without(gone), grow=True)
     assert small.heads.key_value["decoder-self"] == (5, 2, 4)
-    first, second, third = file_heads(small).values()
+    first, second, third = places_in_file(small).values()
     assert first.query == [0, -1, 1, 2, 3, 4, -1, -1]
     assert first.key_value == [0, 1, 3, -1]
     assert second.query == [0, 1, 2, 3, -1, -1, -1, -1]
@@ -126,7 +134,7 @@ def test_zeros_go_up_to_the_fullest_layer_and_groups_share_again():
     assert third.query == [*range(8)]
     with torch.no_grad():  # copies that training has moved apart are heads of their own
         small.discovery.modules[Site("decoder-self", 0)].k_proj.weight[16 * 2] += 1
-    first, *_ = file_heads(small).values()
+    first, *_ = places_in_file(small).values()
     assert len(first.key_value) == 4 and ZEROS not in first.key_value
 
 

@@ -20,8 +20,7 @@ from typer.testing import CliRunner
 import headwise as hw
 from headwise import cli
 from headwise.errors import HeadwiseError
-from headwise.files import sha256
-from headwise.folders import EXPORT, MODEL, record, seal, sums
+from headwise.folders import EXPORT, MODEL, Folder, files_in, manifest, sha256
 from headwise.heads import HeadMask
 from headwise.model import Model
 
@@ -125,7 +124,7 @@ def test_a_repository_with_another_model_is_refused(hub: Hub, small: Path) -> No
 def test_exports_go_along_under_their_names(hub: Hub, small: Path, tmp_path: Path) -> None:
     (tmp_path / "pt2").mkdir()
     (tmp_path / "pt2" / "model.pt2").write_bytes(b"a program")
-    seal(tmp_path / "pt2", EXPORT)
+    Folder(tmp_path / "pt2").note(EXPORT, manifest(files_in(tmp_path / "pt2")))
     (tmp_path / "pt2" / "mine.txt").write_text("mine")
     shown = str(hw.push(small, REPO, [tmp_path / "pt2"], yes=True))
     assert {"pt2/model.pt2", "pt2/SHA256SUMS"} <= hub.files[REPO].keys()
@@ -145,8 +144,8 @@ def test_the_files_can_be_written_to_a_folder_instead(
         f"{tmp_path}/look\n"
     )
     assert hw.load(tmp_path / "look").heads.total == hw.load(small).heads.total
-    listed = dict(sums(tmp_path / "look"))
-    assert all(sha256(tmp_path / "look" / name) == digest for name, digest in listed.items())
+    listed = Folder(tmp_path / "look").files
+    assert Folder(tmp_path / "look").damage() == []
     assert "README.md" in listed and not hub.written
 
 
@@ -224,11 +223,11 @@ def test_folders_that_headwise_did_not_write_are_refused(
     config = small / "config.json"
     before = config.read_text()
     config.write_text(before.replace("{", "{ ", 1))
-    with pytest.raises(HeadwiseError, match=r"config\.json is not as it was saved"):
+    with pytest.raises(HeadwiseError, match=r"config\.json has changed"):
         hw.push(small, REPO)
     config.write_text(before)
     (small / "SHA256SUMS").unlink()
-    with pytest.raises(HeadwiseError, match="its SHA256SUMS is missing"):
+    with pytest.raises(HeadwiseError, match="SHA256SUMS is missing"):
         hw.push(small, REPO)
     config.write_text(before.replace('"headwise_sums": true,', ""))
     with pytest.raises(HeadwiseError, match="no SHA256SUMS"):
@@ -266,15 +265,15 @@ def test_a_link_is_not_followed(hub: Hub, small: Path, tmp_path: Path, place: st
     private = tmp_path / "private"
     private.mkdir()
     (private / "key.md").write_text("a secret")
-    listed = dict(sums(small))
+    listed = {**Folder(small).files}
     if place == "more":
         (small / "more").symlink_to(private)
-        listed["more/key.md"] = sha256(private / "key.md")
+        listed["more/key.md"] = [sha256(private / "key.md")]
     else:
         (small / place).unlink(missing_ok=True)
         (small / place).symlink_to(private / "key.md")
-        listed[place] = sha256(private / "key.md")
-    (small / "SHA256SUMS").write_text(record(MODEL, listed.items()))
+        listed[place] = [sha256(private / "key.md")]
+    Folder(small).note(MODEL, listed)
     with pytest.raises(HeadwiseError, match=f"{place} is a link to .*, so it is not sent"):
         hw.push(small, REPO, yes=True)
     assert not hub.written
@@ -284,11 +283,11 @@ def test_words_that_are_not_the_models_card_are_checked_like_all_files(
     hub: Hub, small: Path
 ) -> None:
     (small / "notes.md").write_text("as written")
-    listed = {**dict(sums(small)), "notes.md": sha256(small / "notes.md")}
-    (small / "SHA256SUMS").write_text(record(MODEL, listed.items()))
+    listed = {**Folder(small).files, "notes.md": [sha256(small / "notes.md")]}
+    Folder(small).note(MODEL, listed)
     hw.push(small, REPO)
     (small / "notes.md").write_text("a secret")
-    with pytest.raises(HeadwiseError, match=r"notes\.md is not as it was saved"):
+    with pytest.raises(HeadwiseError, match=r"notes\.md has changed"):
         hw.push(small, REPO)
 
 
@@ -296,8 +295,12 @@ def test_the_preview_names_the_path_of_every_file(hub: Hub, small: Path) -> None
     upload = hw.push(small, REPO)
     lines = str(upload).splitlines()
     for item in upload.items:
-        (line,) = (line for line in lines if line.split()[:1] == [item.name])
-        where = "made now" if isinstance(item.content, bytes) else f"from {item.content}"
+        (line,) = (line for line in lines if line.split()[:1] == [item.path_in_repo])
+        where = (
+            "made now"
+            if isinstance(item.path_or_fileobj, bytes)
+            else f"from {item.path_or_fileobj}"
+        )
         assert line.endswith(where)
     assert f"from {small / 'config.json'}" in str(upload)
 

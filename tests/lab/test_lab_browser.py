@@ -635,6 +635,29 @@ def test_every_head_says_its_effect_role_and_fate(
     assert page.locator(f"[data-switch='{most}']").get_attribute("aria-checked") == "false"
 
 
+def test_no_sentence_is_about_the_effects_of_another_text(
+    visit: Any, address: str, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = visit(address)
+    page.get_by_text("matters most here").wait_for()
+    head_effects = session.head_effects
+    begun, go_on = threading.Event(), threading.Event()
+
+    def waiting(*given: Any) -> Any:
+        begun.set()
+        go_on.wait(20)
+        return head_effects(*given)
+
+    monkeypatch.setattr(session, "head_effects", waiting)
+    page.get_by_label("Sentence", exact=True).fill("d c b a")
+    page.get_by_label("Sentence", exact=True).press("Enter")
+    assert begun.wait(20)
+    page.locator(".all.old").wait_for()
+    assert page.get_by_text("matters most here").count() == 0
+    go_on.set()
+    page.get_by_text("matters most here").wait_for()
+
+
 def test_what_takes_long_is_not_started(
     visit: Any, address: str, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

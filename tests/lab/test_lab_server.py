@@ -19,7 +19,7 @@ import requests
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.files import sha256
+from headwise.folders import sha256
 from headwise.lab import connection, server
 from headwise.lab.guard import host_names
 from headwise.lab.server import BODY, application, listening, serve

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +17,14 @@ from attention.families import tiny
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
 from headwise.model import Model
-from headwise.pruning.greedy import greedy, random_scores, smallest_within, weight_norms
+from headwise.pruning.greedy import (
+    mask_without,
+    most_within,
+    next_size,
+    random_scores,
+    weight_norms,
+)
+from pruning.removal import masks_of_steps as greedy
 
 HEADS = HeadMap({"encoder-self": (4, 3), "decoder-self": (2,), "cross": (3,)})
 BOTH: tuple[Kind, ...] = ("encoder-self", "cross")
@@ -132,22 +139,49 @@ def pairs(masks: list[HeadMask]) -> list[tuple[HeadMask, HeadMask]]:
     return list(itertools.pairwise(masks))
 
 
-class TestSmallestWithin:
-    def masks(self) -> list[HeadMask]:
-        return greedy(HEADS, fixed(VALUES), BOTH, step=0.2)
+SINGLE = [(head,) for head in VALUES]
 
-    @pytest.mark.parametrize(("max_drop", "heads"), [(0, 12), (0.4, 10), (0.5, 6), (100, 3)])
-    def test_the_fewest_heads_that_are_good_enough(self, max_drop: float, heads: int) -> None:
-        """A curve that dips and rises again: BLEU by number of heads."""
-        bleu = {12: 30.0, 10: 29.7, 8: 29.0, 6: 29.5, 4: 20.0, 3: 1.0}
-        mask, found = smallest_within(self.masks(), lambda mask: bleu[len(mask)], max_drop)
-        assert len(mask) == heads and found == list(bleu.values())
+
+class TestMostWithin:
+    """A curve of losses by the number of heads that are gone."""
+
+    @pytest.mark.parametrize(("limit", "gone"), [(0, 0), (0.4, 2), (0.5, 6), (100, 9)])
+    def test_the_most_heads_that_can_go(self, limit: float, gone: int) -> None:
+        """Quality falls and rises again; no head stands between the steps."""
+        lost = {2: 0.3, 4: 1.0, 6: 0.5, 8: 10.0, 9: 29.0}
+        order = [(), (), *[tuple(SINGLE[0] * 2)] * 4, SINGLE[0]]
+        assert most_within(order, [*lost], lambda some: [lost[n] for n in some], limit) == gone
+
+    @settings(max_examples=100, deadline=None)
+    @given(st.integers(2, 40), st.sampled_from([0.1, 0.25, 0.5, 1.0]), st.integers(0, 40))
+    def test_single_heads_where_the_limit_is_passed(self, n: int, step: float, good: int) -> None:
+        """Where quality only falls, exactly as many go as a search through all numbers finds, with few trials."""
+        order = [SINGLE[0]] * (n - 1)
+        steps = sorted({min(n - 1, math.ceil(n * step * i)) for i in range(1, 11)})
+        asked: list[int] = []
+
+        def losses(numbers: Sequence[int]) -> list[float]:
+            asked.extend(numbers)
+            return [float(number > good) for number in numbers]
+
+        assert most_within(order, steps, losses, 0.5) == min(good, n - 1)
+        assert len(asked) == len({*asked}) <= len(steps) + math.log2(n * step + 1) + 1
+
+    def test_units_go_whole(self) -> None:
+        """Pairs of heads: an odd number is never asked for."""
+        pair = tuple(SINGLE[0] * 2)
+        assert next_size({0: 0.0, 8: 9.0}, [pair] * 4, 1.0) in (2, 4, 6)
+        assert next_size({0: 0.0, 2: 9.0}, [pair] * 4, 1.0) is None
+        assert next_size({0: 0.0, 4: 0.5, 8: 9.0}, [pair] * 4, 1.0) == 6
+        heads = HeadMap({"encoder-self": (4,)})
+        order = [tuple(list(heads)[:2]), tuple(list(heads)[2:])]
+        assert mask_without(heads, order, 2).kept == {*list(heads)[2:]}
 
     def test_bad_input(self) -> None:
         with pytest.raises(HeadwiseError, match="give a number of at least 0"):
-            smallest_within(self.masks(), len, -1)
+            most_within(SINGLE, [2], lambda some: [0.0], -1)
         with pytest.raises(HeadwiseError, match=r"not a number .*--dtype float32"):
-            smallest_within(self.masks(), lambda mask: math.nan, 1)
+            most_within(SINGLE, [2], lambda some: [math.nan], 1)
 
 
 class TestBaselines:

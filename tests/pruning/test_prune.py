@@ -23,9 +23,10 @@ from headwise.importance.measures import resolve_measures
 from headwise.importance.passes import importance_values
 from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
 from headwise.pruning import target_count
-from headwise.pruning.greedy import RemovalScore, greedy_masks, weight_norms
+from headwise.pruning.greedy import RemovalScore, weight_norms
 from headwise.tasks import held_out
 from headwise.units import sizes, units
+from pruning.removal import greedy_masks
 from tasks.askers import asker, embedder, lines, pairs
 
 FAST: dict[str, Any] = {"epochs": 2, "gate_learning_rate": 2.0, "warmup": 1}
@@ -238,6 +239,25 @@ class TestGreedy:
         within = hw.prune(model, text, Greedy(max_drop=0, **options), dev=dev)
         assert within.heads.total == nothing
 
+    def test_single_heads_go_where_the_budget_is_passed(self) -> None:
+        """Weight norms give an order without text; every size is measured by hand. The sizes tried are those of a search
+        by halves, so where quality only falls there, no head more could go."""
+        model, dev = asker("gpt2"), lines(5, 5)
+        options: Any = {"score": "weight-norm", "step": 0.5}
+        total, whole = model.heads.total, loss_by_hand(model, dev)
+        lost = {}
+        for left in range(1, total):
+            small = hw.prune(model, lines(2), Greedy(keep=left, **options), dev=dev)
+            lost[left] = 100 * math.expm1(loss_by_hand(small, dev) - whole)
+        assert len(lost) > 3
+        for budget in sorted(max(each, 0.0) + 1e-6 for each in lost.values()):
+            small = hw.prune(model, lines(2), Greedy(max_drop=budget, **options), dev=dev)
+            left = small.heads.total
+            assert left == total or lost[left] <= budget
+            coarse = [n for n in sizes(units(model.heads), 0.5) if lost[n] <= budget]
+            assert left <= min(coarse, default=total)
+            assert left == 1 or left - 1 in coarse or lost[left - 1] > budget
+
     def test_the_smallest_within_a_budget_of_bleu(self) -> None:
         model, dev = asker(), pairs(5, 5)
         sources, references = list(dev.sources), list(dev.targets)
@@ -325,7 +345,7 @@ class TestGreedy:
     def test_heads_that_cannot_be_cut_are_refused_before_the_work(
         self, monkeypatch: pytest.MonkeyPatch, family: str
     ) -> None:
-        monkeypatch.setattr("headwise.pruning.prune.greedy_masks", None)
+        monkeypatch.setattr("headwise.pruning.prune.removal_order", None)
         with pytest.raises(hw.HeadwiseError):
             hw.prune(asker(family), lines(20), Greedy(keep=1))
 

@@ -20,10 +20,11 @@ from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
 from headwise.model import Model
 from headwise.pruning.control_models import at_random
 from headwise.pruning.gates import HardConcrete, HeadGates
-from headwise.pruning.greedy import greedy, random_scores
+from headwise.pruning.greedy import random_scores
 from headwise.pruning.target_count import CountedGates
 from headwise.pruning.top_k import TopGates
 from headwise.units import UNITS, Together, Unit, first_units, nearest, units, usual_unit
+from pruning.removal import masks_of_steps as greedy
 
 SELF: list[Kind] = ["decoder-self"]
 GROUPED = HeadMap({"decoder-self": (8, 8, 8)}, {"decoder-self": (4, 4, 4)})
@@ -40,6 +41,7 @@ CACHED = (
     "bloom",
     "falcon",
 )
+
 SHARING: tuple[Unit, ...] = ("balanced", "group", "uniform")
 
 

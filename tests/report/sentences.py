@@ -16,7 +16,7 @@ import pandas as pd
 from headwise.report.comparison import read_comparison
 from headwise.report.page import PageSubject, collect, figures_in, render
 from headwise.report.run_folder import read_run
-from headwise.report.run_grid import read_grid
+from headwise.report.runs import read_grid
 from report.conftest import data_of
 from report.made import (
     APART,

@@ -12,7 +12,7 @@ import pytest
 from axe import serious
 from headwise.report.page import collect, render
 from headwise.report.run_folder import read_run
-from headwise.report.run_grid import read_grid
+from headwise.report.runs import read_grid
 from report.made import make_language
 from report.made_sweeps import write_grid
 from report.visits import Visit, visit, wait_until_drawn

@@ -17,9 +17,10 @@ from axe import serious
 from headwise import HeadwiseError
 from headwise.pruning.measured import Measurements
 from headwise.qualities import BLEU, Number
-from headwise.report.comparison import Comparison, difference, on_same_sentences, read_comparison
+from headwise.report.comparison import difference, on_same_sentences, read_comparison
 from headwise.report.page import Table, collect, render
 from headwise.report.run_folder import FinishedRun
+from headwise.report.runs import Runs
 from report.conftest import data_of
 from report.made import APART, change, make_language, make_other, make_run
 from report.visits import visit
@@ -35,17 +36,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def found(runs: tuple[Path, Path]) -> Comparison:
+def found(runs: tuple[Path, Path]) -> Runs:
     return read_comparison(*runs)
 
 
 @pytest.fixture(scope="module")
-def content(found: Comparison) -> Content:
+def content(found: Runs) -> Content:
     return collect(found)
 
 
-def with_runs(found: Comparison, *both: FinishedRun) -> Comparison:
-    return replace(found, runs=dict(zip(found.runs, both, strict=True)))
+@pytest.fixture(scope="module")
+def both(found: Runs) -> tuple[FinishedRun, FinishedRun]:
+    one, other = found.runs.values()
+    return one, other
 
 
 def cells(table: Table | None) -> list[list[str]]:
@@ -53,9 +56,9 @@ def cells(table: Table | None) -> list[list[str]]:
     return [row.cells for row in table.rows]
 
 
-def test_every_score_is_paired_head_by_head(content: Content, found: Comparison) -> None:
-    scores, keyed = content["comparison_scores"], []
-    for run in found.both:
+def test_every_score_is_paired_head_by_head(content: Content, found: Runs) -> None:
+    scores, keyed = content["paired_scores"]["points"], []
+    for run in found.runs.values():
         assert run.heads is not None
         table = run.heads.assign(
             address=run.heads[["kind", "layer", "head"]].astype(str).agg("/".join, axis=1)
@@ -63,14 +66,12 @@ def test_every_score_is_paired_head_by_head(content: Content, found: Comparison)
         keyed.append(table.set_index(["measure", "address"])["value"])
     for panel, measure in enumerate(("lrp.ding", "confidence", "gradient", "ablation.zero")):
         before, after = (values[measure].to_dict() for values in keyed)
-        points = [row for row in data_of(scores["points"], panel) if "address" in row]
+        points = [row for row in data_of(scores, panel) if "address" in row]
         assert {row["address"]: row["before"] for row in points} == pytest.approx(before, rel=1e-5)
         assert {row["address"]: row["after"] for row in points} == pytest.approx(after, rel=1e-5)
-        squares = [row for row in data_of(scores["maps"][0], panel) if "address" in row]
-        moved = {address: after[address] - before[address] for address in before}
-        assert {row["address"]: row["value"] for row in squares} == pytest.approx(moved, abs=2e-6)
-    row = next(row for row in cells(scores["ranks"]) if row[0] == "Gradient")
-    value, low, high = (float(text.replace("−", "-")) for text in re.findall(r"[+−][\d.]+", row[2]))
+    said = re.search(r"Gradient (\S+) \[(\S+), (\S+)\]", scores.facts)
+    assert said is not None
+    value, low, high = (float(text.replace("−", "-")) for text in said.groups())
     one, other = (values["gradient"] for values in keyed)
     assert value == pytest.approx(spearmanr(one, other).statistic, abs=0.005)
     error = math.sqrt((1 + value**2 / 2) / 21)
@@ -78,62 +79,84 @@ def test_every_score_is_paired_head_by_head(content: Content, found: Comparison)
     assert [low, high] == pytest.approx(ends, abs=0.01)
 
 
-def test_heads_kept_at_equal_counts(content: Content) -> None:
-    layouts = content["comparison_layouts"]
-    counts = {row[0].split()[0]: row[3:] for row in cells(layouts["layouts"])}
+def test_heads_kept_in_both(content: Content) -> None:
+    layouts = content["kept_in_both"]["layouts"]
+    kept = {row[0]: row[1:] for row in cells(layouts)}
     only = ["encoder-self/0/6 and encoder-self/2/6", "encoder-self/0/5 and encoder-self/2/7"]
     # 9 · 9 / 24 would be the same by chance.
-    assert counts["9"] == ["7", f"{81 / 24:.1f}", *only]
-    drawn = {row["address"]: row["group"] for row in data_of(layouts["map"]) if "address" in row}
-    groups = [drawn[f"encoder-self/{head}"] for head in ("0/3", "0/6", "0/5", "1/1")]
-    assert groups == ["both", "only A", "only B", "neither"]
+    assert kept["λ\u00a0=\u00a00.05"] == ["9 of 24", "9", "7", f"{81 / 24:.1f}", *only]
+    maps = content["kept_in_both"]["maps"]
+    assert [figure.title.partition(":")[0] for figure in maps] == ["A · first", "B · second"]
+    for figure, letter in zip(maps, "AB", strict=True):
+        drawn = {row["address"]: row["kept"] for row in data_of(figure) if "address" in row}
+        kept_heads = [drawn[f"encoder-self/{head}"] for head in ("0/3", "0/6", "0/5", "1/1")]
+        only_one = ["kept", "removed"] if letter == "A" else ["removed", "kept"]
+        assert kept_heads == ["kept", *only_one, "removed"]
+
+
+def test_models_of_both_stand_in_one_table(content: Content) -> None:
+    table = content["runs_models"]["models"]
+    rows = [row for row in cells(table) if row[0] == "λ\u00a0=\u00a00.05"]
+    assert [row[1] for row in rows] == ["A · first", "B · second"]
+    assert all("−0.31 [−0.71, +0.11]" in row for row in rows)
 
 
 def test_curves_of_both_runs_share_a_figure(content: Content) -> None:
-    rows = [row for row in data_of(content["comparison_cost"]["curves"]) if "model" in row]
+    rows = [row for row in data_of(content["runs_models"]["curves"]) if "model" in row]
     shown = {(row["data"], row["kept"], row["value"]) for row in rows}
     assert shown >= {(name, 37.5, -0.31) for name in ("A · first", "B · second")}
 
 
-def test_the_difference_is_that_on_the_same_sentences(found: Comparison) -> None:
-    a, b = (run.translations["lambda-0.05"] for run in found.both)
-    assert a == b
-    assert difference(found).startswith(
+def test_the_difference_is_that_on_the_same_sentences(
+    both: tuple[FinishedRun, FinishedRun],
+) -> None:
+    one, other = both
+    b = other.translations["lambda-0.05"]
+    assert one.translations["lambda-0.05"] == b
+    assert difference(one, other).startswith(
         "B − A: 0.00 BLEU [0.00, 0.00] on the same 60 sentences, not"
     )
-    one, other = found.both
     worse = [line.replace("la", "une") for line in b]
     changed = replace(other, translations={**other.translations, "lambda-0.05": worse})
-    direct = with_runs(found, one, changed)
-    change, sentences = on_same_sentences(direct) or pytest.fail("not compared")
+    change, how = on_same_sentences(one, changed) or pytest.fail("not compared")
     assert change.value is not None and change.value < 0 and change.verdict(BLEU) == "worse"
-    assert sentences == 60
-    assert "not distinguishable" not in difference(direct)
+    assert "60 sentences" in how
+    assert "not distinguishable" not in difference(one, changed)
 
 
-def test_without_translations_the_difference_is_that_of_the_changes(found: Comparison) -> None:
-    one, other = found.both
+def test_without_translations_the_difference_is_that_of_the_changes(
+    both: tuple[FinishedRun, FinishedRun],
+) -> None:
+    one, other = both
     models = other.models.copy()
     changed = {("test", "bleu", "full"): Number(0.69, 0.39, 1.09)}
     models["numbers"] = [Measurements(numbers | changed) for numbers in models["numbers"]]
     mute = replace(one, translations={}), replace(other, translations={}, models=models)
     # 0.69 − −0.31 = 1; down √(0.3² + 0.42²), up √(0.4² + 0.4²)
-    said = difference(with_runs(found, *mute))
+    said = difference(*mute)
     assert said.startswith("B − A: +1.00 BLEU [+0.48, +1.57], each compared with the")
-    unpruned = [replace(run, models=run.models.iloc[:0]) for run in found.both]
-    scored = difference(with_runs(found, *unpruned))
-    assert re.match(r"LRP-Ding ranks the 24 heads of A and B with a .* \[", scored)
+
+
+def test_runs_that_only_scored_are_compared_by_their_scores(tmp_path: Path) -> None:
+    scored = {"pruning.csv": None, "layouts": None}
+    folders = change(make_run(tmp_path / "a"), scored), change(make_other(tmp_path / "b"), scored)
+    found = read_comparison(*folders)
+    assert re.match(
+        r"Rank correlation of the 24 heads of A and B by LRP-Ding .* \[", found.headline
+    )
+    assert not {"runs_models", "kept_in_both"} & set(collect(found))
 
 
 def test_models_trained_apart_are_compared_without_their_heads(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
     apart = read_comparison(runs[0], make_other(tmp_path / "apart", **APART))
-    assert "trained apart" in apart.reason and apart.heads == []
+    assert "trained apart" in apart.notes[0] and apart.heads == []
     shown = collect(apart)
-    assert not {"comparison_scores", "comparison_heads", "comparison_matches"} & set(shown)
+    of_heads = {"paired_scores", "paired_roles", "every_head_of_both", "comparison_matches"}
+    assert not of_heads & set(shown)
     plan = {"plan.toml": lambda text: text + "\n[model]\nheads = 8\n"}  # as every study that trains
-    trained = change(apart.both[1].folder, plan)
+    trained = change(tmp_path / "apart", plan)
     assert read_comparison(runs[0], trained).heads == []
 
 
@@ -142,7 +165,7 @@ def test_given_models_are_paired_with_a_doubt(tmp_path: Path) -> None:
     for at, folder in enumerate(folders):
         change(folder, {"plan.toml": lambda text, at=at: f'model = "given-{at}"\n{text}'})
     given = read_comparison(*folders)
-    assert len(given.heads) == 24 and not given.same_model
+    assert len(given.heads) == 24
     assert "That has a meaning where" in render(given, collect(given))
 
 
@@ -150,13 +173,12 @@ def test_a_language_model_beside_a_translation_model(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
     unlike = read_comparison(runs[0], make_language(tmp_path / "language"))
-    assert "The two have other heads" in unlike.reason
+    assert "the two have other heads" in unlike.notes[0]
     text = render(unlike, collect(unlike))
-    assert "one run is measured in BLEU, the other in perplexity" in text
+    assert "A · first is measured in BLEU and B · language is measured in perplexity" in text
 
 
 def test_a_kind_that_some_measures_lack(tmp_path: Path) -> None:
-    """Its figure has the measures that are there."""
 
     def with_cross(table: pd.DataFrame) -> pd.DataFrame:
         rows = table[table["measure"] == "gradient"].assign(kind="cross")
@@ -166,8 +188,8 @@ def test_a_kind_that_some_measures_lack(tmp_path: Path) -> None:
     folders = make_run(tmp_path / "one"), make_other(tmp_path / "other")
     for folder in folders:
         change(folder, {"heads.csv": with_cross})
-    maps = collect(read_comparison(*folders))["comparison_scores"]["maps"]
-    assert [len(figure.panels) for figure in maps] == [4, 1]
+    points = collect(read_comparison(*folders))["paired_scores"]["points"]
+    assert ["36 heads" in panel.title for panel in points.panels].count(True) == 1
     assert hw.compare(*folders, tmp_path / "page").is_file()
 
 
@@ -191,7 +213,7 @@ def test_bad_input_is_refused_and_nothing_is_written(
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (400, "dark")])
 def test_its_page_opens_cleanly_and_heads_are_picked(
-    browser: Any, found: Comparison, content: Content, tmp_path: Path, width: int, theme: Any
+    browser: Any, found: Runs, content: Content, tmp_path: Path, width: int, theme: Any
 ) -> None:
     page = tmp_path / "report.html"
     page.write_text(render(found, content), encoding="utf-8")
@@ -202,7 +224,7 @@ def test_its_page_opens_cleanly_and_heads_are_picked(
     assert "A · first: rare tokens" in card
     assert "B · second: λ\u00a0=\u00a00.05, chosen: removed" in card
     figures = "[...document.querySelectorAll('figure:has(.is-picked)')].map(f => f.id)"
-    both = {"scores-of-both", "score-differences-encoder-self", "kept-by-both"}
-    assert {f"figure-{name}" for name in both} <= set(seen.page.evaluate(figures))
+    picked = {"scores-of-both", "head-map-a", "head-map-b"}
+    assert {f"figure-{name}" for name in picked} <= set(seen.page.evaluate(figures))
     assert serious(seen.page) == []
     seen.page.context.close()

@@ -200,7 +200,7 @@ def test_models_that_were_not_saved_have_their_weights_in_memory(tmp_path: Path)
         in_memory = weights.assign(measure="memory", value=4 * weights["value"])
         return pd.concat([table[~gone], in_memory])
 
-    shown = cost.models_table(read_run(make_run(tmp_path, {"pruning.csv": unsaved})))
+    shown = cost.models_table(read_run(make_run(tmp_path, {"pruning.csv": unsaved})).models, "test")
     assert shown is not None and "size on disk" not in shown.columns
     at = shown.columns.index("weights in memory")
     assert [row.cells[at] for row in shown.rows][::3] == ["37.9\u202fMB", "36.6\u202fMB"]

@@ -126,14 +126,14 @@ def test_what_is_no_run_or_stands_in_the_place_of_the_page_is_refused_and_left_a
         report(tmp_path / "empty")
     assert not list((tmp_path / "empty").iterdir())
     (run_folder / "report.html").mkdir()
-    with pytest.raises(HeadwiseError, match=r"report\.html would be replaced"):
+    with pytest.raises(HeadwiseError, match=r"report\.html is in the way"):
         report(run_folder)
     assert not list(run_folder.rglob(".*"))
 
 
 def test_sections_have_templates_and_places_of_their_own() -> None:
     templates = Path(report_page.__file__).parent / "templates"
-    assert {one.page for one in section.values()} == {"run", "grid", "comparison"}
+    assert {page for one in section.values() for page in one.pages} == {"run", "grid", "comparison"}
     for one in section.values():
         assert (templates / f"{one.template or one.name}.html.j2").is_file(), one.name
     for page in ("run", "grid", "comparison"):

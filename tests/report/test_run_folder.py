@@ -13,7 +13,7 @@ from headwise.errors import HeadwiseError
 from headwise.qualities import Number
 from headwise.report import models, report
 from headwise.report.run_folder import CAUSAL, FinishedRun, read_run
-from headwise.report.run_grid import read_grid
+from headwise.report.runs import read_grid
 from report.made import LABELS, cells, change
 
 
@@ -117,26 +117,30 @@ MOOD = ",".join(CAUSAL) + "\nencoder-self,0,0,induction,mood,1,1,1,1,1,True\n"
         ("run.json", write('{"max_drop": ' + "9" * 5000 + "}"), NO_JSON),
         ("run.json", write("[]"), "one JSON object, not list"),
         ("run.json", write('{"settings": ["lambda-0.05"]}'), "facts of each setting"),
-        ("run.json", write('{"seconds": {"train": "long"}}'), "as the seconds .* has 'long'"),
-        ("run.json", write('{"seconds": "long"}'), "as the seconds of each step, but has 'long'"),
-        ("run.json", write('{"seconds": {"train": 1e308}}'), "numbers as the seconds"),
-        ("run.json", write('{"attention": "full"}'), "names of layers by kind .* has 'full'"),
-        ("run.json", write('{"attention": {"cross": [5]}}'), r"layers by kind .* '\[5\]'"),
+        (
+            "run.json",
+            write('{"seconds": {"train": "long"}}'),
+            "run the study again: 'seconds.train' is 'long'",
+        ),
+        ("run.json", write('{"seconds": "long"}'), "'seconds' is 'long'"),
+        ("run.json", write('{"seconds": {"train": 1e308}}'), r"'seconds\.train' is 1e\+308"),
+        ("run.json", write('{"attention": "full"}'), "'attention' is 'full'"),
+        ("run.json", write('{"attention": {"cross": [5]}}'), r"'attention\.cross\.0' is 5"),
         ("heads.csv", write("kind,layer,head,measure,value\n"), "no column low, high, n, baseline"),
-        ("heads.csv", more("cross,0,0,x,1,1,1,many,"), "numbers in n, but has 'many'"),
-        ("heads.csv", more("cross,,0,x,1,1,1,1,"), "whole numbers in layer, but"),
-        ("heads.csv", more("cross,0.5,0,x,1,1,1,1,"), "whole numbers in layer, but"),
-        ("heads.csv", more("cross,-1,0,x,1,1,1,1,"), "whole numbers in layer, but"),
-        ("heads.csv", more("cross,one,0,x,1,1,1,1,"), "numbers in layer, but has 'one'"),
+        ("heads.csv", more("cross,0,0,x,1,1,1,many,"), "numbers below .* in n, but has 'many'"),
+        ("heads.csv", more("cross,,0,x,1,1,1,1,"), "whole numbers .* in layer, but"),
+        ("heads.csv", more("cross,0.5,0,x,1,1,1,1,"), "whole numbers .* in layer, but"),
+        ("heads.csv", more("cross,-1,0,x,1,1,1,1,"), "whole numbers .* in layer, but"),
+        ("heads.csv", more("cross,one,0,x,1,1,1,1,"), "numbers .* in layer, but has 'one'"),
         ("heads.csv", more("crosss,1,0,x,1,1,1,1,"), "kinds of heads .*, but has 'crosss'"),
         ("heads.csv", more("encoder-self,99,0,x,1,1,1,1,"), "the head encoder-self/99/0"),
-        ("heads.csv", more("cross,99999,0,x,1,1,1,1,"), "has 99999 in layer, but nothing"),
-        ("heads.csv", more("encoder-self,0,0,x,1e308,1,1,1,"), r"has 1e\+308 in value, but"),
-        ("heads.csv", more("encoder-self,1e308,0,x,1,1,1,1,"), r"has 1e\+308 in layer, but"),
+        ("heads.csv", more("cross,99999,0,x,1,1,1,1,"), "up to 1000 in layer, but has '99999'"),
+        ("heads.csv", more("encoder-self,0,0,x,1e308,1,1,1,"), r"in value, but has '1e\+308'"),
+        ("heads.csv", more("encoder-self,1e308,0,x,1,1,1,1,"), r"in layer, but has '1e\+308'"),
         ("heads.csv", again, "two different rows for kind encoder-self, layer 0, head 0"),
         ("heads.csv", long, "400,005 rows, .* at most 400,000"),
-        ("gates/lambda-0.05.csv", more("10,,0,0,0.5"), "kinds of heads .*, but has nan"),
-        ("roles/roles.csv", more("cross,0,1e400,x,1,,,1,,1,r,t"), "whole numbers in head"),
+        ("gates/lambda-0.05.csv", more("10,,0,0,0.5"), "kinds of heads .*, but has 'nan'"),
+        ("roles/roles.csv", more("cross,0,1e400,x,1,,,1,,1,r,t"), "whole numbers .* in head"),
         ("roles/causal.csv", write(MOOD), "about loss of .*, but has 'mood'"),
         ("interactions.csv", spoil_kind, "kinds of heads .* in other_kind, but has 'x'"),
         ("layouts/lambda-0.05.json", write("[" * 100_000), "as a layout"),

@@ -216,8 +216,8 @@ def test_a_run_stands_for_its_chosen_model_with_cost_intervals_and_doubts(publis
         "- The gates had not settled.",
     ):
         assert fact in upload.card
-    configs = {item.content for item in upload.items if item.name == "config.json"}
-    assert configs == {published / "pruned" / CHOSEN / "config.json"}
+    configs = {item.path_or_fileobj for item in upload.items if item.path_in_repo == "config.json"}
+    assert configs == {str(published / "pruned" / CHOSEN / "config.json")}
 
 
 def test_another_model_of_a_run_has_its_own_numbers(published: Path) -> None:
@@ -230,13 +230,13 @@ def test_another_model_of_a_run_has_its_own_numbers(published: Path) -> None:
 
 def test_the_plan_gives_base_model_and_names_of_texts_without_folders(published: Path) -> None:
     unknown = hw.push(published, "me/small")
-    assert not [item for item in unknown.items if item.name == HUB_RESULTS]
+    assert not [item for item in unknown.items if item.path_in_repo == HUB_RESULTS]
     assert HUB_RESULTS in str(unknown)
     upload = hw.push(change(published, {"plan.toml": DATA}), "me/small")
     assert yaml.safe_load(upload.card.split("---\n")[1])["base_model"] == "them/opus-mt-en-fr"
     assert "train.en, train.fr" in upload.card and "anna" not in str(upload)
     (entry,) = yaml.safe_load(
-        next(item.content for item in upload.items if item.name == HUB_RESULTS)
+        next(item.path_or_fileobj for item in upload.items if item.path_in_repo == HUB_RESULTS)
     )
     assert entry["dataset"] == {"id": "wmt/wmt14", "task_id": "fr-en"}
     assert entry["value"] == 37.9 and "bleu" in entry["notes"] and "nrefs:1" in entry["notes"]

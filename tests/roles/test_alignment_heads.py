@@ -417,6 +417,7 @@ def test_a_set_is_chosen_on_one_half_and_confirmed_on_the_other(
     model: Any = None
     batches: Any = int  # of a half: its number, which is all that `counted` reads
     found = head_sets.choose_heads(model, discovery, "cross", batches, [], False, 0)
-    assert found.heads == [Head("cross", 0, 0)]
-    assert found.sets["value"].tolist() == pytest.approx([0.7, 0.7])
-    assert found.table["value"].tolist() == pytest.approx([0.45, 0.3])
+    heads, _, table, sets = found
+    assert heads == [Head("cross", 0, 0)]
+    assert sets["value"].tolist() == pytest.approx([0.7, 0.7])
+    assert table["value"].tolist() == pytest.approx([0.45, 0.3])

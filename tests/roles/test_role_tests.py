@@ -112,7 +112,7 @@ def test_sentence_pairs_test_the_decoder_and_cross_attention(
     two = frozenset({(0, 0), (1, 1)})
     given = lambda pairs: {one.sentence.id: two for one, _ in pairs}  # noqa: E731
     monkeypatch.setattr(alignment, "links", given)
-    monkeypatch.setattr(alignment, "aligner", lambda: "eflomal-align")
+    monkeypatch.setattr(observation, "aligner", lambda: "eflomal-align")
     pairs = [(sentence.text, sentence.text) for sentence in few_trees]
     out = found_in(reader(), few_trees, pairs=pairs)
     by_kind = out.table.groupby("kind")["measure"].agg(set)
@@ -129,7 +129,7 @@ def test_sentence_pairs_test_the_decoder_and_cross_attention(
 def test_without_an_aligner_copied_words_test_the_reading_position(
     few_trees: Treebank, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alignment, "aligner", lambda: None)
+    monkeypatch.setattr(observation, "aligner", lambda: None)
     pairs = [(sentence.text, sentence.text) for sentence in few_trees]
     out = found_in(reader(), few_trees, pairs=pairs)
     cross = out.table[out.table["kind"] == "cross"]

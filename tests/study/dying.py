@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from headwise.folders import Folder
 from headwise.progress import Progress
 from headwise.report import report
 from headwise.study import read_plan, run_study
@@ -23,26 +24,27 @@ def die(*_: Any) -> Any:
 
 def arm(step: str, point: str) -> None:
     """made: its outputs are whole, but aside; published: they are in their places; recorded: the record, too."""
-    make, publish, say_why = Store.make, Store.publish, Store.say_why
+    make, put, say_why = Store.make, Folder.put, Store.say_why
     now: list[str] = []
 
     def noted(self: Store, build: Build, *rest: Any) -> None:
         now[:] = [build.step.name]
         say_why(self, build, *rest)
 
-    def published(self: Store, *outputs: Any) -> None:
-        if now == [step] and point == "made":
+    def published(self: Folder, *contents: Any) -> None:
+        of_step = now == [step] and self.record.suffix == ".json"
+        if of_step and point == "made":
             die()
-        publish(self, *outputs)
-        if now == [step] and point == "published":
+        put(self, *contents)
+        if of_step and point == "published":
             die()
 
     def recorded(self: Store, build: Build, *rest: Any) -> Any:
         record = make(self, build, *rest)
         return die() if build.step.name == step else record
 
-    Store.say_why, Store.publish = noted, published  # type: ignore[method-assign]
-    Store.make = recorded  # type: ignore[method-assign]
+    Folder.put = published  # type: ignore[method-assign]
+    Store.say_why, Store.make = noted, recorded  # type: ignore[method-assign]
     if step == "tables":
         Tables.facts = die  # type: ignore[method-assign]
 

@@ -103,6 +103,10 @@ def test_perplexity_of_every_step_and_the_choice_by_it(
         float(dev.drop("plain.greedy-random.1-1").sort_values().iloc[1]) + 1e-6
     )  # in % of perplexity
     again(make_plan({**values, "choice": {"max_drop": max(limit, 0.0)}}), out)
+    table = numbers_of(out)
+    dev = table.value.xs(("dev", "perplexity", "full"), level=NUMBER[1:])
+    between = {*dev.index} - {f"{name}-{left}" for name, left in steps}
+    assert between and not [name for name in between if "random" in name], "where it is passed"
     kept = table.kept.groupby(level=0).first()
     good = [n for n in dev.index if dev[n] <= max(limit, 0.0) and "random" not in n]
     expected = min(good, key=lambda n: (kept[n], dev[n]), default=None)

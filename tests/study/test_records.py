@@ -10,8 +10,7 @@ import pytest
 from filelock import FileLock, Timeout
 
 from headwise.errors import HeadwiseError
-from headwise.files import digest, with_checksum
-from headwise.folders import locked_folder
+from headwise.folders import Folder, digest
 from headwise.progress import Progress
 from headwise.study.records import STAGING, Store
 from study.studies import QUIET, Notes
@@ -38,7 +37,7 @@ class Maker:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with locked_folder(tmp_path / "run", main=True):
+    with Folder(tmp_path / "run").lock():
         yield Store(tmp_path / "run", QUIET)
 
 
@@ -66,13 +65,6 @@ def files(store: Store) -> set[str]:
     return {path.name for path in (store.folder / "out").iterdir()}
 
 
-def write_but_no_record(path: Path, text: str) -> None:
-    """A process that is killed when it would record a step that is done."""
-    if "result" in text:
-        raise KeyboardInterrupt
-    path.write_text(text)
-
-
 def kill(*_: Any) -> None:
     raise KeyboardInterrupt
 
@@ -90,7 +82,7 @@ def test_made_once_and_then_read(store: Store) -> None:
 
 @pytest.mark.parametrize("damage", ["output", "half a record"])
 def test_what_is_gone_is_made_again(store: Store, damage: str) -> None:
-    make, record = Maker(), store.path("a")
+    make, record = Maker(), store.of("a").record
     make_in(store, "a", 1, make)
     if damage == "half a record":
         record.write_text(record.read_text()[:-20])
@@ -106,16 +98,14 @@ def test_outputs_without_a_record_are_never_replaced(store: Store, output: str) 
     (store.folder / "out").mkdir()
     (store.folder / "out/a.txt").write_text("mine")
     make = Maker("one", "out/a.txt")
-    with pytest.raises(
-        HeadwiseError, match=r"^a would write .*out.* which no record of this study"
-    ):
+    with pytest.raises(HeadwiseError, match=r"out/a\.txt is in the way: headwise did not write it"):
         make_in(store, "a", 1, make, outputs=[output])
     assert make.calls == 0 and (store.folder / "out/a.txt").read_text() == "mine"
     (store.folder / "out/a.txt").unlink()
     (store.folder / "out").rmdir()
     make_in(store, "a", 1, make, outputs=[output])
-    store.path("a").unlink()
-    with pytest.raises(HeadwiseError, match="which no record of this study"):
+    store.of("a").record.unlink()
+    with pytest.raises(HeadwiseError, match="is in the way"):
         make_in(store, "a", 1, make, outputs=[output])
 
 
@@ -143,7 +133,7 @@ class TestKilled:
         """Or a plan changed there and back would find the outputs of the change under the old record."""
         make_in(store, "a", 1, Maker("one"))
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("headwise.study.records.write_text", write_but_no_record)
+            patch.setattr(Folder, "remove", kill)
             make_in(store, "a", 2, Maker("two"))
         assert (store.folder / "out/a.txt").read_text() == "two"
         again = Maker("one")
@@ -192,15 +182,15 @@ class TestDerived:
     def test_killed_meanwhile_the_next_run_goes_on(
         self, store: Store, monkeypatch: pytest.MonkeyPatch, stop: int
     ) -> None:
-        unlink, calls = Path.unlink, list[Path]()
+        replace, moved = Path.replace, list[Path]()
         self.make(store)
 
-        def killed(path: Path, missing_ok: bool = False) -> None:
-            calls.extend([path] if path.suffix == ".json" else [])
-            return kill() if len(calls) == stop else unlink(path, missing_ok)
+        def killed(path: Path, to: Path) -> object:
+            moved.extend([path] if path.suffix == ".json" else [])
+            return kill() if len(moved) == stop else replace(path, to)
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Path, "unlink", killed)
+            patch.setattr(Path, "replace", killed)
             self.change(store)
         self.change(store)
         assert {*store.records()} == {*"ad"} and files(store) == {"a", "d", "shared"}
@@ -220,9 +210,8 @@ def test_damage_is_said_and_made_again(tmp_path: Path, damage: str) -> None:
     if damage == "deleted":
         file.unlink()
     elif damage == "record flipped":
-        store.path("a").write_text(
-            store.path("a").read_text().replace('"text": "one"', '"text": "two"')
-        )
+        record = store.of("a").record
+        record.write_text(record.read_text().replace('"text": "one"', '"text": "two"'))
     else:
         file.write_text("two" if damage == "same size" else "o")
     assert make_in(store, "a", 1, make, outputs=["out"]) == {"text": "one"}
@@ -242,7 +231,7 @@ class TestComesOutDifferent:
         make_in(store, "b", 1, Maker("1", "out/b"), {key("a", 1): "a"})
         (store.folder / "out/a.txt").unlink()
         if not record:
-            store.path("a").unlink()
+            store.of("a").record.unlink()
         make_in(store, "a", 1, Maker("two"), reproducible=["out/a.txt"], exact=exact)
 
     @pytest.mark.parametrize("record", [True, False])
@@ -258,18 +247,17 @@ class TestComesOutDifferent:
         assert [*store.records()] == ["a"] and files(store) == {"a.txt"}
 
 
-@pytest.mark.parametrize("output", ["../victim", "/{tmp}/victim", "out/../../victim", 3])
+@pytest.mark.parametrize("output", ["../victim", "/{tmp}/victim", "out/../../victim"])
 def test_a_record_that_names_what_is_outside_deletes_nothing(
-    store: Store, tmp_path: Path, output: Any
+    store: Store, tmp_path: Path, output: str
 ) -> None:
     victim = tmp_path / "victim"
     victim.mkdir()
     make_in(store, "a", 1, Maker("one"))
-    output = output.replace("/{tmp}", str(tmp_path)) if isinstance(output, str) else output
-    record = store.record("a")
-    store.path("a").write_text(with_checksum({**record, "outputs": [output]}))
-    derived = {**record, "name": "b", "dependencies": {key("a", 1): None}, "outputs": [output]}
-    store.path("b").write_text(with_checksum(derived))
+    files = {output.replace("/{tmp}", str(tmp_path)): [1, "sum"]}
+    record = {**store.record("a"), "files": files}
+    store.of("a").note(**record)
+    store.of("b").note(**{**record, "name": "b", "dependencies": {key("a", 1): None}})
     assert store.record("a") == {} == store.records()
     make_in(store, "a", 2, Maker("two"))
     assert victim.is_dir()
@@ -280,21 +268,21 @@ class TestFolder:
         refused = pytest.raises(
             HeadwiseError, match=r"Another process is working on .*choose another --out"
         )
-        with refused, locked_folder(store.folder, main=True):
+        with refused, Folder(store.folder).lock():
             pass
 
     def test_the_lock_is_free_after_an_error(self, tmp_path: Path) -> None:
-        with pytest.raises(ZeroDivisionError), locked_folder(tmp_path, main=True):
+        with pytest.raises(ZeroDivisionError), Folder(tmp_path).lock():
             raise ZeroDivisionError
-        with locked_folder(tmp_path, main=True):
+        with Folder(tmp_path).lock():
             pass
 
     @pytest.mark.parametrize("place", ["file", "file/below", "/proc/no"])
     def test_one_that_cannot_be_made_is_named(self, tmp_path: Path, place: str) -> None:
         (tmp_path / "file").write_text("in the way")
         with (
-            pytest.raises(HeadwiseError, match="that is not possible"),
-            locked_folder(tmp_path / place, main=True),
+            pytest.raises(HeadwiseError, match="could not be written"),
+            Folder(tmp_path / place).lock(),
         ):
             pass
 

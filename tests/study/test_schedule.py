@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from headwise.files import with_checksum
+from headwise.folders import Folder
 from headwise.forecast import Amount
-from headwise.heads import KINDS, HeadMap, HeadMask, write_text
+from headwise.heads import KINDS, HeadMap, HeadMask
 from headwise.options import Search, Training
 from headwise.study.estimate import Estimate, TrainingRates
 from headwise.study.model_steps import MakeControl, prune_step
@@ -70,13 +70,9 @@ class Made:
             "dependencies": {},
             "seconds": 1,
             "texts": {},
-            "outputs": [],
-            "files": {},
         }
-        write_text(
-            self.folder / ".steps" / f"{name.replace('/', '.')}.json",
-            with_checksum({**written, "result": result}),
-        )
+        folder = Folder(self.folder, f".steps/{name.replace('/', '.')}.json")
+        folder.note("step", {}, **written, result=result)
 
     def pruned(self, value: float, kept: int, bleu: float | None = None, sweep: str = "") -> None:
         """A model with so many of its 8 encoder heads, evaluated or not yet."""
@@ -86,7 +82,7 @@ class Made:
         assert heads is not None
         encoder = [head for head in heads if head.kind == "encoder-self"]
         for output in prune_step(variant).outputs(run):
-            write_text(self.folder / output, "made")
+            Folder(self.folder).put({output: "made"})
         HeadMask.full(heads).without(encoder[kept:]).save(
             self.folder / "layouts" / f"{variant.name}.json"
         )

@@ -19,7 +19,7 @@ import headwise as hw
 from headwise.cli.outcome import outcome
 from headwise.data.embedded import write_parallel
 from headwise.decoding.bleu import translation_answers
-from headwise.files import read_with_checksum, with_checksum
+from headwise.folders import Folder
 from headwise.heads import HeadMask
 from headwise.qualities import QualityMeasure
 from headwise.report import report
@@ -368,9 +368,8 @@ class TestMadeAgain:
             "prune": ["prune/lambda-1"],
         }
         for name in (*(name for names in every.values() for name in names), "translate/dev/full"):
-            record = copied / f".steps/{name.replace('/', '.')}.json"
-            made = {**read_with_checksum(record), "key": "of another plan"}
-            record.write_text(with_checksum(made))
+            folder = Folder(copied, f".steps/{name.replace('/', '.')}.json")
+            folder.note(**{**folder.read(), "key": "of another plan"})
         assert {only: again(make_plan(tiny), copied, only).made for only in every} == every
 
     def test_only_with_a_wrong_name(self, tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -680,11 +679,10 @@ def test_tables_say_where_the_work_was_done(copied: Path, monkeypatch: pytest.Mo
     again(plan_of(TINY), copied)
     assert facts(copied) == before
 
-    path = copied / ".steps/score.json"
-    record = json.loads(path.read_text())
-    del record["sum"]
+    folder = Folder(copied, ".steps/score.json")
+    record = folder.read()
     assert record["environment"]["kernel"] == torch.backends.cpu.get_cpu_capability()
-    path.write_text(with_checksum({**record, "environment": elsewhere}))
+    folder.note(**{**record, "environment": elsewhere})
     again(plan_of(TINY), copied)
     after = facts(copied)
     assert after["versions"]["torch"] == f"{there} and 99" and after["threads"] == "1 and 64"

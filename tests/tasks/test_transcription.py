@@ -255,26 +255,44 @@ def test_what_speech_cannot_do(use: Callable[..., Any], said: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    "lost", ["lang_to_id", "task_to_id", "no_timestamps_token_id", "is_multilingual"]
+)
+def test_a_checkpoint_with_old_settings_writes_the_same(lost: str, tmp_path: Path) -> None:
+    speech = hw.Speech.read(recordings(tmp_path))
+    model = hearer()
+    before = transcripts(model.task, model.task.batches(speech))
+    delattr(model.hf.generation_config, lost)
+    assert transcripts(model.task, model.task.batches(speech)) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lang_to_id", 3),
+        ("task_to_id", []),
+        ("suppress_tokens", "no"),
+        ("begin_suppress_tokens", {}),
+    ],
+)
+def test_settings_that_transformers_cannot_use(name: str, value: Any, tmp_path: Path) -> None:
+    model = hearer()
+    setattr(model.hf.generation_config, name, value)
+    with pytest.raises(
+        hw.HeadwiseError, match=r"cannot transcribe by this model's generation_config"
+    ):
+        hw.evaluate(model, hw.Speech.read(recordings(tmp_path)))
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            ["score", "HEARS", "--text", "said.csv"],
-            "HEARS is a speech model: name recordings with --audio FILE",
-        ),
-        (
-            ["score", "READS", "--audio", "said.csv"],
-            "--audio was given, but READS is a masked language model",
-        ),
-        (["evaluate", "HEARS", "--text", "said.csv"], "name recordings with --audio FILE"),
+        (["score", "HEARS"], "with --audio FILE for a speech model"),
+        (["evaluate", "HEARS", "--text", "lines.txt"], "with audio, text, or"),
         (["match", "HEARS", "HEARS", "--text", "said.csv"], "heads are matched on text"),
-        (
-            ["prune", "HEARS", "--text", "said.csv", "--keep", "20"],
-            "name recordings with --audio FILE",
-        ),
         (["prune", "HEARS", "--audio", "said.csv", "--penalty", "0.1"], "headwise does not train"),
         (
             ["score", "HEARS", "--audio", "said.csv", "--text", "said.csv"],
-            "and --text as well: give one of them",
+            "Speech is one table, but 2 files were given",
         ),
     ],
 )
@@ -287,7 +305,7 @@ def test_options_that_do_not_fit(
 ) -> None:
     recordings(tmp_path)
     hearer().save(tmp_path / "HEARS")
-    asker("bert").save(tmp_path / "READS")
+    (tmp_path / "lines.txt").write_text("a b\n")
     monkeypatch.chdir(tmp_path)
     assert said in refused(*words)
 
@@ -304,7 +322,7 @@ def test_the_commands_that_take_recordings(
     )
     monkeypatch.chdir(tmp_path)
     status, _, err = call("score", "model", "--audio", "said.csv", "--measure", "gradient")
-    assert status == 0 and "Next: headwise score model --audio said.csv" in err, err
+    assert status == 0 and "Next: headwise score model --text said.csv" in err, err
     status, out, err = call("evaluate", "model", "small", "--audio", "said.csv")
     table = pd.read_csv(out.strip())
     assert status == 0 and table[table.reference.notna()].measure.tolist() == ["wer"], err
@@ -379,7 +397,7 @@ def test_a_study_from_scores_to_the_page(tmp_path: Path, monkeypatch: pytest.Mon
     ended = outcome(out)
     assert ended.next_lines[1:] == [
         f"Lab: headwise lab {out}",
-        f"Next: headwise score {out}/pruned/{chosen} --audio FILE",
+        f"Next: headwise score {out}/pruned/{chosen} --text FILE",
     ]
     page = (out / "report.html").read_text()
     page = re.sub(r'<p id="term-\d+">.*?</p>', "", page)  # a nat is explained by perplexity

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwise.cli.arguments import (
-    Audio,
+    TEXT_OPTIONS,
     Device,
     DryRun,
     Dtype,
@@ -22,7 +22,6 @@ from headwise.cli.arguments import (
     check_text,
     read_text,
     study_in,
-    text_or_audio,
     text_spec,
     text_words,
 )
@@ -31,7 +30,8 @@ from headwise.cli.work import Work, default_folder
 from headwise.data.lines import one_sided
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
-from headwise.model_files import written_before
+from headwise.folders import Folder
+from headwise.model_files import refuse_other_models
 
 if TYPE_CHECKING:
     from headwise.data.text import ParallelText, Text
@@ -40,11 +40,12 @@ if TYPE_CHECKING:
     from headwise.result import Result
     from headwise.roles.alignment import LinkedText
 
+NO_TREES = "No trees were given: name a CoNLL-U file with --treebank FILE, or a speech model's recordings with --audio FILE."
+
 
 def score(
     model: ModelName,
     text: Texts = None,
-    audio: Audio = None,
     measures: Annotated[
         list[str] | None,
         typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable"),
@@ -81,7 +82,7 @@ def score(
     from headwise.importance.measures import resolve_measures
 
     names = resolve_measures(measures) if measures else None
-    check_text(model, text_or_audio(text, audio))
+    check_text(model, text)
     from accelerate import PartialState
 
     import headwise as hw
@@ -97,7 +98,7 @@ def score(
     place = out or default_folder("score", model)
     work = Work("score", place, (*Scores.FILES, *Interactions.FILES), progress, dry_run, main)
     loaded = hw.load(model, device, dtype=dtype)
-    given = read_text(loaded, model, text, audio, progress=progress, outline=dry_run)
+    given = read_text(loaded, model, text, progress=progress, outline=dry_run)
     batches = loaded.task.batches(given)
     batches.time_limit = time_limit_of(batches, names, time, judged)
     names = list(usual_measures(loaded, batches)) if names is None else names
@@ -117,7 +118,7 @@ def score(
     results = work.do(
         run,
         partial(score_forecast, loaded, batches, names, pairs=pairs, **asked),
-        next_command=lambda scores: next_command(loaded, [model, *text_words(text, audio)], scores),
+        next_command=lambda scores: next_command(loaded, [model, *text_words(text)], scores),
     )
     if results and main:
         finished.discard()
@@ -151,7 +152,6 @@ def roles(
         list[Path] | None,
         typer.Option("--confirm", help="treebank to confirm roles on, instead of the other half"),
     ] = None,
-    audio: Audio = None,
     text: Texts = None,
     training: Annotated[
         Path | None,
@@ -202,26 +202,9 @@ def roles(
         raise HeadwiseError(
             f"--links {links} was given without sentence pairs: name them with --text SOURCE --text TARGET."
         )
-    if audio is not None and (treebank or confirm or spec or training):
-        raise HeadwiseError("--audio was given, and text as well: give one of them.")
-    study = None if audio or (treebank and training) else study_in(model)
-    own = study.treebanks if study else None
-    tested: hw.Treebank | hw.Speech
-    again = None
-    if audio is not None:
-        tested = hw.Speech.read(audio)
-    elif treebank:
-        tested = hw.Treebank.read(*treebank)
-    elif own:
-        tested, again = own
-    else:
-        raise HeadwiseError(
-            "No trees were given: name a CoNLL-U file with --treebank FILE, or recordings with --audio FILE for a "
-            "speech model."
-        )
-    again = hw.Treebank.read(*confirm) if confirm else again
-    counted = hw.Text.read(training) if training else study.text("train") if study else None
-    pairs = None if spec is None else named_pairs(spec, links)
+    study = None if treebank and training else study_in(model)
+    if not treebank and spec is None and study is None:
+        raise HeadwiseError(NO_TREES)
     from headwise.progress import Progress
     from headwise.roles.alignment import pairs_for
     from headwise.roles.lost_words import check_words
@@ -233,6 +216,25 @@ def roles(
     files = (*Roles.FILES, *hw.RoleSets.FILES, *hw.LostWords.FILES)
     work = Work("roles", out or default_folder("roles", model), files, progress, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
+    hears = loaded.task.reads_audio
+    own = study.role_texts if study else None
+    tested: Any
+    again = None
+    if treebank:
+        tested = hw.Treebank.read(*treebank)
+    elif hears and spec is not None:
+        tested = loaded.task.read(spec)
+    elif own:
+        tested, again = own
+    else:
+        raise HeadwiseError(NO_TREES)
+    again = hw.Treebank.read(*confirm) if confirm else again
+    pairs = None if hears or spec is None else named_pairs(spec, links)
+    counted: Any = None
+    if training:
+        counted = hw.Text.read(training)
+    elif study and not hears:
+        counted = study.text("train")
     set_text = None
     if sets:
         set_text = loaded.task.read(text_spec(sets))
@@ -263,9 +265,9 @@ def align(
     text: Annotated[
         list[str] | None,
         typer.Option(
-            "--text",
+            *TEXT_OPTIONS,
             help="sentence pairs: two files, source and target (--text twice), or one .tsv or .jsonl file; or one side, "
-            "whose targets a translation model writes itself",
+            "whose targets a translation model writes itself; for Whisper a table of audio, word, start, end",
         ),
     ] = None,
     links: Annotated[
@@ -273,10 +275,6 @@ def align(
         typer.Option(
             "--links", help="reference links of the pairs, such as 0-0 1-2 1p3; else eflomal's"
         ),
-    ] = None,
-    audio: Annotated[
-        Path | None,
-        typer.Option("--audio", help="for Whisper: a table of audio, word, start, end"),
     ] = None,
     prompt: Annotated[
         str | None,
@@ -312,19 +310,19 @@ def align(
     from headwise.roles.alignment import pairs_for
     from headwise.roles.alignment_heads import AlignmentHeads, align_forecast
 
-    if audio is not None and (text or links):
-        raise HeadwiseError("--audio was given, and text as well: give one of them.")
-    given: hw.ParallelText | hw.Text | hw.LinkedText | hw.Speech
-    given = pairs_of(model, text, links) if audio is None else hw.Speech.read(audio)
+    spec = text_spec(text)
     if save is not None:
-        written_before(save)  # refuses a folder of another model before the work begins
+        refuse_other_models(Folder(save))  # before the work begins
     progress = Progress(quiet)
     place = out or default_folder("align", model)
     work = Work("alignment heads", place, AlignmentHeads.FILES, progress, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
-    if not isinstance(given, hw.Speech):
+    given: Any
+    if loaded.task.reads_audio and spec is not None:
+        given = loaded.task.read(spec)
+    else:
         with progress.bar("text"):
-            given = pairs_for(loaded, given, progress, dry_run)
+            given = pairs_for(loaded, pairs_of(model, spec, links), progress, dry_run)
     prompt = None if prompt is None else prompt.replace("\\n", "\n")
     asked: dict[str, Any] = {"one_layer": one_layer, "seed": seed, "progress": progress}
     results = work.do(
@@ -381,7 +379,7 @@ def match(
 
 
 def pairs_of(
-    model: str, text: list[str] | None, links: Path | None
+    model: str, text: str | list[str] | None, links: Path | None
 ) -> ParallelText | Text | LinkedText:
     """The sentence pairs that were named, or the dev pairs of the study that the model is given by."""
     import headwise as hw
@@ -392,7 +390,8 @@ def pairs_of(
     pairs = None if study is None else study.text("dev")
     if not isinstance(pairs, hw.ParallelText):
         raise HeadwiseError(
-            "No sentence pairs were given: name two files with --text FILE --text FILE, or speech with --audio FILE."
+            "No sentence pairs were given: name two files with --text FILE --text FILE, or for Whisper recordings with "
+            "--audio FILE."
         )
     return pairs if links is None else hw.LinkedText.read(pairs, links)
 

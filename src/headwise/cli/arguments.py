@@ -22,16 +22,17 @@ if TYPE_CHECKING:
     from headwise.model import Model
     from headwise.progress import Progress
     from headwise.study.run import Run
-    from headwise.tasks import Task
 
 Names = TypeVar("Names", str, list[str])
 NO_TEXT = (
     "No text was given: name it with --text FILE, with --text SOURCE --text TARGET for a translation model, with "
     "--audio FILE for a speech model, or give the folder of a study as the model."
 )
+TEXT_OPTIONS = ("--text", "--audio")  # two names of one option: the model says how it reads a file
 TEXT_HELP = (
     "one file; for translation two files (--text A --text B); or datasets:NAME, or a name of `headwise data list`, such "
-    "as multi30k/val.en-de. The model says what it must be: pairs, one-sided text, or texts with labels"
+    "as multi30k/val.en-de. The model says what it must be: pairs, one-sided text, texts with labels, or, as --audio, a "
+    "table of recordings (audio and text, or audio, word, start and end)"
 )
 
 
@@ -56,14 +57,7 @@ ModelName = Annotated[
     str,
     typer.Argument(callback=known, help="a folder, a hub id, or the folder of a finished study"),
 ]
-Texts = Annotated[list[str] | None, typer.Option("--text", help=TEXT_HELP)]
-Audio = Annotated[
-    str | None,
-    typer.Option(
-        "--audio",
-        help="for a speech model, in place of --text: a table of audio and text, or of audio, word, start and end",
-    ),
-]
+Texts = Annotated[list[str] | None, typer.Option(*TEXT_OPTIONS, help=TEXT_HELP)]
 DevTexts = Annotated[
     list[str] | None,
     typer.Option("--dev", help="text that choices are made on, named like --text"),
@@ -124,32 +118,10 @@ def text_spec(names: list[str] | None, option: str = "--text") -> str | list[str
     return names[0] if len(names) == 1 else names
 
 
-def text_or_audio(text: list[str] | None, audio: str | None) -> list[str] | None:
-    """The names of a text, given by --text or by --audio."""
-    if audio is None:
-        return text
-    if text:
-        raise HeadwiseError("--audio was given, and --text as well: give one of them.")
-    return [audio]
-
-
-def check_option(task: Task | type[Task], name: str, audio: str | None) -> None:
-    """Refuse --audio for a model that reads text, and --text for one that hears. name: of the model."""
-    if task.reads_audio and audio is None:
-        raise HeadwiseError(
-            f"{name} is {task.noun}: name recordings with --audio FILE, a table of audio and text."
-        )
-    if audio is not None and not task.reads_audio:
-        raise HeadwiseError(
-            f"--audio was given, but {name} is {task.noun}, which needs {task.needs}."
-        )
-
-
 def read_text(
     model: Model,
     name: str,
     text: list[str] | None,
-    audio: str | None = None,
     split: Split = "dev",
     *,
     progress: Progress,
@@ -157,9 +129,8 @@ def read_text(
 ) -> Any:
     """The text that the options name, as the model's task works on it. Without any, that of the study whose folder is the
     model's name: `split`, or dev where it has no test text. outline: for an estimate."""
-    spec = text_spec(text_or_audio(text, audio))
+    spec = text_spec(text)
     if spec is not None:
-        check_option(model.task, name, audio)
         with progress.bar("text"):
             return model.task.completed(model.task.read(spec), progress, outline)
     study = study_in(name)
@@ -174,10 +145,8 @@ def check_text(name: str, names: list[str] | None) -> None:
         raise HeadwiseError(NO_TEXT)
 
 
-def text_words(text: list[str] | None, audio: str | None = None) -> list[str]:
+def text_words(text: list[str] | None) -> list[str]:
     """The options that name a text, for the next command to try."""
-    if audio is not None:
-        return ["--audio", audio]
     words = []
     for name in text or []:
         words += ["--text", name]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headwise.files import below
+from headwise.folders import Folder, below
 
 if TYPE_CHECKING:
     from headwise.heads import HeadMask
@@ -47,7 +47,6 @@ def outcome(out: Path) -> Outcome:
     if (out / "grid.json").exists():
         names = written(out, ["report.html", "grid.csv", "across.csv"])
         return Outcome(f"Wrote {out}/{names}, and a folder for each run in it.")
-    from headwise.qualities import WORD_ERROR_RATE
     from headwise.report import summary as report_summary
     from headwise.report.run_folder import read_run
 
@@ -71,13 +70,12 @@ def outcome(out: Path) -> Outcome:
     next_lines = []
     if (out / "report.html").exists():
         next_lines.append(f"Report: {out}/report.html")
-    hears = run.quality == WORD_ERROR_RATE
     if (out / "model" / "config.json").exists():
         next_lines.append(f"Lab: headwise lab {out}")
     place = None
     if chosen:
         place = below(out / "pruned", chosen)
-        then = f"headwise score {place} {'--audio' if hears else '--text'} FILE"
+        then = f"headwise score {place} --text FILE"
         if "bleu_signature" in run.facts:
             then = f"echo 'A sentence.' | headwise translate {place}"
         next_lines.append(f"Next: {then}")
@@ -94,7 +92,6 @@ def outcome(out: Path) -> Outcome:
 
 def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]:
     """Lines about a model that was trained: loss and BLEU on dev. Its translations are kept for a later study."""
-    from headwise.folders import locked_folder
     from headwise.study.evaluation_steps import Evaluate, Translate
     from headwise.study.model_steps import FULL_MODEL
     from headwise.study.run import Run
@@ -103,7 +100,7 @@ def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) 
     if list(plan.runs) != ["."]:
         return []
     run = Run(plan, out, progress, device)
-    with locked_folder(out, True), run.store.alone(), progress.bar("evaluate"):
+    with Folder(out).lock(), run.store.alone(), progress.bar("evaluate"):
         facts = run.get_or_make(FULL_MODEL)
         translate = Translate("dev", FULL)
         run.get_or_make(translate)

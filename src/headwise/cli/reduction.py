@@ -11,7 +11,6 @@ import typer
 
 from headwise.cli.arguments import (
     NO_TEXT,
-    Audio,
     Device,
     DevTexts,
     DryRun,
@@ -24,12 +23,10 @@ from headwise.cli.arguments import (
     TestTexts,
     Texts,
     Verbose,
-    check_option,
     check_text,
     known,
     read_text,
     study_in,
-    text_or_audio,
     text_spec,
 )
 from headwise.cli.fields import (
@@ -41,10 +38,10 @@ from headwise.cli.fields import (
     typed_options,
 )
 from headwise.cli.studies import run_plan, say_cost
-from headwise.cli.work import Work, default_folder, make_folder
+from headwise.cli.work import Work, default_folder
 from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
-from headwise.folders import refuse_used
+from headwise.folders import Folder
 from headwise.options import (
     FULL_LENGTH,
     METHODS,
@@ -75,7 +72,6 @@ def prune(
     context: typer.Context,
     model: ModelName,
     text: Texts = None,
-    audio: Audio = None,
     dev: DevTexts = None,
     test: TestTexts = None,
     method: Annotated[
@@ -105,7 +101,7 @@ def prune(
 ) -> None:
     """Prune heads: with gates to a penalty or a number of heads, or greedily without training.
 
-    Trains or ranks heads on --text or --audio, chooses on --dev (by default every tenth sentence), and reads --test once,
+    Trains or ranks heads on --text, chooses on --dev (by default every tenth sentence), and reads --test once,
     at the end; writes smaller models, tables and a report. Without --penalty and --keep, gates try four penalties, and
     greedy removal every step. One --keep or --penalty gives that model, whatever it loses. MODEL may be the folder of a
     study: without a text, its texts are taken."""
@@ -114,7 +110,7 @@ def prune(
     out = out or default_folder("prune", model)
     tables = given_fields(context, PRUNE_OPTIONS, fields)
     refuse_set_twice(PRUNE_OPTIONS, tables, set_ or [])
-    tables["data"] = prune_texts(model, text_or_audio(text, audio), dev, test)
+    tables["data"] = prune_texts(model, text, dev, test)
     goals = tables.setdefault("pruning", {})
     if control:
         goals["controls"] = control
@@ -124,12 +120,10 @@ def prune(
         prune_plan(model, seed, method or "gates", tables, set_, "gradient")
         refuse_foreign_files(out)
         if not dry_run:
-            make_folder(out)
+            Folder(out).make()
     from headwise.loading import load, task_class
 
     task = task_class(model)
-    if text or audio:
-        check_option(task, model, audio)
     method = method or ("gates" if task.trains_gates_by_default or "penalty" in goals else "greedy")
     if "kinds" not in goals and not task.trains_gates_by_default:
         prune_plan(model, seed, method, tables, set_, task.usual_score)  # refuses before it loads
@@ -211,7 +205,6 @@ def evaluate(
         ),
     ],
     text: Texts = None,
-    audio: Audio = None,
     out: ResultsOut = None,
     device: Device = "auto",
     dtype: Dtype = None,
@@ -231,7 +224,7 @@ def evaluate(
     search = given_fields(context, EVALUATE_OPTIONS, fields).get("search", {})
     typed = {name: f"--{name.replace('_', '-')}" for name in search}
     options = validated(Search, search, "evaluate", typed)
-    check_text(models[0], text_or_audio(text, audio))
+    check_text(models[0], text)
     from headwise.cli.terminal import show_quality
     from headwise.evaluation.quality import Quality, evaluation_forecast
 
@@ -239,7 +232,7 @@ def evaluate(
     place = out or default_folder("evaluate", *models)
     work = Work("evaluate", place, Quality.FILES, progress, dry_run)
     loaded = [hw.load(name, device, dtype=dtype) for name in models]
-    given = read_text(loaded[0], models[0], text, audio, "test", progress=progress, outline=dry_run)
+    given = read_text(loaded[0], models[0], text, "test", progress=progress, outline=dry_run)
     for model in loaded:
         model.task.check(given)
     searched = loaded[0].task.generates or options.engine != "transformers"
@@ -285,7 +278,7 @@ def export(
     if to is not None and to not in engine:
         raise HeadwiseError(engine.unknown(to))
     if out is not None:
-        refuse_used(out)
+        Folder(out).refuse_used(hidden=True)
     loaded = hw.load(model)
     if list_ or to is None:
         for line in engine_lines(loaded):
@@ -313,8 +306,8 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Read a model's files back: sums, the heads of every layer, outputs compared with the original's, and whether its
-    engine takes it. Exit status 1 where something is wrong."""
+    """Read a model's files back: sums, outputs compared with the original's, and whether its engine takes it. Exit status 1
+    where something is wrong."""
     from headwise.engines.check import check as read_back
     from headwise.loading import load
 
@@ -369,7 +362,7 @@ def push(
             f"--out {out} was given without --dry-run: nothing is written where files are sent."
         )
     if out is not None:
-        refuse_used(out)
+        Folder(out).refuse_used(hidden=True)
     upload = prepare(model, repo, export or (), base_model, public)
     if not quiet or not yes or dry_run:
         typer.echo(str(upload))

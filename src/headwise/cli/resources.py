@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.arguments import Audio, Beam, Device, Dtype, EngineName, ModelName, Quiet
+from headwise.cli.arguments import TEXT_OPTIONS, Beam, Device, Dtype, EngineName, ModelName, Quiet
 from headwise.data.lines import existing_file, read_lines
 from headwise.errors import HeadwiseError
 
@@ -36,30 +36,34 @@ def lab(
         typer.Option("--treebank", help="CoNLL-U: sentences to pick, with their trees; repeatable"),
     ] = None,
     text: Annotated[
-        str | None, typer.Option("--text", help="sentences to pick, one a line")
+        str | None,
+        typer.Option(
+            *TEXT_OPTIONS,
+            help="sentences to pick, one a line; for a speech model a table of recordings",
+        ),
     ] = None,
-    audio: Audio = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Type a sentence, see every head's attention, switch heads off and see the output change, in the browser.
 
     MODEL may be the folder of a study: its scores, roles and pruned model are shown, too. A speech model hears the
-    recordings of --audio, or those of its study.
+    recordings of a table, or those of its study.
     """
     if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
         raise HeadwiseError(f"The lab needs {' and '.join(missing)}: pip install 'headwise[lab]'.")
     import headwise as hw
     from headwise.lab.server import serve
     from headwise.lab.session import Session
+    from headwise.loading import task_class
 
     trees = hw.Treebank.read(*treebank) if treebank else None
-    lines = (
-        list(islice(filter(str.strip, read_lines(existing_file(text))), MOST_SENTENCES_TO_PICK))
-        if text
-        else []
-    )
-    session = Session.open(model, device, trees, lines, audio)
+    hears = text is not None and task_class(model).reads_audio
+    lines: list[str] = []
+    if text and not hears:
+        every = filter(str.strip, read_lines(existing_file(text)))
+        lines = list(islice(every, MOST_SENTENCES_TO_PICK))
+    session = Session.open(model, device, trees, lines, text if hears else None)
     if not quiet:
         typer.echo("The lab is open until Ctrl-C. Everyone with this address can use it:", err=True)
     serve(session, host, port, open_, typer.echo)

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from headwise.devices import memory_line
-from headwise.errors import HeadwiseError
-from headwise.files import digest, is_name
-from headwise.folders import locked_folder, refuse_other_files, write_results
+from headwise.folders import RESULTS, Folder, digest, is_name
 from headwise.progress import Progress
 
 if TYPE_CHECKING:
@@ -52,9 +50,10 @@ class Work:
     def __post_init__(self) -> None:
         """Refuse a folder with files that headwise did not write there, and one that cannot be written, before any
         work."""
-        refuse_other_files(self.place, self.files)
+        folder = Folder(self.place)
+        folder.refuse_others(self.files, RESULTS)
         if not self.dry_run:
-            make_folder(self.place)
+            folder.make()
 
     def do(
         self,
@@ -72,7 +71,8 @@ class Work:
             return ()
         if forecast is not None:
             self.progress.expect(forecast)
-        with locked_folder(self.place, self.main):
+        folder = Folder(self.place)
+        with folder.lock(self.main):
             with self.progress.bar(self.name):
                 results = run()
             if not self.main:
@@ -80,7 +80,7 @@ class Work:
             contents: dict[str, str] = {}
             for result in results:
                 contents |= result.files()
-            write_results(self.place, contents, self.files)
+            folder.write(contents, self.files)
         for result in results:
             (show or show_result)(self.progress.console, result)
         main, *others = [name for name in self.files if name in contents]
@@ -99,14 +99,3 @@ def show_result(console: Console, result: Result) -> None:
     for line in result.lines():
         console.print(line, markup=False, soft_wrap=True)
     show_heads(console, result.grids(), result.CAPTION)
-
-
-def make_folder(place: Path) -> Path:
-    """Make the folder to write to before the work begins: a place that cannot be written shows at once."""
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise HeadwiseError(
-            f"{place} was to be written to, but that is not possible ({error.strerror}): choose another --out."
-        ) from None
-    return place

@@ -19,9 +19,10 @@ from scipy.io import wavfile
 from scipy.signal import resample_poly
 
 from headwise.data.lines import existing_file
+from headwise.data.store import AnyText
 from headwise.data.text import on_one_line, records_of
 from headwise.errors import HeadwiseError
-from headwise.files import sha256
+from headwise.folders import sha256
 
 WORD_COLUMNS = ("audio", "word", "start", "end")
 TEXT_COLUMNS = ("audio", "text")
@@ -49,12 +50,8 @@ class SpokenWord(NamedTuple):
     language: str
 
 
-class Speech:
-    """Recordings with their texts: `for utterance in speech`, `len(speech)`, `.head(n)`, `.take(indices)`,
-    `.fingerprint`. Audio is read when it is used.
-
-    name: in results. blank: the number of rows left out because their text was blank.
-    """
+class Speech(AnyText):
+    """Recordings with their texts: `for utterance in speech`. Audio is read when it is used."""
 
     def __init__(self, utterances: tuple[Utterance, ...], name: str, blank: int = 0) -> None:
         self.utterances = utterances
@@ -117,14 +114,6 @@ class Speech:
             said = [utterance.text, utterance.language, utterance.words, utterance.starts]
             digest.update(json.dumps([sha256(utterance.audio), *said]).encode())
         return digest.hexdigest()
-
-    def head(self, count: int) -> Self:
-        """The first `count` recordings (all of them when there are fewer)."""
-        if count < 1:
-            raise HeadwiseError(
-                f"Cannot take the first {count} recordings of '{self.name}': ask for 1 or more."
-            )
-        return self.take(range(min(count, len(self))))
 
     def take(self, indices: Iterable[int]) -> Self:
         """The recordings with these indices, in this order; raises IndexError outside the table."""

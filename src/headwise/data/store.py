@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import pyarrow as pa
 
 from headwise.errors import HeadwiseError
-from headwise.files import below
+from headwise.folders import Folder, below, manifest
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -32,11 +33,40 @@ ROWS_AT_ONCE = 1000  # rows written at a time: at most 2 GB, since a line has at
 FORMAT = 1  # part of every cache key: raise it when the same input would be stored differently
 
 
-class StoredText:
+class AnyText(ABC):
+    """What a model reads: `len(text)`, `.head(n)`, `.take(indices)`, `.fingerprint`.
+
+    name: in results. blank: the number of rows left out because a side was blank.
+    """
+
+    name: str
+    blank: int
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """SHA-256 of the rows, in hexadecimal: equal for equal text, whatever its source."""
+
+    @abstractmethod
+    def take(self, indices: Iterable[int]) -> Self:
+        """The rows with these indices, in this order; raises IndexError outside the text."""
+
+    def head(self, count: int) -> Self:
+        """The first `count` rows (all of them when there are fewer)."""
+        if count < 1:
+            raise HeadwiseError(
+                f"Cannot take the first {count} rows of '{self.name}': ask for 1 or more."
+            )
+        return self.take(range(min(count, len(self))))
+
+
+class StoredText(AnyText):
     """Rows of one or more string columns on disk: the common part of `Text` and `ParallelText`.
 
-    dataset: the memory-mapped `datasets.Dataset`. name: in results.
-    blank: the number of rows left out because a side was blank.
+    dataset: the memory-mapped `datasets.Dataset`.
     """
 
     columns: ClassVar[tuple[str, ...]]
@@ -58,7 +88,6 @@ class StoredText:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the rows, in hexadecimal: equal for equal text, whatever its source."""
         if self._fingerprint is None:
             digest = hashlib.sha256()
             for row in self.rows():
@@ -71,16 +100,7 @@ class StoredText:
         for batch in self.dataset.iter(batch_size=1000):
             yield from zip(*(batch[column] for column in self.columns), strict=True)
 
-    def head(self, count: int) -> Self:
-        """The first `count` rows (all of them when there are fewer), on the same file."""
-        if count < 1:
-            raise HeadwiseError(
-                f"Cannot take the first {count} sentences of '{self.name}': ask for 1 or more."
-            )
-        return self.take(range(min(count, len(self))))
-
     def take(self, indices: Iterable[int]) -> Self:
-        """The rows with these indices, in this order, on the same file; raises IndexError outside the text."""
         return type(self)(self.dataset.select(indices), self.name)
 
     @classmethod
@@ -136,13 +156,10 @@ def file_key(kind: str, *files: Path) -> str:
 
 def _stored(folder: Path, key: str) -> tuple[Dataset, dict[str, Any]] | None:
     """The cache's entry for this key; None when it is missing or damaged (and must be written again)."""
-    try:
-        record = json.loads((below(folder, f"{key}.json")).read_text(encoding="utf-8"))
-        if record.pop("sum") != _sum(below(folder, f"{key}.arrow"), record):
-            return None
-        return _opened(below(folder, f"{key}.arrow")), record
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    record = Folder(folder, f"{key}.json")
+    if not record.files or record.damage():
         return None
+    return _opened(below(folder, f"{key}.arrow")), {**record.read()}
 
 
 def _fill(
@@ -157,8 +174,8 @@ def _fill(
         record = _write_arrow(part, rows, name, columns)
         whole = below(folder, f"{key or record['fingerprint']}.arrow")
         part.replace(whole)
-        part.write_text(json.dumps({**record, "sum": _sum(whole, record)}), encoding="utf-8")
-        part.replace(whole.with_suffix(".json"))
+    written = Folder(folder, f"{whole.stem}.json")
+    written.note("text", manifest({whole.name: whole}), **record)
     return _opened(whole), record
 
 
@@ -166,14 +183,6 @@ def _opened(arrow: Path) -> Dataset:
     from datasets import Dataset  # takes a second, and much bad input is refused without it
 
     return Dataset.from_file(str(arrow))
-
-
-def _sum(arrow: Path, record: dict[str, Any]) -> str:
-    """SHA-256 of the file and of what its record says, so that damage to either is seen."""
-    with arrow.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-    digest.update(json.dumps(record, sort_keys=True).encode())
-    return digest.hexdigest()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from headwise.attention import Discovery, device_of, start_token
 from headwise.attention.capture import refuse_captured
@@ -220,29 +219,21 @@ def stack_of(site: Site) -> str:
     return "encoder" if site.kind == "encoder-self" else "decoder"
 
 
-def with_equal_heads(hf: Any, discovery: Discovery) -> Any:
+def with_equal_heads(hf: Any, discovery: Discovery, places: Mapping[Site, HeadPlaces]) -> Any:
     """A copy of the model, of the same class, in which every layer of a stack has the same number of heads."""
-    places = places_in_file(hf, discovery)
     padded: Any = stock_model(hf, plain_config(hf))
     weights = placed_weights(hf, discovery, padded, places, {})
     # CTranslate2 reads arrays of the CPU.
     give_weights(padded, {name: each.float().cpu() for name, each in weights.items()})
     config = padded.config
-    family = config.model_type
-
     for site, heads in places.items():
-        attention: Any = padded.get_submodule(discovery.names[site])
-        if site.kind != "cross" and family in SHARED_BIAS:
-            table = own_biases(discovery, site, heads.query)
-            attention.relative_attention_bias = nn.Embedding.from_pretrained(table.float().cpu())
-            attention.has_relative_attention_bias = True
-        stack = stack_of(site)
         if not config.is_encoder_decoder:
             state_counts(config, len(heads.query), len(heads.key_value))
             config.head_dim = discovery.head_size
-        elif hasattr(config, f"{stack}_attention_heads"):
-            setattr(config, f"{stack}_attention_heads", len(heads.query))
+        elif hasattr(config, f"{stack_of(site)}_attention_heads"):
+            setattr(config, f"{stack_of(site)}_attention_heads", len(heads.query))
 
+    family = config.model_type
     if family in NORMS:  # what transformers computes; the configuration, which is read, may lack it
         config.normalize_before, config.normalize_embedding = NORMS[family]
     padded.generation_config = copy.copy(hf.generation_config)
@@ -252,15 +243,6 @@ def with_equal_heads(hf: Any, discovery: Discovery) -> Any:
         upper = [head for head in discovery.heads.only(["cross"]) if head.layer >= half]
         padded.generation_config.alignment_heads = [[head.layer, head.head] for head in upper]
     return padded
-
-
-def own_biases(discovery: Discovery, site: Site, heads: Sequence[int]) -> Tensor:
-    """The biases by relative position of the heads of a T5's layer, bucket by head, from the table that layers share."""
-    holder = position_table(discovery, site)
-    assert holder is not None
-    own: Any = getattr(discovery.modules[site], "bias_heads", None)
-    columns = [head if own is None or head == ZEROS else int(own[head]) for head in heads]
-    return chosen(holder.get_parameter(f"{TABLE}.weight"), torch.tensor(columns), 1)
 
 
 def alignment_layer(hf: Any) -> tuple[int, list[int], str]:
@@ -289,7 +271,8 @@ def write_folder(
     """Write a CTranslate2 model to a folder, with weights of a type in TYPES. Returns notes for the user."""
     from ctranslate2.converters import transformers as converters
 
-    padded = with_equal_heads(hf, discovery)
+    places = places_in_file(hf, discovery)
+    padded = with_equal_heads(hf, discovery, places)
 
     class Converter(converters.TransformersConverter):
         def load_model(self, *_: Any, **__: Any) -> Any:
@@ -305,9 +288,9 @@ def write_folder(
             else:
                 with torch.no_grad():
                     spec = loader(padded, tokenizer)
-            set_heads(spec, hf, discovery)
+            set_heads(spec, hf, discovery, places)
             set_positions(spec, padded)
-            set_t5(spec, padded)
+            set_t5(spec, hf, discovery, places)
             set_start(spec, hf, tokenizer)
             if getattr(spec.config, "unk_token", "") is None:
                 spec.config.unk_token = ""  # a byte-level vocabulary has none; it wants a string
@@ -317,7 +300,7 @@ def write_folder(
         hf.config.save_pretrained(scratch)  # it chooses the loader
         Converter(scratch).convert(str(folder), quantization=TYPES[dtype], force=True)
     tokenizer.save_pretrained(folder)
-    return notes(hf, discovery)
+    return notes(hf, discovery, places)
 
 
 def own_loader(converters: Any, hf: Any) -> Any:
@@ -341,23 +324,20 @@ def set_positions(spec: Any, hf: Any) -> None:
             stack.position_encodings.encodings = module.embed_positions.weights[first:].numpy()
 
 
-def set_heads(spec: Any, hf: Any, discovery: Discovery) -> None:
+def set_heads(spec: Any, hf: Any, discovery: Discovery, places: Mapping[Site, HeadPlaces]) -> None:
     """State the heads of each stack, those that align, and the head size of every layer, which no longer is width /
     heads."""
     from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec
 
     int16 = np.dtype("int16").type
     int32 = np.dtype("int32").type
-    places = places_in_file(hf, discovery)
-    counts = {stack_of(site): len(heads.query) for site, heads in places.items()}
-    for name, count in counts.items():
-        stack = getattr(spec, name)
-        stack.num_heads = int16(count)
-        for layer in stack.layer:
-            for value in vars(layer).values():
-                if isinstance(value, MultiHeadAttentionSpec):
-                    # Not all loaders state it.
-                    vars(value)["head_dim"] = int32(discovery.head_size)
+    for site, heads in places.items():
+        stack = getattr(spec, stack_of(site))
+        stack.num_heads = int16(len(heads.query))
+        for value in vars(stack.layer[site.layer]).values():
+            if isinstance(value, MultiHeadAttentionSpec):
+                # Not all loaders state it.
+                vars(value)["head_dim"] = int32(discovery.head_size)
 
     layer, first, _ = alignment_layer(hf)
     if first:
@@ -377,39 +357,40 @@ def set_start(spec: Any, hf: Any, tokenizer: Any) -> None:
         spec.config.decoder_start_token = tokenizer.convert_ids_to_tokens(start_token(hf))
 
 
-def set_t5(spec: Any, hf: Any) -> None:
-    """Give every layer of a T5 the bias of its own heads, and scale the output only where transformers does."""
+def set_t5(spec: Any, hf: Any, discovery: Discovery, places: Mapping[Site, HeadPlaces]) -> None:
+    """Give every layer of a T5 the biases by relative position of its own heads, bucket by head, and scale the output
+    only where transformers does."""
     if hf.config.model_type not in SHARED_BIAS:
         return
     from ctranslate2.specs.model_spec import OPTIONAL
 
-    for stack, module in ((spec.encoder, hf.encoder), (spec.decoder, hf.decoder)):
-        for layer, block in zip(stack.layer, module.block, strict=True):
-            bias = block.layer[0].SelfAttention.relative_attention_bias.weight
-            layer.self_attention.relative_attention_bias = bias
+    for site, heads in places.items():
+        if site.kind == "cross":
+            continue
+        holder = position_table(discovery, site)
+        assert holder is not None
+        own: Any = getattr(discovery.modules[site], "bias_heads", None)
+        columns = [h if own is None or h == ZEROS else int(own[h]) for h in heads.query]
+        table = chosen(holder.get_parameter(f"{TABLE}.weight"), torch.tensor(columns), 1)
+        layer = getattr(spec, stack_of(site)).layer[site.layer]
+        layer.self_attention.relative_attention_bias = table.float().cpu()
     if not getattr(hf.config, "scale_decoder_outputs", False):
         spec.decoder.scale_outputs = OPTIONAL  # MT5 never does, whatever its configuration ties
 
 
-def notes(hf: Any, discovery: Discovery) -> list[str]:
+def notes(hf: Any, discovery: Discovery, places: Mapping[Site, HeadPlaces]) -> list[str]:
     """What the padding costs, in heads, and what else its user must know."""
     sentences = []
     _, _, left_out = alignment_layer(hf)
     if left_out:
         sentences.append(left_out)
-
-    places = places_in_file(hf, discovery)
     added = sum(heads.query.count(ZEROS) for heads in places.values())
     if added:
         sentences.append(
             f"{added} heads of zeros were added: CTranslate2 wants equally many in every layer of "
             "a stack, so of the removed heads those count that all layers have lost"
         )
-    reduced = [
-        module
-        for module in discovery.modules.values()
-        if getattr(module, "bias_heads", None) is not None
-    ]
+    reduced = any(hasattr(module, "bias_heads") for module in discovery.modules.values())
     if hf.config.model_type in SHARED_BIAS and reduced:
         sentences.append(
             "run it in CTranslate2 4.8.5 or later: "

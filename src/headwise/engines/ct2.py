@@ -7,8 +7,6 @@ from pathlib import Path
 from headwise.decoding import ctranslate2
 from headwise.engines.engine import engine
 from headwise.model import Model
-from headwise.tasks import Transcription
-from headwise.tasks.transcription import extractor_of
 
 
 def refusal(model: Model) -> str | None:
@@ -30,6 +28,5 @@ def refusal(model: Model) -> str | None:
 def write(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write a CTranslate2 model to a folder, of Whisper with the settings of its features. Returns notes for the user."""
     notes = ctranslate2.write_folder(model.hf, model.tokenizer, model.discovery, folder, dtype)
-    if isinstance(model.task, Transcription):
-        extractor_of(model.hf).save_pretrained(folder)
+    model.task.save_processor(folder)
     return notes

@@ -9,7 +9,7 @@ from headwise.attention.capture import refuse_captured
 from headwise.attention.offload import refuse_offloaded
 from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
-from headwise.folders import EXPORT, new_folder, seal
+from headwise.folders import EXPORT, Folder
 from headwise.heads import Head
 from headwise.model import Model
 
@@ -54,9 +54,8 @@ def export(
     options = {"attention": list(dict.fromkeys(chosen))} if chosen else {}
 
     folder = Path(out)
-    with new_folder(folder) as unfinished:
+    with Folder(folder).new(EXPORT) as unfinished:
         notes = target.function(model, unfinished, dtype or target.types[0], **options)
-        seal(unfinished, EXPORT)
     for note in notes:
         say(note)
     return folder

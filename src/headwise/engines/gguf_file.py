@@ -1,12 +1,11 @@
 """GGUF files for llama.cpp, whatever number of heads each layer has.
 
-Layers keep their own numbers where an architecture of llama.cpp reads one for each (`gguf_uneven.py`); elsewhere heads
-of zeros fill them up (`gguf_padded.py`).
+Layers keep their own numbers where an architecture of llama.cpp reads one for each; elsewhere heads of zeros fill them
+up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,76 +14,80 @@ from torch import Tensor
 
 from headwise.attention.matrices import ZEROS
 from headwise.engines.engine import engine
-from headwise.engines.gguf_padded import (
+from headwise.engines.gguf_families import (
     FAMILIES,
-    file_heads,
-    heads_in_file,
-    padded_refusal,
-    padded_tensors,
+    UNEVEN,
+    configured_otherwise,
+    family_of,
     rotation,
+    uneven_refusal,
 )
-from headwise.engines.gguf_uneven import ARCHITECTURES, counts, uneven_refusal, uneven_tensors
+from headwise.engines.gguf_tensors import (
+    gguf_name,
+    gguf_tensors,
+    parameter_names,
+    places_in_file,
+)
 from headwise.engines.gguf_vocabulary import add_vocabulary, vocabulary
 from headwise.errors import HeadwiseError
 from headwise.model import Model
 
 FILE = "model.gguf"
+# Keys of a GGUF file, by GGUFWriter's method, and where configurations have them: the first that is there.
+FILE_KEYS = {
+    "attention_scale": ("attention_multiplier",),
+    "attn_logit_softcapping": ("attn_logit_softcapping",),
+    "clamp_kqv": ("clip_qkv",),
+    "context_length": ("max_position_embeddings", "seq_length", "max_seq_len"),
+    "embedding_length": ("hidden_size",),
+    "embedding_scale": ("embedding_multiplier",),
+    "expert_count": ("num_local_experts", "num_experts"),
+    "expert_feed_forward_length": ("moe_intermediate_size",),
+    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
+    "expert_used_count": ("num_experts_per_tok",),
+    "feed_forward_length": ("intermediate_size", "n_inner", "ffn_hidden_size"),
+    "final_logit_softcapping": ("final_logit_softcapping",),
+    "layer_norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
+    "layer_norm_rms_eps": ("rms_norm_eps",),
+    "logit_scale": ("logit_scale", "logits_scaling"),
+    "max_alibi_bias": ("alibi_bias_max",),
+    "parallel_residual": ("use_parallel_residual",),
+    "residual_scale": ("residual_multiplier",),
+    "vocab_size": ("vocab_size",),
+}
 
 
 def refusal(model: Model) -> str | None:
     """Why llama.cpp cannot run this model; None where it can."""
-    config: Any = model.hf.config
-    family = config.model_type
-    if family not in (*ARCHITECTURES, *FAMILIES) or not predicts_words(model):
-        return f"files for llama.cpp are written of other families than a {family}: see headwise families"
-    if not is_uneven(model):
-        reason = padded_refusal(model) if family in FAMILIES else uneven_refusal(model)
-        if reason:
-            return reason
+    name = model.hf.config.model_type
+    predicts = model.hf.get_output_embeddings() is not None
+    if name not in (*UNEVEN, *FAMILIES) or not predicts or model.heads.kinds != ("decoder-self",):
+        return f"files for llama.cpp are written of other families than a {name}: see headwise families"
+    if name in UNEVEN and name not in FAMILIES and (reason := uneven_refusal(model)):
+        return reason
+    if not family_of(model).uneven and (reason := configured_otherwise(model)):
+        return reason
     if model.tokenizer is None:
         return "it has no tokenizer, which the file has inside"
     try:
+        places_in_file(model)
         vocabulary(model)
+        return unread(model)
     except HeadwiseError as error:
-        return str(error)
+        return str(error).rstrip(".")
+
+
+def unread(model: Model) -> str | None:
+    """A bias of a model that llama.cpp does not read. Raises HeadwiseError for a parameter without a name there."""
+    for name in parameter_names(model.hf):
+        own, _, kind = gguf_name(name, model).rpartition(".")
+        part = own.rpartition(".")[2]
+        if kind == "weight" or part.endswith("norm") or part in family_of(model).biases:
+            continue
+        if part == "attn_output":
+            return "llama.cpp reads no output bias in it: remove heads without compensation"
+        return f"llama.cpp reads no bias {own} in it"
     return None
-
-
-def predicts_words(model: Model) -> bool:
-    return model.hf.get_output_embeddings() is not None and model.heads.kinds == ("decoder-self",)
-
-
-def is_uneven(model: Model) -> bool:
-    """Whether the file has each layer's own number of heads."""
-    family: str = model.hf.config.model_type
-    return family in ARCHITECTURES and uneven_refusal(model) is None
-
-
-def families_table() -> list[str]:
-    """The lines of the table of families in the documentation."""
-    ways: dict[str, list[str]] = {
-        "their own numbers | smaller | smaller": [
-            "llama",
-            "mistral",
-            "qwen2",
-            "qwen3 (tied embeddings)",
-        ],
-        "up to the fullest layer | smaller | smaller": [],
-        "queries as wide as the model | smaller by key/value heads | smaller": [],
-        "every head at its first place | the same | the same": [],
-    }
-    _, fullest, wide, placed = ways.values()
-    for name, family in FAMILIES.items():
-        way = placed if family.by_place else wide if family.whole else fullest
-        way.append(name)
-    lines = ["| families | heads in the file | weights | cache |", "|---|---|---|---|"]
-    lines += [f"| {', '.join(names)} | {way} |" for way, names in ways.items()]
-    return lines
-
-
-def gguf_tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of the file, by llama.cpp's name."""
-    return uneven_tensors(model) if is_uneven(model) else padded_tensors(model)
 
 
 @engine(
@@ -106,10 +109,7 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
     """
     import gguf
 
-    config: Any = model.hf.config
-    family = config.model_type
-    named = ARCHITECTURES[family] if is_uneven(model) else FAMILIES[family].architecture
-    writer = gguf.GGUFWriter(folder / FILE, named)
+    writer = gguf.GGUFWriter(folder / FILE, family_of(model).architecture)
     add_facts(writer, model, dtype)
     add_vocabulary(writer, model)
 
@@ -140,9 +140,9 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
         notes.append(
             f"{len(kept_wide)} tensors are float16: their rows do not divide into blocks of 32"
         )
-    if not is_uneven(model) and (note := zeros_note(model, dtype)):
+    if note := zeros_note(model, dtype):
         notes.append(note)
-    if window := sliding_window(config):
+    if window := sliding_window(model):
         notes.append(
             f"context of {window} tokens: the model's attention window, which the file cannot say"
         )
@@ -157,11 +157,11 @@ def type_of(name: str, tensor: Tensor, dtype: str) -> str:
     return "f16" if dtype == "q8_0" and tensor.shape[-1] % 32 else dtype
 
 
-def sliding_window(config: Any) -> int | None:
+def sliding_window(model: Model) -> int | None:
     """Keys that a query sees, where that is fewer than the longest text and the file cannot say it."""
+    config: Any = model.hf.config
     window = getattr(config, "sliding_window", None)
-    family = FAMILIES.get(config.model_type)
-    if not window or (family is not None and family.window_period):
+    if not window or family_of(model).window_period:
         return None
     if not getattr(config, "use_sliding_window", True):
         return None
@@ -172,19 +172,21 @@ def zeros_note(model: Model, dtype: str) -> str:
     """What heads of zeros cost; nothing where there are none."""
     import gguf
 
-    layers = file_heads(model).values()
+    if family_of(model).uneven:
+        return ""
+    layers = places_in_file(model).values()
     query = sum(heads.query.count(ZEROS) for heads in layers)
     key_value = sum(heads.key_value.count(ZEROS) for heads in layers)
     if not query + key_value:
         return ""
     block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[dtype.upper()]]
     width = model.hf.get_input_embeddings().weight.shape[1]
-    all_query, all_key_value = heads_in_file(model)
+    first = next(iter(layers))
     numbers = 2 * (query + key_value) * model.discovery.head_size * width
     return (
         f"{query} query heads and {key_value} key/value heads of zeros were added, {numbers * size // block:,} bytes: "
-        f"llama.cpp reads one number for all layers, {all_query} on {all_key_value}, and its key/value cache is that of "
-        "them all"
+        f"llama.cpp reads one number for all layers, {len(first.query)} on {len(first.key_value)}, and its key/value "
+        "cache is that of them all"
     )
 
 
@@ -193,84 +195,60 @@ def add_facts(writer: Any, model: Model, dtype: str) -> None:
     import gguf
 
     config: Any = model.hf.config
-    size = model.discovery.head_size
-    layers = len(model.heads.sites)
-    forward = feed_forward(config)
-    writer.add_name(Path(model.name).name)
-    writer.add_block_count(layers)
-    writer.add_context_length(sliding_window(config) or longest_text(config))
-    writer.add_embedding_length(config.hidden_size)
-    if is_uneven(model):
-        heads = counts(model)
-        writer.add_feed_forward_length([forward] * layers)
-        writer.add_head_count([count.query for count in heads])
-        writer.add_head_count_kv([count.key_value for count in heads])
+    family = family_of(model)
+    layers = [*places_in_file(model).values()]
+    facts: dict[str, Any] = {"context_length": 2048, "feed_forward_length": 4 * config.hidden_size}
+    for key, names in FILE_KEYS.items():
+        for name in names:
+            value = getattr(config, name, getattr(getattr(config, "attn_config", None), name, None))
+            if value is not None:
+                facts[key] = value
+                break
+    for key, given in family.facts.items():
+        facts[key] = getattr(config, given) if isinstance(given, str) else given
+    facts |= {
+        "name": Path(model.name).name,
+        "block_count": len(layers),
+        "head_count": [len(heads.query) for heads in layers],
+        "head_count_kv": [len(heads.key_value) for heads in layers],
+        "key_length": model.discovery.head_size,
+        "value_length": model.discovery.head_size,
+        "file_type": gguf.LlamaFileType["ALL_F32" if dtype == "f32" else f"MOSTLY_{dtype.upper()}"],
+        "quantization_version": gguf.GGML_QUANT_VERSION,
+    }
+    if family.uneven:
+        facts["feed_forward_length"] = [facts["feed_forward_length"]] * len(layers)
     else:
-        query, key_value = heads_in_file(model)
-        writer.add_feed_forward_length(forward)
-        writer.add_head_count(query)
-        writer.add_head_count_kv(key_value)
-    writer.add_key_length(size)
-    writer.add_value_length(size)
-    add_norm(writer, config)
-    add_rotation(writer, model)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_file_type(
-        gguf.LlamaFileType[{"f32": "ALL_F32"}.get(dtype, f"MOSTLY_{dtype.upper()}")]
-    )
-    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    if not is_uneven(model):
-        family = FAMILIES[config.model_type]
-        if family.window_period:
-            writer.add_sliding_window(config.sliding_window)
-        if family.facts is not None:
-            family.facts(writer, config)
+        facts |= {key: facts[key][0] for key in ("head_count", "head_count_kv")}
+    if family.window_period:
+        facts["sliding_window"] = config.sliding_window
+    if window := sliding_window(model):
+        facts["context_length"] = window
+    for key, value in (facts | rotation_facts(model)).items():
+        getattr(writer, f"add_{key}")(value)
 
 
-def add_norm(writer: Any, config: Any) -> None:
-    """The number that keeps norms from dividing by 0."""
-    if hasattr(config, "rms_norm_eps"):
-        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-        return
-    for name in ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"):
-        if hasattr(config, name):
-            writer.add_layer_norm_eps(getattr(config, name))
-            return
-
-
-def add_rotation(writer: Any, model: Model) -> None:
+def rotation_facts(model: Model) -> dict[str, Any]:
     """Rotary positions, where the model has them."""
+    import gguf
+
     config: Any = model.hf.config
     settings = rotation(config)
     if not settings:
-        return
+        return {}
     share = settings.get("partial_rotary_factor", 1.0)
-    writer.add_rope_dimension_count(int(model.discovery.head_size * share))
-    writer.add_rope_freq_base(settings["rope_theta"])
-    if is_uneven(model):
+    facts = {
+        "rope_dimension_count": int(model.discovery.head_size * share),
+        "rope_freq_base": settings["rope_theta"],
+    }
+    kind = settings.get("rope_type", "default")
+    if family_of(model).uneven:
         rotary: Any = model.hf.get_decoder().rotary_emb
         if rotary.attention_scaling != 1:
-            writer.add_rope_scaling_attn_factors(rotary.attention_scaling)
-    elif settings.get("rope_type", "default") != "default":
-        import gguf
-
-        writer.add_rope_scaling_type(gguf.RopeScalingType(settings["rope_type"]))
-        writer.add_rope_scaling_factor(settings["factor"])
-        if settings["rope_type"] == "yarn":
-            writer.add_rope_scaling_orig_ctx_len(settings["original_max_position_embeddings"])
-
-
-def longest_text(config: Any) -> int:
-    """The length of text that a model was made for, in tokens."""
-    longest = getattr(config, "max_position_embeddings", None) or getattr(
-        config, "seq_length", None
-    )
-    return int(longest or getattr(config, "max_seq_len", None) or 2048)
-
-
-def feed_forward(config: Any) -> int:
-    """The width of the layers between those of attention."""
-    for name in ("intermediate_size", "n_inner", "ffn_hidden_size"):
-        if getattr(config, name, None):
-            return int(getattr(config, name))
-    return 4 * int(config.hidden_size)
+            facts["rope_scaling_attn_factors"] = rotary.attention_scaling
+    elif kind != "default":
+        facts["rope_scaling_type"] = gguf.RopeScalingType(kind)
+        facts["rope_scaling_factor"] = settings["factor"]
+        if kind == "yarn":
+            facts["rope_scaling_orig_ctx_len"] = settings["original_max_position_embeddings"]
+    return facts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import yaml
 from headwise.attention.padding import first_places, groups_of, placed_weights, plain_config
 from headwise.attention.rebuilt import stock_model
 from headwise.engines.engine import engine
-from headwise.heads import HeadMap, Kind
 from headwise.marian.names import OUTPUT, embedding_places, entries
 from headwise.marian.network import MarianToolkitConfig, MarianToolkitModel
 from headwise.marian_files import SCALE, settings_in, write_bin, write_npz
@@ -125,21 +123,3 @@ def decoder_settings(model: Model, folder: Path) -> dict[str, Any]:
     if name and (folder / Path(str(name)).name).is_file():
         settings["shortlist"] = [Path(str(name)).name, *limits]
     return settings
-
-
-def heads_with_weights(arrays: Mapping[str, np.ndarray], config: MarianToolkitConfig) -> HeadMap:
-    """The heads whose output projections are not zero."""
-    kinds: dict[Kind, str] = {
-        "encoder-self": "encoder_l{}_self_Wo",
-        "decoder-self": "decoder_l{}_self_Wo",
-        "cross": "decoder_l{}_context_Wo",
-    }
-    heads = config.encoder_attention_heads
-    found = {}
-    for kind, name in kinds.items():
-        depth = config.encoder_layers if kind == "encoder-self" else config.decoder_layers
-        layers = [arrays.get(name.format(layer + 1)) for layer in range(depth)]
-        found[kind] = tuple(
-            int(layer.reshape(heads, -1).any(1).sum()) for layer in layers if layer is not None
-        )
-    return HeadMap({kind: counts for kind, counts in found.items() if counts})

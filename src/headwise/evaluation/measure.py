@@ -8,18 +8,17 @@ from headwise.answers import Answers
 from headwise.attention import keeping
 from headwise.evaluation.losses import answer_classes, measure_losses
 from headwise.evaluation.similarities import answer_pairs
-from headwise.evaluation.word_errors import answer_recordings
 from headwise.heads import HeadMask
 from headwise.model import Model
 from headwise.progress import part
-from headwise.qualities import ACCURACY, PERPLEXITY, SIMILARITY, WORD_ERROR_RATE, QualityMeasure
+from headwise.qualities import ACCURACY, PERPLEXITY, SIMILARITY, QualityMeasure
 from headwise.tasks import Task
 from headwise.tasks.batches import Batches
 
+# a task with another quality answers itself (`Task.answers`)
 ANSWERS: dict[QualityMeasure, Callable[[Task, Batches], Answers]] = {
     ACCURACY: answer_classes,
     SIMILARITY: answer_pairs,
-    WORD_ERROR_RATE: answer_recordings,
 }
 
 
@@ -38,7 +37,7 @@ def measure(
     task = text.task
     if task.quality == PERPLEXITY:
         return measure_losses(text, masks, cut)
-    answer = ANSWERS[task.quality]
+    answer = ANSWERS.get(task.quality, type(task).answers)
     every = [HeadMask.full(task.heads), *masks]
     answers = []
     for number, mask in enumerate(every):

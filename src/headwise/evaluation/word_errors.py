@@ -7,8 +7,7 @@ was said, over the number of words that were said (Morris et al. 2004, equation 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from transformers.models.whisper.english_normalizer import (
     BasicTextNormalizer,
     EnglishTextNormalizer,
 )
-from transformers.utils import logging
 
 from headwise.answers import Answers
 from headwise.attention import evaluating
@@ -31,6 +29,7 @@ from headwise.qualities import WORD_ERROR_RATE
 from headwise.tasks import Task
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import on_device
+from headwise.tasks.transcription import complete_settings, transcribed
 
 TIMED = 2  # recordings that are transcribed to know how long a text takes
 
@@ -55,21 +54,12 @@ def transcripts(task: Task, text: Batches) -> dict[int, str]:
     """What a model writes of each recording that is read, by its row, from all processes: greedy search."""
     hf: Any = task.hf
     parts: list[list[tuple[int, str]]] = []
-    with failing_together(), evaluating(hf), torch.no_grad(), without_warnings():
+    with failing_together(), evaluating(hf), torch.no_grad():
         for batch in text:
             rows = batch["rows"].tolist()
             languages = [text.text.utterances[row].language for row in rows]
-            options: dict[str, Any] = {}
-            if getattr(hf.generation_config, "is_multilingual", False):
-                options = {"language": languages, "task": "transcribe"}
-            written = hf.generate(
-                on_device(hf, {"input_features": batch["input_features"]})["input_features"],
-                num_beams=1,
-                do_sample=False,
-                return_timestamps=False,
-                max_length=hf.config.max_target_positions,
-                **options,
-            )
+            heard = on_device(hf, {"input_features": batch["input_features"]})
+            written = transcribed(hf, task.tokenizer, languages, **heard)
             lines = task.tokenizer.batch_decode(written, skip_special_tokens=True)
             parts.append([(row, line.strip()) for row, line in zip(rows, lines, strict=True)])
         parts = gather_batches(parts)
@@ -87,17 +77,6 @@ def transcription_seconds(model: Model, text: Speech) -> tuple[float, str]:
     return seconds / len(few), made
 
 
-@contextmanager
-def without_warnings() -> Iterator[None]:
-    """A block in which transformers does not warn of the settings and masks that its own Whisper lacks."""
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-
-
 def counted_errors(task: Task, text: Speech, written: dict[int, str]) -> np.ndarray:
     """The word errors of transcripts, by row, and how many words were said: recordings x 2, in the order of the text."""
     counts = []
@@ -111,7 +90,7 @@ def counted_errors(task: Task, text: Speech, written: dict[int, str]) -> np.ndar
 
 def normaliser(task: Task, utterance: Utterance) -> Callable[[str], str]:
     """What makes transcripts in the language of a recording alike that differ in writing only."""
-    multilingual = getattr(task.hf.generation_config, "is_multilingual", False)
+    multilingual = complete_settings(task.hf, task.tokenizer, [utterance.language]).is_multilingual
     made: Callable[[str], str]
     if multilingual and utterance.language != "en":
         made = BasicTextNormalizer()

@@ -11,16 +11,9 @@ from pathlib import Path
 from accelerate import PartialState
 
 from headwise.environment import environment_info
-from headwise.files import (
-    below,
-    damaged,
-    digest,
-    manifest,
-    read_with_checksum,
-    with_checksum,
-)
 from headwise.fingerprint import fingerprint
-from headwise.heads import HeadMap, write_text
+from headwise.folders import Folder, below, digest, files_in, manifest
+from headwise.heads import HeadMap
 from headwise.importance.measures import facts, passes
 from headwise.importance.passes import Measurement
 from headwise.importance.sums import SENTENCE_SCALES, SentenceSums
@@ -54,15 +47,16 @@ class FinishedPasses:
         }
         self.folder = below(self.place, digest(made_from))
 
-    def record(self, label: str, names: Iterable[str]) -> Path:
-        """The record of a pass that makes some measures."""
+    def of(self, label: str, names: Iterable[str]) -> Folder:
+        """The folder, with the record of a pass that makes some measures."""
         made = [[name, facts(name).version] for name in names]
-        return below(self.folder, f"{label}-{digest(made)}.json")
+        return Folder(self.folder, f"{label}-{digest(made)}.json")
 
     def read(self, label: str, names: Iterable[str]) -> Measurement | None:
         """What a finished pass gave; None where it is not finished, or its files are damaged."""
-        record = read_with_checksum(self.record(label, names)) if self.alone else {}
-        if not record or damaged(self.folder, record["files"]):
+        folder = self.of(label, names)
+        record = folder.read() if self.alone else {}
+        if not record or folder.damage():
             return None
         sums = read_sums(below(self.folder, label), record["measures"], self.heads)
         return Measurement(
@@ -82,15 +76,15 @@ class FinishedPasses:
         if not self.alone:
             return
         write_sums(below(self.folder, label), made.sums)
-        record = {
-            "measures": list(made.sums),
-            "rows": made.rows,
-            "balances": made.balances,
-            "seconds": made.seconds,
-            "samples": made.samples,
-            "files": manifest(self.folder, [label]),
-        }
-        write_text(self.record(label, names), with_checksum(record))
+        self.of(label, names).note(
+            "pass",
+            manifest(files_in(self.folder, [label])),
+            measures=list(made.sums),
+            rows=made.rows,
+            balances=made.balances,
+            seconds=made.seconds,
+            samples=made.samples,
+        )
 
     def discard(self) -> None:
         """Remove these passes, once the result is written; those of other scores stay."""

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.environment import environment_info
+from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask, table_files
+from headwise.heads import Head, HeadMask
 from headwise.importance.ablation import removal_losses
 from headwise.importance.measures import INTERACTIONS
 from headwise.importance.passes import importance_values
@@ -30,7 +30,7 @@ from headwise.importance.untrained import sample_text
 from headwise.importance.work import Workload
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent
-from headwise.result import Result
+from headwise.result import TableResult
 from headwise.statistics import largest_t_p, means_with_intervals
 from headwise.tasks import AnyText, Given
 
@@ -43,14 +43,11 @@ HeadPair = tuple[Head, Head]
 
 
 @dataclass(frozen=True)
-class Interactions(Result):
+class Interactions(TableResult):
     """Pairs of heads that do the same work, or that work together.
 
     table: one row a pair, columns INTERACTIONS, the strongest first. signature: how it was made.
     """
-
-    table: pd.DataFrame
-    signature: dict[str, Any]
 
     FILES = ("interactions.csv", "interactions.json")
 
@@ -75,9 +72,6 @@ class Interactions(Result):
             heads = f"{row.kind}/{row.layer}/{row.head} and {row.other_kind}/{row.other_layer}/{row.other_head}"
             lines.append(f"    {heads}: {row.value:+.4f} [{row.low:+.4f}, {row.high:+.4f}]")
         return lines
-
-    def files(self) -> dict[str, str]:
-        return table_files(self.table, self.signature, "interactions")
 
 
 def interactions(
@@ -135,16 +129,14 @@ def interactions(
     for pair in [*measured, *unmeasured]:
         rows.append({**address(pair), "screening_value": screened[pair], **measured.get(pair, {})})
     table = pd.DataFrame(rows, columns=list(INTERACTIONS))
-    signature = {
-        "model": model.name,
-        "heads": model.heads.to_json(),
-        "text": text.fingerprint,
-        "screened": len(first),
-        "sentences": len(second),
-        "longest": model.task.longest,
-        "seed": seed,
-        **environment_info(),
-    }
+    signature = signature_of(
+        model,
+        text=text.fingerprint,
+        screened=len(first),
+        sentences=len(second),
+        longest=model.task.longest,
+        seed=seed,
+    )
     return Interactions(table, signature)
 
 

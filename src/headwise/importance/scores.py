@@ -41,9 +41,8 @@ from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, parts, shown
 from headwise.result import Result
-from headwise.tasks import AnyText, Given, OwnInputs, Transcription
+from headwise.tasks import AnyText, Given, OwnInputs
 from headwise.tasks.batches import Batches
-from headwise.tasks.language_model import LanguageModel
 from headwise.tasks.own_batches import OwnBatches
 
 
@@ -100,11 +99,10 @@ def time_limit_of(
     """The seconds that measures of a sample may take together; None: they read the whole text. measures and time: as they
     were given. Raises HeadwiseError for a time that is no duration, and where the whole text is needed."""
     if time is None:
-        slow = isinstance(batches.task, LanguageModel | Transcription)
         alone = PartialState().num_processes == 1
         return (
             duration_seconds(USUAL_TIME)
-            if slow and measures is None and not judge and alone
+            if batches.task.samples_text and measures is None and not judge and alone
             else None
         )
     if judge:

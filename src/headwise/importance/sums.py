@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from headwise.errors import NOT_FINITE, HeadwiseError
-from headwise.heads import Head, HeadMap, Kind, Site, write_bytes
+from headwise.folders import write_bytes
+from headwise.heads import Head, HeadMap, Kind, Site
 from headwise.importance.processes import gather_batches
 from headwise.statistics import bootstrap, effective_units, interval
 

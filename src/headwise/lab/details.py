@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.files import below
+from headwise.folders import below
 from headwise.heads import Head
 from headwise.lab.sentence import FEWEST_PICKED_WORDS, MOST_PICKED_WORDS
 from headwise.model_files import folder_of

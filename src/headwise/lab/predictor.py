@@ -1,7 +1,7 @@
 """A model that is asked about a sentence, with some of its heads turned down, and what it predicts.
 
 What it is asked depends on its task (`PROMPTS`): its own translation, the next token of a text, a
-hidden token, a class, or a vector; of a recording, its own transcript (`transcriber.py`).
+hidden token, a class, or a vector. A task may bring a predictor of its own (`Task.predictor_class`).
 Log-probabilities (nats) of these tokens are the numbers of the lab.
 
 With a gate g from 0 to 1 a head gives g · own + (1 − g) · replacement. The replacement is that of
@@ -30,7 +30,6 @@ from headwise.decoding.translator import decode, most_written, sentence_limit
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Site, describe
 from headwise.importance.ablation import uniform_output
-from headwise.lab.recording import Heard
 from headwise.lab.sentence import Sentence, Trees, read_sentence, sentence_of, with_tree
 from headwise.model import Model
 from headwise.options import Search
@@ -63,8 +62,7 @@ class PredictedToken:
 class Prompt:
     """What the model is asked about a sentence.
 
-    inputs: of its forward, 1 S and for translation 1 T; of a recording 1 F T. heard: what its encoder
-    made of it, which `read` gives in its place. target: the translation, from the start
+    inputs: of its forward, 1 S and for translation 1 T. target: the translation, from the start
     token on. predicted_tokens: those whose log-probabilities are compared; none for an embedding model.
     position: of the logits that are shown. means: every head's mean output over the tokens of this
     sentence without any gate, H D by site.
@@ -76,21 +74,21 @@ class Prompt:
     position: int | None = None
     target: Sentence | None = None
     means: Mapping[Site, Tensor] = field(default_factory=dict)
-    heard: Heard | None = None
 
     @property
     def read(self) -> dict[str, Any]:
         """What one forward reads."""
-        if self.heard is None:
-            return self.inputs
-        target = self.inputs["decoder_input_ids"]
-        return {"encoder_outputs": (self.heard.states,), "decoder_input_ids": target}
+        return self.inputs
+
+    @property
+    def source_positions(self) -> int:
+        """The number of positions that the first side of a forward has."""
+        return len(self.source.ids)
 
     @property
     def positions(self) -> int:
         """The number of positions that a forward has, of both sides."""
-        source = self.heard.recording.positions if self.heard else len(self.source.ids)
-        return source + (self.length if self.target else 0)
+        return self.source_positions + (self.length if self.target else 0)
 
     @property
     def length(self) -> int:
@@ -120,6 +118,7 @@ class Predictor:
 
     patience: ClassVar[float] = 1.0
     cached_sentences: ClassVar[int] = 64
+    said: dict[str, str] | None = None  # of recordings, by name
 
     def __init__(
         self, model: Model, trees: Trees | None = None, max_tokens: int = MAX_TOKENS
@@ -196,6 +195,18 @@ class Predictor:
     ) -> Prompt:
         """The prompt with what the encoder gives under these gates, where the prompt keeps that."""
         return prompt
+
+    def maps_of_encoder(self, prompt: Prompt) -> Mapping[Site, Tensor]:
+        """Attention, H Q K by site, of an encoder whose states the prompt keeps."""
+        return {}
+
+    def sound(self, name: str) -> dict[str, Any]:
+        """The recording of a name, for the page. Raises HeadwiseError for a model that reads text."""
+        raise HeadwiseError(f"{self.model.name} is {self.model.task.noun}: it hears no sound.")
+
+    def sound_json(self, prompt: Prompt, before: str, after: str) -> dict[str, Any] | None:
+        """What the page shows of a recording and two transcripts; nothing of a model that reads text."""
+        return None
 
     def map_of(self, prompt: Prompt, call: AttentionCall) -> Tensor:
         """The attention of a call with weights, H Q K, as the page shows it."""

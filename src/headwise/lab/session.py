@@ -25,7 +25,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from headwise.attention import AttentionCall, evaluating
-from headwise.data.speech import Speech
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Site
@@ -46,12 +45,12 @@ from headwise.lab.sentence import (
     sentences_to_pick,
     trees_of,
 )
-from headwise.lab.transcriber import Transcriber
 from headwise.loading import load
 from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.report.glossary import glossary, relations
 from headwise.report.run_folder import FinishedRun
+from headwise.tasks import AnyText
 
 
 class Question(BaseModel):
@@ -137,24 +136,21 @@ class Session:
         run: FinishedRun | None = None,
         trees: Trees | None = None,
         examples: Mapping[str, Sequence[str]] | None = None,
-        speech: Speech | None = None,
+        recordings: AnyText | None = None,
     ) -> None:
         """trees: by the text of a sentence. examples: sentences to pick, by the name of their
-        source, such as "The run's text". speech: what a speech model can be asked about; raises
+        source, such as "The run's text". recordings: what a speech model can be asked about; raises
         HeadwiseError for a speech model without, and for another model with it."""
-        refuse_other_input(model, speech)
+        refuse_other_input(model, recordings)
         self.predictors: dict[str, Predictor] = {}
         for name, each in {"full": model, "pruned": pruned}.items():
             if each:
-                self.predictors[name] = (
-                    Predictor(each, trees) if speech is None else Transcriber(each, speech)
-                )
+                make = each.task.predictor_class() or Predictor
+                self.predictors[name] = make(each, trees if recordings is None else recordings)
         self.model = model
-        said: dict[str, str] | None = None
-        if isinstance(self.predictors["full"], Transcriber):
-            utterances = self.predictors["full"].utterances
-            said = {name: utterance.text for name, utterance in utterances.items()}
-            examples = {self.predictors["full"].table: list(said)}
+        said = self.predictors["full"].said
+        if said is not None and recordings is not None:
+            examples = {recordings.name: list(said)}
         self.lock = threading.Lock()
 
         # The page's script reads these keys (page/lab.js). title: the model's own name, or None
@@ -199,21 +195,20 @@ class Session:
         pick. Without any sentence, those of the embedded corpus (English) can be picked. audio: of
         a speech model, the table of its recordings.
         """
-        speech = Speech.read(audio) if audio else None
         run = None if isinstance(model, Model) else run_of(str(model))
         pruned = pruned_model(run) if run else None
         full = model if isinstance(model, Model) else load(str(model), device)
         small = load(pruned, device) if pruned else None
-        if full.task.reads_audio or speech:
+        if full.task.reads_audio or audio:
             if full.task.reads_audio and (treebank or text):
                 raise HeadwiseError(
                     f"{full.name} is {full.task.noun}, which hears recordings and reads no text: "
                     "leave --text and --treebank out."
                 )
-            if speech is None and run:
+            if audio is None and run:
                 audio = run_recordings(run.folder)
-                speech = Speech.read(audio)
-            session = cls(full, small, run, speech=speech)
+            refuse_other_input(full, audio)
+            session = cls(full, small, run, recordings=full.task.read(audio))
             session.about["audio"] = str(audio)
             return session
         of_run = run_sentences(run, type(full.task)) if run else []
@@ -273,13 +268,8 @@ class Session:
         return self.predictors[question.model]
 
     def sound(self, question: Question) -> dict[str, Any]:
-        """The recording of a question: `wav`, a file in base64, and what the page draws of it
-        (`Recording.to_json`)."""
-        predictor = self.predictor(question)
-        if not isinstance(predictor, Transcriber):
-            raise HeadwiseError(f"{self.model.name} is {self.model.task.noun}: it hears no sound.")
-        recording = predictor.recording(question.text)
-        return {"wav": recording.wav(), **recording.to_json()}
+        """The recording of a question: `wav`, a file in base64, and what the page draws of it."""
+        return self.predictor(question).sound(question.text)
 
     def inspect(self, question: Question, cancel: CancelToken = NEVER_CANCELLED) -> dict[str, Any]:
         """The output before and after a change of heads, what it costs, and every head's attention
@@ -308,8 +298,7 @@ class Session:
             )
             replacement = predictor.replacement(prompt, question.ablation)
             prompt = predictor.encoded(prompt, gates, question.ablation, raise_if_cancelled)
-            if prompt.heard:
-                maps.update(prompt.heard.maps)
+            maps.update(predictor.maps_of_encoder(prompt))
 
             # First the changed model writes freely, in a block of its own: the many passes of a
             # beam search have no maps to keep. The block below only scores outputs that are
@@ -358,12 +347,9 @@ class Session:
         cosine = None
         if of_full.vectors is not None and new_output.vectors is not None:
             cosine = mean_cosine(of_full.vectors, new_output.vectors).item()
-        sound = None
-        if isinstance(predictor, Transcriber):
-            sound = predictor.sound_json(prompt, unchanged.text, new_output.text)
         return {
             "task": predictor.task_output,
-            "sound": sound,
+            "sound": predictor.sound_json(prompt, unchanged.text, new_output.text),
             "source": prompt.source.to_json(),
             "target": new_prompt.target.to_json() if new_prompt.target else None,
             "old_output": unchanged.text,
@@ -530,15 +516,15 @@ class Session:
         }
 
 
-def refuse_other_input(model: Model, speech: Speech | None) -> None:
+def refuse_other_input(model: Model, recordings: object) -> None:
     """Raise HeadwiseError for a speech model without recordings, and for recordings where the model
     reads text."""
-    if model.task.reads_audio and speech is None:
+    if model.task.reads_audio and recordings is None:
         raise HeadwiseError(
             f"{model.name} is {model.task.noun}: name recordings with --audio FILE (in Python "
             "audio=FILE), a table of audio and text."
         )
-    if speech is not None and not model.task.reads_audio:
+    if recordings is not None and not model.task.reads_audio:
         raise HeadwiseError(
             f"--audio was given, but {model.name} is {model.task.noun}, which needs "
             f"{model.task.needs}."

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -18,7 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from headwise.attention import AttentionCall
 from headwise.data.speech import Speech, Utterance
 from headwise.errors import HeadwiseError
-from headwise.evaluation.word_errors import normaliser, without_warnings, word_errors
+from headwise.evaluation.word_errors import normaliser, word_errors
 from headwise.heads import Head, Site
 from headwise.lab.predictor import (
     Ablation,
@@ -33,10 +33,27 @@ from headwise.lab.predictor import (
 )
 from headwise.lab.recording import Heard, Recording, recordings_by_name, usual_offsets
 from headwise.model import Model
-from headwise.tasks.transcription import prompt_of, transcript_tokens
+from headwise.tasks.transcription import prompt_of, transcribed, transcript_tokens
 
 ENCODINGS = 8  # of recordings under gates of the encoder, that are kept
 MOST_LETTERS = 80  # letters of a name in a message
+
+
+@dataclass(frozen=True)
+class HeardPrompt(Prompt):
+    """inputs: of the encoder 1 F T, of the decoder 1 T. heard: what the encoder made of the recording, which `read`
+    gives in its place."""
+
+    heard: Heard = field(kw_only=True)
+
+    @property
+    def read(self) -> dict[str, Any]:
+        target = self.inputs["decoder_input_ids"]
+        return {"encoder_outputs": (self.heard.states,), "decoder_input_ids": target}
+
+    @property
+    def source_positions(self) -> int:
+        return self.heard.recording.positions
 
 
 class Transcriber(Predictor):
@@ -49,6 +66,7 @@ class Transcriber(Predictor):
         super().__init__(model)
         self.table = speech.name
         self.utterances = recordings_by_name(speech)
+        self.said = {name: utterance.text for name, utterance in self.utterances.items()}
         self.encodings: OrderedDict[tuple[Any, ...], Heard] = OrderedDict()
 
     def utterance(self, name: str) -> Utterance:
@@ -72,7 +90,9 @@ class Transcriber(Predictor):
         recording = self.recording(text)
         means: dict[Site, Tensor] = {}
         heard = self.encode(recording, {}, no_output, raise_if_cancelled, means)
-        prompt = Prompt({"input_features": recording.features}, recording.sentence(), heard=heard)
+        prompt: Prompt = HeardPrompt(
+            {"input_features": recording.features}, recording.sentence(), heard=heard
+        )
 
         with self.with_gates({}, no_output, raise_if_cancelled):
             prompt = self.with_target(prompt, self.translate(prompt, beam))
@@ -112,7 +132,7 @@ class Transcriber(Predictor):
         ablation: Ablation,
         raise_if_cancelled: RaiseIfCancelled,
     ) -> Prompt:
-        assert prompt.heard is not None
+        assert isinstance(prompt, HeardPrompt)
         of_encoder = {head: gate for head, gate in gates.items() if head.kind == "encoder-self"}
         if not of_encoder:
             return prompt
@@ -130,21 +150,14 @@ class Transcriber(Predictor):
 
     def translate(self, prompt: Prompt, beam: int) -> list[int]:
         """The ids of a transcript: those that begin it, those that the model writes, and the end where it wrote one."""
-        assert prompt.heard is not None
+        assert isinstance(prompt, HeardPrompt)
         utterance = prompt.heard.recording.utterance
         longest = int(self.hf.config.max_target_positions)
-        options: dict[str, Any] = {}
-        if getattr(self.hf.generation_config, "is_multilingual", False):
-            options = {"language": [utterance.language], "task": "transcribe"}
         first = prompt_of(self.hf, self.tokenizer, utterance)  # refuses what `generate` cannot do
-        with one_thread(), without_warnings():
-            written = self.hf.generate(
-                encoder_outputs=BaseModelOutput(prompt.heard.states),
-                num_beams=1,
-                do_sample=False,
-                return_timestamps=False,
-                max_length=longest,
-                **options,
+        heard = BaseModelOutput(prompt.heard.states)
+        with one_thread():
+            written = transcribed(
+                self.hf, self.tokenizer, [utterance.language], encoder_outputs=heard
             )
         ids = [*first, *written[0].tolist()]
         if len(ids) < longest:
@@ -159,12 +172,20 @@ class Transcriber(Predictor):
 
     def given(self, prompt: Prompt) -> int:
         """How many tokens begin a transcript."""
-        assert prompt.heard is not None
+        assert isinstance(prompt, HeardPrompt)
         return len(prompt_of(self.hf, self.tokenizer, prompt.heard.recording.utterance))
+
+    def maps_of_encoder(self, prompt: Prompt) -> Mapping[Site, Tensor]:
+        assert isinstance(prompt, HeardPrompt)
+        return prompt.heard.maps
+
+    def sound(self, name: str) -> dict[str, Any]:
+        recording = self.recording(name)
+        return {"wav": recording.wav(), **recording.to_json()}
 
     def map_of(self, prompt: Prompt, call: AttentionCall) -> Tensor:
         """A map of the decoder. Of cross-attention the rows that write what is said."""
-        assert prompt.heard is not None
+        assert isinstance(prompt, HeardPrompt)
         weights = super().map_of(prompt, call)
         if call.site.kind != "cross":
             return weights
@@ -173,8 +194,8 @@ class Transcriber(Predictor):
     def sound_json(self, prompt: Prompt, before: str, after: str) -> dict[str, Any]:
         """The recording for the page: see `Recording.to_json`. given: how many tokens begin the transcript. errors: the
         word errors of two transcripts, and how many words were said."""
+        assert isinstance(prompt, HeardPrompt)
         heard = prompt.heard
-        assert heard is not None
         normalise = normaliser(self.model.task, heard.recording.utterance)
         said = normalise(heard.recording.utterance.text).split()
         errors: Mapping[str, int] = {

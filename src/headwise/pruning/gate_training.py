@@ -22,7 +22,8 @@ from headwise.attention import capture, device_of, keeping
 from headwise.attention.discover import same_gradients
 from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMap, HeadMask, Kind, write_text
+from headwise.folders import write_text
+from headwise.heads import HeadMap, HeadMask, Kind
 from headwise.model import Model
 from headwise.options import Gates, GateTraining, Train
 from headwise.progress import part

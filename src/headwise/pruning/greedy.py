@@ -5,7 +5,7 @@ section 4.2). A score is a measure, or one of two baselines: random numbers, and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +19,7 @@ from headwise.importance.measures import facts
 from headwise.importance.passes import importance_values
 from headwise.model import Model
 from headwise.options import TEXTLESS_ORDERS, Greedy, Keep, Unit, several
-from headwise.pruning.measured import choose_smallest
+from headwise.pruning.measured import choose_smallest, is_within
 from headwise.tasks.batches import Batches
 from headwise.units import (
     Together,
@@ -27,14 +27,13 @@ from headwise.units import (
     counts_by_kinds,
     divide_among_heads,
     first_units,
-    left_by_step,
     sizes,
     total,
     units,
 )
 
 Score = Callable[[HeadMask], Mapping[Head, float]]
-Quality = Callable[[HeadMask], float]
+Losses = Callable[[Sequence[int]], Sequence[float]]
 
 
 def greedy(
@@ -45,8 +44,8 @@ def greedy(
     once: bool = True,
     keep: Keep = 1,
     unit: Unit | None = None,
-) -> list[HeadMask]:
-    """Nested masks over all heads, from the full model to `keep` heads of `kinds`.
+) -> list[list[Together]]:
+    """The units of heads that each step removes, the least important first, down to `keep` heads of `kinds`.
 
     score: the importance of heads (low ones go first) in the model with only the heads of a mask. It is called once, on
     the full model, or again after every step. Of n heads ceil(n·i·step) are removed after step i, as in the paper's
@@ -62,10 +61,10 @@ def greedy(
     chosen = heads.only(kinds)
     floors = counts_by_kinds(chosen, keep, unit)
     mask = HeadMask.full(heads)
-    masks = [mask]
+    steps: list[list[Together]] = []
     left = units(chosen, unit)
     for size in sizes(left, step, sum(floors.values())):
-        if not once or len(masks) == 1:
+        if not once or not steps:
             values = score(mask)
             refuse_holes(values, [head for head in chosen if head in mask.kept])
             left = sorted(units(chosen, unit, mask, values), key=partial(total, values))
@@ -79,9 +78,40 @@ def greedy(
         removed = first_units(in_order, count_heads(left) - size)
 
         mask = mask.without(head for together in removed for head in together)
-        masks.append(mask)
+        steps.append(removed)
         left = [together for together in left if together not in removed]
-    return masks
+    return steps
+
+
+def mask_without(heads: HeadMap, order: Iterable[Together], removed: int) -> HeadMask:
+    """The mask without the first units of an order of removal: the fewest with at least `removed` heads."""
+    gone: list[Head] = []
+    for together in order:
+        if len(gone) >= removed:
+            break
+        gone += together
+    return HeadMask.full(heads).without(gone)
+
+
+def next_size(lost: Mapping[int, float], order: Iterable[Together], limit: float) -> int | None:
+    """How many heads to remove next to find where an order of removal passes the limit: in the middle between the largest
+    number within it and the next one beyond. None where no unit lies between them, or none is beyond.
+
+    lost: the loss of quality by the numbers of heads that were removed so far, 0 of them too.
+    """
+    within = max((removed for removed in lost if is_within(lost[removed], limit)), default=None)
+    beyond = min(
+        (removed for removed in lost if within is not None and removed > within), default=None
+    )
+    if within is None or beyond is None:
+        return None
+    between = []
+    removed = 0
+    for together in order:
+        removed += len(together)
+        if within < removed < beyond:
+            between.append(removed)
+    return between[len(between) // 2] if between else None
 
 
 def least_important_first(values: Mapping[Head, float], heads: Sequence[Head]) -> list[Head]:
@@ -100,23 +130,26 @@ def refuse_holes(values: Mapping[Head, float], heads: Sequence[Head]) -> None:
         )
 
 
-def smallest_within(
-    masks: Sequence[HeadMask], quality: Quality, max_drop: float
-) -> tuple[HeadMask, list[float]]:
-    """The mask with the fewest heads whose quality is at most `max_drop` below that of the first mask, the full model.
+def most_within(
+    order: Sequence[Together], steps: Sequence[int], losses: Losses, limit: float
+) -> int:
+    """How many heads can be removed in an order for a loss of quality of at most `limit`.
 
-    Every mask is tried, because quality may fall and rise again; all qualities are returned too. Higher is better.
+    steps: the numbers that are tried first, all of them, because quality may fall and rise again; then single units,
+    where the limit is passed. losses: gives the loss of each of some numbers, compared with the whole model.
     """
-    if not max_drop >= 0:
+    if not limit >= 0:
         raise HeadwiseError(
-            f"The largest loss of quality cannot be {max_drop}: give a number of at least 0."
+            f"The largest loss of quality cannot be {limit}: give a number of at least 0."
         )
-    qualities = [quality(mask) for mask in masks]
-    lost = {mask: qualities[0] - value for mask, value in zip(masks, qualities, strict=True)}
-    chosen = choose_smallest(lost, {mask: len(mask) for mask in masks}, max_drop)
-    if chosen is None:
+    lost = {0: 0.0, **dict(zip(steps, losses(steps), strict=True))}
+    while (removed := next_size(lost, order, limit)) is not None:
+        (lost[removed],) = losses([removed])
+    if steps and all(math.isnan(lost[removed]) for removed in steps):
         raise HeadwiseError(f"The quality of the full model is not a number (NaN). {NOT_FINITE}.")
-    return chosen, qualities
+    most = choose_smallest(lost, {removed: -removed for removed in lost}, limit)
+    assert most is not None  # the whole model loses nothing
+    return most
 
 
 def random_scores(heads: HeadMap, seed: int) -> dict[Head, float]:
@@ -180,8 +213,8 @@ class RemovalScore:
         return {head: sign * value for head, value in values.items()}
 
 
-def greedy_masks(score_of: RemovalScore, options: Greedy) -> dict[int, HeadMask]:
-    """The mask of every step, by how many heads of the options' kinds are to be left (`left_by_step`)."""
+def removal_order(score_of: RemovalScore, options: Greedy) -> list[Together]:
+    """The units that greedy removal takes away, the first first, down to the options' number of heads."""
     heads = score_of.model.heads
     kinds = options.kinds or heads.kinds
     once = not options.rescore or score_of.score in TEXTLESS_ORDERS
@@ -194,5 +227,5 @@ def greedy_masks(score_of: RemovalScore, options: Greedy) -> dict[int, HeadMask]
         return values
 
     (keep,) = several(options.keep) or [1]
-    masks = greedy(heads, score, kinds, options.step, once, keep, options.unit)
-    return dict(zip(left_by_step(heads, options), masks[1:] or masks, strict=True))
+    steps = greedy(heads, score, kinds, options.step, once, keep, options.unit)
+    return [together for step in steps for together in step]

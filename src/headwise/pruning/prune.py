@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from headwise.attention.offload import refuse_offloaded
@@ -33,13 +32,19 @@ from headwise.options import (
 from headwise.progress import Report, part, shown, silent
 from headwise.pruning.fine_tuning import tune, tuned_further
 from headwise.pruning.gate_training import Pruned, prune_by_gates
-from headwise.pruning.greedy import RemovalScore, greedy_masks, smallest_within
+from headwise.pruning.greedy import (
+    Losses,
+    RemovalScore,
+    mask_without,
+    most_within,
+    removal_order,
+)
 from headwise.pruning.removal_scores import removal_scores
 from headwise.pruning.target_count import prune_to_count, updates_of
 from headwise.pruning.top_k import prune_by_top_k
 from headwise.tasks import AnyText, Given, held_out
 from headwise.training.trainer import TrainingRun
-from headwise.units import refuse_counts, units
+from headwise.units import left_by_step, refuse_counts, units
 
 GOALS = ("penalty", "keep", "max_drop")
 APART = 0.5  # share of the progress of gates that is followed by training of the weights
@@ -216,42 +221,68 @@ def prune_greedily(
         model.remove(full.without(first), grow=True)
 
     batches = model.task.batches(text, part(progress, 0.0, 0.5))
-    score = RemovalScore(model, batches, scores[0], options.rescore, seed)
-    masks = [full, *greedy_masks(score, options).values()]
+    order = removal_order(RemovalScore(model, batches, scores[0], options.rescore, seed), options)
     means = None
     if options.compensate:
         means = mean_outputs(model.hf, model.discovery, batches.reporting(silent).intact())
-    # the masks obey the unit that was asked for, so nothing grows without being asked
-    cut = partial(model.remove, means=means, grow=True)
-    max_drop = options.max_drop
-    if max_drop is None:
-        return cut(masks[-1])
 
+    def cut(mask: HeadMask) -> Model:
+        # the masks obey the unit that was asked for, so nothing grows without being asked
+        return model.remove(mask, means=means, grow=True)
+
+    def without(removed: int) -> HeadMask:
+        return mask_without(model.heads, order, removed)
+
+    if options.max_drop is None:
+        return cut(without(sum(map(len, order))))
+    total = model.heads.only(options.kinds or model.heads.kinds).total
+    steps = [total - left for left in left_by_step(model.heads, options)]
     rest = part(progress, 0.5, 1.0)
     if model.task.generates:
         assert isinstance(dev, ParallelText)
-        search = options.search or Search()
-        sources = list(dev.sources)
-        references = list(dev.targets)
-
-        def quality(mask: HeadMask) -> float:
-            number = masks.index(mask)
-            share = part(rest, number / len(masks), (number + 1) / len(masks))
-            lines, _ = translate(cut(mask).translator(search.engine), sources, search, share)
-            return translation_answers([lines], references).value()
-
-        whole = quality(full)
-        if max_drop > whole:
-            warnings.warn(too_generous("max_drop", max_drop, whole), stacklevel=3)
+        losses = lost_bleu(model, dev, options, lambda removed: cut(without(removed)), rest)
     else:
         dev_batches = model.task.quality_batches(dev, rest)
-        measured = measure(dev_batches, masks[1:], cut if options.compensate else None)
 
-        def quality(mask: HeadMask) -> float:
-            return measured.quality.better * measured.difference(masks.index(mask))
+        def losses(numbers: Sequence[int]) -> list[float]:
+            masks = [without(removed) for removed in numbers]
+            measured = measure(dev_batches, masks, cut if options.compensate else None)
+            changes = [measured.difference(place) for place in range(1, len(masks) + 1)]
+            return [-measured.quality.better * change for change in changes]
 
-    smallest, _ = smallest_within(masks, quality, max_drop)
-    return cut(smallest)
+    return cut(without(most_within(order, steps, losses, options.max_drop)))
+
+
+def lost_bleu(
+    model: Model,
+    dev: ParallelText,
+    options: Greedy,
+    cut: Callable[[int], Model],
+    progress: Report,
+) -> Losses:
+    """A function that gives the BLEU that models lose on dev. cut: makes a model without so many heads."""
+    search = options.search or Search()
+    sources = list(dev.sources)
+    references = list(dev.targets)
+
+    def translated(some: Model, share: Report) -> list[str]:
+        return translate(some.translator(search.engine), sources, search, share)[0]
+
+    of_whole = translated(model, silent)
+    whole = translation_answers([of_whole], references).value()
+    assert options.max_drop is not None
+    if options.max_drop > whole:
+        warnings.warn(too_generous("max_drop", options.max_drop, whole), stacklevel=4)
+
+    def losses(numbers: Sequence[int]) -> list[float]:
+        found = []
+        for place, removed in enumerate(numbers):
+            share = part(progress, place / len(numbers), (place + 1) / len(numbers))
+            lines = translated(cut(removed), share)
+            found.append(whole - translation_answers([lines], references).value())
+        return found
+
+    return losses
 
 
 def too_generous(option: str, limit: float, whole: float) -> str:

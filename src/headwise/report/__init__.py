@@ -7,13 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from headwise.errors import HeadwiseError
-from headwise.folders import (
-    named_folder,
-    refuse_other_files,
-    refuse_other_pages,
-    write_pages,
-    write_results,
-)
+from headwise.folders import OF_PAGES, PAGES, RESULTS, Folder
 
 
 def need_drawing() -> None:
@@ -35,12 +29,13 @@ def report(run: str | Path) -> Path:
     # The libraries of charts take a second to load.
     from headwise.report.page import PAGE_FILES, page_files
     from headwise.report.run_folder import read_run
-    from headwise.report.run_grid import read_grid
+    from headwise.report.runs import read_grid
 
-    folder = named_folder(run)
-    refuse_other_pages(folder, ["report.html"])
+    pages = Folder(run, OF_PAGES)
+    pages.refuse_others(["report.html"], PAGES)
+    folder = pages.place
     subject = read_grid(folder) if (folder / "grid.json").is_file() else read_run(folder)
-    write_pages(folder, page_files(subject), PAGE_FILES)
+    pages.write(page_files(subject), PAGE_FILES, PAGES)
     return folder / "report.html"
 
 
@@ -62,12 +57,12 @@ def compare(
     from headwise.report.comparison import read_comparison
     from headwise.report.page import PAGE_FILES, page_files
 
-    folder = Path(out)
-    refuse_other_files(folder, ["report.html"])
+    folder = Folder(out)
+    folder.refuse_others(["report.html"], RESULTS)
     paired = None if matches is None else Path(matches)
-    both = read_comparison(named_folder(run), named_folder(other), paired)
-    write_results(folder, page_files(both), PAGE_FILES)
-    return folder / "report.html"
+    both = read_comparison(Folder(run).place, Folder(other).place, paired)
+    folder.write(page_files(both), PAGE_FILES)
+    return folder.place / "report.html"
 
 
 def animate(run: str | Path, file: str | Path) -> Path:
@@ -79,7 +74,7 @@ def animate(run: str | Path, file: str | Path) -> Path:
     need_drawing()
     from headwise.report.gate_history import write_animation
 
-    return write_animation(named_folder(run), Path(file))
+    return write_animation(Folder(run, OF_PAGES), Path(file))
 
 
 __all__ = ["animate", "compare", "report"]

@@ -6,10 +6,14 @@ The examples are some that pruning left as they were, and those it changed most,
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher
 from functools import partial
 from typing import Any, NamedTuple
 
+import pandas as pd
+
+from headwise.heads import HeadMask
 from headwise.pruning.controls import Control, compared_by_all, control_facts
 from headwise.pruning.measured import FINE_TUNED, UNPRUNED
 from headwise.qualities import AGREEMENT, BLEU, VERDICTS, Number
@@ -64,7 +68,7 @@ def cost_section(run: FinishedRun) -> dict[str, Any] | None:
     return {
         "quality": quality_figures(run.models, run.facts),
         "greedy": greedy_figures(run.models, run.facts),
-        "all_models": models_table(run),
+        "all_models": models_table(run.models, run.split, layouts=run.layouts),
         "text": run.split,
         "measured": run.quality.title,
         "higher_is_better": run.quality.higher_is_better,
@@ -73,46 +77,56 @@ def cost_section(run: FinishedRun) -> dict[str, Any] | None:
     }
 
 
-def heads_text(run: FinishedRun, model: ModelRow) -> str:
-    """`12 of 24`; of a model of several kinds also how many of each."""
-    text = f"{model['kept']} of {model['total']}"
-    mask = run.layouts.get(model["setting"])
+def heads_text(layouts: Mapping[str, HeadMask], model: ModelRow) -> str:
+    """`12 of 24`; of a model of several kinds also how many of each; of several seeds the mean and the range."""
+    kept = str(model["kept"])
+    if model.get("kept_low") != model.get("kept_high"):
+        kept = f"{model['mean_kept']:.1f}, from {model['kept_low']} to {model['kept_high']},"
+    text = f"{kept} of {model['total']}"
+    mask = layouts.get(model["setting"])
     if mask is None or len(model["kinds"]) < 2:
         return text
-    parts = [f"{SHORT_KINDS[kind]} {mask.count(kind)}" for kind in kinds_among(model["kinds"])]
-    return f"{text}\n{' · '.join(parts)}"
+    each = [f"{SHORT_KINDS[kind]} {mask.count(kind)}" for kind in kinds_among(model["kinds"])]
+    return f"{text}\n{' · '.join(each)}"
 
 
-def models_table(run: FinishedRun) -> Table | None:
-    """Every model. Without test text, quality is that of dev. The loss is shown where some models have no BLEU or
-    agreement, and the size of weights in memory where some were not saved."""
-    dev = "dev " if run.split == "dev" else ""
-    quality = run.quality
-    chosen_by = run.quality_on("dev")
+def models_table(
+    frame: pd.DataFrame,
+    split: str,
+    references: Iterable[str] = (FINE_TUNED, UNPRUNED),
+    label: str = "All models",
+    layouts: Mapping[str, HeadMask] | None = None,
+) -> Table | None:
+    """Every model: of a run, or of several side by side, which a column `run` names. layouts: where they are known, the
+    heads of each kind are counted. Without test text, quality is that
+    of dev. The loss is shown where some models have no BLEU or agreement, and the size of weights in memory where some
+    were not saved."""
+    dev = "dev " if split == "dev" else ""
+    quality = models.quality_on(frame, split)
+    chosen_by = models.quality_on(frame, "dev")
+
     columns: Columns = {
         "model": lambda model: model["label"],
-        "heads kept": partial(heads_text, run),
-        f"{dev}{quality.title}": models.quality_column(quality, run.split),
-        **models.change_columns(quality, run.split, write=tested_text),
-        f"{dev}chrF": models.number_column("{:.2f}".format, "chrf", run.split),
+        "data" if "seeds" in frame else "run": lambda model: model.get("run", ""),
+        "seeds": lambda model: str(model.get("seeds", "")),
+        "heads kept": partial(heads_text, layouts or {}),
+        f"{dev}{quality.title}": models.quality_column(quality, split),
+        **models.change_columns(quality, split, references, write=tested_text),
+        f"{dev}chrF": models.number_column("{:.2f}".format, "chrf", split),
         # without test text, the column above
         f"dev {chosen_by.title}": models.quality_column(chosen_by, "dev"),
     }
     searched = chosen_by in (BLEU, AGREEMENT)
-    if not searched or models.values(run.models, chosen_by.name, "dev").isna().any():
+    if not searched or models.values(frame, chosen_by.name, "dev").isna().any():
         columns["dev loss"] = models.number_column("{:.4f}".format, "loss", "dev")
     columns["parameters"] = models.number_column(quantity, "parameters")
-    if models.values(run.models, "bytes").notna().all():
+    if models.values(frame, "bytes").notna().all():
         columns["size on disk"] = models.number_column(size, "bytes")
     else:
         columns["weights in memory"] = models.number_column(size, "memory")
     columns["tokens/s"] = models.number_column(quantity, "tokens_per_second")
     return table(
-        "All models",
-        models.ordered(run.models),
-        columns,
-        chosen_badge,
-        lambda model: str(model["setting"]),
+        label, models.ordered(frame), columns, chosen_badge, lambda model: str(model["setting"])
     )
 
 
@@ -248,7 +262,7 @@ def comparison_table(run: FinishedRun, comparisons: list[ControlComparison]) -> 
 
     columns: Columns = {
         "pruned model": lambda comparison: comparison.model["label"] if comparison.model else "",
-        "heads": lambda comparison: heads_text(run, comparison.model or comparison.control),
+        "heads": lambda comparison: heads_text(run.layouts, comparison.model or comparison.control),
         "control": control_name,
         f"its {name}": lambda comparison: written(comparison.model),
         f"{name} of the control": lambda comparison: written(comparison.control),

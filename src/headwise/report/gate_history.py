@@ -18,7 +18,7 @@ import pandas as pd
 from PIL import Image
 
 from headwise.errors import HeadwiseError
-from headwise.folders import output_file, refuse_other_pages, write_file, write_pages
+from headwise.folders import PAGES, Folder, output_file, write_file
 from headwise.grid import GAP, HeadGrid, Scale, svg_text
 from headwise.heads import Head, HeadMap
 from headwise.report import charts, models
@@ -388,15 +388,17 @@ HOLD = 2  # seconds for which the last frame stays
 CELL, PAD, WIDE = 20, 24, 1000  # pixels: of a head with its gap, of margins, of a line of models
 
 
-def write_animation(run: Path, path: Path) -> Path:
-    """Write the animation of a run folder's gates; see `headwise.report.animate`."""
+def write_animation(pages: Folder, path: Path) -> Path:
+    """Write the animation of a run folder's gates; see `headwise.report.animate`. pages: that folder, with the record of
+    its pages."""
+    run = pages.place
     if path.suffix.lower() != ".gif":
         raise HeadwiseError(
             f"The animation cannot be written to {path}: name a file that ends in .gif."
         )
     in_run = path.absolute().parent == run.absolute()
     if in_run:
-        refuse_other_pages(run, [path.name])
+        pages.refuse_others([path.name], PAGES)
     else:
         output_file(path)
     found = read_run(run)
@@ -407,7 +409,7 @@ def write_animation(run: Path, path: Path) -> Path:
         )
     content = _gif(_pictures(shown, frame_steps(shown)))
     if in_run:
-        write_pages(run, {path.name: content}, [path.name])
+        pages.write({path.name: content}, [path.name], PAGES)
     else:
         write_file(path, content)
     return path

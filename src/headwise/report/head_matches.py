@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 from headwise.heads import Head
-from headwise.report.comparison import Comparison
 from headwise.report.format import number, probability
 from headwise.report.page import Columns, Table, section, table
 from headwise.report.run_folder import head_of
+from headwise.report.runs import Runs
 from headwise.roles.role import NO_ROLE
 
 
@@ -17,13 +17,13 @@ from headwise.roles.role import NO_ROLE
     "comparison_matches",
     heading="Heads that correspond",
     question="Which head of one does the work of which head of the other?",
-    page="comparison",
+    pages=("comparison",),
     story=True,
     order=45,
     files=("matches.csv",),
     template="plain",
 )
-def matched_heads_section(found: Comparison) -> dict[str, Any] | None:
+def matched_heads_section(found: Runs) -> dict[str, Any] | None:
     """The pairs of heads with what each run knows of both; None where no matches were given."""
     if found.matches is None:
         return None
@@ -42,7 +42,7 @@ def matched_heads_section(found: Comparison) -> dict[str, Any] | None:
     }
 
 
-def matches_table(found: Comparison, rows: list[dict[Any, Any]]) -> Table | None:
+def matches_table(found: Runs, rows: list[dict[Any, Any]]) -> Table | None:
     """A row for each pair, the most alike first."""
     columns: Columns = {
         "head of A": lambda row: str(head_of(row)),
@@ -62,7 +62,7 @@ def matches_table(found: Comparison, rows: list[dict[Any, Any]]) -> Table | None
     return table("Heads that correspond", rows, columns)
 
 
-def labels_of(found: Comparison, run: str) -> dict[Head, str]:
+def labels_of(found: Runs, run: str) -> dict[Head, str]:
     """What each head of a run does, where it has a role."""
     roles = found.runs[run].roles
     if roles is None:

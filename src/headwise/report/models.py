@@ -8,9 +8,10 @@ and line (what a reader calls the model, and the line of a chart that it belongs
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
@@ -84,17 +85,13 @@ def table_of_models(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFra
 
     frame["learned"] = frame["method"].isin(LEARNED)
     frame["mean_kept"] = frame["kept"].astype(float)
-    is_pruned = (frame["method"] != "none") & ~frame["method"].str.startswith("control.")
+    is_pruned = frame.index.isin(pruned(frame).index)
     frame["chosen"] = (frame.index == facts.get("chosen")) & is_pruned
     is_other = frame["comparison"].eq(True) | frame["method"].eq(RANDOM_METHOD)
     frame["candidate"] = is_pruned & ~is_other
-    several = len({sweep for sweep in frame["sweep"] if sweep}) > 1
-
     rows = model_rows(frame)
-    labels = {}
-    for model in rows:
-        labels[model["setting"]] = _own_label(model)
-
+    labels = {model["setting"]: _own_label(model) for model in rows}
+    several = len({model["sweep"] for model in rows if model["sweep"]}) > 1
     frame["label"] = [_label(model, labels, several) for model in rows]
     frame["line"] = [_line(model) for model in rows]
     frame["numbers"] = pd.Series([numbers[name] for name in frame.index], frame.index, dtype=object)
@@ -103,18 +100,15 @@ def table_of_models(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFra
 
 def sorted_by_heads(frame: pd.DataFrame) -> pd.DataFrame:
     """The full model first, then from many heads to few."""
-    order = []
-    for model in model_rows(frame):
-        order.append((model["method"] != "none", -model["kept"]))
-    return frame.iloc[sorted(range(len(frame)), key=order.__getitem__)]
+    full = frame["method"] == "none"
+    others = frame[~full].sort_values("kept", ascending=False, kind="stable")
+    return pd.concat([frame[full], others])
 
 
 def model_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The models one by one."""
-    rows: list[dict[str, Any]] = []
-    for row in frame.rename_axis("setting").reset_index().to_dict("records"):
-        rows.append({str(k): v for k, v in row.items()})
-    return rows
+    rows = frame.rename_axis("setting").reset_index().to_dict("records")
+    return cast("list[dict[str, Any]]", rows)
 
 
 def unpruned_model(frame: pd.DataFrame) -> ModelRow | None:
@@ -144,9 +138,7 @@ def of_kinds(frame: pd.DataFrame, kinds: tuple[str, ...]) -> pd.DataFrame:
 
 def lines(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Pruned models as the lines of a chart: learned gates first, random orders last."""
-    found = []
-    for name, part in pruned(frame).groupby("line", sort=False):
-        found.append((str(name), part))
+    found = [(str(name), part) for name, part in pruned(frame).groupby("line", sort=False)]
     return sorted(found, key=lambda line: (not line[1]["learned"].all(), is_random(line[1])))
 
 
@@ -156,21 +148,20 @@ def is_random(line: pd.DataFrame) -> bool:
 
 
 def ordered(frame: pd.DataFrame) -> list[ModelRow]:
-    """All models for a table: the full one, then kinds by kinds from many heads to few, controls below theirs."""
-    place = {}
-    for i, kinds in enumerate(groups(frame)):
-        place[kinds] = i
+    """All models for a table: the full one, then kinds by kinds from many heads to few, controls below theirs. Of several
+    runs, models of one setting stand together."""
+    kinds = groups(frame)
 
-    others = model_rows(frame[frame["method"] != "none"])
-    others.sort(
-        key=lambda m: (
-            place[m["kinds"]],
-            -m["kept"],
-            m["reference"] or m["setting"],
-            bool(m["control"]),
-        )
-    )
-    return [*model_rows(frame[frame["method"] == "none"]), *others]
+    def place(model: ModelRow) -> tuple[Any, ...]:
+        if model["method"] == "none":
+            return ()
+        setting = model["reference"] or model["setting"]
+        return kinds.index(model["kinds"]), -model["kept"], setting, bool(model["control"])
+
+    by_setting: dict[str, list[ModelRow]] = {}
+    for model in sorted(model_rows(frame), key=place):
+        by_setting.setdefault(model["setting"], []).append(model)
+    return list(itertools.chain(*by_setting.values()))
 
 
 def reported_split(frame: pd.DataFrame) -> str:
@@ -229,19 +220,14 @@ def change_columns(
     quality: QualityMeasure,
     split: str,
     references: Iterable[str] = (FINE_TUNED, UNPRUNED),
-    model_of: Callable[[Any], ModelRow | None] = lambda model: model,
     write: Callable[[Number], str] | None = None,
 ) -> dict[str, Callable[[Any], str]]:
-    """Columns of changes from other models. model_of: the model that a row is about. write: by default `change_text`."""
+    """Columns of changes from other models. write: by default `change_text`."""
 
-    def cell(reference: str, row: Any) -> str:
-        change = measured(model_of(row), quality.name, split, reference)
-        return (write or change_text)(change)
+    def cell(reference: str, model: ModelRow) -> str:
+        return (write or change_text)(measured(model, quality.name, split, reference))
 
-    return {
-        f"to {OTHERS[reference]}{quality.in_unit}": partial(cell, reference)
-        for reference in references
-    }
+    return {f"to {OTHERS[name]}{quality.in_unit}": partial(cell, name) for name in references}
 
 
 def change_text(change: Number, unit: str = "") -> str:
@@ -307,21 +293,16 @@ def _own_label(model: ModelRow) -> str:
         if pd.notna(model["penalty"]):
             return f"λ\u00a0=\u00a0{model['penalty']:g}"
         keep = model["keep"]
-        count = (
-            "/".join(_counts(keep))
-            if isinstance(keep, Mapping)
-            else f"{model['kept'] if keep is None else keep:g}"
-        )
+        if isinstance(keep, Mapping):
+            count = "/".join(f"{keep[kind]:g}" for kind in kinds_among(keep))
+        else:
+            count = f"{model['kept'] if keep is None else keep:g}"
         return f"{'top-k' if model['method'] == 'top-k' else 'keep'}\u00a0{count}"
     if model["method"] == RANDOM_METHOD:
         return f"random {model['replicate'] or ''}".strip() + f", {model['kept']}\u00a0left"
     if model["score"]:
         return f"{measure_name(str(model['score']))}, {model['kept']}\u00a0left"
     return str(model["setting"])
-
-
-def _counts(keep: Mapping[str, Any]) -> Iterable[str]:
-    return [f"{keep[kind]:g}" for kind in kinds_among(keep)]
 
 
 def _line(model: ModelRow) -> str:

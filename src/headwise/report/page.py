@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -30,13 +30,13 @@ from headwise.theme import COLOURS, DARK, FONT, LIGHT, Palette
 class Section(Declaration):
     """A section of a page, declared by `@section(NAME, …)` on the function that collects its content.
 
-    The function takes a FinishedRun (a Grid, a Comparison) and returns what the template
+    The function takes a FinishedRun (Runs, of a grid or two runs) and returns what the template
     `templates/NAME.html.j2` needs; None leaves the section out. A section of another package or of a
     script has no template: its figures, tables and sentences are shown in their order.
 
     heading: its name, in the menu of the page too; the first screen has none. question: what it answers. story: whether
-    it stands open; the others are evidence, and folded under their heading and question. page: the page it is on:
-    `run`, `grid` or `comparison`. order: its place there, the story first. files: what it is made from, in the folder of
+    it stands open; the others are evidence, and folded under their heading and question. pages: those it is on: `run`,
+    `grid` or `comparison`. order: its place there, the story first. files: what it is made from, in the folder of
     the run. template: the template's name, where it is another's. papers: what its figures and tables correspond to in
     the papers, such as `Voita fig. 7`, by the name of the figure or the title of the table (`*` stands for any text).
     brought_by: what a run needs for it, in words. qualities: the measures of quality of the tasks that can have it; none
@@ -46,7 +46,7 @@ class Section(Declaration):
     heading: str = ""
     question: str
     story: bool = False
-    page: str = "run"
+    pages: tuple[str, ...] = ("run",)
     order: int
     files: tuple[str, ...] = ()
     template: str = ""
@@ -60,7 +60,7 @@ section = Declarations("section", Section, "headwise.report", "headwise.sections
 
 def sections_of(page: str) -> list[Section]:
     """The sections of a page in their order."""
-    on_page = (one for one in section.values() if one.page == page)
+    on_page = (one for one in section.values() if page in one.pages)
     return sorted(on_page, key=lambda one: (bool(one.heading) and not one.story, one.order))
 
 
@@ -143,9 +143,10 @@ def figures_in(content: Any) -> list[Figure]:
 
 
 class PageSubject(Protocol):
-    """What a page is about: a FinishedRun, a Grid or a Comparison. page: its page, as sections declare it."""
+    """What a page is about: a FinishedRun, or Runs. page: its page, as sections declare it."""
 
-    page: ClassVar[str]
+    @property
+    def page(self) -> str: ...
 
     @property
     def name(self) -> str: ...

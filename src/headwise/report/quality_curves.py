@@ -353,7 +353,7 @@ def _seed_marks(points: pd.DataFrame | None, x: Spec, y: Spec) -> list[Spec]:
 def pairs_panel(
     points: pd.DataFrame, data: list[str], title: str, quality: QualityMeasure, text: str
 ) -> Panel:
-    """The difference to the full model against the share of heads kept, a line and shape a language pair (or run)."""
+    """The difference to the full model against the share of heads kept, a line and shape a run or data set."""
     colours = charts.categories("data:N", data, orient="bottom")
     shape = charts.shape_field("data:N", colours["scale"]["domain"], values=data)
     x = axis("kept:Q", "heads kept (%)", domain=[0, 100], grid=False)
@@ -370,10 +370,8 @@ def pairs_panel(
     return Panel(chart, title, width=430, narrowest=270)
 
 
-def pair_points(
-    data: str, line: pd.DataFrame, quality: QualityMeasure, split: str
-) -> list[dict[str, Any]]:
-    """The points of one language pair (the mean over its seeds) or run: a model each."""
+def pair_points(line: pd.DataFrame, quality: QualityMeasure, split: str) -> list[dict[str, Any]]:
+    """The points of the models of several runs, or of data sets (means over seeds), which a column `run` names."""
     points: list[dict[str, Any]] = []
     for model in models.model_rows(line):
         change = measured(model, quality.name, split, UNPRUNED)
@@ -381,7 +379,7 @@ def pair_points(
             continue
         points.append(
             {
-                "data": data,
+                "data": model["run"],
                 "model": model["label"],
                 "kept": round(100 * model["kept"] / model["total"], 2),
                 "seeds": model.get("seeds"),

@@ -8,19 +8,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.errors import HeadwiseError
-from headwise.files import below, checked_name, damaged, is_inside, read_with_checksum
+from headwise.folders import below, checked_name
 from headwise.heads import COLUMNS, KINDS, Head, HeadMask, Kind
 from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS, UNTRAINED_COLUMNS
+from headwise.options import validated
 from headwise.pruning.measured import Measurements
 from headwise.qualities import Number, QualityMeasure
 from headwise.report import models
 from headwise.report.models import ModelRow
 from headwise.roles.behaviour import NAMED, WORDS
+from headwise.study.records import refuse_damaged
 
 HEAD_COLUMNS = ["kind", "layer", "head"]  # those that say which head a row is about
 LOG_COLUMNS = ("step", "epoch", "measure", "value")
@@ -90,11 +93,20 @@ ROW = (
     "word",
 )
 MOST_ROWS = 400_000  # of one table: 100 layers of 128 heads by 30 measures
+MOST_SECONDS = 10**10  # of a step
 LARGEST = 1e100  # a number that was measured is smaller; a chart of larger ones overflows
 LARGEST_WHOLE = {"layer": 1000, "other_layer": 1000, "head": 10_000, "other_head": 10_000}
 WHOLE = ("layer", "head", "other_layer", "other_head", "step", "kept", "total")
 
 T = TypeVar("T")
+
+
+class Facts(BaseModel):
+    """What run.json says in one form only."""
+
+    model_config = ConfigDict(strict=True)
+    seconds: dict[str, Annotated[float, Field(ge=0, le=MOST_SECONDS)] | None] | None = None
+    attention: dict[str, list[str]] = {}
 
 
 @dataclass(frozen=True)
@@ -298,41 +310,10 @@ def refuse_absent_heads(run: FinishedRun) -> None:
                 )
 
 
-NOT_READ = (
-    "model/",
-    "pruned/",
-    "scores/",
-    "losses/",
-    "rankings/",
-    "corpus/",
-)  # may stay behind
-
-
-def refuse_damaged(folder: Path) -> None:
-    """Raise HeadwiseError where a table that is read is missing or not as the study wrote it, as its records say."""
-    for path in sorted((folder / ".steps").glob("*.json")):
-        record = read_with_checksum(path)
-        files = record.get("files", {})
-        wrong = []
-        if not record or not isinstance(files, dict) or not all(map(is_inside, files)):
-            wrong.append(f".steps/{path.name} has changed")
-        else:
-            read = {}
-            for name, facts in files.items():
-                if not name.startswith(NOT_READ):
-                    read[name] = facts
-            wrong += damaged(folder, read)
-        if wrong:
-            raise HeadwiseError(
-                f"{folder} is damaged: {'; '.join(wrong[:3])}. Run the same study again to heal it."
-            )
-
-
 def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
     """run.json, and the models of pruning.csv; none without that file."""
     facts: Mapping[str, Any] = read_json(folder / "run.json", dict)
-    refuse_other_seconds(folder / "run.json", facts.get("seconds"))
-    refuse_other_attention(folder / "run.json", facts.get("attention", {}))
+    validated(Facts, {**facts}, f"{folder}/run.json is damaged, run the study again")
     table = read_optional_table(folder / "pruning.csv", models.MODEL_COLUMNS)
     if table is not None:
         for setting in table["setting"].unique():
@@ -413,42 +394,31 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
         raise HeadwiseError(
             f"{path} cannot be read as a table ({error}): run its step again."
         ) from None
-    missing = []
-    for column in columns:
-        if column not in table.columns:
-            missing.append(column)
-
+    missing = [column for column in columns if column not in table]
     if missing:
         raise HeadwiseError(
             f"{path} has no column {', '.join(missing)}; it should have {', '.join(columns)}: run its step again."
         )
-    for column in (column for column in columns if column not in TEXTS_IN_TABLES):
-        numbers = pd.to_numeric(table[column], errors="coerce")
-        wrong = table.loc[numbers.isna() & table[column].notna(), column]
-        if len(wrong):
+    for column in columns:
+        values = table[column]
+        if column in ("kind", "other_kind"):
+            right = values.isin(KINDS)
+            should = f"kinds of heads ({', '.join(KINDS)})"
+        elif column in TEXTS_IN_TABLES:
+            continue
+        else:
+            table[column] = numbers = pd.to_numeric(values, errors="coerce")
+            right = values.isna() | numbers.abs().lt(LARGEST) | numbers.abs().eq(math.inf)
+            should = f"numbers below {LARGEST:g}"
+            if column in WHOLE:
+                most = LARGEST_WHOLE.get(column, 10**15)
+                right = numbers.between(0, most) & numbers.mod(1).eq(0)
+                should = f"whole numbers up to {most}"
+        if not right.all():
             raise HeadwiseError(
-                f"{path} should have numbers in {column}, but has '{wrong.iloc[0]}': run its step again."
+                f"{path} should have {should} in {column}, but has '{values[~right].iloc[0]}': run its step again."
             )
-        if column in WHOLE and not (numbers.ge(0) & numbers.mod(1).eq(0)).all():
-            wrong = table.loc[~(numbers.ge(0) & numbers.mod(1).eq(0)), column]
-            raise HeadwiseError(
-                f"{path} should have whole numbers in {column}, but has {wrong.iloc[0]!r}: run its step again."
-            )
-        most = LARGEST_WHOLE.get(column, 1e15) if column in WHOLE else LARGEST
-        large = table.loc[numbers.abs().gt(most) & numbers.abs().lt(math.inf), column]
-        if len(large):
-            raise HeadwiseError(
-                f"{path} has {large.iloc[0]} in {column}, but nothing there is above {most:g}: run its task again."
-            )
-        table[column] = numbers.astype(int) if column in WHOLE else numbers
-    for column in ("kind", "other_kind"):
-        kinds = table[column].unique() if column in columns else ()
-        other = [kind for kind in kinds if kind not in KINDS]
-        if other:
-            raise HeadwiseError(
-                f"{path} should have kinds of heads ({', '.join(KINDS)}) in {column}, but has {other[0]!r}: run its step "
-                "again."
-            )
+    table = table.astype({column: int for column in columns if column in WHOLE})
     # A chart cannot show a loss that is no number.
     table = table.replace([math.inf, -math.inf], math.nan).drop_duplicates(ignore_index=True)
     refuse_repeated_rows(path, table)
@@ -493,54 +463,16 @@ def _read_text(path: Path) -> str | None:
 
 def _translations(folder: Path, names: list[str]) -> dict[str, list[str]]:
     """The lines of every translation file that is there; all have as many."""
-    texts = {}
-    for name in ("source", "reference", "full", *names):
-        texts[name] = _read_text(below(folder, f"{name}.txt"))
-
     lines = {}
-    for name, text in texts.items():
+    for name in ("source", "reference", "full", *names):
+        text = _read_text(below(folder, f"{name}.txt"))
         if text is not None:
             lines[name] = text.removesuffix("\n").split("\n")
 
-    counts = {}
-    for name, rows in lines.items():
-        counts[name] = len(rows)
-
+    counts = {name: len(rows) for name, rows in lines.items()}
     if len(set(counts.values())) > 1:
         found = ", ".join(f"{name}.txt {count}" for name, count in counts.items())
         raise HeadwiseError(
             f"The files in {folder} should have equally many lines, but have: {found}. Evaluate again."
         )
     return lines
-
-
-def refuse_other_seconds(path: Path, seconds: Any) -> None:
-    """Raise HeadwiseError where what the steps took is no table of numbers."""
-    if seconds is None:
-        return
-    wrong = [seconds]
-    if isinstance(seconds, dict):
-        wrong = [taken for taken in seconds.values() if not is_duration(taken)]
-    if wrong:
-        raise HeadwiseError(
-            f"{path} should have numbers as the seconds of each step, but has {str(wrong[0])[:60]!r}: run the study "
-            "again."
-        )
-
-
-def refuse_other_attention(path: Path, attention: Any) -> None:
-    """Raise HeadwiseError where the attention of layers is no lists of names by kind."""
-    lists = list(attention.values()) if isinstance(attention, dict) else [attention]
-    for names in lists:
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise HeadwiseError(
-                f"{path} should have names of layers by kind as 'attention', but has {str(names)[:60]!r}: run the study "
-                "again."
-            )
-
-
-def is_duration(taken: Any) -> bool:
-    """Whether something is a number of seconds, or a step without one."""
-    if taken is None:
-        return True
-    return isinstance(taken, int | float) and 0 <= taken < LARGEST

@@ -347,62 +347,16 @@ def read_links(path: str | PathLike[str]) -> list[Gold]:
     return pairs
 
 
-def possible_links(
+def links_of(
+    pairs: Sequence[tuple[Aligned, Aligned]],
     text: Sequence[tuple[str, str]],
     gold: Sequence[Gold] | None,
-    tokenizer: Any,
-    limit: int,
-    sources: Coverage,
-    targets: Coverage,
-) -> tuple[list[tuple[Aligned, Aligned]], dict[str, Links] | None]:
-    """Sentence pairs in subwords, and by the id of the sentence the words that may translate each other; None without
-    reference links and without eflomal."""
-    if gold is None and aligner() is None:
-        return usable_pairs(text, None, tokenizer, limit, sources, targets), None
-    pairs, reference = linked_pairs(text, gold, tokenizer, limit, sources, targets)
-    return pairs, {name: possible for name, (_, possible) in reference.items()}
-
-
-def linked_pairs(
-    text: Sequence[tuple[str, str]],
-    gold: Sequence[Gold] | None,
-    tokenizer: Any,
-    limit: int,
-    sources: Coverage,
-    targets: Coverage,
-    prompt: PromptTemplate | None = None,
-) -> tuple[list[tuple[Aligned, Aligned]], dict[str, Gold]]:
-    """Sentence pairs in subwords, and their links by the id of the sentence.
-
-    gold: reference links; without any those of eflomal, which are sure. prompt: see `aligned_pairs`. Raises
-    HeadwiseError for links that are not those of the text, and where no pair is short enough.
-    """
-    pairs = usable_pairs(text, gold, tokenizer, limit, sources, targets, prompt)
+) -> dict[str, Gold]:
+    """The links of some pairs of a text by the id of the sentence: its reference links, without any those of eflomal,
+    which are sure."""
     if gold is None:
-        return pairs, {name: (both, both) for name, both in links(pairs).items()}
-    return pairs, {pair[0].sentence.id: merged(pair, text, gold) for pair in pairs}
-
-
-def usable_pairs(
-    text: Sequence[tuple[str, str]],
-    gold: Sequence[Gold] | None,
-    tokenizer: Any,
-    limit: int,
-    sources: Coverage,
-    targets: Coverage,
-    prompt: PromptTemplate | None = None,
-) -> list[tuple[Aligned, Aligned]]:
-    """Sentence pairs in subwords, in the words that their reference links count, if there are any. Raises HeadwiseError
-    as `linked_pairs` does."""
-    if gold is not None:
-        check_links(text, gold)
-    words = split_into_words if gold is None else Annotated.plain
-    pairs = aligned_pairs(text, tokenizer, limit, sources, targets, words, prompt)
-    if not pairs:
-        raise HeadwiseError(
-            f"No sentence pair can be used: none has at most {limit} subwords on both sides."
-        )
-    return pairs
+        return {name: (both, both) for name, both in links(pairs).items()}
+    return {pair[0].sentence.id: merged(pair, text, gold) for pair in pairs}
 
 
 def pairs_for(

@@ -32,7 +32,7 @@ from headwise.data.speech import WORD_COLUMNS, Speech, Utterance, samples
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText, Text
 from headwise.devices import memory_now, peak_memory
-from headwise.environment import environment_info
+from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.forecast import (
     Amount,
@@ -50,7 +50,7 @@ from headwise.heads import Head, Kind
 from headwise.model import Model
 from headwise.progress import Report, parts, silent
 from headwise.result import Result
-from headwise.roles.alignment import Gold, LinkedText, PromptTemplate, linked_pairs, pairs_for
+from headwise.roles.alignment import Gold, LinkedText, PromptTemplate, links_of, pairs_for
 from headwise.roles.halves import Half, halves_of
 from headwise.roles.head_sets import (
     AlignmentBatch,
@@ -67,6 +67,7 @@ from headwise.roles.observation import (
     halves_of_pairs,
     pair_batches,
     passage_inputs,
+    subword_pairs,
 )
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import REACH, same_way
@@ -200,7 +201,7 @@ def align(
             links = text
         gold = None if links is None else links.gold
         batches, halves = pair_batches_of(subject, list(text), gold, template)
-    sets = choose_heads(
+    found = choose_heads(
         model.hf,
         model.discovery,
         aligning_kind(model),
@@ -209,19 +210,17 @@ def align(
         one_layer,
         seed,
     )
-    signature = {
-        "model": model.name,
-        "heads": model.heads.to_json(),
-        "text": text.name,
-        "made": getattr(text, "made", ""),
-        "links": None if links is None else links.file,
-        "prompt": prompt,
-        "one_layer": one_layer,
-        "seed": seed,
-        "coverage": {name: asdict(each) for name, each in subject.coverage.items()},
-        **environment_info(),
-    }
-    return AlignmentHeads(sets.heads, sets.measure, sets.table, sets.sets, signature)
+    signature = signature_of(
+        model,
+        text=text.name,
+        made=getattr(text, "made", ""),
+        links=None if links is None else links.file,
+        prompt=prompt,
+        one_layer=one_layer,
+        seed=seed,
+        coverage={name: asdict(each) for name, each in subject.coverage.items()},
+    )
+    return AlignmentHeads(*found, signature)
 
 
 def checked_prompt(
@@ -350,11 +349,8 @@ def pair_batches_of(
 ) -> tuple[AlignmentBatches, list[Half]]:
     """Batches of sentence pairs, with reference links or, without any, with those of eflomal; the half of each pair.
     prompt: of a language model."""
-    sources = subject.coverage.setdefault("source", Coverage())
-    targets = subject.coverage.setdefault("target", Coverage())
-    pairs, reference = linked_pairs(
-        text, gold, subject.tokenizer, subject.limit, sources, targets, prompt
-    )
+    pairs = subword_pairs(subject, text, gold, prompt)
+    reference = links_of(pairs, text, gold)
     halves = halves_of_pairs(pairs)
 
     def batches(half: Half) -> Iterator[AlignmentBatch]:

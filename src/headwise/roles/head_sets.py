@@ -50,17 +50,6 @@ class AlignmentBatch:
 AlignmentBatches = Callable[[Half], Iterable[AlignmentBatch]]
 
 
-@dataclass
-class HeadSets:
-    """heads: the chosen ones, the best first. measure: the error they were chosen by. table and sets: see
-    `AlignmentHeads`."""
-
-    heads: list[Head]
-    measure: str
-    table: pd.DataFrame
-    sets: pd.DataFrame
-
-
 def choose_heads(
     model: PreTrainedModel,
     discovery: Discovery,
@@ -69,8 +58,9 @@ def choose_heads(
     named: Sequence[Head],
     one_layer: bool,
     seed: int,
-) -> HeadSets:
-    """Rank all heads of a kind, and grow a set of them.
+) -> tuple[list[Head], str, pd.DataFrame, pd.DataFrame]:
+    """Rank all heads of a kind, and grow a set of them: the chosen heads, their measure, and both tables of
+    `AlignmentHeads`.
 
     batches: of each half of the text, as often as they are asked for. named: heads to compare with.
     one_layer: only sets within a layer. Raises HeadwiseError where a half has no text.
@@ -120,7 +110,7 @@ def choose_heads(
         head=[head.head for head in heads] * len(whole),
     )
     columns = ["set", "heads", *COLUMNS[3:], *DIFFERENCES]
-    return HeadSets(chosen, measure, table[list(COLUMNS)], sets[columns].reset_index(drop=True))
+    return chosen, measure, table[list(COLUMNS)], sets[columns].reset_index(drop=True)
 
 
 def head_groups(heads: Sequence[Head], one_layer: bool) -> list[list[int]]:

@@ -23,9 +23,9 @@ from scipy.stats import binom, hypergeom, nchypergeom_fisher
 
 from headwise.attention import evaluating
 from headwise.data.annotated import WORD
-from headwise.environment import environment_info
+from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, table_files
+from headwise.heads import Head
 from headwise.importance.ablation import (
     FORWARD_POSITIONS,
     RecordedBatch,
@@ -37,7 +37,7 @@ from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.untrained import sample_text
 from headwise.model import Model
 from headwise.progress import Report, shown
-from headwise.result import Result
+from headwise.result import TableResult
 from headwise.roles.behaviour import FALSE_WORDS, WORDS
 from headwise.roles.role_sets import silent_heads
 from headwise.statistics import corrected, proportion_interval
@@ -53,7 +53,7 @@ SHOWN = 12  # words that the terminal says
 
 
 @dataclass(frozen=True)
-class LostWords(Result):
+class LostWords(TableResult):
     """The words that a model no longer says without a head.
 
     table: a row for each word that one half of the sentences found for a head, columns WORDS, the surest first. All
@@ -64,9 +64,6 @@ class LostWords(Result):
     one-sided, corrected over all rows by Benjamini and Hochberg 1995. instead: the piece of a word that is predicted
     there most often, and how many times; example: a sentence up to the word. signature: how it was made.
     """
-
-    table: pd.DataFrame
-    signature: dict[str, Any]
 
     FILES = ("words.csv", "words.json")
 
@@ -94,9 +91,6 @@ class LostWords(Result):
                 f" most often for {row['instead']}"
             )
         return lines
-
-    def files(self) -> dict[str, str]:
-        return table_files(self.table, self.signature, "words")
 
 
 @dataclass(frozen=True)
@@ -147,16 +141,14 @@ def lost_words(
             "more text."
         )
     sentences = [sentences[number] for number in kept]
-    signature = {
-        "model": model.name,
-        "heads": model.heads.to_json(),
-        "text": few.fingerprint,
-        "made": getattr(few, "made", ""),
-        "sentences": len(sentences),
-        "words": sum(len(said.lost) for said in sentences),
-        "seed": seed,
-        **environment_info(),
-    }
+    signature = signature_of(
+        model,
+        text=few.fingerprint,
+        made=getattr(few, "made", ""),
+        sentences=len(sentences),
+        words=sum(len(said.lost) for said in sentences),
+        seed=seed,
+    )
     table = table_of(list(model.heads), sentences, documents[kept], model.tokenizer, seed)
     return LostWords(table, signature)
 

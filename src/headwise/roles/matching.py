@@ -26,14 +26,14 @@ from torch import Tensor
 from headwise.attention import AttentionCall, capture, evaluating
 from headwise.attention.output import run_layers
 from headwise.data.store import StoredText
-from headwise.environment import environment_info
+from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, Kind, table_files
+from headwise.heads import Head, Kind
 from headwise.importance.attention_statistics import batch_sides, sides_of_site, special_ids
 from headwise.importance.untrained import sample_text
 from headwise.model import Model
 from headwise.progress import Report, shown
-from headwise.result import Result
+from headwise.result import TableResult
 from headwise.roles.role import MATCHES
 from headwise.statistics import corrected, means_with_intervals
 from headwise.tasks import AnyText
@@ -50,14 +50,11 @@ EncodedBatch = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Matches(Result):
+class Matches(TableResult):
     """Heads of two models, paired by what they attend to.
 
     table: one row a head of the first model, columns MATCHES, the most alike first. signature: how it was made.
     """
-
-    table: pd.DataFrame
-    signature: dict[str, Any]
 
     FILES = ("matches.csv", "matches.json")
 
@@ -84,9 +81,6 @@ class Matches(Result):
             "the same places, and no other head is more alike."
         )
         return lines
-
-    def files(self) -> dict[str, str]:
-        return table_files(self.table, self.signature, "matches")
 
 
 def match_line(row: Mapping[Any, Any]) -> str:
@@ -154,17 +148,15 @@ def match(
     beyond_places = (table["p"] <= FALSE_MATCHES) & (table["difference"] > 0)
     table["confirmed"] = beyond_places & (table["affinity"] > table["runner_up"])
     table = table.sort_values("affinity", ascending=False, kind="stable", ignore_index=True)
-    signature = {
-        "model": model.name,
-        "other": other.name,
-        "heads": model.heads.to_json(),
-        "other_heads": other.heads.to_json(),
-        "text": text.fingerprint,
-        "sentences": len(sample),
-        "longest": model.task.longest,
-        "seed": seed,
-        **environment_info(),
-    }
+    signature = signature_of(
+        model,
+        other=other.name,
+        other_heads=other.heads.to_json(),
+        text=text.fingerprint,
+        sentences=len(sample),
+        longest=model.task.longest,
+        seed=seed,
+    )
     return Matches(table, signature)
 
 

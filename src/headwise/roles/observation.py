@@ -30,7 +30,16 @@ from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned, Coverage, align_subwords
 from headwise.errors import HeadwiseError
 from headwise.heads import Kind
-from headwise.roles.alignment import Gold, decoder_sides, possible_links
+from headwise.roles.alignment import (
+    Gold,
+    PromptTemplate,
+    aligned_pairs,
+    aligner,
+    check_links,
+    decoder_sides,
+    links_of,
+    split_into_words,
+)
 from headwise.roles.coreference import windows
 from headwise.roles.halves import (
     Half,
@@ -383,9 +392,10 @@ def on_pairs(
         raise HeadwiseError(
             f"Sentence pairs were given, but a {type(subject.model).__name__} does not translate: leave them out."
         )
-    sources = subject.coverage.setdefault("source", Coverage())
-    targets = subject.coverage.setdefault("target", Coverage())
-    pairs, links = possible_links(text, gold, subject.tokenizer, subject.limit, sources, targets)
+    pairs = subword_pairs(subject, text, gold)
+    links = None
+    if gold is not None or aligner() is not None:
+        links = {name: both for name, (_, both) in links_of(pairs, text, gold).items()}
     arguments = {"edges": subject.options.edges, "links": links}
     if links is None:
         subject.warnings.append(
@@ -396,6 +406,35 @@ def on_pairs(
     tests = {kind: tests_on("pairs", kind, arguments) for kind in kinds}
     batches = pair_batches(subject, pairs, halves_of_pairs(pairs, seed))
     return observe(subject.model, subject.discovery, batches, tests, count)
+
+
+def subword_pairs(
+    subject: Subject,
+    text: Sequence[tuple[str, str]],
+    gold: Sequence[Gold] | None,
+    prompt: PromptTemplate | None = None,
+) -> list[AlignedPair]:
+    """Sentence pairs in subwords, in the words that their reference links count, if there are any. prompt: of a language
+    model.
+
+    Raises HeadwiseError for links that are not those of the text, and where no pair is short enough.
+    """
+    if gold is not None:
+        check_links(text, gold)
+    pairs = aligned_pairs(
+        text,
+        subject.tokenizer,
+        subject.limit,
+        subject.coverage.setdefault("source", Coverage()),
+        subject.coverage.setdefault("target", Coverage()),
+        split_into_words if gold is None else Annotated.plain,
+        prompt,
+    )
+    if not pairs:
+        raise HeadwiseError(
+            f"No sentence pair can be used: none has at most {subject.limit} subwords on both sides."
+        )
+    return pairs
 
 
 def halves_of_pairs(pairs: Sequence[AlignedPair], seed: int = 0) -> list[Half]:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,15 +26,15 @@ from torch import Tensor
 from headwise.attention import AttentionCall
 from headwise.attention.removal import with_others
 from headwise.attention.reuse import Trial
-from headwise.environment import environment_info
+from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, Kind, Site, table_files
+from headwise.heads import Head, Kind, Site
 from headwise.importance.ablation import RecordedBatch, trial_losses
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.untrained import sample_text
 from headwise.model import Model
 from headwise.progress import Report, shown
-from headwise.result import Result
+from headwise.result import TableResult
 from headwise.roles.role import category
 from headwise.roles.role_tests import Roles
 from headwise.statistics import ratio_interval
@@ -67,7 +66,7 @@ Offsets = Mapping[
 
 
 @dataclass(frozen=True)
-class RoleSets(Result):
+class RoleSets(TableResult):
     """What the heads of each role do together.
 
     table: a row for each role and change (CHANGES), and for each of its heads alone where the role has a pattern; columns
@@ -75,9 +74,6 @@ class RoleSets(Result):
     random: of sets drawn at random, the mean, the least and the largest value; p: the share of them, and of the set
     itself, that cost as much. signature: how it was made.
     """
-
-    table: pd.DataFrame
-    signature: dict[str, Any]
 
     FILES = ("sets.csv", "sets.json")
 
@@ -101,9 +97,6 @@ class RoleSets(Result):
                 said.append(found)
             lines.append(f"    {kind}, {role}, heads {rows['heads'].iloc[0]}: {'; '.join(said)}")
         return lines
-
-    def files(self) -> dict[str, str]:
-        return table_files(self.table, self.signature, "sets")
 
 
 @dataclass(frozen=True)
@@ -161,15 +154,8 @@ def role_sets(
             batches = model.task.batches(few, lambda share, _: report(share, "sets of heads"))
             lost, tokens = trial_losses(model.hf, model.discovery, batches, trials)
         table = rows_of(experiments, lost - lost[:, :1], tokens, seed)
-    signature = {
-        "model": model.name,
-        "heads": model.heads.to_json(),
-        "text": few.fingerprint,
-        "made": getattr(few, "made", ""),
-        "seed": seed,
-        **environment_info(),
-    }
-    return RoleSets(table, signature)
+    made = getattr(few, "made", "")
+    return RoleSets(table, signature_of(model, text=few.fingerprint, made=made, seed=seed))
 
 
 def check_sets(model: Model, text: AnyText) -> None:

@@ -18,10 +18,11 @@ import pandas as pd
 from headwise.attention import Discovery
 from headwise.data.annotated import Annotated
 from headwise.data.speech import Speech
+from headwise.data.store import AnyText
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
-from headwise.environment import environment_info
+from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.grid import HeadGrid
 from headwise.heads import COLUMNS, Head, HeadMap
@@ -63,7 +64,7 @@ from headwise.roles.probe import AnswerSums, together
 from headwise.roles.rare import count_tokens
 from headwise.roles.role import NO_ROLE, RANDOM_WORDS, SHUFFLED, UNTRAINED, category, role_of
 from headwise.roles.sound import on_speech, words_of_speech
-from headwise.tasks.task import AnyText, source_sentences
+from headwise.tasks.task import source_sentences
 
 FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
 COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
@@ -537,15 +538,13 @@ def signature(
     model: Model, text: Treebank | Speech, confirm: Treebank | None, seed: int
 ) -> dict[str, Any]:
     """How roles were found."""
-    return {
-        "model": model.name,
-        "heads": model.heads.to_json(),
+    facts = {
         "speech" if isinstance(text, Speech) else "treebank": text.name,
         "fingerprint": text.fingerprint,
         "confirmed_on": confirm.name if confirm else "the other half",
         "seed": seed,
-        **environment_info(),
     }
+    return signature_of(model, **facts)
 
 
 def random_words(sentences: Sequence[Annotated], seed: int) -> list[Annotated]:

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.attention import capture, start_token
 from headwise.data.speech import Speech
+from headwise.data.store import StoredText
 from headwise.data.text import ParallelText
 from headwise.evaluation.word_errors import transcription_seconds
 from headwise.forecast import (
@@ -232,6 +233,7 @@ def text_amount(
     are left out or, with a stride, read in windows. Recordings all have the length that the model hears, `most`."""
     if isinstance(text, Speech):
         return Amount(len(text), float(most))
+    assert isinstance(text, StoredText)
     rows = text.dataset[drawn(len(text), SAMPLE_PAIRS)]
     if isinstance(text, ParallelText):
         sources = pieces(rows["source"])["input_ids"]

@@ -14,8 +14,8 @@ from headwise.data.lines import read_lines
 from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import speeds, translate
 from headwise.evaluation.measure import measure
-from headwise.files import below
-from headwise.heads import HeadMask, write_text
+from headwise.folders import below, write_text
+from headwise.heads import HeadMask
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
 from headwise.pruning.measured import choose_smallest
@@ -98,7 +98,7 @@ class Translate(Answer, name_format="translate/{0.split}/{0.variant.name}"):
 
 @dataclass(frozen=True)
 class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
-    """The loss of every sentence under all models of a greedy order, or under one model, in losses/."""
+    """The loss of every sentence under all steps of a greedy order, or under one model, in losses/."""
 
     VERSION = 3  # files of answers
 
@@ -108,7 +108,7 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
     def ranking(self) -> str:
         """The name of the variants' ranking, or of the one variant."""
         first = self.variants[0] if self.variants else FULL
-        return first.ranking.name if first.ranking else first.name
+        return first.name if first.ranking is None or first.between_steps else first.ranking.name
 
     def dependencies(self, run: Run) -> list[Step]:
         steps = [model_step(variant) for variant in (FULL, *self.variants)]

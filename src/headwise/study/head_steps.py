@@ -14,9 +14,8 @@ from headwise.attention import is_offloaded
 from headwise.data.speech import Speech
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
-from headwise.files import below
-from headwise.folders import write_files
-from headwise.heads import HeadMask, Site, save_table, write_text
+from headwise.folders import Folder, below, write_text
+from headwise.heads import HeadMask, Site, save_table
 from headwise.importance.faithfulness import faithfulness
 from headwise.importance.finished_passes import read_sums, write_sums
 from headwise.importance.interactions import FEWEST_SENTENCES, Interactions, interactions
@@ -223,7 +222,7 @@ class MeasureInteractions(
         else:
             found = interactions(model, text, pairs, seed=run.plan.seed, progress=run.progress)
         if run.main:
-            write_files(work / STAGING, found.files())
+            Folder(work / STAGING).put(found.files())
         return {
             "screened": len(found.table),
             "measured": len(found.measured),
@@ -297,7 +296,7 @@ class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=Tru
             seed=run.plan.seed,
             progress=run.progress,
         )
-        write_files(work / STAGING / "roles", found.files())
+        Folder(work / STAGING / "roles").put(found.files())
         for warning in found.warnings:
             run.progress.say(f"  {warning}")
         return {
@@ -351,7 +350,7 @@ class FindWords(
             for line in found.lines():
                 run.progress.say(line)
         if run.main:
-            write_files(work / STAGING, found.files())
+            Folder(work / STAGING).put(found.files())
         return {"words": len(found.confirmed), "heads": heads_in(found.confirmed)}
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
@@ -454,7 +453,7 @@ class Rescore(Step, stage="evaluate", name_format="rescored/{0.variant.name}", d
             if run.main:
                 save_table(numbered(scores.table, mask), signature, folder / "heads.csv")
         if run.main and run.treebanks and mask.count("encoder-self"):
-            write_files(folder / "roles", tested_again(run, model, mask).files())
+            Folder(folder / "roles").put(tested_again(run, model, mask).files())
         return {"heads": len(mask)}
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:

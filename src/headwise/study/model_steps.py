@@ -3,14 +3,15 @@ removal, or as controls."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.files import below, digest, sha256
-from headwise.heads import Head, HeadMask, write_text
+from headwise.folders import below, digest, sha256, write_text
+from headwise.heads import Head, HeadMask
 from headwise.importance.mean_outputs import mean_outputs
 from headwise.loading import load
 from headwise.model import Model
@@ -18,7 +19,7 @@ from headwise.model_files import folder_of, loaded_files
 from headwise.options import TEXTLESS_ORDERS, Architecture
 from headwise.pruning.controls import Case, Control, Trained, control
 from headwise.pruning.fine_tuning import tune
-from headwise.pruning.greedy import RemovalScore, greedy_masks
+from headwise.pruning.greedy import RemovalScore, mask_without, removal_order
 from headwise.pruning.prune import prune_by_training
 from headwise.study.estimate import Estimate
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
@@ -29,7 +30,7 @@ from headwise.study.variants import FULL, Ranking, Variant
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import TrainingRun, converge
 from headwise.training.translation_model import build_model
-from headwise.units import left_by_step
+from headwise.units import Together, left_by_step
 
 BEST_HEAD = "gradient"  # the score that says which head of a layer is best: on Multi30k nearest to exact ablation
 RANKED = 2000  # training sentences that heads are ranked on, at most
@@ -143,12 +144,12 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
 class RankHeads(
     Step, stage="prune", name_format="ranking/{0.ranking.name}", distributed=True, costly=True
 ):
-    """A greedy order: the masks of its steps, as layouts in rankings/. Heads are ranked on the training text, so that
-    dev chooses among models that did not see it, and test is read once."""
+    """A greedy order: the units of heads that go, the first first, in rankings/. Heads are ranked on the training text,
+    so that dev chooses among models that did not see it, and test is read once."""
 
     sweep_index: int
     ranking: Ranking
-    VERSION = 4  # long documents are read in windows
+    VERSION = 5  # an order, not the masks of its steps
 
     def sweep(self, run: Run) -> GreedySweep:
         sweep = run.plan.pruning[self.sweep_index]
@@ -169,20 +170,15 @@ class RankHeads(
         }
 
     def outputs(self, run: Run) -> list[str]:
-        return [f"rankings/{self.ranking.name}"]
+        return [f"rankings/{self.ranking.name}.json"]
 
     def make(self, run: Run, work: Path) -> Result:
         sweep = self.sweep(run)
-        below(work / STAGING / "rankings", self.ranking.name).mkdir(
-            parents=True, exist_ok=True
-        )  # where no head is to go, too
-        for heads_left, mask in greedy_masks(
-            removal_score(run, self.ranking, sweep.rescore), sweep
-        ).items():
-            if run.main:
-                mask.save(
-                    below(work / STAGING / "rankings", f"{self.ranking.name}/{heads_left}.json")
-                )
+        order = removal_order(removal_score(run, self.ranking, sweep.rescore), sweep)
+        if run.main:
+            units = [[str(head) for head in together] for together in order]
+            text = json.dumps(units) + "\n"
+            write_text(below(work / STAGING / "rankings", f"{self.ranking.name}.json"), text)
         return {}
 
     def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
@@ -192,6 +188,12 @@ class RankHeads(
         times = len(left_by_step(run.heads, sweep)) if sweep.rescore and run.heads else 1
         text = replace(estimate.train, examples=min(RANKED, estimate.train.examples))
         return times * replace(estimate, dev=text).scoring([self.ranking.score])
+
+
+def read_order(run: Run, ranking: Ranking) -> list[Together]:
+    """The units of heads that an order of the run takes away, as `RankHeads` wrote them."""
+    text = below(run.folder / "rankings", f"{ranking.name}.json").read_text(encoding="utf-8")
+    return [tuple(map(Head.parse, together)) for together in json.loads(text)]
 
 
 def removal_score(run: Run, ranking: Ranking, rescore: bool) -> RemovalScore:
@@ -351,9 +353,10 @@ class PruneGreedily(Prune):
         sweep = self.sweep(run)
         ranking = self.variant.ranking
         assert ranking is not None
-        mask = HeadMask.read(
-            below(run.folder / "rankings", f"{ranking.name}/{self.variant.heads_left}.json")
-        )
+        heads = run.heads
+        assert heads is not None and self.variant.heads_left is not None
+        removed = heads.only(sweep.kinds).total - self.variant.heads_left
+        mask = mask_without(heads, read_order(run, ranking), removed)
         if sweep.train:
             return self.tuned(run, mask, work)
         if sweep.compensate:

@@ -7,18 +7,14 @@ A plan of several seeds or language pairs lies above the folders of its runs, ea
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.files import below, damaged, manifest_of, read_with_checksum, with_checksum
-from headwise.folders import named_folder, refuse_other_pages
-from headwise.heads import write_text
-from headwise.options import validated
-from headwise.progress import Progress
+from headwise.folders import OF_PAGES, PAGES, Folder, below, is_inside
 from headwise.study.plan import Plan, read_plan, read_toml
-from headwise.study.records import Store
+from headwise.study.records import refuse_damaged, run_records
 
 # What may be changed or added to a plan between two runs: how many models, and what is asked of them.
 FREE_SETTINGS = (
@@ -39,7 +35,7 @@ FREE_SETTINGS = (
     "pruning.controls",
     "pruning.seeds",
 )
-PLAN_RECORD = Path(".steps/plan.json")
+OF_PLAN = ".steps/plan.json"
 ADVICE = "Choose another --out, or change the plan back."
 
 
@@ -47,79 +43,47 @@ def claim(plan: Plan, out: Path) -> None:
     """Record, in its folders, which plan they belong to, and write it there for readers."""
     for folder, own in {".": plan, **plan.runs}.items():
         text = own.to_toml()
-        record = {"plan": text, "files": manifest_of({"plan.toml": text})}
-        write_text(below(out, folder) / PLAN_RECORD, with_checksum(record))
-        write_text(below(out, folder) / "plan.toml", text)
+        Folder(below(out, folder), OF_PLAN).publish({"plan.toml": text}, "plan", plan=text)
 
 
 def refuse_others(plan: Plan, out: Path) -> None:
     """Raise HeadwiseError where the folder of a plan, or of one of its runs, holds anything else than its results."""
-    named_folder(out)
-    if (out / "config.json").exists():
-        raise HeadwiseError(
-            f"{out} is the folder of a model, in which no study is written: choose another --out."
-        )
     for folder in dict.fromkeys([".", *plan.runs]):
         refuse_foreign_files(below(out, folder))
-    existing = runs_with_results(out)
-    if plan.seeds or plan.pairs:
-        if has_results(out):
-            raise HeadwiseError(
-                f"{out} holds the results of a plan of one seed and one pair of texts, but this plan has several runs "
-                f"({name_some_runs([*plan.runs])}): choose another --out."
-            )
-    elif existing:
+    before = plans_with_results(out)
+    if not before.keys() <= plan.runs.keys():
         raise HeadwiseError(
-            f"{out} holds the results of a plan of several runs ({name_some_runs([*existing])}), but this plan has neither "
-            "seeds nor pairs: choose another --out, or give it the folder of one of them."
+            f"{out} holds the results of another plan: of {name_runs(before)}, where this one has {name_runs(plan.runs)}. "
+            f"{ADVICE}"
         )
-    for folder, own in {".": plan, **plan.runs}.items():
-        if has_results(below(out, folder)) and (before := plan_of_folder(below(out, folder))):
-            refuse(below(out, folder), [*plan_changes(before, as_toml(own))])
-    if existing:
-        before = plan_of_folder(out)
-        changes = [*missing_runs(plan, existing)]
-        if before:
-            changes += plan_changes(before, as_toml(plan))
-        refuse(out, changes)
+    for folder, earlier in before.items():
+        changes = [*plan_changes(earlier, tomllib.loads(plan.runs[folder].to_toml()))]
+        if earlier and changes:
+            said = "; ".join(changes[:4]) + (" …" if len(changes) > 4 else "")
+            raise HeadwiseError(
+                f"{below(out, folder)} holds the results of another plan: {said}. {ADVICE}"
+            )
 
 
 def refuse_foreign_files(folder: Path) -> None:
     """A folder that is neither new, nor empty, nor a run's by its records keeps what is in it; so do pages of the user's
     in one that is a run's."""
-    if (folder / ".stages").exists():
-        raise HeadwiseError(
-            f"{folder} holds a run of an earlier version of headwise: choose another --out."
-        )
-    if not folder.is_dir():
-        return
-    if "plan" in read_with_checksum(folder / PLAN_RECORD) or has_results(folder):
-        refuse_other_pages(folder, ["report.html"])
-        return
-    files = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-    if files:
-        raise HeadwiseError(
-            f"The study was to be written to {folder}, where there is something else ({', '.join(files[:3])}): "
-            "choose a new or empty folder with --out."
-        )
-
-
-def refuse(folder: Path, changes: list[str]) -> None:
-    """Raise HeadwiseError for a folder whose plan has changes that are not allowed."""
-    if changes:
-        first = "; ".join(changes[:4]) + (" …" if len(changes) > 4 else "")
-        raise HeadwiseError(f"{folder} holds the results of another plan: {first}. {ADVICE}")
+    run = Folder(folder, OF_PLAN)
+    if "plan" in run.read() or has_results(folder):
+        Folder(folder, OF_PAGES).refuse_others(["report.html"], PAGES)
+    else:
+        run.refuse_used()
 
 
 def has_results(folder: Path) -> bool:
     """Whether a step was finished there."""
-    return bool(Store(folder, Progress(quiet=True)).records())
+    return any("key" in run.read() for run in run_records(folder))
 
 
 def plan_of_folder(folder: Path) -> dict[str, Any]:
     """The plan that a folder was last run with, as TOML has it; nothing where there is none. plan.toml only tells it
     where the record is damaged: anybody may have changed it."""
-    recorded = read_with_checksum(folder / PLAN_RECORD).get("plan")
+    recorded = Folder(folder, OF_PLAN).read().get("plan")
     if isinstance(recorded, str):
         return tomllib.loads(recorded)
     place = folder / "plan.toml"
@@ -128,47 +92,23 @@ def plan_of_folder(folder: Path) -> dict[str, Any]:
 
 def plan_of_study(folder: Path) -> Plan:
     """The plan in the folder of a study. Raises HeadwiseError where plan.toml is not as the study wrote it."""
-    record = folder / PLAN_RECORD
-    if record.exists():
-        files = read_with_checksum(record).get("files", {PLAN_RECORD.name: [0, ""]})
-        wrong = damaged(folder, files)
-        if wrong:
-            raise HeadwiseError(
-                f"{folder} is damaged: {'; '.join(wrong)}. Run the same study again to heal it."
-            )
+    refuse_damaged(folder, "plan.json")
     return read_plan(folder / "plan.toml")
 
 
-def as_toml(plan: Plan) -> dict[str, Any]:
-    return tomllib.loads(plan.to_toml())
+def plans_with_results(out: Path) -> dict[str, dict[str, Any]]:
+    """The plans, as TOML has them, of the runs with results in the folder of a study, by their folders."""
+    plans = {}
+    for steps in sorted([*out.glob(".steps"), *out.glob("*/.steps"), *out.glob("*/*/.steps")]):
+        name = steps.parent.relative_to(out).as_posix()
+        if (name == "." or is_inside(name)) and has_results(steps.parent):
+            plans[name] = plan_of_folder(steps.parent)
+    return plans
 
 
-def runs_with_results(out: Path) -> dict[str, set[str]]:
-    """The runs with results of the plan whose folder this is, and the names of their sweeps."""
-    before = plan_of_folder(out)
-    if not (before.get("seeds") or before.get("pairs")):
-        return {}
-    runs = validated(Plan, before, f"The plan {out / 'plan.toml'}").runs
-    sweeps: dict[str, set[str]] = {}
-    for folder, own in runs.items():
-        if has_results(below(out, folder)):
-            sweeps[folder] = {sweep.name for sweep in own.pruning}
-    return sweeps
-
-
-def missing_runs(plan: Plan, existing: dict[str, set[str]]) -> Iterator[str]:
-    """What the tables would lose: runs with results, and sweeps of runs, that the plan does not have any more."""
-    for folder, sweeps in existing.items():
-        if folder not in plan.runs:
-            yield f"{folder} was one of its runs and is not any more"
-            continue
-        kept = {sweep.name for sweep in plan.runs[folder].pruning}
-        for name in sorted(sweeps - kept):
-            yield f"the sweep '{name}' of {folder} is not in it any more"
-
-
-def name_some_runs(names: list[str], most: int = 3) -> str:
-    return ", ".join(names[:most]) + (" …" if len(names) > most else "")
+def name_runs(folders: Iterable[str]) -> str:
+    names = [*folders]
+    return "one run" if names == ["."] else ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
 
 
 def plan_changes(before: dict[str, Any], now: dict[str, Any], path: str = "") -> Iterator[str]:

@@ -31,7 +31,7 @@ import torch
 from rich.progress import TaskID
 
 from headwise.errors import HeadwiseError
-from headwise.files import below
+from headwise.folders import below
 from headwise.progress import Progress, about
 from headwise.study.executor import BuildResult, Work
 from headwise.study.records import label_of

@@ -12,24 +12,23 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
 from headwise.errors import HeadwiseError
-from headwise.files import (
+from headwise.folders import (
+    Content,
+    Folder,
+    Manifest,
     below,
-    damaged,
     digest,
-    is_inside,
+    files_in,
+    is_name,
     manifest,
-    manifest_of,
-    read_with_checksum,
-    with_checksum,
+    move,
 )
-from headwise.heads import write_bytes, write_text
 from headwise.model_files import README
 from headwise.progress import Progress
 
@@ -37,20 +36,11 @@ if TYPE_CHECKING:
     from headwise.study.step import Build
 
 Result = dict[str, Any]
-RECORD_FIELDS: dict[
-    str, Any
-] = {  # what every record must have; `content` and `environment` may be absent
-    "name": str,
-    "key": str,
-    "seconds": (int, float),
-    "dependencies": dict,
-    "texts": dict,
-    "outputs": list,
-    "files": dict,
-    "result": dict,
-}
+Record = Mapping[str, Any]
 REPLACED = ".replaced"  # the folder of a run where results of an earlier model are kept
 STAGING = "staging"  # the folder inside a work folder where outputs wait, under their own names, until all are complete
+# What a reader of results does not need: it may stay behind, or be of another version.
+NOT_READ = ("model/", "pruned/", "scores/", "losses/", "rankings/", "corpus/")
 
 
 class Store:
@@ -87,46 +77,37 @@ class Store:
         finally:
             self.synchronized = before
 
-    def record(self, name: str) -> dict[str, Any]:
+    def of(self, name: str) -> Folder:
+        """The folder with the record of a step, or of the tables."""
+        return Folder(self.folder, f".steps/{label_of(name)}.json")
+
+    def record(self, name: str) -> Record:
         """The record of a finished step, whatever it was made from; empty without one."""
-        return read_record(self.path(name))
+        record = self.of(name).read()
+        return record if "key" in record else {}
+
+    def records(self) -> dict[str, Record]:
+        """All records by the name of their step."""
+        records = map(Folder.read, run_records(self.folder))
+        return {record["name"]: record for record in records if "key" in record}
 
     def write_tables(self, contents: Mapping[str, str]) -> None:
-        """Write tables that come from what steps recorded, and have no step of their own, instead of the earlier ones.
-
-        The record is written first: it says whose the tables are, also when a killed process wrote only some of them.
-        """
-        before = read_with_checksum(self.path("tables")).get("files", {})
-        write_text(self.path("tables"), with_checksum({"files": manifest_of(contents)}))
-        for name, text in contents.items():
-            write_text(below(self.folder, name), text)
-        for name in before.keys() - contents.keys():
-            below(self.folder, name).unlink(missing_ok=True)
-
-    def path(self, name: str) -> Path:
-        return below(self.folder / ".steps", f"{label_of(name)}.json")
-
-    def records(self) -> dict[str, dict[str, Any]]:
-        """All records by the name of their step."""
-        records: dict[str, dict[str, Any]] = {}
-        for path in sorted((self.folder / ".steps").glob("*.json")):
-            record = read_record(path)
-            if "name" in record:
-                records[record["name"]] = record
-        return records
+        """Write tables that come from what steps recorded, and have no step of their own, instead of the earlier ones."""
+        self.of("tables").publish(contents, "tables")
 
     def holds(self, name: str, key: str, outputs: Sequence[str]) -> bool:
         """Whether a step was made from just these inputs, and these outputs are still as it wrote them."""
         record = self.record(name)
         return record.get("key") == key and not self.damage(record, outputs)
 
-    def damage(self, record: Mapping[str, Any], outputs: Sequence[str]) -> list[str]:
+    def damage(self, record: Record, outputs: Sequence[str]) -> list[str]:
         """What is wrong with some outputs of a recorded step."""
-        missing = []
-        for output in outputs:
-            if not below(self.folder, output).exists():
-                missing.append(f"{output} is missing")
-        return missing or damaged(self.folder, files_of_outputs(record["files"], outputs))
+        return Folder(self.folder).damage(files_of_outputs(record["files"], outputs))
+
+    def remove(self, name: str, output: str) -> None:
+        """Remove an output of a step, a folder with `/`."""
+        folder = self.of(name)
+        folder.remove(file for file in folder.files if file.startswith(output))
 
     def get_or_make(self, build: Build, required: Sequence[str]) -> Result:
         """The result of a step, made now unless the store holds it. required: outputs that must be there."""
@@ -137,12 +118,9 @@ class Store:
             stored = self.answer_of_main(self.main and self.holds(name, build.key, required))
             record = self.record(name) if stored else self.make(build, work, required)
             if self.main:
-                unfinished = [work]
-                if not stored:
-                    # Unfinished work from other inputs is of no use any more.
-                    any_key = "[0-9a-f]" * len(build.key)
-                    unfinished += work.parent.glob(f"{label}-{any_key}")
-                for folder in unfinished:
+                # Once a step is made, unfinished work from other inputs is of no use any more.
+                key = build.key if stored else "[0-9a-f]" * len(build.key)
+                for folder in work.parent.glob(f"{label}-{key}"):
                     shutil.rmtree(folder, ignore_errors=True)
             self.wait()  # the next step finds the outputs
         return dict(record["result"])
@@ -161,7 +139,7 @@ class Store:
         broadcast_object_list(answers)
         return answers[0]
 
-    def make(self, build: Build, work: Path, required: Sequence[str]) -> dict[str, Any]:
+    def make(self, build: Build, work: Path, required: Sequence[str]) -> Record:
         """Make a step and publish its outputs. Returns the new record."""
         from headwise.environment import environment_info  # loads torch
 
@@ -176,10 +154,12 @@ class Store:
         seconds = max(time.perf_counter() - start, result.get("seconds", 0.0))
         self.wait()  # nobody still reads what now moves
 
-        outputs = build.outputs
+        contents: dict[str, Content] = {}
+        if self.main:
+            contents.update(files_in(work / STAGING, build.outputs))
         reproducible = build.reproducible_outputs
-        files = manifest(work / STAGING, outputs) if self.main else {}
-        content = digest(files_of_outputs(files, reproducible)) if reproducible else None
+        files = files_of_outputs(manifest(contents), reproducible)
+        content = digest(files) if reproducible else None
         if self.main and content and self.contents(build, before) - {content}:
             self.refuse_difference(build)
         dependencies: dict[str, str | None] = {}
@@ -195,43 +175,25 @@ class Store:
             "content": content,
             "dependencies": dependencies,
             "texts": build.run.fingerprints,
-            "outputs": outputs,
-            "files": files,
             "result": result,
         }
 
         if self.main:
             if before.get("key") not in (None, build.key):
                 self.set_aside(before["key"], build)
-            # From now on the step is not done, and what lies at the places of its outputs is its own.
-            left = [*before.get("outputs", self.half_published(name)), *outputs]
-            write_text(self.path(name), with_checksum({"unfinished": left}))
-            self.publish(work / STAGING, outputs, left)
-            write_text(self.path(name), with_checksum(record))
+            self.of(name).publish(contents, "step", **record)
         return record
 
     def refuse_unrecorded(self, build: Build) -> None:
-        """Raise HeadwiseError where an output of a step is there, and no record of this run is about it: it is the
+        """Raise HeadwiseError where a file is at the place of an output, and no record of this run is about it: it is the
         user's. A damaged record also says that the step was here."""
-        if self.path(build.step.name).exists():
+        if self.of(build.step.name).record.exists():
             return
-        recorded: set[str] = set()
-        for record in self.records().values():
-            recorded.update(record["outputs"])
-        for output in build.outputs:
-            path = below(self.folder, output)
-            if output not in recorded and (path.exists() or path.is_symlink()):
-                raise HeadwiseError(
-                    f"{build.step.name} would write {path}, which is there already and which no record of this study "
-                    "names: move it away, or choose another --out."
-                )
+        recorded = {name for folder in run_records(self.folder) for name in folder.files}
+        there = files_in(self.folder, build.outputs)
+        Folder(self.folder).refuse_to_replace(there, recorded)
 
-    def half_published(self, name: str) -> list[str]:
-        """The outputs of a step, old and new, that a killed process was replacing."""
-        outputs = read_with_checksum(self.path(name)).get("unfinished", [])
-        return [output for output in outputs if is_inside(output)]
-
-    def say_why(self, build: Build, before: Mapping[str, Any], required: Sequence[str]) -> None:
+    def say_why(self, build: Build, before: Record, required: Sequence[str]) -> None:
         """Say why a step that was finished once is made again."""
         name = build.step.name
         if before.get("key") == build.key:
@@ -241,10 +203,10 @@ class Store:
             self.progress.say(
                 f"  {name} is made again, with all that was derived from it: what it is made from changed."
             )
-        elif not before and self.path(name).exists() and not self.half_published(name):
+        elif not before and self.of(name).record.exists() and not self.of(name).read():
             self.progress.say(f"  {name} is made again: its record is damaged.")
 
-    def contents(self, build: Build, before: Mapping[str, Any]) -> set[str]:
+    def contents(self, build: Build, before: Record) -> set[str]:
         """Hashes of what the reproducible outputs of a step were before, as its record and the records of what was
         derived from it say."""
         contents = {record["dependencies"].get(build.key) for record in self.records().values()}
@@ -288,44 +250,31 @@ class Store:
         records = self.records()
         # Collect what was made from the step, then what was made from that, until there is no more.
         own = records.pop(name, None)
-        derived: list[dict[str, Any]] = []
+        derived: list[Record] = []
         keys = {key}
-        while True:
-            names = []
-            for other, record in records.items():
-                if not keys.isdisjoint(record["dependencies"]):
-                    names.append(other)
-            if not names:
-                break
-            for other in names:
-                derived.append(records.pop(other))
-                keys.add(derived[-1]["key"])
+        while found := [r for r in records.values() if not keys.isdisjoint(r["dependencies"])]:
+            for record in found:
+                derived.append(records.pop(record["name"]))
+                keys.add(record["key"])
         if not derived:
             return
 
-        used: set[str] = set()
-        for record in records.values():
-            used.update(record["outputs"])
+        used = {file for record in records.values() for file in record["files"]}
         aside = below(self.folder / REPLACED, f"{label_of(name)}-{key}")
-        for table in read_with_checksum(self.path("tables")).get("files", {}):
+        run = Folder(self.folder)
+        for table in self.of("tables").files:
             if below(self.folder, table).is_file():
-                write_bytes(below(aside, table), below(self.folder, table).read_bytes())
+                Folder(aside).put({table: below(self.folder, table).read_bytes()})
         # The last ones first: a run that is killed here still finds what led to the rest.
         for record in [*reversed(derived), *([own] if own else [])]:
-            move(sorted(set(record["outputs"]) - used), self.folder, aside)
-            label = f"{label_of(record['name'])}.json"
-            move([label], self.folder / ".steps", aside / ".steps")
+            files = record["files"].keys() - used
+            for file in files:
+                if below(self.folder, file).is_file():
+                    move(below(self.folder, file), below(aside, file))
+            run.remove(files)
+            path = self.of(record["name"]).record
+            move(path, below(aside / ".steps", path.name))
         self.progress.say(f"  What was made from the earlier {name} is kept in {aside}.")
-
-    def publish(self, staging: Path, outputs: Sequence[str], before: Sequence[str]) -> None:
-        """Move outputs to their places, and remove those that other inputs had left there."""
-        for path in {*before, *outputs}:
-            if below(self.folder, path).is_dir() or path not in outputs:
-                delete_path(below(self.folder, path))
-        for path in outputs:
-            below(self.folder, path).parent.mkdir(parents=True, exist_ok=True)
-            # Replaced, not removed and written: a file that others read is there at every moment.
-            below(staging, path).replace(below(self.folder, path))
 
 
 def label_of(name: str) -> str:
@@ -333,25 +282,14 @@ def label_of(name: str) -> str:
     return name.replace("/", ".")
 
 
-def move(names: Iterable[str], folder: Path, to: Path) -> None:
-    """Move files and folders from one folder to the same places in another."""
-    for name in names:
-        source = below(folder, name)
-        if source.exists():
-            delete_path(below(to, name))
-            below(to, name).parent.mkdir(parents=True, exist_ok=True)
-            source.rename(below(to, name))
+def run_records(folder: Path, pattern: str = "*.json") -> Iterator[Folder]:
+    """A run with each of its records in JSON. One of a finished step has its key; of an unfinished one, only files."""
+    for path in sorted((folder / ".steps").glob(pattern)):
+        if is_name(path.name):
+            yield Folder(folder, f".steps/{path.name}")
 
 
-def delete_path(path: Path) -> None:
-    """Remove a file or a folder, if it is there."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def files_of_outputs(files: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+def files_of_outputs(files: Manifest, outputs: Iterable[str]) -> Manifest:
     """The files of a manifest that belong to some outputs, which are files or folders. The README of a model is none:
     words about it may change."""
     folders = tuple(f"{output}/" for output in outputs)
@@ -362,26 +300,15 @@ def files_of_outputs(files: Mapping[str, Any], outputs: Sequence[str]) -> dict[s
     return found
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """A record; empty where there is none, it is damaged, or an output would lie outside the folder."""
-    try:
-        stat = path.stat()
-        return parse_record(path, stat.st_mtime_ns, stat.st_size)
-    except OSError:
-        return {}
-
-
-@lru_cache(maxsize=4096)
-def parse_record(path: Path, changed: int, size: int) -> dict[str, Any]:
-    """A record, read once as long as the time and the size of its file stay: a study of many steps reads all records
-    after every step."""
-    record = read_with_checksum(path)
-    for name, kind in RECORD_FIELDS.items():
-        if not isinstance(record.get(name), kind):
-            return {}
-    for facts in record["files"].values():
-        if not isinstance(facts, list) or len(facts) != 2:  # size and hash
-            return {}
-    if not all(map(is_inside, [*record["outputs"], *record["files"]])):
-        return {}
-    return record
+def refuse_damaged(folder: Path, pattern: str = "*.json") -> None:
+    """Raise HeadwiseError where a file of a run that results are read from is missing or not as the study wrote it, as its
+    records say. pattern: of the names of records."""
+    for run in run_records(folder, pattern):
+        files = run.files
+        wrong = run.damage({name: files[name] for name in files if not name.startswith(NOT_READ)})
+        if not run.read():
+            wrong = [f".steps/{run.record.name} has changed"]
+        if wrong:
+            raise HeadwiseError(
+                f"{folder} is damaged: {'; '.join(wrong[:3])}. Run the same study again to heal it."
+            )

@@ -23,7 +23,7 @@ import pandas as pd
 from headwise.decoding.bleu import translation_answers
 from headwise.environment import combined, environment_info
 from headwise.errors import HeadwiseError
-from headwise.files import below
+from headwise.folders import below
 from headwise.heads import Kind
 from headwise.progress import Progress
 from headwise.pruning.measured import MEASURED, SPLITS, Measurements, read_measurements

@@ -16,7 +16,7 @@ from headwise.data.speech import Speech
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
-from headwise.files import below
+from headwise.folders import below
 from headwise.heads import HeadMap, HeadMask
 from headwise.importance.measures import measure, usual
 from headwise.loading import load, task_class

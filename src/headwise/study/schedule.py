@@ -13,6 +13,7 @@ from itertools import pairwise
 from headwise.data.embedded import Split
 from headwise.options import TEXTLESS_ORDERS
 from headwise.pruning.controls import control
+from headwise.pruning.greedy import next_size
 from headwise.study.evaluation_steps import (
     Answer,
     Choose,
@@ -35,7 +36,13 @@ from headwise.study.head_steps import (
     ScoreUntrained,
     score_passes,
 )
-from headwise.study.model_steps import FULL_MODEL, RankHeads, lost_no_head, prune_step
+from headwise.study.model_steps import (
+    FULL_MODEL,
+    RankHeads,
+    lost_no_head,
+    prune_step,
+    read_order,
+)
 from headwise.study.plan import GateSweep, GreedySweep
 from headwise.study.run import Run
 from headwise.study.step import Step
@@ -45,7 +52,9 @@ from headwise.study.variants import (
     comparison_names,
     model_controls,
     models_for_comparison,
+    models_of_order,
     own_models,
+    rankings_of,
     sweep_controls,
 )
 
@@ -139,6 +148,7 @@ class Schedule:
         for index, sweep in enumerate(self.run.plan.pruning):
             controls = sweep_controls(sweep, index)
             models = own_models(sweep, index, self.run.heads, self.refine_penalties(index))
+            models += self.models_between_steps(index)
             variants += [variant for variant in controls if variant.compared_by_all]
             variants += models
             variants += [variant for variant in controls if not variant.compared_by_all]
@@ -163,6 +173,47 @@ class Schedule:
                 break
             refined_penalties.append(next_penalty)
         return refined_penalties
+
+    def models_between_steps(self, index: int) -> list[Variant]:
+        """Models of greedy orders between two steps, where quality passes the limit of the choice, as far as results are
+        there."""
+        sweep = self.run.plan.pruning[index]
+        limit = self.run.plan.choice.limit
+        heads = self.run.heads
+        if not isinstance(sweep, GreedySweep) or limit is None or sweep.keep or heads is None:
+            return []
+        total = heads.only(sweep.kinds).total
+        models: list[Variant] = []
+        steps = own_models(sweep, index, heads)
+        for ranking in rankings_of(sweep):
+            of_order = [variant for variant in steps if variant.ranking == ranking]
+            is_ranked = self.run.store.record(RankHeads(index, ranking).name)
+            while is_ranked and ranking.score != "random":
+                lost = self.lost_by_removed(of_order, total)
+                if not lost:
+                    break
+                removed = next_size(lost, read_order(self.run, ranking), limit)
+                tried = {variant.heads_left for variant in of_order}
+                if removed is None or total - removed in tried:  # tried, and failed
+                    break
+                count = [total - removed]
+                of_order += models_of_order(sweep, index, ranking, count, between_steps=True)
+            models += [variant for variant in of_order if variant.between_steps]
+        return models
+
+    def lost_by_removed(self, variants: Sequence[Variant], total: int) -> dict[int, float]:
+        """What models lose on dev, by how many of `total` heads they lack; empty until all that did not fail are
+        evaluated."""
+        lost = {0: 0.0}
+        for variant in variants:
+            if self.has_failed(variant):
+                continue
+            heads_and_quality = self.heads_and_quality(variant)
+            if heads_and_quality is None:
+                return {}
+            assert variant.heads_left is not None
+            lost[total - variant.heads_left] = -heads_and_quality[1]
+        return lost
 
     def heads_and_quality_by_penalty(
         self, variants: Sequence[Variant]
@@ -295,15 +346,17 @@ class Schedule:
     def measured_together(
         self, variant: Variant, variants: Sequence[Variant]
     ) -> tuple[Variant, ...]:
-        """All models of a variant's greedy order that did not fail: they are measured together. A variant without an
-        order is measured alone, the full model with none."""
+        """All models of the steps of a variant's greedy order that did not fail: they are measured together. Any other
+        variant is measured alone, the full model with none."""
         if variant == FULL:
             return ()
-        if variant.ranking is None:
+        if variant.ranking is None or variant.between_steps:
             return (variant,)
         together = []
         for other in variants:
-            if other.ranking == variant.ranking and prune_step(other).name not in self.failed:
+            if other.ranking != variant.ranking or other.between_steps:
+                continue
+            if prune_step(other).name not in self.failed:
                 together.append(other)
         return tuple(together)
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headwise.files import digest
+from headwise.folders import digest
 from headwise.study.records import Result
 from headwise.study.variants import Variant
 

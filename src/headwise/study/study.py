@@ -14,8 +14,7 @@ from accelerate import PartialState
 from headwise.data import embedded
 from headwise.devices import usable
 from headwise.errors import HeadwiseError, did_you_mean
-from headwise.files import below
-from headwise.folders import locked_folder
+from headwise.folders import Folder, below
 from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Architecture
@@ -33,7 +32,6 @@ from headwise.study.model_steps import FULL_MODEL, model_of, model_step
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
 from headwise.study.preflight import preflight
-from headwise.study.records import delete_path
 from headwise.study.results import Tables, write_grid
 from headwise.study.run import Run
 from headwise.study.schedule import STAGES, Schedule
@@ -187,7 +185,7 @@ def run_study(
     with thread_count(threads), ExitStack() as stack:
         refuse_others(plan, out)
         for folder in dict.fromkeys([".", *plan.runs]):
-            stack.enter_context(locked_folder(below(out, folder), main))
+            stack.enter_context(Folder(below(out, folder)).lock(main))
         study = Study(plan, out, device, progress)
         for line in preflight(
             plan, [*study.runs.values()], study.builds(stages), device, study.given
@@ -336,7 +334,7 @@ def keep_only_chosen(run: Run, schedule: Schedule) -> None:
         if variant.name == chosen and not below(run.folder / "pruned", chosen).exists():
             model_of(run, variant)
         elif variant.name != chosen and run.store.record(model_step(variant).name):
-            delete_path(below(run.folder / "pruned", variant.name))
+            run.store.remove(model_step(variant).name, f"pruned/{variant.name}/")
 
 
 def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:

@@ -34,8 +34,9 @@ class Variant:
     """One model of a study, made from the full one.
 
     method: as pruning.csv has it. penalty or keep: λ or target count of gates. ranking, heads_left: the order of greedy
-    removal, and how many heads it leaves. only_for_comparison: others are compared with it, and it cannot be chosen.
-    control: which control this is. controlled_variant: the variant that it is a control of, None for a sweep's own.
+    removal, and how many heads it leaves. between_steps: whether that is no step of the order, but between two.
+    only_for_comparison: others are compared with it, and it cannot be chosen. control: which control this is.
+    controlled_variant: the variant that it is a control of, None for a sweep's own.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Variant:
     keep: Keep | None = None
     ranking: Ranking | None = None
     heads_left: int | None = None
+    between_steps: bool = False
     only_for_comparison: bool = False
     control: str | None = None
     controlled_variant: Variant | None = None
@@ -87,8 +89,8 @@ def rankings_by(sweep: GreedySweep, scores: Sequence[str]) -> list[Ranking]:
 def own_models(
     sweep: Sweep, index: int, heads: HeadMap | None, filled: Sequence[float] = ()
 ) -> list[Variant]:
-    """The models of a sweep that are no controls. heads: of the full model; without them no step of a greedy order is
-    known. filled: λ that `refine` filled in."""
+    """The models of a sweep that are no controls, but for sizes between the steps of a greedy order. heads: of the full
+    model; without them no step of a greedy order is known. filled: λ that `refine` filled in."""
     models: list[Variant] = []
     if isinstance(sweep, GateSweep):
         for penalty in [*sweep.penalty, *filled]:
@@ -110,10 +112,33 @@ def own_models(
     if sweep.keep:
         counts = counts[-1:]  # the last step is the one that was asked for
     for ranking in rankings_of(sweep):
-        method = greedy_method(sweep, ranking)
-        for heads_left in counts:
-            name = f"{ranking.name}-{heads_left}"
-            models.append(Variant(name, index, method, ranking=ranking, heads_left=heads_left))
+        models += models_of_order(sweep, index, ranking, counts)
+    return models
+
+
+def models_of_order(
+    sweep: GreedySweep,
+    index: int,
+    ranking: Ranking,
+    counts: Sequence[int],
+    *,
+    between_steps: bool = False,
+    only_for_comparison: bool = False,
+) -> list[Variant]:
+    """The models that an order of removal leaves. counts: of the heads that they keep."""
+    models = []
+    for count in counts:
+        models.append(
+            Variant(
+                f"{ranking.name}-{count}",
+                index,
+                greedy_method(sweep, ranking),
+                ranking=ranking,
+                heads_left=count,
+                between_steps=between_steps,
+                only_for_comparison=only_for_comparison,
+            )
+        )
     return models
 
 
@@ -122,19 +147,9 @@ def models_for_comparison(
 ) -> list[Variant]:
     """The models that orders by other scores leave. counts: of the heads that they keep."""
     others = [score for score in scores if score not in sweep.score]
-    variants = []
+    variants: list[Variant] = []
     for ranking in rankings_by(sweep, others):
-        for count in counts:
-            variants.append(
-                Variant(
-                    f"{ranking.name}-{count}",
-                    index,
-                    greedy_method(sweep, ranking),
-                    ranking=ranking,
-                    heads_left=count,
-                    only_for_comparison=True,
-                )
-            )
+        variants += models_of_order(sweep, index, ranking, counts, only_for_comparison=True)
     return variants
 
 

@@ -13,12 +13,13 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from headwise.attention import Discovery
+from headwise.data.store import AnyText
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap
 from headwise.tasks.classification import Classification
 from headwise.tasks.embedding import Embedding, PairEmbedding
 from headwise.tasks.language_model import LanguageModel, MaskedLanguageModel
-from headwise.tasks.task import AnyText, Given, OwnInputs, Task, held_out
+from headwise.tasks.task import Given, OwnInputs, Task, held_out
 from headwise.tasks.transcription import Transcription
 from headwise.tasks.translation import Translation
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from headwise.data.sentence_pairs import SentencePairs
 from headwise.data.text import ParallelText, Text, is_table
 from headwise.errors import HeadwiseError
-from headwise.files import below, is_inside
+from headwise.folders import below, is_inside
 from headwise.heads import HeadMap, Kind
 from headwise.qualities import SIMILARITY
 from headwise.tasks.objective import source_places

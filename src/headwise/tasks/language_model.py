@@ -28,6 +28,7 @@ class LanguageModel(Task):
     text_class = Text
     provides: ClassVar[frozenset[Need]] = frozenset({"loss", "words", "text"})
     quality = PERPLEXITY
+    samples_text = True
     causal = True
 
     @classmethod

@@ -15,9 +15,8 @@ from headwise.attention.offload import refuse_offloaded
 from headwise.data.text import ParallelText, Text
 from headwise.decoding.translator import Generate, translate
 from headwise.errors import HeadwiseError
-from headwise.files import below, digest, read_with_checksum, with_checksum
 from headwise.fingerprint import fingerprint
-from headwise.heads import write_text
+from headwise.folders import Folder, below, digest
 from headwise.options import Search
 from headwise.progress import Report, part
 
@@ -53,12 +52,12 @@ def own_translations(
         translator = Generate(hf, tokenizer)
         for first in range(0, len(text), AT_ONCE):
             sources = text.lines[first : first + AT_ONCE]
-            file = below(parts, f"{first}.json")
-            written = read_with_checksum(file).get("lines")
+            file = Folder(parts, f"{first}.json")
+            written = file.read().get("lines")
             share = part(progress, first / len(text), (first + len(sources)) / len(text))
             if written is None:
                 written, _ = translate(translator, sources, GREEDY, share)
-                write_text(file, with_checksum({"lines": written}))
+                file.note("translations", {}, lines=written)
             yield from zip(sources, written, strict=True)
 
     try:

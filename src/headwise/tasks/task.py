@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from headwise.answers import Answers
 from headwise.attention import Discovery
-from headwise.data.speech import Speech
-from headwise.data.store import StoredText
+from headwise.data.store import AnyText
 from headwise.data.text import Text
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind
@@ -33,7 +33,6 @@ Need = Literal["loss", "words", "text", "counterparts", "translations"]
 Output = Literal[
     "translation", "causal-lm", "masked-lm", "classification", "embedding", "transcription"
 ]
-AnyText = StoredText | Speech
 Given = (
     str | PathLike[str] | list[str] | list[tuple[str, str]]
 )  # in place of a text (`Task.text_of`)
@@ -55,12 +54,13 @@ class Task(ABC):
     output: ClassVar[Output]  # what the lab asks for and shows
     noun: ClassVar[str]  # "a translation model": for sentences
     needs: ClassVar[str]  # the text that it needs: for sentences
-    text_class: type[StoredText] | type[Speech]
+    text_class: type[AnyText]
     provides: ClassVar[frozenset[Need]]  # what measures may ask for
     quality: ClassVar[QualityMeasure]
     usual_score: ClassVar[str] = "gradient"  # that greedy removal goes by
     trains: ClassVar[bool] = True  # whether headwise trains its weights and gates
     trains_gates_by_default: ClassVar[bool] = False  # to reach a number of heads
+    samples_text: ClassVar[bool] = False  # ablation reads a sample of it, where no time is given
     reads_audio: ClassVar[bool] = False  # named by --audio, not --text
 
     def __init__(
@@ -228,6 +228,19 @@ class Task(ABC):
         """
         text = self.completed(text)
         return self.trained_on(text, batch_tokens, cache, limit or self.longest)
+
+    def answers(self, batches: Batches) -> Answers:
+        """What the model answers on a text, where its quality is none that headwise measures for every task."""
+        raise HeadwiseError(
+            f"{self.model_name} is {self.noun}, whose {self.quality.title} cannot be measured: its class needs `answers`."
+        )
+
+    def save_processor(self, folder: Path) -> None:  # noqa: B027 - text needs no more
+        """Write to a folder what prepares the model's input, where that is more than a tokenizer."""
+
+    def predictor_class(self) -> type | None:
+        """A subclass of the lab's Predictor that asks such a model; None for the lab's own."""
+        return None
 
     def no_loss(self) -> HeadwiseError:
         """The refusal to train a model without a loss."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,12 +11,17 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, WhisperFeatureExtractor
+from transformers import GenerationConfig, PreTrainedModel, WhisperFeatureExtractor
+from transformers.models.whisper.generation_whisper import TASK_IDS
+from transformers.models.whisper.tokenization_whisper import LANGUAGES
+from transformers.utils import logging
 
+from headwise.answers import Answers
 from headwise.data.speech import Speech, Utterance, audio_seconds, samples
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap
 from headwise.qualities import WORD_ERROR_RATE
+from headwise.tasks.batches import Batches
 from headwise.tasks.task import Need, Task
 from headwise.training.token_batches import IGNORED
 
@@ -33,6 +39,7 @@ class Transcription(Task):
     provides: ClassVar[frozenset[Need]] = frozenset({"loss"})
     quality = WORD_ERROR_RATE
     trains = False
+    samples_text = True
     reads_audio = True
 
     @classmethod
@@ -54,6 +61,19 @@ class Transcription(Task):
 
     def encoded(self, text: Speech) -> EncodedSpeech:
         return EncodedSpeech(self, text)
+
+    def answers(self, batches: Batches) -> Answers:
+        from headwise.evaluation.word_errors import answer_recordings  # it needs a model's batches
+
+        return answer_recordings(self, batches)
+
+    def save_processor(self, folder: Path) -> None:
+        extractor_of(self.hf).save_pretrained(folder)
+
+    def predictor_class(self) -> type:
+        from headwise.lab.transcriber import Transcriber  # the lab is not needed by others
+
+        return Transcriber
 
     def no_loss(self) -> HeadwiseError:
         return HeadwiseError(
@@ -170,7 +190,7 @@ def extractor_of(hf: Any) -> WhisperFeatureExtractor:
 def prompt_of(hf: Any, tokenizer: Any, utterance: Utterance) -> list[int]:
     """The tokens that begin a transcript without time stamps."""
     names = ["<|startoftranscript|>", "<|notimestamps|>"]
-    multilingual = getattr(hf.generation_config, "is_multilingual", bool(utterance.language))
+    multilingual = complete_settings(hf, tokenizer, [utterance.language]).is_multilingual
     if multilingual and utterance.language:
         names[1:1] = [f"<|{utterance.language}|>", "<|transcribe|>"]
     elif multilingual:
@@ -184,6 +204,57 @@ def prompt_of(hf: Any, tokenizer: Any, utterance: Utterance) -> list[int]:
                 f"{name}, which {utterance.audio} needs, is no token of this model."
             )
     return [vocabulary[name] for name in names]
+
+
+def transcribed(hf: Any, tokenizer: Any, languages: Sequence[str], **heard: Any) -> Tensor:
+    """The ids that Whisper writes of B recordings by greedy search, without time stamps: B T.
+
+    languages: a code of each. heard: `input_features` B F T, or `encoder_outputs`. Raises HeadwiseError for settings in
+    generation_config.json that transformers cannot use.
+    """
+    options: dict[str, Any] = {}
+    settings = complete_settings(hf, tokenizer, languages)
+    if settings.is_multilingual:
+        options = {"language": list(languages), "task": "transcribe"}
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # transformers warns of settings and masks that its own Whisper lacks
+    try:
+        written: Tensor = hf.generate(
+            generation_config=settings,
+            num_beams=1,
+            do_sample=False,
+            return_timestamps=False,
+            max_length=hf.config.max_target_positions,
+            **heard,
+            **options,
+        )
+        return written
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        problem = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise HeadwiseError(
+            f"transformers cannot transcribe by this model's generation_config.json ({problem:.200}): take that file "
+            "from the checkpoint that the model was trained from."
+        ) from error
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+def complete_settings(hf: Any, tokenizer: Any, languages: Sequence[str]) -> GenerationConfig:
+    """The settings of generation. Those that old fine-tuned checkpoints lack follow from the vocabulary, and from whether
+    recordings name their language."""
+    settings = copy.deepcopy(hf.generation_config)
+    vocabulary = tokenizer.get_vocab()
+    language_names = [f"<|{code}|>" for code in LANGUAGES]
+    usual = {
+        "is_multilingual": any(languages),
+        "lang_to_id": {name: vocabulary[name] for name in language_names if name in vocabulary},
+        "task_to_id": {task: vocabulary.get(f"<|{task}|>") for task in TASK_IDS},
+        "no_timestamps_token_id": vocabulary.get("<|notimestamps|>"),
+    }
+    for name, value in usual.items():
+        if getattr(settings, name, None) is None and value is not None:
+            setattr(settings, name, value)
+    return settings
 
 
 def transcript_tokens(hf: Any, tokenizer: Any, utterance: Utterance) -> list[int]:

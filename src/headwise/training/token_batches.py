@@ -26,8 +26,7 @@ from headwise.attention import start_token
 from headwise.data.store import StoredText, without_bars
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
-from headwise.files import sha256
-from headwise.heads import write_text
+from headwise.folders import Folder, manifest
 
 IGNORED = -100  # the label of positions without a target
 
@@ -139,13 +138,15 @@ def mapped(
 ) -> Dataset:
     """The columns that `ids` makes of a text's; in a file in `cache`, which is found again, or in memory.
 
-    The file's SHA-256 lies next to it, so that a damaged file is made again.
+    A record lies next to it, so that a damaged file is made again.
     """
-    file = cache / f"ids-{key(text, tokenizer)}.arrow" if cache else None
-    if file and is_whole(file):
+    name = f"ids-{key(text, tokenizer)}"
+    file = cache / f"{name}.arrow" if cache else None
+    record = Folder(cache, f"{name}.json") if cache else None
+    if file and record and record.files and not record.damage():
         return Dataset.from_file(str(file))
-    if file:
-        file.parent.mkdir(parents=True, exist_ok=True)
+    if record:
+        record.make()
     with without_bars():
         dataset = text.dataset.map(
             ids,
@@ -157,15 +158,9 @@ def mapped(
             # Nothing is looked up by it. To make one, datasets would pickle the tokenizer, which takes longer than the ids.
             new_fingerprint="ids",
         )
-    if file:
-        write_text(file.with_suffix(".sum"), sha256(file))
+    if file and record:
+        record.note("ids", manifest({file.name: file}))
     return dataset
-
-
-def is_whole(file: Path) -> bool:
-    """Whether a file is the one whose sum lies next to it."""
-    summed = file.with_suffix(".sum")
-    return file.exists() and summed.exists() and summed.read_bytes() == sha256(file).encode()
 
 
 def key(text: StoredText, tokenizer: PreTrainedTokenizerBase) -> str:

@@ -37,8 +37,9 @@ from transformers.trainer_callback import PrinterCallback, TrainerCallback, Trai
 from headwise.attention import Discovery, capture, device_of, evaluating
 from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError, WriteError
+from headwise.folders import write_text
 from headwise.generators import unchanged_generators
-from headwise.heads import Site, write_text
+from headwise.heads import Site
 from headwise.model_files import WEIGHTS
 from headwise.options import Training
 from headwise.progress import Report, silent

@@ -227,6 +227,7 @@ function Lab({ about, ask, address, root }) {
   const shownEffects = answer && (automatic || !oldEffects) ? effects.answer : null;
   const total = useMemo(() => totalsByHead(shownEffects), [shownEffects]);
   const most = mostImportant(about, total);
+  const fresh = oldEffects ? null : total; // a sentence about them would be about the sentence before
   useEffect(() => {
     if (total && !state.head) change({ head: most });
   }, [total]);
@@ -289,11 +290,11 @@ function Lab({ about, ask, address, root }) {
             <p class="error" role="alert">${inspection.error}</p>
             <div class="actions"><button type="button" onClick=${() => startInspection(question)}>Try again</button></div></section>`}
           ${answer && html`<${Output} inspection=${answer} pruned=${other} pair=${others.length === 1 ? others[0] : null} busy=${Boolean(inspection.busy || outdated)} off=${offInAnswer} terms=${about.terms}
-            most=${total && most} effect=${total?.[most]} switchOff=${(name) => { change({ head: name }); setGates([name], 0); }}
+            most=${fresh && most} effect=${fresh?.[most]} switchOff=${(name) => { change({ head: name }); setGates([name], 0); }}
             picked=${maps.has(head) && head} showPicked=${showPicked} />`}
           ${pruned.error && html`<p class="error" role="alert">The pruned model: ${pruned.error}</p>`}
           ${answer && maps.has(head) && html`<${Head} head=${head} state=${state} inspection=${answer} maps=${maps} about=${about} scale=${scale}
-            setGates=${setGates} pick=${pick} change=${change} effect=${total && gates[head] !== 0 ? total[head] : null}
+            setGates=${setGates} pick=${pick} change=${change} effect=${fresh && gates[head] !== 0 ? fresh[head] : null}
             other=${other} prunedMap=${prunedMaps.get(head)} />`}
         </div>
         <section class="card heads" aria-label="Heads">

@@ -8,22 +8,21 @@ import pandas as pd
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.report import models, report, run_grid
-from headwise.report.run_grid import Grid, read_grid
+from headwise.report import report
+from headwise.report.page import collect
+from headwise.report.runs import Runs, read_grid, seed_figures
 from report.conftest import data_of
 from report.made import change, chosen_rows, read, without
 from report.made_sweeps import write_grid
 
 
 @pytest.fixture(scope="module")
-def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return read_grid(write_grid(tmp_path_factory.mktemp("grid")))
 
 
-def mean_row(grid: Grid, data: str, setting: str) -> pd.Series:
-    found = run_grid.means_of(grid, data)
-    assert found is not None
-    return found.loc[setting]
+def mean_row(grid: Runs, data: str, setting: str) -> pd.Series:
+    return grid.parts[data].loc[setting]
 
 
 def change_of(folder: Path, setting: str) -> pd.Series:
@@ -33,10 +32,10 @@ def change_of(folder: Path, setting: str) -> pd.Series:
     return table[chosen_rows(table, where)].iloc[0]
 
 
-def test_means_are_at_their_differences_from_the_mean_full_model(grid: Grid) -> None:
+def test_means_are_at_their_differences_from_the_mean_full_model(grid: Runs) -> None:
     setting = "encoder.lambda-0.04"
     row = mean_row(grid, "en-de", setting)
-    same = [change_of(grid.folder / "en-de" / f"seed-{seed}", setting) for seed in (1, 2, 3)]
+    same = [change_of(run.folder, setting) for run in list(grid.runs.values())[:3]]
     mean, kept = sum(one["value"] for one in same) / 3, [one["kept"] for one in same]
     moved = row["numbers"].of("bleu", "test", "full")
     assert [moved.value, moved.low, moved.high] == pytest.approx([mean, mean - 0.4, mean + 0.4])
@@ -61,24 +60,29 @@ def test_a_model_of_one_seed_keeps_its_own_interval(tmp_path: Path) -> None:
     assert [moved.value, moved.low, moved.high] == pytest.approx(kept)
 
 
-def test_every_seed_has_a_mark_and_a_ring_around_its_choice(grid: Grid) -> None:
-    means = run_grid.means_of(grid, "en-de")
-    assert means is not None
-    encoder, everything = run_grid.seed_figures(grid, "en-de", means)
+def test_every_seed_has_a_mark_and_a_ring_around_its_choice(grid: Runs) -> None:
+    encoder, everything = seed_figures(grid)["en-de"]
     cells = data_of(encoder)
     assert {c["x"] for c in cells if "seed" in c and c["model"].endswith("0.04")} == {8, 9, 10}
     kept = {}
-    for member in grid.members[:3]:
-        kept[f"seed {member.seed}"] = member.models.loc["encoder.lambda-0.08", "kept"]
+    for name, run in list(grid.runs.items())[:3]:
+        kept[name.removeprefix("en-de, ")] = run.models.loc["encoder.lambda-0.08", "kept"]
     assert {c["seed"]: c["x"] for c in cells if c.get("chosen")} == kept
     assert not any(c.get("chosen") for c in data_of(everything))
+
+
+def test_a_model_stands_beside_itself_in_the_other_data_set(grid: Runs) -> None:
+    shown = collect(grid)["runs_models"]["models"]
+    rows = [row.cells for row in shown.rows]
+    assert [row[:2] for row in rows[:2]] == [["full model", "en-de"], ["full model", "en-fr"]]
+    assert {row[0] for row in rows[::2]} == {row[0] for row in rows[1::2]}
 
 
 def test_a_damaged_run_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
     folder = change(write_grid(tmp_path), {"en-de/seed-2/run.json": "["})
     grid = read_grid(folder)
-    assert "cannot be read" in run_grid.state(grid.members[1])
-    assert set(grid.models.loc[grid.models["data"] == "en-de", "seed"]) == {1, 3}
+    assert "cannot be read" in grid.members[1].trouble
+    assert set(grid.seeds["en-de"]["seed"]) == {1, 3}
     change(folder, {"grid.json": {"name": "x", "runs": [{"folder": 1}]}})
     with pytest.raises(HeadwiseError, match="should name the runs of a grid"):
         read_grid(folder)
@@ -88,4 +92,3 @@ def test_a_grid_that_has_just_begun_has_a_page(tmp_path: Path) -> None:
     runs = [{"folder": "seed-1", "data": "", "seed": 1}]
     change(tmp_path, {"grid.json": {"name": "new", "runs": runs}})
     assert "0 of 1 run has results" in report(tmp_path).read_text(encoding="utf-8")
-    assert models.groups(read_grid(tmp_path).models) == []
