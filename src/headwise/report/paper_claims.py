@@ -101,8 +101,8 @@ def published_curves(run: FinishedRun) -> Figure | None:
     published = pd.read_csv(PAPERS / "voita2019_bleu.csv")
     panels: list[Panel] = []
     for kinds in ((ENCODER,), KINDS):
-        ours = run.models[run.models.index.isin(gated(run, kinds))]
-        points = pair_points(THIS_RUN, ours, run.quality, run.split)
+        ours = run.models[run.models.index.isin(gated(run, kinds))].assign(run=THIS_RUN)
+        points = pair_points(ours, run.quality, run.split)
         if not points:
             continue
         points.insert(0, {"data": THIS_RUN, "model": "full model", "kept": 100, "value": 0})
