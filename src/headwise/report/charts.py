@@ -57,6 +57,11 @@ def data(rows: ChartRows) -> list[Spec]:
     ]
 
 
+def with_ends(rows: ChartRows) -> list[Spec]:
+    """The rows that have an interval."""
+    return [row for row in data(rows) if "low" in row]
+
+
 def _plain(value: Any) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     return float(f"{value:.6g}") if isinstance(value, float) else value
@@ -102,7 +107,7 @@ def heat(text: str, ends: Sequence[float], ranged: str = "heatmap", **legend: An
     return found
 
 
-def label_of(names: Mapping[float, Any]) -> str:
+def label_of(names: Mapping[Any, str]) -> str:
     """The labels of an axis or legend: a name at each of some numbers, nothing at others."""
     tests = [
         f"abs(datum.value - {at}) <= {1e-6 * abs(at)} ? '{name}' : " for at, name in names.items()
@@ -264,9 +269,9 @@ def curve(
     shared: Spec = {"x": x, "color": colours, "detail": detail}
     ends: Spec = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
     layers = []
+    look: Spec = {"opacity": band}
     if band:
-        look = {"opacity": band}
-        layers.append(mark("area", points, look, "isValid(datum.low)", **shared, **ends))
+        layers.append(mark("area", with_ends(points), look, **shared, **ends))
     look = {"strokeWidth": width, "opacity": opacity, "strokeJoin": "round"}
     order = {"field": x["field"], "type": x["type"]}
     test = f"isValid(datum.{y['field']})"
@@ -296,7 +301,7 @@ def intervals(
     whiskers = {"strokeWidth": 1.5, "opacity": 0.8, **(whisker_look or {})}
     look = {"style": style, "filled": True, "size": size, "opacity": 1, **look}
     return [
-        mark("rule", points, whiskers, "isValid(datum.low)", **shared, **ends),
+        mark("rule", with_ends(points), whiskers, **shared, **ends),
         mark("point", points, look, y=y, shape=shape, **shared),
     ]
 

@@ -24,7 +24,8 @@ from headwise.report.after_pruning import head_roles, rank, scatter, score_text,
 from headwise.report.charts import Figure
 from headwise.report.every_head import every_head_content, heads_of_run
 from headwise.report.format import capital, interval_text, listed, measure_name, signed
-from headwise.report.kept_heads import head_map, values_by_head
+from headwise.report.head_rows import values_by_head
+from headwise.report.kept_heads import head_map
 from headwise.report.page import Columns, chosen_badge, section, table
 from headwise.report.run_folder import (
     HEAD_COLUMNS,

@@ -155,7 +155,7 @@ def decision_lines(
     kinds = kinds_among(opened.columns.get_level_values("kind"))
     if kept is None or pd.notna(model["penalty"]):
         return dict.fromkeys(kinds, penalty_line(**pruning_options(run, model["sweep"])))
-    lines = {}
+    lines = dict[str, float]()
     last: Any = opened.iloc[-1].to_dict()
     for kind in kinds:
         own = {Head(*column): p_open for column, p_open in last.items() if column[0] == kind}
@@ -353,7 +353,7 @@ def training_curve(run: FinishedRun) -> Figure | None:
     """The loss on the training text and on dev through training; None without a log."""
     if run.training is None:
         return None
-    points = []
+    points = list[Any]()
     for measure, name in LOSS_NAMES.items():
         found = run.training[run.training["measure"] == measure].dropna(subset=["value"])
         found = found[found["step"].isin(thinned(found["step"], CURVE_POINTS))]
@@ -363,7 +363,7 @@ def training_curve(run: FinishedRun) -> Figure | None:
         return None
     x = axis("step:Q", "step", format=",d", grid=False, tickCount=8)
     y = axis("value:Q", "loss (nats a token)", zero=False)
-    legend = {"orient": "top", "title": None, "symbolType": "stroke"}
+    legend: charts.Spec = {"orient": "top", "title": None, "symbolType": "stroke"}
     colours = colour("curve:N", [*LOSS_NAMES.values()], **legend)
     (line,) = charts.curve(points, x, y, colours, width=1.8)
     line["encoding"]["tooltip"] = tips("curve:N", "step:Q", "value:Q||.3f")

@@ -190,14 +190,14 @@ def heads_by_kind(run: FinishedRun, joint: Lines) -> Figure | None:
         for model in line:
             mask = run.layouts[model["setting"]]
             kinds = kinds_among(model["kinds"])
-            left = {kind: (mask.count(kind), sum(mask.heads.query[kind])) for kind in kinds}
+            left: Left = {kind: (mask.count(kind), sum(mask.heads.query[kind])) for kind in kinds}
             drawn.setdefault(name, []).append(left)
 
     facts = [
         f"{capital(name)}, mean over {len(rows)}: {_mean(rows)}." for name, rows in drawn.items()
     ]
     for row in pd.read_csv(PAPERS / "voita2019_kinds.csv").to_dict("records"):
-        theirs = {kind: (int(row[kind]), PAPER_KIND) for kind in KINDS}
+        theirs: Left = {kind: (int(row[kind]), PAPER_KIND) for kind in KINDS}
         drawn.setdefault(f"Voita et al. 2019, EN-RU {row['model']}", []).append(theirs)
     return Figure(
         name="heads-by-kind",
@@ -266,7 +266,7 @@ def _shares(found: list[Left], title: str, what: str) -> Panel:
 
     by_kind = what == "kind"
     domain = list(KINDS) if by_kind else names
-    legend = {"orient": "bottom", "title": None, "columns": 1 if by_kind else 3}
+    legend: charts.Spec = {"orient": "bottom", "title": None, "columns": 1 if by_kind else 3}
     legend |= {"symbolOpacity": 1, "labelLimit": 0}
     ranged = ("name:N", domain, "category") if by_kind else ("name:O", domain, "ordinal")
     shape = charts.shape_field("name:N", domain, charts.SHAPES[:4], **legend)

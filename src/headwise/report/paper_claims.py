@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from scipy.stats import fisher_exact, mannwhitneyu
 
-from headwise.heads import KINDS, Head
+from headwise.heads import KINDS, Head, Kind
 from headwise.pruning.measured import UNPRUNED
 from headwise.qualities import BETTER, BLEU, WORD_ERROR_RATE, WORSE, Number
 from headwise.report import models, score_faithfulness
@@ -39,7 +39,7 @@ from headwise.report.run_folder import FinishedRun
 from headwise.report.summary import does_not_translate
 from headwise.statistics import auroc_interval
 
-ENCODER = "encoder-self"
+ENCODER: Kind = "encoder-self"
 SUPPORTS = "supports"
 CONTRADICTS = "contradicts"
 IN_PART = "supports in part"

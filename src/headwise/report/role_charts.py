@@ -83,10 +83,10 @@ def functions_panel(run: FinishedRun, kind: str, places: Mapping[Head, int]) -> 
     tip = tips("address:N|head", "does:N")
     present = {fact["category"] for fact in facts.values()}
     colours = category_colours(present, 5 if chart.columns > 5 else 2)
-    lines = [(f"role-{at}:N", "small-", 11 * at - 16) for at in range(MOST_ROLES_SHOWN)]
+    texts = [(f"role-{at}:N", "small-", 11 * at - 16) for at in range(MOST_ROLES_SHOWN)]
     marks = [
         chart.squares(colours, tip, opacity=faint()),
-        *chart.texts(tip, f"datum.category != '{NO_ROLE}'", [*lines, ("label:N", "small-", 18)]),
+        *chart.texts(tip, f"datum.category != '{NO_ROLE}'", [*texts, ("label:N", "small-", 18)]),
     ]
     title = f"Functions: {len(roles_of)} of {len(facts)} heads have a role"
     sizes = {"row": 52, "narrow": 68, "usual": 84, "wide": 130}

@@ -272,8 +272,8 @@ def causal_table(found: RolesFolder) -> Table | None:
     rows = found.causal.dropna(subset=["with_all", "value"])
     rows = rows.sort_values(["behaviour", "value"], ascending=[True, False], kind="stable")
 
-    def moved(row: Any, change: float, *ends: float) -> str:
-        interval = interval_text(*ends) if ends else ""
+    def moved(row: Any, change: float, low: float | None = None, high: float | None = None) -> str:
+        interval = interval_text(low, high)
         return f"{row['with_all'] + change:.2f}\n{signed(change)} {interval}".strip()
 
     def without_others(row: Any) -> str:

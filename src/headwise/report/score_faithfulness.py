@@ -56,7 +56,8 @@ def judged(run: FinishedRun) -> pd.DataFrame:
     ranked = (table["statistic"] == "spearman") & (table["measure"] != table["against"])
     truth = next(iter([*ceilings, *table.loc[ranked, "against"], "ablation.zero"]))
     compared = table["statistic"].str.match("spearman|kendall|precision")
-    return table[~compared | (table["against"] == truth)]
+    found: pd.DataFrame = table[~compared | (table["against"] == truth)]
+    return found
 
 
 def faithfulness_statistics(run: FinishedRun) -> pd.DataFrame | None:
@@ -127,9 +128,9 @@ def faithfulness_table(run: FinishedRun) -> Table | None:
     found = faithfulness_statistics(run)
     if found is None:
         return None
-    values = found["value"].to_dict()
+    values: dict[Any, float] = found["value"].to_dict()
     best = most_faithful(found)
-    near = _near(found, best)
+    badges = {**dict.fromkeys(_near(found, best), "as good"), str(best): "best"}
     measures = {str(measure) for measure, statistic in values if statistic in STATISTIC_NAMES}
 
     def order(measure: str) -> tuple[float, float, str]:
@@ -153,7 +154,7 @@ def faithfulness_table(run: FinishedRun) -> Table | None:
         key = (measure, CEILINGS.get(statistic, "") if is_ceiling else statistic)
         if key not in found.index:
             return ""
-        one = found.loc[key].to_dict()
+        one: Any = found.loc[key]
         if statistic.startswith("precision"):
             return percent(one["value"])
         scale = _scale(one["value"]) if statistic.startswith("area") else 0.5
@@ -161,8 +162,7 @@ def faithfulness_table(run: FinishedRun) -> Table | None:
 
     def badge(row: tuple[str, bool]) -> str:
         measure, is_ceiling = row
-        words = {best: "best", **dict.fromkeys(near, "as good")}
-        return "" if is_ceiling else words.get(measure, "")
+        return "" if is_ceiling else badges.get(measure, "")
 
     return table(
         "Scores and how faithful they are",
@@ -267,7 +267,7 @@ def _curve_panel(found: pd.DataFrame, measure: str, areas: dict[tuple[str, str],
     tip = tips("ranking:N", "removed:Q|heads removed", "loss:Q||.3f", "interval:N|95 % interval")
     own = own[["removed", "loss", "low", "high", "colour", "ranking", "interval"]]
     band = random.agg(low="min", high="max").reset_index().assign(colour="random")
-    thin = {"width": 1, "opacity": 0.5, "detail": charts.field("measure:N")}
+    thin: Any = {"width": 1, "opacity": 0.5, "detail": charts.field("measure:N")}
     marks = [
         *charts.curve(band, x, y, colours, band=0.3)[:1],
         *charts.curve(others, x, y, colours, **thin),

@@ -397,7 +397,7 @@ def does_not_translate(run: FinishedRun) -> bool:
 
 
 MOST_LISTED_STEPS = 25  # steps whose times are listed one by one
-ELSEWHERE = ("settings", "notes", "doubts")  # facts of run.json that other sections say
+SAID_ELSEWHERE = ("settings", "notes", "doubts")  # facts of run.json that other sections say
 
 
 @section(
@@ -409,7 +409,7 @@ ELSEWHERE = ("settings", "notes", "doubts")  # facts of run.json that other sect
 )
 def provenance(run: FinishedRun) -> dict[str, Any]:
     """Groups of names and values from run.json, and the plan."""
-    facts = {name: fact for name, fact in run.facts.items() if name not in ELSEWHERE}
+    facts = {name: fact for name, fact in run.facts.items() if name not in SAID_ELSEWHERE}
     seconds = _summed(facts.pop("seconds", None) or {})
     groups = [
         ("Signature", _written_settings(facts.pop("signature", None))),
@@ -497,7 +497,9 @@ def made(run: FinishedRun, model: ModelRow) -> FactRows:
     signature: Mapping[str, Any] = run.facts.get("signature") or {}
     versions: Mapping[str, Any] = run.facts.get("versions") or {}
     original = plan_of_run(run).get("model")
-    known = {"original model": PurePath(original).name} if isinstance(original, str) else {}
+    known: dict[str, Any] = {}
+    if isinstance(original, str):
+        known["original model"] = PurePath(original).name
     known |= {name: settings.get(name) for name in MADE}
     known |= {f"{split} text": name for split, name in texts(run).items()}
     known |= {f"signature: {name}": fact for name, fact in signature.items()}
