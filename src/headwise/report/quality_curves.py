@@ -228,7 +228,8 @@ def _control_points(
     for control in controls:
         facts = control_facts(control["control"])
         if not facts.compared_by_all:
-            at = round(kept.get(control["reference"] or "", control["kept"]), 2)
+            reference = control["reference"]
+            at = round(kept[reference] if reference in kept else control["kept"], 2)
             point = _point(control, full, quality, split, tuned)
             place = {"line": "", "sort": "control", "kept": at, "x": at}
             points.append(point | place | {"control": facts.title, "mark": facts.mark})
