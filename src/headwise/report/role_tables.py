@@ -180,9 +180,6 @@ def best_heads_table(found: RolesFolder) -> Table | None:
     shown += [*gains.sort_values(ascending=False).index]
     untrained = of_control(found, UNTRAINED).dropna(subset=["value"])
 
-    def is_role(row: Any) -> bool:
-        return (head_of(row), row["measure"]) in confirmed
-
     def best_untrained(row: Any) -> str:
         own = of_kind(untrained[untrained["measure"] == row["measure"]], row["kind"])
         values = own.groupby("control")["value"].max()
@@ -209,13 +206,12 @@ def best_heads_table(found: RolesFolder) -> Table | None:
         "random words": on_changed_text(RANDOM_WORDS),
         "shuffled": on_changed_text(SHUFFLED),
         "asked": lambda row: f"{row['n']:,.0f}",
-        "confirmed": lambda row: "yes" if is_role(row) else "no",
     }
     return table(
         "Best head against baseline, role by role",
         [best.loc[name].to_dict() for name in dict.fromkeys(shown) if name in best.index],
         columns,
-        lambda row: "role" if is_role(row) else "",
+        lambda row: "role" if (head_of(row), row["measure"]) in confirmed else "",
         lambda row: str(row["measure"]),
     )
 
@@ -274,8 +270,8 @@ def causal_table(found: RolesFolder) -> Table | None:
     rows = found.causal.dropna(subset=["with_all", "value"])
     rows = rows.sort_values(["behaviour", "value"], ascending=[True, False], kind="stable")
 
-    def moved(row: Any, change: float, *ends: float) -> str:
-        interval = interval_text(*ends) if ends else ""
+    def moved(row: Any, change: float, low: float | None = None, high: float | None = None) -> str:
+        interval = interval_text(low, high)
         return f"{row['with_all'] + change:.2f}\n{signed(change)} {interval}".strip()
 
     def without_others(row: Any) -> str:
