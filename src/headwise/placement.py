@@ -10,7 +10,7 @@ import atexit
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,10 @@ def full_device_map(
 def fallback_device_map(path: Path, device: str, dtype: torch.dtype | None) -> str | None:
     """The map of devices for a model whose weights do not fit on the device that was asked for; None where they do."""
     try:
-        size = stored_bytes(weight_files(path), dtype)
+        size = 0
+        for _, _, shape, stored_type in stored_tensors(weight_files(path)):
+            number_type = dtype or NUMBER_TYPES.get(stored_type, torch.float32)
+            size += shape.numel() * number_type.itemsize
     except (OSError, SafetensorError):  # no or other files of weights, which loading will see
         return None
     memory = get_max_memory()
@@ -86,16 +89,13 @@ def fallback_device_map(path: Path, device: str, dtype: torch.dtype | None) -> s
     return device_map
 
 
-def stored_bytes(files: Sequence[Path], dtype: torch.dtype | None) -> int:
-    """The bytes of the weights in some files, in a type, by default their own."""
-    size = 0
+def stored_tensors(files: Iterable[Path]) -> Iterator[tuple[Path, str, torch.Size, str]]:
+    """The file, name, shape and type of each tensor in files of weights, from their headers alone."""
     for path in files:
         with safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118
-                stored = file.get_slice(name)
-                number_type = dtype or NUMBER_TYPES.get(stored.get_dtype(), torch.float32)
-                size += torch.Size(stored.get_shape()).numel() * number_type.itemsize
-    return size
+                tensor = file.get_slice(name)
+                yield path, name, torch.Size(tensor.get_shape()), tensor.get_dtype()
 
 
 def scratch() -> str:
@@ -132,26 +132,21 @@ def meta_model(config: Any, model_class: Any, device: str) -> Any:
     return cpu_offload(stock, torch.device(device), state_dict=Zeros(stock))
 
 
-def read_from(model: Any, files: Sequence[Path], dtype: torch.dtype | None) -> list[str]:
+def read_from(model: Any, files: Iterable[Path], dtype: torch.dtype | None) -> list[str]:
     """Let an offloaded model read its weights from files whenever it needs them; returns names that do not fit."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     index: dict[str, dict[str, str]] = {}
-    for path in files:
-        with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118
-                stored = file.get_slice(name)
-                own = parameters.get(name)
-                if own is not None and [*own.shape] != stored.get_shape():
-                    raise HeadwiseError(
-                        f"{name} has the shape {stored.get_shape()}, not {[*own.shape]}."
-                    )
-                unnamed_type = None if own is None else own.dtype
-                number_type = dtype or NUMBER_TYPES.get(stored.get_dtype(), unnamed_type)
-                index[name] = {
-                    "safetensors_file": str(path),
-                    "weight_name": name,
-                    "dtype": str(number_type).removeprefix("torch."),
-                }
+    for file, name, shape, stored_type in stored_tensors(files):
+        own = parameters.get(name)
+        if own is not None and own.shape != shape:
+            raise HeadwiseError(f"{name} has the shape {[*shape]}, not {[*own.shape]}.")
+        unnamed_type = None if own is None else own.dtype
+        number_type = dtype or NUMBER_TYPES.get(stored_type, unnamed_type)
+        index[name] = {
+            "safetensors_file": str(file),
+            "weight_name": name,
+            "dtype": str(number_type).removeprefix("torch."),
+        }
     for name, source in (model.all_tied_weights_keys or {}).items():
         if source in index:
             index.setdefault(name, index[source])
