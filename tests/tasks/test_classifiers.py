@@ -347,7 +347,9 @@ class TestFiles:
         )
         text = hw.LabelledText.open(f"datasets:{tmp_path}?text=sentence")
         assert [*text] == [("a b", "2"), ("c", "0")]
-        with pytest.raises(hw.HeadwiseError, match=r"in .* is none of text, label, split, config"):
+        with pytest.raises(
+            hw.HeadwiseError, match=r"in .* is not an option: there are text, label, split, config"
+        ):
             hw.LabelledText.open("datasets:x?source=a")
 
 
