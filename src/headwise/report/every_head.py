@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from headwise.heads import KINDS, Head
+from headwise.heads import KINDS, Head, head_of
 from headwise.report.format import KIND_NAMES, kinds_among, listed, measure_name, number, signed
 from headwise.report.gate_history import closing_steps
 from headwise.report.page import section
-from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder, head_of
+from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
 from headwise.report.score_maps import BLEU_MEASURE, LOSS_MEASURE, control_ranges
 from headwise.roles.behaviour import effect_sentence
 
