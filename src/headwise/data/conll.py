@@ -230,10 +230,11 @@ def _check_tree(block: _Block) -> None:
                 f"but the sentence has {len(words)} words."
             )
 
-    roots = []
-    for word, line in zip(words, block.lines, strict=True):
-        if word.governor < 0:
-            roots.append(f"'{word.form}' at line {line}")
+    roots = [
+        f"'{word.form}' at line {line}"
+        for word, line in zip(words, block.lines, strict=True)
+        if word.governor < 0
+    ]
     if len(roots) != 1:
         named = ", " + " and ".join(roots) if roots else ""
         raise HeadwiseError(f"{block.where} has {len(roots) or 'no'} roots{named}: a tree has one.")

@@ -89,14 +89,10 @@ class Labelled(TrainingData):
             rows.append({"ids": ids, "labels": [IGNORED] * len(labels) if index < 0 else labels})
         return rows
 
-    def collator(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches
-    ) -> Collate:
+    def collator(self, model: PreTrainedModel, sampler: TokenBatches) -> Collate:
         return LabelledCollator(self.collate.fill, self.by_token, sampler.shapes)
 
-    def once(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
-    ) -> Iterator[Batch]:
+    def once(self, model: PreTrainedModel, tokens: int) -> Iterator[Batch]:
         return self.batches(tokens)
 
     def batches(self, tokens: int = 4096, hide: bool = True) -> Iterator[Batch]:
@@ -114,9 +110,7 @@ class Labelled(TrainingData):
 class LabelledCollator:
     """Makes tensors of rows of `Labelled`, padded to the shape for their number."""
 
-    def __init__(
-        self, fill: int, by_token: bool = False, shapes: Sequence[tuple[int, int]] = ()
-    ) -> None:
+    def __init__(self, fill: int, by_token: bool, shapes: Sequence[tuple[int, int]] = ()) -> None:
         self.fill = fill
         self.by_token = by_token
         self.length = {rows: length for length, rows in shapes}

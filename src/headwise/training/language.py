@@ -206,6 +206,7 @@ class Packed(TrainingData):
         cache: Path | None = None,
     ) -> None:
         self.causal = causal
+        self.tokenizer = tokenizer
         self.special = set(tokenizer.all_special_ids)
         if not causal:
             refuse_maskless(tokenizer)
@@ -249,16 +250,12 @@ class Packed(TrainingData):
     def sampler(self, tokens: int, seed: int, multiple: int) -> TokenBatches:
         return (TokenBatches if self.causal else EpochBatches)(self, tokens, seed, multiple)
 
-    def collator(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches
-    ) -> Collate:
-        return PackedCollator(tokenizer, self.length, self.causal)
+    def collator(self, model: PreTrainedModel, sampler: TokenBatches) -> Collate:
+        return PackedCollator(self.tokenizer, self.length, self.causal)
 
-    def once(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
-    ) -> Iterator[Batch]:
+    def once(self, model: PreTrainedModel, tokens: int) -> Iterator[Batch]:
         rows = max(1, tokens // self.length)
-        collate = PackedCollator(tokenizer, self.length, self.causal)
+        collate = PackedCollator(self.tokenizer, self.length, self.causal)
         for start in range(0, len(self), rows):
             yield collate(self.__getitems__(range(start, min(start + rows, len(self)))))
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from headwise.attention import device_of, evaluating
 from headwise.attention.discover import output_of, without_cache
@@ -250,19 +250,15 @@ def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., T
         )
 
 
-def dev_loss(
-    model: PreTrainedModel, data: TrainingData, tokenizer: PreTrainedTokenizerBase, tokens: int
-) -> float:
+def dev_loss(model: PreTrainedModel, data: TrainingData, tokens: int) -> float:
     """Cross-entropy per target token in nats, without smoothing. Inside `loss_forward`."""
     losses: list[Tensor] = []
     count = 0
     with evaluating(model), torch.no_grad():
-        for tensors in data.once(model, tokenizer, tokens):
+        for tensors in data.once(model, tokens):
             count += int((tensors["labels"] != IGNORED).sum())
-            batch = {}
-            for name, tensor in tensors.items():
-                if name != "rows":
-                    batch[name] = tensor.to(device_of(model))
+            device = device_of(model)
+            batch = {name: each.to(device) for name, each in tensors.items() if name != "rows"}
             losses.append(model(**batch, smoothing=0.0))
     total: float = sum(torch.stack(losses).tolist())
     return total / count

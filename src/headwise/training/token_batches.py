@@ -48,7 +48,6 @@ class TrainingData(Protocol):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Rows by what the sampler gives."""
-        ...
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return self.__getitems__([index])[0]
@@ -57,14 +56,10 @@ class TrainingData(Protocol):
         """Shuffled batches of at most `tokens` positions, as rows; their number in an epoch is a multiple of `multiple`."""
         return TokenBatches(self, tokens, seed, multiple)
 
-    def collator(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches
-    ) -> Collate:
+    def collator(self, model: PreTrainedModel, sampler: TokenBatches) -> Collate:
         """What makes a batch of tensors of rows."""
 
-    def once(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
-    ) -> Iterator[Batch]:
+    def once(self, model: PreTrainedModel, tokens: int) -> Iterator[Batch]:
         """The text once, always in the same batches: for a dev loss."""
 
 
@@ -86,6 +81,7 @@ class Encoded(TrainingData):
             target = tokenizer(text_target=rows["target"])
             return {"source": source["input_ids"], "target": target["input_ids"]}
 
+        self.tokenizer = tokenizer
         dataset = mapped(text, tokenizer, ids, cache)
         self.source_lengths = lengths(dataset, "source")
         self.target_lengths = lengths(dataset, "target")
@@ -108,25 +104,15 @@ class Encoded(TrainingData):
         """Rows by index; −1 is an empty row."""
         # In one access: `datasets` takes long for each.
         rows = self.dataset[[int(self.rows[i]) for i in indices if i >= 0]]
-        sources = iter(rows["source"])
-        targets = iter(rows["target"])
-        pairs: list[dict[str, list[int]]] = []
-        for index in indices:
-            if index < 0:
-                pairs.append({"source": [], "target": []})
-            else:
-                pairs.append({"source": next(sources), "target": next(targets)})
-        return pairs
+        pairs = zip(rows["source"], rows["target"], strict=True)
+        sides = [([], []) if index < 0 else next(pairs) for index in indices]
+        return [{"source": source, "target": target} for source, target in sides]
 
-    def collator(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches
-    ) -> Collate:
-        return Collator(tokenizer, start_token(model), sampler.shapes)
+    def collator(self, model: PreTrainedModel, sampler: TokenBatches) -> Collate:
+        return Collator(self.tokenizer, start_token(model), sampler.shapes)
 
-    def once(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
-    ) -> Iterator[Batch]:
-        return batches(self, tokenizer, start_token(model), tokens)
+    def once(self, model: PreTrainedModel, tokens: int) -> Iterator[Batch]:
+        return batches(self, start_token(model), tokens)
 
 
 def mapped(
@@ -301,17 +287,14 @@ def padded(rows: Sequence[Sequence[int]], fill: int, length: int | None) -> Tens
     return torch.from_numpy(out)
 
 
-def batches(
-    data: Encoded, tokenizer: PreTrainedTokenizerBase, start: int, tokens: int = 4096
-) -> Iterator[dict[str, Any]]:
+def batches(data: Encoded, start: int, tokens: int = 4096) -> Iterator[dict[str, Any]]:
     """The text once, in batches sorted by length, for scoring. `rows`: the row of each sentence in the text. The last
     batch has no empty rows here: a short text would pay for a batch of `tokens` positions."""
     sampler = TokenBatches(data, max(tokens, int(data.longest.max())), seed=0, shuffle=False)
-    collate = Collator(tokenizer, start, sampler.shapes)
+    collate = Collator(data.tokenizer, start, sampler.shapes)
     for indices in sampler:
         full = torch.tensor(indices) >= 0
-        batch = {}
-        for name, tensor in collate(data.__getitems__(indices)).items():
-            batch[name] = tensor[full]
+        rows = collate(data.__getitems__(indices))
+        batch = {name: tensor[full] for name, tensor in rows.items()}
         batch["rows"] = torch.tensor([int(data.rows[index]) for index in indices if index >= 0])
         yield batch

@@ -110,7 +110,7 @@ class TokenTrainer(Seq2SeqTrainer):
         sampler = self.data.sampler(
             self.recipe.batch_tokens, self.args.seed, self.recipe.accumulate
         )
-        collate = self.data.collator(self.model, self.processing_class, sampler)
+        collate = self.data.collator(self.model, sampler)
         dataset: Any = self.data
         ahead: Any = (
             {"num_workers": 2, "pin_memory": True} if self.args.device.type == "cuda" else {}
@@ -145,9 +145,7 @@ class TokenTrainer(Seq2SeqTrainer):
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """The dev loss; the mean over processes, so that all make the same decisions."""
-        losses = gather_object(
-            [dev_loss(self.model, self.dev, self.processing_class, self.recipe.batch_tokens)]
-        )
+        losses = gather_object([dev_loss(self.model, self.dev, self.recipe.batch_tokens)])
         loss = sum(losses) / len(losses)
         # What the Trainer's own `evaluate` does at its end; checkpoints and `Watch` rely on both.
         self.log({"eval_loss": loss})
@@ -455,9 +453,9 @@ def converge(
         hf, tokenizer, discovery, training, callbacks=callbacks, patience=recipe.patience, keep=keep
     )
     with loss_forward(hf):
-        last = dev_loss(hf, training.dev, tokenizer, recipe.batch_tokens)
+        last = dev_loss(hf, training.dev, recipe.batch_tokens)
         averaged = average(hf, training.work, recipe.average)
-        mean = dev_loss(hf, training.dev, tokenizer, recipe.batch_tokens)
+        mean = dev_loss(hf, training.dev, recipe.batch_tokens)
     # The mean is in the model now; the last checkpoint alone brings it back.
     if mean > last:
         averaged = average(hf, training.work, 1)
