@@ -151,7 +151,6 @@ def read_from(model: Any, files: Sequence[Path], dtype: torch.dtype | None) -> l
         hook.weights_map = PrefixedDataset(loader, prefix)
         for name, parameter in module.named_parameters(recurse=False):
             entry = index.get(f"{path}.{name}")
-            number_type = getattr(torch, entry["dtype"]) if entry else None
-            tensor = parameter.to(number_type)
+            tensor = parameter.to(getattr(torch, entry["dtype"]) if entry else None)
             setattr(module, name, torch.nn.Parameter(tensor, requires_grad=parameter.requires_grad))
     return sorted(index.keys() ^ parameters.keys())

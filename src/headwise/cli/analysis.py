@@ -247,10 +247,10 @@ def roles(
     with progress.bar("text"):
         if pairs is not None:
             pairs = pairs_for(loaded, pairs, progress, dry_run)
-    asked: dict[str, Any] = {"confirm": again, "pairs": pairs, "untrained": untrained, "seed": seed}
+    asked: dict[str, Any] = {"confirm": again, "pairs": pairs, "untrained": untrained}
 
     def run() -> list[Result]:
-        found = hw.roles(loaded, tested, training=counted, progress=progress, **asked)
+        found = hw.roles(loaded, tested, training=counted, seed=seed, progress=progress, **asked)
         results: list[Result] = [found]
         if set_text is not None:
             results.append(hw.role_sets(loaded, found, set_text, seed=seed, progress=progress))

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
 
-from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Kind
 from headwise.marian.network import Ssru
@@ -300,15 +299,6 @@ def refusal(model: Model) -> str | None:
     return f"its graphs are of models that read text, and a {type(model.hf).__name__} reads {model.hf.main_input_name}"
 
 
-@engine(
-    "onnx",
-    title="ONNX Runtime",
-    modules=("onnxruntime", "onnxscript"),
-    extra="onnx",
-    refusal="refusal",
-    models="any model of text",
-    attention=True,
-)
 def write_onnx(model: Model, folder: Path, dtype: str, attention: Sequence[Head] = ()) -> list[str]:
     """Write ONNX files to a folder, in float32. attention: heads whose weights are outputs. Returns notes for the user."""
     import onnxruntime
@@ -369,12 +359,6 @@ def run_onnx(session: Any, inputs: Mapping[str, Tensor]) -> list[Tensor]:
     return [torch.from_numpy(output) for output in outputs]
 
 
-@engine(
-    "torch",
-    title="PyTorch",
-    refusal="refusal",
-    models="any model of text, without transformers (`.pt2`)",
-)
 def write_torch(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write programs of torch.export to a folder. Returns notes for the user."""
     with traceable(model, "sdpa" if getattr(model.hf, "_supports_sdpa", True) else "eager"):

@@ -196,7 +196,7 @@ def run_passes(
             continue
         start = time.perf_counter()
         report = labelled(reports[label], label)
-        by_token = "layers per token" in measure[names[0]].cost
+        by_token = "forwards per token" in measure[names[0]].cost
         with failing_together():
             batches = text.reporting(report, by_token)
             limit = share if label in sampled else None

@@ -209,7 +209,7 @@ def model_comparisons(run: FinishedRun) -> list[ControlComparison]:
             is_random = name.startswith("random.")
             add(RANDOM_ORDER.name if is_random else OTHER_MEASURE.name, model, name)
 
-    paired = set()
+    paired = set[str]()
     for comparison in found:
         paired.update(one["setting"] for one in (comparison.model, comparison.control) if one)
     for control in controls:

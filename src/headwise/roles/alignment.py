@@ -32,7 +32,6 @@ from headwise.model import Model
 from headwise.progress import Report
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import Arc, Probe, mean_over_queries, pointing
-from headwise.roles.role import role
 
 Links = frozenset[tuple[int, int]]  # (source word, target word)
 Gold = tuple[Links, Links]  # sure links, and those that are possible (the sure ones among them)
@@ -44,20 +43,6 @@ FIELDS = re.compile(r"\{(source|target)\}")
 LINK = re.compile(r"([0-9]{1,6})([-p?])([0-9]{1,6})")
 
 
-@role(
-    "alignment",
-    data=("pairs",),
-    kinds=("cross",),
-    takes=("links",),
-    needs=("links",),
-    margin=0.10,
-    expected={"cross": ("alignment",)},
-    baseline="the diagonal, best shift",
-    caption="share of target words whose writing position points at an aligned source word",
-    order=4,
-    row=0,
-    example=None,
-)
 def alignment(target: Passage, source: Passage, links: Mapping[str, Links]) -> Probe:
     """How often the position that writes a target word attends most to a source word that is aligned with it.
 
@@ -72,19 +57,6 @@ def alignment(target: Passage, source: Passage, links: Mapping[str, Links]) -> P
     return pointing(arcs, target, source, "offset")
 
 
-@role(
-    "reading",
-    data=("pairs",),
-    kinds=("cross",),
-    margin=0.10,
-    expected={"cross": ("reading",)},
-    baseline="the diagonal, best shift",
-    caption="share of copied words whose reading position points at the same word of the source",
-    source="derived here",
-    order=5,
-    row=0,
-    example=None,
-)
 def reading(target: Passage, source: Passage) -> Probe:
     """How often the position that *reads* a target word attends most to the source word that it translates.
 
@@ -118,15 +90,6 @@ def copied_words(source: Annotated, target: Annotated) -> Links:
     return frozenset(copied)
 
 
-@role(
-    "monotonicity",
-    data=("pairs",),
-    kinds=("cross",),
-    baseline="random words",
-    untrained="the baseline",
-    caption="share of neighbouring target words where the second looks further on",
-    row=1,
-)
 def monotonicity(target: Passage, source: Passage) -> Probe:
     """How steadily a head moves through the source.
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from headwise.heads import Site
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import COUNTS, AnswerSums, Probe, mean_over_queries
-from headwise.roles.role import role
 from headwise.roles.syntactic import dependencies
 
 TAGS = (
@@ -41,20 +40,6 @@ TAGS = (
 OPENING = 10  # first tokens of a sentence, which `variability` compares
 
 
-@role(
-    "sink",
-    data=("treebank", "pairs", "speech"),
-    kinds=("encoder-self", "decoder-self", "cross"),
-    threshold=0.5,
-    expected={"language model": ("sink",)},
-    baseline="even weight",
-    untrained="the baseline",
-    caption="mean weight on tokens that are no words",
-    source="Clark et al. 2019, 3.2",
-    order=9,
-    row=7,
-    example=None,
-)
 def sink(passage: Passage, source: Passage | None = None) -> Probe:
     """How much attention goes to tokens outside words: special ones, or the first word where there is no start token.
 
@@ -80,20 +65,6 @@ def weight_on(keys: Tensor, view: View) -> Tensor:
     return torch.matmul(view.weights, keys[:, None, :, None].to(view.weights.dtype))[..., 0]
 
 
-@role(
-    "delimiter",
-    data=("treebank",),
-    kinds=("decoder-self",),
-    threshold=0.5,
-    expected={"language model": ("delimiter",)},
-    baseline="even weight",
-    untrained="the baseline",
-    caption="mean weight on punctuation, of tokens behind some",
-    source="Clark et al. 2019, 3.2",
-    order=10,
-    row=10,
-    example=None,
-)
 def delimiter(passage: Passage) -> Probe:
     """How much attention goes to punctuation (Clark et al. 2019, section 3.2).
 
@@ -113,33 +84,6 @@ def delimiter(passage: Passage) -> Probe:
     return mean_over_queries("delimiter", queries, chance[:, None], partial(weight_on, rest))
 
 
-@role(
-    "distance",
-    data=("treebank",),
-    baseline="",
-    untrained="the mean distance of two subwords",
-    caption="mean distance of subwords, weighted by attention",
-    source="Vig & Belinkov 2019, eq. 6",
-    row=6,
-)
-@role(
-    "dependency-alignment",
-    data=("treebank",),
-    baseline="",
-    untrained="the share of such pairs",
-    caption="share of attention between words of which one governs the other",
-    source="Vig & Belinkov 2019, eq. 4",
-    row=6,
-)
-@role(
-    "pos",
-    data=("treebank",),
-    baseline="",
-    untrained="the share of such words",
-    caption="share of attention that goes to words of a part of speech, as `pos.TAG`",
-    source="Vig & Belinkov 2019, eq. 3",
-    row=6,
-)
 def shape(passage: Passage) -> Probe:
     """Where attention goes, as shares of D.
 
@@ -224,16 +168,6 @@ def means(answers: AnswerSums) -> dict[Site, Tensor]:
     return means_by_site
 
 
-@role(
-    "variability",
-    data=("treebank",),
-    takes=("mean",),
-    baseline="",
-    untrained="near 0",
-    caption="how much the first 10 tokens' weights differ between sentences",
-    source="Vig & Belinkov 2019, eq. 5",
-    row=8,
-)
 def variability(passage: Passage, mean: Mapping[Site, Tensor]) -> Probe:
     """How much attention depends on the content of the sentence: 0 for a head that depends on positions only.
 

@@ -24,7 +24,6 @@ from headwise.heads import Site
 from headwise.roles.alignment import split_into_words
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import Arc, Probe, mean_over_queries, pointing
-from headwise.roles.role import role
 
 
 @dataclass(frozen=True)
@@ -124,41 +123,6 @@ TEMPLATES = (
 )
 
 
-@role(
-    "name-mover",
-    data=("texts",),
-    kinds=("decoder-self",),
-    takes=("readout", "seed"),
-    threshold=0.5,
-    causal="names",
-    expected={"language model": ("name-mover",)},
-    baseline="best fixed offset",
-    caption="of sentences up to the indirect object (IO), the share where the last word attends most to the IO **and** "
-    "the head's own path raises the IO most of all names",
-    source="Wang et al. 2023",
-    order=12,
-    row=30,
-    example=None,
-)
-@role(
-    "s-inhibition",
-    data=("texts",),
-    kinds=("decoder-self",),
-    takes=("readout", "seed"),
-    threshold=0.5,
-    causal="names",
-    causal_needed=True,
-    expected={"language model": ("s-inhibition",)},
-    baseline="best fixed offset",
-    display="S-inhibition",
-    short="S-inhib.",
-    caption="of the same sentences, the share where the last word attends most to the second place of the subject; a "
-    "role only where the logit difference falls with the head off",
-    source="Wang et al. 2023",
-    order=13,
-    row=30,
-    example=None,
-)
 def names_texts(tokenizer: Any, readout: Readout | None, seed: int) -> Generated:
     """Sentences that end before the name of the indirect object. Raises HeadwiseError where the tokenizer cannot tell
     names apart by their first subwords."""
@@ -266,21 +230,6 @@ FILLING = (
 )
 
 
-@role(
-    "retrieval",
-    data=("texts",),
-    kinds=("decoder-self",),
-    takes=("longest", "seed"),
-    margin=0.10,  # 0.1 in Wu et al. 2024, without a baseline
-    causal="needle",
-    expected={"language model": ("retrieval",)},
-    baseline="best fixed offset, or random",
-    caption="share of the tokens of an answer where the head attends most to that token in the needle",
-    source="Wu et al. 2024",
-    order=14,
-    row=31,
-    example=None,
-)
 def retrieval_texts(tokenizer: Any, longest: int, seed: int) -> Generated:
     """A needle in sentences that have nothing to do with it, a question, and the answer. longest: the most subwords.
     Raises HeadwiseError where not even a short text fits, and where the tokenizer does not know the words."""
@@ -375,23 +324,6 @@ ORDERED_ITEMS = {  # each goes round, except that the last number, ordinal and l
 ROUND = ("days", "months")
 
 
-@role(
-    "successor",
-    data=("texts",),
-    kinds=("decoder-self",),
-    takes=("readout", "seed"),
-    needs=("readout",),
-    threshold=0.5,
-    expected={"language model": ("successor",)},
-    baseline="a random item",
-    untrained="the baseline",
-    caption="of the items of a sequence in random order, the share where the head's own path raises the successor of "
-    "the attended item most",
-    source="Gould et al. 2023",
-    order=11,
-    row=32,
-    example=None,
-)
 def successor_texts(tokenizer: Any, readout: Readout, seed: int) -> Generated:
     """Items of one sequence in random order. Raises HeadwiseError where the tokenizer tells the items of no sequence
     apart by their first subwords."""
