@@ -34,7 +34,7 @@ from transformers.trainer_callback import TrainerCallback
 from headwise import Treebank, load, score
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
-from headwise.heads import write_text
+from headwise.folders import write_text
 from headwise.model import Model
 from headwise.options import Architecture
 from headwise.progress import Progress, silent

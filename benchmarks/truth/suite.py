@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, write_text
+from headwise.folders import write_text
+from headwise.heads import Head
 from headwise.importance.measures import facts, resolve_measures
 from headwise.importance.scores import score
 from headwise.options import Gates, Greedy, Training

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from accelerate.utils import OffloadedWeightsLoader, PrefixedDataset, get_max_me
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from headwise.attention.offload import hook_of
+from headwise.attention.offload import Parts, hook_of
 from headwise.attention.rebuilt import drop_unused
 from headwise.errors import HeadwiseError
 from headwise.model_files import weight_files
@@ -70,7 +71,8 @@ def full_device_map(
 def fallback_device_map(path: Path, device: str, dtype: torch.dtype | None) -> str | None:
     """The map of devices for a model whose weights do not fit on the device that was asked for; None where they do."""
     try:
-        size = stored_bytes(weight_files(path), dtype)
+        stored = stored_weights(weight_files(path), dtype)
+        size = sum(torch.Size(shape).numel() * kind.itemsize for _, _, shape, kind in stored)
     except (OSError, SafetensorError):  # no or other files of weights, which loading will see
         return None
     memory = get_max_memory()
@@ -86,16 +88,16 @@ def fallback_device_map(path: Path, device: str, dtype: torch.dtype | None) -> s
     return device_map
 
 
-def stored_bytes(files: Sequence[Path], dtype: torch.dtype | None) -> int:
-    """The bytes of the weights in some files, in a type, by default their own."""
-    size = 0
+def stored_weights(
+    files: Sequence[Path], dtype: torch.dtype | None
+) -> Iterator[tuple[Path, str, list[int], torch.dtype]]:
+    """The file, name, shape and type of every weight in some files. dtype: in place of their own."""
     for path in files:
         with safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118
                 stored = file.get_slice(name)
                 number_type = dtype or NUMBER_TYPES.get(stored.get_dtype(), torch.float32)
-                size += torch.Size(stored.get_shape()).numel() * number_type.itemsize
-    return size
+                yield path, name, stored.get_shape(), number_type
 
 
 def scratch() -> str:
@@ -103,22 +105,6 @@ def scratch() -> str:
     folder = tempfile.mkdtemp(prefix="headwise-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
-
-
-class Zeros(Mapping[str, Tensor]):
-    """Weights of 0 for a model that has none, without memory."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.weights = dict(model.named_parameters(remove_duplicate=False))
-
-    def __getitem__(self, name: str) -> Tensor:
-        return torch.zeros((), dtype=self.weights[name].dtype).expand(self.weights[name].shape)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.weights)
-
-    def __len__(self) -> int:
-        return len(self.weights)
 
 
 def meta_model(config: Any, model_class: Any, device: str) -> Any:
@@ -129,29 +115,29 @@ def meta_model(config: Any, model_class: Any, device: str) -> Any:
         raise HeadwiseError(
             f"A {type(stock).__name__} computes some weights itself, which no file has: load it without device_map."
         )
-    return cpu_offload(stock, torch.device(device), state_dict=Zeros(stock))
+    weights = stock.named_parameters(remove_duplicate=False)
+    zeros = Parts({name: partial(without_memory, weight) for name, weight in weights})
+    return cpu_offload(stock, torch.device(device), state_dict=zeros)
+
+
+def without_memory(weight: Tensor) -> Tensor:
+    """As many zeros as a weight has numbers."""
+    return torch.zeros((), dtype=weight.dtype).expand(weight.shape)
 
 
 def read_from(model: Any, files: Sequence[Path], dtype: torch.dtype | None) -> list[str]:
     """Let an offloaded model read its weights from files whenever it needs them; returns names that do not fit."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     index: dict[str, dict[str, str]] = {}
-    for path in files:
-        with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118
-                stored = file.get_slice(name)
-                own = parameters.get(name)
-                if own is not None and [*own.shape] != stored.get_shape():
-                    raise HeadwiseError(
-                        f"{name} has the shape {stored.get_shape()}, not {[*own.shape]}."
-                    )
-                unnamed_type = None if own is None else own.dtype
-                number_type = dtype or NUMBER_TYPES.get(stored.get_dtype(), unnamed_type)
-                index[name] = {
-                    "safetensors_file": str(path),
-                    "weight_name": name,
-                    "dtype": str(number_type).removeprefix("torch."),
-                }
+    for path, name, shape, number_type in stored_weights(files, dtype):
+        own = parameters.get(name)
+        if own is not None and [*own.shape] != shape:
+            raise HeadwiseError(f"{name} has the shape {shape}, not {[*own.shape]}.")
+        index[name] = {
+            "safetensors_file": str(path),
+            "weight_name": name,
+            "dtype": str(number_type).removeprefix("torch."),
+        }
     for name, source in (model.all_tied_weights_keys or {}).items():
         if source in index:
             index.setdefault(name, index[source])

@@ -23,7 +23,7 @@ from headwise.heads import Head, Site
 from headwise.importance.ablation import ablate
 from headwise.lab.predictor import Ablation
 from headwise.lab.recording import recordings_by_name, usual_offsets
-from headwise.lab.session import CancelToken, Question, Session
+from headwise.lab.session import Question, Session
 from headwise.tasks.objective import inputs_of, sentence_losses
 from lab.floats import floats_of
 from tasks.askers import asker
@@ -46,9 +46,7 @@ def session(table: Path) -> Session:
 
 def batch_of(session: Session) -> dict[str, torch.Tensor]:
     """The full model's transcript of a recording as the library's methods take it."""
-    prompt, _ = session.predictors["full"].unchanged_prediction(
-        NAME, 5, None, CancelToken().raise_if_cancelled
-    )
+    prompt, _ = session.predictors["full"].unchanged_prediction(NAME, 5, None)
     labels = torch.full_like(prompt.inputs["decoder_input_ids"], -100)
     for column in prompt.predicted_tokens:
         labels[0, column.position] = column.token

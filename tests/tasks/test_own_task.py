@@ -107,7 +107,7 @@ def test_from_scores_to_the_page(tmp_path: Path) -> None:
 def test_the_lab_asks_for_the_tag_of_every_token() -> None:
     model = tagger()
     with torch.no_grad():
-        prompt, prediction = Predictor(model).unchanged_prediction("a b c", 1, None, lambda: None)
+        prompt, prediction = Predictor(model).unchanged_prediction("a b c", 1, None)
         logits = model.hf(**prompt.inputs).logits[0]
     names = [NAMES["id2label"][number] for number in logits.argmax(-1).tolist()]
     assert prediction.text.split() == names and len(names) == 5

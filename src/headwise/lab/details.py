@@ -4,13 +4,12 @@ try."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
 from headwise.errors import HeadwiseError
 from headwise.folders import below
-from headwise.heads import Head
+from headwise.heads import head_of
 from headwise.lab.sentence import FEWEST_PICKED_WORDS, MOST_PICKED_WORDS
 from headwise.model_files import folder_of
 from headwise.qualities import BLEU
@@ -76,7 +75,7 @@ def scores_by_measure(run: FinishedRun) -> list[dict[str, Any]]:
         heads = {}
         for row in rows.to_dict("records"):
             numbers = [json_number(row[name]) for name in ("value", "low", "high")]
-            heads[head_of_row(row)] = numbers
+            heads[str(head_of(row))] = numbers
         name = measure_name(str(measure))
         measures.append({"measure": str(measure), "name": name, "heads": heads})
     return measures
@@ -96,10 +95,10 @@ def roles_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
         for name in ("value", "low", "high", "n", "baseline"):
             role[name] = json_number(row[name])
         role["meaning"] = meaning_of_role(row["measure"])
-        head = Head(row["kind"], row["layer"], row["head"])
+        head = head_of(row)
         role["effect"] = sentences.get((head, row["measure"]))
         role["confirmed"] = (*head, row["measure"]) in confirmed
-        by_head.setdefault(head_of_row(row), []).append(role)
+        by_head.setdefault(str(head_of(row)), []).append(role)
     return by_head
 
 
@@ -118,7 +117,7 @@ def words_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
             f"lost without this head{f', most often for “{instead}”' if instead else ''}"
         )
         role |= {"effect": None, "confirmed": True}
-        by_head.setdefault(head_of_row(row), []).append(role)
+        by_head.setdefault(str(head_of(row)), []).append(role)
     return by_head
 
 
@@ -187,11 +186,6 @@ def run_recordings(folder: Path) -> str:
             "or name a table with --audio FILE."
         ) from None
     return str(data.dev or data.train)
-
-
-def head_of_row(row: Mapping[Any, Any]) -> str:
-    """The head of a row of a table, as `kind/layer/head`."""
-    return str(Head(row["kind"], row["layer"], row["head"]))
 
 
 def json_number(number: Any) -> float | None:

@@ -12,11 +12,11 @@ output over the tokens of this sentence, or its output with equal weights on all
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -37,15 +37,43 @@ from headwise.progress import Report
 from headwise.tasks.objective import predict as logits_of
 
 Ablation = Literal["zero", "mean", "uniform"]
-HeadGates = Mapping[Head, float]  # from 0 (off) to 1; heads without one are on
-Replacement = Callable[[AttentionCall, int], Tensor | float]  # a head's other output, B Q D
-# Called at every layer; raises HeadwiseError to end the computation.
-RaiseIfCancelled = Callable[[], None]
-
 MAX_TOKENS = 128  # tokens of a sentence
 LIKELY = 8  # most likely tokens that are shown
 MOST_LOGITS = 1 << 26  # logits of a forward with many copies of a sentence
 MOST_POSITIONS = 1 << 13  # and its positions
+
+
+@dataclass(frozen=True)
+class Change:
+    """Heads that are turned down.
+
+    gates: from 0 (off) to 1; heads without one are on. ablation: what a head gives instead of its output. means: every
+    head's mean output over the tokens of the sentence without any gate, H D by site.
+    """
+
+    gates: Mapping[Head, float] = field(default_factory=dict)
+    ablation: Ablation = "zero"
+    means: Mapping[Site, Tensor] = field(default_factory=dict)
+
+    def without(self, heads: Sequence[Head]) -> Change:
+        """The change with some heads off in addition."""
+        return replace(self, gates={**self.gates, **dict.fromkeys(heads, 0.0)})
+
+    def replacement(self, call: AttentionCall, head: int) -> Tensor | float:
+        """What a head gives instead of its output, B Q D."""
+        if self.ablation == "zero":
+            return 0.0
+        if self.ablation == "mean":
+            return self.means[call.site][head].to(call.output)
+        # The sentence stands alone, so there is no padding to leave out.
+        batch, queries = call.output.shape[:2]
+        everywhere = partial(torch.ones, dtype=torch.bool, device=call.query.device)
+        return uniform_output(
+            call, head, everywhere(batch, queries), everywhere(batch, call.key.shape[2])
+        )
+
+
+NO_CHANGE = Change()
 
 
 @dataclass(frozen=True)
@@ -64,8 +92,7 @@ class Prompt:
 
     inputs: of its forward, 1 S and for translation 1 T. target: the translation, from the start
     token on. predicted_tokens: those whose log-probabilities are compared; none for an embedding model.
-    position: of the logits that are shown. means: every head's mean output over the tokens of this
-    sentence without any gate, H D by site.
+    position: of the logits that are shown. means: those of a `Change`.
     """
 
     inputs: dict[str, Tensor]
@@ -113,12 +140,13 @@ class Predictor:
     it answers one question at a time.
 
     patience: how many times longer than others it may take. cached_sentences: whose output without
-    gates is kept.
+    gates is kept. raise_if_cancelled: called at every layer; raises HeadwiseError to end the computation.
     """
 
     patience: ClassVar[float] = 1.0
     cached_sentences: ClassVar[int] = 64
     said: dict[str, str] | None = None  # of recordings, by name
+    raise_if_cancelled: Callable[[], None]
 
     def __init__(
         self, model: Model, trees: Trees | None = None, max_tokens: int = MAX_TOKENS
@@ -138,42 +166,32 @@ class Predictor:
         self.heads = list(model.heads)
         self.trees = trees or {}
         self.max_tokens = min(max_tokens, sentence_limit(hf))
-        self.unchanged_cache: OrderedDict[tuple[Any, ...], tuple[Prompt, Prediction]] = (
-            OrderedDict()
-        )
+        self.raise_if_cancelled = lambda: None
+        self.unchanged_cache = lru_cache(self.cached_sentences)(self.predict_unchanged)
 
     def unchanged_prediction(
-        self, text: str, beam: int, position: int | None, raise_if_cancelled: RaiseIfCancelled
+        self, text: str, beam: int, position: int | None
     ) -> tuple[Prompt, Prediction]:
         """What the model is asked about a sentence, and what it says, without any gate; kept for
         the next change of a head."""
-        key = (text, beam if self.task_output == "translation" else 0, position)
-        if key not in self.unchanged_cache:
-            self.unchanged_cache[key] = self.predict_unchanged(
-                text, beam, position, raise_if_cancelled
-            )
-            if len(self.unchanged_cache) > self.cached_sentences:
-                self.unchanged_cache.popitem(last=False)
-        self.unchanged_cache.move_to_end(key)
-        return self.unchanged_cache[key]
+        # Only translations depend on the beam: others must not be computed again for another one.
+        return self.unchanged_cache(
+            text, beam if self.task_output == "translation" else 0, position
+        )
 
     def predict_unchanged(
-        self, text: str, beam: int, position: int | None, raise_if_cancelled: RaiseIfCancelled
+        self, text: str, beam: int, position: int | None
     ) -> tuple[Prompt, Prediction]:
         """`unchanged_prediction` of what was not asked before."""
         sentence = read_sentence(self.tokenizer, text, self.max_tokens)
         sentence = with_tree(self.tokenizer, sentence, self.trees.get(text.strip()))
-        with self.with_gates({}, no_output, raise_if_cancelled):
+        with self.changed(NO_CHANGE):
             prompt = PROMPTS[self.task_output](self, sentence, beam, position)
 
-        return self.answered(prompt, raise_if_cancelled, {})
+        return self.answered(prompt, {})
 
     def answered(
-        self,
-        prompt: Prompt,
-        raise_if_cancelled: RaiseIfCancelled,
-        means: dict[Site, Tensor],
-        first: int = 0,
+        self, prompt: Prompt, means: dict[Site, Tensor], first: int = 0
     ) -> tuple[Prompt, Prediction]:
         """What the model says without any gate, and the prompt with every head's mean output over
         the positions from `first` on. means: those that are known, H D by site; gets the others."""
@@ -182,18 +200,12 @@ class Predictor:
             means[call.site] = call.output[0, first:].float().mean(0)
 
         # With weights, as `Session.inspect` asks for: another kernel would give other last digits.
-        with self.with_gates({}, no_output, raise_if_cancelled, note_mean):
+        with self.changed(NO_CHANGE, note_mean):
             prediction = self.predict(prompt)
         return replace(prompt, means=means), prediction
 
-    def encoded(
-        self,
-        prompt: Prompt,
-        gates: HeadGates,
-        ablation: Ablation,
-        raise_if_cancelled: RaiseIfCancelled,
-    ) -> Prompt:
-        """The prompt with what the encoder gives under these gates, where the prompt keeps that."""
+    def encoded(self, prompt: Prompt, change: Change) -> Prompt:
+        """The prompt with what the changed encoder gives, where the prompt keeps that."""
         return prompt
 
     def maps_of_encoder(self, prompt: Prompt) -> Mapping[Site, Tensor]:
@@ -234,19 +246,12 @@ class Predictor:
         text = " ".join(self.token_names(likeliest))
         return Prediction(of_tokens, text, log_probabilities[prompt.position])
 
-    def prompt_with_new_translation(
-        self,
-        prompt: Prompt,
-        gates: HeadGates,
-        replacement: Replacement,
-        beam: int,
-        raise_if_cancelled: RaiseIfCancelled,
-    ) -> Prompt:
-        """The prompt with the translation that the model writes with its heads turned down; other
-        models' prompts stay, because they are asked for the same tokens."""
-        if not (prompt.target and gates):
+    def prompt_with_new_translation(self, prompt: Prompt, change: Change, beam: int) -> Prompt:
+        """The prompt with the translation that the changed model writes; other models' prompts stay,
+        because they are asked for the same tokens."""
+        if not (prompt.target and change.gates):
             return prompt
-        with self.with_gates(gates, replacement, raise_if_cancelled):
+        with self.changed(change):
             ids = self.translate(prompt, beam)
         return prompt if ids == prompt.target.ids else self.with_target(prompt, ids)
 
@@ -272,70 +277,48 @@ class Predictor:
             target=sentence_of(self.tokenizer, ids),
         )
 
-    def replacement(self, prompt: Prompt, ablation: Ablation) -> Replacement:
-        """What heads that are off give instead of their outputs. The means are those of the
-        sentence without any gate."""
-        if ablation == "zero":
-            return no_output
-        if ablation == "uniform":
-            return uniform_attention
-        return lambda call, head: prompt.means[call.site][head].to(call.output)
-
-    @contextmanager
-    def with_gates(
-        self,
-        gates: HeadGates,
-        replacement: Replacement,
-        raise_if_cancelled: RaiseIfCancelled,
-        hook: Callable[[AttentionCall], None] | None = None,
-    ) -> Iterator[None]:
+    def changed(
+        self, change: Change, hook: Callable[[AttentionCall], None] | None = None
+    ) -> AbstractContextManager[Any]:
         """A block in which heads are turned down. Layers without a gate compute as usual. hook:
         sees every call with its weights."""
         by_site: dict[Site, dict[int, float]] = defaultdict(dict)
-        for head, gate in gates.items():
+        for head, gate in change.gates.items():
             by_site[Site(head.kind, head.layer)][head.head] = gate
-        replacements_by_site = {
-            site: partial(blended, gates=each, replacement=replacement)
-            for site, each in by_site.items()
-        }
 
         def check_and_call_hook(call: AttentionCall) -> None:
-            raise_if_cancelled()
+            self.raise_if_cancelled()
             if hook:
                 hook(call)
 
-        weights = hook is not None
-        with capture(
+        return capture(
             self.hf,
             self.model.discovery,
             hook=check_and_call_hook,
-            weights=weights,
-            replace=replacements_by_site,
-        ):
-            yield
+            weights=hook is not None,
+            replace={
+                site: partial(blended, gates=gates, change=change)
+                for site, gates in by_site.items()
+            },
+        )
 
     def effects(
-        self,
-        prompt: Prompt,
-        unchanged: Prediction,
-        gates: HeadGates,
-        replacement: Replacement,
-        raise_if_cancelled: RaiseIfCancelled,
-        progress: Report,
+        self, prompt: Prompt, unchanged: Prediction, change: Change, progress: Report
     ) -> Tensor:
-        """The change of the predicted tokens' log-probabilities when one more head is off, in
-        addition to the gates: heads x tokens. Of an embedding model one column, the change of the similarity
-        to its vectors without any gate.
+        """The difference in the predicted tokens' log-probabilities when one more head is off, in
+        addition to a change: heads x tokens. An embedding model has one column, the difference in the
+        similarity to its vectors without any gate.
 
         Exact: every head is a row of a batch of copies of the sentence.
         """
         discovery = self.model.discovery
-        indices_on = [index for index, head in enumerate(self.heads) if gates.get(head, 1.0) > 0]
+        indices_on = []
         trials: list[Trial] = []
-        for index in indices_on:
-            head = self.heads[index]
-            change = partial(switched_off, head=head.head, replacement=replacement)
-            trials.append({Site(head.kind, head.layer): change})
+        for index, head in enumerate(self.heads):
+            if change.gates.get(head, 1.0) > 0:
+                indices_on.append(index)
+                off = partial(switched_off, head=head.head, change=change)
+                trials.append({Site(head.kind, head.layer): off})
 
         logits_per_position = (
             self.hf.config.get_text_config().vocab_size if prompt.predicted_tokens else 1
@@ -350,7 +333,7 @@ class Predictor:
         )
         forward = partial(self.copies_log_probabilities, prompt, unchanged)
 
-        with self.with_gates(gates, replacement, raise_if_cancelled):
+        with self.changed(change):
             with recording(self.hf, discovery, 1, lambda call: None) as record:
                 before = forward(1)
             clear_unless_reusable(self.hf, discovery, record, forward, before)
@@ -518,31 +501,17 @@ PROMPTS: dict[str, Callable[[Predictor, Sentence, int, int | None], Prompt]] = {
 }
 
 
-def blended(call: AttentionCall, gates: Mapping[int, float], replacement: Replacement) -> Tensor:
+def blended(call: AttentionCall, gates: Mapping[int, float], change: Change) -> Tensor:
     """The outputs B Q H D of a call with some heads turned down."""
     output = call.output.clone()
     for head, gate in gates.items():
-        output[:, :, head] = output[:, :, head] * gate + replacement(call, head) * (1 - gate)
+        output[:, :, head] = output[:, :, head] * gate + change.replacement(call, head) * (1 - gate)
     return output
 
 
-def switched_off(call: AttentionCall, head: int, replacement: Replacement) -> Tensor:
+def switched_off(call: AttentionCall, head: int, change: Change) -> Tensor:
     """The outputs B Q H D of a call in which one head gives its replacement."""
-    return with_others(call, head, replacement(call, head))
-
-
-def no_output(call: AttentionCall, head: int) -> float:
-    """Zero instead of a head's output."""
-    return 0.0
-
-
-def uniform_attention(call: AttentionCall, head: int) -> Tensor:
-    """A head's output B Q D with equal weights on all visible keys, of sentences without
-    padding."""
-    batch, queries = call.output.shape[:2]
-    keys = call.key.shape[2]
-    everywhere = partial(torch.ones, dtype=torch.bool, device=call.query.device)
-    return uniform_output(call, head, everywhere(batch, queries), everywhere(batch, keys))
+    return with_others(call, head, change.replacement(call, head))
 
 
 def mean_cosine(vectors: Tensor, others: Tensor) -> Tensor:

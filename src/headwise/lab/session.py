@@ -13,7 +13,8 @@ import math
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -27,7 +28,7 @@ from torch import Tensor
 from headwise.attention import AttentionCall, evaluating
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, Site
+from headwise.heads import Head
 from headwise.lab.details import (
     given_model,
     head_details,
@@ -36,7 +37,14 @@ from headwise.lab.details import (
     run_recordings,
     run_sentences,
 )
-from headwise.lab.predictor import Ablation, Prediction, Predictor, Prompt, mean_cosine
+from headwise.lab.predictor import (
+    Ablation,
+    Change,
+    Prediction,
+    Predictor,
+    Prompt,
+    mean_cosine,
+)
 from headwise.lab.sentence import (
     ENGLISH,
     Trees,
@@ -271,6 +279,26 @@ class Session:
         """The recording of a question: `wav`, a file in base64, and what the page draws of it."""
         return self.predictor(question).sound(question.text)
 
+    @contextmanager
+    def asking(
+        self, question: Question, cancel: CancelToken
+    ) -> Iterator[tuple[Predictor, Change, Prompt, Prediction]]:
+        """A block that computes an answer and ends where the question is cancelled. Gives the model, the change
+        of its heads, what it is asked about the sentence, and what it says without the change."""
+        predictor = self.predictor(question)
+        gates = predictor.parse_gates(question.gates)
+        for each in self.predictors.values():
+            each.raise_if_cancelled = cancel.raise_if_cancelled
+        try:
+            with evaluating(predictor.hf), torch.no_grad():
+                prompt, unchanged = predictor.unchanged_prediction(
+                    question.text, question.beam, question.position
+                )
+                yield predictor, Change(gates, question.ablation, prompt.means), prompt, unchanged
+        finally:
+            for each in self.predictors.values():
+                each.raise_if_cancelled = NEVER_CANCELLED.raise_if_cancelled
+
     def inspect(self, question: Question, cancel: CancelToken = NEVER_CANCELLED) -> dict[str, Any]:
         """The output before and after a change of heads, what it costs, and every head's attention
         after it.
@@ -283,31 +311,19 @@ class Session:
         same token or output, `before` and `after` are without and with the gates. Attention maps
         are float32, H Q K, in base64.
         """
-        start = time.perf_counter()
-        predictor = self.predictor(question)
-        gates = predictor.parse_gates(question.gates)
-        raise_if_cancelled = cancel.raise_if_cancelled
-        maps: dict[Site, Tensor] = {}
+        with self.asking(question, cancel) as (predictor, change, prompt, unchanged):
+            prompt = predictor.encoded(prompt, change)
+            maps = dict(predictor.maps_of_encoder(prompt))
 
-        def keep_map(call: AttentionCall) -> None:
-            maps[call.site] = predictor.map_of(prompt, call)
-
-        with evaluating(predictor.hf), torch.no_grad():
-            prompt, unchanged = predictor.unchanged_prediction(
-                question.text, question.beam, question.position, raise_if_cancelled
-            )
-            replacement = predictor.replacement(prompt, question.ablation)
-            prompt = predictor.encoded(prompt, gates, question.ablation, raise_if_cancelled)
-            maps.update(predictor.maps_of_encoder(prompt))
+            def keep_map(call: AttentionCall) -> None:
+                maps[call.site] = predictor.map_of(prompt, call)
 
             # First the changed model writes freely, in a block of its own: the many passes of a
             # beam search have no maps to keep. The block below only scores outputs that are
             # written, and its last pass leaves its maps: how likely is the old output now, and the
             # new one?
-            new_prompt = predictor.prompt_with_new_translation(
-                prompt, gates, replacement, question.beam, raise_if_cancelled
-            )
-            with predictor.with_gates(gates, replacement, raise_if_cancelled, keep_map):
+            new_prompt = predictor.prompt_with_new_translation(prompt, change, question.beam)
+            with predictor.changed(change, keep_map):
                 forward_start = time.thread_time()  # not slowed down by other programs
                 old_output_now = predictor.predict(prompt)
                 forward_seconds = time.thread_time() - forward_start
@@ -318,24 +334,12 @@ class Session:
             of_full = unchanged
             if question.model != "full":
                 _, of_full = self.predictors["full"].unchanged_prediction(
-                    question.text, question.beam, question.position, raise_if_cancelled
+                    question.text, question.beam, question.position
                 )
 
-        predicted_tokens = []
         tokens = predictor.token_names([predicted.token for predicted in prompt.predicted_tokens])
         before = unchanged.log_probabilities.tolist()
         after = old_output_now.log_probabilities.tolist()
-        for index, predicted in enumerate(prompt.predicted_tokens):
-            predicted_tokens.append(
-                {
-                    "token": tokens[index],
-                    "position": predicted.position,
-                    "in_output": predicted.in_output,
-                    "before": before[index],
-                    "after": after[index],
-                }
-            )
-
         next_tokens = None
         if (
             unchanged.shown_log_probabilities is not None
@@ -355,7 +359,16 @@ class Session:
             "old_output": unchanged.text,
             "new_output": new_output.text,
             "changes": word_changes(of_full.text, new_output.text),
-            "predicted_tokens": predicted_tokens,
+            "predicted_tokens": [
+                {
+                    "token": tokens[index],
+                    "position": predicted.position,
+                    "in_output": predicted.in_output,
+                    "before": before[index],
+                    "after": after[index],
+                }
+                for index, predicted in enumerate(prompt.predicted_tokens)
+            ],
             "log_probability": {
                 "old_output": output_log_probability(prompt, unchanged),
                 "old_output_now": output_log_probability(prompt, old_output_now),
@@ -374,7 +387,6 @@ class Session:
             ],
             "similarity": cosine,
             "head_effects_seconds": forward_seconds * len(predictor.heads),
-            "seconds": time.perf_counter() - start,
         }
 
     def head_effects(
@@ -385,18 +397,8 @@ class Session:
     ) -> dict[str, Any]:
         """The exact change of every predicted token's log-probability when one more head is
         switched off. Above 0: the token is likelier without the head."""
-        start = time.perf_counter()
-        predictor = self.predictor(question)
-        gates = predictor.parse_gates(question.gates)
-        raise_if_cancelled = cancel.raise_if_cancelled
-        with evaluating(predictor.hf), torch.no_grad():
-            prompt, unchanged = predictor.unchanged_prediction(
-                question.text, question.beam, question.position, raise_if_cancelled
-            )
-            replacement = predictor.replacement(prompt, question.ablation)
-            values = predictor.effects(
-                prompt, unchanged, gates, replacement, raise_if_cancelled, progress
-            )
+        with self.asking(question, cancel) as (predictor, change, prompt, unchanged):
+            values = predictor.effects(prompt, unchanged, change, progress)
 
         if prompt.predicted_tokens:
             tokens = predictor.token_names([each.token for each in prompt.predicted_tokens])
@@ -411,7 +413,6 @@ class Session:
             "in_output": in_output,
             "values": six_decimals(values),
             "total": six_decimals(values[:, torch.tensor(in_output)].sum(1)),
-            "seconds": time.perf_counter() - start,
         }
 
     def smallest(
@@ -432,15 +433,8 @@ class Session:
         `unfinished` and the `heads` that are off. A new question continues with them as its
         `continue_from`, so that a notebook can stop between two steps.
         """
-        start = time.perf_counter()
-        predictor = self.predictor(question)
-        gates = predictor.parse_gates(question.gates)
-        already_off = list(predictor.parse_gates(dict.fromkeys(question.continue_from, 0.0)))
-        raise_if_cancelled = cancel.raise_if_cancelled
-        with evaluating(predictor.hf), torch.no_grad():
-            prompt, unchanged = predictor.unchanged_prediction(
-                question.text, question.beam, question.position, raise_if_cancelled
-            )
+        with self.asking(question, cancel) as (predictor, change, prompt, unchanged):
+            already_off = list(predictor.parse_gates(dict.fromkeys(question.continue_from, 0.0)))
             if not prompt.predicted_tokens:
                 raise HeadwiseError(
                     "This model writes no output that could change: look at the similarity instead."
@@ -450,27 +444,17 @@ class Session:
             # change; with them, the search would lower their probability instead of the output's.
             in_output = tuple(each for each in prompt.predicted_tokens if each.in_output)
             prompt = replace(prompt, predicted_tokens=in_output)
-            replacement = predictor.replacement(prompt, question.ablation)
-
-            def gates_without(heads: Sequence[Head]) -> dict[Head, float]:
-                return {**gates, **dict.fromkeys(heads, 0.0)}
 
             def output_without(heads: Sequence[Head]) -> str:
-                lowered_gates = gates_without(heads)
-                encoded = predictor.encoded(
-                    prompt, lowered_gates, question.ablation, raise_if_cancelled
-                )
-                new_prompt = predictor.prompt_with_new_translation(
-                    encoded, lowered_gates, replacement, question.beam, raise_if_cancelled
-                )
-                with predictor.with_gates(lowered_gates, replacement, raise_if_cancelled):
+                lowered = change.without(heads)
+                encoded = predictor.encoded(prompt, lowered)
+                new_prompt = predictor.prompt_with_new_translation(encoded, lowered, question.beam)
+                with predictor.changed(lowered):
                     return predictor.predict(new_prompt).text
 
             off = list(already_off)
-            on = []
-            for head in predictor.heads:
-                if gates.get(head, 1.0) > 0 and head not in off:
-                    on.append(head)
+            lowered = change.without(off).gates
+            on = [head for head in predictor.heads if lowered.get(head, 1.0) > 0]
 
             def show_progress(share: float, _: str) -> None:
                 progress(share, f"{len(off)} heads off, trying the next")
@@ -480,14 +464,7 @@ class Session:
             while new_output == old_output and on:
                 if len(off) - len(already_off) == question.max_steps:
                     return {"unfinished": True, "heads": [str(head) for head in off]}
-                effects = predictor.effects(
-                    prompt,
-                    unchanged,
-                    gates_without(off),
-                    replacement,
-                    raise_if_cancelled,
-                    show_progress,
-                )
+                effects = predictor.effects(prompt, unchanged, change.without(off), show_progress)
                 effect_of_head = dict(zip(predictor.heads, effects.sum(1).tolist(), strict=True))
                 head = min(on, key=effect_of_head.__getitem__)
                 on.remove(head)
@@ -512,7 +489,6 @@ class Session:
             "changed": new_output != old_output,
             "old_output": old_output,
             "new_output": new_output,
-            "seconds": time.perf_counter() - start,
         }
 
 

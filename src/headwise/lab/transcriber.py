@@ -20,17 +20,7 @@ from headwise.data.speech import Speech, Utterance
 from headwise.errors import HeadwiseError
 from headwise.evaluation.word_errors import normaliser, word_errors
 from headwise.heads import Head, Site
-from headwise.lab.predictor import (
-    Ablation,
-    HeadGates,
-    Prediction,
-    Predictor,
-    Prompt,
-    RaiseIfCancelled,
-    Replacement,
-    no_output,
-    one_thread,
-)
+from headwise.lab.predictor import NO_CHANGE, Change, Prediction, Predictor, Prompt, one_thread
 from headwise.lab.recording import Heard, Recording, recordings_by_name, usual_offsets
 from headwise.model import Model
 from headwise.tasks.transcription import prompt_of, transcribed, transcript_tokens
@@ -84,29 +74,24 @@ class Transcriber(Predictor):
         return Recording.read(self.hf, self.utterance(name))
 
     def predict_unchanged(
-        self, text: str, beam: int, position: int | None, raise_if_cancelled: RaiseIfCancelled
+        self, text: str, beam: int, position: int | None
     ) -> tuple[Prompt, Prediction]:
         """text: the name of a recording."""
         recording = self.recording(text)
         means: dict[Site, Tensor] = {}
-        heard = self.encode(recording, {}, no_output, raise_if_cancelled, means)
+        heard = self.encode(recording, NO_CHANGE, means)
         prompt: Prompt = HeardPrompt(
             {"input_features": recording.features}, recording.sentence(), heard=heard
         )
 
-        with self.with_gates({}, no_output, raise_if_cancelled):
+        with self.changed(NO_CHANGE):
             prompt = self.with_target(prompt, self.translate(prompt, beam))
 
         # As `ablation.mean` takes them: of the frames of the sound, and of the positions that predict.
-        return self.answered(prompt, raise_if_cancelled, means, first=self.given(prompt) - 1)
+        return self.answered(prompt, means, first=self.given(prompt) - 1)
 
     def encode(
-        self,
-        recording: Recording,
-        gates: HeadGates,
-        replacement: Replacement,
-        raise_if_cancelled: RaiseIfCancelled,
-        means: dict[Site, Tensor] | None = None,
+        self, recording: Recording, change: Change, means: dict[Site, Tensor] | None = None
     ) -> Heard:
         """Run the encoder alone. means: gets every head's mean output over the frames of the sound."""
         maps: dict[Site, Tensor] = {}
@@ -121,28 +106,21 @@ class Transcriber(Predictor):
             if means is not None:
                 means[call.site] = call.output[0, : recording.frames].float().mean(0)
 
-        with self.with_gates(gates, replacement, raise_if_cancelled, keep):
+        with self.changed(change, keep):
             states = self.hf.get_encoder()(recording.features).last_hidden_state
         return Heard(recording, states, maps, offsets)
 
-    def encoded(
-        self,
-        prompt: Prompt,
-        gates: HeadGates,
-        ablation: Ablation,
-        raise_if_cancelled: RaiseIfCancelled,
-    ) -> Prompt:
+    def encoded(self, prompt: Prompt, change: Change) -> Prompt:
         assert isinstance(prompt, HeardPrompt)
-        of_encoder = {head: gate for head, gate in gates.items() if head.kind == "encoder-self"}
+        of_encoder = {
+            head: gate for head, gate in change.gates.items() if head.kind == "encoder-self"
+        }
         if not of_encoder:
             return prompt
         recording = prompt.heard.recording
-        key = (recording.utterance, ablation, frozenset(of_encoder.items()))
+        key = (recording.utterance, change.ablation, frozenset(of_encoder.items()))
         if key not in self.encodings:
-            replacement = self.replacement(prompt, ablation)
-            self.encodings[key] = self.encode(
-                recording, of_encoder, replacement, raise_if_cancelled
-            )
+            self.encodings[key] = self.encode(recording, replace(change, gates=of_encoder))
             if len(self.encodings) > ENCODINGS:
                 self.encodings.popitem(last=False)
         self.encodings.move_to_end(key)

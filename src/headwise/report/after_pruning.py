@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.heads import KINDS, Head
+from headwise.heads import KINDS, Head, head_of
 from headwise.report import charts, models
 from headwise.report.charts import Figure, Panel, axis, tips
 from headwise.report.format import (
@@ -32,7 +32,7 @@ from headwise.report.format import (
 from headwise.report.head_rows import heads_in, of_kind, of_measure
 from headwise.report.page import Columns, Table, chosen_badge, section, table
 from headwise.report.role_charts import FAINT, category_colours, faint, role_categories
-from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder, head_of
+from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
 from headwise.report.score_maps import drawn_measures
 from headwise.roles.role import NO_ROLE, category, display_name
 

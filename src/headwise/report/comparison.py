@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,14 @@ from headwise.report.every_head import every_head_content, heads_of_run
 from headwise.report.format import capital, interval_text, listed, measure_name, signed
 from headwise.report.head_rows import values_by_head
 from headwise.report.kept_heads import head_map
-from headwise.report.page import Columns, chosen_badge, section, table
+from headwise.report.page import Columns, Table, chosen_badge, section, table
 from headwise.report.run_folder import (
     HEAD_COLUMNS,
     FinishedRun,
     read_optional_table,
     read_run,
 )
-from headwise.report.runs import Member, Runs
+from headwise.report.runs import Runs
 from headwise.report.score_maps import drawn_measures
 from headwise.report.summary import plan_of_run
 from headwise.roles.role import MATCHES, display_name
@@ -82,7 +83,7 @@ def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs
         page="comparison",
         name=listed(list(runs)),
         headline=difference(a, b) or rank_headline(a, b, heads),
-        members=tuple(Member(name, run) for name, run in runs.items()),
+        runs=runs,
         parts={name: run.models for name, run in runs.items()} if evaluated else {},
         split=min(a.split, b.split),
         notes=[note, *other_texts(a, b)],
@@ -94,11 +95,11 @@ def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs
 def paired_heads(one: FinishedRun, other: FinishedRun) -> tuple[list[Head], str]:
     """The heads that both runs have and that can be compared one by one, and why they can or cannot."""
     of_one = heads_of_run(one)
-    of_other = heads_of_run(other)
-    shared = [head for head in of_one if head in set(of_other)]
+    of_other = set(heads_of_run(other))
+    shared = [head for head in of_one if head in of_other]
     began = [(run.facts.get("signature") or {}).get("model") for run in (one, other)]
     same_model = began[0] is not None and began[0] == began[1]
-    if not shared or not (same_model or of_one == of_other):
+    if not shared or not (same_model or set(of_one) == of_other):
         reason = "the two have other heads."
     elif same_model:
         return (
@@ -213,27 +214,25 @@ def difference_of_changes(one: FinishedRun, other: FinishedRun) -> tuple[Number,
 )
 def settings_section(found: Runs) -> dict[str, Any]:
     """Every setting that differs: of the plans, of signature and versions."""
-    known = {}
-    for name, run in found.runs.items():
+    written = []
+    for run in found.runs.values():
         facts = {part: run.facts.get(part) for part in ("signature", "versions")}
-        known[name] = flat_settings(plan_of_run(run) | facts)
-    one, other = known.values()
-    every = list(dict.fromkeys([*one, *other]))
-    differing = [key for key in every if one.get(key) != other.get(key)]
-    columns: Columns = {"setting": str}
-    for name, settings in known.items():
-        columns[name] = partial(lambda settings, key: settings.get(key, ""), settings)
+        written.append(flat_settings(plan_of_run(run) | facts))
+    known = pd.DataFrame(written, index=[*found.runs]).T.fillna("")
+    differing = known[known.iloc[:, 0] != known.iloc[:, 1]]
+    columns: Columns = {name: itemgetter(name) for name in ("setting", *found.runs)}
+    rows = differing.rename_axis("setting").reset_index().to_dict("records")
     return {
-        "settings": table("Settings that differ", differing, columns),
-        "same": len(every) - len(differing),
+        "settings": table("Settings that differ", rows, columns),
+        "same": len(known) - len(differing),
     }
 
 
 def flat_settings(value: Any, name: str = "") -> dict[str, str]:
     """Nested settings as names with dots; tables of a list by their own name, or their number."""
-    if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
-        value = {f"{one.get('name', at)}": one for at, one in enumerate(value)}
-    if isinstance(value, Mapping):
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        value = {one.get("name", at): one for at, one in enumerate(value)}
+    if isinstance(value, dict):
         flat: dict[str, str] = {}
         for key, below in value.items():
             flat |= flat_settings(below, f"{name}.{key}" if name else str(key))
@@ -241,6 +240,43 @@ def flat_settings(value: Any, name: str = "") -> dict[str, str]:
     if value is None:
         return {}
     return {name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}
+
+
+@section(
+    "paired_heads",
+    heading="Heads side by side",
+    question="Do both runs score heads alike, give them the same roles, and keep the same ones?",
+    pages=("comparison",),
+    story=True,
+    order=30,
+    files=("heads.csv", "roles/", "layouts/"),
+)
+def paired_heads_section(found: Runs) -> dict[str, Any]:
+    """The heads that both chosen models keep; where heads can be paired, also their scores in both runs, the roles that
+    only one run has, and which heads models of one setting keep."""
+    one, other = found.runs.values()
+    scores = paired_scores(one, other, found.heads)
+    panels = [scatter(name, scores[name], *found.runs) for name in drawn_measures(scores)]
+    ranks = [rank_text(name, part) for name, part in scores.items()]
+    points = Figure(
+        "scores-of-both",
+        "Each head's score in both runs",
+        "a point is a head · on the line: the same in both",
+        panels,
+        columns=min(3, len(panels)),
+        facts=f"Rank correlations: {', '.join(filter(None, ranks))}.",
+    )
+    maps = []
+    for letter, (name, run) in zip("ab", found.runs.items(), strict=True):
+        drawn = head_map(run, run.chosen)
+        if drawn and run.chosen and run.chosen["setting"] in run.layouts:
+            maps.append(replace(drawn, name=f"head-map-{letter}", title=f"{name}: {drawn.title}"))
+    return {
+        "points": points if panels else None,
+        "roles": changed_roles(found),
+        "maps": maps,
+        "layouts": kept_in_both(found),
+    }
 
 
 def paired_scores(
@@ -267,114 +303,45 @@ def rank_text(measure: str, scores: pd.DataFrame) -> str:
     return f"{capital(measure_name(measure))} {signed(value)} {ends}".strip()
 
 
-@section(
-    "paired_scores",
-    heading="How much each head matters in each",
-    question="Do both runs rank heads alike?",
-    pages=("comparison",),
-    story=True,
-    order=30,
-    files=("heads.csv",),
-)
-def paired_scores_section(found: Runs) -> dict[str, Any] | None:
-    """Each score of both runs, a point a head; None where no head can be paired, or no score is in both."""
-    scores = paired_scores(*found.runs.values(), found.heads)
-    if not scores:
-        return None
-    panels = [scatter(name, scores[name], *found.runs) for name in drawn_measures(scores)]
-    ranks = [rank_text(name, part) for name, part in scores.items()]
-    return {
-        "points": Figure(
-            "scores-of-both",
-            "Each head's score in both runs",
-            "a point is a head · on the line: the same in both",
-            panels,
-            columns=min(3, len(panels)),
-            facts=f"Rank correlations: {', '.join(filter(None, ranks))}.",
-        )
-    }
-
-
-@section(
-    "paired_roles",
-    heading="Roles gained and lost",
-    question="Which roles are in one run only?",
-    pages=("comparison",),
-    story=True,
-    order=40,
-    files=("roles/",),
-)
-def paired_roles_section(found: Runs) -> dict[str, Any] | None:
-    """Roles that only one of the runs has; None where no head can be paired, or a run has no roles."""
-    one, other = found.runs.values()
-    if one.roles is None or other.roles is None or not found.heads:
-        return None
-    in_one, in_other = (
-        {role for kind in KINDS for role in head_roles(roles, kind) if role[0] in found.heads}
-        for roles in (one.roles, other.roles)
-    )
+def changed_roles(found: Runs) -> Table | None:
+    """The roles of paired heads that only one of the runs has, with their scores in both."""
+    held = []
     columns: Columns = {
         "head": lambda role: str(role[0]),
         "role": lambda role: display_name(role[1]),
     }
-    for name, roles in zip(found.runs, (one.roles, other.roles), strict=True):
-        scored = tested_rows(roles)
+    for name, run in found.runs.items():
+        if run.roles is None:
+            return None
+        held.append({role for kind in KINDS for role in head_roles(run.roles, kind)})
+        scored = tested_rows(run.roles)
         columns[name] = partial(lambda scored, role: score_text(scored.get(role)), scored)
-    columns["role in"] = lambda role: "only A" if role in in_one else "only B"
-    return {
-        "changed": table(
-            "Roles that only one run has",
-            sorted(in_one ^ in_other),
-            columns,
-            code=lambda role: role[1],
-        ),
-        "kept": len(in_one & in_other),
-    }
+    columns["role in"] = lambda role: "only A" if role in held[0] else "only B"
+    changed = sorted(role for role in held[0] ^ held[1] if role[0] in found.heads)
+    return table("Roles that only one run has", changed, columns, code=lambda role: role[1])
 
 
-@section(
-    "kept_in_both",
-    heading="Which heads stay in each",
-    question="Do both runs keep the same heads?",
-    pages=("comparison",),
-    story=True,
-    order=50,
-    files=("layouts/",),
-)
-def kept_in_both_section(found: Runs) -> dict[str, Any] | None:
-    """The heads of both chosen models and, where heads can be paired, which heads models of the same setting keep; None
-    where a run has pruned nothing."""
+def kept_in_both(found: Runs) -> Table | None:
+    """Which of the paired heads are kept by models of one setting in both runs."""
     one, other = found.runs.values()
-    maps = []
-    for letter, (name, run) in zip("ab", found.runs.items(), strict=True):
-        drawn = head_map(run, run.chosen)
-        if drawn and run.layouts:
-            maps.append(replace(drawn, name=f"head-map-{letter}", title=f"{name}: {drawn.title}"))
     rows = []
     for model in one.pruned if found.heads else ():
         setting = model["setting"]
-        if (
-            setting in one.layouts
-            and setting in other.layouts
-            and not models.is_random_order(model)
-        ):
-            kept = [
-                {head for head in run.layouts[setting].kept if head.kind in model["kinds"]}
-                for run in (one, other)
-            ]
-            rows.append((model, *kept))
+        layouts = [run.layouts[setting] for run in (one, other) if setting in run.layouts]
+        if len(layouts) == 2 and not models.is_random_order(model):
+            a, b = ({head for head in mask.kept if head.kind in model["kinds"]} for mask in layouts)
+            rows.append((model, a, b))
 
     columns: Columns = {
         "model": lambda row: row[0]["label"],
-        "heads kept by A": lambda row: f"{len(row[1])} of {row[0]['total']}",
-        "by B": lambda row: str(len(row[2])),
-        "by both": lambda row: str(len(row[1] & row[2])),
+        "heads kept by both": lambda row: (
+            f"{len(row[1] & row[2])}, of {len(row[1])} by A and {len(row[2])} by B"
+        ),
         "expected by chance": lambda row: f"{len(row[1]) * len(row[2]) / row[0]['total']:.1f}",
         "only by A": lambda row: listed(sorted(map(str, row[1] - row[2]))),
         "only by B": lambda row: listed(sorted(map(str, row[2] - row[1]))),
     }
-    rows_table = table("Heads kept in both", rows, columns, badge=lambda row: chosen_badge(row[0]))
-    return {"maps": maps, "layouts": rows_table}
+    return table("Heads kept in both", rows, columns, badge=lambda row: chosen_badge(row[0]))
 
 
 @section(

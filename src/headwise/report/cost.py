@@ -79,6 +79,8 @@ def cost_section(run: FinishedRun) -> dict[str, Any] | None:
 
 def heads_text(layouts: Mapping[str, HeadMask], model: ModelRow) -> str:
     """`12 of 24`; of a model of several kinds also how many of each; of several seeds the mean and the range."""
+    if model["method"] == "none":  # the kinds that its heads are of differ between seeds
+        return str(model["total"])
     kept = str(model["kept"])
     if model.get("kept_low") != model.get("kept_high"):
         kept = f"{model['mean_kept']:.1f}, from {model['kept_low']} to {model['kept_high']},"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from headwise.heads import Head
+from headwise.heads import Head, head_of
 from headwise.report.format import (
     KIND_NAMES,
     estimate,
@@ -21,7 +21,7 @@ from headwise.report.format import (
 from headwise.report.gate_history import closing_steps
 from headwise.report.head_rows import heads_in, model_order, of_measure
 from headwise.report.page import section
-from headwise.report.run_folder import FinishedRun, RolesFolder, head_of
+from headwise.report.run_folder import FinishedRun, RolesFolder
 from headwise.report.score_maps import BLEU_MEASURE, LOSS_MEASURE, control_ranges
 from headwise.roles.behaviour import effect_sentence
 

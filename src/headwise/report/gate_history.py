@@ -18,16 +18,16 @@ import pandas as pd
 from PIL import Image
 
 from headwise.errors import HeadwiseError
-from headwise.folders import PAGES, Folder, output_file, write_file
+from headwise.folders import Folder, output_file, write_file
 from headwise.grid import GAP, HeadGrid, Scale, svg_text
-from headwise.heads import Head, HeadMap
+from headwise.heads import Head, HeadMap, head_of
 from headwise.report import charts, models
 from headwise.report.charts import Figure, Panel, axis, colour, tips
 from headwise.report.format import KIND_NAMES, kinds_among, listed
 from headwise.report.head_rows import model_order, of_kind
 from headwise.report.models import measured
 from headwise.report.page import Table, chosen_badge, section, table
-from headwise.report.run_folder import FinishedRun, head_of, read_run
+from headwise.report.run_folder import FinishedRun, read_run
 from headwise.report.summary import plan_of_run
 from headwise.theme import LIGHT
 
@@ -389,7 +389,7 @@ def write_animation(pages: Folder, path: Path) -> Path:
         )
     in_run = path.absolute().parent == run.absolute()
     if in_run:
-        pages.refuse_others([path.name], PAGES)
+        pages.refuse_others([path.name])
     else:
         output_file(path)
     found = read_run(run)
@@ -400,7 +400,7 @@ def write_animation(pages: Folder, path: Path) -> Path:
         )
     content = _gif(_pictures(shown, frame_steps(shown)))
     if in_run:
-        pages.write({path.name: content}, [path.name], PAGES)
+        pages.write({path.name: content}, [path.name])
     else:
         write_file(path, content)
     return path

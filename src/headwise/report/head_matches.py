@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from headwise.heads import Head
+from headwise.heads import Head, head_of
 from headwise.report.format import number, probability
 from headwise.report.page import Columns, Table, section, table
-from headwise.report.run_folder import head_of
 from headwise.report.runs import Runs
 from headwise.roles.role import NO_ROLE
 
@@ -19,7 +18,7 @@ from headwise.roles.role import NO_ROLE
     question="Which head of one does the work of which head of the other?",
     pages=("comparison",),
     story=True,
-    order=45,
+    order=40,
     files=("matches.csv",),
     template="plain",
 )

@@ -10,13 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.heads import KINDS, Head
+from headwise.heads import KINDS, Head, head_of
 from headwise.report import charts
 from headwise.report.charts import Figure, Panel, axis, tips
 from headwise.report.format import estimate, percent, probability, thousandths
 from headwise.report.head_rows import model_order
 from headwise.report.page import Columns, Table, section, table
-from headwise.report.run_folder import FinishedRun, head_of
+from headwise.report.run_folder import FinishedRun
 
 KIND_CODES = dict(zip(KINDS, "edx", strict=True))
 

@@ -12,12 +12,12 @@ from typing import Any
 import pandas as pd
 
 from headwise.grid import HeadGrid
-from headwise.heads import Head, HeadMap, Kind
+from headwise.heads import Head, HeadMap, Kind, head_of
 from headwise.report import charts
 from headwise.report.charts import Figure, HeadChart, Panel, Spec, axis, colour, tips
 from headwise.report.format import KIND_NAMES, kinds_among, signed
 from headwise.report.head_rows import of_kind
-from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder, head_of
+from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
 from headwise.roles.role import NO_ROLE, category, evidence, ordered_roles, role_of
 
 FAINT = 0.16  # how strong the grey of heads without a role is

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from headwise.heads import head_of
 from headwise.report.format import (
     HEADS_OF_KIND,
     capital,
@@ -22,7 +23,7 @@ from headwise.report.format import (
 from headwise.report.head_rows import heads_in, of_kind
 from headwise.report.page import Columns, Table, section, table
 from headwise.report.role_charts import attention_maps, kinds_with_roles, layer_patterns
-from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder, head_of
+from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
 from headwise.roles.behaviour import NAMED, change_without
 from headwise.roles.label import FALSE_ROLES, effect_sizes
 from headwise.roles.role import (

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.errors import HeadwiseError
-from headwise.folders import below, checked_name
-from headwise.heads import COLUMNS, KINDS, Head, HeadMask, Kind
+from headwise.folders import below, checked_name, read_json
+from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
 from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS, UNTRAINED_COLUMNS
 from headwise.options import validated
 from headwise.pruning.measured import Measurements
@@ -97,8 +96,6 @@ MOST_SECONDS = 10**10  # of a step
 LARGEST = 1e100  # a number that was measured is smaller; a chart of larger ones overflows
 LARGEST_WHOLE = {"layer": 1000, "other_layer": 1000, "head": 10_000, "other_head": 10_000}
 WHOLE = ("layer", "head", "other_layer", "other_head", "step", "kept", "total")
-
-T = TypeVar("T")
 
 
 class Facts(BaseModel):
@@ -238,11 +235,6 @@ class FinishedRun:
         return [kind for kind in known if kind in model["kinds"]] or list(known)
 
 
-def head_of(row: Mapping[Any, Any], prefix: str = "") -> Head:
-    """The head that a row of a table is about; with the prefix `other_`, the second one of a pair."""
-    return Head(row[f"{prefix}kind"], row[f"{prefix}layer"], row[f"{prefix}head"])
-
-
 def read_run(folder: Path) -> FinishedRun:
     """Read a run folder. Raises HeadwiseError when it is none, or when one of its files is not what it should be."""
     if not (folder / "run.json").is_file():
@@ -365,22 +357,6 @@ def refuse_other_behaviours(path: Path, causal: pd.DataFrame) -> None:
         raise HeadwiseError(
             f"{path} should be about {', '.join(NAMED)}, but has {str(other.iloc[0])[:60]!r}: run the roles again."
         )
-
-
-def read_json(path: Path, kind: type[T]) -> T:
-    """A JSON file that holds one object or list."""
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise HeadwiseError(
-            f"{path} cannot be read as JSON ({error}): run the study again."
-        ) from None
-    if not isinstance(held, kind):
-        should = "object" if kind is dict else "list"
-        raise HeadwiseError(
-            f"{path} should hold one JSON {should}, not {type(held).__name__}: run the study again."
-        )
-    return held
 
 
 def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:

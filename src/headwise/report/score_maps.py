@@ -13,7 +13,7 @@ import pandas as pd
 
 import headwise.importance.measures as measure_table
 from headwise.grid import HeadGrid, Scale
-from headwise.heads import KINDS, Head, HeadMap
+from headwise.heads import KINDS, Head, HeadMap, head_of
 from headwise.report import charts, kept_heads
 from headwise.report.charts import MOST_HEADS_WITH_WORDS, Figure, HeadChart, Panel, tips
 from headwise.report.format import (
@@ -30,7 +30,7 @@ from headwise.report.format import (
 )
 from headwise.report.head_rows import heads_in, of_kind, of_measure, values_by_head
 from headwise.report.page import Columns, Table, section, table
-from headwise.report.run_folder import FinishedRun, head_of
+from headwise.report.run_folder import FinishedRun
 
 TURN = 0.55  # the share of the heat scale from which text on it needs the other colour
 BESIDE = 12  # heads a layer, up to which two maps stand side by side

@@ -31,21 +31,9 @@ from headwise.attention import AttentionCall, device_of, evaluating
 from headwise.data.speech import WORD_COLUMNS, Speech, Utterance, samples
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText, Text
-from headwise.devices import memory_now, peak_memory
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
-from headwise.forecast import (
-    Amount,
-    Forecast,
-    Part,
-    best,
-    forward_seconds,
-    memory,
-    model_line,
-    output_share,
-    text_line,
-    where,
-)
+from headwise.forecast import Forecast, best, model_line, text_line, text_seconds
 from headwise.heads import Head, Kind
 from headwise.model import Model
 from headwise.progress import Report, parts, silent
@@ -282,33 +270,19 @@ def align_forecast(
                 f"None of the {len(text)} recordings of {text.name} can be used: each needs at least two words, and no "
                 "more than the model writes."
             )
-        first = recordings[:1]
-        seconds = best(lambda: encode(model.hf, first, silent), model.hf.device.type, most=1)
-        made = f"encoding {first[0].utterance.audio.name} took {seconds:.2g} s here, {where(model)}"
-        states = first[0].states
-        assert states is not None
-        kept = len(recordings) * states.numel() * model.hf.dtype.itemsize
-        work = {
-            "encoding": len(recordings) * seconds,
-            "reading": len(recordings) * each * seconds / ENCODING_COST,
-        }
+        encoding = best(lambda: encode(model.hf, recordings[:1], silent), model.hf.device.type)
+        seconds = len(recordings) * encoding * (1 + each / ENCODING_COST)
         line = f"{text.name}: {coverage.used} of {coverage.sentences} recordings"
-        memory_used = max(peak_memory(), memory_now() + kept)
     else:
         given: ParallelText | Text = text.text if isinstance(text, LinkedText) else text
         if template is not None:
             written = [template.written(source, target)[0] for source, target in text]
             given = Text.from_lines(written, text.name)
         batches = model.task.batches(given)
-        amount = Amount.of_batches(batches)
-        forward, made = forward_seconds(model, given)
-        layers = amount.positions * forward * (1 - output_share(model))
-        work = {"reading": WEIGHTS_COST * each * layers}
+        seconds = WEIGHTS_COST * each * text_seconds(model, batches)
         line = text_line(batches)
-        memory_used = memory(model, amount)
-    made += f"; a set is expected to grow {EXPECTED_ROUNDS} times"
-    done = tuple(Part(name, seconds) for name, seconds in work.items())
-    return Forecast((model_line(model), line), done, memory_used, made)
+    parts = [f"reading it about {each:g} times"]
+    return Forecast((model_line(model), line), parts, seconds)
 
 
 def reported(

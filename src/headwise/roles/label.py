@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.heads import Head, HeadMap, Kind
+from headwise.heads import Head, HeadMap, Kind, head_of
 from headwise.roles.role import (
     HEARD,
     NO_ROLE,
@@ -146,7 +146,7 @@ def patterns(heads: HeadMap, roles: pd.DataFrame) -> pd.DataFrame:
     """
     categories: dict[Head, set[str]] = {}
     for row in roles.to_dict("records"):
-        head = Head(row["kind"], row["layer"], row["head"])
+        head = head_of(row)
         categories.setdefault(head, set()).add(category(row["measure"]))
 
     counts: Counter[tuple[Kind, int, str]] = Counter()

@@ -1,6 +1,6 @@
-"""The table of role tests: what each is called, what it needs, and from which score on a head has the role.
+"""What there is to know of a role test: its name, what it needs, and from which score on a head has the role.
 
-A test is declared once, beside the function that makes it; that is all it takes to be run, named, labelled, drawn and
+Our own stand in `role_table.py`; a row there is all that a function needs to be run, named, labelled, drawn and
 documented. This module needs no torch.
 """
 
@@ -83,8 +83,8 @@ class RoleTest(Declaration):
 
     baseline: what a score is compared with, in words. untrained: what a head with random weights scores. display: the
     name for readers; short: the same in a cell of a chart. caption: what is measured, in one line. source: the paper.
-    order: the place among roles in charts and lists; row: the place of its measures in the table of scores; example:
-    the place among example sentences, None where a sentence cannot show it.
+    order: the place among roles in charts and lists; example: the place among example sentences, None where a sentence
+    cannot show it.
     """
 
     data: tuple[str, ...] = ("sentence",)
@@ -106,7 +106,6 @@ class RoleTest(Declaration):
     causal: str = ""
     causal_needed: bool = False
     order: int = UNLISTED
-    row: int = UNLISTED
     example: int | None = UNLISTED
 
     @property
@@ -155,7 +154,7 @@ class RoleTest(Declaration):
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
-role: Declarations[RoleTest] = Declarations("role", RoleTest, "headwise.roles", "headwise.roles")
+role = Declarations("role", RoleTest, "headwise.roles", "headwise.roles", "role_table")
 
 
 def declared_for(measure: str) -> RoleTest | None:

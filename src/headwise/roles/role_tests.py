@@ -25,14 +25,14 @@ from headwise.data.treebank import Treebank
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.grid import HeadGrid
-from headwise.heads import COLUMNS, Head, HeadMap
+from headwise.heads import COLUMNS, Head, HeadMap, head_of
 from headwise.importance.untrained import control_seeds
 from headwise.importance.untrained import untrained as untrained_model
 from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.result import Result
 from headwise.roles.alignment import Gold, LinkedText, pairs_for
-from headwise.roles.causal import causal_effects, needed_effects, no_effects, words_of_effects
+from headwise.roles.causal import USUAL_WORDS, causal_effects, needed_effects, no_effects
 from headwise.roles.examples import candidates_of, examples
 from headwise.roles.halves import random_half
 from headwise.roles.induction import LENGTH, REPEATS
@@ -57,7 +57,6 @@ from headwise.roles.observation import (
     on_repeats,
     on_treebank,
     uncounted,
-    words_of_probes,
     words_of_treebank,
 )
 from headwise.roles.probe import AnswerSums, together
@@ -75,6 +74,7 @@ DRAWS = 10  # of halves
 SHOWN = 5  # names in a warning
 CONTROL_SENTENCES = 1000  # of a text, that controls are tested on, at most
 RECORDINGS = 100  # the same of speech
+PROBED_WORDS = 4_000  # of repeated tokens and generated texts, about
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Roles(Result):
         without = self.labels["label"] == NO_ROLE
         for row in self.labels[~without].to_dict("records"):
             attention = f" ({row['attention']})" if "attention" in row else ""
-            lines.append(f"  {row['kind']}/{row['layer']}/{row['head']}{attention}: {row['label']}")
+            lines.append(f"  {head_of(row)}{attention}: {row['label']}")
         if without.any():
             lines.append(f"  {without.sum()} of {len(without)} heads: {NO_ROLE}")
         return lines
@@ -154,7 +154,7 @@ class Roles(Result):
         """The category of the best role of each head, as a picture."""
         best: dict[Head, str] = {}
         for row in self.roles.to_dict("records"):  # the highest value of each head comes first
-            head = Head(row["kind"], row["layer"], row["head"])
+            head = head_of(row)
             best.setdefault(head, category(row["measure"]))
         return HeadGrid.of_groups(self.heads, best, "best role")
 
@@ -264,11 +264,7 @@ def roles(
         text = Speech.read(text) if model.task.reads_audio else Treebank.read(text)
     seeds = control_seeds(untrained, seed)
     texts = RoleTexts.of(model, text, confirm, pairs, training)
-    total = words_read(model, texts, seed)
-    total += sum(len(sentence.words) for sentence in candidates_of(texts.treebank))
-    if seeds:
-        sample = texts.sampled(subject_of(model).options.context)
-        total += words_of_changes(model, sample) + untrained * words_read(model, sample, seed)
+    total = total_words(model, texts, untrained)
     count = share_of_words(total, progress)
     result = find_roles(model, texts, seed, count)
     result.signature = signature(model, text, confirm, seed)
@@ -492,8 +488,18 @@ def control_rows(name: str, result: Roles) -> pd.DataFrame:
     return out
 
 
-def words_read(model: Model, texts: RoleTexts, seed: int) -> int:
-    """How many words `find_roles` reads."""
+def total_words(model: Model, texts: RoleTexts, untrained: int) -> int:
+    """How many words `roles` reads: in its tests, for examples, and with so many untrained controls."""
+    total = words_read(model, texts)
+    total += sum(len(sentence.words) for sentence in candidates_of(texts.treebank))
+    if untrained:
+        sample = texts.sampled(subject_of(model).options.context)
+        total += words_of_changes(model, sample) + untrained * words_read(model, sample)
+    return total
+
+
+def words_read(model: Model, texts: RoleTexts) -> int:
+    """About how many words `find_roles` reads."""
     if texts.speech is not None:
         return words_of_speech(texts.speech)
     subject = subject_of(model)
@@ -501,8 +507,7 @@ def words_read(model: Model, texts: RoleTexts, seed: int) -> int:
     for source, target in texts.pairs or ():
         total += len(source.split()) + len(target.split())
     if subject.kind == "decoder-self":
-        total += words_of_probes(subject, texts.frequencies, seed)
-        total += words_of_effects(subject, seed)
+        total += PROBED_WORDS + USUAL_WORDS
     return total
 
 

@@ -28,29 +28,13 @@ from headwise.roles.alignment_heads import (
 from headwise.roles.halves import Half, halves_of
 from headwise.roles.observation import ByHalf, CountWords, PassageBatch, Subject, observe, tests_on
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import REACH, Probe, sum_over_queries
-from headwise.roles.role import role
+from headwise.roles.probe import REACH, Probe, mean_over_queries, sum_over_queries
 from headwise.tasks.transcription import FRAME, extractor_of
 
 NEAR_FRAMES = 2  # frames to either side that are on the diagonal
 STEP = 5  # frames between the shifts of an even pace
 
 
-@role(
-    "diagonal",
-    data=("speech",),
-    kinds=("encoder-self",),
-    threshold=0.9,
-    weaker_than="positional",
-    expected={},
-    baseline="a random frame",
-    untrained="the baseline",
-    caption="share of sound frames with argmax A_h[q, ·] at most 2 frames (40 ms) from q; not of heads at one offset",
-    source="Yang et al. 2020",
-    order=15,
-    row=2,
-    example=None,
-)
 def diagonal(sound: Passage) -> Probe:
     """How often frames attend to themselves or a neighbour, the diagonal heads of Yang et al. (2020).
 
@@ -63,25 +47,12 @@ def diagonal(sound: Passage) -> Probe:
     near = torch.minimum(positions + NEAR_FRAMES, last) - (positions - NEAR_FRAMES).clamp_min(0) + 1
     chance = (near / (last + 1).clamp_min(1) * frames).sum(1)
 
-    def answer(view: View) -> Tensor:
-        hits = (view.attended - positions).abs() <= NEAR_FRAMES
-        return sum_over_queries(frames, hits)[..., None]
+    def hits(view: View) -> Tensor:
+        return (view.attended - positions).abs() <= NEAR_FRAMES
 
-    return Probe(["diagonal"], frames.sum(1)[:, None].float(), chance[:, None, None], answer)
+    return mean_over_queries("diagonal", frames, chance[:, None], hits)
 
 
-@role(
-    "spoken-word",
-    data=("speech",),
-    kinds=("cross",),
-    margin=0.10,
-    baseline="an even pace, best shift",
-    caption="share of tokens whose writing position points at a frame of their word",
-    display="alignment",
-    order=16,
-    row=2,
-    example=None,
-)
 def spoken_word(target: Passage, sound: Passage) -> Probe:
     """How often the position that writes a token attends most to a frame in which its word is spoken.
 
@@ -106,12 +77,10 @@ def spoken_word(target: Passage, sound: Passage) -> Probe:
     of_word = (spoken[:, None] == written[:, :, None]).sum(-1)
     chance = (of_word / frames.clamp_min(1) * queries).sum(1, keepdim=True)
 
-    def answer(view: View) -> Tensor:
-        hits = at_frames(spoken, view.attended) == written[:, None]
-        return sum_over_queries(queries, hits)[..., None]
+    def hits(view: View) -> Tensor:
+        return at_frames(spoken, view.attended) == written[:, None]
 
-    rules = torch.cat([even, chance], 1)[..., None]
-    return Probe(["spoken-word"], queries.sum(1)[:, None].float(), rules, answer)
+    return mean_over_queries("spoken-word", queries, torch.cat([even, chance], 1), hits)
 
 
 def at_frames(spoken: Tensor, frames: Tensor) -> Tensor:

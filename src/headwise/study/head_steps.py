@@ -31,7 +31,7 @@ from headwise.importance.scores import collect_scores, relevance_line, relevance
 from headwise.importance.untrained import score_untrained
 from headwise.model import Model
 from headwise.roles.behaviour import WORDS
-from headwise.roles.lost_words import FEWEST, SENTENCES, LostWords, lost_words
+from headwise.roles.lost_words import FEWEST, LostWords, lost_words
 from headwise.roles.role import UNTRAINED, fingerprints
 from headwise.roles.role_tests import (
     Roles,
@@ -43,14 +43,11 @@ from headwise.roles.role_tests import (
     token_counts,
     words_read,
 )
-from headwise.study.estimate import Estimate
 from headwise.study.model_steps import FULL_MODEL, full_model, model_of, prune_step
 from headwise.study.records import STAGING, Result
 from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.variants import Variant
-
-PROBED = 13_000  # words of the texts that causal language models are probed with, about
 
 
 @dataclass(frozen=True)
@@ -92,9 +89,6 @@ class ScorePass(
         for label, balance in scores.balances.items():
             run.progress.say(relevance_line(label, balance))
         return {"measures": list(scores.sums), "rows": scores.rows, "balances": scores.balances}
-
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.scoring(self.measures)
 
 
 def score_passes(run: Run) -> list[ScorePass]:
@@ -159,9 +153,6 @@ class ScoreUntrained(
                 work / STAGING / "untrained.csv", found.to_csv(index=False, float_format="%.6g")
             )
         return {"untrained_models": count}
-
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.controls(run.scoring.measures, run.scoring.untrained)
 
 
 @dataclass(frozen=True)
@@ -230,9 +221,6 @@ class MeasureInteractions(
             "synergistic": int((found.measured["high"] < 0).sum()),
         }
 
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.pairing(run.scoring.pairs)
-
 
 @dataclass(frozen=True)
 class Judge(Step, stage="score", name_format="judge", distributed=True, late_in_other_runs=True):
@@ -261,9 +249,6 @@ class Judge(Step, stage="score", name_format="judge", distributed=True, late_in_
                     table.to_csv(index=False, float_format="%.6g"),
                 )
         return {}
-
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.judging(run.scoring.measures, run.scoring.random_orders)
 
 
 @dataclass(frozen=True)
@@ -307,20 +292,6 @@ class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=Tru
             "untrained_models": run.scoring.untrained if len(found.controls) else 0,
         }
 
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        assert run.role_texts is not None
-        text, confirm = run.role_texts
-        if isinstance(text, Speech):  # with noise, and the untrained models
-            return (2 + run.scoring.untrained) * estimate.reading(
-                replace(estimate.dev, examples=len(text))
-            )
-        words = 0
-        for treebank in (text, confirm):
-            words += sum(len(sentence.words) for sentence in treebank or ())
-        if "encoder-self" not in estimate.heads.kinds:
-            words += PROBED
-        return estimate.testing(words)
-
 
 @dataclass(frozen=True)
 class FindWords(
@@ -352,10 +323,6 @@ class FindWords(
         if run.main:
             Folder(work / STAGING).put(found.files())
         return {"words": len(found.confirmed), "heads": heads_in(found.confirmed)}
-
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        text = replace(estimate.dev, examples=min(SENTENCES, estimate.dev.examples))
-        return (1 + estimate.heads.total) * estimate.reading(text)
 
 
 def heads_in(table: pd.DataFrame) -> int:
@@ -403,7 +370,7 @@ def tested_again(run: Run, model: Model, mask: HeadMask) -> Roles:
     # Its tokenizer is the full model's. To ask for that model here would be a step, and one process alone would wait.
     counts = token_counts(model, run.text("train"))
     texts = RoleTexts.of(model, treebank, confirm, tested_pairs(run), counts)
-    total = words_read(model, texts, run.plan.seed)
+    total = words_read(model, texts)
     found = find_roles(model, texts, run.plan.seed, share_of_words(total, run.progress))
     made = signature(model, treebank, confirm, run.plan.seed) | {"heads": mask.heads.to_json()}
     return replace(
@@ -455,9 +422,6 @@ class Rescore(Step, stage="evaluate", name_format="rescored/{0.variant.name}", d
         if run.main and run.treebanks and mask.count("encoder-self"):
             Folder(folder / "roles").put(tested_again(run, model, mask).files())
         return {"heads": len(mask)}
-
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.scoring(run.scoring.pruned)
 
 
 def numbered(table: pd.DataFrame, mask: HeadMask) -> pd.DataFrame:

@@ -10,13 +10,14 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from headwise.data.lines import one_sided
-from headwise.data.text import ParallelText, PromptPairs
+from headwise.data.speech import Speech
+from headwise.data.text import PromptPairs
 from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.errors import HeadwiseError
 from headwise.heads import describe
 from headwise.model import Model
 from headwise.options import TEXTLESS_ORDERS, Architecture, Training, too_few
-from headwise.study.estimate import sampled_subwords, text_amount
+from headwise.study.forecast import pieces_of
 from headwise.study.model_steps import Prune, Train
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep
 from headwise.study.run import Run
@@ -191,13 +192,13 @@ def training_positions(run: Run, given: Model | None) -> float:
     """About how many positions of batches the training text fills."""
     text = run.text("train")
     shape = run.plan.model
-    if given is not None:
-        given.task.check(text)
-        longest = given.task.longest
-        packed = given.task.stride and longest
-        return text_amount(text, given.tokenizer, longest, packed).positions
-    assert isinstance(shape, Architecture) and isinstance(text, ParallelText)
-    return text_amount(text, sampled_subwords(text, shape), shape.max_length).positions
+    if isinstance(shape, Architecture):
+        return pieces_of(text, shape.vocabulary)
+    assert given is not None
+    given.task.check(text)
+    if isinstance(text, Speech):
+        return float(len(text) * given.task.longest)
+    return pieces_of(text, given.tokenizer)
 
 
 def updates_in(recipe: Training, epochs: int, positions: float) -> int:

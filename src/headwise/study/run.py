@@ -86,7 +86,7 @@ class Run:
         if not self.store.record(step.name):
             return False  # no key is needed, and no text for it
         build = self.build(step)
-        return self.store.holds(step.name, build.key, build.required_outputs(with_weights))
+        return self.store.done(step.name, build.key, build.required_outputs(with_weights))
 
     def get_or_make(self, step: Step, with_weights: bool = False) -> Result:
         """The result of a step, made now unless the store holds it. with_weights: its weights must be there, too."""
