@@ -45,8 +45,7 @@ from headwise.heads import KINDS, Kind
 from headwise.loading import load
 from headwise.options import Gates
 from headwise.progress import Progress
-from headwise.pruning.gate_training import Pruned, prune_by_gates
-from headwise.pruning.target_count import prune_to_count
+from headwise.pruning.prune import prune_by_training
 from headwise.statistics import interval
 from headwise.study import Plan, read_plan, run_study
 from headwise.training.token_batches import Encoded
@@ -123,13 +122,8 @@ class Bench:
         fresh, start = not work.exists(), time.process_time()
         recipe = self.plan.training.model_copy(update={"batch_tokens": BATCH})
         training = TrainingRun(self.data, self.dev, recipe, work, self.plan.seed)
-        common = (model, training, Gates.model_validate(TUNING), run.kinds)
-        pruned: Pruned
-        if run.keep is None:
-            assert run.penalty is not None
-            pruned = prune_by_gates(*common, run.penalty)
-        else:
-            pruned = prune_to_count(*common, run.keep)
+        goal = {"penalty": run.penalty, "keep": run.keep, "kinds": list(run.kinds)}
+        pruned = prune_by_training(model, training, Gates.model_validate(TUNING | goal))
         seconds = time.process_time() - start
         smaller = pruned.model
         lines, _ = translate(

@@ -9,9 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from attention.every_family import WRITTEN, family_row
+from attention.family_page import ABILITIES, PAGE, page
 from headwise.cli import app
 from headwise.errors import HeadwiseError
-from headwise.families import ABILITIES, PAGE, family_rows, page
+from headwise.families import family_rows
 
 RUN_AGAIN = ("bert", "bloom", "qwen3", "marian", "olmo2", "xlnet")
 

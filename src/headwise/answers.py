@@ -1,4 +1,4 @@
-"""What models are worth on a text: statistics of every unit of it, and all that follows from their sums.
+"""How good models are on a text: statistics of each of its units, and all that follows from their sums.
 
 A unit is a sentence, a recording, or a row of a table. Intervals, paired changes and p are made in one way for every
 quality: units are drawn with replacement, and the value is computed from the sums of every draw.
@@ -31,11 +31,11 @@ MOST_EXACT_UNITS = 10  # up to this number of differing units the test of a chan
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What some models answered on one text; where they are masks of a model, the whole one is the first.
+    """What some models answered on one text; of masks of a model, the whole model is the first.
 
-    made: the qualities that the statistics have, and how each was measured; the first is what models are compared by.
-    stats: units x models x S, from which qualities are computed once they are summed over the units. weights: how much
-    of the text each unit is, in tokens or words, or 1.
+    made: the qualities that the statistics give, and how each was measured; models are compared by the first. stats:
+    units x models x S; a quality is computed from their sums over the units. weights: the size of each unit, in tokens
+    or words, or 1.
     """
 
     made: Mapping[QualityMeasure, str]
@@ -53,7 +53,7 @@ class Answers:
 
     @property
     def units(self) -> float:
-        """How many units of one length say as much: what stands behind every interval."""
+        """The effective number of units, of which every interval is made."""
         return float(effective_units(self.weights))
 
     def of(self, model: int) -> Self:
@@ -61,7 +61,7 @@ class Answers:
         return replace(self, stats=self.stats[:, [model]])
 
     def beside(self, *others: Answers) -> Self:
-        """With the answers of other models behind these. Raises HeadwiseError for those of another text."""
+        """These models and others behind them. Raises HeadwiseError for answers on another text."""
         for other in others:
             if self.quality != other.quality or not self.is_same_text(other):
                 raise HeadwiseError(
@@ -76,16 +76,16 @@ class Answers:
         return np.array_equal(self.weights, other.weights)
 
     def resampled(self, table: np.ndarray, model: int) -> np.ndarray:
-        """The values of a model where units are drawn so often: resamples x units in, resamples out."""
+        """The values of a model. table: how often each unit is drawn, resamples x units; returns resamples."""
         assert self.quality.value is not None
         return self.quality.value(table @ self.stats[:, model])
 
     def value(self, model: int = 0) -> float:
-        """What a model is worth on the text."""
+        """The quality of a model on the text."""
         return float(self.resampled(np.ones((1, len(self.weights))), model)[0])
 
     def drawn(self, model: int = 0, seed: int = 0) -> np.ndarray:
-        """What it is worth in every resample of the units: RESAMPLES."""
+        """The quality of a model in every resample of the units (RESAMPLES)."""
         tables = draws(len(self.weights), seed)
         return np.concatenate([self.resampled(table, model) for table in tables])
 
@@ -95,10 +95,11 @@ class Answers:
         return float(low), float(high)
 
     def number(self, model: int = 0, seed: int = 0) -> Number:
-        """What a model is worth, with its 95 % interval by the bootstrap (of a share of the units Wilson's); none with a
-        single unit."""
+        """The quality of a model with its 95 % interval: by the bootstrap, and for a share of the units by Wilson's score.
+        A single unit has no interval."""
         value = self.value(model)
         count = len(self.weights)
+        # A bootstrap of a share of 0 or 1 has no spread, so its interval would be empty.
         if self.quality.is_share and (self.weights == 1).all():
             low, high = (
                 float(100 * end) for end in proportion_interval(value / 100 * count, count)
@@ -110,11 +111,11 @@ class Answers:
         return Number(value, low, high, units=self.units)
 
     def change(self, model: int, to: int = 0, seed: int = 0) -> Number:
-        """The change from one model (`to`) to another, its 95 % interval, and its p; no more than the value with a single
-        unit.
+        """The change from one model (`to`) to another, its 95 % interval, and its p; with a single unit only the value.
 
-        Both are drawn together: the bootstrap is paired. p is two-sided. Where at most MOST_EXACT_UNITS differ, it is no
-        less than that of an exact test: every way of swapping those between the two. Equal answers have p = 1.
+        The bootstrap is paired: both models are evaluated on the same resamples. p is two-sided. Where at most
+        MOST_EXACT_UNITS differ, it is no less than that of an exact test: every way of swapping those between the two.
+        Equal answers have p = 1.
         """
         value = self.difference(model, to)
         if len(self.weights) < 2:
@@ -124,6 +125,7 @@ class Answers:
             return Number(0.0, 0.0, 0.0, 1.0, self.units)
         drawn = self.quality.change(self.drawn(to, seed), self.drawn(model, seed))
         p = float(paired_bootstrap_p(drawn, self.units))
+        # Where few units differ, many resamples are alike, and the bootstrap finds too much.
         if len(differ) <= MOST_EXACT_UNITS:
             p = max(p, self.exact_p(model, to, differ))
         return Number(value, *self.bounds(value, drawn), p, self.units)
@@ -140,7 +142,7 @@ class Answers:
         moved = swaps @ (self.stats[differ, to] - self.stats[differ, model])
         ours = value(self.stats[:, model].sum(0) + moved)
         theirs = value(self.stats[:, to].sum(0) - moved)
-        # Of 25 % more and 20 % less, which are the same change both ways, the logarithms are equal.
+        # 25 % more and 20 % less are the same change in both directions: their logarithms are equal.
         apart = np.abs(np.log(ours / theirs) if self.quality.relative else ours - theirs)
         return float((apart >= apart[0] - 1e-12).mean())
 
@@ -156,9 +158,9 @@ class Answers:
 class Similarities(Answers):
     """How models rank pairs of sentences by similarity: Spearman's rank correlation with other numbers, in points.
 
-    It is no function of sums. stats: pairs x models x 1, cosines. weights: 1 for each unit. members: pairs x 2, the
-    sentences that a pair is made of, which are the units; or pairs x 1, rows of a table. reference: what pairs should be
-    ranked like: the scores of a table, or the first model's cosines.
+    It is no function of sums. stats: pairs x models x 1, cosines. weights: 1 for each unit. members: pairs x 2, the two
+    sentences of a pair, which are the units; or pairs x 1, rows of a table. reference: the right ranking of the pairs:
+    the scores of a table, or the first model's cosines.
     """
 
     members: np.ndarray
@@ -175,16 +177,17 @@ class Similarities(Answers):
         """A pair counts as often as the product of how often its members are drawn."""
         if self.is_reference(model):
             return np.full(len(table), 100.0)
+        # Sentences are drawn, not pairs: pairs that share a sentence are not independent.
         places = np.unique(self.members, return_inverse=True)[1].reshape(self.members.shape)
         weights = (row[places].prod(1) for row in table)
         return 100 * rank_correlations(self.stats[:, model, 0], self.reference, weights)
 
     def bounds(self, value: float, drawn: np.ndarray) -> tuple[float, float]:
-        """Noise pushes rank correlations down."""
+        """Centred on the value, because noise lowers rank correlations."""
         return centred_interval(value, drawn, self.units, -200, 200)
 
     def number(self, model: int = 0, seed: int = 0) -> Number:
-        """What is compared with itself has no interval."""
+        """A model that is compared with itself has no interval."""
         if self.is_reference(model):
             return Number(100.0)
         number = super().number(model, seed)

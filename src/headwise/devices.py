@@ -16,17 +16,14 @@ def usable(device: str) -> str:
     if device == "cpu":  # without the second that torch takes to load
         return device
     if device.partition(":")[0] not in DEVICE_TYPES:
+        # Before torch, which has a list of types that no build of it supports.
         raise refused(device, f"it has {', '.join(DEVICE_TYPES)}")
     import torch
 
     if device == "auto":
-        return (
-            "cuda"
-            if torch.cuda.is_available()
-            else "mps"
-            if torch.backends.mps.is_available()
-            else "cpu"
-        )
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         torch.empty(1, device=device).item()  # "meta" has tensors, but nothing in them
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
@@ -41,8 +38,8 @@ def refused(device: str, reason: str) -> HeadwiseError:
 
 
 def peak_memory() -> int:
-    """The most memory that this process has had so far, in bytes; pages of files that it reads count while they are in
-    memory. 0 where the system does not say."""
+    """The most memory that this process has had so far, in bytes, with the pages of files that are mapped into it; 0
+    where the system does not say."""
     status = Path("/proc/self/status")
     if status.exists():  # unlike ru_maxrss, not that of the process before `exec`
         found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
@@ -51,9 +48,9 @@ def peak_memory() -> int:
         import resource
     except ImportError:  # Windows
         return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-        1 if sys.platform == "darwin" else 1024
-    )
+    # In bytes on macOS, in KiB elsewhere.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def memory_line() -> str:

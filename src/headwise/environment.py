@@ -23,7 +23,7 @@ PACKAGES = (
 
 @cache
 def package_versions() -> dict[str, str]:
-    """The versions of the packages that numbers depend on; read once, as every step of a study records them."""
+    """The versions of the packages that numbers depend on. Read once: every step of a study records them."""
     return {name: version(name) for name in PACKAGES}
 
 
@@ -31,6 +31,7 @@ def environment_info() -> dict[str, Any]:
     """What the signature of every number says about where it was made."""
     return {
         "versions": {"python": platform.python_version(), **package_versions()},
+        # In fp32, sums in another order have other last digits.
         "threads": torch.get_num_threads(),
         "machine": f"{platform.system()} {platform.machine()}",
         "kernel": torch.backends.cpu.get_cpu_capability(),  # ATEN_CPU_CAPABILITY chooses it
@@ -43,7 +44,7 @@ def signature_of(model: Any, **facts: Any) -> dict[str, Any]:
 
 
 def combined(environments: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Where numbers of several environments were made: what differs between them is named, such as `2.12 and 2.13`."""
+    """The environments in which numbers were made as one: values that differ are listed, such as `2.12 and 2.13`."""
     versions: dict[str, list[Any]] = {}
     others: dict[str, list[Any]] = {}
     for environment in environments:
@@ -58,6 +59,6 @@ def combined(environments: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def one_or_all(values: Sequence[Any]) -> Any:
-    """The value that all are; else all that differ, in words."""
+    """The value that all have, or the different values in words."""
     distinct = sorted(set(values))
     return distinct[0] if len(distinct) == 1 else " and ".join(map(str, distinct))

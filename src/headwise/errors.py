@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 LONGEST_MESSAGE = 1000  # characters of a message
 LONGEST_GUESSED_NAME = 100  # characters of a name that similar ones are looked for
@@ -36,6 +36,11 @@ def shorten_text(text: str) -> str:
         if len(text) <= LONGEST_MESSAGE
         else f"{text[: LONGEST_MESSAGE // 2]} … {text[-LONGEST_MESSAGE // 3 :]}"
     )
+
+
+def few_names(names: Sequence[str]) -> str:
+    """A few names, and dots where there are more."""
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
 
 
 class HeadsMissing(HeadwiseError):

@@ -27,8 +27,6 @@ SLOW = 1.0  # seconds of a run that is not repeated
 UPDATE = 3.0  # forwards that an update of training takes as long as
 TRANSLATION = 6.0  # forwards that greedy search takes as long as, a beam for each hypothesis
 
-TRANSCRIPTION = 5.0  # forwards that writing down a recording takes as long as
-
 
 @dataclass(frozen=True)
 class Forecast:

@@ -116,7 +116,7 @@ class Upload:
                 self.repo,
                 self.items,
                 commit_message="Upload by headwise",
-                parent_commit=self.there and self.there.sha,
+                parent_commit=self.there.sha if self.there else None,
             )
         with asking(f"What was sent to {self.repo} could not be checked"):
             there = api.list_repo_files(self.repo)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from huggingface_hub import hf_hub_download, snapshot_download
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import (
@@ -37,7 +37,7 @@ from headwise.attention.offload import named_weights
 from headwise.attention.rebuilt import drop_unused
 from headwise.attention.removal import make_biases
 from headwise.devices import usable
-from headwise.errors import HeadwiseError, did_you_mean
+from headwise.errors import HeadwiseError, did_you_mean, few_names
 from headwise.folders import SUMS, Folder
 from headwise.generators import unchanged_generators
 from headwise.heads import HeadMap, HeadMask, Kind
@@ -54,6 +54,7 @@ from headwise.placement import (
     meta_model,
     read_from,
     scratch,
+    stored_tensors,
 )
 from headwise.tasks import Task
 from headwise.tasks import class_of_task as class_of_task
@@ -335,14 +336,11 @@ def refuse_other_weights(path: Path, config: Any) -> None:
     files = [file for file in weight_files(path) if file.is_file()]
     if not files and any(path.glob("*.bin*")):
         return  # these have no headers
-    shapes: dict[str, Any] = {}
     try:
-        for weights_file in files:
-            with safe_open(weights_file, "pt") as file:
-                shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+        shapes = {name: shape for _, name, shape, _ in stored_tensors(files)}
     except SafetensorError:
         return  # loading the weights says what is damaged
-    stored = sum(torch.Size(shape).numel() for shape in shapes.values())
+    stored = sum(shape.numel() for shape in shapes.values())
     numbers = [int(number) for name in shapes for number in re.findall(r"\.(\d{1,9})\.", name)]
     layers = max(numbers, default=-1) + 1
 
@@ -473,11 +471,7 @@ def refuse_too_large(path: Path, config: Any, model_class: Any) -> None:
     """Raise HeadwiseError for a configuration with far more weights than the file, before memory is taken for them."""
     with torch.device("meta"):
         declared = sum(parameter.numel() for parameter in model_class(config).parameters())
-    stored = 0
-    for weights_file in weight_files(path):
-        with safe_open(weights_file, "pt") as file:
-            for name in file.keys():  # noqa: SIM118
-                stored += torch.Size(file.get_slice(name).get_shape()).numel()
+    stored = sum(shape.numel() for _, _, shape, _ in stored_tensors(weight_files(path)))
     if declared > 10**8 + 20 * stored:
         raise HeadwiseError(
             f"Its configuration declares {declared:,} weights, but the file has {stored:,}: copy or save the model again."
@@ -568,11 +562,6 @@ def refuse_tokenizer(source: str, tokenizer: Any, translates: bool) -> None:
         raise HeadwiseError(
             f"The tokenizer in {source} cannot read a sentence ({end_of_sentence(error)}): mend its {settings}."
         ) from error
-
-
-def few_names(names: Sequence[str]) -> str:
-    """A few names, and dots where there are more."""
-    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
 
 
 def end_of_sentence(error: Exception) -> str:

@@ -10,7 +10,7 @@ import atexit
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,8 +71,10 @@ def full_device_map(
 def fallback_device_map(path: Path, device: str, dtype: torch.dtype | None) -> str | None:
     """The map of devices for a model whose weights do not fit on the device that was asked for; None where they do."""
     try:
-        stored = stored_weights(weight_files(path), dtype)
-        size = sum(torch.Size(shape).numel() * kind.itemsize for _, _, shape, kind in stored)
+        size = 0
+        for _, _, shape, stored_type in stored_tensors(weight_files(path)):
+            number_type = dtype or NUMBER_TYPES.get(stored_type, torch.float32)
+            size += shape.numel() * number_type.itemsize
     except (OSError, SafetensorError):  # no or other files of weights, which loading will see
         return None
     memory = get_max_memory()
@@ -88,16 +90,13 @@ def fallback_device_map(path: Path, device: str, dtype: torch.dtype | None) -> s
     return device_map
 
 
-def stored_weights(
-    files: Sequence[Path], dtype: torch.dtype | None
-) -> Iterator[tuple[Path, str, list[int], torch.dtype]]:
-    """The file, name, shape and type of every weight in some files. dtype: in place of their own."""
+def stored_tensors(files: Iterable[Path]) -> Iterator[tuple[Path, str, torch.Size, str]]:
+    """The file, name, shape and type of each tensor in files of weights, from their headers alone."""
     for path in files:
         with safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118
-                stored = file.get_slice(name)
-                number_type = dtype or NUMBER_TYPES.get(stored.get_dtype(), torch.float32)
-                yield path, name, stored.get_shape(), number_type
+                tensor = file.get_slice(name)
+                yield path, name, torch.Size(tensor.get_shape()), tensor.get_dtype()
 
 
 def scratch() -> str:
@@ -125,16 +124,18 @@ def without_memory(weight: Tensor) -> Tensor:
     return torch.zeros((), dtype=weight.dtype).expand(weight.shape)
 
 
-def read_from(model: Any, files: Sequence[Path], dtype: torch.dtype | None) -> list[str]:
+def read_from(model: Any, files: Iterable[Path], dtype: torch.dtype | None) -> list[str]:
     """Let an offloaded model read its weights from files whenever it needs them; returns names that do not fit."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     index: dict[str, dict[str, str]] = {}
-    for path, name, shape, number_type in stored_weights(files, dtype):
+    for file, name, shape, stored_type in stored_tensors(files):
         own = parameters.get(name)
-        if own is not None and [*own.shape] != shape:
-            raise HeadwiseError(f"{name} has the shape {shape}, not {[*own.shape]}.")
+        if own is not None and own.shape != shape:
+            raise HeadwiseError(f"{name} has the shape {[*shape]}, not {[*own.shape]}.")
+        unnamed_type = None if own is None else own.dtype
+        number_type = dtype or NUMBER_TYPES.get(stored_type, unnamed_type)
         index[name] = {
-            "safetensors_file": str(path),
+            "safetensors_file": str(file),
             "weight_name": name,
             "dtype": str(number_type).removeprefix("torch."),
         }
@@ -151,7 +152,6 @@ def read_from(model: Any, files: Sequence[Path], dtype: torch.dtype | None) -> l
         hook.weights_map = PrefixedDataset(loader, prefix)
         for name, parameter in module.named_parameters(recurse=False):
             entry = index.get(f"{path}.{name}")
-            number_type = getattr(torch, entry["dtype"]) if entry else None
-            tensor = parameter.to(number_type)
+            tensor = parameter.to(getattr(torch, entry["dtype"]) if entry else None)
             setattr(module, name, torch.nn.Parameter(tensor, requires_grad=parameter.requires_grad))
     return sorted(index.keys() ^ parameters.keys())

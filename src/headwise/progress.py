@@ -160,12 +160,6 @@ class Progress:
         if not self.console.quiet:
             self.say(str(forecast()))
 
-    def show_heading(self) -> None:
-        """Show the heading that was held back."""
-        heading, self.heading = self.heading, ""
-        if heading:
-            self.say(heading)
-
     def bars(self) -> Bars:
         """Bars without any task yet: each has a share, the time it takes, and a note. What does not fit on the line is
         cut from the name and from the note."""
@@ -185,7 +179,9 @@ class Progress:
     @contextmanager
     def bar(self, name: str) -> Iterator[None]:
         """A bar for the time of the block, which `__call__` moves. Blocks inside one another share the screen."""
-        self.show_heading()
+        if self.heading:
+            self.say(self.heading)
+            self.heading = ""
         outer = self.report
         if outer is not silent:  # a block inside another one
             yield

@@ -1,7 +1,7 @@
 """What models are compared by (BLEU, perplexity, accuracy, similarity, word error rate), and numbers of it.
 
-A task names one (`task.quality`); `answers.py` says what models are worth by it. Pruning, studies, the report and the
-command line read it here.
+A task names one (`task.quality`); `answers.py` measures models by it. Pruning, studies, the report and the command line
+read it here.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ BLEU_STATISTICS = 10  # of a sentence; those of chrF stand behind them
 class Number:
     """A number with its 95 % interval; without a value where it was not measured.
 
-    p: two-sided, of a change. units: how many independent pieces of text (sentences, recordings) stand behind the
-    interval, by their effective number where they differ in length.
+    p: two-sided, of a change. units: how many independent pieces of text (sentences, recordings) the interval is made
+    of; their effective number where they differ in length.
     """
 
     value: float | None = None
@@ -35,10 +35,11 @@ class Number:
     units: float | None = None
 
     def verdict(self, quality: QualityMeasure) -> str:
-        """What it says as a change of quality: one of VERDICTS. Both the interval and p (below 0.05) must speak; empty
-        without an interval."""
+        """The verdict on a change of quality: one of VERDICTS; empty without an interval. A change is distinguishable where
+        the interval leaves out 0 and p is below 0.05."""
         if self.low is None or self.high is None:
             return ""
+        # Where few units differ, p is that of an exact test, which the interval does not know.
         if self.low <= 0 <= self.high or (self.p is not None and self.p >= 0.05):
             return NOT_DISTINGUISHABLE
         return BETTER if (self.low > 0) == quality.higher_is_better else WORSE
@@ -46,13 +47,14 @@ class Number:
 
 @dataclass(frozen=True)
 class QualityMeasure:
-    """The number that says what models of a task are worth.
+    """The number that models of a task are compared by.
 
     name: in tables. title: in figures and sentences. loss: what a model may lose, in words. value: from statistics that
-    were summed over a text, … S, to values …; none of a rank correlation, which is no function of sums.
-    higher_is_better: which way is up. relative: whether a change is in % of the value. unit: of a change, behind its
-    number. scale: what its own numbers are, for an axis. is_share: of units that are right, in %. over: what a text has
-    many of. least: below it, a model is too poor for its differences to mean anything.
+    were summed over a text, … S, to values …; None for a rank correlation, which is no function of sums.
+    higher_is_better: whether a higher value is better. relative: whether a change is in % of the value. unit: of a
+    change, behind its number. scale: the unit of its own numbers, for an axis. is_share: whether it is the share of units
+    that are right, in %. over: what the units of a text are called. least: below it, a model is too poor for its
+    differences to mean anything.
     """
 
     name: str
@@ -113,6 +115,7 @@ def chrf(sums: np.ndarray) -> np.ndarray:
 
 def by_sacrebleu(metric: Any, sums: np.ndarray) -> np.ndarray:
     """sacreBLEU's scores of its own statistics, … S in, … out."""
+    # sacreBLEU has no public way from statistics to a score; a resample needs one without counting n-grams again.
     rows = sums.reshape(-1, sums.shape[-1])
     scores = [metric._compute_score_from_stats(row).score for row in rows.tolist()]
     values: np.ndarray = np.array(scores).reshape(sums.shape[:-1])

@@ -2,8 +2,8 @@
 
 A bootstrap draws as many units (sentences, or groups of them) as there are, with replacement, RESAMPLES times. Every
 draw depends only on a seed and the number of units, so all layers and measures of a text share the same resamples, and
-differences between two of them are paired. Few units are allowed for: in intervals and in p alike, so that p is below
-0.05 only where the interval leaves out 0.
+differences between two of them are paired. Intervals and p are both corrected for few units, in the same way, so that p
+is below 0.05 only where the interval leaves out 0.
 """
 
 from __future__ import annotations
@@ -49,12 +49,15 @@ def interval(draws: np.ndarray, units: float | np.ndarray) -> tuple[np.ndarray, 
         return np.where(np.isnan(draws).any(0), np.nan, between)
 
     ordered = np.sort(draws, axis=0)
+    # The high end is the low end of the draws in falling order.
     return end(ordered), end(ordered[::-1])
 
 
 def expanded_tail(units: float | np.ndarray) -> np.ndarray:
     """The share of draws that is left out at either end of a 95 % interval over so many units: α of `interval`."""
+    # Student's t needs more than 0 degrees of freedom, which a single unit would give.
     several = np.maximum(units, 1 + 1e-9)
+    # Of infinitely many units ∞ / ∞ is NaN, and the correction is none.
     with np.errstate(invalid="ignore"):
         quantile = student.ppf(HIGH / 100, several - 1) * np.sqrt(several / (several - 1))
     return np.where(np.isinf(several), LOW / 100, norm.sf(quantile))
@@ -71,6 +74,7 @@ def draws(units: int, seed: int, dtype: type[np.floating] = np.float64) -> Itera
             yield _table(units, seed, number).astype(dtype)
         return
     random = np.random.default_rng((seed, units))
+    # As many numbers at once as in the largest table that is kept.
     rows = max(1, _TABLE * _CACHED // units)
     for first in range(0, RESAMPLES, rows):
         table = np.empty((min(rows, RESAMPLES - first), units), dtype)
@@ -81,14 +85,15 @@ def draws(units: int, seed: int, dtype: type[np.floating] = np.float64) -> Itera
 
 @lru_cache(maxsize=RESAMPLES // _TABLE)
 def _table(units: int, seed: int, number: int) -> np.ndarray:
+    # A generator for each table: one that fell out of the cache comes out the same again.
     random = np.random.default_rng((seed, number))
     table = random.multinomial(units, np.full(units, 1 / units), size=_TABLE)
     return table.astype(np.uint8)  # that a unit is drawn 256 times has a probability below 1e-500
 
 
 def bootstrap(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
-    """Σ sums / Σ counts of every resample; not numbers with a single unit, of which nothing can be drawn. sums: units x
-    columns, counts: units; returns resamples x columns."""
+    """Σ sums / Σ counts of every resample; NaN for a single unit, of which nothing can be drawn. sums: units x columns,
+    counts: units; returns resamples x columns."""
     if len(counts) == 1:
         return np.full((RESAMPLES, sums.shape[1]), np.nan)
     return np.concatenate(
@@ -108,12 +113,13 @@ def means_with_intervals(
 
 
 def proportion_interval(right: Numbers, count: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """95 % interval of shares by Wilson's score (1927), which is sound near 0 and 1, too. right, count: numbers or arrays
-    of one shape; a count may be no whole number."""
+    """95 % interval of shares by Wilson's score (1927), which holds near 0 and 1, too. right, count: numbers or arrays
+    of one shape; counts need not be whole numbers."""
     share = np.asarray(right / count, dtype=float)
     denominator = 2 * (count + Z**2)
     middle = (2 * count * share + Z**2) / denominator
     margin = Z / denominator * np.sqrt(4 * count * share * (1 - share) + Z**2)
+    # At 0 and 1 the formula gives these ends exactly, were it not for rounding.
     low = np.where(share == 0, 0.0, middle - margin)
     high = np.where(share == 1, 1.0, middle + margin)
     return low, high
@@ -150,7 +156,7 @@ def clustered_proportion_interval(
 
 def auroc_interval(value: float, positives: int, others: int) -> tuple[float, float]:
     """95 % interval of an area under the ROC curve of so many positives and others: the score interval of Newcombe
-    (2006, part 2, method 5), which is sound for few positives and near 1.
+    (2006, part 2, method 5), which holds for few positives and near 1.
 
     Its ends are the areas θ with |value − θ| = 1.96 √V(θ), V(θ) = θ (1 − θ) / (m n) · (1 + k (1 − θ) / (2 − θ) + k θ /
     (1 + θ)), k = (m + n) / 2 − 1 for m positives and n others.
@@ -265,7 +271,7 @@ def paired_bootstrap_p(draws: np.ndarray, units: float | np.ndarray) -> np.ndarr
     """
     beyond = np.minimum((draws <= 0).sum(0), (draws >= 0).sum(0))
     share = np.minimum(1, 2 * (beyond + 1) / (len(draws) + 1))
-    several = np.maximum(units, 1 + 1e-9)
+    several = np.maximum(units, 1 + 1e-9)  # as in `expanded_tail`
     z = norm.isf(share / 2) * ((several - 1) / several) ** 0.5
     p: np.ndarray = 2 * student.sf(z, several - 1)
     return np.where(several == units, p, 1.0)
@@ -282,6 +288,7 @@ def largest_t_p(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
     ratio = sums.sum(0) / counts.sum()
     rest = sums - ratio * counts[:, None]  # a text in which every ratio is 0
     spread = np.sqrt((rest**2).sum(0))
+    # Rounding leaves a little spread where every unit has the same ratio.
     varies = spread > 1e-12 * np.abs(sums).sum(0)
     p = np.ones(sums.shape[1])
     if not varies.any():
@@ -295,6 +302,7 @@ def largest_t_p(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
     for table in draws(len(counts), seed):
         total = table @ rest
         mean = total / (table @ counts)[:, None]
+        # Σ (s − r c)² multiplied out: an array of resamples x units x ratios would not fit into memory.
         squares = table @ rest**2 - 2 * mean * (table @ by_size)
         squares += mean**2 * (table @ counts**2)[:, None]
         largest = np.abs(total) / np.sqrt(np.maximum(squares, 1e-300))
@@ -307,7 +315,7 @@ def largest_t_p(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
 def over_seeds(draws: np.ndarray, units: float) -> tuple[float, float]:
     """95 % interval of a mean over seeds, by a bootstrap on two levels. draws: seeds x resamples of so many units.
 
-    Every resample draws as many seeds as there are, with replacement. That seeds are few is not allowed for: of two or
+    Every resample draws as many seeds as there are, with replacement. There is no correction for few seeds: with two or
     three, a factor would be a guess.
     """
     seeds, count = draws.shape
@@ -336,10 +344,10 @@ def jackknife_p(differences: np.ndarray, counts: np.ndarray) -> np.ndarray:
     units = asked.sum(0)
     freedom = np.maximum(effective_units(counts) - 1, 1)
     mean = differences.sum(0) / counts.sum(0)
-    without = np.maximum(
-        1 - counts / counts.sum(0), 1e-9
-    )  # what is left of the text when a unit is left out
+    # The share of the text that is left when a unit is left out; 0 where one unit is the whole text.
+    without = np.maximum(1 - counts / counts.sum(0), 1e-9)
     spread = np.where(asked, differences - mean * counts, 0) / without
+    # Units that are all alike have no error: then p is the smallest of the sign-flip test.
     error = np.sqrt((spread**2).sum(0) * (units - 1) / np.maximum(units, 1)) / counts.sum(0)
     p: np.ndarray = student.sf(mean / np.maximum(error, 1e-12), freedom)
     return np.where(units > 1, np.maximum(p, 0.5**units), np.where(np.isnan(p), np.nan, 1.0))
@@ -355,5 +363,6 @@ def cohen_h(share: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 def corrected(p: np.ndarray) -> np.ndarray:
     """p-values of many tests together, corrected by Benjamini and Hochberg (1995): the false discovery rate."""
+    # SciPy refuses p beyond 0 … 1, where rounding may lead.
     found: np.ndarray = false_discovery_control(np.clip(p, 0, 1))
     return found

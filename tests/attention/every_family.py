@@ -37,6 +37,7 @@ from transformers import PreTrainedModel
 
 import headwise as hw
 from attention.every_class import TOLERANCE, apart, guarded, one_line, outputs, saved_and_loaded
+from attention.family_page import FAMILY_COLUMNS, PAGE, page
 from attention.shrink import MAPPINGS, make, padded
 from engines.pruned import byte_tokenizer
 from headwise.attention import Discovery, capture, discover, keeping, remove
@@ -45,7 +46,7 @@ from headwise.data.embedded import write_treebank
 from headwise.engines.engine import engine
 from headwise.engines.export import export
 from headwise.errors import HeadwiseError
-from headwise.families import FAMILY_COLUMNS, FAMILY_TABLE, PAGE, family_rows, page
+from headwise.families import FAMILY_TABLE, family_rows
 from headwise.heads import Head, HeadMask, Site
 from headwise.model import Model
 from headwise.options import Unit

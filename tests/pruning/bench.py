@@ -15,8 +15,8 @@ from headwise.data.text import ParallelText
 from headwise.heads import Kind
 from headwise.model import Model
 from headwise.options import Architecture, Gates, Keep, Training
-from headwise.pruning.gate_training import Pruned, prune_by_gates
-from headwise.pruning.target_count import prune_to_count
+from headwise.pruning.gate_training import Pruned
+from headwise.pruning.prune import prune_by_training
 from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import Encoded
 from headwise.training.tokenizer import learn_subwords
@@ -51,8 +51,8 @@ class Bench:
     ) -> tuple[Model, Pruned]:
         """The tuned model, and the result."""
         model = model or copy.deepcopy(self.model)
-        options = GATES.model_copy(update=changes)
-        return model, prune_by_gates(model, self.training(work), options, kinds, penalty)
+        options = GATES.model_copy(update={"penalty": penalty, "kinds": kinds, **changes})
+        return model, prune_by_training(model, self.training(work), options)
 
     def keep(
         self,
@@ -64,12 +64,12 @@ class Bench:
     ) -> tuple[Model, Pruned]:
         """The same with a target count."""
         model = model or copy.deepcopy(self.model)
-        options = GATES.model_copy(update={"epochs": 8, **changes})
-        return model, prune_to_count(model, self.training(work), options, kinds, keep)
+        options = GATES.model_copy(update={"epochs": 8, "keep": keep, "kinds": kinds, **changes})
+        return model, prune_by_training(model, self.training(work), options)
 
     def loss(self, model: Model) -> float:
         with loss_forward(model.hf):
-            return dev_loss(model.hf, self.dev, model.tokenizer, 1260)
+            return dev_loss(model.hf, self.dev, 1260)
 
 
 def trained(work: Path) -> Bench:

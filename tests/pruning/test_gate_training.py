@@ -24,8 +24,9 @@ from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind
 from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Gates
-from headwise.pruning.gate_training import GateLog, Pruned, decide, freeze, prune_by_gates
-from headwise.pruning.gates import HardConcrete, HeadGates, glorot_uniform
+from headwise.pruning.gate_training import GateLog, Pruned, decide, freeze
+from headwise.pruning.gates import HardConcrete, HeadGates, PenaltyGates, glorot_uniform
+from headwise.pruning.prune import prune_by_training
 from pruning.bench import ENCODER, GATES, TRAINING, Bench
 
 State = dict[str, Tensor]
@@ -94,7 +95,8 @@ class TestAfterwards:
         model.discovery = replace(model.discovery, heads=HeadMap({"encoder-self": (4, 4)}))
         recipe = TRAINING.model_copy(update={"batch_tokens": tokens})
         with pytest.raises(HeadwiseError, match=says):
-            prune_by_gates(model, bench.training(tmp_path, recipe, 1), GATES, (kind,), 0.1)
+            options = GATES.model_copy(update={"penalty": 0.1, "kinds": (kind,)})
+            prune_by_training(model, bench.training(tmp_path, recipe, 1), options)
         assert trains(model) == trains(bench.model)
         assert "headwise_gates" not in dict(model.hf.named_modules())
 
@@ -203,9 +205,10 @@ class TestDecision:
     ) -> None:
         """log α of −1 is shut by its sign, but the deterministic gate of the released code is still open there."""
         log_alpha = torch.tensor([9.0, -9.0, 0.5, -1.0, -9.0, -9.0, -9.0, -9.0])
-        gates = HeadGates(bench.model.heads.only(ENCODER), HardConcrete(), log_alpha)
+        options = Gates(penalty=1.0, rule=rule)
+        gates = PenaltyGates(bench.model.heads.only(ENCODER), options, log_alpha, 1.0)
         model = copy.deepcopy(bench.model)
-        result = decide(model, gates, bench.dev, gates.kept(rule), 1260, [], {})
+        result = decide(model, gates, bench.dev, 1260, [], {})
         kept = {0, 2} if rule == "sign" else {0, 2, 3}
         left = {head for head in result.mask.kept if head.kind == "encoder-self"}
         assert left == {Head("encoder-self", 0, head) for head in kept}
@@ -219,7 +222,7 @@ class TestDecision:
 
     def test_settled_gates_give_no_warning(self, bench: Bench) -> None:
         gates = HeadGates(bench.model.heads.only(ENCODER), HardConcrete(), 9.0)
-        result = decide(copy.deepcopy(bench.model), gates, bench.dev, gates.kept(), 1260, [], {})
+        result = decide(copy.deepcopy(bench.model), gates, bench.dev, 1260, [], {})
         assert result.notes == [] and result.undecided == 0 and result.settled
         assert result.soft_loss == result.decided_loss == bench.loss(bench.model)
 

@@ -19,10 +19,10 @@ from headwise.data.text import Text
 from headwise.errors import HeadwiseError
 from headwise.loading import load
 from headwise.model import Model
+from headwise.options import Gates, TopK
 from headwise.pruning import gate_training
-from headwise.pruning.gate_training import Gates, Pruned, prune_by_gates
-from headwise.pruning.target_count import prune_to_count
-from headwise.pruning.top_k import prune_by_top_k
+from headwise.pruning.gate_training import Pruned
+from headwise.pruning.prune import prune_by_training
 from headwise.training.language import Packed
 from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.trainer import Gated, Training, TrainingRun, checkpoints, train_model
@@ -104,7 +104,7 @@ class Trained:
 
     def loss(self, model: Model) -> float:
         with loss_forward(model.hf):
-            return dev_loss(model.hf, self.dev, model.tokenizer, 256)
+            return dev_loss(model.hf, self.dev, 256)
 
 
 one_family = pytest.mark.parametrize(
@@ -122,6 +122,13 @@ def model(trained: Trained) -> Model:
     return copy.deepcopy(trained.model)
 
 
+def closed(
+    model: Model, training: TrainingRun, options: Gates, trained: Trained, penalty: float
+) -> Pruned:
+    goal = {"penalty": penalty, "kinds": (trained.site.kind,)}
+    return prune_by_training(model, training, options.model_copy(update=goal))
+
+
 def kept(pruned: Pruned) -> list[int]:
     return sorted(head.head for head in pruned.mask.kept)
 
@@ -136,20 +143,19 @@ def test_a_penalty_closes_the_heads_that_do_nothing(
 ) -> None:
     before = trained.loss(model)
     options = GATES.model_copy(update={"train": train})
-    pruned = prune_by_gates(
-        model, trained.training(tmp_path), options, (trained.site.kind,), penalty=0.02
-    )
+    pruned = closed(model, trained.training(tmp_path), options, trained, 0.02)
     assert kept(pruned) == [DECISIVE] and pruned.settled
     assert trained.loss(pruned.model) == pytest.approx(pruned.loss, rel=1e-5)
     assert pruned.loss <= before + 1e-3, "the heads that are gone did nothing"
 
 
-@pytest.mark.parametrize(("prune", "count"), [(prune_to_count, 1), (prune_by_top_k, 2)])
+@pytest.mark.parametrize(("method", "count"), [(Gates, 1), (TopK, 2)])
 def test_a_target_count_is_met_and_keeps_the_needed_head(
-    trained: Trained, model: Model, tmp_path: Path, prune: Any, count: int
+    trained: Trained, model: Model, tmp_path: Path, method: type[Gates | TopK], count: int
 ) -> None:
-    options = GATES.model_copy(update={"epochs": 4, "train": "gates"})
-    pruned = prune(model, trained.training(tmp_path), options, (trained.site.kind,), count)
+    goal = {"epochs": 4, "train": "gates", "keep": count, "kinds": [trained.site.kind]}
+    options = method(**GATES.model_dump(include={"warmup", "gate_learning_rate", "unit"}), **goal)
+    pruned = prune_by_training(model, trained.training(tmp_path), options)
     assert DECISIVE in kept(pruned) and len(kept(pruned)) == pruned.model.heads.total == count
 
 
@@ -158,9 +164,7 @@ def test_frozen_weights_do_not_change(trained: Trained, model: Model, tmp_path: 
     model.hf.to(torch.bfloat16)
     before, asked = weights(model), [p.requires_grad for p in model.hf.parameters()]
     options = GATES.model_copy(update={"epochs": 2, "train": "gates"})
-    pruned = prune_by_gates(
-        model, trained.training(tmp_path), options, (trained.site.kind,), penalty=0.02
-    )
+    pruned = closed(model, trained.training(tmp_path), options, trained, 0.02)
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(model).items())
     assert [p.requires_grad for p in model.hf.parameters()] == asked
     assert "train" not in vars(model.hf)
@@ -186,7 +190,7 @@ def test_frozen_weights_train_gates_without_dropout(
 
     monkeypatch.setattr(gate_training.GateLog, "on_pre_optimizer_step", look, raising=False)
     options = GATES.model_copy(update={"epochs": 1, "train": "gates"})
-    prune_by_gates(model, trained.training(tmp_path), options, (trained.site.kind,), 0.02)
+    closed(model, trained.training(tmp_path), options, trained, 0.02)
     assert modes == {(True, False)}
 
 
@@ -196,9 +200,7 @@ def test_low_rank_changes_are_merged_before_removal(
     pytest.importorskip("peft", reason="peft is not installed (headwise[lora])")
     before, names = weights(model), list(model.hf.state_dict())
     options = GATES.model_copy(update={"epochs": 2, "train": "lora", "learning_rate": 3e-3})
-    pruned = prune_by_gates(
-        model, trained.training(tmp_path), options, (trained.site.kind,), penalty=0.02
-    )
+    pruned = closed(model, trained.training(tmp_path), options, trained, 0.02)
     changed = {
         name for name, tensor in weights(model).items() if not torch.equal(tensor, before[name])
     }
@@ -228,12 +230,12 @@ def test_a_killed_run_goes_on_to_the_same_numbers(
     options = GATES.model_copy(update={"epochs": 2, "train": train})
 
     def run(work: Path) -> Pruned:
-        return prune_by_gates(
+        return closed(
             copy.deepcopy(trained.model),
             trained.training(work),
             options,
-            (trained.site.kind,),
-            penalty=0.005,
+            trained,
+            0.005,
         )
 
     whole = run(tmp_path / "whole")
@@ -269,7 +271,7 @@ def test_an_interrupted_run_leaves_no_low_rank_layers(
     )
     options = GATES.model_copy(update={"train": "lora"})
     with pytest.raises(HeadwiseError, match="fewer than one batch"):
-        prune_by_gates(model, broken, options, (trained.site.kind,), penalty=0.02)
+        closed(model, broken, options, trained, 0.02)
     after = weights(model)
     assert list(after) == list(before)
     assert all(torch.equal(after[name], before[name]) for name in before)

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from headwise.attention import keeping
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap
-from headwise.options import Keep
+from headwise.options import Keep, TopK
 from headwise.pruning.gate_training import UNDECIDED
 from headwise.pruning.gates import HardConcrete
+from headwise.pruning.prune import prune_by_training
 from headwise.pruning.target_count import CLIP, CountedGates
-from headwise.pruning.top_k import COLD, WARM, TopGates, gumbel, prune_by_top_k, relaxed_top
-from pruning.bench import ENCODER, GATES, Bench
+from headwise.pruning.top_k import COLD, WARM, TopGates, gumbel, relaxed_top
+from pruning.bench import ENCODER, Bench
 from syncs import syncs
 
 HEADS = HeadMap({"encoder-self": (4, 4), "cross": (4,)})
@@ -110,7 +111,7 @@ class TestGates:
             with syncs() as seen:
                 gates.draw(noise)
                 (gates.cost() + gates.now.sum()).backward() if not settling else gates.settle(
-                    gates.largest(), 3
+                    gates.decided(), 3
                 )
             assert seen == []
 
@@ -141,8 +142,8 @@ def test_what_is_soft_is_the_mean_over_noise() -> None:
 
 def test_a_run_ends_with_exactly_so_many_heads(bench: Bench, tmp_path: Path) -> None:
     model = copy.deepcopy(bench.model)
-    options = GATES.model_copy(update={"epochs": 6})
-    result = prune_by_top_k(model, bench.training(tmp_path), options, ENCODER, 3)
+    options = TopK(gate_learning_rate=0.7, warmup=2, epochs=6, keep=3, kinds=ENCODER)
+    result = prune_by_training(model, bench.training(tmp_path), options)
     assert result.mask.count("encoder-self") == 3 and result.expected == pytest.approx(3)
     assert result.settled is (result.undecided <= UNDECIDED)
     assert result.soft_loss == pytest.approx(result.decided_loss, abs=0.02)
@@ -160,7 +161,7 @@ def test_a_run_whose_heads_are_still_drawn_by_chance_has_not_settled(
     bench: Bench, tmp_path: Path
 ) -> None:
     model = copy.deepcopy(bench.model)
-    options = GATES.model_copy(update={"epochs": 1})
-    result = prune_by_top_k(model, bench.training(tmp_path), options, ENCODER, 4)
+    options = TopK(gate_learning_rate=0.7, warmup=2, epochs=1, keep=4, kinds=ENCODER)
+    result = prune_by_training(model, bench.training(tmp_path), options)
     assert result.undecided > 0.1 and not result.settled and result.soft_loss != result.decided_loss
     assert result.mask.count("encoder-self") == 4

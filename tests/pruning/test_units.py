@@ -212,7 +212,7 @@ class TestMasks:
         with pytest.raises(HeadwiseError, match="some have 2 heads and some 3: give a number for"):
             CountedGates(heads, HardConcrete(), 0.0, 5, "uniform")
         gates = CountedGates(heads, HardConcrete(), 0.0, {"encoder-self": 6, "cross": 6}, "uniform")
-        mask = gates.mask(heads, gates.largest())
+        mask = gates.mask(heads, gates.decided())
         assert (mask.count("encoder-self"), mask.count("cross")) == (6, 6)
 
 
@@ -260,7 +260,7 @@ class TestGates:
             optimiser.zero_grad()
             ((1 - gates.now) @ worth + gates.cost()).backward()
             optimiser.step()
-        mask = gates.mask(GROUPED, gates.largest())
+        mask = gates.mask(GROUPED, gates.decided())
         assert len(mask) == 12 and obeys(mask, unit)
         value = dict(zip(GROUPED, worth.tolist(), strict=True))
         best = sum(

@@ -119,7 +119,8 @@ def test_the_difference_is_that_on_the_same_sentences(
     )
     worse = [line.replace("la", "une") for line in b]
     changed = replace(other, translations={**other.translations, "lambda-0.05": worse})
-    change, how = on_same_sentences(one, changed) or pytest.fail("not compared")
+    assert one.chosen is not None and changed.chosen is not None
+    change, how = on_same_sentences((one, one.chosen), (changed, changed.chosen)) or pytest.fail()
     assert change.value is not None and change.value < 0 and change.verdict(BLEU) == "worse"
     assert "60 sentences" in how
     assert "not distinguishable" not in difference(one, changed)
@@ -176,7 +177,7 @@ def test_a_language_model_beside_a_translation_model(
     unlike = read_comparison(runs[0], make_language(tmp_path / "language"))
     assert "the two have other heads" in unlike.notes[0]
     text = render(unlike, collect(unlike))
-    assert "A · first is measured in BLEU and B · language is measured in perplexity" in text
+    assert "one is measured in BLEU, the other in perplexity" in text
 
 
 def test_a_kind_that_some_measures_lack(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ import pytest
 
 import headwise as hw
 from headwise.heads import HeadMask
-from headwise.pruning import prune as pruning_prune
-from headwise.study import Plan, make_plan, run_study
+from headwise.study import Plan, make_plan, model_steps, run_study
 from headwise.study.study import Study, dry_run
 from own_process import headwise, two
 from study.studies import (
@@ -254,14 +253,14 @@ def test_a_failed_task_leaves_the_others_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model fails, so its random control is never made; others are tested all the same, and the next run makes up."""
-    real = pruning_prune.prune_by_gates
+    real = model_steps.prune_by_training
 
     def fails(*given: Any) -> Any:
-        if given[-1] == 1.0:
+        if given[-1].penalty == 1.0:
             raise hw.HeadwiseError("This one was made to fail.")
         return real(*given)
 
-    monkeypatch.setattr(pruning_prune, "prune_by_gates", fails)
+    monkeypatch.setattr(model_steps, "prune_by_training", fails)
     plan, out = (
         plan_of(QUICK, seeds=[1], pruning=[{**ENCODER, "penalty": [1.0, 0.005]}]),
         tmp_path / "out",

@@ -10,14 +10,12 @@ import numpy as np
 import pandas as pd
 
 from headwise.answers import Answers
-from headwise.data.speech import Speech
 from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import speeds, translate
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.evaluation.measure import measure
 from headwise.forecast import (
-    TRANSCRIPTION,
     TRANSLATION,
     Forecast,
     model_line,
@@ -142,11 +140,9 @@ def evaluation_forecast(models: Sequence[Model], text: AnyText) -> Forecast:
     seconds = 0.0
     for model in models:
         batches = model.task.quality_batches(text)
-        forwards = 1.0
+        forwards = model.task.answer_forwards
         if model.task.generates:
             forwards = TRANSLATION * Search().beam
-        elif isinstance(text, Speech):
-            forwards = TRANSCRIPTION
         seconds += forwards * text_seconds(model, batches)
         reads.append(model_line(model))
     reads.append(text_line(batches))

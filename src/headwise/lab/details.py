@@ -4,9 +4,11 @@ try."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
+from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.folders import below
 from headwise.heads import head_of
@@ -74,8 +76,7 @@ def scores_by_measure(run: FinishedRun) -> list[dict[str, Any]]:
     for measure, rows in run.heads.groupby("measure", sort=False):
         heads = {}
         for row in rows.to_dict("records"):
-            numbers = [json_number(row[name]) for name in ("value", "low", "high")]
-            heads[str(head_of(row))] = numbers
+            heads[str(head_of(row))] = [*numbers(row).values()]
         name = measure_name(str(measure))
         measures.append({"measure": str(measure), "name": name, "heads": heads})
     return measures
@@ -84,40 +85,42 @@ def scores_by_measure(run: FinishedRun) -> list[dict[str, Any]]:
 def roles_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
     """The roles of each head: name, value, interval, number of words, and baseline; the `meaning`
     of its relation (None of a role without one); the `effect` of switching the head off, in words
-    (None where that was not tested), and whether it is `confirmed`. With the words that need the head."""
-    by_head = words_by_head(run)
+    (None where that was not tested), and whether it is `confirmed`.
+
+    Words that the model no longer says without a head come first, as roles of the head. Their value is the share of the
+    sentences in which the word is lost, the baseline that of other words.
+    """
+    by_head: dict[str, list[dict[str, Any]]] = {}
+    words = [] if run.words is None else confirmed_words(run.words).to_dict("records")
+    for row in words:
+        meaning = "lost without this head"
+        if isinstance(row["instead"], str) and row["instead"]:
+            meaning += f", most often for “{row['instead']}”"
+        role = {
+            "role": f"says “{row['word']}”",
+            "measure": f"word.{row['word']}",
+            **numbers(row, n="units", baseline="others"),
+            "meaning": meaning,
+            "effect": None,
+            "confirmed": True,
+        }
+        by_head.setdefault(str(head_of(row)), []).append(role)
+
     if run.roles is None:
         return by_head
     sentences = effect_sentences(run.roles)
     confirmed = confirmed_roles(run.roles)
     for row in run.roles.roles.to_dict("records"):
-        role = {"role": row["role"], "measure": row["measure"]}
-        for name in ("value", "low", "high", "n", "baseline"):
-            role[name] = json_number(row[name])
-        role["meaning"] = meaning_of_role(row["measure"])
         head = head_of(row)
-        role["effect"] = sentences.get((head, row["measure"]))
-        role["confirmed"] = (*head, row["measure"]) in confirmed
-        by_head.setdefault(str(head_of(row)), []).append(role)
-    return by_head
-
-
-def words_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
-    """The words that the model no longer says without a head, as roles of the head. Their value is the share of the
-    sentences in which the word is lost, the baseline that of other words."""
-    by_head: dict[str, list[dict[str, Any]]] = {}
-    words = run.words
-    for row in [] if words is None else confirmed_words(words).to_dict("records"):
-        role: dict[str, Any] = {"role": f"says “{row['word']}”", "measure": f"word.{row['word']}"}
-        for name, column in {"n": "units", "baseline": "others"}.items():
-            role[name] = json_number(row[column])
-        role |= {name: json_number(row[name]) for name in ("value", "low", "high")}
-        instead = row["instead"] if isinstance(row["instead"], str) else ""
-        role["meaning"] = (
-            f"lost without this head{f', most often for “{instead}”' if instead else ''}"
-        )
-        role |= {"effect": None, "confirmed": True}
-        by_head.setdefault(str(head_of(row)), []).append(role)
+        role = {
+            "role": row["role"],
+            "measure": row["measure"],
+            **numbers(row, n="n", baseline="baseline"),
+            "meaning": meaning_of_role(row["measure"]),
+            "effect": sentences.get((head, row["measure"])),
+            "confirmed": (*head, row["measure"]) in confirmed,
+        }
+        by_head.setdefault(str(head), []).append(role)
     return by_head
 
 
@@ -188,6 +191,22 @@ def run_recordings(folder: Path) -> str:
     return str(data.dev or data.train)
 
 
-def json_number(number: Any) -> float | None:
-    """A number for JSON, which has no NaN."""
-    return None if number is None or not math.isfinite(number) else float(number)
+def run_treebank(folder: Path) -> Treebank | None:
+    """The treebank of a run's plan, or that which the run wrote of the embedded corpus, where its
+    files still exist."""
+    names = plan_of_folder(folder).get("roles", {}).get("treebank", [])
+    if isinstance(names, str):
+        names = [names]
+    files = [Path(name) for name in names] or [folder / "corpus" / "dev.conllu"]
+    files = [file for file in files if file.is_file()]
+    return Treebank.read(*files) if files else None
+
+
+def numbers(row: Mapping[Any, Any], **columns: str) -> dict[str, float | None]:
+    """The value of a row and its interval, and the numbers in other columns by the name they get; None for NaN, which
+    JSON has not."""
+    found: dict[str, float | None] = {}
+    for name, column in {"value": "value", "low": "low", "high": "high", **columns}.items():
+        number = row[column]
+        found[name] = None if number is None or not math.isfinite(number) else float(number)
+    return found

@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.lab.assets import asset_files, one_module, theme
-from headwise.lab.server import SECONDS, error_text
-from headwise.lab.session import CancelToken, Session, json_text
+from headwise.lab.server import answer_text, cancel_of
+from headwise.lab.session import Session
 from headwise.model import Model
 
 if TYPE_CHECKING:
@@ -68,12 +68,9 @@ def reply(session: Session, widget: Any, message: Mapping[str, Any]) -> None:
     def progress(share: float, note: str) -> None:
         widget.send({"id": number, "progress": share, "note": note})
 
+    question = message.get("question") or {}
     try:
-        cancel = CancelToken(SECONDS.get(name, SECONDS["inspect"]))
-        answer = session.answer(name, message.get("question") or {}, cancel, progress)
-        content = {"answer": json.loads(json_text(answer))}
+        content = json.loads(answer_text(session, name, question, cancel_of(name), progress))
     except KeyboardInterrupt:  # the notebook's own stop button
         content = {"error": "Stopped."}
-    except Exception as error:
-        content = {"error": error_text(error)}
     widget.send({"id": number, **content})

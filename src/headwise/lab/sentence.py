@@ -3,7 +3,6 @@ that are known."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -161,19 +160,6 @@ def example_trees() -> dict[str, Annotated]:
     with TemporaryDirectory() as folder:
         path = embedded.write_treebank(Path(folder) / "dev.conllu")
         return trees_of(Treebank.read(path))
-
-
-def run_treebank(folder: Path) -> Treebank | None:
-    """The treebank of a run's plan, or that which the run wrote of the embedded corpus, where its
-    files still exist."""
-    plan = folder / "plan.toml"
-    sections = tomllib.loads(plan.read_text(encoding="utf-8")) if plan.is_file() else {}
-    names = sections.get("roles", {}).get("treebank", [])
-    if isinstance(names, str):
-        names = [names]
-    files = [Path(name) for name in names] or [folder / "corpus" / "dev.conllu"]
-    files = [file for file in files if file.is_file()]
-    return Treebank.read(*files) if files else None
 
 
 def sentences_to_pick(trees: Trees, without: Container[str] = ()) -> list[str]:

@@ -21,6 +21,7 @@ from headwise.errors import HeadwiseError
 from headwise.lab.assets import asset_files
 from headwise.lab.guard import Guard, host_names, is_loopback
 from headwise.lab.session import CancelToken, Session, json_text
+from headwise.progress import Report
 
 BODY = 1 << 17  # bytes of a question
 READING = 10.0  # seconds in which a question must have arrived
@@ -86,7 +87,7 @@ async def answer_lines(
     cancelled when the page does not wait for it any more."""
     loop = asyncio.get_running_loop()
     lines = asyncio.Queue[tuple[str, bool]]()  # each line, and whether it is the last one
-    cancel = CancelToken(SECONDS.get(name, 30.0))
+    cancel = cancel_of(name)
 
     def send(line: str, last: bool = False) -> None:
         loop.call_soon_threadsafe(lines.put_nowait, (line, last))
@@ -95,12 +96,9 @@ async def answer_lines(
         send(json_text({"progress": round(share, 3), "note": note}))
 
     def compute() -> None:
-        try:
-            line = json_text({"answer": session.answer(name, question, cancel, progress)})
-        except Exception as error:
-            line = json_text({"error": error_text(error)})
-        send(line, last=True)
+        send(answer_text(session, name, question, cancel, progress), last=True)
 
+    # The computation has a thread of its own, so that the server hears when the page is closed.
     loop.run_in_executor(None, compute)
     try:
         while True:
@@ -115,6 +113,25 @@ async def answer_lines(
                 return
     finally:
         cancel.cancelled = True  # the computing thread sees it at the next layer
+
+
+def cancel_of(name: str) -> CancelToken:
+    """What ends the computation of a question after its time."""
+    return CancelToken(SECONDS.get(name, SECONDS["inspect"]))
+
+
+def answer_text(
+    session: Session,
+    name: str,
+    question: Mapping[str, Any],
+    cancel: CancelToken,
+    progress: Report,
+) -> str:
+    """A line of JSON: `answer`, or `error` for all that goes wrong."""
+    try:
+        return json_text({"answer": session.answer(name, question, cancel, progress)})
+    except Exception as error:
+        return json_text({"error": error_text(error)})
 
 
 def error_text(error: Exception) -> str:

@@ -36,6 +36,7 @@ from headwise.lab.details import (
     run_of,
     run_recordings,
     run_sentences,
+    run_treebank,
 )
 from headwise.lab.predictor import (
     Ablation,
@@ -49,7 +50,6 @@ from headwise.lab.sentence import (
     ENGLISH,
     Trees,
     example_trees,
-    run_treebank,
     sentences_to_pick,
     trees_of,
 )

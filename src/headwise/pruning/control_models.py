@@ -14,7 +14,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
 from headwise.options import Architecture, Keep, Unit
 from headwise.pruning.controls import Case, Trained
-from headwise.pruning.greedy import least_important_first, random_scores
+from headwise.pruning.greedy import random_scores, refuse_holes
 from headwise.units import first_units, target_counts, units
 
 
@@ -24,7 +24,7 @@ def all_heads(case: Case) -> HeadMask:
 
 
 def random_heads(case: Case) -> HeadMask:
-    """As many heads of every kind as the pruned model has."""
+    """As many random heads of every kind as the pruned model keeps."""
     if case.mask is None:
         raise HeadwiseError("The control 'random' belongs to a pruned model, but none was given.")
     counts = {kind: case.mask.count(kind) for kind in case.kinds}
@@ -66,8 +66,9 @@ def one_per_layer(heads: HeadMap, kinds: Sequence[Kind], score: Mapping[Head, fl
     HeadwiseError for a score that lacks a head or is not a number.
     """
     chosen = heads.only(kinds)
+    refuse_holes(score, list(chosen))
     best: dict[Site, Head] = {}
-    for head in least_important_first(score, list(chosen)):
+    for head in sorted(chosen, key=score.__getitem__):
         best[Site(head.kind, head.layer)] = head
     return HeadMask.full(heads).without(set(chosen) - set(best.values()))
 
@@ -123,6 +124,7 @@ def narrower(shape: Architecture, vocabulary: int, parameters: int) -> Architect
     widths = [width for width in range(shape.heads, shape.width + 1, shape.heads) if width >= 4]
     shapes = []
     fitting = []
+    # Every width, because the widest that fits may have hardly any feed-forward layer.
     for width in widths:
         other = filled_up(shape.model_copy(update={"width": width}), vocabulary, parameters)
         shapes.append(other)
@@ -134,6 +136,7 @@ def narrower(shape: Architecture, vocabulary: int, parameters: int) -> Architect
             f"(width {widths[0]}) has {count_weights(shapes[0], vocabulary):,}. Leave this control out."
         )
     ratio = shape.feedforward / shape.width
+    # By logarithms, so that half the ratio is as far off as twice the ratio.
     return min(fitting, key=lambda other: abs(math.log(other.feedforward / other.width / ratio)))
 
 
@@ -158,8 +161,8 @@ def count_weights(shape: Architecture, vocabulary: int) -> int:
     norms = (2 * layers + shape.decoder_layers) * 2 * wide
     blocks = attention + feedforward + norms
     if shape.norm == "post":
-        # Marian: two embeddings, and two tables of positions that do not train
+        # Marian: two embeddings, and two tables of positions that do not train.
         positions = max(shape.max_length + 8, 64)
         return blocks + 2 * vocabulary * wide + 2 * positions * wide
-    # M2M100: two embeddings and an output layer, and a last norm of either stack
+    # M2M100: two embeddings and an output layer, and a last norm in each stack.
     return blocks + 3 * vocabulary * wide + 2 * 2 * wide

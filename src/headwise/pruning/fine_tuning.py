@@ -1,4 +1,4 @@
-"""Fine-tuning of a model that was cut: as long as a pruning run trains its weights, but without gates."""
+"""Fine-tuning of a model whose heads were removed: as long as a pruning run trains its weights, but without gates."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ SHARES = (1.0, 0.25, 0.0625)  # of the learning rate, tried in turn where weight
 
 @dataclass(frozen=True)
 class Tuned:
-    """A model pruned to a mask and fine-tuned.
+    """A model whose heads were removed, fine-tuned.
 
     loss_before, loss_after: dev loss of the smaller model before and after fine-tuning. notes: for the report. cost:
     seconds and updates.
     """
 
-    mask: HeadMask
     model: Model
     loss_before: float
     loss_after: float
@@ -56,7 +55,7 @@ def tune(
         options = options.of_weights
     before = loss_on_dev(smaller, training)
     notes, cost = train_weights(smaller, training, options, kinds, before)
-    return Tuned(mask, smaller, before, loss_on_dev(smaller, training), notes, cost)
+    return Tuned(smaller, before, loss_on_dev(smaller, training), notes, cost)
 
 
 def tuned_further(pruned: Pruned, training: TrainingRun, options: GateTraining) -> Pruned:
@@ -70,7 +69,7 @@ def tuned_further(pruned: Pruned, training: TrainingRun, options: GateTraining) 
 
 def loss_on_dev(model: Model, training: TrainingRun) -> float:
     with loss_forward(model.hf):
-        return dev_loss(model.hf, training.dev, model.tokenizer, training.recipe.batch_tokens)
+        return dev_loss(model.hf, training.dev, training.recipe.batch_tokens)
 
 
 class Refusal(TrainerCallback):
@@ -111,7 +110,8 @@ def train_with_care(
     before: float,
     notes: list[str],
 ) -> dict[str, float]:
-    """Train at the highest of a few rates with which the dev loss falls; with none of them the weights stay as they are."""
+    """Train at the highest of a few rates at which the dev loss falls; where it falls at none, the weights stay as they
+    are."""
     start = {name: tensor.clone() for name, tensor in trained_tensors(model.hf).items()}
     cost = {"seconds": 0.0, "updates": 0}
     for number, share in enumerate(SHARES):
@@ -120,6 +120,7 @@ def train_with_care(
         trial = replace(
             training,
             work=training.work / f"rate-{number}",
+            # Up to the end, because the first rate usually is the last.
             progress=part(training.progress, number / len(SHARES), 1.0),
         )
         spent = train_at(model, trial, slower, [Refusal(before)])
@@ -127,6 +128,7 @@ def train_with_care(
         if loss_on_dev(model, training) < before:
             notes.append(f"The weights trained at a rate of {rate:g}, without dropout.")
             return cost
+        # Not strict: `start` has only what trains.
         model.hf.load_state_dict(start, strict=False)
     notes.append(
         f"The dev loss rose at each rate from {options.learning_rate:g} to {rate:g}: the weights stayed as they were."

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 from transformers.trainer_callback import TrainerCallback
@@ -23,18 +23,18 @@ from headwise.attention.discover import same_gradients
 from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
 from headwise.folders import write_text
-from headwise.heads import HeadMap, HeadMask, Kind
+from headwise.heads import HeadMask, Kind
 from headwise.model import Model
-from headwise.options import Gates, GateTraining, Train
+from headwise.options import FineTuning, GateTraining, Train
 from headwise.progress import part
-from headwise.pruning.gates import HardConcrete, HeadGates, glorot_uniform
+from headwise.pruning.gates import HeadGates
 from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import TrainingData
 from headwise.training.trainer import Gated, TrainingRun, average, in_float32, train_model
 
 RANK = 8  # of the low-rank changes of a linear layer
 GATES_NAME = "headwise_gates"  # the name of the gates among the model's submodules
-UNDECIDED = 0.1  # largest share of undecided gates in a run that has settled
+UNDECIDED = 0.1  # the largest share of undecided gates with which a run has settled
 TRAINING_SHARE = 0.95  # of the progress; the rest is for the losses by which gates are decided
 
 
@@ -42,11 +42,11 @@ TRAINING_SHARE = 0.95  # of the progress; the rest is for the losses by which ga
 class Pruned:
     """The result of a pruning run.
 
-    soft_loss, decided_loss: dev loss with the same weights, before and after every gate was set to 0 or 1, when the
-    gates were decided. loss: dev loss of the pruned model; where gates are decided at the end it is `decided_loss`.
-    expected, undecided: Σ P(open), and the share of gates between 0.1 and 0.9, when the gates were last trained.
-    settled: at most UNDECIDED of the gates were undecided, and a target count was reached. notes: sentences for the
-    report; doubts: those of them that say why the gates had not settled. cost: seconds and updates.
+    soft_loss, decided_loss: dev loss before and after every gate was set to 0 or 1, with the weights of that moment.
+    loss: dev loss of the pruned model; equal to `decided_loss` where gates are decided at the end. expected, undecided:
+    Σ P(open), and the share of gates between 0.1 and 0.9, when the gates were last trained. settled: at most UNDECIDED
+    of the gates were undecided, and a target count was reached. notes: sentences for the report. doubts: the notes that
+    say why the gates had not settled. cost: seconds and updates.
     """
 
     mask: HeadMask
@@ -65,7 +65,7 @@ class Pruned:
 class GateLog(TrainerCallback):
     """Writes P(open) of every head every few updates (`step,kind,layer,head,p_open`).
 
-    A resumed run removes the rows after its checkpoint.
+    A run that resumes removes the rows after its checkpoint.
     """
 
     def __init__(self, gates: HeadGates, path: Path, every: int = 10) -> None:
@@ -108,6 +108,7 @@ def freeze(model: PreTrainedModel, kinds: tuple[Kind, ...]) -> list[str]:
     """
     if set(kinds) != {"encoder-self"} or not model.config.is_encoder_decoder:
         return []
+    # Tied weights are one parameter in several modules, so sets of parameters find them and names would not.
     encoder = set(model.get_encoder().parameters())
     decoder = {*model.get_decoder().parameters(), *model.get_output_embeddings().parameters()}
     for parameter in model.parameters():
@@ -155,19 +156,21 @@ def trainable(
             f"{len(layers.targeted_module_names)} linear layers trained by low-rank changes of rank {RANK}.",
         ]
     except BaseException:
+        # Also where the run is interrupted: the model must not keep modules of peft.
         layers.unload()
         raise
     tied = model.config.tie_word_embeddings
     with in_float32(model), warnings.catch_warnings(action="ignore"):  # of untied embeddings
         layers.merge_and_unload()
     # peft compares the output layer with the encoder's embeddings, and says they are not tied where
-    # the decoder has embeddings of its own: a saved model would then miss the output layer's weights
+    # the decoder has embeddings of its own: a saved model would then miss the output layer's weights.
     model.config.tie_word_embeddings = tied
 
 
 @contextmanager
 def without_dropout(model: PreTrainedModel) -> Iterator[None]:
     """Inside the block `model.train()` leaves all but gates in evaluation mode."""
+    # Transformers' Trainer calls `model.train()` before every step, so setting the mode once would not last.
     vars(model)["train"] = partial(train_gates_alone, model)
     try:
         yield
@@ -204,9 +207,11 @@ def lora_layers(model: PreTrainedModel, seed: int) -> Any:
         raise HeadwiseError(
             f"{type(model).__name__} has no linear layer that could train: set train = 'all'."
         )
-    # peft warns where some layers are transposed and others are not
+    # The start of the changes is drawn from torch's generator, which gates and dropout go on with. peft warns
+    # where some layers are transposed and others are not.
     with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
         torch.manual_seed(seed)
+        # lora_alpha / r scales the changes: here by 1.
         config = LoraConfig(
             r=RANK, lora_alpha=RANK, target_modules=linear, fan_in_fan_out=transposed
         )
@@ -216,16 +221,12 @@ def lora_layers(model: PreTrainedModel, seed: int) -> Any:
 class GateSchedule(TrainerCallback):
     """Sets the share of the run that is over on the gates, and settles them in its last part, `settle` of it.
 
-    kept: which gates stay open (U), called in every step: settling never changes it. loss: the dev loss with gates and
-    weights as they are, measured when gates are decided.
+    loss: the dev loss with gates and weights as they are, measured when gates are decided.
     """
 
-    def __init__(
-        self, gates: HeadGates, settle: float, kept: Callable[[], Tensor], loss: Callable[[], float]
-    ) -> None:
+    def __init__(self, gates: HeadGates, settle: float, loss: Callable[[], float]) -> None:
         self.gates = gates
         self.settle = settle
-        self.kept = kept
         self.loss = loss
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -233,7 +234,7 @@ class GateSchedule(TrainerCallback):
         steps = state.max_steps
         self.gates.progress = step / steps
 
-        begin = steps
+        begin = steps  # which no step reaches
         if self.settle:
             begin -= max(1, round(self.settle * steps))
         if step == begin:
@@ -241,46 +242,18 @@ class GateSchedule(TrainerCallback):
             soft = self.gates.soft()
             with self.gates.held(soft):
                 self.gates.losses_at_decision[0] = self.loss()
-            with self.gates.held(self.kept().to(soft)):
+            with self.gates.held(self.gates.decided().to(soft)):
                 self.gates.losses_at_decision[1] = self.loss()
         if step >= begin:
-            self.gates.settle(self.kept(), steps - step)
+            # Decided in every step, so that a resumed run knows it: moving towards ±FAR never changes it.
+            self.gates.settle(self.gates.decided(), steps - step)
 
 
-def start_of(options: GateTraining, heads: HeadMap, seed: int) -> float | Tensor:
-    """log α at the start."""
-    return glorot_uniform(heads, seed) if options.start == "glorot" else options.start
-
-
-def prune_by_gates(
-    model: Model, training: TrainingRun, options: Gates, kinds: tuple[Kind, ...], penalty: float
-) -> Pruned:
-    """Train gates on every head of `kinds` with λ = `penalty`, decide them, remove heads.
-
-    Trains `model` in place; resumes from `training.work`. training: as the full model was trained.
-    """
-    heads = model.heads.only(kinds)
-    start = start_of(options, heads, training.seed)
-    gates = HeadGates(heads, HardConcrete(options.temperature), start, options.unit)
-    gates.to(device_of(model.hf))
-    pruned = train_gates(
-        model,
-        training,
-        options,
-        gates,
-        cost=lambda: penalty * gates.penalty(options.penalty_scale),
-        kept=lambda: gates.kept(options.rule),
-        settle=options.settle or 0.0,
-        groups=[
-            {"params": [gates.log_alpha], "lr": options.gate_learning_rate, "weight_decay": 0.0}
-        ],
-    )
-    for kind in kinds:
-        if pruned.mask.count(kind) == 0:
-            pruned.notes.append(
-                f"No {kind} head is left: λ is so large that only the residual connection remains."
-            )
-    return pruned
+def updates_of(training: TrainingRun, options: FineTuning) -> int:
+    """The number of updates of a run."""
+    recipe = training.recipe
+    batches = len(training.data.sampler(recipe.batch_tokens, training.seed, recipe.accumulate))
+    return batches // recipe.accumulate * options.epochs
 
 
 def train_gates(
@@ -288,21 +261,19 @@ def train_gates(
     training: TrainingRun,
     options: GateTraining,
     gates: HeadGates,
-    cost: Callable[[], Tensor],
-    kept: Callable[[], Tensor],
-    groups: list[dict[str, Any]],
     settle: float,
 ) -> Pruned:
-    """Train model and gates in place, decide the gates, remove heads.
+    """Train model and gates in place, decide the gates, remove heads; resumes from `training.work`.
 
-    cost: the penalty per target token. kept: the decision (U). groups: parameter groups beside the model's weights.
-    settle: the share of the run, at its end, with decided gates.
+    training: as the full model was trained. settle: the share of the run, at its end, with decided gates.
     """
     hf = model.hf
+    gates.to(device_of(hf))
+    groups = gates.groups(options.gate_learning_rate, updates_of(training, options))
     tokens = training.recipe.batch_tokens
 
     def loss() -> float:
-        return dev_loss(hf, training.dev, model.tokenizer, tokens)
+        return dev_loss(hf, training.dev, tokens)
 
     with (
         same_gradients(hf),
@@ -311,7 +282,7 @@ def train_gates(
         weights = to_train(hf)
         if weights:
             groups = [{"params": weights, "lr": options.learning_rate}, *groups]
-        schedule = GateSchedule(gates, settle, kept, loss)
+        schedule = GateSchedule(gates, settle, loss)
         log = GateLog(gates, training.work / "gates.csv")
         hf.add_module(GATES_NAME, gates)
         try:
@@ -324,10 +295,11 @@ def train_gates(
                     recipe=options.within(training.recipe),
                     progress=part(training.progress, 0.0, TRAINING_SHARE),
                 ),
-                Gated(gates.by_site(), gates.draw, cost, groups),
+                Gated(gates.by_site(), gates.draw, gates.cost, groups),
                 [schedule, log],
                 keep=max(options.average, 2),
             )
+            # Checkpoints have the gates, too, so averaging loads them into the model.
             last = {name: tensor.clone() for name, tensor in gates.state_dict().items()}
             average(hf, training.work, options.average)
             if settle:
@@ -337,20 +309,19 @@ def train_gates(
         finally:
             delattr(hf, GATES_NAME)
     training.progress(TRAINING_SHARE, "deciding the gates")
-    return decide(model, gates, training.dev, kept(), tokens, notes, spent, early=bool(settle))
+    return decide(model, gates, training.dev, tokens, notes, spent, early=bool(settle))
 
 
 def decide(
     model: Model,
     gates: HeadGates,
     dev: TrainingData,
-    kept: Tensor,
     tokens: int,
     notes: list[str],
     cost: dict[str, float],
     early: bool = False,
 ) -> Pruned:
-    """Decide every gate, compare the dev loss before and after, and remove heads with closed gates. kept: U.
+    """Decide every gate, compare the dev loss before and after, and remove heads with closed gates.
 
     early: the gates were decided, and the two losses measured, before the end of the run.
     """
@@ -364,10 +335,10 @@ def decide(
             "Train longer."
         )
 
-    mask = gates.mask(model.heads, kept)
+    mask = gates.mask(model.heads, gates.decided())
     with torch.no_grad(), loss_forward(model.hf):
         with keeping(model.hf, model.discovery, mask):
-            loss = dev_loss(model.hf, dev, model.tokenizer, tokens)
+            loss = dev_loss(model.hf, dev, tokens)
         if early:
             soft, decided = gates.losses_at_decision.tolist()
         else:
@@ -375,7 +346,7 @@ def decide(
                 capture(model.hf, model.discovery, gates=gates.by_site()),
                 gates.held(gates.soft()),
             ):
-                soft = dev_loss(model.hf, dev, model.tokenizer, tokens)
+                soft = dev_loss(model.hf, dev, tokens)
             decided = loss
     return Pruned(
         mask,

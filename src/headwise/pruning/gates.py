@@ -14,17 +14,18 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Site
-from headwise.options import Rule, Scale, Unit
+from headwise.options import Gates, Rule, Scale, Unit
 from headwise.units import units
 
 EDGE = 1e-6  # noise and P(open) stay this far from 0 and 1
-# |log α| of a settled gate: P(open) is within 3e-4 of 0 or 1 at every temperature up to 1
+# |log α| of a settled gate: P(open) is within 3e-4 of 0 or 1 at every temperature up to 1.
 FAR = 9.0
 
 
@@ -38,7 +39,7 @@ class HardConcrete:
 
     def sample(self, log_alpha: Tensor, noise: Tensor) -> Tensor:
         """A gate for each log α, given uniform noise of the same shape."""
-        noise = noise.clamp(EDGE, 1 - EDGE)
+        noise = noise.clamp(EDGE, 1 - EDGE)  # ln 0 would make the gate NaN
         s = torch.sigmoid((noise.log() - (-noise).log1p() + log_alpha) / self.temperature)
         return (s * (self.high - self.low) + self.low).clamp(0, 1)
 
@@ -89,12 +90,13 @@ class HeadGates(nn.Module):
     training.
 
     Letters: H heads, U units; U = H where every head is a unit. In training `draw` resamples the noise once per batch
-    (footnote 5); in evaluation gates are deterministic. start: the first log α, one number, or H numbers of which a
-    unit takes its first head's. unit: what goes at once; none: `usual_unit`. log_alpha_before: log α (U) as last
-    trained, before the decision. losses_at_decision: the dev loss with soft and with decided gates, in nats per token,
-    when they were decided (2); NaN if they were not decided before the end of the run. progress: the share of the run
-    that is over.
-    unit_of, heads_in: the unit of every head (H), how many heads a unit has (U). now: the gates of all heads (H).
+    (footnote 5); in evaluation gates are deterministic.
+
+    start: the first log α, one number or H numbers; a unit takes that of its first head. unit: the heads that are removed
+    together; by default `usual_unit`. log_alpha_before: log α (U) when it was last trained, before the decision.
+    losses_at_decision: the dev loss with soft and with decided gates, in nats per token (2); NaN if the gates were not
+    decided before the end of the run. progress: the share of the run that is over. unit_of: the unit of every head (H).
+    heads_in: the number of heads of every unit (U). now: the gates of all heads (H).
     """
 
     log_alpha_before: Tensor
@@ -123,10 +125,12 @@ class HeadGates(nn.Module):
             first_heads.append(number_of[together[0]])
             for head in together:
                 unit_of[number_of[head]] = place
+        # Not in checkpoints: they follow from the heads and the unit.
         self.register_buffer("unit_of", unit_of, persistent=False)
         self.register_buffer("heads_in", torch.tensor(sizes), persistent=False)
 
         self.log_alpha = nn.Parameter((torch.zeros(heads.total) + start)[first_heads])
+        # In checkpoints: a run that goes on after the decision could not measure them again.
         self.register_buffer("log_alpha_before", self.log_alpha.detach().clone())
         self.register_buffer("losses_at_decision", torch.full((2,), math.nan))
         self.progress = 0.0
@@ -142,11 +146,11 @@ class HeadGates(nn.Module):
         self.fixed: Tensor | None = None
 
     def draw(self, noise: Tensor | None = None) -> None:
-        """Set the gates for the next forward."""
+        """Draw the gates of the next forward."""
         self.now = self.of_heads(self.drawn(noise) if self.fixed is None else self.fixed)
 
     def of_heads(self, gates: Tensor) -> Tensor:
-        """What units (U) have, for every head (H)."""
+        """Numbers of units (U) for all heads (H)."""
         return gates.index_select(0, self.unit_of)
 
     def drawn(self, noise: Tensor | None = None) -> Tensor:
@@ -172,8 +176,9 @@ class HeadGates(nn.Module):
             self.fixed = None
 
     def by_site(self) -> dict[Site, Callable[[], Tensor]]:
-        """The gates for `capture`."""
+        """The gates of every layer, for `capture`."""
 
+        # A function of its own for each layer: lambdas of one loop would all read its last slice.
         def gates_of(heads: slice) -> Callable[[], Tensor]:
             return lambda: self.now[heads]
 
@@ -182,8 +187,21 @@ class HeadGates(nn.Module):
     def penalty(self, scale: Scale = "paper") -> Tensor:
         """L_C: `paper` sums P(open) over all heads, `code` takes the mean over gated layers of their sums. Both are the
         same objective for λ_paper = λ_code / layers."""
+        # A unit counts once for each head, so that λ means the same whatever is removed together.
         total = (self.distribution.p_open(self.trained) * self.heads_in).sum()
         return total if scale == "paper" else total / len(self.slices)
+
+    def cost(self) -> Tensor:
+        """What is added to the loss, per target token."""
+        return self.log_alpha.new_zeros(())
+
+    def decided(self) -> Tensor:
+        """The decision: which gates stay open (U)."""
+        return self.kept()
+
+    def groups(self, rate: float, updates: int) -> list[dict[str, Any]]:
+        """Parameter groups for a run of this number of updates."""
+        return [{"params": [self.log_alpha], "lr": rate, "weight_decay": 0.0}]
 
     @property
     def trained(self) -> Tensor:
@@ -235,3 +253,21 @@ class HeadGates(nn.Module):
         """P(open) of every head now."""
         chances = self.of_heads(self.chances(self.log_alpha.detach()))
         return dict(zip(self.heads, chances.tolist(), strict=True))
+
+
+class PenaltyGates(HeadGates):
+    """Gates under a penalty. weight: λ. scale: what it multiplies. rule: the decision."""
+
+    def __init__(
+        self, heads: HeadMap, options: Gates, start: float | Tensor, weight: float
+    ) -> None:
+        super().__init__(heads, HardConcrete(options.temperature), start, options.unit)
+        self.weight = weight
+        self.scale = options.penalty_scale
+        self.rule = options.rule
+
+    def cost(self) -> Tensor:
+        return self.weight * self.penalty(self.scale)
+
+    def decided(self) -> Tensor:
+        return self.kept(self.rule)

@@ -13,7 +13,7 @@ import numpy as np
 from torch import nn
 
 from headwise.attention.matrices import matrices
-from headwise.errors import NOT_FINITE, HeadwiseError
+from headwise.errors import NOT_FINITE, HeadwiseError, few_names
 from headwise.heads import Head, HeadMap, HeadMask, Kind
 from headwise.importance.measures import facts
 from headwise.importance.passes import importance_values
@@ -47,12 +47,13 @@ def greedy(
 ) -> list[list[Together]]:
     """The units of heads that each step removes, the least important first, down to `keep` heads of `kinds`.
 
-    score: the importance of heads (low ones go first) in the model with only the heads of a mask. It is called once, on
+    score: the importance of heads in the model with only the heads of a mask; low ones go first. It is called once, on
     the full model, or again after every step. Of n heads ceil(n·i·step) are removed after step i, as in the paper's
     program, and n − keep at the end; of equal heads the first goes. keep: a number in total, or one for each kind, at
-    which it loses no more heads. unit: what goes at once, worth the sum of its heads; heads of different groups and
-    layers go together by their rank. Then a few heads more may be left than the numbers above. Raises HeadwiseError
-    for a score that lacks a head or is not a number, and for a step outside (0, 1].
+    which it loses no more heads. unit: the heads that are removed together; its importance is the sum over its heads,
+    and heads of different groups and layers go together by their rank. With units a few heads more may be left than
+    these numbers say. Raises HeadwiseError for a score that lacks a head or is not a number, and for a step outside
+    (0, 1].
     """
     if not 0 < step <= 1:
         raise HeadwiseError(
@@ -65,11 +66,12 @@ def greedy(
     left = units(chosen, unit)
     for size in sizes(left, step, sum(floors.values())):
         if not once or not steps:
+            # Units are formed again: heads of different groups belong together by their present rank.
             values = score(mask)
             refuse_holes(values, [head for head in chosen if head in mask.kept])
             left = sorted(units(chosen, unit, mask, values), key=partial(total, values))
 
-        # of every kind only so many may go that its floor is left
+        # A kind must not fall below its floor, even where its heads are the least important.
         may_go: set[Together] = set()
         for own, floor in floors.items():
             of_kinds = [together for together in left if together[0].kind in own]
@@ -114,19 +116,13 @@ def next_size(lost: Mapping[int, float], order: Iterable[Together], limit: float
     return between[len(between) // 2] if between else None
 
 
-def least_important_first(values: Mapping[Head, float], heads: Sequence[Head]) -> list[Head]:
-    """Heads from the least important on; equal ones keep their order."""
-    refuse_holes(values, heads)
-    return sorted(heads, key=lambda head: values[head])
-
-
 def refuse_holes(values: Mapping[Head, float], heads: Sequence[Head]) -> None:
     """Raise HeadwiseError for a score without a number for each of the heads."""
     holes = [str(head) for head in heads if not math.isfinite(values.get(head, math.nan))]
     if holes:
         raise HeadwiseError(
             f"Heads cannot be removed in the order of this score: it is not a number for {len(holes)} of {len(heads)} "
-            f"({', '.join(holes[:3])}{' …' if len(holes) > 3 else ''}). Score all heads that may be removed."
+            f"({few_names(holes)}). Score all heads that may be removed."
         )
 
 
@@ -169,7 +165,7 @@ def weight_norms(model: Model) -> dict[Head, float]:
     for site in model.heads.sites:
         count = model.heads.count(site)
         if not count:
-            continue
+            continue  # all heads of the layer were removed
         name = model.discovery.names[site]
         groups = model.heads.key_value[site.kind][site.layer]
         try:
@@ -209,6 +205,7 @@ class RemovalScore:
             return weight_norms(self.model)
         left = mask if self.rescore and len(mask) < self.model.heads.total else None
         values = importance_values(self.model, self.text, self.score, left, self.seed)
+        # Of some measures a low value means an important head.
         sign = facts(self.score).sign
         return {head: sign * value for head, value in values.items()}
 

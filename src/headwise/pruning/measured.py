@@ -1,7 +1,7 @@
-"""What was measured of models, and which of them is chosen.
+"""Numbers that were measured of models, and the choice of one of them.
 
-A table of such numbers has the columns MEASURED: a number of a model has no reference. With a reference it is the
-change of the measure from that model (of perplexity in %), such as `bleu` with the reference `full`.
+A table of such numbers has the columns MEASURED. A number without a reference is the model's own. With a reference it is
+the change of the measure from that model (of perplexity in %), such as `bleu` with the reference `full`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MEASURED = ("split", "measure", "reference", *NUMBER_COLUMNS)
 SPLITS = ("test", "dev")
 UNPRUNED = "full"  # the reference that is the model before pruning
 FINE_TUNED = "fine-tuned"  # the reference that was trained equally long, and not pruned
-LIMIT_ROUNDING = 1e-5  # by so much a loss may exceed a limit that it equals: tables have 8 digits
+LIMIT_ROUNDING = 1e-5  # how far a loss may exceed the limit: tables have 8 digits, so one that equals it may be above
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -73,7 +73,7 @@ def is_within(lost: float, limit: float | None) -> bool:
 def choose_smallest(
     lost: Mapping[Name, float], heads: Mapping[Name, int], limit: float | None
 ) -> Name | None:
-    """The model with the fewest heads of those that lose at most `limit` (None: any loss), of equal ones the one that
-    loses least; None where all lose more. lost, heads: what each loses on dev, and how many heads it has left."""
+    """Of the models that lose at most `limit` (None: any loss), the one with the fewest heads, and of equally small ones
+    the one that loses least; None where all lose more. lost: on dev. heads: the number that is left."""
     good = [name for name in lost if is_within(lost[name], limit)]
     return min(good, key=lambda name: (heads[name], lost[name]), default=None)

@@ -38,7 +38,7 @@ class GatedLoop(TrainerCallback):
 
     Where a GradScaler scales the loss, `step(scaler)` comes before `scaler.update()`; a Trainer in half precision does
     that by itself. In several processes of torch.distributed each draws its own noise and has its own batches; `step`
-    averages the gradients of the gates, as DistributedDataParallel does those of the weights.
+    averages the gradients of the gates, as DistributedDataParallel averages those of the weights.
 
     penalty: λ, for a loss that is a mean over what is predicted. kinds: of which heads; all by default.
     """
@@ -68,6 +68,7 @@ class GatedLoop(TrainerCallback):
         self.block.close()
 
     def draw(self, *_: Any) -> None:
+        # Evaluation inside the block runs without gradients, whatever mode the model is in.
         self.gates.train(torch.is_grad_enabled())
         self.gates.draw()
 
@@ -80,6 +81,7 @@ class GatedLoop(TrainerCallback):
         scales = scaler is not None and scaler.is_enabled()
         cost = self.penalty * self.gates.penalty()
 
+        # Before the penalty's own gradient, which is the same in all processes.
         average_over_processes(self.gates.log_alpha)
         if scales:
             scaler.scale(cost).backward()
@@ -121,7 +123,8 @@ def average_over_processes(parameter: torch.nn.Parameter) -> None:
     """Replace a parameter's gradient by its mean over all processes of torch.distributed, if there are several."""
     if not distributed.is_available() or not distributed.is_initialized():
         return
-    if parameter.grad is None:  # all processes must take part
+    # A process whose batch gave the gates no gradient takes part all the same: else the others would wait for ever.
+    if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     distributed.all_reduce(parameter.grad)
     parameter.grad /= distributed.get_world_size()

@@ -31,7 +31,8 @@ from headwise.options import (
 )
 from headwise.progress import Report, part, shown, silent
 from headwise.pruning.fine_tuning import tune, tuned_further
-from headwise.pruning.gate_training import Pruned, prune_by_gates
+from headwise.pruning.gate_training import Pruned, train_gates, updates_of
+from headwise.pruning.gates import HardConcrete, PenaltyGates, glorot_uniform
 from headwise.pruning.greedy import (
     Losses,
     RemovalScore,
@@ -40,8 +41,8 @@ from headwise.pruning.greedy import (
     removal_order,
 )
 from headwise.pruning.removal_scores import removal_scores
-from headwise.pruning.target_count import prune_to_count, updates_of
-from headwise.pruning.top_k import prune_by_top_k
+from headwise.pruning.target_count import WITHIN, CountedGates, settle_share
+from headwise.pruning.top_k import TopGates
 from headwise.tasks import AnyText, Given, held_out
 from headwise.training.trainer import TrainingRun
 from headwise.units import left_by_step, refuse_counts, units
@@ -75,11 +76,10 @@ def prune(
                                   similarity of a model of embeddings
         hw.Greedy(keep=10, train="lora")   then a short training of what is left
 
-    text: what gates and weights train on, or what heads are scored on; of one-sided text, a translation model writes the
-    targets itself. dev: what choices are made on; by default every tenth pair or sentence of `text`, which then is left
-    out of it. training: how weights train with gates, such as
-    hw.Training(batch_tokens=2000); for how long is said by the options. work: a folder in which a killed run goes on.
-    progress: gets the share that is done, and of what; by default a bar.
+    text: gates and weights train on it, or heads are scored on it; a translation model translates a text without targets
+    itself. dev: choices are made on it; by default every tenth pair or sentence of `text`, which then is left out there.
+    training: how weights train with gates, such as hw.Training(batch_tokens=2000); the options say for how long. work: a
+    folder in which a killed run goes on. progress: gets the share that is done, and of what; by default a bar.
 
     Where no kinds are named, the heads are those of the kinds that `keep` names, or `encoder-self` of a translation
     model and all heads of any other. Training needs memory for the weights once more. Warns when gates had not settled
@@ -116,6 +116,7 @@ def prune(
             report = part(report, REMOVAL, 1.0)
         with tempfile.TemporaryDirectory() as scratch:
             how = training or Training()
+            # A given model was trained by somebody else: smoothing would move it away from where it converged.
             if "label_smoothing" not in how.model_fields_set:
                 how = how.model_copy(update={"label_smoothing": 0.0})
             data = model.task.training_data(train, how.batch_tokens)
@@ -157,7 +158,8 @@ def refuse_goals(options: Gates | TopK | Greedy) -> None:
 def refuse_idle_training(
     options: Gates | TopK | Greedy, training: Training | None, work: str | Path | None
 ) -> None:
-    """Raise HeadwiseError for what says how to train where nothing trains, or says twice for how long."""
+    """Raise HeadwiseError for options of training where nothing trains, and where the length of the training is given
+    twice."""
     if isinstance(options, Greedy) and not options.train:
         for name, value in {"training": training, "work": work}.items():
             if value is not None:
@@ -185,8 +187,8 @@ def refuse_idle_training(
 
 
 def prune_by_training(model: Model, run: TrainingRun, options: Gates | TopK) -> Pruned:
-    """Train gates beside the weights of `model`, in place, to the one penalty or target count of the options; or apart:
-    first gates, then the weights of the smaller model."""
+    """Train gates on the heads of the options' kinds beside the weights of `model`, in place, to the one penalty or target
+    count of the options; or apart: first gates, then the weights of the smaller model. Resumes from `run.work`."""
     if options.train == "apart":
         refuse_offloaded(model.hf, "Training weights after gates (train = 'gates' trains none)")
         half = replace(run, progress=part(run.progress, 0.0, APART))
@@ -194,20 +196,47 @@ def prune_by_training(model: Model, run: TrainingRun, options: Gates | TopK) -> 
         rest = replace(run, work=run.work / "weights", progress=part(run.progress, APART, 1.0))
         return tuned_further(pruned, rest, options)
     kinds = tuple(options.kinds or ())
+    heads = model.heads.only(kinds)
+    start = glorot_uniform(heads, run.seed) if options.start == "glorot" else options.start
     if isinstance(options, Gates) and options.penalty is not None:
         (penalty,) = several(options.penalty)
-        return prune_by_gates(model, run, options, kinds, penalty)
+        pruned = train_gates(
+            model,
+            run,
+            options,
+            PenaltyGates(heads, options, start, penalty),
+            settle_share(options, to_count=False),
+        )
+        for kind in kinds:
+            if pruned.mask.count(kind) == 0:
+                pruned.notes.append(
+                    f"No {kind} head is left: λ is so large that only the residual connection remains."
+                )
+        return pruned
+
     (keep,) = several(options.keep)
+    settle = settle_share(options, to_count=True)
     if isinstance(options, TopK):
-        return prune_by_top_k(model, run, options, kinds, keep)
-    return prune_to_count(model, run, options, kinds, keep)
+        top = TopGates(heads, start, keep, settle, options.unit)
+        return train_gates(model, run, options, top, settle)
+    gates = CountedGates(heads, HardConcrete(options.temperature), start, keep, options.unit)
+    pruned = train_gates(model, run, options, gates, settle)
+    if gates.missed() <= WITHIN:
+        return pruned
+    missed = gates.missed() * float(gates.heads_in.max())
+    note = (
+        f"The expected count was still {missed:.1f} heads away from the target count when the gates were decided, "
+        f"so the order of log α chose the heads: {updates_of(run, options)} updates are too few. "
+        "Train longer."
+    )
+    notes = [*pruned.notes, note]
+    return replace(pruned, settled=False, notes=notes, doubts=[*pruned.doubts, note])
 
 
 def prune_greedily(
     model: Model, text: AnyText, dev: AnyText, options: Greedy, seed: int, progress: Report
 ) -> Model:
-    """Heads are removed in the order of a score on `text`; quality, and so the choice of `max_drop`, is measured on
-    `dev`."""
+    """Heads are removed in the order of a score on `text`; the quality for `max_drop` is measured on `dev`."""
     scores = removal_scores(several(options.score) or [model.task.usual_score])
     if len(scores) > 1:
         raise HeadwiseError(
@@ -215,7 +244,7 @@ def prune_greedily(
         )
     full = HeadMask.full(model.heads)
 
-    # what cannot be cut out is refused at once
+    # Heads that cannot be removed are refused before anything is scored.
     first = units(model.heads.only(options.kinds or ()), options.unit)[0]
     with warnings.catch_warnings(action="ignore"):
         model.remove(full.without(first), grow=True)
@@ -227,7 +256,7 @@ def prune_greedily(
         means = mean_outputs(model.hf, model.discovery, batches.reporting(silent).intact())
 
     def cut(mask: HeadMask) -> Model:
-        # the masks obey the unit that was asked for, so nothing grows without being asked
+        # The masks obey the unit that was asked for: if that lets the cache grow, the user wants it.
         return model.remove(mask, means=means, grow=True)
 
     def without(removed: int) -> HeadMask:
@@ -260,7 +289,7 @@ def lost_bleu(
     cut: Callable[[int], Model],
     progress: Report,
 ) -> Losses:
-    """A function that gives the BLEU that models lose on dev. cut: makes a model without so many heads."""
+    """A function that gives the BLEU that models lose on dev. cut: makes the model without that number of heads."""
     search = options.search or Search()
     sources = list(dev.sources)
     references = list(dev.targets)
@@ -286,7 +315,7 @@ def lost_bleu(
 
 
 def too_generous(option: str, limit: float, whole: float) -> str:
-    """A sentence where a model may lose more BLEU than the whole one has."""
+    """A sentence for a limit of more BLEU than the whole model has."""
     return (
         f"{option} is {limit:g}, but the whole model has only {whole:.1f} BLEU on dev, so any model is within it: the "
         "limit is in BLEU, not in %."
@@ -294,7 +323,7 @@ def too_generous(option: str, limit: float, whole: float) -> str:
 
 
 def usual_kinds(model: Model, options: Pruning) -> tuple[Kind, ...]:
-    """The kinds of heads that are pruned where none is named: those with a number of their own, or the task's."""
+    """The kinds of heads that are pruned where none is named: those for which `keep` has a number, or the task's."""
     for keep in several(options.keep):
         if isinstance(keep, Mapping):
             return tuple(keep)

@@ -12,21 +12,16 @@ rates follow from the length of the run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import device_of
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMap, Kind
-from headwise.model import Model
-from headwise.options import FineTuning, Gates, GateTraining, Keep, Unit
-from headwise.pruning.gate_training import Pruned, start_of, train_gates
+from headwise.heads import HeadMap
+from headwise.options import GateTraining, Keep, Unit
 from headwise.pruning.gates import HardConcrete, HeadGates
-from headwise.training.trainer import TrainingRun
 from headwise.units import Together, target_counts
 
 RAMP = 0.25
@@ -38,11 +33,11 @@ WITHIN = 0.5  # largest difference of the expected count from N, in units
 
 
 class TargetGates(HeadGates):
-    """Gates with a target count of heads: in total, or of every kind. It is met in units of equal size.
+    """Gates with a target count of heads: in total, or of every kind. All units of a group have the same size.
 
-    Letters: U units, G groups (one, or one per kind). targets, sizes: units of every group (G). members: G U, 1 where a
-    unit is in a group. counts: for every group its place among the units, and its target. Raises HeadwiseError for
-    counts that the units cannot give.
+    Letters: U units, G groups (one, or one per kind). targets, sizes: how many units of every group shall stay, and how
+    many it has (G). members: G U, 1 where a unit is in a group. counts: for every group its place among the units, and
+    its target. Raises HeadwiseError for counts that the units cannot give.
     """
 
     members: Tensor
@@ -66,7 +61,7 @@ class TargetGates(HeadGates):
         for group, (kinds, count) in enumerate(groups.items()):
             own = [together for together in self.units if together[0].kind in kinds]
             target = count // size_of(own)
-            # units of a kind are neighbours, and the groups have the order of the kinds
+            # Units of a kind are neighbours, and the groups have the order of the kinds.
             place = slice(start_of_group, start_of_group + len(own))
             self.counts.append((place, target))
             members[group, place] = 1.0
@@ -75,21 +70,18 @@ class TargetGates(HeadGates):
         self.register_buffer("members", members, persistent=False)
         self.register_buffer("targets", targets, persistent=False)
         self.register_buffer("sizes", members.sum(1), persistent=False)
+        # The Trainer clips the norm of all gradients together: large ones of gates would shrink those of the weights.
         self.log_alpha.register_hook(clip)
 
-    def cost(self) -> Tensor:
-        """What is added to the loss, per target token."""
-        return self.log_alpha.new_zeros(())
-
     def groups(self, rate: float, updates: int) -> list[dict[str, Any]]:
-        """Parameter groups for a run of this number of updates."""
-        rate = max(rate, TRAVEL / updates)
-        return [{"params": [self.log_alpha], "lr": rate, "weight_decay": 0.0}]
+        """Parameter groups at a rate that lets a gate travel far enough in this number of updates."""
+        return super().groups(max(rate, TRAVEL / updates), updates)
 
-    def largest(self) -> Tensor:
+    def decided(self) -> Tensor:
         """The target count of gates with the largest log α in every group (U); of equal ones the first."""
         kept = torch.zeros_like(self.log_alpha, dtype=torch.bool)
         for place, count in self.counts:
+            # Stable, so that every device and every resumed run keeps the same ones of equal gates.
             order = self.log_alpha.detach()[place].argsort(descending=True, stable=True)
             kept[place].index_fill_(0, order[:count], True)
         return kept
@@ -130,7 +122,7 @@ class CountedGates(TargetGates):
         excess = self.members @ p - self.target()
         cost: Tensor = (self.linear * excess + self.quadratic * excess.square()).sum()
         if self.progress < RAMP:
-            return cost
+            return cost  # half-open gates are on their way
         d = self.members @ (p * (1 - p))
         return cost + (self.variance * d).sum()
 
@@ -145,7 +137,7 @@ class CountedGates(TargetGates):
         return [*super().groups(rate, updates), ascent]
 
     def missed(self) -> float:
-        """The largest distance of an expected number of units from its target, when gates were last trained."""
+        """The largest distance of an expected number of units from its target when the gates were last trained."""
         expected = self.members @ self.distribution.p_open(self.log_alpha_before)
         return float((expected - self.targets).abs().max())
 
@@ -166,60 +158,8 @@ def clip(gradient: Tensor) -> Tensor:
     return gradient.div(gradient.norm().div(CLIP).clamp(min=1))
 
 
-def prune_to_count(
-    model: Model, training: TrainingRun, options: Gates, kinds: tuple[Kind, ...], keep: Keep
-) -> Pruned:
-    """Train gates on every head of `kinds` so that exactly `keep` heads stay: a number in total, or one per kind.
-
-    Trains `model` in place; resumes from `training.work`. training: as the full model was trained. Raises HeadwiseError
-    for a number below 1 or above the number of heads, and when `keep` has other kinds than `kinds`.
-    """
-    heads = removable_heads(model, keep, kinds)
-    start = start_of(options, heads, training.seed)
-    gates = CountedGates(heads, HardConcrete(options.temperature), start, keep, options.unit)
-    pruned = train_to_count(gates, model, training, options)
-    if gates.missed() <= WITHIN:
-        return pruned
-    missed = gates.missed() * float(gates.heads_in.max())
-    note = (
-        f"The expected count was still {missed:.1f} heads away from the target count when the gates were decided, "
-        f"so the order of log α chose the heads: {updates_of(training, options)} updates are too few. "
-        "Train longer."
-    )
-    notes = [*pruned.notes, note]
-    return replace(pruned, settled=False, notes=notes, doubts=[*pruned.doubts, note])
-
-
-def train_to_count(
-    gates: TargetGates, model: Model, training: TrainingRun, options: GateTraining
-) -> Pruned:
-    """Train model and gates; in the last part of the run the largest gates stay."""
-    gates = gates.to(device_of(model.hf))
-    groups = gates.groups(options.gate_learning_rate, updates_of(training, options))
-    return train_gates(
-        model, training, options, gates, gates.cost, gates.largest, groups, settle_share(options)
-    )
-
-
-def settle_share(options: GateTraining) -> float:
+def settle_share(options: GateTraining, to_count: bool) -> float:
     """The share of the run, at its end, with decided gates: with frozen weights none, as nothing would train in it."""
     if options.settle is not None:
         return options.settle
-    return 0.0 if options.train == "gates" else SETTLE
-
-
-def removable_heads(model: Model, keep: Keep, kinds: tuple[Kind, ...]) -> HeadMap:
-    """The heads that may be removed. Raises HeadwiseError for kinds without a target count."""
-    if isinstance(keep, Mapping) and set(keep) != set(kinds):
-        raise HeadwiseError(
-            f"Numbers of heads were given for {', '.join(keep)}, but the kinds to prune are {', '.join(kinds)}: "
-            "give one number in total, or one for each of these kinds."
-        )
-    return model.heads.only(kinds)
-
-
-def updates_of(training: TrainingRun, options: FineTuning) -> int:
-    """The number of updates of a run."""
-    recipe = training.recipe
-    batches = len(training.data.sampler(recipe.batch_tokens, training.seed, recipe.accumulate))
-    return batches // recipe.accumulate * options.epochs
+    return SETTLE if to_count and options.train != "gates" else 0.0

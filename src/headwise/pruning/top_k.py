@@ -19,19 +19,10 @@ import math
 import torch
 from torch import Tensor
 
-from headwise.heads import HeadMap, Kind
-from headwise.model import Model
-from headwise.options import GateTraining, Keep, Unit
-from headwise.pruning.gate_training import Pruned, start_of
+from headwise.heads import HeadMap
+from headwise.options import Keep, Unit
 from headwise.pruning.gates import EDGE, HardConcrete
-from headwise.pruning.target_count import (
-    SETTLE,
-    TargetGates,
-    removable_heads,
-    settle_share,
-    train_to_count,
-)
-from headwise.training.trainer import TrainingRun
+from headwise.pruning.target_count import SETTLE, TargetGates
 
 WARM = 0.1
 COLD = 1e-8
@@ -40,6 +31,7 @@ DRAWS = 256  # for the probability to be among the top K
 
 def relaxed_top(r: Tensor, k: int, temperature: float) -> Tensor:
     """m of noisy weights r (both H, float64), which sums to k. A single m_h may exceed 1 at high temperature."""
+    # Near temperature 0 some p are exactly 1, and ln 0 has no gradient.
     tiny = torch.finfo(r.dtype).tiny
     p = torch.softmax(r / temperature, -1)
     m = p
@@ -76,12 +68,13 @@ class TopGates(TargetGates):
     def drawn(self, noise: Tensor | None = None) -> Tensor:
         """Gates for one forward (U): relaxed and noisy in training, the K largest otherwise."""
         if not self.training or self.settling:
-            return self.largest().to(self.log_alpha)
+            return self.decided().to(self.log_alpha)
         if noise is None:
             noise = torch.rand_like(self.log_alpha)
         device = self.log_alpha.device
         if device.type == "mps":  # which has no float64
             device = torch.device("cpu")
+        # At COLD, a rounding error of float32 would decide between two heads.
         r = self.log_alpha.to(device, torch.float64) + gumbel(noise.to(device, torch.float64))
         drawn = []
         for group, count in self.counts:
@@ -94,6 +87,7 @@ class TopGates(TargetGates):
 
     def chances(self, log_alpha: Tensor) -> Tensor:
         """P(among the K largest with noise) of every gate (U), from DRAWS fixed draws."""
+        # The same draws in every call: P(open) in gates.csv then moves only with log α.
         generator = torch.Generator().manual_seed(0)
         noise = torch.rand(DRAWS, len(log_alpha), generator=generator).to(log_alpha.device)
         r = log_alpha + gumbel(noise)
@@ -109,16 +103,3 @@ class TopGates(TargetGates):
 def gumbel(noise: Tensor) -> Tensor:
     """Uniform noise as Gumbel noise: −ln(−ln u)."""
     return -(-noise.clamp(EDGE, 1 - EDGE).log()).log()
-
-
-def prune_by_top_k(
-    model: Model, training: TrainingRun, options: GateTraining, kinds: tuple[Kind, ...], keep: Keep
-) -> Pruned:
-    """Train relaxed top-K gates on every head of `kinds`; exactly `keep` heads stay, in total or of every kind.
-
-    Trains in place, resumes and raises as `prune_to_count` does.
-    """
-    heads = removable_heads(model, keep, kinds)
-    start = start_of(options, heads, training.seed)
-    gates = TopGates(heads, start, keep, settle_share(options), options.unit)
-    return train_to_count(gates, model, training, options)

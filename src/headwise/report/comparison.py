@@ -19,7 +19,7 @@ import pandas as pd
 from headwise.decoding.bleu import translation_answers
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, Head
-from headwise.qualities import BETTER, WORSE, Number
+from headwise.qualities import Number
 from headwise.report import models
 from headwise.report.after_pruning import head_roles, rank, scatter, score_text, tested_rows
 from headwise.report.charts import Figure
@@ -27,6 +27,7 @@ from headwise.report.every_head import every_head_content, heads_of_run
 from headwise.report.format import capital, interval_text, listed, measure_name, signed
 from headwise.report.head_rows import values_by_head
 from headwise.report.kept_heads import head_map
+from headwise.report.models import ModelRow
 from headwise.report.page import Columns, Table, chosen_badge, section, table
 from headwise.report.run_folder import (
     HEAD_COLUMNS,
@@ -41,6 +42,7 @@ from headwise.roles.role import MATCHES, display_name
 from headwise.statistics import rank_interval
 
 LONGEST_RUN_NAME = 24  # letters of the name of a run
+ModelOfRun = tuple[FinishedRun, ModelRow]
 
 
 def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs:
@@ -143,17 +145,18 @@ def difference(one: FinishedRun, other: FinishedRun) -> str:
     a, b = one.chosen, other.chosen
     if a is None or b is None or one.quality != other.quality:
         return ""
-    found = on_same_sentences(one, other) or difference_of_changes(one, other)
+    found = on_same_sentences((one, a), (other, b)) or difference_of_changes((one, a), (other, b))
     if found is None:
         return ""
     change, how = found
     assert change.value is not None
     moved = f"{signed(change.value)}{one.quality.unit} {one.quality.title}"
-    sure = "" if change.verdict(one.quality) in (BETTER, WORSE) else ", not distinguishable"
     totals = [f"of {model['total']} {models.heads_name(model['kinds'])}" for model in (a, b)]
     of_a = "" if totals[0] == totals[1] else f" {totals[0]}"
-    kept = f"A keeps {a['kept']}{of_a} and B {b['kept']} {totals[1]}"
-    return f"B − A: {moved} {interval_text(change.low, change.high)}{how}{sure}; {kept}"
+    return (
+        f"B − A: {moved} {interval_text(change.low, change.high)}{how}, {change.verdict(one.quality)}; "
+        f"A keeps {a['kept']}{of_a} and B {b['kept']} {totals[1]}"
+    )
 
 
 def rank_headline(one: FinishedRun, other: FinishedRun, heads: Sequence[Head]) -> str:
@@ -166,13 +169,12 @@ def rank_headline(one: FinishedRun, other: FinishedRun, heads: Sequence[Head]) -
     return "What differs between two runs"
 
 
-def on_same_sentences(one: FinishedRun, other: FinishedRun) -> tuple[Number, str] | None:
-    """BLEU of B's chosen model minus that of A's, and on what; None where they did not translate the same test
-    sentences."""
+def on_same_sentences(one: ModelOfRun, other: ModelOfRun) -> tuple[Number, str] | None:
+    """BLEU of B's model minus that of A's, and on what; None where they did not translate the same test sentences."""
     texts = []
-    for run in (one, other):
-        setting = "" if run.chosen is None else run.chosen["setting"]
-        texts.append([run.translations.get(name) for name in ("source", "reference", setting)])
+    for run, model in (one, other):
+        names = ("source", "reference", model["setting"])
+        texts.append([run.translations.get(name) for name in names])
 
     (sources, references, ours), (*given, theirs) = texts
     if not references or ours is None or theirs is None or [sources, references] != given:
@@ -181,26 +183,25 @@ def on_same_sentences(one: FinishedRun, other: FinishedRun) -> tuple[Number, str
     return change, f" on the same {len(references)} sentences"
 
 
-def difference_of_changes(one: FinishedRun, other: FinishedRun) -> tuple[Number, str] | None:
+def difference_of_changes(one: ModelOfRun, other: ModelOfRun) -> tuple[Number, str] | None:
     """The change of quality by pruning in B minus that in A, with an interval, and what both changes are to; None where
     they were not measured against the same model.
 
     The interval is made of both runs' own as if they were independent (Zou and Donner 2008, section 2): with changes a, b
     and their ends l, u, from d − √((b − l_b)² + (u_a − a)²) to d + √((u_b − b)² + (a − l_a)²).
     """
-    if one.chosen is None or other.chosen is None or one.split != other.split:
-        return None
-    reference, change = one.leading_change(one.chosen)
-    other_reference, other_change = other.leading_change(other.chosen)
-    a, low_a, high_a = change.value, change.low, change.high
-    b, low_b, high_b = other_change.value, other_change.low, other_change.high
-    if reference != other_reference or a is None or b is None:
-        return None
-    if low_a is None or high_a is None or low_b is None or high_b is None:
+    known = []
+    for run, model in (one, other):
+        reference, change = run.leading_change(model)
+        if change.value is None or change.low is None or change.high is None:
+            return None
+        known.append((run.split, reference, change.value, change.low, change.high))
+    (*compared, a, low_a, high_a), (*other_compared, b, low_b, high_b) = known
+    if compared != other_compared:
         return None
     low = b - a - math.hypot(b - low_b, high_a - a)
     high = b - a + math.hypot(high_b - b, a - low_a)
-    return Number(b - a, low, high), f", each compared with {models.OTHERS[reference]}"
+    return Number(b - a, low, high), f", each compared with {models.OTHERS[known[0][1]]}"
 
 
 @section(
@@ -298,8 +299,7 @@ def rank_text(measure: str, scores: pd.DataFrame) -> str:
     value = rank(scores)
     if math.isnan(value):
         return ""
-    low, high = rank_interval(value, len(scores))
-    ends = "" if math.isnan(low) else interval_text(low, high)
+    ends = interval_text(*rank_interval(value, len(scores)))
     return f"{capital(measure_name(measure))} {signed(value)} {ends}".strip()
 
 

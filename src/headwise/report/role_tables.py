@@ -27,7 +27,6 @@ from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
 from headwise.roles.behaviour import NAMED, change_without
 from headwise.roles.label import FALSE_ROLES, effect_sizes
 from headwise.roles.role import (
-    HEARD,
     NO_ROLE,
     RANDOM_WORDS,
     SHUFFLED,
@@ -35,6 +34,7 @@ from headwise.roles.role import (
     category,
     display_name,
     expected_roles,
+    is_of_speech,
     ordered_roles,
     role,
     role_of,
@@ -129,7 +129,8 @@ def _topic(measure: str) -> str:
 
 def reads_text(found: RolesFolder) -> bool:
     """Whether there are encoder heads that were tested on text, as in the paper."""
-    return "encoder-self" in kinds_with_roles(found) and HEARD.isdisjoint(found.table["measure"])
+    of_speech = any(map(is_of_speech, found.table["measure"].unique()))
+    return "encoder-self" in kinds_with_roles(found) and not of_speech
 
 
 _BASELINES = {

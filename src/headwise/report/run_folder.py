@@ -287,19 +287,19 @@ def refuse_absent_heads(run: FinishedRun) -> None:
         return
     heads = {tuple(head) for mask in run.layouts.values() for head in mask.heads}
     kinds = {kind for kind, _, _ in heads}
-    roles: list[pd.DataFrame | None] = []
+    tables = [run.heads, run.untrained, run.words, *run.gates.values()]
     if run.roles is not None:
-        roles = [run.roles.table, run.roles.roles, run.roles.labels, run.roles.causal]
-    for table in (run.heads, run.untrained, run.words, *run.gates.values(), *roles):
+        tables += [run.roles.table, run.roles.roles, run.roles.labels, run.roles.causal]
+    for table in tables:
         if table is None:
             continue
-        named = table[["kind", "layer", "head"]].drop_duplicates()
-        for kind, layer, head in named.itertuples(index=False, name=None):
-            if kind in kinds and (kind, layer, head) not in heads:
-                raise HeadwiseError(
-                    f"A table in {run.folder} names the head {kind}/{layer}/{head}, which the models of the run do not "
-                    "have: the table is another run's."
-                )
+        named = {*table[HEAD_COLUMNS].itertuples(index=False, name=None)}
+        absent = sorted(head for head in named - heads if head[0] in kinds)
+        if absent:
+            raise HeadwiseError(
+                f"A table in {run.folder} names the head {'/'.join(map(str, absent[0]))}, which the models of the run do "
+                "not have: the table is another run's."
+            )
 
 
 def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
@@ -364,12 +364,16 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
     if not path.is_file():
         return None
     try:
-        refuse_too_long(path)
-        table = pd.read_csv(path, encoding="utf-8", dtype=dict.fromkeys(TEXTS_IN_TABLES, str))
+        texts = dict.fromkeys(TEXTS_IN_TABLES, str)
+        table = pd.read_csv(path, encoding="utf-8", dtype=texts, nrows=MOST_ROWS + 1)
     except (OSError, ValueError) as error:
         raise HeadwiseError(
             f"{path} cannot be read as a table ({error}): run its step again."
         ) from None
+    if len(table) > MOST_ROWS:  # a page of them would take all memory
+        raise HeadwiseError(
+            f"{path} has more than {MOST_ROWS:,} rows, the most that a report shows: score fewer measures."
+        )
     missing = [column for column in columns if column not in table]
     if missing:
         raise HeadwiseError(
@@ -399,18 +403,6 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
     table = table.replace([math.inf, -math.inf], math.nan).drop_duplicates(ignore_index=True)
     refuse_repeated_rows(path, table)
     return table
-
-
-def refuse_too_long(path: Path) -> None:
-    """Raise HeadwiseError for a table of so many rows that a page of them would take all memory."""
-    rows = 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            rows += block.count(b"\n")
-    if rows > MOST_ROWS + 1:
-        raise HeadwiseError(
-            f"{path} has {rows - 1:,} rows, and a report shows at most {MOST_ROWS:,}: score fewer measures."
-        )
 
 
 def refuse_repeated_rows(path: Path, table: pd.DataFrame) -> None:

@@ -141,11 +141,12 @@ def over_seeds(every: pd.DataFrame, across: pd.DataFrame) -> pd.DataFrame:
     seed's. Its quality is that of the mean full model plus the mean difference: seeds that start higher do not lift the
     models that only they have.
     """
-    means = every[~every.index.duplicated()].copy()
-    kept = every.groupby(level=0)["kept"].agg(["count", "mean", "min", "max"]).loc[means.index]
-    means[["seeds", "kept_low", "kept_high"]] = kept[["count", "min", "max"]]
-    means["mean_kept"] = kept["mean"]
-    means["kept"] = kept["mean"].round().astype(int)
+    kept = every.groupby(level=0)["kept"].agg(
+        seeds="count", mean_kept="mean", kept_low="min", kept_high="max"
+    )
+    first = every[~every.index.duplicated()]
+    means = first.drop(columns="mean_kept").join(kept)
+    means["kept"] = means["mean_kept"].round().astype(int)
     means["chosen"] = False
     quality = models.quality(every)
     full = every[every["method"] == "none"]
@@ -230,17 +231,16 @@ def cells_of_run(run: FinishedRun) -> dict[str, str]:
 )
 def runs_models_section(found: Runs) -> dict[str, Any] | None:
     """Curves, and the table of all models; None without any. Runs that are measured in different things have neither."""
-    qualities = {}
-    for name, part in found.parts.items():
-        qualities[name] = models.quality_on(part, found.split).title
-    if not qualities:
+    if not found.parts:
         return None
-    if len(set(qualities.values())) > 1:
-        named = listed([f"{name} is measured in {title}" for name, title in qualities.items()])
-        return {"unlike": f"No common curve and table: {named}."}
+    measured = {models.quality_on(part, found.split).title for part in found.parts.values()}
+    if len(measured) > 1:
+        return {
+            "unlike": f"No common curve and table: one is measured in {', the other in '.join(sorted(measured))}."
+        }
     joined = pd.concat([part.assign(run=name) for name, part in found.parts.items()])
     removed = ~joined["learned"] & joined.index.isin(models.pruned(joined).index)
-    if removed.all() or not joined["learned"].any():
+    if not joined["learned"].any():
         removed[:] = False
     return {
         "unlike": "",
@@ -248,7 +248,7 @@ def runs_models_section(found: Runs) -> dict[str, Any] | None:
         "seeds": seed_figures(found),
         "models": models_table(joined[~removed], found.split, OTHERS),
         "others": models_table(joined[removed], found.split, OTHERS, "Removal without gates"),
-        "measured": models.quality_on(joined, found.split).title,
+        "measured": measured.pop(),
         "text": found.split,
     }
 
@@ -286,11 +286,11 @@ def curves_side_by_side(joined: pd.DataFrame, split: str) -> Figure | None:
 
 def seed_figures(found: Runs) -> list[Figure]:
     """Figure 7 of each data set: lines through means, small marks for single seeds, rings around what each chose."""
-    limits = [run.limit for run in found.runs.values() if not run.models.empty]
+    limit = next((run.limit for run in found.runs.values()), None)  # all runs have one plan
     figures = []
     for data, seeds in found.seeds.items():
         slug = re.sub(r"[^\w-]+", "-", f"-{data}").rstrip("-")
-        for figure in quality_figures(found.parts[data], {"max_drop": limits[0]}, seeds):
+        for figure in quality_figures(found.parts[data], {"max_drop": limit}, seeds):
             title = f"{data}: {figure.title}" if data else figure.title
             figures.append(replace(figure, name=f"{figure.name}{slug}", title=title))
     return figures

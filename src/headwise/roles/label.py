@@ -18,13 +18,13 @@ import pandas as pd
 
 from headwise.heads import Head, HeadMap, Kind, head_of
 from headwise.roles.role import (
-    HEARD,
     NO_ROLE,
     RoleTest,
     category,
     display_name,
     evidence,
     expected_roles,
+    is_of_speech,
     role_of,
 )
 from headwise.statistics import cohen_h, corrected
@@ -168,7 +168,7 @@ def missing_roles(
     tests: of the halves (`compare_halves`); causal: `causal_effects`.
     """
     missing = []
-    speech = not HEARD.isdisjoint(whole["measure"])
+    speech = any(is_of_speech(measure) for measure in whole["measure"].unique())
     for kind in whole["kind"].unique():
         here = whole[whole["kind"] == kind]
         decoder_only = kind == "decoder-self" and "induction" in set(here["measure"])

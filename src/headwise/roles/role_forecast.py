@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
-from headwise.data.speech import Speech
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.forecast import Forecast, best, model_line, text_line, text_seconds
@@ -12,18 +9,16 @@ from headwise.importance.untrained import sample_text
 from headwise.model import Model
 from headwise.roles import lost_words, role_sets
 from headwise.roles.alignment import LinkedText
-from headwise.roles.observation import on_treebank, uncounted, words_of_treebank
-from headwise.roles.role_tests import RoleTexts, subject_of, total_words
-from headwise.roles.sound import on_speech, words_of_speech
+from headwise.roles.observation import uncounted
+from headwise.roles.role_tests import role_data, subject_of, total_words
 from headwise.tasks import AnyText
 
-TIMED_TREES = 8  # sentences that are tested to measure
 USUAL_TRIALS = 70  # of sets of heads: nobody knows beforehand which roles there are
 
 
 def role_forecast(
     model: Model,
-    text: Treebank | Speech,
+    text: Treebank | AnyText,
     *,
     confirm: Treebank | None = None,
     pairs: ParallelText | Text | LinkedText | None = None,
@@ -34,27 +29,13 @@ def role_forecast(
     """What `roles` will take, `role_sets` on the text `sets` and `lost_words` on the text `words`; takes a few seconds
     itself. Raises HeadwiseError for text that cannot be used."""
     model.task.check_tokenizer()
-    texts = RoleTexts.of(model, text, confirm, pairs, None)
+    data = role_data(model, text, confirm, pairs)
     subject = subject_of(model)
-    device = model.hf.device.type
-    reads = [model_line(model)]
-    if isinstance(text, Speech):
-        first = Speech(text.utterances[:1], text.name)
-        timed_words = words_of_speech(first)
-        seconds = best(lambda: on_speech(subject, first, uncounted), device)
-        reads.append(f"{text.name}: {len(text):,} recordings, {words_of_speech(text):,} words")
-    else:
-        few = list(islice(text, TIMED_TREES))
-        timed_words = words_of_treebank(subject, few, few)
-        seconds = best(lambda: on_treebank(subject, few, few, None, uncounted), device)
-        for treebank in (text, confirm):
-            if treebank is not None:
-                read = sum(len(sentence.words) for sentence in treebank)
-                reads.append(f"{treebank.name}: {len(treebank):,} sentences, {read:,} words")
-    if texts.pairs is not None:
-        reads.append(f"{len(texts.pairs):,} sentence pairs")
-    total = total_words(model, texts, untrained)
-    seconds *= total / timed_words
+    few = data.few()
+    seconds = best(lambda: few.main_pass(subject, uncounted), model.hf.device.type)
+    total = total_words(model, data, untrained)
+    seconds *= total / few.main_words(subject)
+    reads = [model_line(model), *data.lines()]
     parts = [f"tests that read {total:,} words"]
 
     silent = {

@@ -69,32 +69,6 @@ positional(
     caption="mean of A_h[q, q + r], as `attention-at.r`",
     source="Olsson et al. 2022; Vig 2019",
 )
-chance(
-    "diagonal",
-    home="sound:diagonal",
-    data=("speech",),
-    kinds=("encoder-self",),
-    threshold=0.9,
-    weaker_than="positional",
-    expected={},
-    baseline="a random frame",
-    caption="share of sound frames with argmax A_h[q, ·] at most 2 frames (40 ms) from q; not of heads at one offset",
-    source="Yang et al. 2020",
-    order=15,
-    example=None,
-)
-role.row(
-    "spoken-word",
-    home="sound:spoken_word",
-    data=("speech",),
-    kinds=("cross",),
-    margin=0.10,
-    baseline="an even pace, best shift",
-    caption="share of tokens whose writing position points at a frame of their word",
-    display="alignment",
-    order=16,
-    example=None,
-)
 
 EXPECTED_ARCS = tuple(
     f"syntactic.{relation}.{direction}"

@@ -11,8 +11,8 @@ import pandas as pd
 from accelerate.utils import gather_object
 
 from headwise.attention import is_offloaded
-from headwise.data.speech import Speech
 from headwise.data.text import ParallelText
+from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.folders import Folder, below, write_text
 from headwise.heads import HeadMask, Site, save_table
@@ -33,15 +33,14 @@ from headwise.model import Model
 from headwise.roles.behaviour import WORDS
 from headwise.roles.lost_words import FEWEST, LostWords, lost_words
 from headwise.roles.role import UNTRAINED, fingerprints
+from headwise.roles.role_data import token_counts
 from headwise.roles.role_tests import (
     Roles,
-    RoleTexts,
     find_roles,
+    role_data,
     roles,
     share_of_words,
-    signature,
-    token_counts,
-    words_read,
+    subject_of,
 )
 from headwise.study.model_steps import FULL_MODEL, full_model, model_of, prune_step
 from headwise.study.records import STAGING, Result
@@ -276,7 +275,7 @@ class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=Tru
             text,
             confirm=confirm,
             pairs=tested_pairs(run),
-            training=None if isinstance(text, Speech) else run.text("train"),
+            training=None if run.task.reads_audio else run.text("train"),
             untrained=0 if is_offloaded(model.hf) else run.scoring.untrained,
             seed=run.plan.seed,
             progress=run.progress,
@@ -369,10 +368,10 @@ def tested_again(run: Run, model: Model, mask: HeadMask) -> Roles:
     treebank, confirm = run.treebanks
     # Its tokenizer is the full model's. To ask for that model here would be a step, and one process alone would wait.
     counts = token_counts(model, run.text("train"))
-    texts = RoleTexts.of(model, treebank, confirm, tested_pairs(run), counts)
-    total = words_read(model, texts)
-    found = find_roles(model, texts, run.plan.seed, share_of_words(total, run.progress))
-    made = signature(model, treebank, confirm, run.plan.seed) | {"heads": mask.heads.to_json()}
+    data = role_data(model, treebank, confirm, tested_pairs(run), counts)
+    total = data.all_words(subject_of(model))
+    found = find_roles(model, data, run.plan.seed, share_of_words(total, run.progress))
+    made = signature_of(model, **data.facts(), seed=run.plan.seed, heads=mask.heads.to_json())
     return replace(
         found,
         table=numbered(found.table, mask),

@@ -247,7 +247,7 @@ class Prune(
         sweep = run.sweep(self.variant)
         assert isinstance(sweep, GateSweep | TopKSweep | GreedySweep)
         made = tune(model, training(run, model, work), sweep, tuple(sweep.kinds), mask)
-        self.save(run, made.mask, made.model, work)
+        self.save(run, mask, made.model, work)
         return {
             **made.cost,
             "loss_before": made.loss_before,

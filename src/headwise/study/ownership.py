@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, few_names
 from headwise.folders import PAGES, Folder, below, is_inside
 from headwise.study.plan import Plan, read_plan, read_toml
 from headwise.study.records import refuse_damaged, run_records
@@ -110,7 +110,7 @@ def plans_with_results(out: Path) -> dict[str, dict[str, Any]]:
 
 def name_runs(folders: Iterable[str]) -> str:
     names = [*folders]
-    return "one run" if names == ["."] else ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+    return "one run" if names == ["."] else few_names(names)
 
 
 def plan_changes(before: dict[str, Any], now: dict[str, Any], path: str = "") -> Iterator[str]:

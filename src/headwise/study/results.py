@@ -298,9 +298,7 @@ def share_after_decision(sweep: Sweep, variant: Variant) -> float | None:
     """The share of the run, at its end, in which gates are decided; None of models without gates."""
     if variant.control is not None or not isinstance(sweep, GateSweep | TopKSweep):
         return None
-    if variant.keep is None:
-        return sweep.settle or 0.0
-    return settle_share(sweep)
+    return settle_share(sweep, to_count=variant.keep is not None)
 
 
 def changes_by_reference(

@@ -12,7 +12,6 @@ from accelerate import PartialState
 
 from headwise.data import embedded
 from headwise.data.embedded import Split
-from headwise.data.speech import Speech
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
@@ -199,15 +198,13 @@ class Run:
         return Treebank.read(*files), confirm
 
     @cached_property
-    def role_texts(self) -> tuple[Treebank | Speech, Treebank | None] | None:
+    def role_texts(self) -> tuple[Treebank | AnyText, Treebank | None] | None:
         """What roles are found on, trees or dev recordings, and the trees that confirm them; None where the plan has
         none."""
         count = self.plan.roles.recordings
         if not count:
             return self.treebanks
-        dev = self.text("dev")
-        assert isinstance(dev, Speech)
-        return dev.head(count), None
+        return self.text("dev").head(count), None
 
     # What the models are for
 

@@ -20,14 +20,14 @@ from transformers.models.whisper.english_normalizer import (
 
 from headwise.answers import Answers
 from headwise.attention import evaluating
-from headwise.data.speech import Speech, Utterance
 from headwise.errors import HeadwiseError
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.qualities import WORD_ERROR_RATE
+from headwise.speech.recordings import Speech, Utterance
+from headwise.speech.whisper import complete_settings, transcribed
 from headwise.tasks import Task
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import on_device
-from headwise.tasks.transcription import complete_settings, transcribed
 
 
 def answer_recordings(task: Task, text: Batches) -> Answers:
