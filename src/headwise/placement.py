@@ -1,4 +1,4 @@
-"""Where the weights of a model are that is larger than the device: on several devices, in memory, in its files.
+"""The weights of a model that is larger than the device: on several devices, in memory, or in its files.
 
 A whole model is spread by transformers and Accelerate. For a pruned one, which transformers cannot load, the same hooks
 of Accelerate read the weights of each layer from the model's files when the layer runs.
@@ -42,8 +42,8 @@ def full_device_map(
 ) -> Any:
     """A map of devices as transformers takes it.
 
-    `disk`: all weights in their files, but for those that no file has, and the last small ones, from which Accelerate
-    knows where to compute.
+    `disk`: all weights stay in their files, except for those that no file has, and one small one, from which Accelerate
+    knows the device that computes.
     """
     if isinstance(device_map, str) and device_map not in ("auto", "disk"):
         raise HeadwiseError(
@@ -68,14 +68,14 @@ def full_device_map(
 
 
 def fallback_device_map(path: Path, device: str, dtype: torch.dtype | None) -> str | None:
-    """The map of devices for a model whose weights do not fit on the device that was asked for; None where they do."""
+    """The map of devices for a model that does not fit on the device that was asked for; None for one that fits."""
     try:
         size = 0
         for _, _, shape, stored_type in stored_tensors(weight_files(path)):
             number_type = dtype or NUMBER_TYPES.get(stored_type, torch.float32)
             size += shape.numel() * number_type.itemsize
-    except (OSError, SafetensorError):  # no or other files of weights, which loading will see
-        return None
+    except (OSError, SafetensorError):
+        return None  # weights of another sort, or damaged ones: loading says which
     memory = get_max_memory()
     index = (torch.device(device).index or 0) if device.startswith("cuda") else device
     if size <= FILLED * memory.get(index, memory.get("cpu", 0)):
@@ -106,12 +106,13 @@ def scratch() -> str:
 
 
 class Zeros(Mapping[str, Tensor]):
-    """Weights of 0 for a model that has none, without memory."""
+    """Weights of 0 for a model without weights; they need no memory."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.weights = dict(model.named_parameters(remove_duplicate=False))
 
     def __getitem__(self, name: str) -> Tensor:
+        # One number in all places.
         return torch.zeros((), dtype=self.weights[name].dtype).expand(self.weights[name].shape)
 
     def __iter__(self) -> Iterator[str]:
@@ -122,7 +123,7 @@ class Zeros(Mapping[str, Tensor]):
 
 
 def meta_model(config: Any, model_class: Any, device: str) -> Any:
-    """The stock model without weights, which runs on a device as if all were 0."""
+    """The stock model without its weights; it runs on a device as if all were 0, so that heads can be discovered."""
     with init_empty_weights():
         stock = drop_unused(model_class._from_config(config)).eval()
     if stock._keys_to_ignore_on_save:
@@ -133,7 +134,7 @@ def meta_model(config: Any, model_class: Any, device: str) -> Any:
 
 
 def read_from(model: Any, files: Iterable[Path], dtype: torch.dtype | None) -> list[str]:
-    """Let an offloaded model read its weights from files whenever it needs them; returns names that do not fit."""
+    """Let an offloaded model read its weights from files when it needs them; returns the names that do not fit."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     index: dict[str, dict[str, str]] = {}
     for file, name, shape, stored_type in stored_tensors(files):
@@ -147,6 +148,7 @@ def read_from(model: Any, files: Iterable[Path], dtype: torch.dtype | None) -> l
             "weight_name": name,
             "dtype": str(number_type).removeprefix("torch."),
         }
+    # A tied weight is in the file once, and offloaded it is several parameters.
     for name, source in (model.all_tied_weights_keys or {}).items():
         if source in index:
             index.setdefault(name, index[source])
@@ -161,6 +163,7 @@ def read_from(model: Any, files: Iterable[Path], dtype: torch.dtype | None) -> l
         for name, parameter in module.named_parameters(recurse=False):
             entry = index.get(f"{path}.{name}")
             number_type = getattr(torch, entry["dtype"]) if entry else None
+            # On the meta device this costs nothing, and the hook takes the type from here.
             tensor = parameter.to(number_type)
             setattr(module, name, torch.nn.Parameter(tensor, requires_grad=parameter.requires_grad))
     return sorted(index.keys() ^ parameters.keys())
