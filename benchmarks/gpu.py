@@ -39,7 +39,7 @@ from headwise.importance.passes import run_pass
 from headwise.model import Model
 from headwise.options import Architecture, Search, Training
 from headwise.pruning.gates import HardConcrete, HeadGates
-from headwise.study.estimate import random_batch
+from headwise.study.forecast import random_batch
 from headwise.training.dropout import fast_dropout
 from headwise.training.loss import loss_forward
 from headwise.training.tokenizer import learn_subwords

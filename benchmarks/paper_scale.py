@@ -34,7 +34,7 @@ from torch.profiler import ProfilerActivity, profile
 from utilisation import Facts, chip, usage, where_time_goes
 
 from headwise.errors import HeadwiseError
-from headwise.heads import write_text
+from headwise.folders import write_text
 from headwise.options import Architecture
 from headwise.progress import Progress
 from headwise.report import report as write_report

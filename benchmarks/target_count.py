@@ -40,7 +40,8 @@ from sacrebleu.metrics.bleu import BLEU
 from headwise.data.text import ParallelText, read_lines
 from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import Generate, translate
-from headwise.heads import KINDS, Kind, write_text
+from headwise.folders import write_text
+from headwise.heads import KINDS, Kind
 from headwise.loading import load
 from headwise.options import Gates
 from headwise.progress import Progress

@@ -34,12 +34,13 @@ from transformers.trainer_callback import TrainerCallback
 from headwise import Treebank, load, score
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
-from headwise.heads import write_text
+from headwise.folders import write_text
 from headwise.model import Model
 from headwise.options import Architecture
 from headwise.progress import Progress, silent
 from headwise.roles.role import category
-from headwise.roles.role_tests import RoleTexts, find_roles
+from headwise.roles.role_data import RoleTexts
+from headwise.roles.role_tests import find_roles
 from headwise.study.plan import read_plan
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import TrainingRun, converge

@@ -51,6 +51,8 @@ Call = Callable[..., tuple[int, str, str]]
 def declarations_of_a_test_alone() -> Iterator[None]:
     """What a test declares (a measure of its own, …) is gone after it: other tests share the process."""
     tables = (measure, role, control, engine, section)
+    for table in tables:
+        table.entries  # noqa: B018 - what packages declare is imported once
     before = [dict(table.added) for table in tables]
     yield
     for table, entries in zip(tables, before, strict=True):

@@ -231,8 +231,8 @@ DEFECTS = (
     ),
     Defect(
         "training/token_batches.py",
-        "facts = json.dumps([text.fingerprint, type(model).__name__, languages, rules], sort_keys=True)",
-        "facts = json.dumps([text.fingerprint, type(model).__name__, languages], sort_keys=True)",
+        "return digest([text.fingerprint, type(model).__name__, languages, rules])",
+        "return digest([text.fingerprint, type(model).__name__, languages])",
         "token ids of another tokenizer of the same class are taken",
     ),
     # tasks, data

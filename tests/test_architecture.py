@@ -56,6 +56,7 @@ ORDER = [
     "report",
     "hub",
     "lab",
+    "speech",
 ]
 FREE = {"__init__", "__main__", "cli"}  # the doors: they open every room, and no room calls them
 REGISTRY = {"AttentionInterface", "AttentionMaskInterface"}

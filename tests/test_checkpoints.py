@@ -15,7 +15,7 @@ import headwise as hw
 from headwise.data.subwords import Coverage
 from headwise.roles.observation import Subject, observe, treebank_batches
 from headwise.roles.syntactic import syntactic
-from headwise.tasks.transcription import FRAME
+from headwise.speech.whisper import FRAME
 from roles.word_starts import (
     ctranslate2_engine,
     heard_by_ctranslate2,

@@ -758,7 +758,7 @@ class TestPruning:
         (broken / "config.json").write_text("{}")
         for words, expected in (
             (["--out", tmp_path], "there is something else (broken, thesis.txt)"),
-            (["--out", tmp_path / "thesis.txt" / "out"], "is not possible"),
+            (["--out", tmp_path / "thesis.txt" / "out"], "could not be written"),
             (["--measure", "fame"], "the measure 'fame' is unknown"),
             (["--measure", "random", "--rescore"], "rescore would change nothing"),
             (["--kinds", "crosss"], "--kinds: 'crosss' does not fit: choose 'encoder-self',"),
@@ -1406,9 +1406,9 @@ class TestPlaces:
             ["evaluate", model, *pairs],
             ["prune", model, *texts],
         ):
-            assert "is not possible (Not a directory)" in refused(*command, "--out", out)
-        assert "is not possible" in refused("train", *texts, "--out", tmp_path / "file")
-        assert "is not possible" in refused("demo", "--out", "/proc/headwise")
+            assert "could not be written (Not a directory)" in refused(*command, "--out", out)
+        assert "could not be written" in refused("train", *texts, "--out", tmp_path / "file")
+        assert "could not be written" in refused("demo", "--out", "/proc/headwise")
         assert "cannot be written" in refused(
             "translate", model, "--text", place / "dev.en", "--out", out
         )

@@ -1,17 +1,22 @@
-"""Tables of declarations: ours from the source, others from scripts and packages."""
+"""Tables of declarations: our own rows, others from scripts and packages."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 
 import pytest
 
 from headwise.declarations import Declaration, Declarations
+from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
+from headwise.importance.measures import measure
+from headwise.pruning.controls import control
+from headwise.report.page import section
+from headwise.roles.role import role
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +25,7 @@ class Colour(Declaration):
 
 
 def table() -> Declarations[Colour]:
-    return Declarations("colour", Colour, "headwise.errors_that_are_none", "headwise.colours")
+    return Declarations("colour", Colour, "headwise.marian", "headwise.colours", "names")
 
 
 def test_a_script_declares_and_finds() -> None:
@@ -50,10 +55,20 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
         colour["crimsn"]
 
 
-def test_source_is_read_without_running_it() -> None:
-    text = '@colour("blue", warm=False)\n@colour("grey")\ndef paint():\n    import nothing_of_the_kind\n'
-    found = {one.name: one for one in table().read(text, "some.module")}
-    assert found["blue"].home == ("some.module", "paint") and set(found) == {"blue", "grey"}
+def test_rows_of_our_own_name_their_home() -> None:
+    colour = table()
+    colour.row("blue", home="network:build", warm=False)
+    assert colour.own["blue"].home == ("headwise.marian.network", "build") and not colour.added
+    with pytest.raises(HeadwiseError, match="'blue' is declared twice"):
+        colour("blue")(lambda: None)
+
+
+@pytest.mark.parametrize("own", [measure, role, control, engine, section], ids=lambda own: own.word)
+def test_every_row_has_a_function(own: Declarations[Declaration]) -> None:
+    for entry in own.own.values():
+        assert callable(entry.function), entry.name
+        if getattr(entry, "refusal", ""):
+            assert callable(getattr(import_module(entry.home[0]), entry.refusal)), entry.name
 
 
 def test_packages_declare_by_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,5 +89,9 @@ CURRENT = table()
 
 
 def test_no_torch_is_loaded_to_name_what_there_is() -> None:
-    code = "import sys; import headwise.declarations; assert 'torch' not in sys.modules"
+    modules = ("importance.measures", "roles.role", "pruning.controls", "engines.engine")
+    code = "import sys; from importlib import import_module\n"
+    for module, word in zip(modules, ("measure", "role", "control", "engine"), strict=True):
+        code += f"assert len(import_module('headwise.{module}').{word}) > 5\n"
+    code += "assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

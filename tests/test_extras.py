@@ -13,11 +13,11 @@ import pytest
 
 import headwise as hw
 from headwise.cli.resources import lab
-from headwise.data.speech import samples
 from headwise.data.treebank import Treebank
 from headwise.engines import sentence_module
 from headwise.pruning.gate_training import lora_layers
 from headwise.roles import alignment
+from headwise.speech.recordings import samples
 from headwise.study.ray_executor import import_ray
 from tasks.askers import asker
 

@@ -16,7 +16,6 @@ import pytest
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.folders import (
-    OF_PAGES,
     PAGES,
     RESULTS,
     SUMS,
@@ -105,7 +104,7 @@ def test_a_folder_with_other_files_is_refused_before_any_work(
         (out / "curves.csv").write_text("measure\n")
     elif hold == "model":
         (out / "model.safetensors").write_bytes(b"weights")
-        Folder(out).note("model", {name: ["0" * 64] for name in files(out)})
+        Folder(out, "model").note({name: ["0" * 64] for name in files(out)})
     before = files(out)
     sentence = refused(*words(command), "--out", out)
     assert re.search(r"something else|is in the way", sentence), sentence
@@ -147,7 +146,7 @@ class TestResults:
             (out / name).write_text("mine")
         before = files(out)
         with pytest.raises(HeadwiseError, match=f"{name} is in the way: headwise did not"):
-            Folder(out).refuse_others(["heads.csv", "curves.csv"], RESULTS)
+            Folder(out).refuse_others(["heads.csv", "curves.csv"])
         with pytest.raises(HeadwiseError, match=f"{name} is in the way: headwise did not"):
             Folder(out).write({"heads.csv": "two", "curves.csv": "two"}, NAMES)
         assert files(out) == before
@@ -181,10 +180,10 @@ class TestPages:
     def test_a_page_of_headwise_is_written_again(self, tmp_path: Path) -> None:
         (tmp_path / "run.json").write_text("{}")
         names = ("report.html", "figures/")
-        Folder(tmp_path, OF_PAGES).write({"report.html": "1", "figures/a.svg": "1"}, names, PAGES)
+        Folder(tmp_path, PAGES).write({"report.html": "1", "figures/a.svg": "1"}, names)
         (tmp_path / "report.html").write_text("half a pa")
         (tmp_path / "figures" / "mine.svg").write_text("mine")
-        Folder(tmp_path, OF_PAGES).write({"report.html": "2"}, names, PAGES)
+        Folder(tmp_path, PAGES).write({"report.html": "2"}, names)
         found = {name for name in files(tmp_path) if not name.startswith(".")}
         assert found == {"run.json", "report.html", "figures/mine.svg"}
 
@@ -194,9 +193,7 @@ class TestPages:
         (tmp_path / name).write_text("mine")
         before = files(tmp_path)
         with pytest.raises(HeadwiseError, match=f"{name} is in the way"):
-            Folder(tmp_path, OF_PAGES).write(
-                {"figures/a.svg": "1", "report.html": "1"}, ["figures/"], PAGES
-            )
+            Folder(tmp_path, PAGES).write({"figures/a.svg": "1", "report.html": "1"}, ["figures/"])
         assert files(tmp_path) == before
 
 

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from headwise import forecast
-from headwise.forecast import FEWEST_POSITIONS, Forecast, Part, batch_positions, best, few_sentences
+from headwise.forecast import Forecast, batch_positions, best, few_sentences, text_seconds
 from tasks.askers import asker, lines, pairs
 
 
-@pytest.mark.parametrize("family", ["gpt2", "marian"])
-def test_a_short_text_is_read_several_times_at_once(family: str) -> None:
-    model = asker(family)
-    batch = few_sentences(model, pairs(3) if family == "marian" else lines(3))
-    assert FEWEST_POSITIONS / 2 < batch_positions(batch) <= FEWEST_POSITIONS
-    for tensor in batch.values():
-        times = len(tensor) // 3
-        assert torch.equal(tensor, tensor[:3].repeat(times, *[1] * (tensor.dim() - 1)))
+def test_a_batch_is_not_too_long_to_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "TIMED_POSITIONS", 40)
+    for model, text in ((asker("gpt2"), lines(30)), (asker(), pairs(30))):
+        batch = few_sentences(model, model.task.batches(text))
+        assert 0 < batch_positions(batch) <= 40
+
+
+def test_time_grows_with_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward that takes a second for its batch takes as many as there are such batches."""
+    monkeypatch.setattr(forecast, "best", lambda run, device: 1.0)
+    model = asker("gpt2")
+    text = model.task.batches(lines(30))
+    batch = few_sentences(model, text)
+    assert text_seconds(model, text) == pytest.approx(text.total / text.weight(batch))
 
 
 def test_what_takes_long_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[int] = []
     best(lambda: runs.append(1), "cpu")
-    assert len(runs) == 4
+    assert len(runs) == 3
     monkeypatch.setattr(forecast, "SLOW", 0.0)
     runs.clear()
     best(lambda: runs.append(1), "cpu")
@@ -31,13 +36,12 @@ def test_what_takes_long_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_in_words() -> None:
-    found = Forecast(("a text",), (Part("trees", 30.0), Part("pairs", 90.0)), 2.5e9, "timed")
-    sentence = "This takes about 2 min and 2.5 GB of memory on this machine: timed."
+    found = Forecast(["a text"], ["trees", "pairs"], 120.0)
+    sentence = "This takes about 2 min on this machine."
     assert str(found) == sentence
     assert found.lines() == [
         "a text",
-        "  trees  about 30 s",
-        "  pairs  about 2 min",
+        "To do: trees, pairs.",
         sentence,
         "Nothing was written.",
     ]

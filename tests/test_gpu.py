@@ -20,7 +20,7 @@ from headwise.options import Architecture
 from headwise.progress import Progress
 from headwise.pruning.gates import HardConcrete, HeadGates
 from headwise.study import make_plan, run_study
-from headwise.study.estimate import blank, random_batch
+from headwise.study.forecast import blank, random_batch
 from headwise.training.loss import loss_forward
 from tasks.askers import asker, lines, pairs
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
+from headwise.folders import write_once, write_text
 from headwise.heads import (
     COLUMNS,
     KINDS,
@@ -23,8 +24,6 @@ from headwise.heads import (
     read_table,
     save_table,
     score_table,
-    write_once,
-    write_text,
 )
 
 MAP = HeadMap({"cross": (4, 0), "encoder-self": (2, 3, 4)}, {"encoder-self": (1, 3, 2)})

@@ -68,9 +68,10 @@ class TestWithoutATerminal:
                 now[0] = float(second)
                 bars.update(row, completed=min(second, 30) / 600 + max(0, second - 30) / 200)
             (task,) = bars.tasks
-            assert time_left(task) == pytest.approx(160)
-            now[0] = 65.0  # nothing new for five seconds
-            assert time_left(task) == pytest.approx(155)
+            history = task.fields["history"]
+            assert time_left(history, 60.0) == pytest.approx(160)
+            assert time_left(history, 65.0) == pytest.approx(155), "nothing new for five seconds"
+            assert time_left([(0.2, 0.5)], 0.2) is None and time_left([], 9.0) is None
 
     def test_short_work_says_nothing(self) -> None:
         out = io.StringIO()

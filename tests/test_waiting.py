@@ -17,7 +17,8 @@ from headwise.importance.measures import passes
 from headwise.importance.passes import run_pass
 from headwise.roles.observation import RoleOptions
 from headwise.roles.rare import count_tokens
-from headwise.roles.role_tests import RoleTexts, find_roles
+from headwise.roles.role_data import RoleTexts
+from headwise.roles.role_tests import find_roles
 from syncs import syncs
 from tasks.askers import asker, lines
 

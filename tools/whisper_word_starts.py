@@ -23,9 +23,9 @@ import pandas as pd
 from transformers import GenerationMixin
 
 import headwise as hw
-from headwise.data.speech import Utterance
 from headwise.heads import Head
 from headwise.roles.halves import halves_of
+from headwise.speech.recordings import Utterance
 from headwise.statistics import ratio_interval
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

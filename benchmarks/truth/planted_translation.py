@@ -16,7 +16,8 @@ from torch import Tensor
 from transformers import MBartConfig, MBartForConditionalGeneration
 
 from headwise.data.text import ParallelText, Text
-from headwise.heads import Head, HeadMap, Kind, write_text
+from headwise.folders import write_text
+from headwise.heads import Head, HeadMap, Kind
 from headwise.model import Model
 
 from . import planted_heads, toy_language

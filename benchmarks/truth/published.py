@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
-from headwise.data.speech import Speech
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import Kind
@@ -21,6 +20,7 @@ from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.roles.alignment_heads import align
 from headwise.roles.role_tests import roles
+from headwise.speech.recordings import Speech
 from headwise.statistics import auroc_interval, rank_interval
 
 ALIGNMENT = "alignment"

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, write_text
+from headwise.folders import write_text
+from headwise.heads import Head
 from headwise.importance.measures import facts, resolve_measures
 from headwise.importance.scores import score
 from headwise.options import Gates, Greedy, Training
@@ -23,7 +24,8 @@ from headwise.pruning.greedy import RemovalScore, mask_without, removal_order
 from headwise.pruning.prune import prune
 from headwise.roles.alignment import read_links
 from headwise.roles.observation import RoleOptions
-from headwise.roles.role_tests import RoleTexts, find_roles, token_counts
+from headwise.roles.role_data import RoleTexts, token_counts
+from headwise.roles.role_tests import find_roles
 from headwise.statistics import clustered_proportion_interval, t_margin
 from headwise.units import left_by_step
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from headwise.data.treebank import Treebank
-from headwise.heads import write_text
+from headwise.folders import write_text
 
 CLASSES = 4
 PAD = "<pad>"

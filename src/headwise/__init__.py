@@ -19,7 +19,6 @@ from headwise.report import animate, compare, report
 if TYPE_CHECKING:
     from headwise.attention import AttentionCall, Discovery, capture, discover
     from headwise.data.sentence_pairs import SentencePairs
-    from headwise.data.speech import Speech
     from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
     from headwise.data.treebank import Treebank
     from headwise.engines.check import Check, check
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from headwise.roles.role import role
     from headwise.roles.role_sets import RoleSets, role_sets
     from headwise.roles.role_tests import Roles, roles
+    from headwise.speech.recordings import Speech
 
     __version__: str
 else:
@@ -82,7 +82,7 @@ else:
 
     HOME = {
         "attention": ("AttentionCall", "Discovery", "capture", "discover"),
-        "data.speech": ("Speech",),
+        "speech.recordings": ("Speech",),
         "data.sentence_pairs": ("SentencePairs",),
         "data.text": ("LabelledText", "ParallelText", "PromptPairs", "Text"),
         "data.treebank": ("Treebank",),

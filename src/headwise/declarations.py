@@ -1,26 +1,25 @@
 """Tables of what headwise can do: measures, role tests, controls, engines, sections of a report.
 
-Each entry is declared once, by a decorator on the function that makes it:
+An entry is a row of facts, with the home of the function that makes it. The command line, the time left, the judge,
+captions and the tables of the documentation read these facts without importing the function: `--help` and a mistyped
+name must answer without torch. Our own rows stand in one module of their package:
 
-    @measure("gradient", larger="more important", cost={"forwards": 2.5}, source="Michel et al. 2019")
-    def gradients(...): ...
+    measure.row("gradient", home="gradient:gradient_measures", caption="how the loss moves as …")
 
-The command line, a study's estimate, the judge, captions and the tables of the documentation all read the declaration.
-Entries come from three places: headwise's own modules, installed packages with an entry point of the table's group, and
-a user's script that applies the decorator.
+Others come from installed packages with an entry point of the table's group, and from a user's script, by the table as
+a decorator:
 
-Our own declarations are read from the source text, not by importing it: `--help` and a mistyped name must answer
-without torch, which the modules need. So their arguments are literals.
+    @hw.measure("mine", caption="…")
+    def mine(model, batches): ...
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module, metadata
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from headwise.errors import HeadwiseError, did_you_mean
@@ -54,26 +53,28 @@ Entry = TypeVar("Entry", bound=Declaration)
 class Declarations(Mapping[str, Entry], Generic[Entry]):
     """A table of declarations by name, and the decorator that adds to it.
 
-    word: what an entry is called, also the decorator's name. entry: the class of its facts. package: the folder of our
-    own modules that declare some, such as `headwise.importance`. group: the entry points of other packages, each a
-    module that declares some when it is imported. first_files: modules of the package, without `.py`, whose
-    entries come first, in this order.
+    word: what an entry is called, also the decorator's name. entry: the class of its facts. package: of our own
+    functions, such as `headwise.importance`. group: the entry points of other packages, each a module that declares
+    some when it is imported. table: the module of the package that has our own rows; without it, its modules decorate.
     """
 
     def __init__(
-        self,
-        word: str,
-        entry: type[Entry],
-        package: str,
-        group: str,
-        first_files: Sequence[str] = (),
+        self, word: str, entry: type[Entry], package: str, group: str, table: str = ""
     ) -> None:
         self.word = word
         self.entry = entry
         self.package = package
         self.group = group
-        self.first_files = first_files
+        self.table = table
+        self.rows: dict[str, Entry] = {}
         self.added: dict[str, Entry] = {}
+
+    def row(self, name: str, *, home: str, **facts: Any) -> None:
+        """Declare a function of our own. home: `module:function`, in the package."""
+        module, _, function = home.partition(":")
+        self.rows[name] = self.entry(
+            name=name, home=(f"{self.package}.{module}", function), **facts
+        )
 
     def __call__(self, name: str, **facts: Any) -> Callable[[Function], Function]:
         """Declare the decorated function under a name. Raises HeadwiseError for a name that another function has."""
@@ -94,50 +95,27 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
 
     def add(self, declared: Entry) -> None:
         """Add an entry. Raises HeadwiseError for a name that another function has."""
+        if declared.home[0].startswith(f"{self.package}."):
+            self.rows[declared.name] = declared
+            return
         before = self.own.get(declared.name) or self.added.get(declared.name)
         if before is not None and before.home != declared.home:
             raise HeadwiseError(
                 f"The {self.word} '{declared.name}' is declared twice, in {before.home[0]} and in "
                 f"{declared.home[0]}: choose another name."
             )
-        if declared.name not in self.own:
-            self.added[declared.name] = declared
+        self.added[declared.name] = declared
 
     @cached_property
     def own(self) -> dict[str, Entry]:
-        """Our own entries, read from the source of the package, file by file: `first_files`, then by their names."""
-        folder = Path(__file__).parent.joinpath(*self.package.split(".")[1:])
-        found: dict[str, Entry] = {}
-
-        first = {name: number for number, name in enumerate(self.first_files)}
-
-        def order(file: Path) -> tuple[int, Path]:
-            return first.get(file.stem, len(first)), file
-
-        for file in sorted(folder.rglob("*.py"), key=order):
-            text = file.read_text(encoding="utf-8")
-            if f"@{self.word}(" not in text:
-                continue
-            inside = file.relative_to(folder).with_suffix("").parts
-            module = ".".join([self.package, *inside])
-            for declared in self.read(text, module):
-                found[declared.name] = declared
-        return found
-
-    def read(self, text: str, module: str) -> Iterator[Entry]:
-        """The entries that a module's source declares, in its order."""
-        for node in ast.parse(text).body:
-            if not isinstance(node, ast.FunctionDef | ast.ClassDef):
-                continue
-            for decorator in node.decorator_list:
-                called = decorator.func if isinstance(decorator, ast.Call) else None
-                if isinstance(called, ast.Name) and called.id == self.word:
-                    assert isinstance(decorator, ast.Call)
-                    name = ast.literal_eval(decorator.args[0])
-                    facts = {
-                        str(key.arg): ast.literal_eval(key.value) for key in decorator.keywords
-                    }
-                    yield self.entry(name=name, home=(module, node.name), **facts)
+        """Our own entries, in the order of their rows."""
+        modules = [self.table]
+        if not self.table:
+            path = import_module(self.package).__path__
+            modules = [module.name for module in pkgutil.iter_modules(path)]
+        for module in modules:
+            import_module(f"{self.package}.{module}")
+        return self.rows
 
     @cached_property
     def installed(self) -> None:

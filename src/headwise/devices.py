@@ -53,13 +53,6 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def memory_now() -> int:
-    """The memory that this process has now, in bytes; where the system does not say, the most that it had."""
-    status = Path("/proc/self/status")
-    found = re.search(r"VmRSS:\s+(\d+) kB", status.read_text()) if status.exists() else None
-    return int(found[1]) * 1024 if found else peak_memory()
-
-
 def memory_line() -> str:
     """A line about the most memory of the process, and of each GPU that it used."""
     import torch

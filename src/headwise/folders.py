@@ -20,11 +20,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
 from headwise.errors import HeadwiseError, WriteError
+
+T = TypeVar("T")
 
 # Letters and digits of any script, and these signs; no separator, and no dot or space in front.
 NAME = re.compile(r"[\w+=@()-][\w.+=@() -]*")
@@ -34,11 +36,10 @@ LONGEST_PATH = 1000
 SUMS = "SHA256SUMS"
 SUMS_HEADER = re.compile(r"# headwise (model|export|results|pages): ([0-9a-f]{64})")
 SUMS_LINE = re.compile(r"([0-9a-f]{64})  (.*)")
-MODEL = "model"  # what a record is about
+MODEL = "model"  # what a SHA256SUMS is about
 EXPORT = "export"
 RESULTS = "results"
 PAGES = "pages"
-OF_PAGES = f".steps/{SUMS}"  # their record in a run, whose files are not all of one command
 
 Content = (
     str | bytes | Path
@@ -135,9 +136,10 @@ def files_in(folder: Path, names: Iterable[str] = (".",)) -> dict[str, Path]:
 def writing(place: Path, *errors: type[Exception]) -> Iterator[None]:
     """A block that writes to a file or a folder. Raises WriteError, in one sentence, where that fails: for an OSError, and
     for `errors`."""
+    failures: tuple[type[Exception], ...] = (OSError, *errors)
     try:
         yield
-    except (OSError, *errors) as error:
+    except failures as error:
         reason = getattr(error, "strerror", None) or error
         raise WriteError(
             f"{place} could not be written ({reason}): choose another --out or free some space."
@@ -191,12 +193,14 @@ def move(path: Path, to: Path) -> None:
 class Folder:
     """A folder, there or not, and a record of what headwise wrote in it.
 
-    record: where that is in the folder: `SHA256SUMS`, or a JSON file with a checksum over itself, which may have more
-    facts. Raises HeadwiseError for a name that no folder can have.
+    sort: what is written there; the record is `SHA256SUMS`, for the pages of a run in `.steps/`. record: where that is,
+    instead, a JSON file with a checksum over itself, which may have more facts. Raises HeadwiseError for a name that no
+    folder can have.
     """
 
-    def __init__(self, place: str | Path, record: str = SUMS) -> None:
+    def __init__(self, place: str | Path, sort: str = RESULTS, record: str = "") -> None:
         self.place = Path(place)
+        self.sort = sort
         try:
             str(place).encode()
             self.place.stat()
@@ -208,7 +212,9 @@ class Folder:
                 f"{str(place)[:100]!r} cannot be a folder ({reason}): give another one."
             ) from None
         inner, _, name = record.rpartition("/")
-        self.record = below(self.place / inner, name)
+        if sort == PAGES:
+            inner = ".steps"
+        self.record = below(self.place / inner, name or SUMS)
 
     # The record
 
@@ -230,19 +236,20 @@ class Folder:
 
     @property
     def files(self) -> Manifest:
-        return self.read().get("files", {})
+        files: Manifest = self.read().get("files", {})
+        return files
 
     @property
     def holds(self) -> str | None:
         """What the record is about: MODEL, EXPORT, RESULTS …; None without one."""
         return self.read().get("holds")
 
-    def note(self, holds: str, files: Manifest, **facts: Any) -> None:
+    def note(self, files: Manifest, **facts: Any) -> None:
         """Write the record."""
         if self.record.name == SUMS:
-            write_text(self.record, to_sums(holds, files))
+            write_text(self.record, to_sums(self.sort, files))
         else:
-            write_text(self.record, to_json({"holds": holds, "files": files, **facts}))
+            write_text(self.record, to_json({"files": files, **facts}))
 
     # What is in it
 
@@ -252,11 +259,11 @@ class Folder:
         wrong = []
         for name, facts in (self.files if files is None else files).items():
             try:
-                same = {*facts} <= {*size_and_sum(below(self.place, name))}
+                known = size_and_sum(below(self.place, name))
             except OSError:
                 wrong.append(f"{name} is missing")
             else:
-                if not same:
+                if not all(fact in known for fact in facts):
                     wrong.append(f"{name} has changed")
         return wrong
 
@@ -286,11 +293,11 @@ class Folder:
                 "with --out."
             )
 
-    def refuse_others(self, names: Iterable[str], holds: str) -> None:
+    def refuse_others(self, names: Iterable[str]) -> None:
         """Raise HeadwiseError where one of these names is that of a file which is not ours; of results, also where they
         would stand among other files."""
-        known = self.holds == holds
-        if holds == RESULTS and not known:
+        known = self.holds == self.sort
+        if self.sort == RESULTS and not known:
             self.refuse_used()
         self.refuse_to_replace(names, self.ours() if known else ())
 
@@ -329,13 +336,13 @@ class Folder:
             yield
         finally:
             lock.release()
-            if main and made and [path.name for path in self.place.iterdir()] == [".lock"]:
+            if main and made and self.names() == [".lock"]:
                 shutil.rmtree(self.place)  # nothing was written
 
     @contextmanager
-    def new(self, holds: str | None = None) -> Iterator[Path]:
-        """A folder to write in, which then takes the place of this one, completely or not at all. holds: of its record.
-        Raises HeadwiseError where there is something already."""
+    def new(self) -> Iterator[Path]:
+        """A folder to write in, which then takes the place of this one, completely or not at all, with a record if it has
+        none. Raises HeadwiseError where there is something already."""
         place = self.place.resolve()
         Folder(place).refuse_used(hidden=True)
         # With the process's number, so that what two of them write never mixes.
@@ -345,26 +352,23 @@ class Folder:
                 shutil.rmtree(temporary, ignore_errors=True)
                 temporary.mkdir(parents=True)
                 yield temporary
-                if holds:
-                    Folder(temporary).note(holds, manifest(files_in(temporary)))
+                if not (temporary / SUMS).exists():
+                    Folder(temporary, self.sort).note(manifest(files_in(temporary)))
                 if place.exists():
                     place.rmdir()  # it is empty
                 temporary.rename(place)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
-    def write(
-        self, contents: Mapping[str, Content], names: Sequence[str], holds: str = RESULTS
-    ) -> list[Path]:
+    def write(self, contents: Mapping[str, Content], names: Sequence[str]) -> list[Path]:
         """`publish`, unless files of others are in the way. Returns the paths of what was written."""
-        self.refuse_others(contents, holds)
-        self.publish(contents, holds, names)
+        self.refuse_others(contents)
+        self.publish(contents, names)
         return [below(self.place, name) for name in contents]
 
     def publish(
         self,
         contents: Mapping[str, Content],
-        holds: str,
         names: Sequence[str] | None = None,
         **facts: Any,
     ) -> None:
@@ -380,19 +384,16 @@ class Folder:
                 if name not in new and name not in names and not name.startswith(folders):
                     others[name] = before[name]
         old = self.ours() - new.keys() - others.keys()
-        both = {}
-        for name in [*before, *new]:
-            both[name] = list(dict.fromkeys([*before.get(name, ()), *new.get(name, ())]))
-        self.note(holds, both)
+        both = {**before, **new}
+        self.note({name: [*before.get(name, ()), *new.get(name, ())] for name in both})
         with writing(self.place):
             for content in contents.values():
-                if isinstance(
-                    content, Path
-                ):  # safetensors writes files that only their owner may read
+                # safetensors writes files that only their owner may read
+                if isinstance(content, Path):
                     shutil.copymode(self.record, content)
             self.put(contents)
             self.remove(old)
-        self.note(holds, {**others, **new}, **facts)
+        self.note({**others, **new}, **facts)
 
     def put(self, contents: Mapping[str, Content]) -> None:
         """Write files or move them to their places, each completely or not at all."""
@@ -411,6 +412,22 @@ class Folder:
             with suppress(OSError):
                 while (path := path.parent) != self.place:
                     path.rmdir()
+
+
+def read_json(path: Path, kind: type[T]) -> T:
+    """A JSON file of any hand that holds one object (`dict`) or list. Raises HeadwiseError for another one."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise HeadwiseError(
+            f"{path} cannot be read as JSON ({error}): copy it or make it again."
+        ) from None
+    if not isinstance(held, kind):
+        should = "object" if kind is dict else "list"
+        raise HeadwiseError(
+            f"{path} should hold one JSON {should}, not {type(held).__name__}: copy it or make it again."
+        )
+    return held
 
 
 def to_json(facts: Mapping[str, Any]) -> str:
@@ -434,13 +451,13 @@ def from_json(text: str) -> Mapping[str, Any]:
     return facts if all(isinstance(known, list) for known in files.values()) else {}
 
 
-def to_sums(holds: str, files: Manifest) -> str:
-    """A SHA256SUMS: a line for each file, below one that says what the folder holds and seals the others."""
+def to_sums(sort: str, files: Manifest) -> str:
+    """A SHA256SUMS: a line for each file, below one that says what it is about and seals the others."""
     lines = []
     for name, facts in files.items():
         lines += [f"{fact}  {name}\n" for fact in facts if isinstance(fact, str)]
     text = "".join(lines)
-    return f"# headwise {holds}: {hashlib.sha256(text.encode()).hexdigest()}\n{text}"
+    return f"# headwise {sort}: {hashlib.sha256(text.encode()).hexdigest()}\n{text}"
 
 
 def from_sums(text: str) -> Mapping[str, Any]:

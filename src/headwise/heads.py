@@ -61,6 +61,11 @@ class Head(NamedTuple):
         return cls(cast(Kind, found[1]), int(found[2]), int(found[3]))
 
 
+def head_of(row: Mapping[Any, Any], prefix: str = "") -> Head:
+    """The head that a row of a table is about; with the prefix `other_`, the second one of a pair."""
+    return Head(row[f"{prefix}kind"], int(row[f"{prefix}layer"]), int(row[f"{prefix}head"]))
+
+
 class Site(NamedTuple):
     """One attention layer: a kind and a layer number."""
 

@@ -116,7 +116,7 @@ class Upload:
                 self.repo,
                 self.items,
                 commit_message="Upload by headwise",
-                parent_commit=self.there and self.there.sha,
+                parent_commit=self.there.sha if self.there else None,
             )
         with asking(f"What was sent to {self.repo} could not be checked"):
             there = api.list_repo_files(self.repo)
@@ -375,7 +375,7 @@ def card_of(
     and language and whose own words stay, below ours."""
     from transformers import AutoConfig
 
-    from headwise.report.summary import card_headline, kept_table, sections
+    from headwise.report.summary import kept_table, run_headline, sections
 
     config = AutoConfig.from_pretrained(folder)
     kept = getattr(config, "headwise_layout", None)
@@ -399,7 +399,7 @@ def card_of(
     )
     paragraphs = [f"# {address.rpartition('/')[2]}"]
     if run is not None and row is not None:
-        paragraphs.append(f"{card_headline(run, row)}.")
+        paragraphs.append(f"{run_headline(run, row)}.")
     elif layout is not None:
         paragraphs.append(f"{len(layout)} of {layout.heads.total} attention heads are left.")
     if layout is not None:

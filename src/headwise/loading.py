@@ -54,7 +54,7 @@ from headwise.placement import (
     meta_model,
     read_from,
     scratch,
-    stored_tensors,
+    stored_weights,
 )
 from headwise.tasks import Task
 from headwise.tasks import class_of_task as class_of_task
@@ -348,7 +348,7 @@ def refuse_other_weights(path: Path, config: Any) -> None:
     if not files and any(path.glob("*.bin*")):
         return  # these have no headers
     try:
-        shapes = {name: shape for _, name, shape, _ in stored_tensors(files)}
+        shapes = {name: shape for _, name, shape, _ in stored_weights(files)}
     except SafetensorError:
         return  # loading the weights says what is damaged
     stored = sum(shape.numel() for shape in shapes.values())
@@ -484,7 +484,7 @@ def refuse_too_large(path: Path, config: Any, model_class: Any) -> None:
     """Raise HeadwiseError for a configuration with far more weights than the file, before memory is taken for them."""
     with torch.device("meta"):
         declared = sum(parameter.numel() for parameter in model_class(config).parameters())
-    stored = sum(shape.numel() for _, _, shape, _ in stored_tensors(weight_files(path)))
+    stored = sum(shape.numel() for _, _, shape, _ in stored_weights(weight_files(path)))
     if declared > HARMLESS + OFTEN * stored:
         raise HeadwiseError(
             f"Its configuration declares {declared:,} weights, but the file has {stored:,}: copy or save the model again."

@@ -26,7 +26,7 @@ from headwise.attention.head_counts import state_heads, states_heads
 from headwise.decoding.ctranslate2 import translator_of
 from headwise.decoding.translator import Translator, translate
 from headwise.errors import HeadwiseError
-from headwise.folders import Folder, writing
+from headwise.folders import MODEL, Folder, writing
 from headwise.grid import HeadGrid
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe
 from headwise.model_files import (
@@ -213,7 +213,7 @@ class Model:
         model, or a folder that `load` refuses and another `save` mends.
         """
         folder = Path(folder)
-        home = Folder(folder)
+        home = Folder(folder, MODEL)
         refuse_other_models(home)
         made = not folder.exists()
         partial = folder / PARTIAL

@@ -13,7 +13,17 @@ from collections.abc import Collection
 from pathlib import Path
 
 from headwise.errors import HeadwiseError
-from headwise.folders import MODEL, SUMS, Content, Folder, below, files_in, is_inside, is_name
+from headwise.folders import (
+    MODEL,
+    SUMS,
+    Content,
+    Folder,
+    below,
+    files_in,
+    is_inside,
+    is_name,
+    read_json,
+)
 from headwise.marian_files import marian_file, packaged
 
 WEIGHTS = "model.safetensors"
@@ -64,35 +74,25 @@ def refuse_other_models(folder: Folder) -> None:
     """Raise HeadwiseError for a folder with files of another model, or of one that was changed since it was saved: a
     loader might mix them with those of this one."""
     names = [name for name in folder.names() if MODEL_FILES.fullmatch(name)]
-    folder.refuse_others(names if folder.holds == MODEL else [*names, SUMS], MODEL)
+    folder.refuse_others(names if folder.holds == MODEL else [*names, SUMS])
 
 
 def copy_siblings(source: Path, folder: Path) -> None:
     """Copy what makes a folder a model of sentence-transformers or of speech, and README and licence. Links that lead out
     of the folder are left out with a warning: what they lead to may be private."""
-    names = {
-        README,
-        *PROCESSORS,
-        *SENTENCE_TRANSFORMERS,
-        *(path.name for path in source.glob("LICENSE*") if is_name(path.name)),
-    }
-    for name in names.union(module_folders(source)):
-        if below(folder, name).exists():
+    names = [README, *PROCESSORS, *SENTENCE_TRANSFORMERS, *module_folders(source)]
+    names += [path.name for path in source.glob("LICENSE*") if is_name(path.name)]
+    for name, path in files_in(source, names).items():
+        if not is_inside(name) or below(folder, name).exists():
             continue
-        given = below(source, name)
-        if leads_out(source, given):
+        if leads_out(source, path):
             warnings.warn(
-                f"{given} is a link to {given.resolve()}, outside of the model's folder, and is not copied.",
+                f"{path} is a link to {path.resolve()}, outside of the model's folder, and is not copied.",
                 stacklevel=2,
             )
-        elif given.is_dir():
-            shutil.copytree(
-                given,
-                below(folder, name),
-                ignore=lambda inner, names: left_behind(source, inner, names),
-            )
-        elif given.is_file():
-            shutil.copy(given, below(folder, name))
+        elif path.is_file():
+            below(folder, name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, below(folder, name))
 
 
 def leads_out(source: Path, path: Path) -> bool:
@@ -104,25 +104,16 @@ def leads_out(source: Path, path: Path) -> bool:
     return not any(path.resolve().is_relative_to(home) for home in homes)
 
 
-def left_behind(source: Path, folder: str, names: list[str]) -> list[str]:
-    """The names in a folder of a model that `save` does not copy: links that lead out, hidden files, and what a list of
-    sums could not have."""
-    return [name for name in names if not is_name(name) or leads_out(source, Path(folder, name))]
-
-
 def module_folders(folder: Path) -> list[str]:
     """The folders of the modules of sentence-transformers in a model's folder, such as `1_Pooling`; none of other
     models. Raises HeadwiseError for a list of modules that is damaged."""
     listed = folder / "modules.json"
     if not listed.is_file():
         return []
-    try:
-        modules = json.loads(listed.read_text(encoding="utf-8"))
-        return [str(module["path"]) for module in modules if is_inside(module["path"])]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise HeadwiseError(
-            f"{listed} is no list of modules ({type(error).__name__}): mend it or remove it."
-        ) from None
+    modules = read_json(listed, list)
+    if not all(isinstance(module, dict) and "path" in module for module in modules):
+        raise HeadwiseError(f"{listed} is no list of modules: mend it or remove it.")
+    return [module["path"] for module in modules if is_inside(module["path"])]
 
 
 def explain_pruned(folder: Path, name: str, stock: bool = False) -> None:
@@ -138,7 +129,7 @@ def explain_pruned(folder: Path, name: str, stock: bool = False) -> None:
     text += NOTE_ON_ZEROS if stock else NOTE
     listed = folder / "modules.json"
     if listed.exists():
-        modules = json.loads(listed.read_text(encoding="utf-8"))
+        modules = read_json(listed, list)
         for module in modules:
             if str(module.get("type")).rpartition(".")[2] == "Transformer":
                 module["type"] = STOCK_MODULE if stock else PRUNED_MODULE
@@ -155,23 +146,22 @@ def replace_model(folder: Folder, partial: Path) -> None:
     for name, path in files_in(partial).items():
         if name in ours or not below(folder.place, name).exists():
             contents[name] = path
-    folder.publish(contents, MODEL)
+    folder.publish(contents)
 
 
 def mark_sealed(folder: Path) -> None:
     """Note in a model's configuration that a record stands beside it, so that it is missed."""
     path = folder / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
+    config = read_json(path, dict)
     path.write_text(json.dumps({**config, MARK: True}, indent=2, sort_keys=True) + "\n")
 
 
 def is_marked(folder: Path) -> bool:
     """Whether the configuration in a folder says that there is a record; damaged ones are refused elsewhere."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return bool(read_json(folder / "config.json", dict).get(MARK))
+    except HeadwiseError:
         return False
-    return isinstance(config, dict) and bool(config.get(MARK))
 
 
 def refuse_damage(path: Path, free: Collection[str] = (README,)) -> None:
@@ -195,19 +185,12 @@ def weight_files(folder: Path) -> list[Path]:
     """The files with a model's weights."""
     if not (folder / INDEX).is_file():
         return [folder / WEIGHTS]
-    try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        names = sorted(set(index["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    files = read_json(folder / INDEX, dict).get("weight_map")
+    if not isinstance(files, dict) or not all(map(is_inside, files.values())):
         raise HeadwiseError(
-            f"{folder / INDEX} is no index of weights ({type(error).__name__}): copy it again."
-        ) from None
-    outside = [name for name in names if not is_inside(name)]
-    if outside:
-        raise HeadwiseError(
-            f"{folder / INDEX} names a file outside of its folder ({outside[0]}): copy it again."
+            f"{folder / INDEX} is no index of weights, or names a file outside of its folder: copy it again."
         )
-    return [below(folder, name) for name in names]
+    return [below(folder, name) for name in sorted({*files.values()})]
 
 
 def loaded_files(folder: Path) -> list[str]:

@@ -10,7 +10,8 @@ import atexit
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from accelerate.utils import OffloadedWeightsLoader, PrefixedDataset, get_max_me
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from headwise.attention.offload import hook_of
+from headwise.attention.offload import Parts, hook_of
 from headwise.attention.rebuilt import drop_unused
 from headwise.errors import HeadwiseError
 from headwise.model_files import weight_files
@@ -70,10 +71,8 @@ def full_device_map(
 def fallback_device_map(path: Path, device: str, dtype: torch.dtype | None) -> str | None:
     """The map of devices for a model that does not fit on the device that was asked for; None for one that fits."""
     try:
-        size = 0
-        for _, _, shape, stored_type in stored_tensors(weight_files(path)):
-            number_type = dtype or NUMBER_TYPES.get(stored_type, torch.float32)
-            size += shape.numel() * number_type.itemsize
+        stored = stored_weights(weight_files(path), dtype)
+        size = sum(shape.numel() * kind.itemsize for _, _, shape, kind in stored)
     except (OSError, SafetensorError):
         return None  # weights of another sort, or damaged ones: loading says which
     memory = get_max_memory()
@@ -89,13 +88,17 @@ def fallback_device_map(path: Path, device: str, dtype: torch.dtype | None) -> s
     return device_map
 
 
-def stored_tensors(files: Iterable[Path]) -> Iterator[tuple[Path, str, torch.Size, str]]:
-    """The file, name, shape and type of each tensor in files of weights, from their headers alone."""
+def stored_weights(
+    files: Sequence[Path], dtype: torch.dtype | None = None
+) -> Iterator[tuple[Path, str, torch.Size, torch.dtype]]:
+    """The file, name, shape and type of every weight in some files, from their headers alone. dtype: in place of their
+    own."""
     for path in files:
         with safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118
-                tensor = file.get_slice(name)
-                yield path, name, torch.Size(tensor.get_shape()), tensor.get_dtype()
+                stored = file.get_slice(name)
+                number_type = dtype or NUMBER_TYPES.get(stored.get_dtype(), torch.float32)
+                yield path, name, torch.Size(stored.get_shape()), number_type
 
 
 def scratch() -> str:
@@ -103,23 +106,6 @@ def scratch() -> str:
     folder = tempfile.mkdtemp(prefix="headwise-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
-
-
-class Zeros(Mapping[str, Tensor]):
-    """Weights of 0 for a model without weights; they need no memory."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.weights = dict(model.named_parameters(remove_duplicate=False))
-
-    def __getitem__(self, name: str) -> Tensor:
-        # One number in all places.
-        return torch.zeros((), dtype=self.weights[name].dtype).expand(self.weights[name].shape)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.weights)
-
-    def __len__(self) -> int:
-        return len(self.weights)
 
 
 def meta_model(config: Any, model_class: Any, device: str) -> Any:
@@ -130,21 +116,26 @@ def meta_model(config: Any, model_class: Any, device: str) -> Any:
         raise HeadwiseError(
             f"A {type(stock).__name__} computes some weights itself, which no file has: load it without device_map."
         )
-    return cpu_offload(stock, torch.device(device), state_dict=Zeros(stock))
+    weights = stock.named_parameters(remove_duplicate=False)
+    zeros = Parts({name: partial(without_memory, weight) for name, weight in weights})
+    return cpu_offload(stock, torch.device(device), state_dict=zeros)
 
 
-def read_from(model: Any, files: Iterable[Path], dtype: torch.dtype | None) -> list[str]:
+def without_memory(weight: Tensor) -> Tensor:
+    """As many zeros as a weight has numbers."""
+    return torch.zeros((), dtype=weight.dtype).expand(weight.shape)
+
+
+def read_from(model: Any, files: Sequence[Path], dtype: torch.dtype | None) -> list[str]:
     """Let an offloaded model read its weights from files when it needs them; returns the names that do not fit."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     index: dict[str, dict[str, str]] = {}
-    for file, name, shape, stored_type in stored_tensors(files):
+    for path, name, shape, number_type in stored_weights(files, dtype):
         own = parameters.get(name)
         if own is not None and own.shape != shape:
             raise HeadwiseError(f"{name} has the shape {[*shape]}, not {[*own.shape]}.")
-        unnamed_type = None if own is None else own.dtype
-        number_type = dtype or NUMBER_TYPES.get(stored_type, unnamed_type)
         index[name] = {
-            "safetensors_file": str(file),
+            "safetensors_file": str(path),
             "weight_name": name,
             "dtype": str(number_type).removeprefix("torch."),
         }
@@ -162,8 +153,7 @@ def read_from(model: Any, files: Iterable[Path], dtype: torch.dtype | None) -> l
         hook.weights_map = PrefixedDataset(loader, prefix)
         for name, parameter in module.named_parameters(recurse=False):
             entry = index.get(f"{path}.{name}")
-            number_type = getattr(torch, entry["dtype"]) if entry else None
             # On the meta device this costs nothing, and the hook takes the type from here.
-            tensor = parameter.to(number_type)
+            tensor = parameter.to(getattr(torch, entry["dtype"]) if entry else None)
             setattr(module, name, torch.nn.Parameter(tensor, requires_grad=parameter.requires_grad))
     return sorted(index.keys() ^ parameters.keys())

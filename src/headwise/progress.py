@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -55,30 +56,30 @@ class Bars(RichProgress):
         if not self.in_lines or task.finished or taken - self.told.get(task_id, 0.0) < LINE_SECONDS:
             return
         self.told[task_id] = taken
-        left = time_left(task)
+        left = time_left(history, taken)
         words = [f"{task.description}: {task.percentage:.0f}% after {clock(taken)}"]
         words += [f"{clock(left)} left"] if left is not None else []
         words += [str(task.fields["note"])] if task.fields.get("note") else []
         self.console.print(f"  {', '.join(words)}", markup=False, soft_wrap=True)
 
 
-def time_left(task: Task) -> float | None:
+def time_left(
+    history: Sequence[tuple[float, float]], now: float, whole: float = 1.0
+) -> float | None:
     """The seconds that are left, at the pace of the later half of the time so far; None before there is a pace.
 
-    The field `history` of the task has the share that was done at some moments, in seconds of the task's own time.
+    history: at some moments, in seconds, how much of the whole was done.
     """
-    history: list[tuple[float, float]] = task.fields.get("history", [])
     if not history:
         return None
-    seconds, share = history[-1]
+    seconds, done = history[-1]
     # The later half: early steps are often slower, and the last seconds alone say too little.
-    place = bisect(history, (seconds / 2, 1.0))
-    before, share_before = history[place - 1] if place else (0.0, 0.0)
-    if seconds < 1 or share <= share_before:
+    place = bisect(history, (seconds / 2, math.inf))
+    before, done_before = history[place - 1] if place else (0.0, 0.0)
+    if seconds < 1 or done <= done_before:
         return None
-    pace = (seconds - before) / (share - share_before)
-    since = (task.elapsed or seconds) - seconds
-    return max(0.0, pace * (1 - share) - since)
+    pace = (seconds - before) / (done - done_before)
+    return max(0.0, pace * (whole - done) - (now - seconds))
 
 
 class TimeLeftColumn(ProgressColumn):
@@ -87,7 +88,8 @@ class TimeLeftColumn(ProgressColumn):
     max_refresh = 0.5
 
     def render(self, task: Task) -> Text:
-        left = 0.0 if task.finished else time_left(task)
+        history = task.fields.get("history", [])
+        left = 0.0 if task.finished else time_left(history, task.elapsed or 0.0)
         return Text("-:--:--" if left is None else clock(left), style="progress.remaining")
 
 

@@ -153,6 +153,12 @@ def test_damage_is_said(
     assert isinstance(done.exception, hw.HeadwiseError) and what in str(done.exception)
 
 
+def test_a_list_of_sums_of_another_program_says_nothing(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "gguf", tmp_path / "gguf")
+    (tmp_path / "gguf" / SUMS).write_text(f"{'0' * 64}  model.gguf\n")
+    assert verdicts(hw.check(tmp_path / "gguf"))["files"] is None
+
+
 def test_a_folder_of_ctranslate2_loads_there(place: Path) -> None:
     found = hw.check(place / "ct2", hw.load(place / "small"))
     assert verdicts(found) == {"files": True, "CTranslate2": True, "outputs": None}

@@ -70,7 +70,7 @@ def test_attention_weights_as_in_transformers(family):
         outputs = {}
         with torch.no_grad(), graph_files.traceable(model, "eager"):
             wanted = model.hf(**given, output_attentions=True)
-            for graph in graph_files.attending_graphs(model, chosen):
+            for graph in graphs(model, chosen):
                 inputs = {}
                 for name, example in graph.inputs.items():
                     if name.startswith("past"):
@@ -93,8 +93,8 @@ def test_attention_weights_that_cannot_be_given(tmp_path):
         hw.export(model, "gguf", tmp_path / "gguf", attention=["decoder-self/0/0"])
     with pytest.raises(hw.HeadwiseError, match="decoder-self/9/0"):
         hw.export(model, "onnx", tmp_path / "onnx", attention=["decoder-self/9/0"])
-    chosen = {"decoder-self": []}
-    fewer = graph_files.AttentionGraph(graphs(model)[0].module, chosen, {"decoder-self": 5})
+    fewer = graphs(model, [Head("decoder-self", 0, 0)])[0].module
+    fewer.layers = {"decoder-self": 5}
     refusal = pytest.raises(hw.HeadwiseError, match=r"in 5 layers, but .* of 3")
     with graph_files.traceable(model, "eager"), refusal:
         fewer(graphs(model)[0].inputs)

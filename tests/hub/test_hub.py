@@ -124,7 +124,7 @@ def test_a_repository_with_another_model_is_refused(hub: Hub, small: Path) -> No
 def test_exports_go_along_under_their_names(hub: Hub, small: Path, tmp_path: Path) -> None:
     (tmp_path / "pt2").mkdir()
     (tmp_path / "pt2" / "model.pt2").write_bytes(b"a program")
-    Folder(tmp_path / "pt2").note(EXPORT, manifest(files_in(tmp_path / "pt2")))
+    Folder(tmp_path / "pt2", EXPORT).note(manifest(files_in(tmp_path / "pt2")))
     (tmp_path / "pt2" / "mine.txt").write_text("mine")
     shown = str(hw.push(small, REPO, [tmp_path / "pt2"], yes=True))
     assert {"pt2/model.pt2", "pt2/SHA256SUMS"} <= hub.files[REPO].keys()
@@ -273,7 +273,7 @@ def test_a_link_is_not_followed(hub: Hub, small: Path, tmp_path: Path, place: st
         (small / place).unlink(missing_ok=True)
         (small / place).symlink_to(private / "key.md")
         listed[place] = [sha256(private / "key.md")]
-    Folder(small).note(MODEL, listed)
+    Folder(small, MODEL).note(listed)
     with pytest.raises(HeadwiseError, match=f"{place} is a link to .*, so it is not sent"):
         hw.push(small, REPO, yes=True)
     assert not hub.written
@@ -284,7 +284,7 @@ def test_words_that_are_not_the_models_card_are_checked_like_all_files(
 ) -> None:
     (small / "notes.md").write_text("as written")
     listed = {**Folder(small).files, "notes.md": [sha256(small / "notes.md")]}
-    Folder(small).note(MODEL, listed)
+    Folder(small, MODEL).note(listed)
     hw.push(small, REPO)
     (small / "notes.md").write_text("a secret")
     with pytest.raises(HeadwiseError, match=r"notes\.md has changed"):

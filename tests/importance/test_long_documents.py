@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 import headwise as hw
-from headwise.forecast import Amount, text_line
+from headwise.forecast import text_line
 from headwise.heads import Site
+from headwise.importance import scores
 from headwise.importance.interactions import removal_effects
 from headwise.importance.passes import run_passes
 from headwise.importance.scores import score_forecast
 from headwise.importance.work import work_on
 from headwise.progress import silent
-from headwise.study.estimate import text_amount
 from headwise.tasks.batches import Fold
 from tasks.askers import asker
 from training.letters import LETTERS, letters
@@ -238,23 +238,22 @@ def test_resampling_takes_another_document(model: hw.Model) -> None:
     assert scores.table["n"].unique() == [sum(SIZES) - len(SIZES)]
 
 
-def test_what_a_score_will_take_counts_windows(model: hw.Model) -> None:
+def test_what_a_score_will_take_counts_windows(
+    model: hw.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batches = model.task.batches(text())
     work = work_on(model, batches)
-    assert work.text.examples == len(SIZES)
-    assert work.text.positions == pytest.approx(1.05 * READ)
+    assert work.sentences == len(SIZES)
+    assert work.sentences * work.tokens == pytest.approx(READ)
     said = text_line(batches)
     assert f"{WINDOWS} windows, {READ} tokens, of 5 sentences" in said
     assert "windows of 10 tokens, each 5 after the last; left out: nothing" in said
+    one = score_forecast(model, batches, ["ablation.zero"])
+    assert one.parts == ["ablation.zero"] and one.seconds > 0
+    monkeypatch.setattr(scores, "text_seconds", lambda model, text: 1.0)
+    one = score_forecast(model, batches, ["ablation.zero"])
     few = score_forecast(model, batches, ["ablation.zero"], untrained=2)
-    seconds = {part.name: part.seconds for part in few.parts}
-    assert seconds["untrained controls"] == pytest.approx(2 * seconds["ablation.zero"])
-
-    of_study = text_amount(text(), model.tokenizer, LONGEST, STRIDE)
-    assert of_study.examples == len(SIZES)
-    assert of_study.positions == pytest.approx(1.1 * READ)
-    cut = text_amount(text(), model.tokenizer, LONGEST, None)
-    assert cut == Amount.of([7, 10, 3], 1.1)
+    assert few.seconds == pytest.approx(3 * one.seconds)
 
 
 def test_gradients_report_after_every_backward_pass(

@@ -27,7 +27,7 @@ from headwise.importance.measures import resolve_measures, usual
 from headwise.importance.passes import usual_measures
 from headwise.importance.scores import relevance_table
 from headwise.options import Search
-from headwise.roles.role_tests import token_counts
+from headwise.roles.role_data import token_counts
 from refusals import refuses
 from tasks.askers import asker, embedder, lines, pairs
 

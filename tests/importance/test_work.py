@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 
 import headwise as hw
-from headwise.forecast import PADDED_POSITIONS, Amount, output_share
 from headwise.heads import HeadMap
 from headwise.importance import gating
 from headwise.importance.gating import gate_heads
 from headwise.importance.lrp import relevance
+from headwise.importance.measures import STARTS
 from headwise.importance.work import Workload
 from headwise.tasks.batches import Fold
 from tasks.askers import asker, lines, pairs
@@ -20,33 +20,19 @@ HEADS = HeadMap({"decoder-self": (3, 3)})
 
 
 def test_work_is_in_forwards_over_the_text() -> None:
-    """Six heads in two layers, eight sentences of ten positions, half of a forward in the output layer."""
-    work = Workload(HEADS, Amount(8, 10.0, 1.5), output=0.5, translation=4.0)
+    """Six heads in two layers, eight sentences of ten tokens."""
+    work = Workload(HEADS, 8, 10.0)
     assert work.of_passes(["confidence", "entropy", "ablation.zero", "lrp.ding"]) == {
-        "attention-statistics": pytest.approx(0.6),
-        "ablation.zero": pytest.approx(1 + 6 * 0.5 / 2 + 6 / 2),
-        "lrp.ding": pytest.approx(2 * 10 * 1.5 / 2),
+        "attention-statistics": pytest.approx(1.0),
+        "ablation.zero": pytest.approx(1 + 6 * 0.75),
+        "lrp.ding": pytest.approx(1.5 * 10),
     }
     assert work.of_measures(["attribution.steps"]) == pytest.approx(1 + 2 * 6.25)
-    assert work.of_measures(["ablation.bleu"]) == pytest.approx(7 * 4.0)
-    assert work.of_measures(["gating.irrelevant"]) == pytest.approx(600 * 2.5)
-    longer = Workload(HEADS, Amount(4096, 10.0))
-    assert longer.of_measures(["gating.irrelevant"]) == pytest.approx(600 * 2.5 / 10)
-
-
-def test_amounts() -> None:
-    found = Amount.of([2, 2, 8])
-    assert found == Amount(3, pytest.approx(4 * PADDED_POSITIONS), pytest.approx((72 / 3) / 16))
-    assert Amount.of([]).positions == 0
-
-
-def test_the_output_layer() -> None:
-    """Tied with the embedding, which costs nothing, or not."""
-    for tied in (True, False):
-        model = asker("llama", tie_word_embeddings=tied)
-        words, width = model.hf.get_output_embeddings().weight.shape
-        layers = model.parameters - (1 if tied else 2) * words * width
-        assert output_share(model) == pytest.approx(words * width / (words * width + layers))
+    assert work.of_measures(["ablation.bleu"]) == pytest.approx(6 * 6.0 * 5)
+    assert work.of_measures(["gating.irrelevant"]) == pytest.approx(600 * 3)
+    longer = Workload(HEADS, 4096, 10.0)
+    assert longer.of_measures(["gating.irrelevant"]) == pytest.approx(600 * 3 / 10)
+    assert Workload(HEADS, 8, 1000.0).of_measures(["lrp.ding"]) == pytest.approx(1.5 * STARTS)
 
 
 @pytest.mark.parametrize(
@@ -73,10 +59,8 @@ def test_passes_take_shares_by_their_work() -> None:
 
     model = asker("gpt2")
     hw.score(model, lines(6), ["confidence", "ablation.zero"], progress=report)
-    output = output_share(model)
-    statistics = 1.2 * (1 - output)
-    ablation = 1 + model.heads.total * ((1 - output) / 2 + output)
-    assert seen["attention-statistics"] == pytest.approx(statistics / (statistics + ablation))
+    ablation = 1 + 0.75 * model.heads.total
+    assert seen["attention-statistics"] == pytest.approx(1 / (1 + ablation))
     assert seen["ablation.zero"] == pytest.approx(1)
 
 

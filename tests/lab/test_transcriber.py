@@ -16,14 +16,14 @@ from scipy.io import wavfile
 
 import headwise as hw
 from headwise.attention import capture, evaluating, keeping
-from headwise.data.speech import Speech
 from headwise.errors import HeadwiseError
-from headwise.evaluation.word_errors import transcripts
 from headwise.heads import Head, Site
 from headwise.importance.ablation import ablate
 from headwise.lab.predictor import Ablation
-from headwise.lab.recording import recordings_by_name, usual_offsets
 from headwise.lab.session import Question, Session
+from headwise.speech.heard import recordings_by_name, usual_offsets
+from headwise.speech.recordings import Speech
+from headwise.speech.word_errors import transcripts
 from headwise.tasks.objective import inputs_of, sentence_losses
 from lab.floats import floats_of
 from tasks.askers import asker

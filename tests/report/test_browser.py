@@ -108,7 +108,7 @@ def test_a_grid_opens_cleanly(browser: Any, tmp_path: Path) -> None:
     grid = read_grid(write_grid(tmp_path / "grid"))
     page = tmp_path / "grid" / "report.html"
     page.write_text(render(grid, collect(grid)), encoding="utf-8")
-    charts = 4 + 2 * 4  # pairs; two pairs, two sets of kinds, test and dev
+    charts = 2 + 2 * 4  # side by side, two sets of kinds; two data sets, test and dev
     opens_cleanly(browser, page, 1280, "light", charts).context.close()
     opens_cleanly(browser, page, 400, "dark", charts).context.close()
 

@@ -32,7 +32,7 @@ def verdict_of(run: FinishedRun, start: str) -> tuple[str, str]:
 
 def test_every_claim_has_a_row_and_its_place_in_a_paper(run: FinishedRun) -> None:
     found = verdicts(run)
-    assert len(found) == len(paper_claims.CLAIMS)
+    assert len(found) == len(paper_claims.ASK) == 12
     assert all("Voita" in claim or "Michel" in claim for claim in found)
     known = {SUPPORTS, CONTRADICTS, IN_PART, UNSURE, NOT_TESTED, "none found"}
     assert {said for _, said in found.values()} <= known
@@ -62,6 +62,10 @@ def test_most_encoder_heads_go_for_little_where_the_interval_says_so(
     assert found == said and f"[{ends[0]:+.2f}".replace("-", "−") in here
     change(folder, {"pruning.csv": without(setting=half)})
     assert verdict_of(read_run(folder), "Most encoder heads")[1] == NOT_TESTED
+
+
+def test_every_class_of_heads_is_counted(run: FinishedRun) -> None:
+    assert verdict_of(run, "Positional, syntactic") == ("3, 3, 1 of 24", SUPPORTS)
 
 
 def test_heads_with_roles_are_counted_and_compared_with_the_others(run: FinishedRun) -> None:
@@ -190,9 +194,10 @@ def test_the_papers_points_are_drawn_around_those_of_the_gates(
 ) -> None:
     figure = paper_claims.published_curves(run)
     drawn = data_of(figure)
-    ours = {row["share"]: row["value"] for row in drawn if row["line"] == paper_claims.THIS_RUN}
-    assert ours == {1.0: 0.0, 0.708333: 0.09, 0.375: -0.31, 0.166667: -2.44}
-    theirs = [row["value"] for row in drawn if row["line"] == "Voita et al., WMT English-Russian"]
+    ours = {row["kept"]: row["value"] for row in drawn if row.get("data") == paper_claims.THIS_RUN}
+    assert ours == {100: 0.0, 70.83: 0.09, 37.5: -0.31, 16.67: -2.44}
+    line = "Voita et al., WMT English-Russian"
+    theirs = [row["value"] for row in drawn if row.get("data") == line]
     assert -0.15 in theirs and min(theirs) == -1.34  # figure 7, ten heads and two
     both = paper_claims.published_curves(swept)
     assert figure is not None and both is not None

@@ -46,7 +46,8 @@ def test_the_best_head_of_each_role_stands_against_its_baseline(run: FinishedRun
         "0.97\n[0.94, 1.00]",
         "0.08",
     ]
-    assert rows["syntactic.obj.to-dependent"][-1] == "no" and rows["coreference"][-1] == "yes"
+    badges = {row.code: row.badge for row in found.rows}
+    assert (badges["syntactic.obj.to-dependent"], badges["coreference"]) == ("", "role")
 
 
 def test_an_attention_map_has_every_weight_its_outlines_and_the_roles_own_arc(

@@ -138,7 +138,7 @@ MOOD = ",".join(CAUSAL) + "\nencoder-self,0,0,induction,mood,1,1,1,1,1,True\n"
         ("heads.csv", more("encoder-self,0,0,x,1e308,1,1,1,"), r"in value, but has '1e\+308'"),
         ("heads.csv", more("encoder-self,1e308,0,x,1,1,1,1,"), r"in layer, but has '1e\+308'"),
         ("heads.csv", again, "two different rows for kind encoder-self, layer 0, head 0"),
-        ("heads.csv", long, "400,005 rows, .* at most 400,000"),
+        ("heads.csv", long, "more than 400,000 rows"),
         ("gates/lambda-0.05.csv", more("10,,0,0,0.5"), "kinds of heads .*, but has 'nan'"),
         ("roles/roles.csv", more("cross,0,1e400,x,1,,,1,,1,r,t"), "whole numbers .* in head"),
         ("roles/causal.csv", write(MOOD), "about loss of .*, but has 'mood'"),

@@ -18,7 +18,8 @@ from headwise.model import Model
 from headwise.roles.observation import RoleOptions
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import AnswerSums, Probe
-from headwise.roles.role_tests import Roles, RoleTexts, find_roles
+from headwise.roles.role_data import RoleTexts
+from headwise.roles.role_tests import Roles, find_roles
 
 END = 1
 

@@ -20,16 +20,8 @@ from headwise.roles import alignment, observation
 from headwise.roles.observation import RoleOptions
 from headwise.roles.rare import count_tokens
 from headwise.roles.role import NO_ROLE, role_of
-from headwise.roles.role_tests import (
-    CONTROL_COLUMNS,
-    CONTROL_SENTENCES,
-    Roles,
-    RoleTexts,
-    find_roles,
-    random_words,
-    sample_sentences,
-    shuffled,
-)
+from headwise.roles.role_data import RoleTexts, random_words, sample_sentences, shuffled
+from headwise.roles.role_tests import CONTROL_COLUMNS, CONTROL_SENTENCES, Roles, find_roles
 from headwise.statistics import cohen_h
 from refusals import refuses
 from roles.conftest import Reader

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 import headwise as hw
 from headwise.cli import app
 from headwise.data.embedded import write_treebank
-from headwise.data.speech import audio_seconds, samples
 from headwise.heads import HeadMask
 from headwise.roles.passage import Passage
-from headwise.roles.sound import NEAR_FRAMES, diagonal, spoken_word
+from headwise.speech.recordings import audio_seconds, samples
+from headwise.speech.sound import NEAR_FRAMES, diagonal, spoken_word
+from headwise.speech.whisper import FRAME, extractor_of
 from headwise.study import make_plan, run_study
 from headwise.study.study import dry_run
-from headwise.tasks.transcription import FRAME, extractor_of
 from refusals import refuses
 from roles.aligning import FIRST, LATER, listener, looking, spoken
 from roles.handmade import baselines, random_weights, values

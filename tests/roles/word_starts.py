@@ -12,18 +12,13 @@ import torch
 from transformers import pipeline
 
 from headwise.attention import AttentionCall, capture, evaluating
-from headwise.data.speech import Utterance, samples
-from headwise.data.subwords import Coverage
 from headwise.heads import Head
 from headwise.model import Model
 from headwise.progress import silent
-from headwise.roles.alignment_heads import (
-    encode,
-    fitting_recordings,
-    recording_batch,
-    tokens_by_word,
-)
-from headwise.tasks.transcription import FRAME, extractor_of, prompt_of
+from headwise.roles.observation import Subject
+from headwise.speech.alignment import encode, fitting_recordings, recording_batch, tokens_by_word
+from headwise.speech.recordings import Speech, Utterance, samples
+from headwise.speech.whisper import FRAME, extractor_of, prompt_of
 
 
 def starts_in_transformers(model: Model, speech: Iterable[Utterance]) -> list[list[float]]:
@@ -129,7 +124,8 @@ def starts_in_headwise(
     model: Model, speech: Sequence[Utterance], heads: Sequence[Head]
 ) -> list[list[float]]:
     """When the words of each utterance start, as `align` reads them from a set of heads."""
-    recordings = fitting_recordings(model.hf, model.tokenizer, list(speech), Coverage())
+    subject = Subject(model.hf, model.tokenizer, model.discovery)
+    recordings = fitting_recordings(subject, Speech(tuple(speech), "speech"), speech)
     encode(model.hf, recordings, silent)
     starts = []
     for recording in recordings:

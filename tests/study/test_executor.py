@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from accelerate import PartialState
@@ -15,8 +15,13 @@ from rich.console import Console
 
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.progress import Progress, about
-from headwise.study.estimate import TimeLeft, longest_path, plan_lines
-from headwise.study.executor import BuildResult, LocalExecutor, StudyOutcome, run_builds
+from headwise.study.executor import (
+    BuildResult,
+    LocalExecutor,
+    StudyOutcome,
+    run_builds,
+)
+from headwise.study.forecast import plan_lines
 from study.studies import Notes
 from study.toys import Toy
 
@@ -239,21 +244,6 @@ def test_one_process_takes_the_first_ready_one_of_the_list(builds: list[Toy]) ->
         done.append(name)
 
 
-@settings(deadline=None, max_examples=60)
-@given(graphs())
-def test_the_longest_path_costs_most_of_all(builds: list[Toy]) -> None:
-    by_name = {build.name: build for build in builds}
-
-    def most(build: Toy) -> float:
-        return build.estimated_seconds + max(
-            (most(by_name[parent]) for parent in build.waits_for), default=0
-        )
-
-    path = longest_path(builds, {build.name: build.estimated_seconds for build in builds})
-    assert sum(by_name[name].estimated_seconds for name in path) == max(map(most, builds))
-    assert all(before in by_name[after].waits_for for before, after in pairwise(path))
-
-
 BUILDS = (
     Toy("train", (), 100),
     Toy("prune/a", ("train",), 50),
@@ -262,34 +252,38 @@ BUILDS = (
 )
 
 
-class TestEta:
-    def at(self, *ends: tuple[float, bool]) -> TimeLeft:
-        """After `train` began at 0 and ended at some time, made or not."""
-        now = [0.0]
-        eta = TimeLeft(lambda: now[0])
-        for seconds, made in ends:
-            eta.begin(BUILDS[0])
-            now[0] = seconds
-            eta.end(BUILDS[0], made)
-        return eta
+@pytest.fixture(autouse=True)
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Toys say themselves how many forwards they take."""
+    monkeypatch.setattr("headwise.study.executor.forwards_of", lambda step, run: step.forwards)
 
-    def test_it_follows_the_pace(self) -> None:
-        """100 estimated seconds took 200: the 110 that are left are 220."""
+
+class TestTimeLeft:
+    @pytest.mark.parametrize(
+        ("held", "headings"),
+        [
+            ("", ["train", "prune/a · about 4 min", "prune/b · about 2 min", "speed · about 20 s"]),
+            ("train", ["prune/a", "prune/b · about 2 min", "speed · about 20 s"]),
+        ],
+    )
+    def test_it_follows_the_pace(
+        self, held: str, headings: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A forward takes two seconds; what the store held says nothing."""
         now = [0.0]
-        eta = TimeLeft(lambda: now[0])
-        assert eta.left(BUILDS, 1) == 210 and eta.left_in_words(BUILDS, 1) == " · about 4 min left"
-        eta.begin(BUILDS[0])
-        now[0] = 50
-        assert eta.left(BUILDS, 1) == 160
-        assert self.at((200, True)).left(BUILDS[1:], 1) == 220
-        assert self.at((5, False)).left(BUILDS[1:], 1) == 110, (
-            "what was held or failed says nothing"
+        monkeypatch.setattr(
+            "headwise.study.executor.time", SimpleNamespace(monotonic=lambda: now[0])
         )
-        assert eta.left_in_words([Toy("a")], 1) == ""
+        progress = Notes()
 
-    def test_two_at_once_take_half_the_time_but_exclusive_is_alone(self) -> None:
-        assert self.at().left(BUILDS, 2) == 160  # train, one of the two, speed: the longest path
-        assert self.at((100, True)).left(BUILDS[1:], 2) == (50 + 50) / 2 + 10
+        def work(build: Toy) -> None:
+            if build.name != held:
+                progress.show_heading()
+                now[0] += 2 * build.forwards
+
+        run_builds(lambda: BUILDS, LocalExecutor(work, progress), progress).check()
+        shown = [line.partition("] ")[2] for line in progress.lines if "] " in line]
+        assert [line.removesuffix(" left") for line in shown] == headings
 
     @pytest.mark.parametrize(
         ("seconds", "words"),
@@ -313,8 +307,8 @@ class TestEta:
             ["train", "prune/b"],
             False,
             [
-                "[2 of 4] prune/a · about 2 min left",
-                "[4 of 4] speed · about 10 s left",
+                "[2 of 4] prune/a",
+                "[4 of 4] speed",
                 "  2 of 4 steps: as before",
             ],
         ),
@@ -339,22 +333,19 @@ def test_a_heading_for_what_is_made(held: list[str], quiet: bool, lines: list[st
 
 def test_a_plan_in_lines() -> None:
     assert plan_lines(BUILDS) == [
-        "train    about 2 min",
-        "prune/a   about 50 s  after train",
-        "prune/b   about 50 s  after train",
-        "speed     about 10 s  after prune/a, prune/b  (exclusive)",
-        "4 steps, one after another: about 4 min",
-        "the longest path: about 3 min (train → prune/a → speed)",
+        "train    to do",
+        "prune/a  to do  after train",
+        "prune/b  to do  after train",
+        "speed    to do  after prune/a, prune/b  (exclusive)",
+        "4 steps",
     ]
-    assert plan_lines([Toy("a"), Toy("b", ("a",))]) == ["a  –", "b  –  after a", "2 steps"]
     half = [replace(build, was_done=build.name in ("train", "prune/a")) for build in BUILDS]
     assert plan_lines(half) == [
-        "train          done",
-        "prune/a        done",
-        "prune/b  about 50 s",
-        "speed    about 10 s  after prune/b  (exclusive)",
-        "4 steps, 2 of them done, the rest one after another: about 60 s",
-        "the longest path: about 60 s (prune/b → speed)",
+        "train    done",
+        "prune/a  done",
+        "prune/b  to do",
+        "speed    to do  after prune/b  (exclusive)",
+        "4 steps, 2 of them done",
     ]
     assert (
         plan_lines([replace(build, was_done=True) for build in BUILDS])[-1]
@@ -362,5 +353,5 @@ def test_a_plan_in_lines() -> None:
     )
     assert (
         plan_lines([*map(Toy, "abcd"), Toy("e", tuple("abcd"))])[-2]
-        == "e  –  after a, b and 2 more"
+        == "e  to do  after a, b and 2 more"
     )

@@ -298,9 +298,8 @@ def test_a_result_is_compared_with_other_orders(
     assert len(compared) == len(ORDERS), "at the number of heads of the result alone"
     run = read_run(out)
     said = dict(fact[:2] for fact in other_orders(run, run.chosen))
-    assert {*said} >= {"Random orders", "Random order 1", "Random order 3"}
     assert said["Random orders"].endswith(("of 3", "which heads to remove"))
-    assert any(label.startswith("Best other measure on dev: ") for label in said)
+    assert any(label.startswith("To the best other measure on dev, ") for label in said)
     kinds = [comparison.kind for comparison in model_comparisons(run)]
     assert kinds == ["other-measure"] + ["random-order"] * 3
     assert build_controls(run)

@@ -35,7 +35,7 @@ def done(values: dict[str, Any], out: Path, results: bool = True) -> Path:
             "seconds": 1,
             "texts": {},
         }
-        Folder(out / folder, ".steps/train.json").note("step", {}, **record, result={})
+        Folder(out / folder, record=".steps/train.json").note({}, **record, result={})
     return out
 
 
@@ -162,6 +162,21 @@ def test_one_process_at_a_time_works_in_the_whole(tmp_path: Path) -> None:
     ):
         run_study(plan_of(GRID, seeds=[3]), tmp_path, QUIET)
     assert not (tmp_path / "seed-3").exists()
+
+
+def test_killed_while_it_claims_a_folder_the_study_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for step in ("put", "remove"):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Folder, step, killed)
+            claim(plan_of(TINY), tmp_path)
+        refuse_others(plan_of(TINY), tmp_path)
+    claim(plan_of(TINY), tmp_path)
+    assert plan_of_study(tmp_path).name == "tiny"
 
 
 @pytest.mark.parametrize("mine", ["model", "train", "roles"])

@@ -195,6 +195,20 @@ class TestDerived:
         self.change(store)
         assert {*store.records()} == {*"ad"} and files(store) == {"a", "d", "shared"}
 
+    def test_files_of_the_user_beside_outputs_stay(self, store: Store) -> None:
+        """Where a step is made again, and where what it led to is set aside."""
+        self.make(store)
+        make_in(store, "e", 1, Maker("1", "more/e"), {key("a", 1): "a"}, outputs=["more"])
+        for folder in ("out", "more"):
+            (store.folder / folder / "mine").write_text("mine")
+        self.change(store)
+        assert files(store) == {"a", "d", "shared", "mine"}
+        assert [path.name for path in (store.folder / "more").iterdir()] == ["mine"]
+        make_in(store, "e", 2, Maker("2", "more/f"), {key("a", 2): "a"}, outputs=["more/f"])
+        (store.folder / "more/f").unlink()
+        make_in(store, "e", 2, Maker("2", "more/f"), {key("a", 2): "a"}, outputs=["more/f"])
+        assert (store.folder / "more/mine").read_text() == "mine"
+
     def test_outputs_of_other_inputs_do_not_stay(self, store: Store) -> None:
         make_in(store, "a", 1, Maker("1", "model/w", "log/l.csv"), outputs=["model", "log"])
         make_in(store, "a", 2, Maker("2", "model/v"), outputs=["model"])

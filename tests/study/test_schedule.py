@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 
 from headwise.folders import Folder
-from headwise.forecast import Amount
 from headwise.heads import KINDS, HeadMap, HeadMask
-from headwise.options import Search, Training
-from headwise.study.estimate import Estimate, TrainingRates
 from headwise.study.model_steps import MakeControl, prune_step
 from headwise.study.results import Tables
 from headwise.study.run import Run
@@ -34,16 +31,7 @@ STEPS = [
     for order in ("gradient", "random.1", "random.2")
     for left in (6, 4, 2, 1)
 ]
-COST = Estimate(
-    0.1,
-    Training(),
-    Search(),
-    Amount(10, 10.0),
-    Amount(10, 10.0),
-    HeadMap({"encoder-self": (3, 2), "decoder-self": (4, 4), "cross": (4, 4)}),
-    rates=TrainingRates(update=0.1, encoder_update=0.1, step=0.1),
-    piece=0.1,
-)
+HEADS = HeadMap({"encoder-self": (3, 2), "decoder-self": (4, 4), "cross": (4, 4)})
 
 
 class Made:
@@ -71,8 +59,8 @@ class Made:
             "seconds": 1,
             "texts": {},
         }
-        folder = Folder(self.folder, f".steps/{name.replace('/', '.')}.json")
-        folder.note("step", {}, **written, result=result)
+        folder = Folder(self.folder, record=f".steps/{name.replace('/', '.')}.json")
+        folder.note({}, **written, result=result)
 
     def pruned(self, value: float, kept: int, bleu: float | None = None, sweep: str = "") -> None:
         """A model with so many of its 8 encoder heads, evaluated or not yet."""
@@ -179,14 +167,10 @@ class TestRefine:
 
 
 class TestGreedySteps:
-    def test_they_and_their_cost_are_known_beforehand(self, made: Made) -> None:
+    def test_they_are_known_beforehand(self, made: Made) -> None:
         """Of 8 heads 2 go at a time, and one stays."""
         found = made.schedule({**GREEDY, "rescore": True})
         assert names(found) == STEPS
-        seconds = {step.name: step.estimated_seconds(found.run, COST) for step in found.steps()}
-        assert seconds["translate/dev/greedy-random.2-1"] == COST.translating(COST.dev) > 0
-        assert seconds["ranking/greedy-gradient"] == 4 * COST.scoring(["gradient"]) > 0
-        assert seconds["ranking/greedy-random.1"] == seconds["prune/greedy-random.1-1"] == 0
 
     def test_with_a_target_count_only_that_one_is_a_model(self, made: Made) -> None:
         """And what other orders leave of as many heads, which cannot be chosen."""
@@ -205,7 +189,7 @@ class TestGreedySteps:
         made.model = "some/model"
         found = made.schedule(GREEDY)
         assert names(found) == []
-        found.run.expected_heads = COST.heads
+        found.run.expected_heads = HEADS
         assert names(found)[:3] == [f"greedy-gradient-{left}" for left in (3, 2, 1)]
         heads = HeadMap({"encoder-self": (2,), "decoder-self": (2,), "cross": (2,)})
         made.record("train", "x", heads=heads.to_json())

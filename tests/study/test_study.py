@@ -27,14 +27,13 @@ from headwise.report.run_folder import read_run
 from headwise.report.summary import made
 from headwise.study import evaluation_steps, make_plan, model_steps, run_study
 from headwise.study.head_steps import ScorePass
-from headwise.study.study import Study, dry_run, estimates_if_useful, thread_count
+from headwise.study.study import Study, dry_run, thread_count
 from own_process import Running, headwise
 from study.studies import (
     BARELY,
     NUMBER,
     QUIET,
     TINY,
-    Notes,
     again,
     different,
     facts,
@@ -185,7 +184,7 @@ class TestFinished:
 def left(plan: Any, out: Path) -> list[str]:
     """The steps that a dry run does not call done."""
     lines = [line.split() for line in dry_run(plan, out)]
-    return [line[0] for line in lines if len(line) > 1 and line[1] in ("about", "–")]
+    return [line[0] for line in lines if line[1:3] == ["to", "do"]]
 
 
 class TestDryRun:
@@ -247,26 +246,24 @@ class TestDryRun:
             *found
         }
 
-    def test_of_a_new_folder_every_task_has_its_cost(
-        self, tiny: dict[str, Any], tmp_path: Path
-    ) -> None:
+    def test_of_a_new_folder(self, tiny: dict[str, Any], tmp_path: Path) -> None:
         tiny["pruning"]["refine"] = 1
         lines = dry_run(plan_of(tiny, seeds=[1, 2]), tmp_path / "out")
         assert any(
             "seed-1/prune/lambda-1" in line and "after seed-1/train" in line for line in lines
         )
-        assert "steps, one after another: about" in lines[-4] and "the longest path" in lines[-3]
-        assert lines[-2].startswith("left: train 2 (about ") and ", prune 4 (about" in lines[-2]
-        assert lines[-1] == "without 2 λ of refine: results of this study decide them"
+        assert lines[-3].startswith("left: train 2, ") and ", prune 4, " in lines[-3]
+        assert lines[-2] == "without 2 λ of refine: results of this study decide them"
+        assert lines[-1].startswith("This takes about ")
         assert not (tmp_path / "out").exists()
 
-    def test_models_that_the_choice_will_ask_for_have_a_cost(
+    def test_models_that_the_choice_will_ask_for(
         self, tiny: dict[str, Any], tmp_path: Path
     ) -> None:
         compared = {"score": ["gradient"], "compare": ["confidence", "random"], "orders": 2}
         tiny["pruning"] = {"method": "greedy", **compared}
         lines = dry_run(plan_of(tiny), tmp_path / "out")
-        assert "then 3 models of other orders" in lines[-1] and "about" in lines[-1]
+        assert "then 3 models of other orders" in lines[-2]
         tiny["pruning"]["keep"] = [4]
         lines = dry_run(plan_of(tiny), tmp_path / "out")
         assert not any("of other orders" in line for line in lines)
@@ -368,7 +365,7 @@ class TestMadeAgain:
             "prune": ["prune/lambda-1"],
         }
         for name in (*(name for names in every.values() for name in names), "translate/dev/full"):
-            folder = Folder(copied, f".steps/{name.replace('/', '.')}.json")
+            folder = Folder(copied, record=f".steps/{name.replace('/', '.')}.json")
             folder.note(**{**folder.read(), "key": "of another plan"})
         assert {only: again(make_plan(tiny), copied, only).made for only in every} == every
 
@@ -555,59 +552,6 @@ def test_threads_are_set_for_a_study_and_back(copied: Path, tiny: dict[str, Any]
         assert "key" not in record or record["dtype"] in ("fp32", "bf16"), file.name
 
 
-class TestTimeLeft:
-    """It is measured where it is worth the seconds that this takes."""
-
-    def is_measured(
-        self,
-        values: dict[str, Any],
-        out: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        quiet: bool = False,
-    ) -> bool:
-        called: list[Study] = []
-        monkeypatch.setattr(
-            "headwise.study.study.estimates_of", lambda study: called.append(study) or {}
-        )
-        progress = Notes()
-        progress.console.quiet = quiet
-        stages = ("train", "prune")
-        assert (
-            estimates_if_useful(Study(make_plan(values), out, "cpu", progress), stages) == {}
-            and not progress.lines
-        )
-        return bool(called)
-
-    def test_of_many_models_or_long_texts(
-        self, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        assert not self.is_measured(tiny, tmp_path, monkeypatch)
-        tiny["pruning"]["penalty"] = [0.1, 0.2, 0.3, 0.4, 0.5]
-        assert self.is_measured(tiny, tmp_path, monkeypatch)
-        assert not self.is_measured(tiny, tmp_path, monkeypatch, quiet=True)
-        tiny["pruning"]["penalty"] = [0.1]
-        assert not self.is_measured(tiny, tmp_path, monkeypatch)
-        monkeypatch.setattr("headwise.study.study.LONG", 10)
-        assert self.is_measured(tiny, tmp_path, monkeypatch)
-
-    def test_what_cannot_be_measured_stops_nothing(
-        self, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def fails(*_: Any) -> Any:
-            raise TypeError("no tokenizer")
-
-        monkeypatch.setattr("headwise.study.study.estimates_of", fails)
-        progress = Notes()
-        progress.console.quiet = False
-        assert (
-            estimates_if_useful(
-                Study(plan_of(tiny, seeds=[1, 2]), tmp_path, "cpu", progress), ("train", "prune")
-            )
-            == {}
-        )
-        assert progress.lines == ["  How long it will take is not known: TypeError: no tokenizer"]
-
-
 def kill_when(plan: Path, out: Path, reached: Callable[[], bool]) -> None:
     """Start a study, and kill -9 it as soon as it has got there."""
     folder = Path(tempfile.mkdtemp(dir=plan.parent))
@@ -679,7 +623,7 @@ def test_tables_say_where_the_work_was_done(copied: Path, monkeypatch: pytest.Mo
     again(plan_of(TINY), copied)
     assert facts(copied) == before
 
-    folder = Folder(copied, ".steps/score.json")
+    folder = Folder(copied, record=".steps/score.json")
     record = folder.read()
     assert record["environment"]["kernel"] == torch.backends.cpu.get_cpu_capability()
     folder.note(**{**record, "environment": elsewhere})

@@ -15,10 +15,18 @@ class Toy:
 
     name: str
     waits_for: tuple[str, ...] = ()
-    estimated_seconds: float = 0.0
+    forwards: float = 0.0
     exclusive: bool = False
     was_done: bool = False
     reveals: bool = True
+
+    @property
+    def step(self) -> Toy:
+        return self
+
+    @property
+    def run(self) -> Any:
+        return None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 import headwise as hw
 from headwise.data.embedded import write_treebank
 from headwise.roles.alignment import pairs_for
-from headwise.roles.role_tests import RoleTexts
+from headwise.roles.role_data import RoleTexts
 from headwise.tasks import own_translations
 from tasks.askers import asker, lines, pairs
 

@@ -30,7 +30,7 @@ from headwise.cli.work import Work, default_folder
 from headwise.data.lines import one_sided
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
-from headwise.folders import Folder
+from headwise.folders import MODEL, Folder
 from headwise.model_files import refuse_other_models
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ def score(
     batches = loaded.task.batches(given)
     batches.time_limit = time_limit_of(batches, names, time, judged)
     names = list(usual_measures(loaded, batches)) if names is None else names
-    finished = FinishedPasses(place, loaded, batches, seed)
+    alone = PartialState().num_processes == 1
+    finished = FinishedPasses(place, loaded, batches, seed) if alone else None
     asked: dict[str, Any] = {"judge": judged, "untrained": untrained, "finished": finished}
 
     def run() -> list[Result]:
@@ -120,7 +121,7 @@ def score(
         partial(score_forecast, loaded, batches, names, pairs=pairs, **asked),
         next_command=lambda scores: next_command(loaded, [model, *text_words(text)], scores),
     )
-    if results and main:
+    if results and finished:
         finished.discard()
 
 
@@ -246,10 +247,10 @@ def roles(
     with progress.bar("text"):
         if pairs is not None:
             pairs = pairs_for(loaded, pairs, progress, dry_run)
-    asked: dict[str, Any] = {"confirm": again, "pairs": pairs, "untrained": untrained, "seed": seed}
+    asked: dict[str, Any] = {"confirm": again, "pairs": pairs, "untrained": untrained}
 
     def run() -> list[Result]:
-        found = hw.roles(loaded, tested, training=counted, progress=progress, **asked)
+        found = hw.roles(loaded, tested, training=counted, seed=seed, progress=progress, **asked)
         results: list[Result] = [found]
         if set_text is not None:
             results.append(hw.role_sets(loaded, found, set_text, seed=seed, progress=progress))
@@ -312,7 +313,7 @@ def align(
 
     spec = text_spec(text)
     if save is not None:
-        refuse_other_models(Folder(save))  # before the work begins
+        refuse_other_models(Folder(save, MODEL))  # before the work begins
     progress = Progress(quiet)
     place = out or default_folder("align", model)
     work = Work("alignment heads", place, AlignmentHeads.FILES, progress, dry_run)

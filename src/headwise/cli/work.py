@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from headwise.devices import memory_line
-from headwise.folders import RESULTS, Folder, digest, is_name
+from headwise.folders import Folder, digest, is_name
 from headwise.progress import Progress
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Work:
         """Refuse a folder with files that headwise did not write there, and one that cannot be written, before any
         work."""
         folder = Folder(self.place)
-        folder.refuse_others(self.files, RESULTS)
+        folder.refuse_others(self.files)
         if not self.dry_run:
             folder.make()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import pyarrow as pa
 
 from headwise.errors import HeadwiseError
-from headwise.folders import Folder, below, manifest
+from headwise.folders import Folder, below, digest, manifest
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -89,10 +88,10 @@ class StoredText(AnyText):
     @property
     def fingerprint(self) -> str:
         if self._fingerprint is None:
-            digest = hashlib.sha256()
+            hashed = hashlib.sha256()
             for row in self.rows():
-                digest.update(_as_bytes(row))
-            self._fingerprint = digest.hexdigest()
+                hashed.update(_as_bytes(row))
+            self._fingerprint = hashed.hexdigest()
         return self._fingerprint
 
     def rows(self) -> Iterator[tuple[str, ...]]:
@@ -151,12 +150,12 @@ def file_key(kind: str, *files: Path) -> str:
     for file in files:
         stat = file.stat()
         facts.append((str(file.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
-    return hashlib.sha256(json.dumps([FORMAT, kind, facts]).encode()).hexdigest()[:32]
+    return digest([FORMAT, kind, facts])
 
 
 def _stored(folder: Path, key: str) -> tuple[Dataset, dict[str, Any]] | None:
     """The cache's entry for this key; None when it is missing or damaged (and must be written again)."""
-    record = Folder(folder, f"{key}.json")
+    record = Folder(folder, record=f"{key}.json")
     if not record.files or record.damage():
         return None
     return _opened(below(folder, f"{key}.arrow")), {**record.read()}
@@ -174,8 +173,8 @@ def _fill(
         record = _write_arrow(part, rows, name, columns)
         whole = below(folder, f"{key or record['fingerprint']}.arrow")
         part.replace(whole)
-    written = Folder(folder, f"{whole.stem}.json")
-    written.note("text", manifest({whole.name: whole}), **record)
+    written = Folder(folder, record=f"{whole.stem}.json")
+    written.note(manifest({whole.name: whole}), **record)
     return _opened(whole), record
 
 
@@ -200,7 +199,7 @@ def _write_arrow(
     path: Path, rows: Iterable[tuple[str, ...]], name: str, columns: tuple[str, ...]
 ) -> dict[str, Any]:
     schema = pa.schema([(column, pa.string()) for column in columns])
-    digest = hashlib.sha256()
+    hashed = hashlib.sha256()
     blank = 0
     written = 0
 
@@ -211,7 +210,7 @@ def _write_arrow(
                 blank += 1
                 continue
             try:
-                digest.update(_as_bytes(row))
+                hashed.update(_as_bytes(row))
             except UnicodeEncodeError as error:
                 raise HeadwiseError(
                     f"Sentence {number} of '{name}' holds half of a surrogate pair, "
@@ -230,7 +229,7 @@ def _write_arrow(
         if blank:
             reason = f"all {blank:,} are blank" + (" on one side" if len(columns) > 1 else "")
         raise HeadwiseError(f"No sentences in '{name}': {reason}.")
-    return {"rows": written, "blank": blank, "fingerprint": digest.hexdigest()}
+    return {"rows": written, "blank": blank, "fingerprint": hashed.hexdigest()}
 
 
 def _as_bytes(row: tuple[str, ...]) -> bytes:

@@ -9,7 +9,7 @@ Nothing is written, no code of a file is run, and no engine gets a file that is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +29,7 @@ from headwise.loading import load
 from headwise.marian.folder import read_folder
 from headwise.marian_files import is_product, marian_file
 from headwise.model import Model
-from headwise.model_files import refuse_damage
+from headwise.model_files import README, refuse_damage
 
 NEAR = 1e-3  # of the largest output: what rounding may move
 CT2_WEIGHTS = "model.bin"
@@ -127,28 +127,24 @@ def program_of(place: Path) -> tuple[Program | None, list[Path]]:
     )
 
 
-def sealed(place: Path) -> Finding:
-    """Whether the files of an export are as they were written."""
-    folder = Folder(place if place.is_dir() else place.parent)
+def sealed(place: Path, free: Collection[str] = ()) -> Finding:
+    """Whether the files of a folder are as they were written. free: those that may have changed."""
+    folder = place if place.is_dir() else place.parent
     try:
-        if not folder.files:
-            return Finding("files", None, f"there is no {SUMS} to compare them with")
-        wrong = folder.damage()
+        refuse_damage(folder, free)
     except HeadwiseError as error:
         return Finding("files", False, str(error))
-    return Finding("files", not wrong, "; ".join(wrong[:3]) or f"as in {SUMS}")
+    if Folder(folder).files:
+        return Finding("files", True, f"as in {SUMS}")
+    return Finding("files", None, f"there is no {SUMS} to compare them with")
 
 
 def folder_findings(folder: Path, original: Model | None) -> Iterator[Finding]:
     """A folder of transformers. Loading it builds every layer by its layout and refuses other shapes."""
-    try:
-        refuse_damage(folder)
-    except HeadwiseError as error:
-        yield Finding("files", False, str(error))
+    seal = sealed(folder, (README,))
+    yield seal
+    if seal.good is False:
         return
-    there = (folder / SUMS).is_file()
-    says = f"as in {SUMS}" if there else f"there is no {SUMS} to compare them with"
-    yield Finding("files", True if there else None, says)
     try:
         model = load(folder)
     except HeadwiseError as error:

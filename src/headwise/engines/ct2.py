@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from headwise.decoding import ctranslate2
-from headwise.engines.engine import engine
 from headwise.model import Model
 
 
@@ -14,17 +13,6 @@ def refusal(model: Model) -> str | None:
     return ctranslate2.ct2_refusal(model.hf, model.tokenizer, model.discovery)
 
 
-@engine(
-    "ct2",
-    title="CTranslate2",
-    types=("f32", "f16", "bf16", "int8"),
-    modules=("ctranslate2",),
-    extra="ct2",
-    refusal="refusal",
-    models="Marian, M2M100 and NLLB, BART, mBART, Pegasus, T5, mT5, Whisper; Llama, Mistral, Qwen2, Qwen3",
-    uneven="heads of zeros are added up to the fullest layer of the stack",
-    empty="the same",
-)
 def write(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write a CTranslate2 model to a folder, of Whisper with the settings of its features. Returns notes for the user."""
     notes = ctranslate2.write_folder(model.hf, model.tokenizer, model.discovery, folder, dtype)

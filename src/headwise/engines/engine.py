@@ -64,7 +64,7 @@ class Engine(Declaration):
                 )
 
 
-engine = Declarations("engine", Engine, "headwise.engines", "headwise.engines")
+engine = Declarations("engine", Engine, "headwise.engines", "headwise.engines", "engine_table")
 
 
 def engine_table() -> list[str]:

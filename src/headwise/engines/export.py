@@ -54,7 +54,7 @@ def export(
     options = {"attention": list(dict.fromkeys(chosen))} if chosen else {}
 
     folder = Path(out)
-    with Folder(folder).new(EXPORT) as unfinished:
+    with Folder(folder, EXPORT).new() as unfinished:
         notes = target.function(model, unfinished, dtype or target.types[0], **options)
     for note in notes:
         say(note)

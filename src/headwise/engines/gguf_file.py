@@ -13,7 +13,6 @@ import numpy as np
 from torch import Tensor
 
 from headwise.attention.matrices import ZEROS
-from headwise.engines.engine import engine
 from headwise.engines.gguf_families import (
     FAMILIES,
     UNEVEN,
@@ -90,17 +89,6 @@ def unread(model: Model) -> str | None:
     return None
 
 
-@engine(
-    "gguf",
-    title="llama.cpp",
-    types=("f16", "f32", "bf16", "q8_0"),
-    modules=("gguf",),
-    extra="gguf",
-    refusal="refusal",
-    models="language models of [these families](#llamacpp)",
-    uneven="yes, or heads of zeros",
-    empty="the same",
-)
 def write(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write `model.gguf` to a folder. Returns notes for the user.
 

@@ -115,7 +115,8 @@ def in_order(model: Model, part: str, rows: Tensor, heads: HeadPlaces) -> Tensor
     family = family_of(model)
     count = len(heads.key_value if part == "attn_k" else heads.query)
     if part == "attn_qkv" and family.fused and len(heads.key_value) == count:
-        return rows.unflatten(0, (count, 3, -1)).swapaxes(0, 1).flatten(0, 2)
+        apart: Tensor = rows.unflatten(0, (count, 3, -1)).swapaxes(0, 1).flatten(0, 2)
+        return apart
     if family.paired and part in ("attn_q", "attn_k"):
         # Head by head, from half-split rotary order to neighbouring pairs.
         rows = rows.unflatten(0, (count, 2, -1)).swapaxes(1, 2).flatten(0, 2)

@@ -15,7 +15,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
 
-from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Kind
 from headwise.marian.network import Ssru
@@ -109,192 +108,156 @@ def flat(layers: Sequence[Any]) -> list[Tensor]:
     return tensors
 
 
-class Encoder(nn.Module):
-    """Token ids B K and their mask to the model's first output: logits, or hidden states B K M."""
-
-    def __init__(self, hf: Any) -> None:
-        super().__init__()
-        self.hf = hf
-
-    def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        return (self.hf(**inputs)[0],)
+Given = tuple[list[Tensor], Any]
+Step = Callable[[Callable[..., Any], dict[str, Tensor]], Given]
 
 
-class LanguageModelGraph(nn.Module):
-    """Token ids B Q, a mask B P+Q, keys and values of P tokens before, to logits B Q V and all keys and values."""
+class GraphModule(nn.Module):
+    """What a graph computes, for torch.export. step: from the model and inputs to the outputs, and what the model gave.
 
-    def __init__(self, hf: Any, layers: int) -> None:
-        super().__init__()
-        self.hf = hf
-        self.layers = layers
-
-    def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        past = cache_of(inputs, "past", self.layers)
-        logits = self.hf(
-            input_ids=inputs["input_ids"],
-            attention_mask=inputs["attention_mask"],
-            past_key_values=past,
-            use_cache=True,
-        ).logits
-        return (logits, *flat(past.layers))
-
-
-class Source(nn.Module):
-    """Source ids B K and their mask to the keys and values of cross-attention, for the layers that have heads."""
-
-    def __init__(self, hf: Any, crossing: list[int]) -> None:
-        super().__init__()
-        self.hf = hf
-        self.crossing = crossing
-
-    def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        start = inputs["input_ids"].new_zeros(inputs["input_ids"].shape[0], 1)
-        self.hf(**inputs, decoder_input_ids=start, past_key_values=cache, use_cache=True)
-        layers = cache.cross_attention_cache.layers
-        return tuple(flat([layers[layer] for layer in self.crossing]))
-
-
-class DecoderStep(nn.Module):
-    """Target ids B Q, the source's mask B K, keys and values of P target tokens before and of the source, to logits
-    B Q V and the target's keys and values."""
-
-    def __init__(self, hf: Any, layers: int, crossing: list[int]) -> None:
-        super().__init__()
-        self.hf = hf
-        self.layers = layers
-        self.crossing = crossing
-
-    def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        past = cache_of(inputs, "past", self.layers)
-        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        cache.self_attention_cache = past
-        cache.cross_attention_cache = cache_of(inputs, "cross", self.layers)
-        cache.is_updated = {layer: layer in self.crossing for layer in range(self.layers)}
-        mask = inputs["attention_mask"]
-        # The encoder's states are in the cache already: their values are not read.
-        unread = mask.new_zeros((*mask.shape, 1), dtype=self.hf.dtype)
-        logits = self.hf(
-            encoder_outputs=(unread,),
-            attention_mask=mask,
-            decoder_input_ids=inputs["decoder_input_ids"],
-            past_key_values=cache,
-            use_cache=True,
-        ).logits
-        return (logits, *flat(past.layers))
-
-
-class AttentionGraph(nn.Module):
-    """A graph that also gives attention weights: for each kind of attention those of chosen heads, B H Q K.
-
-    inner: the module of the graph. chosen: by kind, heads. layers: by kind, how many layers have this attention.
+    attention: by kind, the heads whose attention weights B H Q K are outputs as well. layers: by kind, how many have it.
     """
 
     def __init__(
-        self, inner: nn.Module, chosen: Mapping[Kind, Sequence[Head]], layers: Mapping[Kind, int]
+        self,
+        hf: Any,
+        step: Step,
+        attention: Mapping[Kind, Sequence[Head]],
+        layers: Mapping[Kind, int],
     ) -> None:
         super().__init__()
-        self.inner = inner
-        self.chosen = chosen
+        self.hf = hf
+        self.step = step
+        self.attention = attention
         self.layers = layers
 
     def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        seen: list[Any] = []
-        hf: Any = self.inner.hf
-        before = hf.register_forward_pre_hook(with_weights, with_kwargs=True)
-        after = hf.register_forward_hook(lambda module, given, output: seen.append(output))
-        try:
-            outputs = self.inner(inputs)
-        finally:
-            before.remove()
-            after.remove()
-        return (*outputs, *(self.weights(seen[0], kind) for kind in self.chosen))
+        asked = {"output_attentions": True} if self.attention else {}
+        outputs, given = self.step(partial(self.hf, **asked), inputs)
+        return (*outputs, *(self.weights(given, kind) for kind in self.attention))
 
-    def weights(self, output: Any, kind: Kind) -> Tensor:
-        """The weights of the chosen heads of a kind in the model's output."""
+    def weights(self, given: Any, kind: Kind) -> Tensor:
+        """The weights of the chosen heads of a kind in what the model gave."""
         name = "attentions"
-        if self.inner.hf.config.is_encoder_decoder:  # type: ignore[union-attr]
+        if self.hf.config.is_encoder_decoder:
             stack, _, _ = kind.partition("-")
             name = f"{stack}_attentions"
-        layers = getattr(output, name, None)
+        layers = getattr(given, name, None)
         if layers is None or len(layers) != self.layers[kind]:
-            given = "none" if layers is None else f"that of {len(layers)}"
+            count = "none" if layers is None else f"that of {len(layers)}"
             raise HeadwiseError(
-                f"This model's {kind} attention is in {self.layers[kind]} layers, but transformers gives {given}: its "
+                f"This model's {kind} attention is in {self.layers[kind]} layers, but transformers gives {count}: its "
                 "weights cannot be outputs."
             )
-        return torch.stack([layers[head.layer][:, head.head] for head in self.chosen[kind]], 1)
+        return torch.stack([layers[head.layer][:, head.head] for head in self.attention[kind]], 1)
 
 
-def with_weights(
-    module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a model, asked for attention weights as well."""
-    return given, {**named, "output_attentions": True}
+def encode(hf: Callable[..., Any], inputs: dict[str, Tensor]) -> Given:
+    """Token ids B K and their mask to the model's first output: logits, or hidden states B K M."""
+    given = hf(**inputs)
+    return [given[0]], given
 
 
-def attending_graphs(model: Model, attention: Sequence[Head]) -> list[Graph]:
-    """The graphs of a model, each also with the weights of those heads that it runs."""
-    attending = []
-    for graph in graphs(model):
-        kinds: tuple[Kind, ...] = model.heads.kinds
-        if graph.name != "model":
-            kinds = ("encoder-self",) if graph.name == "encoder" else ("decoder-self", "cross")
-        chosen: dict[Kind, list[Head]] = {}
-        for head in attention:
-            if head.kind in kinds:
-                chosen.setdefault(head.kind, []).append(head)
-        if chosen:
-            layers = {kind: len(model.heads.query[kind]) for kind in chosen}
-            outputs = (*graph.outputs, *(f"{ATTENTION}{kind}" for kind in chosen))
-            module = AttentionGraph(graph.module, chosen, layers)
-            graph = replace(graph, module=module, outputs=outputs)
-        attending.append(graph)
-    return attending
+def language_step(layers: int, hf: Callable[..., Any], inputs: dict[str, Tensor]) -> Given:
+    """Token ids B Q, a mask B P+Q, keys and values of P tokens before, to logits B Q V and all keys and values."""
+    past = cache_of(inputs, "past", layers)
+    given = hf(
+        input_ids=inputs["input_ids"],
+        attention_mask=inputs["attention_mask"],
+        past_key_values=past,
+        use_cache=True,
+    )
+    return [given.logits, *flat(past.layers)], given
 
 
-def graphs(model: Model) -> list[Graph]:
-    """The graphs of a model, with stock attention."""
+def encode_source(crossing: list[int], hf: Callable[..., Any], inputs: dict[str, Tensor]) -> Given:
+    """Source ids B K and their mask to the keys and values of cross-attention, for the layers that have heads."""
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    start = inputs["input_ids"].new_zeros(inputs["input_ids"].shape[0], 1)
+    given = hf(**inputs, decoder_input_ids=start, past_key_values=cache, use_cache=True)
+    layers = cache.cross_attention_cache.layers
+    return flat([layers[layer] for layer in crossing]), given
+
+
+def decoder_step(
+    layers: int,
+    crossing: list[int],
+    dtype: torch.dtype,
+    hf: Callable[..., Any],
+    inputs: dict[str, Tensor],
+) -> Given:
+    """Target ids B Q, the source's mask B K, keys and values of P target tokens before and of the source, to logits
+    B Q V and the target's keys and values."""
+    past = cache_of(inputs, "past", layers)
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    cache.self_attention_cache = past
+    cache.cross_attention_cache = cache_of(inputs, "cross", layers)
+    cache.is_updated = {layer: layer in crossing for layer in range(layers)}
+    mask = inputs["attention_mask"]
+    # The encoder's states are in the cache already: their values are not read.
+    unread = mask.new_zeros((*mask.shape, 1), dtype=dtype)
+    given = hf(
+        encoder_outputs=(unread,),
+        attention_mask=mask,
+        decoder_input_ids=inputs["decoder_input_ids"],
+        past_key_values=cache,
+        use_cache=True,
+    )
+    return [given.logits, *flat(past.layers)], given
+
+
+def graphs(model: Model, attention: Sequence[Head] = ()) -> list[Graph]:
+    """The graphs of a model, with stock attention. attention: heads whose weights are outputs of the graph with them."""
     vocabulary = model.hf.config.get_text_config().vocab_size
     batch_and_source = {0: "batch", 1: "source"}
     ids = torch.arange(BATCH * SOURCE, device=model.hf.device).view(BATCH, SOURCE) % vocabulary
     source = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     source_sizes = dict.fromkeys(source, batch_and_source)
     cached = cached_shapes(model, "decoder-self")
+
+    def graph(
+        name: str, kinds: Sequence[Kind], step: Step, inputs: Any, sizes: Any, outputs: Any
+    ) -> Graph:
+        chosen = {kind: [head for head in attention if head.kind == kind] for kind in kinds}
+        chosen = {kind: heads for kind, heads in chosen.items() if heads}
+        layers = {kind: len(model.heads.query[kind]) for kind in chosen}
+        module = GraphModule(model.hf, step, chosen, layers)
+        return Graph(
+            name, module, inputs, sizes, (*outputs, *(f"{ATTENTION}{each}" for each in chosen))
+        )
+
+    kinds = model.heads.kinds
     if not cached:
         output = "last_hidden_state" if isinstance(model.task, Embedding) else "logits"
-        return [Graph("model", Encoder(model.hf), source, source_sizes, (output,))]
+        return [graph("model", kinds, encode, source, source_sizes, [output])]
 
     layers = len(cached)
     past, past_sizes = states(model, "past", PAST, dict(enumerate(cached)))
-    outputs = ("logits", *(name.replace("past", "present", 1) for name in past))
+    outputs = ["logits", *(name.replace("past", "present", 1) for name in past)]
     next_ids = ids[:, :TOKENS].clone(memory_format=torch.contiguous_format)
     next_size = {0: "batch", 1: "tokens"}
     if states_of_ssru(model):  # their loop over the tokens would be traced at one length
         next_ids, next_size = ids[:, :1].clone(), {0: "batch"}
     if not model.hf.config.is_encoder_decoder:
-        step = {
+        inputs = {
             "input_ids": next_ids,
             "attention_mask": ids.new_ones(BATCH, PAST + TOKENS),
         }
         sizes = {"input_ids": next_size, "attention_mask": {0: "batch", 1: "total"}}
-        module = LanguageModelGraph(model.hf, layers)
-        return [Graph("model", module, step | past, sizes | past_sizes, outputs)]
+        step: Step = partial(language_step, layers)
+        return [graph("model", kinds, step, inputs | past, sizes | past_sizes, outputs)]
 
     shapes = cached_shapes(model, "cross")
     crossing = [layer for layer, heads in enumerate(model.heads.query["cross"]) if heads]
     cross, cross_sizes = states(model, "cross", SOURCE, {each: shapes[each] for each in crossing})
-    encoder = Graph("encoder", Source(model.hf, crossing), source, source_sizes, tuple(cross))
-    step = {"decoder_input_ids": next_ids, "attention_mask": source["attention_mask"]}
+    step = partial(encode_source, crossing)
+    encoder = graph("encoder", ["encoder-self"], step, source, source_sizes, cross)
+    inputs = {"decoder_input_ids": next_ids, "attention_mask": source["attention_mask"]}
+    inputs |= past | cross
     sizes = {"decoder_input_ids": next_size, "attention_mask": batch_and_source}
-    decoder = Graph(
-        "decoder",
-        DecoderStep(model.hf, layers, crossing),
-        step | past | cross,
-        sizes | past_sizes | cross_sizes,
-        outputs,
-    )
-    return [encoder, decoder]
+    sizes |= past_sizes | cross_sizes
+    step = partial(decoder_step, layers, crossing, model.hf.dtype)
+    return [encoder, graph("decoder", ["decoder-self", "cross"], step, inputs, sizes, outputs)]
 
 
 def cached_shapes(model: Model, kind: Kind) -> list[tuple[int, int, int]]:
@@ -336,21 +299,12 @@ def refusal(model: Model) -> str | None:
     return f"its graphs are of models that read text, and a {type(model.hf).__name__} reads {model.hf.main_input_name}"
 
 
-@engine(
-    "onnx",
-    title="ONNX Runtime",
-    modules=("onnxruntime", "onnxscript"),
-    extra="onnx",
-    refusal="refusal",
-    models="any model of text",
-    attention=True,
-)
 def write_onnx(model: Model, folder: Path, dtype: str, attention: Sequence[Head] = ()) -> list[str]:
     """Write ONNX files to a folder, in float32. attention: heads whose weights are outputs. Returns notes for the user."""
     import onnxruntime
 
     with traceable(model, "eager"):
-        for graph in attending_graphs(model, attention):
+        for graph in graphs(model, attention):
             path = folder / f"{graph.name}.onnx"
             program = graph.program()
             try:
@@ -405,12 +359,6 @@ def run_onnx(session: Any, inputs: Mapping[str, Tensor]) -> list[Tensor]:
     return [torch.from_numpy(output) for output in outputs]
 
 
-@engine(
-    "torch",
-    title="PyTorch",
-    refusal="refusal",
-    models="any model of text, without transformers (`.pt2`)",
-)
 def write_torch(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write programs of torch.export to a folder. Returns notes for the user."""
     with traceable(model, "sdpa" if getattr(model.hf, "_supports_sdpa", True) else "eager"):

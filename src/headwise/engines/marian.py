@@ -11,7 +11,6 @@ import yaml
 
 from headwise.attention.padding import first_places, groups_of, placed_weights, plain_config
 from headwise.attention.rebuilt import stock_model
-from headwise.engines.engine import engine
 from headwise.marian.names import OUTPUT, embedding_places, entries
 from headwise.marian.network import MarianToolkitConfig, MarianToolkitModel
 from headwise.marian_files import SCALE, settings_in, write_bin, write_npz
@@ -29,15 +28,6 @@ def refusal(model: Model) -> str | None:
     return f"only models that were read from files of Marian are written back, not a {type(model.hf).__name__}"
 
 
-@engine(
-    "marian",
-    title="Marian",
-    types=("f32", "int8"),
-    refusal="refusal",
-    models="models read from [files of Marian](marian.md), such as Firefox's",
-    uneven="zeros where heads were",
-    empty="the same",
-)
 def write(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write a folder of Marian: the model, its vocabulary and a configuration. Returns notes for the user."""
     config: MarianToolkitConfig = model.hf.config

@@ -12,7 +12,6 @@ from headwise.attention.head_counts import states_heads, write_counts
 from headwise.attention.matrices import ZEROS
 from headwise.attention.padding import Padded, biases_without_place, pad, plain_config
 from headwise.attention.rebuilt import stock_model
-from headwise.engines.engine import engine
 from headwise.heads import Site
 from headwise.model import Model, unique_parameters
 from headwise.model_files import copy_siblings, explain_pruned
@@ -28,15 +27,6 @@ def refusal(model: Model) -> str | None:
     return None
 
 
-@engine(
-    "stock",
-    title="transformers",
-    types=("as loaded",),
-    refusal="refusal",
-    models="any model, [without headwise](#an-ordinary-checkpoint)",
-    uneven="heads of zeros are added up to the fullest layer, or up to the first number",
-    empty="the same",
-)
 def write(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write a folder that `from_pretrained` of transformers loads. Returns notes for the user."""
     padded = pad(model.hf, model.discovery, model.heads_left)

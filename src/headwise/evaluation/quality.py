@@ -10,15 +10,18 @@ import numpy as np
 import pandas as pd
 
 from headwise.answers import Answers
-from headwise.data.speech import Speech
 from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import speeds, translate
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.evaluation.measure import measure
-from headwise.evaluation.word_errors import transcription_seconds
-from headwise.forecast import Amount, Forecast, Part, forward_seconds, memory, model_line, text_line
-from headwise.importance.work import TRANSLATION
+from headwise.forecast import (
+    TRANSLATION,
+    Forecast,
+    model_line,
+    text_line,
+    text_seconds,
+)
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, part, shown
@@ -132,28 +135,18 @@ def evaluate(
 
 
 def evaluation_forecast(models: Sequence[Model], text: AnyText) -> Forecast:
-    """What `evaluate` will take: for each model a forward over the text, its translation, or transcripts. Takes a few
-    seconds itself. Raises HeadwiseError for text that does not fit."""
+    """What `evaluate` will take; takes a few seconds itself. Raises HeadwiseError for text that does not fit."""
     reads = []
-    done = []
-    used = 0.0
-    for name, model in zip(distinct_names(models), models, strict=True):
+    seconds = 0.0
+    for model in models:
         batches = model.task.quality_batches(text)
-        amount = Amount.of_batches(batches)
-        if isinstance(text, Speech):
-            recording, made = transcription_seconds(model, text)
-            seconds = amount.examples * recording
-        else:
-            forward, made = forward_seconds(model, text)
-            times = TRANSLATION if model.task.generates else 1.0
-            seconds = times * amount.positions * forward
+        forwards = model.task.answer_forwards
+        if model.task.generates:
+            forwards = TRANSLATION * Search().beam
+        seconds += forwards * text_seconds(model, batches)
         reads.append(model_line(model))
-        done.append(Part(name, seconds))
-        used = max(used, memory(model, amount))
     reads.append(text_line(batches))
-    if models[0].task.generates:
-        made += f"; translating a text counts as {TRANSLATION:g} forwards over it"
-    return Forecast(tuple(reads), tuple(done), used, made)
+    return Forecast(reads, distinct_names(models), seconds)
 
 
 def translation_rows(

@@ -36,7 +36,6 @@ from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs
 from headwise.importance.gradient import refuse_unsound, sound
 from headwise.importance.mean_outputs import mean_outputs, position_means, positions
-from headwise.importance.measures import measure
 from headwise.importance.passes import Measurement
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.sample import Sample
@@ -106,73 +105,6 @@ class RecordedBatch:
         return neighbours
 
 
-@measure(
-    "ablation.zero",
-    title="zero ablation",
-    caption="what the loss gains when the head is silent, in nats a token",
-    source="Michel et al. 2019, section 3.2",
-    short="ablation",
-    usual="with a loss",
-    needs=("loss",),
-    sampled=True,
-    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
-)
-@measure(
-    "ablation.mean",
-    title="mean ablation",
-    caption="what the loss gains when the head gives its mean output, in nats a token",
-    source="Wang et al. 2023, section 2.1",
-    needs=("loss",),
-    sampled=True,
-    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
-)
-@measure(
-    "ablation.position-mean",
-    title="mean ablation by position",
-    caption="what the loss gains when the head gives its mean output at each position, in nats a token",
-    source="Wang et al. 2023, section 2.1, for texts of one template",
-    needs=("loss",),
-    sampled=True,
-    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
-)
-@measure(
-    "ablation.example",
-    title="resample ablation",
-    caption="what the loss gains when the head gives its output for another sentence, in nats a token",
-    source="Chan et al. 2022",
-    needs=("loss",),
-    sampled=True,
-    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
-)
-@measure(
-    "ablation.counterpart",
-    title="activation patching",
-    caption="what the logit difference loses when the head gives its output for the corrupted prompt, a prompt",
-    source="Vig et al. 2020; Wang et al. 2023, section 3.1",
-    needs=("loss", "counterparts"),
-    in_all=False,
-    sampled=True,
-    cost={"forwards": 2.0, "layers per head": 0.5, "outputs per head": 1.0},
-)
-@measure(
-    "ablation.uniform",
-    title="uniform ablation",
-    caption="what the loss gains when the head attends to all keys alike, in nats a token",
-    source="derived here",
-    needs=("loss",),
-    sampled=True,
-    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
-)
-@measure(
-    "ablation.all-but-one",
-    title="all-but-one ablation",
-    caption="what the loss gains when only this head of its layer is left, in nats a token",
-    source="Michel et al. 2019, section 3.3",
-    larger="less important",
-    needs=("loss",),
-    sampled=True,
-    cost={"forwards": 1.0, "layers per head": 0.5, "outputs per head": 1.0},
-)
 def ablation_measures(
     model: Model,
     batches: Batches | Fold,
@@ -473,17 +405,6 @@ ABLATIONS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-@measure(
-    "ablation.bleu",
-    title="BLEU ablation",
-    caption="what BLEU loses when the head is silent, in points",
-    source="Michel et al. 2019, section 3.2",
-    needs=("text", "loss", "translations"),
-    in_all=False,
-    expensive=True,
-    by_sentence=False,
-    cost={"translations per head": 1.0},
-)
 def bleu_drops(model: Model, batches: Batches, progress: Report) -> Measurement:
     """The BLEU that the text's translation loses when one head is silent (Michel et al. 2019, section 3.2).
 

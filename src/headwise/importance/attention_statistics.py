@@ -29,7 +29,6 @@ from headwise.attention.output import run_layers
 from headwise.attention.projection import output_weights
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.heads import HeadMap, Site
-from headwise.importance.measures import measure
 from headwise.importance.processes import gather_values
 from headwise.importance.sums import SentenceSums, add_all, relative
 from headwise.tasks.objective import inputs_of, on_device, query_masks, token_masks
@@ -55,52 +54,6 @@ class Side:
     counted: Tensor
 
 
-@measure(
-    "confidence",
-    title="confidence",
-    caption="mean over query tokens of a head's largest attention weight",
-    source="Voita et al. 2019, section 4",
-    usual="always",
-    rescored=True,
-    together="attention-statistics",
-    cost={"layers": 1.2},
-)
-@measure(
-    "entropy",
-    title="entropy",
-    caption="how widely a head's attention is spread over the keys, in nats",
-    source="Clark et al. 2019; Vig and Belinkov 2019, equation 7",
-    larger="less important",
-    usual="without a loss",
-    together="attention-statistics",
-    cost={"layers": 1.2},
-)
-@measure(
-    "attention-to-end",
-    title="attention to end",
-    caption="share of a head's attention on the end of the sentence",
-    source="Clark et al. 2019, section 3.2",
-    together="attention-statistics",
-    cost={"layers": 1.2},
-)
-@measure(
-    "attention-to-first",
-    title="attention to first",
-    caption="share of a head's attention on the first token",
-    source="Vig and Belinkov 2019",
-    together="attention-statistics",
-    cost={"layers": 1.2},
-)
-@measure(
-    "dormancy",
-    title="dormancy",
-    caption="a head's share of the length of what its layer adds; 1/heads is average, 0 dormant",
-    source="Sandoval-Segura et al. 2025",
-    usual="without a loss",
-    scale="share",
-    together="attention-statistics",
-    cost={"layers": 1.2},
-)
 def attention_statistics(
     model: Model, batches: Batches | Fold, names: Sequence[Statistic]
 ) -> dict[str, SentenceSums]:

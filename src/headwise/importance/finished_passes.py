@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from accelerate import PartialState
-
 from headwise.environment import environment_info
 from headwise.fingerprint import fingerprint
 from headwise.folders import Folder, below, digest, files_in, manifest
@@ -26,17 +24,13 @@ FOLDER = ".score"  # in the folder of the result
 class FinishedPasses:
     """The finished passes of one score. They have a folder below `place`, named by all that the score is made from: the
     weights, the configuration, the tokenizer, the text, the seed, the time that samples may take, the machine and its
-    threads.
-
-    Of several processes that score together none keeps anything.
-    """
+    threads."""
 
     def __init__(self, place: Path, model: Model, text: Batches, seed: int) -> None:
         self.heads = model.heads
-        self.alone = PartialState().num_processes == 1
         self.place = place / FOLDER
         made_from = {
-            "model": fingerprint(model.hf, model.tokenizer, model.source) if self.alone else "",
+            "model": fingerprint(model.hf, model.tokenizer, model.source),
             "device": str(model.hf.device),
             "text": text.text.fingerprint,
             "longest": model.task.longest,
@@ -50,18 +44,16 @@ class FinishedPasses:
     def of(self, label: str, names: Iterable[str]) -> Folder:
         """The folder, with the record of a pass that makes some measures."""
         made = [[name, facts(name).version] for name in names]
-        return Folder(self.folder, f"{label}-{digest(made)}.json")
+        return Folder(self.folder, record=f"{label}-{digest(made)}.json")
 
     def read(self, label: str, names: Iterable[str]) -> Measurement | None:
         """What a finished pass gave; None where it is not finished, or its files are damaged."""
-        folder = self.of(label, names)
-        record = folder.read() if self.alone else {}
-        if not record or folder.damage():
+        kept = self.of(label, names)
+        made = kept.read().get("made")
+        if made is None or kept.damage():
             return None
-        sums = read_sums(below(self.folder, label), record["measures"], self.heads)
-        return Measurement(
-            sums, record["rows"], record["balances"], record["seconds"], record["samples"]
-        )
+        sums = read_sums(below(self.folder, label), made["sums"], self.heads)
+        return Measurement(**{**made, "sums": sums})
 
     def left(self, measures: Iterable[str]) -> list[str]:
         """Of some measures those whose pass is not finished."""
@@ -73,18 +65,9 @@ class FinishedPasses:
 
     def keep(self, label: str, names: Iterable[str], made: Measurement) -> None:
         """Write what a pass gave; the record last, without which it is not finished."""
-        if not self.alone:
-            return
         write_sums(below(self.folder, label), made.sums)
-        self.of(label, names).note(
-            "pass",
-            manifest(files_in(self.folder, [label])),
-            measures=list(made.sums),
-            rows=made.rows,
-            balances=made.balances,
-            seconds=made.seconds,
-            samples=made.samples,
-        )
+        files = manifest(files_in(self.folder, [label]))
+        self.of(label, names).note(files, made={**vars(made), "sums": [*made.sums]})
 
     def discard(self) -> None:
         """Remove these passes, once the result is written; those of other scores stay."""

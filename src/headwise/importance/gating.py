@@ -32,7 +32,6 @@ from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.gradient import frozen, refuse_unsound
-from headwise.importance.measures import measure
 from headwise.importance.passes import Measurement
 from headwise.progress import Report, part, silent
 from headwise.statistics import t_margin
@@ -48,41 +47,6 @@ GATINGS = ("gating.facilitating", "gating.interfering", "gating.irrelevant")
 FURTHEST_LOGIT = 4.0  # a gate lies between σ(−4) = 0.018 and σ(4) = 0.982
 
 
-@measure(
-    "gating.facilitating",
-    title="facilitating gating",
-    caption="how far the head's gate stays open although it is pulled shut",
-    source="Nam et al. 2025",
-    needs=("loss",),
-    together="gating",
-    expensive=True,
-    by_sentence=False,
-    cost={"updates": 600.0},
-)
-@measure(
-    "gating.interfering",
-    title="interfering gating",
-    caption="how far the head's gate shuts although it is pulled open",
-    source="Nam et al. 2025",
-    larger="less important",
-    needs=("loss",),
-    together="gating",
-    expensive=True,
-    by_sentence=False,
-    cost={"updates": 600.0},
-)
-@measure(
-    "gating.irrelevant",
-    title="irrelevant gating",
-    caption="how far the head's gate follows the pull",
-    source="Nam et al. 2025",
-    larger="less important",
-    needs=("loss",),
-    together="gating",
-    expensive=True,
-    by_sentence=False,
-    cost={"updates": 600.0},
-)
 def gating_measures(
     model: Model, batches: Batches | Fold, names: Sequence[str], seed: int, progress: Report
 ) -> Measurement:

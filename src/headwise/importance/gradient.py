@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,11 +22,9 @@ from headwise.attention.discover import same_gradients
 from headwise.attention.kernel import repeat
 from headwise.attention.offload import reloading
 from headwise.errors import NOT_FINITE, HeadwiseError
-from headwise.forecast import kept_numbers
 from headwise.heads import Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs
-from headwise.importance.measures import measure
 from headwise.importance.sums import SentenceSums, add_all, check_finite, to_numpy, to_unit_norm
 from headwise.tasks.batches import reporter
 from headwise.tasks.objective import (
@@ -37,6 +35,7 @@ from headwise.tasks.objective import (
     query_masks,
     source_places,
     token_masks,
+    vocabulary_of,
 )
 
 if TYPE_CHECKING:
@@ -52,81 +51,13 @@ GRADIENTS = (
     "attribution.zero",
 )
 COUNTERPART = "attribution.counterpart"
+KEPT_NUMBERS = 2.5  # numbers for each weight of a layer and each number of its input, that a backward pass keeps
 MOST_KEPT_BYTES = {
     "cpu": 1 << 29,
     "other": 1 << 32,
 }  # bytes that a backward pass may keep, by device
 
 
-@measure(
-    "gradient",
-    title="gradient",
-    caption="how the loss of a sentence moves as the head is turned down",
-    source="Michel et al. 2019, equation 2",
-    usual="with a loss",
-    rescored=True,
-    needs=("loss",),
-    together="gradients",
-    cost={"forwards": 2.5},
-)
-@measure(
-    "gradient.normalised",
-    title="normalised gradient",
-    caption="the gradient, divided by the norm of its layer",
-    source="Michel et al. 2019, section 4.1",
-    scale="unit",
-    needs=("loss",),
-    together="gradients",
-    cost={"forwards": 2.5},
-)
-@measure(
-    "gradient.token",
-    title="token gradient",
-    caption="how the loss moves as the head is turned down at one token",
-    source="the program of Michel et al. 2019",
-    needs=("loss",),
-    together="gradients",
-    cost={"forwards": 2.5},
-)
-@measure(
-    "gradient.batch",
-    title="batch gradient",
-    caption="how the loss of a whole batch moves as the head is turned down",
-    source="run_bertology.py of Hugging Face",
-    by_sentence=False,
-    needs=("loss",),
-    together="gradients",
-    cost={"forwards": 2.5},
-)
-@measure(
-    "attention-gradient",
-    title="attention gradient",
-    caption="how the loss moves with one attention weight of the head",
-    source="derived here; not the score of Michel et al.",
-    needs=("loss",),
-    together="gradients",
-    cost={"forwards": 2.5},
-)
-@measure(
-    "attribution.zero",
-    title="attribution patching",
-    caption="zero ablation to first order, in nats a token",
-    source="Nanda 2023; Syed et al. 2023",
-    usual="of a language model",
-    needs=("loss",),
-    together="gradients",
-    cost={"forwards": 2.5},
-)
-@measure(
-    "attribution.counterpart",
-    title="attribution patching, from corrupted prompts",
-    caption="activation patching to first order: what the logit difference loses, a prompt",
-    source="Nanda 2023; Syed et al. 2023",
-    needs=("loss", "counterparts"),
-    together="gradients",
-    in_all=False,
-    cost={"forwards": 3.5},
-)
 def gradient_measures(
     model: Model, batches: Batches | Fold, names: Sequence[str]
 ) -> dict[str, SentenceSums]:
@@ -186,16 +117,15 @@ def gradients(
     return collected
 
 
-def rows_together(model: nn.Module, batch: Mapping[str, Tensor]) -> int:
+def rows_together(model: Any, batch: Mapping[str, Tensor]) -> int:
     """How many sentences of a batch share a backward pass, by what it keeps."""
     longest = max(batch["labels"].shape[1], source_places(batch).shape[1])
-    sentence = kept_numbers(model) * next(model.parameters()).itemsize * longest
-    return max(1, int(most_kept(batch["labels"].device) / sentence))
-
-
-def most_kept(device: torch.device) -> int:
-    """The bytes that a backward pass may keep, about."""
-    return MOST_KEPT_BYTES.get(device.type, MOST_KEPT_BYTES["other"])
+    width = max(1, int(getattr(model.config.get_text_config(), "hidden_size", 1)))
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    weights = max(width, weights - vocabulary_of(model) * width)
+    sentence = KEPT_NUMBERS * weights / width * next(model.parameters()).itemsize * longest
+    kept = MOST_KEPT_BYTES.get(batch["labels"].device.type, MOST_KEPT_BYTES["other"])
+    return max(1, int(kept / sentence))
 
 
 def of_rows(

@@ -14,7 +14,6 @@ from headwise.attention.offload import reloading
 from headwise.heads import Site
 from headwise.importance.ablation import FORWARD_POSITIONS, RecordedBatch, losses, recordings
 from headwise.importance.gradient import frozen
-from headwise.importance.measures import measure
 from headwise.importance.sums import SentenceSums, add_all
 from headwise.tasks.batches import reporter
 from headwise.tasks.objective import differentiable
@@ -26,14 +25,6 @@ if TYPE_CHECKING:
 PATH_STEPS = 5  # as Hanna et al. 2024 use
 
 
-@measure(
-    "attribution.steps",
-    title="integrated gradients (EAP-IG)",
-    caption="attribution while the layer is faded out in five steps, in nats a token",
-    source="Hanna et al. 2024",
-    needs=("loss",),
-    cost={"forwards": 1.0, "forwards per layer": 6.25},
-)
 def integrated_measure(model: Model, batches: Batches | Fold) -> dict[str, SentenceSums]:
     """Attribution in steps of a model's loss on a text."""
     return integrated_gradients(model.hf, model.discovery, batches)

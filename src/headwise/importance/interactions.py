@@ -145,8 +145,8 @@ def work_of_pairs(work: Workload, pairs: int) -> float:
     both of their heads alone and together."""
     heads = min(MOST_PAIRED_HEADS, work.heads.total)
     screened = SCREEN * heads * (heads - 1) / 2
-    measured = min(CONFIRMING_SENTENCES, work.text.examples) * 3 * pairs
-    return 0.5 * (screened + measured) / max(1, work.text.examples)
+    measured = min(CONFIRMING_SENTENCES, work.sentences) * 3 * pairs
+    return 0.5 * (screened + measured) / work.sentences
 
 
 def screened_and_measured(text: AnyText) -> tuple[AnyText, AnyText]:

@@ -1,13 +1,8 @@
-"""The table of measures: what each one is, what it needs and what it costs.
+"""What there is to know of a measure: what it is, what it needs and what it costs.
 
-A measure is declared once, beside the function that makes it:
-
-    @measure("gradient", caption="...", needs=("loss",), cost={"forwards": 2.5}, source="...")
-    def gradient_measures(model, batches): ...
-
-Everything else reads this table: the command line, `all`, refusals, a study's estimate, the faithfulness of scores,
-captions of the report, and the tables of the documentation. How a function of your own becomes a measure:
-docs/howto/own-measure.md.
+Our own stand in `measure_table.py`. Everything else reads them: the command line, `all`, refusals, the time left, the
+faithfulness of scores, captions of the report, and the tables of the documentation. How a function of your own becomes
+a measure: docs/howto/own-measure.md.
 """
 
 from __future__ import annotations
@@ -25,28 +20,16 @@ MeasureNeed = Literal[
 ]
 Cost = Literal[
     "forwards",
-    "layers",
-    "layers per head",
-    "outputs per head",
+    "forwards per head",
     "forwards per layer",
-    "layers per token",
+    "forwards per token",
     "updates",
     "translations per head",
 ]
-STARTS = 64  # tokens of a sentence, at most, that a measure does its work for one by one ("layers per token")
+STARTS = 64  # tokens of a sentence, at most, that a measure does its work for one by one ("forwards per token")
 
 MEASURE_NAME = re.compile(r"\w[\w.+-]*")  # it is also a folder's name
 ALL_MEASURES = "all"
-
-# Their measures come first in every table, in this order.
-FIRST_FILES = (
-    "attention_statistics",
-    "gradient",
-    "relevance",
-    "integrated_gradients",
-    "ablation",
-    "gating",
-)
 
 # The columns of faithfulness.csv, curves.csv and interactions.csv.
 FAITHFULNESS = ("measure", "against", "kinds", "statistic", "value", "low", "high", "n")
@@ -90,8 +73,8 @@ class Measure(Declaration):
     rescored: whether it is quick enough to be made again at every step of its removal curve.
     by_sentence: whether it has a value for every sentence, so that it can be judged on halves of a text.
     scale: how the values of a layer are converted (`sums.SCALES`).
-    cost: forward passes over the text, also for each layer; of the layers alone, also for each head or token of a sentence,
-        of the output layer for each head; updates of one batch, and translations of the text for each head.
+    cost: about how many forward passes over the text it takes as long as, also for each head, layer or token of a
+        sentence; updates of one batch, and translations of the text for each head.
     version: raise it when the function gives other numbers, so that studies make the measure again.
     """
 
@@ -147,7 +130,9 @@ class Measure(Declaration):
         return " + ".join(f"{count:g} {unit}" for unit, count in self.cost.items())
 
 
-measure = Declarations("measure", Measure, "headwise.importance", "headwise.measures", FIRST_FILES)
+measure = Declarations(
+    "measure", Measure, "headwise.importance", "headwise.measures", "measure_table"
+)
 
 
 def resolve_measures(names: Iterable[str]) -> list[str]:

@@ -17,7 +17,7 @@ from headwise.attention import evaluating, is_offloaded, keeping
 from headwise.attention.discover import output_of
 from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask, Row, Site
+from headwise.heads import Head, HeadMask, Row, Site, head_of
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.measures import (
     MeasureNeed,
@@ -196,7 +196,7 @@ def run_passes(
             continue
         start = time.perf_counter()
         report = labelled(reports[label], label)
-        by_token = "layers per token" in measure[names[0]].cost
+        by_token = "forwards per token" in measure[names[0]].cost
         with failing_together():
             batches = text.reporting(report, by_token)
             limit = share if label in sampled else None
@@ -271,10 +271,7 @@ def importance_values(
     if name in measurement.sums:
         values = head_values(measurement.sums[name])
     else:
-        values = {
-            Head(row["kind"], row["layer"], row["head"]): float(row["value"])
-            for row in measurement.rows
-        }
+        values = {head_of(row): float(row["value"]) for row in measurement.rows}
     if mask is None:
         return values
     return {head: value for head, value in values.items() if head in mask.kept}

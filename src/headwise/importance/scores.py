@@ -14,7 +14,7 @@ from accelerate import PartialState
 
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError, did_you_mean
-from headwise.forecast import Forecast, Part, forward_seconds, memory, model_line, text_line
+from headwise.forecast import Forecast, model_line, text_line, text_seconds
 from headwise.grid import HeadGrid
 from headwise.heads import Head, HeadMap, Kind, read_table, score_table, table_files
 from headwise.importance.faithfulness import (
@@ -24,7 +24,6 @@ from headwise.importance.faithfulness import (
     work_of_judge,
 )
 from headwise.importance.finished_passes import FinishedPasses
-from headwise.importance.gradient import most_kept
 from headwise.importance.interactions import work_of_pairs
 from headwise.importance.measures import measure, passes, resolve_measures
 from headwise.importance.passes import (
@@ -36,7 +35,7 @@ from headwise.importance.passes import (
 )
 from headwise.importance.sample import duration_seconds
 from headwise.importance.untrained import score_untrained, with_baseline, work_of_controls
-from headwise.importance.work import TRANSLATION, work_on
+from headwise.importance.work import work_on
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, parts, shown
@@ -188,31 +187,25 @@ def score_forecast(
     refuse_unscorable(model, names, batches)
     if judge:
         check_faithfulness(batches, names)
-    work = work_on(model, batches)
-    forward, made = forward_seconds(model, batches.text)
-    if "translations per head" in {unit for name in names for unit in measure[name].cost}:
-        made += f"; translating a text counts as {TRANSLATION:g} forwards over it"
-    seconds = work.text.positions * forward
+    left = finished.left(names) if finished else names
+    work = work_of_score(model, batches, names, left, judge=judge, untrained=untrained)
+    work["pairs of heads"] = work_of_pairs(work_on(model, batches), pairs) if pairs else 0.0
+    forward = text_seconds(model, batches)
+    seconds = forward * sum(work.values())
+    if batches.time_limit is not None:
+        sampled = [name for name in left if measure[name].sampled]
+        of_samples = forward * work_on(model, batches).of_measures(sampled)
+        seconds -= max(0.0, of_samples - batches.time_limit)
 
     reads = [model_line(model), text_line(batches)]
-    left = finished.left(names) if finished else names
     if len(left) < len(names):
         kept = [name for name in names if name not in left]
         reads.append(f"Finished before: {', '.join(kept)}.")
-
-    counted: dict[str, float] = {}
+    parts = []
     for label, of_pass in passes(left).items():
-        named = label if of_pass == [label] else f"{label} ({', '.join(of_pass)})"
-        counted[named] = work.of_passes(of_pass)[label]
-        if batches.time_limit is not None and measure[of_pass[0]].sampled:
-            counted[named] = min(counted[named], batches.time_limit / seconds)
-    counted[CONTROLS_PART] = work_of_controls(work, names, untrained)
-    counted[JUDGE] = work_of_judge(work, names, RANDOM_ORDERS) if judge else 0.0
-    counted["pairs of heads"] = work_of_pairs(work, pairs) if pairs else 0.0
-    parts = [Part(name, count * seconds) for name, count in counted.items() if count]
-    backward = most_kept(model.hf.device) if model.task.has_loss else 0
-    used = memory(model, work.text, backward)
-    return Forecast(tuple(reads), tuple(parts), used, made)
+        parts.append(label if of_pass == [label] else f"{label} ({', '.join(of_pass)})")
+    parts += [name for name, count in work.items() if count and name != PASSES]
+    return Forecast(reads, parts, seconds)
 
 
 LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")

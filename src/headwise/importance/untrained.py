@@ -97,7 +97,7 @@ def score_untrained(
 def work_of_controls(work: Workload, measures: Iterable[str], count: int) -> float:
     """What so many controls read, in forwards over the whole text."""
     names = [name for name in resolve_measures(measures) if not measure[name].expensive]
-    share = min(1.0, UNTRAINED_SENTENCES / max(1, work.text.examples))
+    share = min(1.0, UNTRAINED_SENTENCES / work.sentences)
     return len(control_seeds(count, 0)) * share * work.of_measures(names)
 
 

@@ -5,48 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headwise.forecast import TOGETHER, Amount, output_share
+from headwise.forecast import TRANSLATION, UPDATE
 from headwise.heads import HeadMap
 from headwise.importance.measures import STARTS, Cost, measure, passes
 from headwise.model import Model
+from headwise.options import Search
 from headwise.tasks.batches import Batches
 
-BACKWARD = 2.5  # forwards that one forward and backward takes as long as
-TRANSLATION = 30.0  # forwards that a beam search takes as long as, where that was not measured
+UPDATE_TOKENS = 4096  # of the batch of an update, about
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What measures of a model read.
-
-    heads: those of the model. text: how much there is. output: the share of a forward that the output layer takes.
-    translation: forwards that a translation of the text takes as long as.
-    """
+    """What measures of a model read: its heads, and how many sentences of how many tokens, on average."""
 
     heads: HeadMap
-    text: Amount
-    output: float = 0.0
-    translation: float = TRANSLATION
+    sentences: int
+    tokens: float = 25.0
 
     def of_passes(self, measures: Iterable[str]) -> dict[str, float]:
-        """The forwards over the text of each pass, by its label."""
-        heads = self.heads.total
+        """About how many forwards over the text each pass takes, by its label."""
         each: dict[Cost, float] = {
             "forwards": 1.0,
-            "layers": 1 - self.output,
-            "layers per head": heads * (1 - self.output),
-            "outputs per head": heads * self.output,
+            "forwards per head": self.heads.total,
             "forwards per layer": len(self.heads.sites),
-            "layers per token": min(STARTS, self.text.length * self.text.spread)
-            * (1 - self.output),
-            "updates": BACKWARD * min(1.0, TOGETHER / max(1.0, self.text.positions)),
-            "translations per head": (heads + 1) * self.translation,
+            "forwards per token": min(STARTS, self.tokens),
+            "updates": UPDATE * min(1.0, UPDATE_TOKENS / (self.sentences * self.tokens)),
+            "translations per head": TRANSLATION * Search().beam * self.heads.total,
         }
-        found = {}
+        forwards = {}
         for label, names in passes(measures).items():
             cost = measure[names[0]].cost
-            found[label] = sum(count * each[unit] for unit, count in cost.items())
-        return found
+            forwards[label] = sum(count * each[unit] for unit, count in cost.items())
+        return forwards
 
     def of_measures(self, measures: Iterable[str]) -> float:
         """The forwards over the text of all passes."""
@@ -55,4 +46,4 @@ class Workload:
 
 def work_on(model: Model, text: Batches) -> Workload:
     """What measures of a model read of a text."""
-    return Workload(model.heads, Amount.of_batches(text), output_share(model))
+    return Workload(model.heads, text.sentences, text.total / text.sentences)

@@ -10,7 +10,7 @@ from typing import Any
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.folders import below
-from headwise.heads import Head
+from headwise.heads import head_of
 from headwise.lab.sentence import FEWEST_PICKED_WORDS, MOST_PICKED_WORDS
 from headwise.model_files import folder_of
 from headwise.qualities import BLEU
@@ -75,7 +75,7 @@ def scores_by_measure(run: FinishedRun) -> list[dict[str, Any]]:
     for measure, rows in run.heads.groupby("measure", sort=False):
         heads = {}
         for row in rows.to_dict("records"):
-            heads[head_of_row(row)] = [*numbers(row).values()]
+            heads[str(head_of(row))] = [*numbers(row).values()]
         name = measure_name(str(measure))
         measures.append({"measure": str(measure), "name": name, "heads": heads})
     return measures
@@ -103,14 +103,14 @@ def roles_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
             "effect": None,
             "confirmed": True,
         }
-        by_head.setdefault(head_of_row(row), []).append(role)
+        by_head.setdefault(str(head_of(row)), []).append(role)
 
     if run.roles is None:
         return by_head
     sentences = effect_sentences(run.roles)
     confirmed = confirmed_roles(run.roles)
     for row in run.roles.roles.to_dict("records"):
-        head = Head(row["kind"], row["layer"], row["head"])
+        head = head_of(row)
         role = {
             "role": row["role"],
             "measure": row["measure"],
@@ -200,11 +200,6 @@ def run_treebank(folder: Path) -> Treebank | None:
     files = [Path(name) for name in names] or [folder / "corpus" / "dev.conllu"]
     files = [file for file in files if file.is_file()]
     return Treebank.read(*files) if files else None
-
-
-def head_of_row(row: Mapping[Any, Any]) -> str:
-    """The head of a row of a table, as `kind/layer/head`."""
-    return str(Head(row["kind"], row["layer"], row["head"]))
 
 
 def numbers(row: Mapping[Any, Any], **columns: str) -> dict[str, float | None]:

@@ -13,35 +13,16 @@ from collections.abc import Mapping, Sequence
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
 from headwise.options import Architecture, Keep, Unit
-from headwise.pruning.controls import Case, Trained, control
+from headwise.pruning.controls import Case, Trained
 from headwise.pruning.greedy import random_scores, refuse_holes
 from headwise.units import first_units, target_counts, units
 
 
-@control(
-    "fine-tuned",
-    title="fine-tuned, not pruned",
-    what="all heads, trained as long as pruning took",
-    question="the gain of more training",
-    better="pruning gains more than training on alone",
-    worse="training on without pruning does better",
-    of="sweep",
-    compared_by_all=True,
-)
 def all_heads(case: Case) -> HeadMask:
     """The full model's layout."""
     return HeadMask.full(case.heads)
 
 
-@control(
-    "random",
-    title="random heads",
-    what="as many random heads of each kind",
-    question="whether it matters *which* heads stay",
-    better="which heads stay matters",
-    worse="random heads do better",
-    mark="cross",
-)
 def random_heads(case: Case) -> HeadMask:
     """As many random heads of every kind as the pruned model keeps."""
     if case.mask is None:
@@ -50,32 +31,11 @@ def random_heads(case: Case) -> HeadMask:
     return at_random(case.heads, case.kinds, counts, case.seed, case.unit)
 
 
-@control(
-    "one-per-layer",
-    title="best head of each layer",
-    what="the best head of every layer, by a score",
-    question="whether one head per layer is enough",
-    better="the best head of a layer beats a random one",
-    worse="random heads do better",
-    of="sweep",
-    against="one-per-layer-random",
-    mark="diamond",
-    version=2,
-)
 def best_of_each_layer(case: Case) -> HeadMask:
     """The most important head of every layer (Michel et al. 2019, section 3.3)."""
     return one_per_layer(case.heads, case.kinds, case.importance())
 
 
-@control(
-    "one-per-layer-random",
-    title="a random head of each layer",
-    what="a random head of every layer",
-    question="the control of `one-per-layer`",
-    of="sweep",
-    reference="random",
-    mark="triangle-down",
-)
 def random_of_each_layer(case: Case) -> HeadMask:
     """A random head of every layer."""
     return one_per_layer(case.heads, case.kinds, random_scores(case.heads, case.seed))
@@ -113,16 +73,6 @@ def one_per_layer(heads: HeadMap, kinds: Sequence[Kind], score: Mapping[Head, fl
     return HeadMask.full(heads).without(set(chosen) - set(best.values()))
 
 
-@control(
-    "from-scratch",
-    title="same layout from scratch",
-    what="the same heads, from random weights",
-    question="whether the heads had to be there while the model learned",
-    better="the trained weights matter",
-    worse="the trained weights were not needed",
-    random_weights=True,
-    mark="triangle-up",
-)
 def from_scratch(case: Case) -> Trained:
     """The layout of the pruned model trained from random weights, as the full model was.
 
@@ -135,18 +85,6 @@ def from_scratch(case: Case) -> Trained:
     return Trained(model, {**facts, "notes": []})
 
 
-@control(
-    "narrower",
-    title="narrower model",
-    what="all heads, less width, equally many weights",
-    question="whether heads are the right thing to save on",
-    better="cutting heads beats a narrower model",
-    worse="a narrower model of as many parameters does better",
-    random_weights=True,
-    layout=False,
-    timed=True,
-    mark="square",
-)
 def narrower_model(case: Case) -> Trained:
     """A dense model with all heads and about as many weights as the pruned one."""
     assert case.shape is not None

@@ -1,11 +1,7 @@
 """The table of controls: other models that a pruned one is compared with, each to isolate one cause.
 
-A control is declared once, beside the function that makes it:
-
-    @control("random", title="random heads", question="whether it matters which heads stay", ...)
-    def random_heads(case: Case) -> HeadMask: ...
-
-Plans, the schedule of a study, its tables, the report and docs/methods/controls.md read this table. How a function of
+Our own stand in `control_table.py`. Plans, the schedule of a study, its tables, the report and docs/methods/controls.md
+read them. How a function of
 your own becomes a control: docs/howto/own-control.md.
 """
 
@@ -73,7 +69,7 @@ class Control(Declaration):
                 object.__setattr__(self, name, usual)
 
 
-control = Declarations("control", Control, "headwise.pruning", "headwise.controls")
+control = Declarations("control", Control, "headwise.pruning", "headwise.controls", "control_table")
 
 
 def control_facts(name: str) -> Control:

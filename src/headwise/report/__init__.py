@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from headwise.errors import HeadwiseError
-from headwise.folders import OF_PAGES, PAGES, RESULTS, Folder
+from headwise.folders import PAGES, Folder
 
 
 def need_drawing() -> None:
@@ -31,11 +31,11 @@ def report(run: str | Path) -> Path:
     from headwise.report.run_folder import read_run
     from headwise.report.runs import read_grid
 
-    pages = Folder(run, OF_PAGES)
-    pages.refuse_others(["report.html"], PAGES)
+    pages = Folder(run, PAGES)
+    pages.refuse_others(["report.html"])
     folder = pages.place
     subject = read_grid(folder) if (folder / "grid.json").is_file() else read_run(folder)
-    pages.write(page_files(subject), PAGE_FILES, PAGES)
+    pages.write(page_files(subject), PAGE_FILES)
     return folder / "report.html"
 
 
@@ -58,7 +58,7 @@ def compare(
     from headwise.report.page import PAGE_FILES, page_files
 
     folder = Folder(out)
-    folder.refuse_others(["report.html"], RESULTS)
+    folder.refuse_others(["report.html"])
     paired = None if matches is None else Path(matches)
     both = read_comparison(Folder(run).place, Folder(other).place, paired)
     folder.write(page_files(both), PAGE_FILES)
@@ -74,7 +74,7 @@ def animate(run: str | Path, file: str | Path) -> Path:
     need_drawing()
     from headwise.report.gate_history import write_animation
 
-    return write_animation(Folder(run, OF_PAGES), Path(file))
+    return write_animation(Folder(run, PAGES), Path(file))
 
 
 __all__ = ["animate", "compare", "report"]

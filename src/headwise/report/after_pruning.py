@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.heads import KINDS, Head
+from headwise.heads import KINDS, Head, head_of
 from headwise.report import charts, models
 from headwise.report.charts import Figure, Panel, axis, tips
 from headwise.report.format import (
@@ -32,11 +32,11 @@ from headwise.report.format import (
 from headwise.report.head_rows import heads_in, of_kind, of_measure
 from headwise.report.page import Columns, Table, chosen_badge, section, table
 from headwise.report.role_charts import FAINT, category_colours, faint, role_categories
-from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder, head_of
+from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
 from headwise.report.score_maps import drawn_measures
 from headwise.roles.role import NO_ROLE, category, display_name
 
-ROW = 30  # pixels of height of a model
+MODEL_HEIGHT = 30  # pixels of height of a model
 SPACE = 0.08  # between the squares of two heads, in heads
 FEWEST_RANKED_HEADS = 4  # heads below which no rank correlation is given
 Role = tuple[Head, str]  # a head and the measure of a role it has
@@ -228,7 +228,9 @@ def functions_left(full: RolesFolder, kind: str, found: list[Change]) -> Figure:
         tooltip=tips("address:N|head", "roles:N|does"),
     )
     layers = [squares, charts.beside(counts, y, "text:N")]
-    chart = charts.layered(layers, ROW * len(known), f"Functions of the {HEADS_OF_KIND[kind]} left")
+    chart = charts.layered(
+        layers, MODEL_HEIGHT * len(known), f"Functions of the {HEADS_OF_KIND[kind]} left"
+    )
     return Figure(
         name=f"functions-left-{kind}",
         title=f"What the {HEADS_OF_KIND[kind]} that stay do",

@@ -52,10 +52,14 @@ PHONE: Spec = {
 def data(rows: ChartRows) -> list[Spec]:
     """Rows as the data of a chart, six digits a number (more are not seen); values that are missing are left out."""
     records = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else rows
-    kept: list[Spec] = []
-    for row in records:
-        kept.append({str(k): _plain(v) for k, v in row.items() if v is not None and v == v})
-    return kept
+    return [
+        {str(k): _plain(v) for k, v in row.items() if v is not None and v == v} for row in records
+    ]
+
+
+def with_ends(rows: ChartRows) -> list[Spec]:
+    """The rows that have an interval."""
+    return [row for row in data(rows) if "low" in row]
 
 
 def _plain(value: Any) -> Any:
@@ -71,16 +75,8 @@ def field(text: str, **options: Any) -> Spec:
 
 def axis(text: str, title: str | None, **options: Any) -> Spec:
     """A position with the title of its axis, and options of the channel (CHANNEL), its scale (SCALE_KEYS) and its axis."""
-    scale = {}
-    for name in SCALE_KEYS:
-        if name in options:
-            scale[name] = options.pop(name)
-
-    own = {}
-    for name in CHANNEL:
-        if name in options:
-            own[name] = options.pop(name)
-
+    scale = {name: options.pop(name) for name in SCALE_KEYS if name in options}
+    own = {name: options.pop(name) for name in CHANNEL if name in options}
     parts = {"scale": scale, "axis": options}
     return field(text, title=title, **own, **{name: part for name, part in parts.items() if part})
 
@@ -111,7 +107,7 @@ def heat(text: str, ends: Sequence[float], ranged: str = "heatmap", **legend: An
     return found
 
 
-def label_of(names: Mapping[float, Any]) -> str:
+def label_of(names: Mapping[Any, str]) -> str:
     """The labels of an axis or legend: a name at each of some numbers, nothing at others."""
     tests = [
         f"abs(datum.value - {at}) <= {1e-6 * abs(at)} ? '{name}' : " for at, name in names.items()
@@ -122,11 +118,7 @@ def label_of(names: Mapping[float, Any]) -> str:
 def categories(text: str, names: Iterable[str], grey: str = "", **legend: Any) -> Spec:
     """One colour a name, `grey` for one of them; the legend shows the names, if there are several, and fits a phone."""
     known = list(dict.fromkeys(names))
-    others = []
-    for one in known:
-        if one != grey:
-            others.append(one)
-
+    others = [name for name in known if name != grey]
     shown = {"values": known, **_legend(known), **legend} if len(known) > 1 else {}
     return colour(text, [*others[:1], grey, *others[1:]], **shown)
 
@@ -145,9 +137,7 @@ def _legend(names: Sequence[str]) -> Spec:
 
 def legend_columns(names: Sequence[str]) -> int:
     """Two columns of a legend where its names fit a phone, else one."""
-    longest = 0
-    for start in (0, 1):
-        longest += max(map(len, names[start::2]), default=0)
+    longest = sum(max(map(len, names[start::2]), default=0) for start in (0, 1))
     return 2 if longest <= LETTERS else 1
 
 
@@ -158,12 +148,11 @@ def when(test: str, one: Any, other: Any) -> Spec:
 
 def tips(*fields: str) -> list[Spec]:
     """What pointing at a mark shows; each field as `name:N|title|format`."""
-    parts = [[*text.split("|"), "", ""][:3] for text in fields]
     channels: list[Spec] = []
-    for name, title, form in parts:
-        channels.append(
-            field(name) | ({"title": title} if title else {}) | ({"format": form} if form else {})
-        )
+    for text in fields:
+        name, title, form = [*text.split("|"), "", ""][:3]
+        said = {"title": title, "format": form}
+        channels.append(field(name, **{option: word for option, word in said.items() if word}))
     return channels
 
 
@@ -177,18 +166,10 @@ def mark(
     """One layer: a mark, its look, a test for the rows that have it, and its channels; those that are None are left
     out.
     """
-    encoding = {}
-    for name, channel in channels.items():
-        if channel is not None and channel != []:
-            encoding[name] = channel
-
+    encoding = {name: channel for name, channel in channels.items() if channel not in (None, [])}
     transform = {"transform": [{"filter": where}]} if where else {}
-    return {
-        "data": data(rows),
-        **transform,
-        "mark": {"type": kind, **(look or {})},
-        "encoding": encoding,
-    }
+    look = {"type": kind, **(look or {})}
+    return {"data": data(rows), **transform, "mark": look, "encoding": encoding}
 
 
 def layered(layers: Sequence[Spec], height: int, description: str, **scales: str) -> Spec:
@@ -283,28 +264,22 @@ def curve(
     opacity: float = 1.0,
     detail: Any = None,
     shape: Any = None,
-    clip: bool = False,
 ) -> list[Spec]:
     """Lines through points from left to right. `band`: opacity of the area from `low` to `high`; `dots`: their size."""
     shared: Spec = {"x": x, "color": colours, "detail": detail}
     ends: Spec = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
-    look = {"strokeWidth": width, "opacity": opacity, "strokeJoin": "round", "clip": clip}
+    layers = []
+    look: Spec = {"opacity": band}
+    if band:
+        layers.append(mark("area", with_ends(points), look, **shared, **ends))
+    look = {"strokeWidth": width, "opacity": opacity, "strokeJoin": "round"}
     order = {"field": x["field"], "type": x["type"]}
-    layers = [
-        mark(
-            "area", points, {"opacity": band, "clip": clip}, "isValid(datum.low)", **shared, **ends
-        )
-    ]
-    layers.append(
-        mark("line", points, look, f"isValid(datum.{y['field']})", y=y, order=order, **shared)
-    )
-    look = {"filled": True, "size": dots, "opacity": 1, "clip": clip}
-    layers.append(mark("point", points, look, y=y, tooltip=list(tip), shape=shape, **shared))
-    drawn_layers: list[Spec] = []
-    for layer, drawn in zip(layers, (band, True, dots), strict=True):
-        if drawn:
-            drawn_layers.append(layer)
-    return drawn_layers
+    test = f"isValid(datum.{y['field']})"
+    layers.append(mark("line", points, look, test, y=y, order=order, **shared))
+    if dots:
+        look = {"filled": True, "size": dots, "opacity": 1}
+        layers.append(mark("point", points, look, y=y, tooltip=list(tip), shape=shape, **shared))
+    return layers
 
 
 def intervals(
@@ -313,52 +288,33 @@ def intervals(
     y: Spec,
     colours: Any = None,
     *,
-    along: str = "y",
     tip: Sequence[Any] = (),
     style: str = "point",
     size: int = 70,
     whisker_look: Mapping[str, Any] | None = None,
     shape: Any = None,
-    bar: bool = False,
-    clip: bool = False,
     **look: Any,
 ) -> list[Spec]:
-    """Points (or bars) with their 95 % intervals from `low` to `high`, drawn along one channel."""
-    places: Spec = {"x": x, "y": y}
-    ends: Spec = {along: {**places[along], "field": "low"}, f"{along}2": {"field": "high"}}
-    whiskers = {"strokeWidth": 1.5, "opacity": 0.8, "clip": clip, **(whisker_look or {})}
-    own = None if "style" in whiskers else colours
-    lines = mark(
-        "rule",
-        points,
-        whiskers,
-        "isValid(datum.low)",
-        **{**places, **ends},
-        color=own,
-        tooltip=list(tip),
-    )
-    if bar:
-        filled = {"cornerRadiusEnd": 2, "opacity": 0.85}
-        return [mark("bar", points, filled, **places, color=colours, tooltip=list(tip)), lines]
-    look = {"style": style, "filled": True, "size": size, "opacity": 1, "clip": clip, **look}
+    """Points with their 95 % intervals from `low` to `high`."""
+    shared: Spec = {"x": x, "color": colours, "tooltip": list(tip)}
+    ends: Spec = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    whiskers = {"strokeWidth": 1.5, "opacity": 0.8, **(whisker_look or {})}
+    look = {"style": style, "filled": True, "size": size, "opacity": 1, **look}
     return [
-        lines,
-        mark("point", points, look, **places, color=colours, shape=shape, tooltip=list(tip)),
+        mark("rule", with_ends(points), whiskers, **shared, **ends),
+        mark("point", points, look, y=y, shape=shape, **shared),
     ]
 
 
-def level_lines(
-    rows: ChartRows, value: Spec, style: str = "level", dash: Any = None, along: str = "y"
-) -> Spec:
+def level_lines(rows: ChartRows, y: Spec, style: str = "level", dash: Any = None) -> Spec:
     """Straight lines across a chart, one a row."""
-    channels: Spec = {along: value, "strokeDash": dash}
     tip = None if dash is None else tips("name:N", "value:Q||.2f")
-    return mark("rule", rows, {"style": style, "clip": True}, **channels, tooltip=tip)
+    return mark("rule", rows, {"style": style, "clip": True}, y=y, strokeDash=dash, tooltip=tip)
 
 
 def ring(rows: ChartRows, x: Any, y: Any) -> Spec:
     """A ring around the chosen model."""
-    look = {"style": "ring", "size": 240, "filled": False, "opacity": 1, "clip": True}
+    look = {"style": "ring", "size": 240, "filled": False, "opacity": 1}
     return mark("point", rows, look, x=x, y=y)
 
 
@@ -418,7 +374,6 @@ def vega_config(palette: Palette) -> dict[str, Any]:
             "small-on-high": {"color": palette["on-high"], "fontSize": 10, "opacity": 0.85},
             "point": {"color": accent, "stroke": palette["card"], "strokeWidth": 1.5},
             "framed": {"fillOpacity": 0, "stroke": ink, "strokeWidth": 1.5},
-            "untrained": {"color": muted, "fillOpacity": 0.22},
             "ring": {"color": ink, "strokeWidth": 2.5},  # no line has this colour
             "level": {"color": muted, "strokeWidth": 1.5},
             "limit": {"color": second, "strokeWidth": 1.5, "strokeDash": [5, 4]},
@@ -465,22 +420,17 @@ class Figure:
 
     def specification(self) -> Spec:
         """All panels in one Vega-Lite specification, for the files."""
-        titled = len(self.panels) > 1
         parts = []
-        for p in self.panels:
-            parts.append(p.chart | {"width": p.width} | ({"title": p.title} if titled else {}))
-
-        title = {"text": self.title, "subtitle": self.note, "fontSize": 16, "offset": 16}
+        for panel in self.panels:
+            title = {"title": panel.title} if len(self.panels) > 1 else {}
+            parts.append(panel.chart | {"width": panel.width} | title)
         # Panels of unequal width have nothing in common but their heads: each keeps its own legend.
-        wide = any(panel.wide for panel in self.panels)
-        resolve = {
-            "scale": {"color": "independent" if wide else "shared", "strokeDash": "independent"}
-        }
+        colours = "independent" if any(panel.wide for panel in self.panels) else "shared"
         together = {
             "concat": parts,
             "columns": self.columns,
-            "resolve": resolve,
-            "title": title,
+            "resolve": {"scale": {"color": colours, "strokeDash": "independent"}},
+            "title": {"text": self.title, "subtitle": self.note, "fontSize": 16, "offset": 16},
             "padding": 16,
         }
         return specification(SCHEMA | together)

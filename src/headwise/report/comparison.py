@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +19,30 @@ import pandas as pd
 from headwise.decoding.bleu import translation_answers
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, Head
-from headwise.qualities import BETTER, WORSE, Number
+from headwise.qualities import Number
 from headwise.report import models
 from headwise.report.after_pruning import head_roles, rank, scatter, score_text, tested_rows
 from headwise.report.charts import Figure
 from headwise.report.every_head import every_head_content, heads_of_run
 from headwise.report.format import capital, interval_text, listed, measure_name, signed
-from headwise.report.kept_heads import head_map, values_by_head
-from headwise.report.page import Columns, chosen_badge, section, table
+from headwise.report.head_rows import values_by_head
+from headwise.report.kept_heads import head_map
+from headwise.report.models import ModelRow
+from headwise.report.page import Columns, Table, chosen_badge, section, table
 from headwise.report.run_folder import (
     HEAD_COLUMNS,
     FinishedRun,
     read_optional_table,
     read_run,
 )
-from headwise.report.runs import Member, Runs
+from headwise.report.runs import Runs
 from headwise.report.score_maps import drawn_measures
 from headwise.report.summary import plan_of_run
 from headwise.roles.role import MATCHES, display_name
 from headwise.statistics import rank_interval
 
 LONGEST_RUN_NAME = 24  # letters of the name of a run
+ModelOfRun = tuple[FinishedRun, ModelRow]
 
 
 def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs:
@@ -81,7 +85,7 @@ def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs
         page="comparison",
         name=listed(list(runs)),
         headline=difference(a, b) or rank_headline(a, b, heads),
-        members=tuple(Member(name, run) for name, run in runs.items()),
+        runs=runs,
         parts={name: run.models for name, run in runs.items()} if evaluated else {},
         split=min(a.split, b.split),
         notes=[note, *other_texts(a, b)],
@@ -93,11 +97,11 @@ def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs
 def paired_heads(one: FinishedRun, other: FinishedRun) -> tuple[list[Head], str]:
     """The heads that both runs have and that can be compared one by one, and why they can or cannot."""
     of_one = heads_of_run(one)
-    of_other = heads_of_run(other)
-    shared = [head for head in of_one if head in set(of_other)]
+    of_other = set(heads_of_run(other))
+    shared = [head for head in of_one if head in of_other]
     began = [(run.facts.get("signature") or {}).get("model") for run in (one, other)]
     same_model = began[0] is not None and began[0] == began[1]
-    if not shared or not (same_model or of_one == of_other):
+    if not shared or not (same_model or set(of_one) == of_other):
         reason = "the two have other heads."
     elif same_model:
         return (
@@ -141,17 +145,18 @@ def difference(one: FinishedRun, other: FinishedRun) -> str:
     a, b = one.chosen, other.chosen
     if a is None or b is None or one.quality != other.quality:
         return ""
-    found = on_same_sentences(one, other) or difference_of_changes(one, other)
+    found = on_same_sentences((one, a), (other, b)) or difference_of_changes((one, a), (other, b))
     if found is None:
         return ""
     change, how = found
     assert change.value is not None
     moved = f"{signed(change.value)}{one.quality.unit} {one.quality.title}"
-    sure = "" if change.verdict(one.quality) in (BETTER, WORSE) else ", not distinguishable"
     totals = [f"of {model['total']} {models.heads_name(model['kinds'])}" for model in (a, b)]
     of_a = "" if totals[0] == totals[1] else f" {totals[0]}"
-    kept = f"A keeps {a['kept']}{of_a} and B {b['kept']} {totals[1]}"
-    return f"B − A: {moved} {interval_text(change.low, change.high)}{how}{sure}; {kept}"
+    return (
+        f"B − A: {moved} {interval_text(change.low, change.high)}{how}, {change.verdict(one.quality)}; "
+        f"A keeps {a['kept']}{of_a} and B {b['kept']} {totals[1]}"
+    )
 
 
 def rank_headline(one: FinishedRun, other: FinishedRun, heads: Sequence[Head]) -> str:
@@ -164,13 +169,12 @@ def rank_headline(one: FinishedRun, other: FinishedRun, heads: Sequence[Head]) -
     return "What differs between two runs"
 
 
-def on_same_sentences(one: FinishedRun, other: FinishedRun) -> tuple[Number, str] | None:
-    """BLEU of B's chosen model minus that of A's, and on what; None where they did not translate the same test
-    sentences."""
+def on_same_sentences(one: ModelOfRun, other: ModelOfRun) -> tuple[Number, str] | None:
+    """BLEU of B's model minus that of A's, and on what; None where they did not translate the same test sentences."""
     texts = []
-    for run in (one, other):
-        setting = "" if run.chosen is None else run.chosen["setting"]
-        texts.append([run.translations.get(name) for name in ("source", "reference", setting)])
+    for run, model in (one, other):
+        names = ("source", "reference", model["setting"])
+        texts.append([run.translations.get(name) for name in names])
 
     (sources, references, ours), (*given, theirs) = texts
     if not references or ours is None or theirs is None or [sources, references] != given:
@@ -179,26 +183,25 @@ def on_same_sentences(one: FinishedRun, other: FinishedRun) -> tuple[Number, str
     return change, f" on the same {len(references)} sentences"
 
 
-def difference_of_changes(one: FinishedRun, other: FinishedRun) -> tuple[Number, str] | None:
+def difference_of_changes(one: ModelOfRun, other: ModelOfRun) -> tuple[Number, str] | None:
     """The change of quality by pruning in B minus that in A, with an interval, and what both changes are to; None where
     they were not measured against the same model.
 
     The interval is made of both runs' own as if they were independent (Zou and Donner 2008, section 2): with changes a, b
     and their ends l, u, from d − √((b − l_b)² + (u_a − a)²) to d + √((u_b − b)² + (a − l_a)²).
     """
-    if one.chosen is None or other.chosen is None or one.split != other.split:
-        return None
-    reference, change = one.leading_change(one.chosen)
-    other_reference, other_change = other.leading_change(other.chosen)
-    a, low_a, high_a = change.value, change.low, change.high
-    b, low_b, high_b = other_change.value, other_change.low, other_change.high
-    if reference != other_reference or a is None or b is None:
-        return None
-    if low_a is None or high_a is None or low_b is None or high_b is None:
+    known = []
+    for run, model in (one, other):
+        reference, change = run.leading_change(model)
+        if change.value is None or change.low is None or change.high is None:
+            return None
+        known.append((run.split, reference, change.value, change.low, change.high))
+    (*compared, a, low_a, high_a), (*other_compared, b, low_b, high_b) = known
+    if compared != other_compared:
         return None
     low = b - a - math.hypot(b - low_b, high_a - a)
     high = b - a + math.hypot(high_b - b, a - low_a)
-    return Number(b - a, low, high), f", each compared with {models.OTHERS[reference]}"
+    return Number(b - a, low, high), f", each compared with {models.OTHERS[known[0][1]]}"
 
 
 @section(
@@ -212,27 +215,25 @@ def difference_of_changes(one: FinishedRun, other: FinishedRun) -> tuple[Number,
 )
 def settings_section(found: Runs) -> dict[str, Any]:
     """Every setting that differs: of the plans, of signature and versions."""
-    known = {}
-    for name, run in found.runs.items():
+    written = []
+    for run in found.runs.values():
         facts = {part: run.facts.get(part) for part in ("signature", "versions")}
-        known[name] = flat_settings(plan_of_run(run) | facts)
-    one, other = known.values()
-    every = list(dict.fromkeys([*one, *other]))
-    differing = [key for key in every if one.get(key) != other.get(key)]
-    columns: Columns = {"setting": str}
-    for name, settings in known.items():
-        columns[name] = partial(lambda settings, key: settings.get(key, ""), settings)
+        written.append(flat_settings(plan_of_run(run) | facts))
+    known = pd.DataFrame(written, index=[*found.runs]).T.fillna("")
+    differing = known[known.iloc[:, 0] != known.iloc[:, 1]]
+    columns: Columns = {name: itemgetter(name) for name in ("setting", *found.runs)}
+    rows = differing.rename_axis("setting").reset_index().to_dict("records")
     return {
-        "settings": table("Settings that differ", differing, columns),
-        "same": len(every) - len(differing),
+        "settings": table("Settings that differ", rows, columns),
+        "same": len(known) - len(differing),
     }
 
 
 def flat_settings(value: Any, name: str = "") -> dict[str, str]:
     """Nested settings as names with dots; tables of a list by their own name, or their number."""
-    if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
-        value = {f"{one.get('name', at)}": one for at, one in enumerate(value)}
-    if isinstance(value, Mapping):
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        value = {one.get("name", at): one for at, one in enumerate(value)}
+    if isinstance(value, dict):
         flat: dict[str, str] = {}
         for key, below in value.items():
             flat |= flat_settings(below, f"{name}.{key}" if name else str(key))
@@ -240,6 +241,43 @@ def flat_settings(value: Any, name: str = "") -> dict[str, str]:
     if value is None:
         return {}
     return {name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}
+
+
+@section(
+    "paired_heads",
+    heading="Heads side by side",
+    question="Do both runs score heads alike, give them the same roles, and keep the same ones?",
+    pages=("comparison",),
+    story=True,
+    order=30,
+    files=("heads.csv", "roles/", "layouts/"),
+)
+def paired_heads_section(found: Runs) -> dict[str, Any]:
+    """The heads that both chosen models keep; where heads can be paired, also their scores in both runs, the roles that
+    only one run has, and which heads models of one setting keep."""
+    one, other = found.runs.values()
+    scores = paired_scores(one, other, found.heads)
+    panels = [scatter(name, scores[name], *found.runs) for name in drawn_measures(scores)]
+    ranks = [rank_text(name, part) for name, part in scores.items()]
+    points = Figure(
+        "scores-of-both",
+        "Each head's score in both runs",
+        "a point is a head · on the line: the same in both",
+        panels,
+        columns=min(3, len(panels)),
+        facts=f"Rank correlations: {', '.join(filter(None, ranks))}.",
+    )
+    maps = []
+    for letter, (name, run) in zip("ab", found.runs.items(), strict=True):
+        drawn = head_map(run, run.chosen)
+        if drawn and run.chosen and run.chosen["setting"] in run.layouts:
+            maps.append(replace(drawn, name=f"head-map-{letter}", title=f"{name}: {drawn.title}"))
+    return {
+        "points": points if panels else None,
+        "roles": changed_roles(found),
+        "maps": maps,
+        "layouts": kept_in_both(found),
+    }
 
 
 def paired_scores(
@@ -261,119 +299,49 @@ def rank_text(measure: str, scores: pd.DataFrame) -> str:
     value = rank(scores)
     if math.isnan(value):
         return ""
-    low, high = rank_interval(value, len(scores))
-    ends = "" if math.isnan(low) else interval_text(low, high)
+    ends = interval_text(*rank_interval(value, len(scores)))
     return f"{capital(measure_name(measure))} {signed(value)} {ends}".strip()
 
 
-@section(
-    "paired_scores",
-    heading="How much each head matters in each",
-    question="Do both runs rank heads alike?",
-    pages=("comparison",),
-    story=True,
-    order=30,
-    files=("heads.csv",),
-)
-def paired_scores_section(found: Runs) -> dict[str, Any] | None:
-    """Each score of both runs, a point a head; None where no head can be paired, or no score is in both."""
-    scores = paired_scores(*found.runs.values(), found.heads)
-    if not scores:
-        return None
-    panels = [scatter(name, scores[name], *found.runs) for name in drawn_measures(scores)]
-    ranks = [rank_text(name, part) for name, part in scores.items()]
-    return {
-        "points": Figure(
-            "scores-of-both",
-            "Each head's score in both runs",
-            "a point is a head · on the line: the same in both",
-            panels,
-            columns=min(3, len(panels)),
-            facts=f"Rank correlations: {', '.join(filter(None, ranks))}.",
-        )
-    }
-
-
-@section(
-    "paired_roles",
-    heading="Roles gained and lost",
-    question="Which roles are in one run only?",
-    pages=("comparison",),
-    story=True,
-    order=40,
-    files=("roles/",),
-)
-def paired_roles_section(found: Runs) -> dict[str, Any] | None:
-    """Roles that only one of the runs has; None where no head can be paired, or a run has no roles."""
-    one, other = found.runs.values()
-    if one.roles is None or other.roles is None or not found.heads:
-        return None
-    in_one, in_other = (
-        {role for kind in KINDS for role in head_roles(roles, kind) if role[0] in found.heads}
-        for roles in (one.roles, other.roles)
-    )
+def changed_roles(found: Runs) -> Table | None:
+    """The roles of paired heads that only one of the runs has, with their scores in both."""
+    held = []
     columns: Columns = {
         "head": lambda role: str(role[0]),
         "role": lambda role: display_name(role[1]),
     }
-    for name, roles in zip(found.runs, (one.roles, other.roles), strict=True):
-        scored = tested_rows(roles)
+    for name, run in found.runs.items():
+        if run.roles is None:
+            return None
+        held.append({role for kind in KINDS for role in head_roles(run.roles, kind)})
+        scored = tested_rows(run.roles)
         columns[name] = partial(lambda scored, role: score_text(scored.get(role)), scored)
-    columns["role in"] = lambda role: "only A" if role in in_one else "only B"
-    return {
-        "changed": table(
-            "Roles that only one run has",
-            sorted(in_one ^ in_other),
-            columns,
-            code=lambda role: role[1],
-        ),
-        "kept": len(in_one & in_other),
-    }
+    columns["role in"] = lambda role: "only A" if role in held[0] else "only B"
+    changed = sorted(role for role in held[0] ^ held[1] if role[0] in found.heads)
+    return table("Roles that only one run has", changed, columns, code=lambda role: role[1])
 
 
-@section(
-    "kept_in_both",
-    heading="Which heads stay in each",
-    question="Do both runs keep the same heads?",
-    pages=("comparison",),
-    story=True,
-    order=50,
-    files=("layouts/",),
-)
-def kept_in_both_section(found: Runs) -> dict[str, Any] | None:
-    """The heads of both chosen models and, where heads can be paired, which heads models of the same setting keep; None
-    where a run has pruned nothing."""
+def kept_in_both(found: Runs) -> Table | None:
+    """Which of the paired heads are kept by models of one setting in both runs."""
     one, other = found.runs.values()
-    maps = []
-    for letter, (name, run) in zip("ab", found.runs.items(), strict=True):
-        drawn = head_map(run, run.chosen)
-        if drawn and run.layouts:
-            maps.append(replace(drawn, name=f"head-map-{letter}", title=f"{name}: {drawn.title}"))
     rows = []
     for model in one.pruned if found.heads else ():
         setting = model["setting"]
-        if (
-            setting in one.layouts
-            and setting in other.layouts
-            and not models.is_random_order(model)
-        ):
-            kept = [
-                {head for head in run.layouts[setting].kept if head.kind in model["kinds"]}
-                for run in (one, other)
-            ]
-            rows.append((model, *kept))
+        layouts = [run.layouts[setting] for run in (one, other) if setting in run.layouts]
+        if len(layouts) == 2 and not models.is_random_order(model):
+            a, b = ({head for head in mask.kept if head.kind in model["kinds"]} for mask in layouts)
+            rows.append((model, a, b))
 
     columns: Columns = {
         "model": lambda row: row[0]["label"],
-        "heads kept by A": lambda row: f"{len(row[1])} of {row[0]['total']}",
-        "by B": lambda row: str(len(row[2])),
-        "by both": lambda row: str(len(row[1] & row[2])),
+        "heads kept by both": lambda row: (
+            f"{len(row[1] & row[2])}, of {len(row[1])} by A and {len(row[2])} by B"
+        ),
         "expected by chance": lambda row: f"{len(row[1]) * len(row[2]) / row[0]['total']:.1f}",
         "only by A": lambda row: listed(sorted(map(str, row[1] - row[2]))),
         "only by B": lambda row: listed(sorted(map(str, row[2] - row[1]))),
     }
-    rows_table = table("Heads kept in both", rows, columns, badge=lambda row: chosen_badge(row[0]))
-    return {"maps": maps, "layouts": rows_table}
+    return table("Heads kept in both", rows, columns, badge=lambda row: chosen_badge(row[0]))
 
 
 @section(

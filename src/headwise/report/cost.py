@@ -79,6 +79,8 @@ def cost_section(run: FinishedRun) -> dict[str, Any] | None:
 
 def heads_text(layouts: Mapping[str, HeadMask], model: ModelRow) -> str:
     """`12 of 24`; of a model of several kinds also how many of each; of several seeds the mean and the range."""
+    if model["method"] == "none":  # the kinds that its heads are of differ between seeds
+        return str(model["total"])
     kept = str(model["kept"])
     if model.get("kept_low") != model.get("kept_high"):
         kept = f"{model['mean_kept']:.1f}, from {model['kept_low']} to {model['kept_high']},"
@@ -207,7 +209,7 @@ def model_comparisons(run: FinishedRun) -> list[ControlComparison]:
             is_random = name.startswith("random.")
             add(RANDOM_ORDER.name if is_random else OTHER_MEASURE.name, model, name)
 
-    paired = set()
+    paired = set[str]()
     for comparison in found:
         paired.update(one["setting"] for one in (comparison.model, comparison.control) if one)
     for control in controls:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-import pandas as pd
-
-from headwise.heads import KINDS, Head
-from headwise.report.format import KIND_NAMES, kinds_among, listed, measure_name, number, signed
+from headwise.heads import Head, head_of
+from headwise.report.format import (
+    KIND_NAMES,
+    estimate,
+    interval_text,
+    kinds_among,
+    listed,
+    measure_name,
+    number,
+    score,
+    thousandths,
+)
 from headwise.report.gate_history import closing_steps
+from headwise.report.head_rows import heads_in, model_order, of_measure
 from headwise.report.page import section
-from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder, head_of
+from headwise.report.run_folder import FinishedRun, RolesFolder
 from headwise.report.score_maps import BLEU_MEASURE, LOSS_MEASURE, control_ranges
 from headwise.roles.behaviour import effect_sentence
 
@@ -39,136 +48,102 @@ def every_head_section(run: FinishedRun) -> dict[str, Any] | None:
 
 def heads_of_run(run: FinishedRun) -> list[Head]:
     """Every head that a score, a role or a layout is about, kind by kind."""
-    tables = []
-    if run.heads is not None:
-        tables.append(run.heads)
-    if run.roles is not None:
-        tables.append(run.roles.labels)
-
-    heads = set[Head]()
-    for table in tables:
-        for row in table[HEAD_COLUMNS].itertuples(index=False, name=None):
-            heads.add(Head(*row))
-    for mask in run.layouts.values():
-        heads |= set(mask.heads)
-    return sorted(heads, key=lambda head: (KINDS.index(head.kind), *head[1:]))
+    tables = [run.heads, None if run.roles is None else run.roles.labels]
+    heads = {head for table in tables if table is not None for head in heads_in(table)}
+    return sorted(heads.union(*(mask.heads for mask in run.layouts.values())), key=model_order)
 
 
-def every_head_content(runs: Mapping[str, FinishedRun], heads: list[Head]) -> dict[str, Any]:
+def every_head_content(runs: Mapping[str, FinishedRun], heads: Sequence[Head]) -> dict[str, Any]:
     """What the template shows: the columns and rows of the table, and `details`, which the page's
     script reads for the card of a picked head.
 
     runs: by name, which stands before what a run says; several runs must have the same heads. The
     name of a single run is empty. Shown are the measures that all runs have.
     """
-    facts_by_run = {}
-    for name, run in runs.items():
-        facts_by_run[name] = HeadFacts.of_run(run, heads)
-    first = next(iter(facts_by_run.values()))
+    scores = {name: shown_scores(run) for name, run in runs.items()}
+    shared = [one for one in scores[next(iter(runs))] if all(one in own for own in scores.values())]
+    columns = [(measure, name) for measure in shared for name in runs]
+    titles = [measure_name(measure) + (f" · {name}" if name else "") for measure, name in columns]
 
-    # A column for each measure and run.
-    columns = []
-    measures = []
-    titles = []
-    for measure in first.scores:
-        if not all(measure in run_facts.scores for run_facts in facts_by_run.values()):
-            continue
-        for name, run_facts in facts_by_run.items():
-            title = measure_name(measure) + (f" · {name}" if name else "")
-            columns.append(run_facts.scores[measure])
-            measures.append((measure, title))
-            titles.append(title)
-
-    # The pruned models of all runs. Those with gates: their closing steps, by index in `models`.
+    # Of each pruned model what it did with every head and, of those with gates, when each was shut.
     models: list[dict[str, Any]] = []
-    steps_by_model = {}
-    for name, run_facts in facts_by_run.items():
-        for model in run_facts.pruned_models:
-            if model["setting"] in run_facts.closing_steps:
-                steps_by_model[len(models)] = run_facts.closing_steps[model["setting"]]
-            label = _with_run_name(name, model["label"])
+    statuses = dict.fromkeys(heads, "")
+    closed: dict[int, Mapping[Head, int | None]] = {}
+    for name, run in runs.items():
+        steps = closing_steps(run)
+        for model in run.candidates:
+            if model["setting"] in steps:
+                closed[len(models)] = steps[model["setting"]]
+            label = with_run_name(name, model["label"])
             models.append({"label": label, "chosen": bool(model["chosen"])})
+            for head in heads:
+                statuses[head] += status_of(run, model, head)
 
     # The table of one run has columns for its chosen model and the gates of it.
-    chosen_at = None
-    chosen_label = None
-    chosen_steps: Mapping[Head, int | None] = {}
-    if len(facts_by_run) == 1:
-        for index, model in enumerate(first.pruned_models):
-            if model["chosen"]:
-                chosen_at = index
-            if model["chosen"] and model["setting"] in first.closing_steps:
-                chosen_label = model["label"]
-                chosen_steps = first.closing_steps[model["setting"]]
-
+    chosen = [at for at, model in enumerate(models) if model["chosen"] and len(runs) == 1]
+    gates = [at for at in chosen if at in closed]
+    labels = said_by(runs, head_labels)
+    evidence = said_by(runs, role_evidence)
+    alone = said_by(runs, costs_alone)
+    first = next(iter(runs.values()))
     rows = []
     details = {}
     for head in heads:
-        labels = []
-        evidence = []
-        cost_alone = []
-        statuses = ""
-        tested = False
-        for name, run_facts in facts_by_run.items():
-            if head in run_facts.head_labels:
-                tested = True
-                labels.append(_with_run_name(name, run_facts.head_labels[head]))
-            for text in run_facts.role_evidence.get(head, []):
-                evidence.append(_with_run_name(name, text))
-            if head in run_facts.costs_alone:
-                cost_alone.append(_with_run_name(name, run_facts.costs_alone[head]))
-            statuses += run_facts.statuses[head]
-
-        scores = [column.get(head) for column in columns]
+        own = [scores[name][measure].get(head) for measure, name in columns]
         rows.append(
             {
                 "kind": head.kind,
                 "address": str(head),
-                "scores": scores,
-                "role": "; ".join(labels),
-                "attention": attention_of(next(iter(runs.values())), head),
-                "in_chosen": "" if chosen_at is None else FATE_WORDS[statuses[chosen_at]],
-                "kept": kept_in(statuses),
-                "closed": chosen_steps.get(head),
+                "scores": own,
+                "role": "; ".join(labels.get(head, [])),
+                "attention": attention_of(first, head),
+                "in_chosen": "".join(FATE_WORDS[statuses[head][at]] for at in chosen),
+                "kept": kept_in(statuses[head]),
+                "closed": next((closed[at].get(head) for at in gates), None),
             }
         )
         details[str(head)] = {
-            "scores": scores,
-            "roles": evidence if tested else None,
-            "alone": "; ".join(cost_alone),
-            "statuses": statuses,
-            "closed": {index: steps.get(head) for index, steps in steps_by_model.items()},
+            "scores": own,
+            "roles": evidence.get(head, []) if head in labels else None,
+            "alone": "; ".join(alone.get(head, [])),
+            "statuses": statuses[head],
+            "closed": {at: steps.get(head) for at, steps in closed.items()},
         }
 
-    kinds = {head.kind for head in heads}
-    has_untrained = any(run.untrained is not None for run in runs.values())
-    has_layouts = any(run.layouts for run in runs.values())
+    untrained = any(run.untrained is not None for run in runs.values())
     has_roles = any(run.roles is not None for run in runs.values())
-    absent = []
-    if len(runs) == 1 and not measures:
-        absent.append("scores")
-    if len(runs) == 1 and not has_roles:
-        absent.append("roles")
+    absent = ["scores"] * (not columns) + ["roles"] * (not has_roles)
     return {
-        "kinds": [(kind, KIND_NAMES[kind]) for kind in kinds_among(kinds)],
-        "measures": measures,
+        "kinds": [(kind, KIND_NAMES[kind]) for kind in kinds_among(head.kind for head in heads)],
+        "measures": [(measure, title) for (measure, _), title in zip(columns, titles, strict=True)],
         "has_attention": any(row["attention"] for row in rows),
         "has_roles": has_roles,
-        "absent": listed(absent),
-        "has_untrained": has_untrained,
-        "model_count": len(models) if has_layouts else 0,
-        "order": order_of_removal(first.pruned_models) if len(facts_by_run) == 1 else "",
-        "left_alone": any(not row["kept"] for row in rows),
+        "absent": listed(absent) if len(runs) == 1 else "",
+        "has_untrained": untrained,
+        "model_count": len(models) if any(run.layouts for run in runs.values()) else 0,
+        "order": order_of_removal(first.candidates) if len(runs) == 1 else "",
+        "left_alone": not all(row["kept"] for row in rows),
         "has_chosen": any(row["in_chosen"] for row in rows),
-        "chosen_label": chosen_label,
+        "chosen_label": next((models[at]["label"] for at in gates), None),
         "rows": rows,
-        "details": {
-            "measures": titles,
-            "untrained": has_untrained,
-            "models": models,
-            "heads": details,
-        },
+        "details": {"measures": titles, "untrained": untrained, "models": models, "heads": details},
     }
+
+
+def said_by(
+    runs: Mapping[str, FinishedRun], say: Callable[[FinishedRun], Mapping[Head, list[str]]]
+) -> Mapping[Head, list[str]]:
+    """What all runs say of each head, one after the other."""
+    said: dict[Head, list[str]] = {}
+    for name, run in runs.items():
+        for head, texts in say(run).items():
+            said.setdefault(head, []).extend(with_run_name(name, text) for text in texts)
+    return said
+
+
+def with_run_name(name: str, text: str) -> str:
+    """The text after the name of its run; the name is empty where the page has one run."""
+    return f"{name}: {text}" if name else text
 
 
 def order_of_removal(models: list[dict[str, Any]]) -> str:
@@ -200,81 +175,39 @@ class ShownScore(NamedTuple):
     like_untrained: bool
 
 
-@dataclass(frozen=True)
-class HeadFacts:
-    """What a run says about its heads.
-
-    scores: by measure. pruned_models: the rows of the models that could be chosen. closing_steps: by the setting of each
-    model with gates. All others: by head.
-    """
-
-    scores: Mapping[str, Mapping[Head, ShownScore]]
-    role_evidence: Mapping[Head, list[str]]
-    head_labels: Mapping[Head, str]
-    pruned_models: list[dict[str, Any]]
-    statuses: Mapping[Head, str]
-    closing_steps: Mapping[str, Mapping[Head, int | None]]
-    costs_alone: Mapping[Head, str]
-
-    @classmethod
-    def of_run(cls, run: FinishedRun, heads: list[Head]) -> HeadFacts:
-        return cls(
-            scores=shown_scores(run),
-            role_evidence=role_evidence(run),
-            head_labels=head_labels(run),
-            pruned_models=run.candidates,
-            statuses=statuses_of(run, heads),
-            closing_steps=closing_steps(run),
-            costs_alone=costs_alone(run),
-        )
-
-
-def _with_run_name(name: str, text: str) -> str:
-    """The text after the name of its run; the name is empty where the page has one run."""
-    return f"{name}: {text}" if name else text
-
-
 def shown_scores(run: FinishedRun) -> Mapping[str, Mapping[Head, ShownScore]]:
     """The scores of every measure and head."""
     scores: dict[str, dict[Head, ShownScore]] = {}
     if run.heads is None:
         return scores
-
     untrained = control_ranges(run)
-    with_value = run.heads.dropna(subset=["value"])
-    for measure, rows in with_value.groupby("measure", sort=False):
-        largest_size = float(rows["value"].abs().max())
+    for measure, rows in run.heads.dropna(subset=["value"]).groupby("measure", sort=False):
+        largest = float(rows["value"].abs().max())
+        write = partial(number, scale=largest, more=1)
         by_head = scores[str(measure)] = {}
         for row in rows.to_dict("records"):
-            interval = ""
-            if not pd.isna(row["low"]):
-                low = number(row["low"], largest_size, 1)
-                high = number(row["high"], largest_size, 1)
-                interval = f"[{low}, {high}]"
-
             control = untrained.get((row["kind"], row["layer"], str(measure)))
             by_head[head_of(row)] = ShownScore(
                 value=float(f"{row['value']:.6g}"),
-                text=number(row["value"], largest_size, 1),
-                interval=interval,
-                untrained="" if control is None else control.text(largest_size),
+                text=write(row["value"]),
+                interval=interval_text(row["low"], row["high"], write),
+                untrained="" if control is None else control.text(largest),
                 like_untrained=control is not None and control.holds(row["value"]),
             )
     return scores
 
 
 def role_evidence(run: FinishedRun) -> Mapping[Head, list[str]]:
-    """The evidence for every role of a head, with its interval."""
+    """The evidence for every role of a head, with its interval, and what the model predicts with the head off."""
     evidence: dict[Head, list[str]] = {}
     if run.roles is None:
         return evidence
     effects = effect_sentences(run.roles)
     for row in run.roles.roles.to_dict("records"):
-        interval = "" if pd.isna(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}]"
-        text = f"{row['text']}{interval}"
-        if (head_of(row), row["measure"]) in effects:
-            text += f"; {effects[head_of(row), row['measure']]}"
-        evidence.setdefault(head_of(row), []).append(text)
+        ends = interval_text(row["low"], row["high"], score)
+        text = f"{row['text']} {ends}".strip()
+        effect = effects.get((head_of(row), row["measure"]), "")
+        evidence.setdefault(head_of(row), []).append("; ".join(filter(None, [text, effect])))
     return evidence
 
 
@@ -287,33 +220,18 @@ def effect_sentences(found: RolesFolder) -> Mapping[tuple[Head, str], str]:
     return sentences
 
 
-def head_labels(run: FinishedRun) -> Mapping[Head, str]:
+def head_labels(run: FinishedRun) -> Mapping[Head, list[str]]:
     """What each head does, in words."""
-    labels: dict[Head, str] = {}
-    if run.roles is None:
-        return labels
-    for row in run.roles.labels.to_dict("records"):
-        labels[head_of(row)] = str(row["label"])
-    return labels
+    rows = [] if run.roles is None else run.roles.labels.to_dict("records")
+    return {head_of(row): [str(row["label"])] for row in rows}
 
 
-def statuses_of(run: FinishedRun, heads: list[Head]) -> Mapping[Head, str]:
-    """For each head a text of KEPT, REMOVED and LEFT_ALONE: letter n is for candidate n.
-
-    A model without a layout leaves all heads alone.
-    """
-    statuses = dict.fromkeys(heads, "")
-    for model in run.candidates:
-        mask = run.layouts.get(model["setting"])
-        pruned_kinds = set() if mask is None else set(run.pruned_kinds(model))
-        for head in heads:
-            if mask is None or head.kind not in pruned_kinds:
-                statuses[head] += LEFT_ALONE
-            elif head in mask.kept:
-                statuses[head] += KEPT
-            else:
-                statuses[head] += REMOVED
-    return statuses
+def status_of(run: FinishedRun, model: Mapping[str, Any], head: Head) -> str:
+    """KEPT, REMOVED or LEFT_ALONE. A model without a layout leaves all heads alone."""
+    mask = run.layouts.get(model["setting"])
+    if mask is None or head.kind not in run.pruned_kinds(model):
+        return LEFT_ALONE
+    return KEPT if head in mask.kept else REMOVED
 
 
 def kept_in(statuses: str) -> str:
@@ -325,36 +243,17 @@ def kept_in(statuses: str) -> str:
     return str(kept) if asked == len(statuses) else f"{kept} of {asked}"
 
 
-def costs_alone(run: FinishedRun) -> Mapping[Head, str]:
-    """How BLEU, or else the loss, changes when one head alone is switched off, with its interval.
+def costs_alone(run: FinishedRun) -> Mapping[Head, list[str]]:
+    """How BLEU, or else the loss (in thousandths of a nat), changes when one head alone is switched off, with its interval.
 
     BLEU comes first because readers know it; most runs have only the loss, which is cheaper.
     """
-    if run.heads is None:
-        return {}
-    for measure in (BLEU_MEASURE, LOSS_MEASURE):
-        rows = run.heads[run.heads["measure"] == measure].dropna(subset=["value"])
-        costs: dict[Head, str] = {}
-        for row in rows.to_dict("records"):
-            costs[head_of(row)] = _bleu_change(row) if measure == BLEU_MEASURE else _loss_rise(row)
-        if costs:
-            return costs
-    return {}
-
-
-def _bleu_change(row: Mapping[Any, Any]) -> str:
-    """The measure counts the points that are lost. The change of BLEU has the other sign, so the
-    upper end of the loss is the lower end of the change."""
-    change = signed(-1 * row["value"], 2)
-    if pd.isna(row["high"]):
-        return f"{change} BLEU"
-    return f"{change} [{signed(-1 * row['high'], 2)}, {signed(-1 * row['low'], 2)}] BLEU"
-
-
-def _loss_rise(row: Mapping[Any, Any]) -> str:
-    """The rise of the loss, which the measure gives in nats, in thousandths of a nat."""
+    lost = of_measure(run.heads, BLEU_MEASURE)
+    if len(lost):
+        # The measure counts the points that are lost, so the upper end of the loss is the lower end of the change.
+        changes = lost.assign(value=-lost["value"], low=-lost["high"], high=-lost["low"])
+        rows = changes.to_dict("records")
+        return {head_of(row): [f"{estimate(row)} BLEU"] for row in rows}
     unit = "thousandths of a nat of loss a token"
-    rise = signed(1000 * row["value"], 1)
-    if pd.isna(row["low"]):
-        return f"{rise} {unit}"
-    return f"{rise} [{signed(1000 * row['low'], 1)}, {signed(1000 * row['high'], 1)}] {unit}"
+    rows = of_measure(run.heads, LOSS_MEASURE).to_dict("records")
+    return {head_of(row): [f"{estimate(row, thousandths)} {unit}"] for row in rows}

@@ -116,6 +116,11 @@ def score(value: float) -> str:
     return f"{value:.2f}"
 
 
+def thousandths(value: float) -> str:
+    """A loss in thousandths of a nat: `+31.0`."""
+    return signed(1000 * value, 1)
+
+
 def measure_name(measure: str) -> str:
     """A measure as a reader says it: `lrp.ding.pooled` is `LRP-Ding, pooled`, `-entropy` is `entropy, low first`."""
     low_first = measure.startswith("-")

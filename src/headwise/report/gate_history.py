@@ -18,16 +18,16 @@ import pandas as pd
 from PIL import Image
 
 from headwise.errors import HeadwiseError
-from headwise.folders import PAGES, Folder, output_file, write_file
+from headwise.folders import Folder, output_file, write_file
 from headwise.grid import GAP, HeadGrid, Scale, svg_text
-from headwise.heads import Head, HeadMap
+from headwise.heads import Head, HeadMap, head_of
 from headwise.report import charts, models
 from headwise.report.charts import Figure, Panel, axis, colour, tips
 from headwise.report.format import KIND_NAMES, kinds_among, listed
 from headwise.report.head_rows import model_order, of_kind
 from headwise.report.models import measured
 from headwise.report.page import Table, chosen_badge, section, table
-from headwise.report.run_folder import FinishedRun, head_of, read_run
+from headwise.report.run_folder import FinishedRun, read_run
 from headwise.report.summary import plan_of_run
 from headwise.theme import LIGHT
 
@@ -73,11 +73,8 @@ class GateHistory:
     def closed_at(self) -> list[int | None]:
         """The step from which each gate is shut for good, head by head; None where it stays open."""
         stays = np.logical_and.accumulate(self.shut[::-1])[::-1]
-        first = zip(stays[-1], stays.argmax(axis=0), strict=True)
-        steps: list[int | None] = []
-        for shut, row in first:
-            steps.append(int(self.opened.index[row]) if shut else None)
-        return steps
+        steps = self.opened.index[stays.argmax(axis=0)]
+        return [int(step) if shut else None for shut, step in zip(stays[-1], steps, strict=True)]
 
     @property
     def closed(self) -> list[int]:
@@ -158,16 +155,14 @@ def decision_lines(
     kinds = kinds_among(opened.columns.get_level_values("kind"))
     if kept is None or pd.notna(model["penalty"]):
         return dict.fromkeys(kinds, penalty_line(**pruning_options(run, model["sweep"])))
-    least = dict.fromkeys(kinds, 1.0)  # of the heads that stay
-    most = dict.fromkeys(kinds, 0.0)  # of those that do not
+    lines = dict[str, float]()
     last: Any = opened.iloc[-1].to_dict()
-    for (kind, layer, number), p_open in last.items():
-        head = Head(kind, layer, number)
-        if head in kept:
-            least[head.kind] = min(least[head.kind], p_open)
-        else:
-            most[head.kind] = max(most[head.kind], p_open)
-    return {kind: (least[kind] + most[kind]) / 2 for kind in kinds}
+    for kind in kinds:
+        own = {Head(*column): p_open for column, p_open in last.items() if column[0] == kind}
+        stay = [p_open for head, p_open in own.items() if head in kept]
+        go = [p_open for head, p_open in own.items() if head not in kept]
+        lines[kind] = (min(stay, default=1.0) + max(go, default=0.0)) / 2
+    return lines
 
 
 def penalty_line(temperature: float = 0.33, rule: str = "sign") -> float:
@@ -223,23 +218,19 @@ def animation(shown: list[GateHistory]) -> dict[str, Any]:
     steps = frame_steps(shown)
     drawn = []
     for history in shown:
-        grids = []
-        for kind, rows in history.grids:
-            grids.append({"kind": kind, "name": KIND_NAMES[kind], "layers": rows})
-
-        frames = []
-        for row in np.rint(100 * history.at(steps)).astype(int).tolist():
-            frames.append(" ".join(map(str, row)))
-
+        frames = np.rint(100 * history.at(steps)).astype(int).tolist()
         kept = history.kept or frozenset()
         drawn.append(
             {
                 "label": history.model["label"],
                 "total": len(history.heads),
-                "grids": grids,
+                "grids": [
+                    {"kind": kind, "name": KIND_NAMES[kind], "layers": layers}
+                    for kind, layers in history.grids
+                ],
                 "kept": [int(head in kept) for head in history.heads],
                 "open": history.open_at(steps),
-                "frames": frames,
+                "frames": [" ".join(map(str, frame)) for frame in frames],
             }
         )
     return {"rate": RATE, "steps": steps, "models": drawn}
@@ -362,7 +353,7 @@ def training_curve(run: FinishedRun) -> Figure | None:
     """The loss on the training text and on dev through training; None without a log."""
     if run.training is None:
         return None
-    points = []
+    points = list[Any]()
     for measure, name in LOSS_NAMES.items():
         found = run.training[run.training["measure"] == measure].dropna(subset=["value"])
         found = found[found["step"].isin(thinned(found["step"], CURVE_POINTS))]
@@ -372,7 +363,7 @@ def training_curve(run: FinishedRun) -> Figure | None:
         return None
     x = axis("step:Q", "step", format=",d", grid=False, tickCount=8)
     y = axis("value:Q", "loss (nats a token)", zero=False)
-    legend = {"orient": "top", "title": None, "symbolType": "stroke"}
+    legend: charts.Spec = {"orient": "top", "title": None, "symbolType": "stroke"}
     colours = colour("curve:N", [*LOSS_NAMES.values()], **legend)
     (line,) = charts.curve(points, x, y, colours, width=1.8)
     line["encoding"]["tooltip"] = tips("curve:N", "step:Q", "value:Q||.3f")
@@ -398,7 +389,7 @@ def write_animation(pages: Folder, path: Path) -> Path:
         )
     in_run = path.absolute().parent == run.absolute()
     if in_run:
-        pages.refuse_others([path.name], PAGES)
+        pages.refuse_others([path.name])
     else:
         output_file(path)
     found = read_run(run)
@@ -409,7 +400,7 @@ def write_animation(pages: Folder, path: Path) -> Path:
         )
     content = _gif(_pictures(shown, frame_steps(shown)))
     if in_run:
-        pages.write({path.name: content}, [path.name], PAGES)
+        pages.write({path.name: content}, [path.name])
     else:
         write_file(path, content)
     return path
@@ -422,10 +413,7 @@ def _gif(pictures: Iterator[Image.Image]) -> bytes:
     both.paste(frames[0], (0, 0))
     both.paste(frames[-1], (0, frames[0].height))
     colours = both.quantize(256)
-    flat = []
-    for frame in frames:
-        flat.append(frame.quantize(palette=colours, dither=Image.Dither.NONE))
-
+    flat = [frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames]
     times = [1000 // RATE] * (len(flat) - 1) + [1000 * HOLD]
     file = io.BytesIO()
     flat[0].save(file, "GIF", save_all=True, append_images=flat[1:], duration=times, loop=0)

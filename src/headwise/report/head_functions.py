@@ -40,7 +40,7 @@ def head_functions_section(run: FinishedRun) -> dict[str, Any] | None:
     roles = run.roles
     tested = [] if roles is None else kinds_with_roles(roles)
     scored = set() if run.heads is None else set(run.heads["kind"])
-    tests = [] if roles is None else roles.roles["measure"]
+    tests = [] if roles is None else [*roles.roles["measure"]]
     return {
         "figures": {figure.name.partition("-")[2]: figure for figure in figures},  # by kind
         "families": {name.split(".")[0] for names in leading.values() for name in names},

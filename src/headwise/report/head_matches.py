@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from headwise.heads import Head
+from headwise.heads import head_of
 from headwise.report.format import number, probability
-from headwise.report.page import Columns, Table, section, table
-from headwise.report.run_folder import head_of
+from headwise.report.page import Columns, section, table
 from headwise.report.runs import Runs
-from headwise.roles.role import NO_ROLE
 
 
 @section(
@@ -19,31 +17,16 @@ from headwise.roles.role import NO_ROLE
     question="Which head of one does the work of which head of the other?",
     pages=("comparison",),
     story=True,
-    order=45,
+    order=40,
     files=("matches.csv",),
     template="plain",
 )
 def matched_heads_section(found: Runs) -> dict[str, Any] | None:
-    """The pairs of heads with what each run knows of both; None where no matches were given."""
+    """The pairs of heads with what each run knows of both, the most alike first; None where no matches were given."""
     if found.matches is None:
         return None
     rows = found.matches.to_dict("records")
     corresponding = [row for row in rows if row["confirmed"]]
-    return {
-        "figures": [],
-        "tables": [matches_table(found, corresponding)] if corresponding else [],
-        "sentences": [
-            f"{len(corresponding)} of {len(rows)} pairs correspond: they attend to the same words, more than to the same "
-            "places (p at most 0.05, corrected), and no other head of B is more alike. matches.csv has all pairs.",
-            "Affinity: how alike two heads attend on one text, 0 to 1, with a 95 % interval. On another sentence: the "
-            "same two heads while the second model reads another sentence of equal length; what they have in common "
-            "there depends on places alone. Next best: the largest affinity with any other head of B.",
-        ],
-    }
-
-
-def matches_table(found: Runs, rows: list[dict[Any, Any]]) -> Table | None:
-    """A row for each pair, the most alike first."""
     columns: Columns = {
         "head of A": lambda row: str(head_of(row)),
         "head of B": lambda row: str(head_of(row, "other_")),
@@ -54,21 +37,21 @@ def matches_table(found: Runs, rows: list[dict[Any, Any]]) -> Table | None:
         "p": lambda row: probability(row["p"]),
         "next best": lambda row: number(row["runner_up"], 0.1),
     }
-    for run, prefix in zip(found.runs, ("", "other_"), strict=True):
-        labels = labels_of(found, run)
-        columns[f"roles in {run}"] = partial(
+    for (name, run), prefix in zip(found.runs.items(), ("", "other_"), strict=True):
+        known = [] if run.roles is None else run.roles.labels.to_dict("records")
+        labels = {head_of(row): row["label"] for row in known}
+        columns[f"role in {name}"] = partial(
             lambda labels, prefix, row: labels.get(head_of(row, prefix), ""), labels, prefix
         )
-    return table("Heads that correspond", rows, columns)
-
-
-def labels_of(found: Runs, run: str) -> dict[Head, str]:
-    """What each head of a run does, where it has a role."""
-    roles = found.runs[run].roles
-    if roles is None:
-        return {}
-    labels = {}
-    for row in roles.labels.to_dict("records"):
-        if row["label"] != NO_ROLE:
-            labels[head_of(row)] = row["label"]
-    return labels
+    pairs = table("Heads that correspond", corresponding, columns)
+    return {
+        "figures": [],
+        "tables": [pairs] if pairs else [],
+        "sentences": [
+            f"{len(corresponding)} of {len(rows)} pairs correspond: they attend to the same words, more than to the same "
+            "places (p at most 0.05, corrected), and no other head of B is more alike. matches.csv has all pairs.",
+            "Affinity: how alike two heads attend on one text, 0 to 1, with a 95 % interval. On another sentence: the "
+            "same two heads while the second model reads another sentence of equal length; what they have in common "
+            "there depends on places alone. Next best: the largest affinity with any other head of B.",
+        ],
+    }

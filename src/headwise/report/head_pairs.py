@@ -10,20 +10,15 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.heads import KINDS, Head
+from headwise.heads import KINDS, Head, head_of
 from headwise.report import charts
 from headwise.report.charts import Figure, Panel, axis, tips
-from headwise.report.format import estimate, percent, probability, signed
+from headwise.report.format import estimate, percent, probability, thousandths
 from headwise.report.head_rows import model_order
 from headwise.report.page import Columns, Table, section, table
-from headwise.report.run_folder import FinishedRun, head_of
+from headwise.report.run_folder import FinishedRun
 
 KIND_CODES = dict(zip(KINDS, "edx", strict=True))
-
-
-def thousandths(value: float) -> str:
-    """A loss in thousandths of a nat."""
-    return signed(1000 * value, 1)
 
 
 @section(

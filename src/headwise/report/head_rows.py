@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from headwise.heads import KINDS, Head
-from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, head_of
+from headwise.heads import KINDS, Head, head_of
+from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun
 
 
 def of_kind(rows: pd.DataFrame, kind: str) -> pd.DataFrame:

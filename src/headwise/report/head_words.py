@@ -6,9 +6,10 @@ from typing import Any
 
 import pandas as pd
 
+from headwise.heads import head_of
 from headwise.report.format import probability
 from headwise.report.page import Columns, Table, section, table
-from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, head_of
+from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun
 from headwise.roles.behaviour import FALSE_WORDS
 
 

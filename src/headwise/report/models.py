@@ -250,10 +250,7 @@ def quality(frame: pd.DataFrame) -> QualityMeasure:
 
 def quality_on(frame: pd.DataFrame, split: str) -> QualityMeasure:
     """What models are compared by on a text: that of their task, or agreement where the full model wrote the targets."""
-    for quality in QUALITIES:
-        if has(frame, quality.name, split):
-            return quality
-    return BLEU
+    return next((one for one in QUALITIES if has(frame, one.name, split)), BLEU)
 
 
 def against(model: ModelRow | None, what: str) -> str:

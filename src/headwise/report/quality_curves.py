@@ -95,14 +95,14 @@ def _curves(
     controls = models.model_rows(models.control_models(own))
     tuned = {str(one["setting"]): one for one in controls if one["control"] == "fine-tuned"}
     learned = all(line["learned"].all() for _, line in lines)
-    points = {}
+    points: dict[str, pd.DataFrame] = {}
     for split in SPLITS:
         quality = models.quality_on(frame, split)
         references = tuned if seeds is None else {}
-        found = _points(lines, full, quality, split, references)
+        rows = _points(lines, full, quality, split, references)
         if with_controls:
-            found += _control_points(own, controls, full, quality, split, references)
-        table = pd.DataFrame([one for one in found if one["value"] is not None])
+            rows += _control_points(own, controls, full, quality, split, references)
+        table = pd.DataFrame([one for one in rows if one["value"] is not None])
         if len(table) and (table["sort"] != "full").sum():
             points[split] = table
 
@@ -110,8 +110,8 @@ def _curves(
     names = [name for found in points.values() for name in found["line"]]
     for split, found in points.items():
         quality = models.quality_on(frame, split)
-        ends = {"zero": False, "nice": False, "padding": 12}
-        x = axis("x:Q", "heads kept", grid=False, tickMinStep=1, **ends)
+        scale = {"zero": False, "nice": False, "padding": 12}
+        x = axis("x:Q", "heads kept", grid=False, tickMinStep=1, **scale)
         levels = _levels(full, [*tuned.values()], quality, facts.get("max_drop"), split)
         marks = _seed_points(seeds, full, quality, kinds, split)
         colours = _line_colour(names)
@@ -158,7 +158,7 @@ def _points(
         total = int(line["total"].iloc[0])
         start = {"model": "full model", "kept": total, "value": base, "low": base, "high": base}
         shift = MARKS_APART * (2 * at / max(1, len(lines) - 1) - 1) if len(lines) > 1 else 0
-        own = [{**start, "sort": "full", "x": total}]
+        own: list[dict[str, Any]] = [{**start, "sort": "full", "x": total}]
         if models.is_random(line):
             own += _random_points(line, quality, split)
         else:
@@ -223,12 +223,13 @@ def _control_points(
     tuned: Mapping[str, ModelRow],
 ) -> list[dict[str, Any]]:
     """Controls, each at the heads of the model that it is a control of; those of all models are levels."""
-    kept = own["mean_kept"].to_dict()
+    kept: dict[Any, Any] = own["mean_kept"].to_dict()
     points = []
     for control in controls:
         facts = control_facts(control["control"])
         if not facts.compared_by_all:
-            at = round(kept.get(control["reference"] or "", control["kept"]), 2)
+            reference = control["reference"]
+            at = round(kept[reference] if reference in kept else control["kept"], 2)
             point = _point(control, full, quality, split, tuned)
             place = {"line": "", "sort": "control", "kept": at, "x": at}
             points.append(point | place | {"control": facts.title, "mark": facts.mark})

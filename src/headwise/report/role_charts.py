@@ -12,12 +12,12 @@ from typing import Any
 import pandas as pd
 
 from headwise.grid import HeadGrid
-from headwise.heads import Head, HeadMap, Kind
+from headwise.heads import Head, HeadMap, Kind, head_of
 from headwise.report import charts
 from headwise.report.charts import Figure, HeadChart, Panel, Spec, axis, colour, tips
 from headwise.report.format import KIND_NAMES, kinds_among, signed
 from headwise.report.head_rows import of_kind
-from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder, head_of
+from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
 from headwise.roles.role import NO_ROLE, category, evidence, ordered_roles, role_of
 
 FAINT = 0.16  # how strong the grey of heads without a role is
@@ -83,10 +83,10 @@ def functions_panel(run: FinishedRun, kind: str, places: Mapping[Head, int]) -> 
     tip = tips("address:N|head", "does:N")
     present = {fact["category"] for fact in facts.values()}
     colours = category_colours(present, 5 if chart.columns > 5 else 2)
-    lines = [(f"role-{at}:N", "small-", 11 * at - 16) for at in range(MOST_ROLES_SHOWN)]
+    texts = [(f"role-{at}:N", "small-", 11 * at - 16) for at in range(MOST_ROLES_SHOWN)]
     marks = [
         chart.squares(colours, tip, opacity=faint()),
-        *chart.texts(tip, f"datum.category != '{NO_ROLE}'", [*lines, ("label:N", "small-", 18)]),
+        *chart.texts(tip, f"datum.category != '{NO_ROLE}'", [*texts, ("label:N", "small-", 18)]),
     ]
     title = f"Functions: {len(roles_of)} of {len(facts)} heads have a role"
     sizes = {"row": 52, "narrow": 68, "usual": 84, "wide": 130}
@@ -155,7 +155,6 @@ LONGEST_WORD = 12  # letters of a word that is written out
 LONGEST_HOVER_WORD = 80  # letters of a word that pointing shows
 ARC_SPACING = 0.75  # rows between an arc and the one above it
 GAP = 0.35  # columns between the words and the rest
-CORNER = 7  # points of an arc's rounded end
 ARC_FOOT = 0.13  # columns between the middle of a word and the end of an arc
 MIDDLE = 0.47  # of a cell
 NARROW = 18  # pixels of a column on a small screen
@@ -245,49 +244,37 @@ def arc_levels(arcs: Sequence[Sequence[Any]]) -> list[Arc]:
     return with_levels
 
 
+def _square(row: int, column: float) -> dict[str, float]:
+    """The place of a cell."""
+    ends = {"bottom": row + 0.93, "right": round(column + 0.93, 3)}
+    return {"row": row, "column": column, **ends}
+
+
 def _weight_cells(example: Mapping[str, Any], x: Spec, y: Spec) -> Spec:
     """The weights as coloured squares; the rest in a column of its own."""
     words = [_shorten_word(word, LONGEST_HOVER_WORD) for word in example["words"]]
     size = len(words)
-    words.append("no word")
     cells = []
     for q, weights in enumerate(example["weights"]):
         for k, weight in enumerate([*weights, example["rest"][q]]):
-            column = k if k < size else k + GAP
-            cells.append(
-                {
-                    "row": q,
-                    "bottom": q + 0.93,
-                    "column": column,
-                    "right": round(column + 0.93, 3),
-                    "from": words[q],
-                    "to": words[k],
-                    "weight": weight,
-                }
-            )
+            to = words[k] if k < size else "no word"
+            place = _square(q, k if k < size else k + GAP)
+            cells.append({**place, "from": words[q], "to": to, "weight": weight})
 
-    heat = charts.colour("weight:Q", [0, 1], "heatmap")
+    heat = charts.heat("weight:Q", [0, 1])
     tip = tips("from:N", "to:N", "weight:Q||.2f")
-    return charts.mark(
-        "rect", cells, {"cornerRadius": 1.5}, x=x, y=y, **SQUARE, color=heat, tooltip=tip
-    )
+    look = {"cornerRadius": 1.5}
+    return charts.mark("rect", cells, look, x=x, y=y, **SQUARE, color=heat, tooltip=tip)
 
 
 def _outlines(cells: Sequence[Sequence[int]], x: Spec, y: Spec) -> Spec:
-    edges = []
-    for q, k in cells:
-        edges.append({"row": q, "bottom": q + 0.93, "column": k, "right": k + 0.93})
-
     look = {"style": "ring", "filled": False, "cornerRadius": 1.5, "strokeWidth": 2}
-    return charts.mark("rect", edges, look, x=x, y=y, **SQUARE)
+    return charts.mark("rect", [_square(q, k) for q, k in cells], look, x=x, y=y, **SQUARE)
 
 
 def _word_labels(words: Sequence[str], x: Spec, y: Spec) -> list[Spec]:
     """The words above their columns, written upwards."""
-    labels = []
-    for k, word in enumerate(words):
-        labels.append({"word": word, "place": k + MIDDLE, "y": -0.25})
-
+    labels = [{"word": word, "place": k + MIDDLE, "y": -0.25} for k, word in enumerate(words)]
     rest = [{"word": "rest", "place": len(words) + GAP + MIDDLE, "y": -0.25}]
     x = x | {"field": "place"}
     y = y | {"field": "y"}
@@ -307,31 +294,16 @@ def _tree(
     names = []
     for number, (governor, dependent, relation, level) in enumerate(arcs):
         strong = frozenset((governor, dependent)) in role_arcs
-        points = arc_points(governor, dependent, level * ARC_SPACING)
-        for step, (across, height) in enumerate(points):
-            lines.append(
-                {
-                    "arc": number,
-                    "x": across,
-                    "y": round(base - height, 4),
-                    "step": step,
-                    "strong": strong,
-                }
-            )
-
         toward = ARC_FOOT if governor < dependent else -ARC_FOOT
-        ends.append({"x": dependent + MIDDLE - toward, "y": base, "strong": strong})
-        middle = (governor + dependent) / 2 + MIDDLE
+        start = governor + MIDDLE + toward
+        end = dependent + MIDDLE - toward
+        top = round(base - level * ARC_SPACING, 4)
+        for step, (across, up) in enumerate([(start, base), (start, top), (end, top), (end, base)]):
+            lines.append({"arc": number, "x": across, "y": up, "step": step, "strong": strong})
+        ends.append({"x": end, "y": base, "strong": strong})
         name_fits = abs(governor - dependent) * NARROW >= len(relation) * 5.2
         if strong or name_fits:
-            names.append(
-                {
-                    "x": middle,
-                    "y": round(base - level * ARC_SPACING, 4),
-                    "name": relation,
-                    "strong": strong,
-                }
-            )
+            names.append({"x": (start + end) / 2, "y": top, "name": relation, "strong": strong})
 
     x = x | {"field": "x"}
     y = y | {"field": "y"}
@@ -358,22 +330,3 @@ def _tree(
         *arc_marks("!datum.strong", "label", faint_line),
         *arc_marks("datum.strong", "limit-label", strong_line),
     ]
-
-
-def arc_points(governor: int, dependent: int, height: float) -> list[tuple[float, float]]:
-    """An arc from over one word to over the other: up, across with round corners, down to the dependent."""
-    toward = 1 if governor < dependent else -1
-    start = governor + MIDDLE + ARC_FOOT * toward
-    end = dependent + MIDDLE - ARC_FOOT * toward
-
-    # A corner is a piece of a parabola: `share` of the way through it, the arc has first risen, upright at its foot, and
-    # then bent towards the other word, level at its top. Neither corner takes more than half of the width.
-    bend = min(0.35, abs(end - start) / 2) * toward
-    rise = []
-    fall = []
-    for number in range(CORNER):
-        share = number / (CORNER - 1)
-        up = round(height * (1 - (1 - share) ** 2), 4)
-        rise.append((round(start + bend * share**2, 4), up))
-        fall.append((round(end - bend * share**2, 4), up))
-    return [*rise, *reversed(fall)]

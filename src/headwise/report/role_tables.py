@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from headwise.heads import head_of
 from headwise.report.format import (
     HEADS_OF_KIND,
     capital,
@@ -22,11 +23,10 @@ from headwise.report.format import (
 from headwise.report.head_rows import heads_in, of_kind
 from headwise.report.page import Columns, Table, section, table
 from headwise.report.role_charts import attention_maps, kinds_with_roles, layer_patterns
-from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder, head_of
+from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
 from headwise.roles.behaviour import NAMED, change_without
 from headwise.roles.label import FALSE_ROLES, effect_sizes
 from headwise.roles.role import (
-    HEARD,
     NO_ROLE,
     RANDOM_WORDS,
     SHUFFLED,
@@ -34,6 +34,7 @@ from headwise.roles.role import (
     category,
     display_name,
     expected_roles,
+    is_of_speech,
     ordered_roles,
     role,
     role_of,
@@ -128,7 +129,8 @@ def _topic(measure: str) -> str:
 
 def reads_text(found: RolesFolder) -> bool:
     """Whether there are encoder heads that were tested on text, as in the paper."""
-    return "encoder-self" in kinds_with_roles(found) and HEARD.isdisjoint(found.table["measure"])
+    of_speech = any(map(is_of_speech, found.table["measure"].unique()))
+    return "encoder-self" in kinds_with_roles(found) and not of_speech
 
 
 _BASELINES = {
@@ -178,9 +180,6 @@ def best_heads_table(found: RolesFolder) -> Table | None:
     shown += [*gains.sort_values(ascending=False).index]
     untrained = of_control(found, UNTRAINED).dropna(subset=["value"])
 
-    def is_role(row: Any) -> bool:
-        return (head_of(row), row["measure"]) in confirmed
-
     def best_untrained(row: Any) -> str:
         own = of_kind(untrained[untrained["measure"] == row["measure"]], row["kind"])
         values = own.groupby("control")["value"].max()
@@ -207,13 +206,12 @@ def best_heads_table(found: RolesFolder) -> Table | None:
         "random words": on_changed_text(RANDOM_WORDS),
         "shuffled": on_changed_text(SHUFFLED),
         "asked": lambda row: f"{row['n']:,.0f}",
-        "confirmed": lambda row: "yes" if is_role(row) else "no",
     }
     return table(
         "Best head against baseline, role by role",
         [best.loc[name].to_dict() for name in dict.fromkeys(shown) if name in best.index],
         columns,
-        lambda row: "role" if is_role(row) else "",
+        lambda row: "role" if (head_of(row), row["measure"]) in confirmed else "",
         lambda row: str(row["measure"]),
     )
 
@@ -272,8 +270,8 @@ def causal_table(found: RolesFolder) -> Table | None:
     rows = found.causal.dropna(subset=["with_all", "value"])
     rows = rows.sort_values(["behaviour", "value"], ascending=[True, False], kind="stable")
 
-    def moved(row: Any, change: float, *ends: float) -> str:
-        interval = interval_text(*ends) if ends else ""
+    def moved(row: Any, change: float, low: float | None = None, high: float | None = None) -> str:
+        interval = interval_text(low, high)
         return f"{row['with_all'] + change:.2f}\n{signed(change)} {interval}".strip()
 
     def without_others(row: Any) -> str:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.errors import HeadwiseError
-from headwise.folders import below, checked_name
-from headwise.heads import COLUMNS, KINDS, Head, HeadMask, Kind
+from headwise.folders import below, checked_name, read_json
+from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
 from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS, UNTRAINED_COLUMNS
 from headwise.options import validated
 from headwise.pruning.measured import Measurements
@@ -97,8 +96,6 @@ MOST_SECONDS = 10**10  # of a step
 LARGEST = 1e100  # a number that was measured is smaller; a chart of larger ones overflows
 LARGEST_WHOLE = {"layer": 1000, "other_layer": 1000, "head": 10_000, "other_head": 10_000}
 WHOLE = ("layer", "head", "other_layer", "other_head", "step", "kept", "total")
-
-T = TypeVar("T")
 
 
 class Facts(BaseModel):
@@ -238,11 +235,6 @@ class FinishedRun:
         return [kind for kind in known if kind in model["kinds"]] or list(known)
 
 
-def head_of(row: Mapping[Any, Any], prefix: str = "") -> Head:
-    """The head that a row of a table is about; with the prefix `other_`, the second one of a pair."""
-    return Head(row[f"{prefix}kind"], row[f"{prefix}layer"], row[f"{prefix}head"])
-
-
 def read_run(folder: Path) -> FinishedRun:
     """Read a run folder. Raises HeadwiseError when it is none, or when one of its files is not what it should be."""
     if not (folder / "run.json").is_file():
@@ -295,19 +287,19 @@ def refuse_absent_heads(run: FinishedRun) -> None:
         return
     heads = {tuple(head) for mask in run.layouts.values() for head in mask.heads}
     kinds = {kind for kind, _, _ in heads}
-    roles: list[pd.DataFrame | None] = []
+    tables = [run.heads, run.untrained, run.words, *run.gates.values()]
     if run.roles is not None:
-        roles = [run.roles.table, run.roles.roles, run.roles.labels, run.roles.causal]
-    for table in (run.heads, run.untrained, run.words, *run.gates.values(), *roles):
+        tables += [run.roles.table, run.roles.roles, run.roles.labels, run.roles.causal]
+    for table in tables:
         if table is None:
             continue
-        named = table[["kind", "layer", "head"]].drop_duplicates()
-        for kind, layer, head in named.itertuples(index=False, name=None):
-            if kind in kinds and (kind, layer, head) not in heads:
-                raise HeadwiseError(
-                    f"A table in {run.folder} names the head {kind}/{layer}/{head}, which the models of the run do not "
-                    "have: the table is another run's."
-                )
+        named = {*table[HEAD_COLUMNS].itertuples(index=False, name=None)}
+        absent = sorted(head for head in named - heads if head[0] in kinds)
+        if absent:
+            raise HeadwiseError(
+                f"A table in {run.folder} names the head {'/'.join(map(str, absent[0]))}, which the models of the run do "
+                "not have: the table is another run's."
+            )
 
 
 def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
@@ -367,33 +359,21 @@ def refuse_other_behaviours(path: Path, causal: pd.DataFrame) -> None:
         )
 
 
-def read_json(path: Path, kind: type[T]) -> T:
-    """A JSON file that holds one object or list."""
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise HeadwiseError(
-            f"{path} cannot be read as JSON ({error}): run the study again."
-        ) from None
-    if not isinstance(held, kind):
-        should = "object" if kind is dict else "list"
-        raise HeadwiseError(
-            f"{path} should hold one JSON {should}, not {type(held).__name__}: run the study again."
-        )
-    return held
-
-
 def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
     """A CSV file with the columns it must have, or None when there is no such file."""
     if not path.is_file():
         return None
     try:
-        refuse_too_long(path)
-        table = pd.read_csv(path, encoding="utf-8", dtype=dict.fromkeys(TEXTS_IN_TABLES, str))
+        texts = dict.fromkeys(TEXTS_IN_TABLES, str)
+        table = pd.read_csv(path, encoding="utf-8", dtype=texts, nrows=MOST_ROWS + 1)
     except (OSError, ValueError) as error:
         raise HeadwiseError(
             f"{path} cannot be read as a table ({error}): run its step again."
         ) from None
+    if len(table) > MOST_ROWS:  # a page of them would take all memory
+        raise HeadwiseError(
+            f"{path} has more than {MOST_ROWS:,} rows, the most that a report shows: score fewer measures."
+        )
     missing = [column for column in columns if column not in table]
     if missing:
         raise HeadwiseError(
@@ -423,18 +403,6 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
     table = table.replace([math.inf, -math.inf], math.nan).drop_duplicates(ignore_index=True)
     refuse_repeated_rows(path, table)
     return table
-
-
-def refuse_too_long(path: Path) -> None:
-    """Raise HeadwiseError for a table of so many rows that a page of them would take all memory."""
-    rows = 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            rows += block.count(b"\n")
-    if rows > MOST_ROWS + 1:
-        raise HeadwiseError(
-            f"{path} has {rows - 1:,} rows, and a report shows at most {MOST_ROWS:,}: score fewer measures."
-        )
 
 
 def refuse_repeated_rows(path: Path, table: pd.DataFrame) -> None:

@@ -10,17 +10,16 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 from urllib.parse import quote
 
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.folders import below, checked_name
+from headwise.folders import below, checked_name, read_json
 from headwise.heads import Head
 from headwise.pruning.measured import (
     MEASURED,
@@ -38,14 +37,9 @@ from headwise.report.models import OTHERS
 from headwise.report.page import Columns, section, table
 from headwise.report.quality_curves import pair_points, pairs_panel, quality_figures
 from headwise.report.role_tables import role_facts
-from headwise.report.run_folder import (
-    FinishedRun,
-    read_json,
-    read_optional_table,
-    read_run,
-    refuse_damaged,
-)
+from headwise.report.run_folder import FinishedRun, read_optional_table, read_run
 from headwise.report.summary import run_headline
+from headwise.study.records import refuse_damaged
 
 ACROSS = ("data", "setting", *MEASURED)
 OF_A_RUN = (  # columns of the first table
@@ -60,41 +54,29 @@ OF_A_RUN = (  # columns of the first table
 
 
 @dataclass(frozen=True)
-class Member:
-    """One of several runs. run: None where it has not come so far, or cannot be read; trouble says which. page: where
-    its own page is; empty without one."""
-
-    name: str
-    run: FinishedRun | None
-    trouble: str = ""
-    page: str = ""
-
-
-@dataclass(frozen=True)
 class Runs:
-    """Several runs, and what is said of them together.
+    """Several runs by name, and what is said of them together.
 
     page: `grid` or `comparison`. parts: the tables of models that stand side by side, by name: of two runs theirs, of a
     grid the means over seeds of each data set. split: the text that is reported, test or dev. notes: what a reader should
-    know before the numbers. seeds: of a grid, by data set the models of all its seeds, with a column `seed`. heads: of two
-    runs, those that can be paired. matches: of two runs, the heads that `headwise match` paired.
+    know before the numbers.
+    Of a grid, absent: why a run is not there, or cannot be read; pages: where a run's own page is; seeds: by data set the
+    models of all its seeds, with a column `seed`.
+    Of two runs, heads: those that can be paired; matches: the heads that `headwise match` paired.
     """
 
     page: str
     name: str
     headline: str
-    members: Sequence[Member]
+    runs: Mapping[str, FinishedRun]
     parts: Mapping[str, pd.DataFrame]
     split: str
     notes: Sequence[str] = ()
+    absent: Mapping[str, str] = field(default_factory=dict)
+    pages: Mapping[str, str] = field(default_factory=dict)
     seeds: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    heads: Sequence[Head] = ()
+    heads: list[Head] = field(default_factory=list)
     matches: pd.DataFrame | None = None
-
-    @property
-    def runs(self) -> dict[str, FinishedRun]:
-        """Those that could be read, by name."""
-        return {member.name: member.run for member in self.members if member.run is not None}
 
 
 def read_grid(folder: Path) -> Runs:
@@ -109,41 +91,45 @@ def read_grid(folder: Path) -> Runs:
             f"{folder / 'grid.json'} should name the runs of a grid, each with folder, data and seed, but does not "
             f"({type(error).__name__}: {error}): run the study again."
         ) from None
-    members = []
+    read = {}
+    absent = {}
+    pages = {}
     measured: dict[str, list[pd.DataFrame]] = {}
     for place, data, seed in runs:
         for part in place.split("/"):
             checked_name(part, folder / "grid.json")
         own = below(folder, place)
-        run = None
-        trouble = "begun, nothing measured yet" if own.is_dir() else "not begun"
-        if (own / "run.json").is_file():
-            try:
-                run = read_run(own)
-            except HeadwiseError as error:
-                trouble = f"cannot be read: {error}"
-        if run is not None and not run.models.empty:
-            measured.setdefault(data, []).append(run.models.assign(seed=seed))
         called = f"{data}, seed {seed}" if data else f"seed {seed}"
-        page = quote(f"{place}/report.html") if (own / "report.html").is_file() else ""
-        members.append(Member(called, run, trouble, page))
+        if (own / "report.html").is_file():
+            pages[called] = quote(f"{place}/report.html")
+        if not (own / "run.json").is_file():
+            absent[called] = "begun, nothing measured yet" if own.is_dir() else "not begun"
+            continue
+        try:
+            run = read[called] = read_run(own)
+        except HeadwiseError as error:
+            absent[called] = f"cannot be read: {error}"
+            continue
+        if not run.models.empty:
+            measured.setdefault(data, []).append(run.models.assign(seed=seed))
 
     across = read_optional_table(folder / "across.csv", ACROSS)
     across = pd.DataFrame(columns=ACROSS) if across is None else across.fillna({"data": ""})
     seeds = {data: pd.concat(frames) for data, frames in measured.items()}
-    means = {data: over_seeds(own, across[across["data"] == data]) for data, own in seeds.items()}
-    pairs = len({data for _, data, _ in runs})
-    numbers = len({seed for _, _, seed in runs})
-    what = [f"{pairs} language pairs"] * (pairs > 1) + [f"{numbers} seeds"] * (numbers > 1)
+    sets = count(len({data for _, data, _ in runs}), "data set")
+    trained = count(len({seed for _, _, seed in runs}), "seed")
     done = sum(map(len, measured.values()))
-    have = "run has" if len(runs) == 1 else "runs have"
     return Runs(
         page="grid",
         name=name,
-        headline=f"{', '.join(what) or 'One run'}: {done} of {len(runs)} {have} results",
-        members=members,
-        parts=means,
+        headline=f"{sets}, {trained}: {done} of {count(len(runs), 'run')} with results",
+        runs=read,
+        parts={
+            data: over_seeds(own, across[across["data"] == data]) for data, own in seeds.items()
+        },
         split=max(map(models.reported_split, seeds.values()), default="test"),
+        absent=absent,
+        pages=pages,
         seeds=seeds,
     )
 
@@ -155,46 +141,34 @@ def over_seeds(every: pd.DataFrame, across: pd.DataFrame) -> pd.DataFrame:
     seed's. Its quality is that of the mean full model plus the mean difference: seeds that start higher do not lift the
     models that only they have.
     """
-    means = every[~every.index.duplicated()].copy()
-    kept = every.groupby(level=0)["kept"].agg(["count", "mean", "min", "max"]).loc[means.index]
-    means[["seeds", "kept_low", "kept_high"]] = kept[["count", "min", "max"]]
-    means["mean_kept"] = kept["mean"]
-    means["kept"] = kept["mean"].round().astype(int)
+    kept = every.groupby(level=0)["kept"].agg(
+        seeds="count", mean_kept="mean", kept_low="min", kept_high="max"
+    )
+    first = every[~every.index.duplicated()]
+    means = first.drop(columns="mean_kept").join(kept)
+    means["kept"] = means["mean_kept"].round().astype(int)
     means["chosen"] = False
     quality = models.quality(every)
+    full = every[every["method"] == "none"]
     known = read_measurements(across)
     numbers = []
     for setting in means.index:
-        own = list(every.loc[[setting], "numbers"])
-        numbers.append(mean_changes(own, known.get(setting, Measurements()), quality.name))
-    full = every["method"] == "none"
-    for split in SPLITS:
-        base = models.values(every[full], quality.name, split).mean()
-        for setting, of_model in zip(means.index, numbers, strict=True):
-            change = of_model.of(quality.name, split, UNPRUNED).value
-            if means.loc[setting, "method"] == "none":
+        found = Measurements(known.get(setting, {}))
+        for split, reference in product(SPLITS, OTHERS):
+            key = (split, quality.name, reference)
+            own = [one[key] for one in every.loc[[setting], "numbers"] if key in one]
+            if len(own) == 1:
+                found.setdefault(key, replace(own[0], p=None))  # as the means beside it, without p
+        for split in SPLITS:
+            base = models.values(full, quality.name, split).mean()
+            change = found.of(quality.name, split, UNPRUNED).value
+            if setting in full.index:
                 change = 0
             if change is not None and not math.isnan(base):
-                of_model[split, quality.name, ""] = Number(quality.moved(base, change))
+                found[split, quality.name, ""] = Number(quality.moved(base, change))
+        numbers.append(found)
     means["numbers"] = pd.Series(numbers, means.index, dtype=object)
     return models.sorted_by_heads(means)
-
-
-def mean_changes(seeds: Sequence[Measurements], across: Measurements, measure: str) -> Measurements:
-    """The changes of one model from others, as means over seeds. seeds: its numbers with each seed. across: what
-    across.csv has of it, with intervals; other means have none."""
-    found = Measurements()
-    for split, reference in product(SPLITS, OTHERS):
-        change = across.of(measure, split, reference)
-        own = [numbers.of(measure, split, reference) for numbers in seeds]
-        values = [number.value for number in own if number.value is not None]
-        if change.value is None and len(values) == 1:
-            change = next(replace(number, p=None) for number in own if number.value is not None)
-        elif change.value is None and values:
-            change = Number(fmean(values))
-        if change.value is not None:
-            found[split, measure, reference] = change
-    return found
 
 
 @section(
@@ -206,31 +180,26 @@ def mean_changes(seeds: Sequence[Measurements], across: Measurements, measure: s
 )
 def runs_section(found: Runs) -> dict[str, Any]:
     """The headline, a row a run with a link to its page, and why steps failed."""
-
-    rows = []
+    blank = dict.fromkeys(OF_A_RUN, "")
+    rows = [blank | {"run": name} | cells_of_run(run) for name, run in found.runs.items()]
+    rows += [blank | {"run": name, "state": why} for name, why in found.absent.items()]
+    columns: Columns = {title: itemgetter(title) for title in OF_A_RUN}
     failed = []
-    for member in found.members:
-        row = {"run": member.name, "state": member.trouble}
-        if member.run is not None:
-            row |= said_of(member.run)
-            for step, why in (member.run.facts.get("failed") or {}).items():
-                lines = str(why).strip().splitlines() or ["no reason was left"]
-                failed.append((member.name, step, lines[-1]))
-        rows.append(row)
-    columns: Columns = {}
-    for title in OF_A_RUN:
-        columns[title] = partial(lambda title, row: row.get(title, ""), title)
+    for name, run in found.runs.items():
+        for step, why in (run.facts.get("failed") or {}).items():
+            lines = str(why).strip().splitlines() or ["no reason was left"]
+            failed.append((name, step, lines[-1]))
     return {
         "headline": found.headline,
         "notes": found.notes,
         "runs": table("Runs", rows, columns),
-        "pages": {member.name: member.page for member in found.members if member.page},
+        "pages": found.pages,
         "failed": failed,
     }
 
 
-def said_of(run: FinishedRun) -> dict[str, str]:
-    """The cells of a run, by the titles of their columns."""
+def cells_of_run(run: FinishedRun) -> dict[str, str]:
+    """What the first table says of a run, by the titles of its columns."""
     cells = {}
     if run.chosen:
         cells["chosen"] = str(run.chosen["label"])
@@ -244,10 +213,9 @@ def said_of(run: FinishedRun) -> dict[str, str]:
     if pairs:
         same = f"{pairs['redundant']} of {pairs['measured']}"
         cells["pairs that do the same work"] = f"{same}\nneed each other: {pairs['synergistic']}"
-    done = len(run.models)
     missing = len(set(run.facts.get("settings") or {}) - set(run.models.index))
-    cells["state"] = f"{count(done, 'model')} measured" if done else "no model measured yet"
-    if done and missing:
+    cells["state"] = f"{count(len(run.models), 'model')} measured"
+    if missing:
         cells["state"] += f", {missing} pruned and not measured yet"
     return cells
 
@@ -263,17 +231,16 @@ def said_of(run: FinishedRun) -> dict[str, str]:
 )
 def runs_models_section(found: Runs) -> dict[str, Any] | None:
     """Curves, and the table of all models; None without any. Runs that are measured in different things have neither."""
-    qualities = {}
-    for name, part in found.parts.items():
-        qualities[name] = models.quality_on(part, found.split).title
-    if not qualities:
+    if not found.parts:
         return None
-    if len(set(qualities.values())) > 1:
-        named = listed([f"{name} is measured in {title}" for name, title in qualities.items()])
-        return {"unlike": f"No common curve and table: {named}."}
+    measured = {models.quality_on(part, found.split).title for part in found.parts.values()}
+    if len(measured) > 1:
+        return {
+            "unlike": f"No common curve and table: one is measured in {', the other in '.join(sorted(measured))}."
+        }
     joined = pd.concat([part.assign(run=name) for name, part in found.parts.items()])
     removed = ~joined["learned"] & joined.index.isin(models.pruned(joined).index)
-    if removed.all() or not joined["learned"].any():
+    if not joined["learned"].any():
         removed[:] = False
     return {
         "unlike": "",
@@ -281,25 +248,31 @@ def runs_models_section(found: Runs) -> dict[str, Any] | None:
         "seeds": seed_figures(found),
         "models": models_table(joined[~removed], found.split, OTHERS),
         "others": models_table(joined[removed], found.split, OTHERS, "Removal without gates"),
-        "measured": models.quality_on(joined, found.split).title,
+        "measured": measured.pop(),
         "text": found.split,
     }
 
 
 def curves_side_by_side(joined: pd.DataFrame, split: str) -> Figure | None:
-    """Quality above or below the full model against the share of heads kept, a panel a method: of gates, or without any
-    of greedy orders. None for a single run or data set."""
+    """Quality above or below the full model against the share of heads kept, a line for each run or data set and method:
+    of gates, or without any of greedy orders. None where no two have pruned the same kinds of heads."""
     names = list(dict.fromkeys(joined["run"]))
     quality = models.quality_on(joined, split)
-    gates = joined["learned"].any()
+    pruned = models.pruned(joined)
+    is_random = pruned["method"] == models.RANDOM_METHOD
+    drawn = pruned[pruned["learned"] if pruned["learned"].any() else ~is_random]
     panels = []
-    for kinds in models.groups(joined):
-        for name, line in models.lines(models.of_kinds(joined, kinds)):
-            points = pd.DataFrame(pair_points(line, quality, split))
-            drawn = line["learned"].all() or not (gates or models.is_random(line))
-            if drawn and len(points) > 1 < len(names):
-                heading = f"{capital(models.group_name(kinds))} · {name}"
-                panels.append(pairs_panel(points, names, heading, quality, split))
+    for kinds in models.groups(drawn):
+        part = models.of_kinds(drawn, kinds)
+        if len(set(part["run"])) < 2:
+            continue
+        if len(set(part["line"])) > 1:
+            part = part.assign(run=part["run"] + " · " + part["line"])
+        points = pd.DataFrame(pair_points(part, quality, split))
+        if len(points) > 1:
+            lines = list(dict.fromkeys(part["run"]))
+            title = capital(models.group_name(kinds))
+            panels.append(pairs_panel(points, lines, title, quality, split))
     if not panels:
         return None
     return Figure(
@@ -311,14 +284,13 @@ def curves_side_by_side(joined: pd.DataFrame, split: str) -> Figure | None:
     )
 
 
-def seed_figures(found: Runs) -> dict[str, list[Figure]]:
+def seed_figures(found: Runs) -> list[Figure]:
     """Figure 7 of each data set: lines through means, small marks for single seeds, rings around what each chose."""
-    limits = [run.limit for run in found.runs.values() if not run.models.empty]
-    figures = {}
+    limit = next((run.limit for run in found.runs.values()), None)  # all runs have one plan
+    figures = []
     for data, seeds in found.seeds.items():
-        slug = re.sub(r"[^\w-]+", "-", data).strip("-")
-        figures[data] = []
-        for figure in quality_figures(found.parts[data], {"max_drop": limits[0]}, seeds):
+        slug = re.sub(r"[^\w-]+", "-", f"-{data}").rstrip("-")
+        for figure in quality_figures(found.parts[data], {"max_drop": limit}, seeds):
             title = f"{data}: {figure.title}" if data else figure.title
-            figures[data].append(replace(figure, name=f"{figure.name}-{slug}", title=title))
+            figures.append(replace(figure, name=f"{figure.name}{slug}", title=title))
     return figures

@@ -13,7 +13,7 @@ import pandas as pd
 
 import headwise.importance.measures as measure_table
 from headwise.grid import HeadGrid, Scale
-from headwise.heads import KINDS, Head, HeadMap
+from headwise.heads import KINDS, Head, HeadMap, head_of
 from headwise.report import charts, kept_heads
 from headwise.report.charts import MOST_HEADS_WITH_WORDS, Figure, HeadChart, Panel, tips
 from headwise.report.format import (
@@ -28,9 +28,9 @@ from headwise.report.format import (
     percent,
     signed,
 )
-from headwise.report.head_rows import heads_in, of_kind, of_measure
+from headwise.report.head_rows import heads_in, of_kind, of_measure, values_by_head
 from headwise.report.page import Columns, Table, section, table
-from headwise.report.run_folder import FinishedRun, head_of
+from headwise.report.run_folder import FinishedRun
 
 TURN = 0.55  # the share of the heat scale from which text on it needs the other colour
 BESIDE = 12  # heads a layer, up to which two maps stand side by side
@@ -164,11 +164,16 @@ def drawn_measures(names: Iterable[str]) -> list[str]:
     return drawn
 
 
+def measures_with_values(run: FinishedRun, kind: str) -> set[str]:
+    """The measures by which heads of a kind were scored."""
+    if run.heads is None:
+        return set()
+    return set(of_kind(run.heads, kind).dropna(subset=["value"])["measure"])
+
+
 def measures_of(run: FinishedRun, kind: str) -> list[str]:
     """The measures of a kind of heads that are drawn. The first orders the heads: relevance, else the most faithful one."""
-    if run.heads is None:
-        return []
-    names = set(of_kind(run.heads, kind).dropna(subset=["value"])["measure"])
+    names = measures_with_values(run, kind)
     drawn = drawn_measures(names)
     best = kept_heads.map_measure(run)
     if drawn and not drawn[0].startswith("lrp") and best in names:
@@ -188,7 +193,7 @@ def places_of_heads(run: FinishedRun, kind: str) -> dict[Head, int]:
     tables = [run.heads, None if run.roles is None else run.roles.labels]
     heads = heads_in(pd.concat([of_kind(rows, kind) for rows in tables if rows is not None]))
     drawn = measures_of(run, kind)
-    values = kept_heads.values_by_head(run, drawn[0]) if drawn else {}
+    values = values_by_head(run, drawn[0]) if drawn else {}
     heads.sort(key=lambda head: (head.layer, -values.get(head, -math.inf), head.head))
     first = {head.layer: at for at, head in reversed(list(enumerate(heads)))}
     return {head: at - first[head.layer] for at, head in enumerate(heads)}
@@ -202,7 +207,7 @@ def score_maps(run: FinishedRun) -> list[Figure]:
         drawn = measures_of(run, kind)
         if not drawn:
             continue
-        there = set(of_kind(run.heads, kind)["measure"])
+        there = measures_with_values(run, kind)
         off = [name for name in (BLEU_MEASURE, LOSS_MEASURE) if name in there]
         others = [name for name in drawn if name not in (*leading_measures(run, kind), *off)]
         lead = measure_name(drawn[0])
@@ -245,10 +250,7 @@ def _off_sentence(rows: pd.DataFrame, measure: str) -> str:
 
 def score_panels(run: FinishedRun, kind: str, measures: list[str]) -> list[Panel]:
     """A map for each of some measures of a kind of heads."""
-    panels = []
-    for measure in measures:
-        panels.append(_score_panel(run, kind, measure))
-    return panels
+    return [_score_panel(run, kind, measure) for measure in measures]
 
 
 def panel_columns(run: FinishedRun, kind: str, panels: int) -> int:
@@ -321,7 +323,8 @@ def _score_panel(run: FinishedRun, kind: str, measure: str) -> Panel:
     labels = {0.0: "0", top: short(top)}
     if 0.1 * top < share < 0.85 * top:
         labels[share] = f"1/{round(1 / share)}"
-    legend = {"orient": "bottom", "title": None, "gradientLength": 180, "values": sorted(labels)}
+    legend: charts.Spec = {"orient": "bottom", "title": None, "gradientLength": 180}
+    legend["values"] = sorted(labels)
     heat = charts.heat("value:Q", [0, top], **legend, labelExpr=charts.label_of(labels))
     marks = [chart.squares(heat, tip)]
     if like:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import parse_qs
 
 from headwise.data.text import DATASETS
-from headwise.heads import HeadMask, Site
+from headwise.heads import HeadMask
 from headwise.pruning.measured import FINE_TUNED, UNPRUNED, choose_smallest, is_within
 from headwise.qualities import BETTER, NOT_DISTINGUISHABLE, WORSE, Number
 from headwise.report import head_words, kept_heads, models, role_tables, score_faithfulness
 from headwise.report.format import (
-    KIND_NAMES,
     capital,
     count,
     duration,
@@ -28,18 +29,20 @@ from headwise.report.format import (
     signed,
     size,
 )
+from headwise.report.head_rows import heads_in
 from headwise.report.models import OTHERS, ModelRow, measured, tested_text
 from headwise.report.page import section
 from headwise.report.run_folder import FinishedRun
 
 SPEED = "tokens_per_second"
-SAVED: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("parameters", "Parameters", quantity),
-    ("bytes", "Size on disk", size),
-    ("memory", "Weights in memory", size),
-    ("cache_bytes", "Key/value cache per token", size),
-    (SPEED, "Decoding speed, tokens/s", quantity),
-)
+CACHE = "cache_bytes"
+SAVED: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "parameters": ("Parameters", quantity),
+    "bytes": ("Size on disk", size),
+    "memory": ("Weights in memory", size),
+    CACHE: ("Key/value cache per token", size),
+    SPEED: ("Decoding speed, tokens/s", quantity),
+}
 Fact = tuple[str, str, str]  # label, text, verdict
 ENOUGH_SENTENCES = 50  # sentences of a text; on fewer, an interval says little
 # Of the weights or the cache: a model that is no faster and surely worse should save more.
@@ -61,33 +64,36 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
         ("Which score is faithful", score_faithfulness.faithfulness_facts(run)),
         ("What the heads do", [*role_tables.role_facts(run), *head_words.word_facts(run)]),
     ]
-    start: dict[str, Any] = {
-        "why": "",
-        "limit": run.limit,
-        "unit": run.quality_on("dev").loss,
-        "tiles": [],
-    }
-    start["verdict"] = ""
+    tiles: list[Fact] = []
+    why = ""
+    verdict = ""
     if full is None or chosen is None:
-        start |= {"headline": _without_choice(run), "why": _why(run)}
+        headline = _without_choice(run)
+        why = _why(run)
     else:
-        start |= {"headline": run_headline(run, chosen), "tiles": _tiles(run, full, chosen)}
-        _, change = run.leading_change(chosen)
-        start["verdict"] = change.verdict(run.quality)
+        headline = run_headline(run, chosen)
+        verdict = run.leading_change(chosen)[1].verdict(run.quality)
+        tiles = _tiles(run, full, chosen)
         groups = [
             ("What was saved", saved(full, chosen)),
             ("What it cost", cost(run, full, chosen)),
             ("What other orders cost", other_orders(run, chosen)),
             ("How it was chosen", choice(run, full, chosen)),
-            ("What is left", _left(run, chosen) if chosen["setting"] in run.layouts else []),
             *groups,
         ]
     groups = [group for group in groups if group[1]]
-    start["groups"] = groups
-    start["leads"] = ", ".join(lead[0].lower() + lead[1:] for lead, _ in groups)
-    start["doubts"] = doubts(run)
-    start["head_map"] = kept_heads.head_map(run, chosen)
-    return start
+    return {
+        "headline": headline,
+        "verdict": verdict,
+        "why": why,
+        "limit": run.limit,
+        "unit": run.quality_on("dev").loss,
+        "tiles": tiles,
+        "groups": groups,
+        "leads": ", ".join(lead[0].lower() + lead[1:] for lead, _ in groups),
+        "doubts": doubts(run),
+        "head_map": kept_heads.head_map(run, chosen),
+    }
 
 
 def run_headline(run: FinishedRun, chosen: ModelRow) -> str:
@@ -115,8 +121,8 @@ def run_headline(run: FinishedRun, chosen: ModelRow) -> str:
     ends = interval_text(change.low, change.high)
     on = " on dev" if run.split == "dev" else ""
     of = " of" if quality.unit.endswith("points") else ""
-    text = f"{start}; {signed(change.value)}{quality.unit}{of} {quality.title}{on} {ends}".rstrip()
-    text = f"{text} to {OTHERS[reference]}"
+    moved = f"{signed(change.value)}{quality.unit}{of} {quality.title}{on} {ends}".rstrip()
+    text = f"{start}; {moved} to {OTHERS[reference]}"
     if change.verdict(quality) == NOT_DISTINGUISHABLE:
         text = f"{text}, {NOT_DISTINGUISHABLE}"
     kept = _limit_kept(run, chosen)
@@ -129,16 +135,24 @@ def why_not_worth_it(run: FinishedRun, chosen: ModelRow) -> str:
     """Why a model is a bad bargain, in words: it is surely worse and saves little, or surely loses more than it saves;
     empty where it is none."""
     _, change = run.leading_change(chosen)
-    saved_share, saving = _largest_saving(run, chosen)
     if change.verdict(run.quality) != WORSE:
         return ""
-    lost_share = _sure_loss(run, change)
+    saved_share, saving = _largest_saving(run, chosen)
+    base = run.quality_of(run.full).value
+    lost_share = _least_loss(run, change) / (100 if run.quality.relative else base or math.inf)
     if lost_share > saved_share:
         return f"a sure loss of at least {percent(lost_share, 1)}, more than it saves"
     faster, speed = _faster(run.full, chosen)
     if saved_share >= LITTLE_SAVED or faster or not saving:
         return ""
     return f"less than {percent(LITTLE_SAVED)} saved, {speed or 'speed not measured'}, surely worse"
+
+
+def _least_loss(run: FinishedRun, change: Number) -> float:
+    """What a model loses at least, by the end of the interval that is nearer to no loss; 0 without an interval."""
+    if change.low is None or change.high is None:
+        return 0.0
+    return -change.high if run.quality.higher_is_better else change.low
 
 
 def _is_allowed(run: FinishedRun, model: ModelRow) -> bool:
@@ -148,36 +162,25 @@ def _is_allowed(run: FinishedRun, model: ModelRow) -> bool:
     if run.limit is None or lost is None or not is_within(lost, run.limit):
         return False
     _, change = run.leading_change(model)
-    least_loss = change.low
-    if run.quality.better > 0:
-        least_loss = None if change.high is None else -change.high
-    return least_loss is None or is_within(least_loss, run.limit)
+    return is_within(_least_loss(run, change), run.limit)
 
 
 def _limit_kept(run: FinishedRun, model: ModelRow) -> str:
     """On which texts a model stays within the limit of the plan, which counts from the full model; empty without a limit,
     or where dev was not measured."""
-    on_dev = run.lost(model)
-    if run.limit is None or on_dev is None:
+    losses = {split: run.lost(model, split) for split in ("dev", "test")}
+    if run.limit is None or losses["dev"] is None:
         return ""
-    within: list[str] = []
-    over: list[str] = []
-    for text, lost in (("dev", on_dev), ("test", run.lost(model, "test"))):
-        if lost is None:
-            continue
-        if is_within(lost, run.limit):
-            within.append(text)
-        else:
-            over.append(text)
-
-    named = f"the limit of {run.limit:g}{run.quality.unit}"
+    known = {split: lost for split, lost in losses.items() if lost is not None}
+    within = [split for split, lost in known.items() if is_within(lost, run.limit)]
+    over = [split for split in known if split not in within]
+    limit = f"the limit of {run.limit:g}{run.quality.unit}"
+    words = [f"within {limit} on {listed(within)}"] if within else []
+    if over:
+        words.append(f"over {'it' if within else limit} on {listed(over)}")
     reference, _ = run.leading_change(model)
     start = "" if reference == UNPRUNED else f"compared with {OTHERS[UNPRUNED]} "
-    if not over:
-        return f"{start}within {named} on {listed(within)}"
-    if not within:
-        return f"{start}over {named} on {listed(over)}"
-    return f"{start}within {named} on {within[0]}, over it on {over[0]}"
+    return start + ", ".join(words)
 
 
 def _faster(full: ModelRow | None, chosen: ModelRow) -> tuple[bool, str]:
@@ -193,36 +196,19 @@ def _faster(full: ModelRow | None, chosen: ModelRow) -> tuple[bool, str]:
 
 def _largest_saving(run: FinishedRun, chosen: ModelRow) -> tuple[float, str]:
     """The share that a model saves of its weights, or of its key/value cache if that is more, and the same in words."""
-    share = 0.0
-    text = ""
-    for measure, what in {
-        "parameters": "fewer weights",
-        "cache_bytes": "less key/value cache",
-    }.items():
+    shares = []
+    for measure, what in (("parameters", "fewer weights"), (CACHE, "less key/value cache")):
         both = _both(run.full, chosen, measure)
-        if not both or not both[0]:
-            continue
-        own_share = 1 - both[1] / both[0]
-        if not text or own_share > share:
-            share = own_share
+        if both and both[0]:
             text = f"{percent_change(*both).removeprefix('−')} {what}"
-    return share, text
-
-
-def _sure_loss(run: FinishedRun, change: Number) -> float:
-    """The share of its quality that a model loses at least, by the end of the interval that is nearer to no loss."""
-    quality = run.quality
-    base = run.quality_of(run.full).value
-    if change.low is None or change.high is None or not base:
-        return 0.0
-    least = -change.high if quality.higher_is_better else change.low
-    return least / 100 if quality.relative else least / base
+            shares.append((1 - both[1] / both[0], text))
+    return max(shares, key=lambda share: share[0], default=(0.0, ""))
 
 
 def _without_choice(run: FinishedRun) -> str:
     if run.pruned:
         return f"{count(len(run.pruned), 'pruned model')}, none of them chosen"
-    total = 0 if run.heads is None else len(run.heads[["kind", "layer", "head"]].drop_duplicates())
+    total = 0 if run.heads is None else len(heads_in(run.heads))
     return f"{count(total, 'attention head')}, scored" if total else "A study in progress"
 
 
@@ -254,11 +240,10 @@ def _tiles(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """Label, value and detail of three numbers to see at a glance: size, speed (or the key/value cache, where that is
     smaller or speed was not measured) and quality."""
     tiles = []
-    parameters, _, _, cache, speed = SAVED
-    cached = _both(full, chosen, cache[0])
+    cached = _both(full, chosen, CACHE)
     smaller = cached is not None and cached[1] < cached[0]
-    second = cache if smaller or not _both(full, chosen, SPEED) else speed
-    for measure, label, write in (parameters, second):
+    for measure in ("parameters", CACHE if smaller or not _both(full, chosen, SPEED) else SPEED):
+        label, write = SAVED[measure]
         if (both := _both(full, chosen, measure)) and both[0]:
             noise = measure == SPEED and _speed_noise(full, chosen)
             change = "no sure change" if noise else percent_change(*both)
@@ -270,25 +255,21 @@ def _tiles(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     tuned = run.change_of(chosen, FINE_TUNED)
     moved = f"{signed(quality.change(*both))}{quality.unit}" if both else ""
     if tuned.value is not None:
-        whole = f" · {moved} to the full model" if both else ""
-        tiles.append(
-            (
-                f"{label}, to equal further training",
-                f"{signed(tuned.value)}{quality.unit}",
-                f"{interval_text(tuned.low, tuned.high)}{whole}",
-            )
-        )
+        details = [interval_text(tuned.low, tuned.high)]
+        details += [f"{moved} to the full model"] * bool(both)
+        value = f"{signed(tuned.value)}{quality.unit}"
+        tiles.append((f"{label}, to equal further training", value, " · ".join(details)))
     elif both:
         tiles.append((label, moved, f"{both[0]:.2f} → {both[1]:.2f}"))
     return tiles
 
 
 def saved(full: ModelRow, chosen: ModelRow) -> list[Fact]:
-    removed = chosen["total"] - chosen["kept"]
     total = chosen["total"]
+    removed = total - chosen["kept"]
     text = f"{removed} of {total} {models.heads_name(chosen['kinds'])} ({percent(removed / total)})"
     facts = [("Heads removed", text, "")]
-    for measure, label, write in SAVED:
+    for measure, (label, write) in SAVED.items():
         if (both := _both(full, chosen, measure)) and both[0]:
             noise = _speed_noise(full, chosen) if measure == SPEED else ""
             text = f"{' → '.join(map(write, both))} ({percent_change(*both)}){noise}"
@@ -330,88 +311,57 @@ def cost(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
 def other_orders(run: FinishedRun, chosen: ModelRow) -> list[Fact]:
     """The chosen model against those that other orders of removal leave with as many heads: random ones, and the best
     of the other measures. Where it has no such models, as after training, every other result that has some."""
-    results = [chosen] if models.orders_against(chosen) else run.pruned
     facts = list[Fact]()
-    for model in results:
+    for model in [chosen] if models.orders_against(chosen) else run.pruned:
         start = "" if model["setting"] == chosen["setting"] else f"{model['label']}: "
-        for label, text, said in orders_of(run, model):
-            facts.append((f"{start}{label}", text, said))
-    return facts
-
-
-def orders_of(run: FinishedRun, model: ModelRow) -> list[Fact]:
-    """One result of greedy removal against the models of other orders."""
-    quality = run.quality
-    known = {str(other["setting"]): other for other in models.model_rows(run.models)}
-    facts = list[Fact]()
-    better = 0
-    random = 0
-    for reference in models.orders_against(model):
-        other = known.get(models.against(model, reference))
-        its = run.quality_of(other).value
-        if other is None or its is None:
-            continue
-        change = run.change_of(model, reference)
-        said = change.verdict(quality)
-        label = f"Best other measure on dev: {measure_name(str(other['score']))}"
-        if models.is_random_order(other):
-            random += 1
-            better += said == BETTER
-            label = f"Random order {random}"
-        moved = tested_text(change, ", ", quality.unit)
-        facts.append((label, f"{quality.title} {its:.2f}; the result differs by {moved}", said))
-    if random:
-        text = f"better than {better} of {random}"
-        if not better:
-            text += ": this measure says nothing about which heads to remove"
-        said = BETTER if better == random else NOT_DISTINGUISHABLE
-        facts.insert(0, ("Random orders", text, said))
+        said = []
+        for reference in models.orders_against(model):
+            change = run.change_of(model, reference)
+            if change.value is None:
+                continue
+            if reference.startswith("random."):
+                said.append(change.verdict(run.quality))
+            else:
+                label = f"{start}To the best other measure on dev, {measure_name(reference)}"
+                moved = tested_text(change, ", ", run.quality.unit)
+                verdict = change.verdict(run.quality)
+                facts.append((label, f"{run.quality.title} {moved}", verdict))
+        if said:
+            better = said.count(BETTER)
+            text = f"better than {better} of {len(said)}"
+            if not better:
+                text += ": this measure says nothing about which heads to remove"
+            verdict = BETTER if better == len(said) else NOT_DISTINGUISHABLE
+            facts.append((f"{start}Random orders", text, verdict))
     return facts
 
 
 def choice(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """On which text, among how many models and within which limit the model was chosen."""
     quality = run.quality_on("dev")
-    tried = run.candidates
-    losses: dict[str, float] = {}
-    for model in tried:
-        lost = run.lost(model)
-        if lost is not None:
-            losses[model["setting"]] = lost
-
-    measured_models = [model for model in tried if model["setting"] in losses]
-    heads = {model["setting"]: run.heads_left(model) for model in measured_models}
-    # Is it the model of the fewest heads among those within the limit?
-    smallest = choose_smallest(losses, heads, run.limit)
+    losses = {model["setting"]: run.lost(model) for model in run.candidates}
+    known = {setting: lost for setting, lost in losses.items() if lost is not None}
+    heads = {model["setting"]: run.heads_left(model) for model in run.candidates}
     left = run.heads_left(chosen)
-    fewest = chosen["setting"] in losses and smallest is not None and left == heads[smallest]
-    why = f", the fewest{'' if run.limit is None else ' within the limit'}" if fewest else ""
+    smallest = choose_smallest(known, heads, run.limit)
+    why = ""
+    if smallest is not None and chosen["setting"] in known and left == heads[smallest]:
+        why = f", the fewest{'' if run.limit is None else ' within the limit'}"
 
     tested = run.quality_of(chosen, "test").value is not None
     test = "test text had no part in it" if tested else "no test text was measured"
     allowed = "no limit" if run.limit is None else f"{run.limit:g} {quality.loss}"
     facts = [
         ("Text", f"dev only; {test}", ""),
-        ("Models tried", str(len(tried)), ""),
+        ("Models tried", str(len(run.candidates)), ""),
         ("Loss allowed on dev", allowed, ""),
         ("Chosen", f"{chosen['label']}: {count(left, 'head')} in the whole model{why}", ""),
     ]
     both = _both(full, chosen, quality.name, "dev")
-    own = losses.get(chosen["setting"])
-    if own is not None and both:
-        moved = f"{signed(-quality.better * own)}{quality.unit}"
+    lost = known.get(chosen["setting"])
+    if lost is not None and both:
+        moved = f"{signed(-quality.better * lost)}{quality.unit}"
         facts.append(("On dev", f"{quality.title} {both[0]:.2f} → {both[1]:.2f} ({moved})", ""))
-
-    smaller = []
-    for model in measured_models:
-        alike = model["learned"] and model["kinds"] == chosen["kinds"]
-        if alike and model["kept"] < chosen["kept"]:
-            moved = signed(-quality.better * losses[model["setting"]])
-            smaller.append(f"{moved}{quality.unit} with {model['kept']}")
-
-    if fewest and smaller:
-        facts.append(("Fewer heads, on dev", " · ".join(smaller), ""))
-
     return facts
 
 
@@ -430,13 +380,11 @@ def doubts(run: FinishedRun) -> list[str]:
             f"The full model has {full:.1f} BLEU: it does not translate yet. Train it on more text or for more epochs "
             "before heads are removed."
         )
-    chosen = run.chosen
-    if chosen is not None:
-        doubted = run.facts.get("doubts") or {}
-        own = doubted.get(chosen["setting"], []) + doubted.get(
-            models.against(chosen, FINE_TUNED), []
-        )
-        if not own and measured(chosen, "settled").value == 0:
+    if run.chosen is not None:
+        known = run.facts.get("doubts") or {}
+        settings = (run.chosen["setting"], models.against(run.chosen, FINE_TUNED))
+        own = [doubt for setting in settings for doubt in known.get(setting, [])]
+        if not own and measured(run.chosen, "settled").value == 0:
             own = ["Its gates had not settled when they were decided: train longer."]
         found += own
     return found
@@ -448,23 +396,8 @@ def does_not_translate(run: FinishedRun) -> bool:
     return full is not None and run.quality.is_too_low(full)
 
 
-def _left(run: FinishedRun, chosen: ModelRow) -> list[Fact]:
-    """The heads left in each layer, the first layer first."""
-    mask = run.layouts[chosen["setting"]]
-    facts = []
-    for kind in run.pruned_kinds(chosen):
-        left, counts = zip(*kept_heads.by_layer(mask, kind), strict=True)
-        alike = len(set(counts)) == 1
-        parts = []
-        for kept, total in zip(left, counts, strict=True):
-            parts.append(str(kept) if alike else f"{kept} of {total}")
-
-        text = f"{sum(left)} of {sum(counts)} heads; layer by layer {' · '.join(parts)}"
-        facts.append((capital(KIND_NAMES[kind]), text + (f" of {counts[0]}" if alike else ""), ""))
-    return facts
-
-
 MOST_LISTED_STEPS = 25  # steps whose times are listed one by one
+SAID_ELSEWHERE = ("settings", "notes", "doubts")  # facts of run.json that other sections say
 
 
 @section(
@@ -476,60 +409,41 @@ MOST_LISTED_STEPS = 25  # steps whose times are listed one by one
 )
 def provenance(run: FinishedRun) -> dict[str, Any]:
     """Groups of names and values from run.json, and the plan."""
-    facts = {}
-    for name, fact in run.facts.items():
-        if name not in ("settings", "notes", "doubts"):
-            facts[name] = fact
-
+    facts = {name: fact for name, fact in run.facts.items() if name not in SAID_ELSEWHERE}
+    seconds = _summed(facts.pop("seconds", None) or {})
     groups = [
         ("Signature", _written_settings(facts.pop("signature", None))),
         ("Versions", _written_settings(facts.pop("versions", None))),
-        ("Time taken", _written_settings(_summed(facts.pop("seconds", None)), number=duration)),
+        ("Time taken", [(name, duration(taken)) for name, taken in seconds.items()]),
         ("Evaluation and run", _written_settings(facts)),
     ]
     return {"facts": [(title, pairs) for title, pairs in groups if pairs], "plan": run.plan}
 
 
-def _summed(seconds: Mapping[str, float] | None) -> Mapping[str, float] | None:
+def _summed(seconds: Mapping[str, float]) -> Mapping[str, float]:
     """The time of all steps; with many models, the sum of the steps of one name: `prune (9)`."""
-    if seconds is None or len(seconds) <= MOST_LISTED_STEPS:
+    if len(seconds) <= MOST_LISTED_STEPS:
         return seconds
-    by_kind: dict[str, list[float]] = {}
+    steps: dict[str, list[float]] = {}
     for name, taken in seconds.items():
-        by_kind.setdefault(name.partition("/")[0], []).append(taken)
+        steps.setdefault(name.partition("/")[0], []).append(taken)
+    return {
+        f"{step} ({len(part)})" if len(part) > 1 else step: sum(part)
+        for step, part in steps.items()
+    }
 
-    sums: dict[str, float] = {}
-    for step, part in by_kind.items():
-        sums[f"{step} ({len(part)})" if len(part) > 1 else step] = sum(part)
-    return sums
 
-
-def _written_settings(
-    value: Any, name: str = "", number: Callable[[float], str] = json.dumps
-) -> list[tuple[str, str]]:
-    """Nested settings as names with dots; `number` writes the numbers."""
+def _written_settings(value: Any, name: str = "") -> list[tuple[str, str]]:
+    """Nested settings as names with dots."""
     if value is None:
         return []
-    if isinstance(value, Mapping):
-        inner = []
-        for key, below in value.items():
-            inner.append((f"{name}.{key}" if name else str(key), below))
-
-        pairs: list[tuple[str, str]] = []
-        for key, below in inner:
-            for pair in _written_settings(below, key, number):
-                pairs.append(pair)
-        return pairs
-    if isinstance(value, str):
-        return [(name, value)]
-    return [
-        (
-            name,
-            number(value)
-            if isinstance(value, int | float)
-            else json.dumps(value, ensure_ascii=False),
-        )
-    ]
+    if not isinstance(value, Mapping):
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return [(name, text)]
+    pairs: list[tuple[str, str]] = []
+    for key, below in value.items():
+        pairs += _written_settings(below, f"{name}.{key}" if name else str(key))
+    return pairs
 
 
 FactRows = Sequence[tuple[str, str]]
@@ -549,14 +463,10 @@ def kept_table(mask: HeadMask) -> str:
     """How many heads of every layer are left, a row a layer and a column a kind of attention."""
     kinds = mask.heads.kinds
     lines = [["layer", *kinds], ["---"] * (1 + len(kinds))]
-    for layer in range(max(len(mask.heads.query[kind]) for kind in kinds)):
-        line = [str(layer)]
-        for kind in kinds:
-            site = Site(kind, layer)
-            is_there = site in mask.heads.sites
-            line.append(f"{len(mask.of(site))} of {mask.heads.count(site)}" if is_there else "")
-
-        lines.append(line)
+    layers = zip_longest(*(kept_heads.by_layer(mask, kind) for kind in kinds))
+    for layer, counts in enumerate(layers):
+        cells = ["" if pair is None else f"{pair[0]} of {pair[1]}" for pair in counts]
+        lines.append([str(layer), *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -565,22 +475,16 @@ def sections(run: FinishedRun, model: ModelRow) -> list[tuple[str, str]]:
     full = run.full
     groups = list[tuple[str, FactRows]]()
     if full is not None:
-        groups += [("What was saved", fact_rows(saved(full, model)))]
-        groups += [("What it cost (95 % intervals)", fact_rows(cost(run, full, model)))]
+        groups.append(("What was saved", fact_rows(saved(full, model))))
+        groups.append(("What it cost (95 % intervals)", fact_rows(cost(run, full, model))))
         if model["chosen"]:
-            groups += [("How it was chosen", fact_rows(choice(run, full, model)))]
+            groups.append(("How it was chosen", fact_rows(choice(run, full, model))))
     groups.append(("How it was made", made(run, model)))
-    doubts = (run.facts.get("doubts") or {}).get(model["setting"]) or []
-    found = []
-    for title, rows in groups:
-        if rows:
-            found.append((title, card_table(rows)))
-    return [*found, ("Doubts", "\n".join(f"- {line}" for line in doubts))] if doubts else found
-
-
-def card_headline(run: FinishedRun, model: ModelRow) -> str:
-    """The heads removed, and what that cost."""
-    return run_headline(run, model)
+    found = [(title, card_table(rows)) for title, rows in groups if rows]
+    doubted = (run.facts.get("doubts") or {}).get(model["setting"]) or []
+    if doubted:
+        found.append(("Doubts", "\n".join(f"- {line}" for line in doubted)))
+    return found
 
 
 def fact_rows(facts: Sequence[Fact]) -> FactRows:
@@ -591,29 +495,19 @@ def made(run: FinishedRun, model: ModelRow) -> FactRows:
     """The original model, method, texts by name, seed, signature and versions."""
     settings = (run.facts.get("settings") or {}).get(model["setting"]) or {}
     signature: Mapping[str, Any] = run.facts.get("signature") or {}
-    original = plan_of_run(run).get("model")
-    rows = [("original model", PurePath(original).name)] if isinstance(original, str) else []
-    for name in MADE:
-        if settings.get(name) not in (None, False, []):
-            rows.append((name, words(settings[name])))
-
-    rows += [(f"{split} text", name) for split, name in texts(run).items()]
-    for name, known in signature.items():
-        if known not in (None, []):
-            rows.append((f"signature: {name}", words(known)))
-
-    for name in ("bleu_signature", "chrf_signature"):
-        rows += (
-            [(name.replace("_signature", " (sacreBLEU)"), str(run.facts[name]))]
-            if run.facts.get(name)
-            else []
-        )
-
     versions: Mapping[str, Any] = run.facts.get("versions") or {}
-    return [
-        *rows,
-        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
-    ]
+    original = plan_of_run(run).get("model")
+    known: dict[str, Any] = {}
+    if isinstance(original, str):
+        known["original model"] = PurePath(original).name
+    known |= {name: settings.get(name) for name in MADE}
+    known |= {f"{split} text": name for split, name in texts(run).items()}
+    known |= {f"signature: {name}": fact for name, fact in signature.items()}
+    known |= {
+        f"{name} (sacreBLEU)": run.facts.get(f"{name}_signature") for name in ("bleu", "chrf")
+    }
+    known["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return [(name, words(fact)) for name, fact in known.items() if fact not in (None, False, [])]
 
 
 def words(known: Any) -> str:

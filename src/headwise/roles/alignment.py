@@ -31,8 +31,7 @@ from headwise.errors import HeadwiseError
 from headwise.model import Model
 from headwise.progress import Report
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import Arc, Probe, pointing
-from headwise.roles.role import role
+from headwise.roles.probe import Arc, Probe, mean_over_queries, pointing
 
 Links = frozenset[tuple[int, int]]  # (source word, target word)
 Gold = tuple[Links, Links]  # sure links, and those that are possible (the sure ones among them)
@@ -44,20 +43,6 @@ FIELDS = re.compile(r"\{(source|target)\}")
 LINK = re.compile(r"([0-9]{1,6})([-p?])([0-9]{1,6})")
 
 
-@role(
-    "alignment",
-    data=("pairs",),
-    kinds=("cross",),
-    takes=("links",),
-    needs=("links",),
-    margin=0.10,
-    expected={"cross": ("alignment",)},
-    baseline="the diagonal, best shift",
-    caption="share of target words whose writing position points at an aligned source word",
-    order=4,
-    row=0,
-    example=None,
-)
 def alignment(target: Passage, source: Passage, links: Mapping[str, Links]) -> Probe:
     """How often the position that writes a target word attends most to a source word that is aligned with it.
 
@@ -72,19 +57,6 @@ def alignment(target: Passage, source: Passage, links: Mapping[str, Links]) -> P
     return pointing(arcs, target, source, "offset")
 
 
-@role(
-    "reading",
-    data=("pairs",),
-    kinds=("cross",),
-    margin=0.10,
-    expected={"cross": ("reading",)},
-    baseline="the diagonal, best shift",
-    caption="share of copied words whose reading position points at the same word of the source",
-    source="derived here",
-    order=5,
-    row=0,
-    example=None,
-)
 def reading(target: Passage, source: Passage) -> Probe:
     """How often the position that *reads* a target word attends most to the source word that it translates.
 
@@ -118,15 +90,6 @@ def copied_words(source: Annotated, target: Annotated) -> Links:
     return frozenset(copied)
 
 
-@role(
-    "monotonicity",
-    data=("pairs",),
-    kinds=("cross",),
-    baseline="random words",
-    untrained="the baseline",
-    caption="share of neighbouring target words where the second looks further on",
-    row=1,
-)
 def monotonicity(target: Passage, source: Passage) -> Probe:
     """How steadily a head moves through the source.
 
@@ -135,15 +98,14 @@ def monotonicity(target: Passage, source: Passage) -> Probe:
     """
     present = target.subwords > 0
     neighbours = present[:, 1:] & present[:, :-1]
-    counts = neighbours.sum(1)[:, None].float()
     length = source.visible.gt(0).sum(1, keepdim=True).clamp_min(1)
-    chance = counts * (length - 1) / (2 * length)
+    chance = neighbours.sum(1, keepdim=True).float() * (length - 1) / (2 * length)
 
-    def answer(view: View) -> Tensor:
-        further: Tensor = view.attended_words.diff(dim=-1) > 0
-        return (further & neighbours[:, None]).sum(-1, keepdim=True).float()
+    def further(view: View) -> Tensor:
+        later: Tensor = view.attended_words.diff(dim=-1) > 0
+        return later
 
-    return Probe(["monotonicity"], counts, chance[:, None], answer)
+    return mean_over_queries("monotonicity", neighbours, chance, further)
 
 
 @dataclass(frozen=True)

@@ -14,44 +14,28 @@ that predicts its first token. That position reads the token before, of which tr
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput
-from transformers.models.whisper.generation_whisper import _median_filter
 
-from headwise.attention import AttentionCall, device_of, evaluating
-from headwise.data.speech import WORD_COLUMNS, Speech, Utterance, samples
-from headwise.data.subwords import Coverage
+from headwise.attention import AttentionCall, device_of
+from headwise.data.store import AnyText
 from headwise.data.text import ParallelText, Text
-from headwise.devices import memory_now, peak_memory
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
-from headwise.forecast import (
-    Amount,
-    Forecast,
-    Part,
-    best,
-    forward_seconds,
-    memory,
-    model_line,
-    output_share,
-    text_line,
-    where,
-)
+from headwise.forecast import Forecast, model_line, text_line, text_seconds
 from headwise.heads import Head, Kind
 from headwise.model import Model
-from headwise.progress import Report, parts, silent
+from headwise.progress import Report, silent
 from headwise.result import Result
 from headwise.roles.alignment import Gold, LinkedText, PromptTemplate, links_of, pairs_for
-from headwise.roles.halves import Half, halves_of
+from headwise.roles.halves import Half
 from headwise.roles.head_sets import (
     AlignmentBatch,
     AlignmentBatches,
@@ -71,13 +55,10 @@ from headwise.roles.observation import (
 )
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import REACH, same_way
-from headwise.tasks.transcription import FRAME, extractor_of, prompt_of
 
 ALIGNING: tuple[Kind, ...] = ("cross", "decoder-self")  # by preference
-STATES = 2**30  # bytes of encoder states that are kept: 350 recordings of Whisper base
 WEIGHTS_COST = 1.2  # forwards that one with all attention weights takes as long as
 EXPECTED_ROUNDS = 4  # times that a set grows, as is expected before it is known
-ENCODING_COST = 6.5  # readings of a recording that encoding it takes as long as
 
 
 @dataclass
@@ -156,9 +137,52 @@ class AlignmentHeads(Result):
         return shown
 
 
+@dataclass(frozen=True)
+class AlignmentData(ABC):
+    """What heads are ranked on. name: in results. made: how a part of it was made, where a user did not give all of it.
+    links: the file of reference links."""
+
+    name: str
+    made: str = field(default="", kw_only=True)
+    links: str | None = field(default=None, kw_only=True)
+
+    @abstractmethod
+    def batches(
+        self, subject: Subject, progress: Report
+    ) -> tuple[AlignmentBatches, Sequence[Half], Report]:
+        """Batches by half, the half of every sentence or recording, and what their reading reports to."""
+
+    @abstractmethod
+    def forecast(self, model: Model, times: float) -> tuple[str, float]:
+        """A line about the text, and the seconds in which it is read so many times."""
+
+
+@dataclass(frozen=True)
+class AlignmentPairs(AlignmentData):
+    """Sentence pairs, with reference links or those of eflomal. template: how a language model is asked."""
+
+    text: ParallelText | LinkedText
+    template: PromptTemplate | None
+
+    def batches(
+        self, subject: Subject, progress: Report
+    ) -> tuple[AlignmentBatches, Sequence[Half], Report]:
+        gold = self.text.gold if isinstance(self.text, LinkedText) else None
+        return *pair_batches_of(subject, list(self.text), gold, self.template), progress
+
+    def forecast(self, model: Model, times: float) -> tuple[str, float]:
+        text = self.text
+        given: ParallelText | Text = text.text if isinstance(text, LinkedText) else text
+        if self.template is not None:
+            written = [self.template.written(source, target)[0] for source, target in text]
+            given = Text.from_lines(written, text.name)
+        batches = model.task.batches(given)
+        return text_line(batches), WEIGHTS_COST * times * text_seconds(model, batches)
+
+
 def align(
     model: Model,
-    text: ParallelText | Text | LinkedText | Speech,
+    text: ParallelText | Text | LinkedText | AnyText,
     *,
     prompt: str | None = None,
     one_layer: bool = False,
@@ -173,48 +197,27 @@ def align(
     is asked, such as "{source} => {target}". one_layer: only
     heads of one layer, as CTranslate2 and Marian average them. Heads are chosen on one half of the text, and confirmed
     and compared with `model.alignment_heads` on the other. To keep them in a model, where `found.confirmed` and
-    `found.better_than_own`: `model.alignment_heads = found.heads`, then `model.save(folder)`. Of speech, the states of
-    the encoder are kept (S × D numbers a recording, STATES bytes in all) until the heads are chosen; the encoder runs
-    on further recordings whenever they are read. Raises HeadwiseError for a model that cannot align, and for other text.
+    `found.better_than_own`: `model.alignment_heads = found.heads`, then `model.save(folder)`. Raises HeadwiseError for a
+    model that cannot align, and for other text.
     """
-    if not isinstance(text, Speech):
-        text = pairs_for(model, text)
-    template = checked_prompt(model, text, prompt)
+    data = alignment_data(model, text, prompt)
     options = RoleOptions(max_length=model.task.longest)
     subject = Subject(model.hf, model.tokenizer, model.discovery, options)
-    links = None
-    if isinstance(text, Speech):
-        coverage = subject.coverage.setdefault("speech", Coverage())
-        recordings = fitting_recordings(model.hf, model.tokenizer, list(text), coverage)
-        # By the names of files: the same wherever their folder is.
-        halves = halves_of([recording.utterance.audio.name for recording in recordings])
-        batches = speech_batches(model.hf, recordings, halves)
-        weights = {
-            "encoding": ENCODING_COST * len(halves),
-            "reading": readings(halves, EXPECTED_ROUNDS),
-        }
-        reports = parts(progress, weights)
-        encode(model.hf, recordings, reports["encoding"])
-        progress = reports["reading"]
-    else:
-        if isinstance(text, LinkedText):
-            links = text
-        gold = None if links is None else links.gold
-        batches, halves = pair_batches_of(subject, list(text), gold, template)
+    batches, halves, reading = data.batches(subject, progress)
     found = choose_heads(
         model.hf,
         model.discovery,
         aligning_kind(model),
-        reported(batches, halves, progress),
+        reported(batches, halves, reading),
         model.alignment_heads,
         one_layer,
         seed,
     )
     signature = signature_of(
         model,
-        text=text.name,
-        made=getattr(text, "made", ""),
-        links=None if links is None else links.file,
+        text=data.name,
+        made=data.made,
+        links=data.links,
         prompt=prompt,
         one_layer=one_layer,
         seed=seed,
@@ -223,11 +226,11 @@ def align(
     return AlignmentHeads(*found, signature)
 
 
-def checked_prompt(
-    model: Model, text: ParallelText | LinkedText | Speech, prompt: str | None
-) -> PromptTemplate | None:
-    """The prompt of a language model; None for others. Raises HeadwiseError for a model that cannot align, for other
-    text than it reads, and for a missing prompt or one too many."""
+def alignment_data(
+    model: Model, text: ParallelText | Text | LinkedText | AnyText, prompt: str | None
+) -> AlignmentData:
+    """What is given to `align`. Raises HeadwiseError for a model that cannot align, for other text than it reads, and for
+    a missing prompt or one too many."""
     language_model = aligning_kind(model) == "decoder-self"
     if language_model and prompt is None:
         raise HeadwiseError(
@@ -239,19 +242,18 @@ def checked_prompt(
             f"A prompt was given, but {model.name} is a {type(model.hf).__name__}, which reads source and target apart: "
             "leave it out."
         )
-    hears = getattr(model.hf, "main_input_name", "") == "input_features"
-    if hears != isinstance(text, Speech):
-        needed = "speech with word times (--audio)" if hears else "sentence pairs (two files)"
+    own = model.task.alignment_data(text)
+    if isinstance(own, AlignmentData):
+        return own
+    if not isinstance(text, ParallelText | Text | LinkedText):
         raise HeadwiseError(
-            f"{model.name} is a {type(model.hf).__name__}: alignment heads are found on {needed}."
-        )
-    if isinstance(text, Speech) and not text.has_word_times:
-        raise HeadwiseError(
-            f"{text.name} does not say when words start: alignment heads need a table with a row for each word, with "
-            f"{', '.join(WORD_COLUMNS)}."
+            f"{model.name} is a {type(model.hf).__name__}: alignment heads are found on sentence pairs (two files)."
         )
     model.task.check_tokenizer()
-    return None if prompt is None else PromptTemplate.parse(prompt)
+    template = None if prompt is None else PromptTemplate.parse(prompt)
+    pairs = pairs_for(model, text)
+    links = pairs.file if isinstance(pairs, LinkedText) else None
+    return AlignmentPairs(pairs.name, pairs, template, made=pairs.made, links=links)
 
 
 def aligning_kind(model: Model) -> Kind:
@@ -266,49 +268,13 @@ def aligning_kind(model: Model) -> Kind:
 
 
 def align_forecast(
-    model: Model,
-    text: ParallelText | LinkedText | Speech,
-    prompt: str | None = None,
+    model: Model, text: ParallelText | Text | LinkedText | AnyText, prompt: str | None = None
 ) -> Forecast:
     """What `align` will take, where the set grows in EXPECTED_ROUNDS rounds. Takes a few seconds itself. Raises
     HeadwiseError for what `align` refuses."""
-    template = checked_prompt(model, text, prompt)
-    each = readings([0, 1], EXPECTED_ROUNDS) / 2  # times that a sentence is read, on average
-    if isinstance(text, Speech):
-        coverage = Coverage()
-        recordings = fitting_recordings(model.hf, model.tokenizer, list(text), coverage)
-        if not recordings:
-            raise HeadwiseError(
-                f"None of the {len(text)} recordings of {text.name} can be used: each needs at least two words, and no "
-                "more than the model writes."
-            )
-        first = recordings[:1]
-        seconds = best(lambda: encode(model.hf, first, silent), model.hf.device.type, most=1)
-        made = f"encoding {first[0].utterance.audio.name} took {seconds:.2g} s here, {where(model)}"
-        states = first[0].states
-        assert states is not None
-        kept = len(recordings) * states.numel() * model.hf.dtype.itemsize
-        work = {
-            "encoding": len(recordings) * seconds,
-            "reading": len(recordings) * each * seconds / ENCODING_COST,
-        }
-        line = f"{text.name}: {coverage.used} of {coverage.sentences} recordings"
-        memory_used = max(peak_memory(), memory_now() + kept)
-    else:
-        given: ParallelText | Text = text.text if isinstance(text, LinkedText) else text
-        if template is not None:
-            written = [template.written(source, target)[0] for source, target in text]
-            given = Text.from_lines(written, text.name)
-        batches = model.task.batches(given)
-        amount = Amount.of_batches(batches)
-        forward, made = forward_seconds(model, given)
-        layers = amount.positions * forward * (1 - output_share(model))
-        work = {"reading": WEIGHTS_COST * each * layers}
-        line = text_line(batches)
-        memory_used = memory(model, amount)
-    made += f"; a set is expected to grow {EXPECTED_ROUNDS} times"
-    done = tuple(Part(name, seconds) for name, seconds in work.items())
-    return Forecast((model_line(model), line), done, memory_used, made)
+    times = readings([0, 1], EXPECTED_ROUNDS) / 2  # that a sentence is read, on average
+    line, seconds = alignment_data(model, text, prompt).forecast(model, times)
+    return Forecast((model_line(model), line), [f"reading it about {times:g} times"], seconds)
 
 
 def reported(
@@ -460,193 +426,3 @@ def diagonals(target: Passage, source: Passage) -> Tensor:
     shifted = diagonal + shifts
     outside = source.subwords.shape[1]
     return torch.where((shifted >= 0) & (shifted < outside), shifted, outside)
-
-
-@dataclass
-class SpeechRecording:
-    """An utterance in tokens, and what the encoder makes of its audio.
-
-    prompt: the tokens that begin the transcription. words: the tokens of each word. states: those of the encoder,
-    1 S D, kept for all heads and sets; None where they would take too much memory. seconds: the length of the audio;
-    frames: its encoder states, the others are of the silence behind it.
-    """
-
-    utterance: Utterance
-    prompt: list[int]
-    words: list[list[int]]
-    states: Tensor | None = None
-    seconds: float = 0.0
-    frames: int = 0
-
-
-def fitting_recordings(
-    model: Any, tokenizer: Any, speech: Sequence[Utterance], coverage: Coverage
-) -> list[SpeechRecording]:
-    """The utterances in tokens. Those with more tokens than the model writes, or fewer than two words, are left out and
-    counted."""
-    coverage.sentences += len(speech)
-    fitting = []
-    for utterance in speech:
-        prompt = prompt_of(model, tokenizer, utterance)
-        words = tokens_by_word(tokenizer, utterance)
-        if len(prompt) + sum(map(len, words)) > model.config.max_target_positions:
-            coverage.too_long += 1
-        elif len(words) < 2 or not all(words):
-            coverage.unalignable += 1
-        else:
-            coverage.used += 1
-            coverage.words += len(words)
-            coverage.split_words += sum(len(word) > 1 for word in words)
-            coverage.subwords += sum(map(len, words))
-            fitting.append(SpeechRecording(utterance, prompt, words))
-    return fitting
-
-
-def encode(model: Any, recordings: Sequence[SpeechRecording], progress: Report) -> None:
-    """Measure every recording, run the encoder on the first ones, and keep its states up to STATES bytes."""
-    extractor = extractor_of(model)
-    size = model.config.max_source_positions * model.config.d_model * model.dtype.itemsize
-    for number, recording in enumerate(recordings, start=1):
-        measure_length(extractor, recording)
-        if number * size <= STATES:
-            recording.states = encoder_states(model, recording.utterance)
-        progress(number / len(recordings), f"{number} of {len(recordings)} recordings encoded")
-
-
-def measure_length(extractor: Any, recording: SpeechRecording) -> np.ndarray:
-    """Note the length of a recording; returns its samples. Raises HeadwiseError where it is longer than the model hears,
-    or shorter than its words."""
-    utterance = recording.utterance
-    audio = samples(utterance.audio, extractor.sampling_rate)
-    seconds = len(audio) / extractor.sampling_rate
-    last = utterance.starts[-1] if utterance.starts else 0.0
-    if len(audio) > extractor.n_samples or last > seconds:
-        raise HeadwiseError(
-            f"{utterance.audio} has {seconds:.2f} s, its last word starts at {last:.2f} s, and the model hears "
-            f"{extractor.chunk_length} s: cut the audio, and correct the times."
-        )
-    recording.seconds = seconds
-    recording.frames = len(audio) // extractor.hop_length // 2
-    return audio
-
-
-def encoder_states(model: Any, utterance: Utterance) -> Tensor:
-    """What the encoder makes of a recording: 1 S D."""
-    extractor = extractor_of(model)
-    rate = extractor.sampling_rate
-    audio = samples(utterance.audio, rate)
-    features = extractor(audio, sampling_rate=rate, return_tensors="pt").input_features
-    with evaluating(model), torch.no_grad():
-        output = model.get_encoder()(features.to(device_of(model), model.dtype))
-    states: Tensor = output.last_hidden_state
-    return states
-
-
-def speech_batches(
-    model: Any, recordings: Sequence[SpeechRecording], halves: Sequence[Half]
-) -> AlignmentBatches:
-    """Batches of one recording each. halves: that of every recording."""
-
-    def batches(half: Half) -> Iterator[AlignmentBatch]:
-        for recording, its_half in zip(recordings, halves, strict=True):
-            if its_half == half:
-                yield recording_batch(model, recording)
-
-    return batches
-
-
-def tokens_by_word(tokenizer: Any, utterance: Utterance) -> list[list[int]]:
-    """The tokens of each word, with the blank in front. Without word times, blanks separate words."""
-    words = utterance.words or utterance.text.split()
-    return [tokenizer(f" {word}", add_special_tokens=False).input_ids for word in words]
-
-
-def recording_batch(model: PreTrainedModel, recording: SpeechRecording) -> AlignmentBatch:
-    """One recording.
-
-    alignment.seconds = mean over words of |start that is read − start of the reference|. Rule: tokens follow
-    each other evenly from the beginning of the audio to its end.
-    """
-    device = device_of(model)
-    states = recording.states
-    if states is None:
-        states = encoder_states(model, recording.utterance)
-    tokens: list[int] = []
-    first_tokens = []  # of each word
-    for word in recording.words:
-        first_tokens.append(len(tokens))
-        tokens += word
-    first = torch.tensor(first_tokens, device=device)
-    expected = torch.tensor(recording.utterance.starts, device=device)
-    inputs: dict[str, Any] = {
-        "encoder_outputs": BaseModelOutput(last_hidden_state=states),
-        "decoder_input_ids": torch.tensor([[*recording.prompt, *tokens]], device=device),
-    }
-
-    def answers(mixed: Tensor) -> Tensor:
-        # Row 0 is the last position of the prompt, which predicts token 0.
-        return (token_starts(-mixed[0])[:, first] * FRAME)[None]
-
-    def counted(starts: Tensor) -> UnitCounts:
-        wrong = (starts - expected).abs().sum(-1)
-        return {"alignment.seconds": (wrong, torch.full_like(wrong, len(expected)))}
-
-    width = int(model.config.median_filter_width)
-    rule = first / len(tokens) * recording.seconds
-    maps = partial(smoothed_maps, len(recording.prompt), recording.frames, width)
-    return AlignmentBatch(inputs, maps, answers, rule[None, None], counted)
-
-
-def smoothed_maps(prompt: int, frames: int, width: int, call: AttentionCall) -> Tensor:
-    """Attention over time, normalised over tokens and smoothed: 1 H T+1 frames, of the positions that predict the T
-    tokens behind the prompt, and of the one that predicts the end."""
-    assert call.weights is not None
-    weights = call.weights[:, :, prompt - 1 :, :frames].float()
-    if not weights.shape[1]:
-        return weights
-    std, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)
-    smooth: Tensor = _median_filter(((weights - mean) / std).nan_to_num(0), width)
-    return smooth
-
-
-def token_starts(costs: Tensor) -> Tensor:
-    """The frame at which each token begins on the cheapest monotonic path, C N, through costs C N M.
-
-    Dynamic time warping as in transformers' `_dynamic_time_warping` (the same choice among equal paths), for C matrices
-    at once, an anti-diagonal at a time.
-    """
-    count, rows, columns = costs.shape
-    steps = rows + columns - 1
-    inf = torch.inf
-
-    # Cell (i, j) moves to (i, i + j), so that an anti-diagonal is a column.
-    padded = torch.nn.functional.pad(costs.float(), (0, rows), value=inf)
-    skewed = padded.flatten(1)[:, : rows * steps].view(count, rows, steps)
-
-    # The costs of the cheapest paths one and two anti-diagonals back; row 0 is the border.
-    before = costs.new_full((count, rows + 1), inf, dtype=torch.float32)
-    before[:, 0] = 0
-    last = torch.full_like(before, inf)
-    moves = torch.empty((count, rows, steps), dtype=torch.uint8, device=costs.device)
-    for step in range(steps):
-        diagonal = before[:, :-1]
-        up = last[:, :-1]
-        left = last[:, 1:]
-        is_diagonal = (diagonal < up) & (diagonal < left)
-        is_up = (up < diagonal) & (up < left)
-        moves[:, :, step] = torch.where(is_diagonal, 0, torch.where(is_up, 1, 2))
-        cheapest = torch.where(is_diagonal, diagonal, torch.where(is_up, up, left))
-        before = last
-        last = torch.nn.functional.pad(cheapest + skewed[:, :, step], (1, 0), value=inf)
-
-    # The paths backwards, from the last token in the last frame: the last frame written is the first of the token.
-    starts = torch.zeros((count, rows), dtype=torch.long, device=costs.device)
-    row = torch.full((count, 1), rows - 1, device=costs.device)
-    column = torch.full((count, 1), columns - 1, device=costs.device)
-    flat = moves.flatten(1)
-    for _ in range(steps):
-        starts.scatter_(1, row, column)
-        move = flat.gather(1, row * steps + row + column)
-        row = (row - (move != 2).long()).clamp_min(0)
-        column = (column - (move != 1).long()).clamp_min(0)
-    return starts

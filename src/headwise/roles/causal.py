@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headwise.data.subwords import Coverage
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head, HeadMask, head_of
 from headwise.importance.ablation import removal_losses
 from headwise.roles.behaviour import BEHAVIOURS, Behaviour
 from headwise.roles.halves import in_half
@@ -40,7 +40,7 @@ OTHER_SEED = 1_000_003  # is added to the seed of the texts on which roles are f
 REPEATED_SEQUENCES = 12  # of repeated random tokens
 COPIES = 2  # of each sequence
 TEXTS_OF_TEMPLATE = {"names": 40, "needle": 12}
-USUAL_HEADS = 24  # that are switched off, for the time that is left
+USUAL_WORDS = 8_000  # that are read with heads switched off, before it is known which: for the time that is left
 CAUSAL_COLUMNS = (
     *KEY,
     "behaviour",
@@ -135,7 +135,7 @@ def causal_effects(
         return no_effects(roles)
     heads = subject.discovery.heads
     tested = roles[roles["kind"] == "decoder-self"]
-    left = words_of_effects(subject, seed)
+    left = USUAL_WORDS
 
     def count_planned(words: int) -> None:
         """Count at most what was planned before the roles were known."""
@@ -168,7 +168,7 @@ def causal_effects(
             for place, head in enumerate(switched, start=1):
                 if head.layer == row["layer"] and tuple(head) not in have:
                     others.append(place)
-            own = 1 + switched.index(Head(row["kind"], row["layer"], row["head"]))
+            own = 1 + switched.index(head_of(row))
             facts = effect(lost, counts, own, others, seed)
             facts["with_all"] *= behaviour.sign
             rows.append({**{key: row[key] for key in KEY}, "behaviour": behaviour.name, **facts})
@@ -199,7 +199,7 @@ def losses_without(
     everything = frozenset(heads)
     masks = [HeadMask(heads, everything)]
     masks += [HeadMask(heads, everything - {head}) for head in switched]
-    share = words_of_heads(len(switched))
+    share = 1 + len(switched) / 2  # half of the layers again without each head
 
     def counted() -> Iterator[LabelledBatch]:
         for batch in BATCHES[behaviour.text](subject, seed):
@@ -207,23 +207,6 @@ def losses_without(
             count(int(share * batch["attention_mask"].sum()))
 
     return removal_losses(subject.model, subject.discovery, counted(), masks)
-
-
-def words_of_heads(heads: int) -> float:
-    """How often a text is read, for the time that is left: once for all heads, and half of the layers for each head."""
-    return 1 + heads / 2
-
-
-def words_of_effects(subject: Subject, seed: int) -> int:
-    """About how many words `causal_effects` reads; it is not known before how many heads are switched off."""
-    words = 0
-    for behaviour in BEHAVIOURS.values():
-        try:
-            for batch in BATCHES[behaviour.text](subject, seed + OTHER_SEED):
-                words += int(batch["attention_mask"].sum())
-        except HeadwiseError:  # there are no such texts
-            continue
-    return int(words_of_heads(USUAL_HEADS) * words)
 
 
 def effect(

@@ -13,7 +13,6 @@ from torch import Tensor
 from headwise.data.annotated import Annotated, Mention, Span, Word
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import Arc, Probe, pointing
-from headwise.roles.role import role
 
 COREFERENCE_MEASURES = [
     "coreference",
@@ -33,19 +32,6 @@ class AntecedentChoice(NamedTuple):
     antecedents: frozenset[int]
 
 
-@role(
-    "coreference",
-    data=("treebank",),
-    margin=0.10,
-    expected={"encoder-self": ("coreference",)},
-    baseline="best of three rules",
-    short="coref",
-    caption="antecedent selection, of all mentions and of pronouns, proper nouns and other nouns",
-    source="Clark et al. 2019, 4.3",
-    order=3,
-    row=4,
-    example=4,
-)
 def coreference(passage: Passage) -> Probe:
     """Antecedent selection: how often a mention attends more to an antecedent than to other mentions before it.
 
@@ -132,30 +118,6 @@ def marks(words: Sequence[Iterable[int]], width: int, device: torch.device) -> T
     return out.to(device)
 
 
-@role(
-    "same-word",
-    data=("treebank",),
-    baseline="another random word",
-    untrained="the baseline",
-    caption="share of words pointing at another word of the same form",
-    row=5,
-)
-@role(
-    "same-lemma",
-    data=("treebank",),
-    baseline="another random word",
-    untrained="the baseline",
-    caption="share of words pointing at another form of the same lemma",
-    row=5,
-)
-@role(
-    "same-entity",
-    data=("treebank",),
-    baseline="another random word",
-    untrained="the baseline",
-    caption="share of mentions pointing at another mention of the entity",
-    row=5,
-)
 def matching_words(passage: Passage) -> Probe:
     """How often a word attends most to another word that is alike. These measures define no roles.
 

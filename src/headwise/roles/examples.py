@@ -18,7 +18,7 @@ from torch import Tensor
 from headwise.attention import AttentionCall, capture, evaluating
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
-from headwise.heads import Head
+from headwise.heads import Head, head_of
 from headwise.roles.coreference import choices
 from headwise.roles.halves import in_half
 from headwise.roles.observation import CountWords, Subject, run_model, treebank_batches, uncounted
@@ -55,7 +55,7 @@ class Shown:
 
     @property
     def head(self) -> Head:
-        return Head(self.role["kind"], int(self.role["layer"]), int(self.role["head"]))
+        return head_of(self.role)
 
 
 def examples(

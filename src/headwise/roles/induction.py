@@ -15,8 +15,7 @@ from headwise.attention import Discovery, projection
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import Probe, sum_over_queries
-from headwise.roles.role import role
+from headwise.roles.probe import Probe, mean_over_queries
 
 LENGTH = 25  # of a sequence, and how often it is repeated: Olsson et al. 2022
 REPEATS = 4
@@ -61,48 +60,6 @@ def repeated_sequences(
         yield half, Passage(ids, torch.ones_like(ids, dtype=torch.bool), word_of, causal=True)
 
 
-@role(
-    "induction",
-    data=("repeats",),
-    kinds=("decoder-self",),
-    threshold=0.5,
-    causal="repeats",
-    expected={"language model": ("induction",)},
-    baseline="even weight",
-    untrained="the baseline",
-    caption="mean weight on what followed the same token before",
-    source="Olsson et al. 2022",
-    order=8,
-    row=20,
-    example=None,
-)
-@role(
-    "duplicate-token",
-    data=("repeats",),
-    kinds=("decoder-self",),
-    threshold=0.5,
-    causal="names",
-    expected={"language model": ("duplicate-token",)},
-    baseline="even weight",
-    untrained="the baseline",
-    short="duplicate",
-    caption="mean weight on the same token before",
-    source="Wang et al. 2023",
-    order=7,
-    row=20,
-    example=None,
-)
-@role(
-    "induction.-1",
-    data=("repeats",),
-    kinds=("decoder-self",),
-    baseline="even weight",
-    untrained="the baseline",
-    display="induction −1",
-    caption="mean weight on what preceded the same token before, the other reading of Olsson's words",
-    source="Olsson et al. 2022",
-    row=20,
-)
 def repetition(passage: Passage) -> Probe:
     """Where the attention of a repeated token goes, on repeated sequences.
 
@@ -137,18 +94,6 @@ def moved(marks: Tensor, offset: int) -> Tensor:
     return rolled
 
 
-@role(
-    "copying",
-    data=("repeats",),
-    kinds=("decoder-self",),
-    takes=("outputs", "embeddings"),
-    needs=("outputs", "embeddings"),
-    baseline="",
-    untrained="unknown",
-    caption="rise of the attended token through the head's own path to the logits, −1 … 1",
-    source="Olsson et al. 2022",
-    row=21,
-)
 def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor) -> Probe:
     """How much a head raises the logit of the token that it attends to, on the direct path from its output.
 
@@ -163,19 +108,19 @@ def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor
     raised_by = embeddings[tokens] - embeddings.mean(0)  # B n M
     which = (passage.ids[:, :, None] == tokens[:, None]).float()  # B S n
 
-    def answer(view: View) -> Tensor:
+    def shares(view: View) -> Tensor:
         assert view.call is not None
         if not view.weights.shape[1]:
-            return view.weights.new_zeros(len(words), 0, 1)
+            return view.weights.new_zeros(view.weights.shape[:3])
         states = torch.einsum("bqhd,hdm->bhqm", view.call.output, outputs[view.call.site])
         raised = torch.relu(torch.einsum("bhqm,bnm->bhqn", states, raised_by))
         at = view.attended[..., None].expand(*view.attended.shape, number)
         attended = which[:, None].expand(-1, raised.shape[1], -1, -1).gather(2, at)
         own = (raised * attended).sum(-1)
-        return sum_over_queries(words, 2 * own / raised.sum(-1).clamp_min(1e-12) - 1)[..., None]
+        return 2 * own / raised.sum(-1).clamp_min(1e-12) - 1
 
-    no_rules = words.new_zeros(len(words), 0, 1).float()
-    return Probe(["copying"], words.sum(1)[:, None].float(), no_rules, answer)
+    no_rules = words.new_zeros(len(words), 0).float()
+    return mean_over_queries("copying", words, no_rules, shares)
 
 
 def direct_output_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor] | None:

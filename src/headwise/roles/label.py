@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.heads import Head, HeadMap, Kind
+from headwise.heads import Head, HeadMap, Kind, head_of
 from headwise.roles.role import (
-    HEARD,
     NO_ROLE,
     RoleTest,
     category,
     display_name,
     evidence,
     expected_roles,
+    is_of_speech,
     role_of,
 )
 from headwise.statistics import cohen_h, corrected
@@ -146,7 +146,7 @@ def patterns(heads: HeadMap, roles: pd.DataFrame) -> pd.DataFrame:
     """
     categories: dict[Head, set[str]] = {}
     for row in roles.to_dict("records"):
-        head = Head(row["kind"], row["layer"], row["head"])
+        head = head_of(row)
         categories.setdefault(head, set()).add(category(row["measure"]))
 
     counts: Counter[tuple[Kind, int, str]] = Counter()
@@ -168,7 +168,7 @@ def missing_roles(
     tests: of the halves (`compare_halves`); causal: `causal_effects`.
     """
     missing = []
-    speech = not HEARD.isdisjoint(whole["measure"])
+    speech = any(is_of_speech(measure) for measure in whole["measure"].unique())
     for kind in whole["kind"].unique():
         here = whole[whole["kind"] == kind]
         decoder_only = kind == "decoder-self" and "induction" in set(here["measure"])

@@ -25,7 +25,7 @@ from headwise.attention import evaluating
 from headwise.data.annotated import WORD
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
-from headwise.heads import Head
+from headwise.heads import Head, head_of
 from headwise.importance.ablation import (
     FORWARD_POSITIONS,
     RecordedBatch,
@@ -85,10 +85,9 @@ class LostWords(TableResult):
         heads = len(rows.drop_duplicates(["kind", "layer", "head"]))
         lines = [f"  Words that are lost without a head: {len(rows)}, of {heads} heads{made}:"]
         for row in rows.head(SHOWN).to_dict("records"):
-            head = f"{row['kind']}/{row['layer']}/{row['head']}"
             lines.append(
-                f"    {head}: {row['word']} in {row['lost']} of {row['units']} sentences (other words: {row['others']:.0%}),"
-                f" most often for {row['instead']}"
+                f"    {head_of(row)}: {row['word']} in {row['lost']} of {row['units']} sentences (other words: "
+                f"{row['others']:.0%}), most often for {row['instead']}"
             )
         return lines
 

@@ -28,7 +28,7 @@ from headwise.attention.output import run_layers
 from headwise.data.store import StoredText
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, Kind
+from headwise.heads import Head, Kind, head_of
 from headwise.importance.attention_statistics import batch_sides, sides_of_site, special_ids
 from headwise.importance.untrained import sample_text
 from headwise.model import Model
@@ -85,11 +85,9 @@ class Matches(TableResult):
 
 def match_line(row: Mapping[Any, Any]) -> str:
     """A pair of heads of two models in words."""
-    head = f"{row['kind']}/{row['layer']}/{row['head']}"
-    other = f"{row['other_kind']}/{row['other_layer']}/{row['other_head']}"
     affinity = f"{row['affinity']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
     control = f"on another sentence {row['shuffled']:.3f}, p = {row['p']:.2g}"
-    return f"  {head} – {other}: {affinity}, {control}"
+    return f"  {head_of(row)} – {head_of(row, 'other_')}: {affinity}, {control}"
 
 
 @dataclass

@@ -248,7 +248,7 @@ def declared_tests(data: str, kind: Kind, arguments: Mapping[str, Any]) -> list[
     arguments: what tests may take. A test is left out where an argument that it needs has no value.
     """
     tests = []
-    for declared in sorted(role.values(), key=lambda each: each.row):
+    for declared in role.values():
         if data not in declared.data or kind not in declared.kinds:
             continue
         unknown = set(declared.takes) - set(arguments)
@@ -490,14 +490,6 @@ def repeats(
     size = min(len(tokenizer), subject.model.config.get_text_config().vocab_size)
     words = [token for token in range(size) if token not in special]
     return repeated_sequences(words, tokenizer.bos_token_id, subject.limit, seed, frequencies)
-
-
-def words_of_probes(subject: Subject, frequencies: Mapping[int, int] | None, seed: int) -> int:
-    """How many words `on_repeats` and `on_generated` read."""
-    words = sum(passage.ids.numel() for _, passage in repeats(subject, frequencies, seed))
-    for generated in generated_texts(replace(subject, warnings=[]), seed):
-        words += sum(len(text.words) for text in generated.texts)
-    return words
 
 
 def generated_texts(subject: Subject, seed: int) -> list[Generated]:

@@ -6,40 +6,11 @@ import torch
 from torch import Tensor
 
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import Probe, sum_over_queries
-from headwise.roles.role import role
+from headwise.roles.probe import Probe, mean_over_queries, sum_over_queries
 
 OFFSETS = (-3, -2, -1, 0, 1, 2, 3)
 
 
-@role(
-    "positional",
-    data=("treebank", "pairs", "speech"),
-    takes=("edges",),
-    variants="offset",
-    threshold=0.9,
-    expected={
-        "encoder-self": ("positional.-1", "positional.1"),
-        "decoder-self": ("positional.-1",),
-    },
-    baseline="a random token",
-    untrained="the baseline",
-    caption="share of subwords, or of sound frames (20 ms), with argmax A_h[q, ·] = q + r, r = −3 … 3",
-    source="Voita et al. 2019, 5.1",
-    order=0,
-    row=0,
-    example=0,
-)
-@role(
-    "attention-at",
-    data=("treebank", "pairs", "speech"),
-    takes=("edges",),
-    baseline="a random token",
-    untrained="the baseline",
-    caption="mean of A_h[q, q + r], as `attention-at.r`",
-    source="Olsson et al. 2022; Vig 2019",
-    row=1,
-)
 def positional(passage: Passage, edges: bool = False) -> Probe:
     """How often, and how much, tokens attend to the token at an offset r.
 
@@ -77,31 +48,15 @@ def positional(passage: Passage, edges: bool = False) -> Probe:
     return Probe(names, count.repeat(1, 2), chance.repeat(1, 2)[:, None], answer)
 
 
-@role(
-    "previous-token",
-    data=("treebank",),
-    kinds=("decoder-self",),
-    threshold=0.5,
-    causal="repeats",
-    expected={"language model": ("previous-token",)},
-    baseline="even weight",
-    untrained="the baseline",
-    short="previous",
-    caption="mean of A_h[q, q − 1] on text",
-    source="Olsson et al. 2022",
-    order=6,
-    row=9,
-    example=1,
-)
 def previous_token(passage: Passage) -> Probe:
     """previous-token = mean of A_h[q, q − 1] over tokens q with a token before them (Olsson et al. 2022; real text)."""
     queries = passage.words & shifted_marks(passage.words, -1)
     chance = (queries / passage.mask.cumsum(1).clamp_min(1)).sum(1)
 
-    def answer(view: View) -> Tensor:
-        return sum_over_queries(queries, weight_at_offset(view.weights, -1))[..., None]
+    def weights(view: View) -> Tensor:
+        return weight_at_offset(view.weights, -1)
 
-    return Probe(["previous-token"], queries.sum(1)[:, None].float(), chance[:, None, None], answer)
+    return mean_over_queries("previous-token", queries, chance[:, None], weights)
 
 
 def shifted_marks(marks: Tensor, offset: int) -> Tensor:

@@ -164,6 +164,17 @@ def sum_over_queries(queries: Tensor, hits: Tensor) -> Tensor:
     return sums
 
 
+def mean_over_queries(
+    measure: str, queries: Tensor, baseline: Tensor, values: Callable[[View], Tensor]
+) -> Probe:
+    """The mean of values B H Q over the chosen queries B Q. baseline B N: the sums of N rules over the queries."""
+
+    def answer(view: View) -> Tensor:
+        return sum_over_queries(queries, values(view))[..., None]
+
+    return Probe([measure], queries.sum(1)[:, None].float(), baseline[..., None], answer)
+
+
 class AnswerSums:
     """Sums and counts for one kind of attention over units of text (U units, M measures, N baseline rules).
 

@@ -13,7 +13,6 @@ from transformers import PreTrainedTokenizerBase
 from headwise.errors import HeadwiseError
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import Probe, sum_over_queries
-from headwise.roles.role import role
 
 FREQUENT_TOKENS = 500
 RARE_MEASURES = ["rare.rarest", "rare.two-rarest", "rare.rarest.own", "rare.rarest.vote"]
@@ -38,61 +37,6 @@ def histogram(counts: Mapping[int, int]) -> Tensor:
     return out
 
 
-@role(
-    "rare.rarest",
-    data=("treebank",),
-    kinds=("encoder-self",),
-    takes=("counts", "top"),
-    needs=("counts",),
-    baseline="another random token",
-    untrained="the baseline",
-    display="rare tokens",
-    caption="share of subwords pointing at the rarest of the sentence",
-    source="Voita et al. 2019, 5.3",
-    row=11,
-)
-@role(
-    "rare.two-rarest",
-    data=("treebank",),
-    kinds=("encoder-self",),
-    takes=("counts", "top"),
-    needs=("counts",),
-    threshold=0.5,  # the least of what Voita et al. 2019 report
-    expected={"encoder-self": ("rare.two-rarest",)},
-    baseline="another random token",
-    untrained="the baseline",
-    display="rare tokens",
-    short="rare",
-    caption="share of subwords pointing at one of the two rarest",
-    source="Voita et al. 2019, 5.3",
-    order=2,
-    row=11,
-    example=3,
-)
-@role(
-    "rare.rarest.own",
-    data=("treebank",),
-    kinds=("encoder-self",),
-    takes=("counts", "top"),
-    needs=("counts",),
-    baseline="a random token",
-    untrained="the baseline",
-    display="rare tokens",
-    caption="as `rare.rarest`, with queries that are rarest themselves",
-    row=11,
-)
-@role(
-    "rare.rarest.vote",
-    data=("treebank",),
-    kinds=("encoder-self",),
-    takes=("counts", "top"),
-    needs=("counts",),
-    baseline="a random token",
-    untrained="unknown",
-    display="rare tokens",
-    caption="as `rare.rarest`, one vote a sentence",
-    row=11,
-)
 def rare(passage: Passage, counts: Tensor, top: int = FREQUENT_TOKENS) -> Probe:
     """How often tokens attend most to the rarest token of their sentence, or to one of the two rarest.
 

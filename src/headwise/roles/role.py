@@ -1,6 +1,6 @@
-"""The table of role tests: what each is called, what it needs, and from which score on a head has the role.
+"""What there is to know of a role test: its name, what it needs, and from which score on a head has the role.
 
-A test is declared once, beside the function that makes it; that is all it takes to be run, named, labelled, drawn and
+Our own stand in `role_table.py`; a row there is all that a function needs to be run, named, labelled, drawn and
 documented. This module needs no torch.
 """
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 UNLISTED = 1000  # the place of tests that others declare: behind our own
 NO_ROLE = "no known role"
-HEARD = {"diagonal", "spoken-word"}  # measures of speech only
 # Controls: an untrained model, the model on random words and on shuffled sentences.
 UNTRAINED = "untrained"
 RANDOM_WORDS = "random-words"
@@ -66,7 +65,7 @@ class RoleTest(Declaration):
     * `sentence`: an annotated sentence of the treebank. It yields pairs of words (query, key), numbered from 0: the
       query should attend most to the key, or to one of its keys.
     * `treebank`: a batch of sentences (`Passage`); `pairs`: both sides of a batch of sentence pairs; `repeats`: a batch
-      of random tokens that are repeated; `speech`: a recording (`roles.sound`). It returns a `Probe`.
+      of random tokens that are repeated; `speech`: a recording. It returns a `Probe`.
     * `texts`: a tokenizer. It returns texts of its own with their probe (`Generated`).
 
     kinds: the kinds of attention that it tests. takes: further arguments by name, such as `top` of `RoleOptions`; needs:
@@ -83,8 +82,8 @@ class RoleTest(Declaration):
 
     baseline: what a score is compared with, in words. untrained: what a head with random weights scores. display: the
     name for readers; short: the same in a cell of a chart. caption: what is measured, in one line. source: the paper.
-    order: the place among roles in charts and lists; row: the place of its measures in the table of scores; example:
-    the place among example sentences, None where a sentence cannot show it.
+    order: the place among roles in charts and lists; example: the place among example sentences, None where a sentence
+    cannot show it.
     """
 
     data: tuple[str, ...] = ("sentence",)
@@ -106,7 +105,6 @@ class RoleTest(Declaration):
     causal: str = ""
     causal_needed: bool = False
     order: int = UNLISTED
-    row: int = UNLISTED
     example: int | None = UNLISTED
 
     @property
@@ -155,7 +153,7 @@ class RoleTest(Declaration):
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
-role: Declarations[RoleTest] = Declarations("role", RoleTest, "headwise.roles", "headwise.roles")
+role = Declarations("role", RoleTest, "headwise.roles", "headwise.roles", "role_table")
 
 
 def declared_for(measure: str) -> RoleTest | None:
@@ -180,8 +178,11 @@ def role_of(measure: str) -> RoleTest | None:
 
 def fingerprints() -> dict[str, str]:
     """By name, what the tests of scripts and other packages are; a study makes its roles again when one changes."""
-    entries = role.entries  # reads those of installed packages, too
-    return {name: entries[name].fingerprint for name in role.added}
+    role.entries  # noqa: B018 - reads those of installed packages, too
+    others = {
+        name: test for name, test in role.added.items() if not test.home[0].startswith("headwise.")
+    }
+    return {name: test.fingerprint for name, test in others.items()}
 
 
 def ordered_roles() -> list[RoleTest]:
@@ -216,6 +217,12 @@ def evidence(measure: str, value: float, baseline: float, more: str = "") -> str
     with_baseline = declared is not None and declared.margin is not None
     compared = f" vs {baseline:.2f}" if with_baseline else ""
     return f"{display_name(measure)} ({value:.2f}{compared}{more})"
+
+
+def is_of_speech(measure: str) -> bool:
+    """Whether a measure is tested on speech only."""
+    declared = declared_for(measure)
+    return declared is not None and declared.data == ("speech",)
 
 
 def expected_roles(kind: str, speech: bool = False) -> list[str]:

@@ -28,7 +28,7 @@ from headwise.attention.removal import with_others
 from headwise.attention.reuse import Trial
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, Kind, Site
+from headwise.heads import Head, Kind, Site, head_of
 from headwise.importance.ablation import RecordedBatch, trial_losses
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.untrained import sample_text
@@ -173,7 +173,7 @@ def experiments_of(model: Model, roles: Roles, seed: int) -> Iterable[Experiment
     random = np.random.default_rng(seed)
     sets_of_roles: dict[tuple[Kind, str], dict[Head, float | None]] = {}
     for row in roles.roles.to_dict("records"):  # the highest value of each head comes first
-        head = Head(row["kind"], row["layer"], row["head"])
+        head = head_of(row)
         patterns = sets_of_roles.setdefault((head.kind, category(row["measure"])), {})
         patterns.setdefault(head, offset_of(row["measure"], head.kind))
     for (kind, role), patterns in sets_of_roles.items():

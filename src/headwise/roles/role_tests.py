@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import html
 import json
-import math
-import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
 from os import PathLike
 from typing import Any
 
@@ -16,8 +13,6 @@ import numpy as np
 import pandas as pd
 
 from headwise.attention import Discovery
-from headwise.data.annotated import Annotated
-from headwise.data.speech import Speech
 from headwise.data.store import AnyText
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText, Text
@@ -25,15 +20,14 @@ from headwise.data.treebank import Treebank
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.grid import HeadGrid
-from headwise.heads import COLUMNS, Head, HeadMap
+from headwise.heads import COLUMNS, Head, HeadMap, head_of
 from headwise.importance.untrained import control_seeds
 from headwise.importance.untrained import untrained as untrained_model
 from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.result import Result
-from headwise.roles.alignment import Gold, LinkedText, pairs_for
-from headwise.roles.causal import causal_effects, needed_effects, no_effects, words_of_effects
-from headwise.roles.examples import candidates_of, examples
+from headwise.roles.alignment import LinkedText
+from headwise.roles.causal import needed_effects, no_effects
 from headwise.roles.halves import random_half
 from headwise.roles.induction import LENGTH, REPEATS
 from headwise.roles.label import (
@@ -51,20 +45,11 @@ from headwise.roles.observation import (
     CountWords,
     RoleOptions,
     Subject,
-    generated_texts,
-    on_generated,
-    on_pairs,
-    on_repeats,
-    on_treebank,
     uncounted,
-    words_of_probes,
-    words_of_treebank,
 )
 from headwise.roles.probe import AnswerSums, together
-from headwise.roles.rare import count_tokens
-from headwise.roles.role import NO_ROLE, RANDOM_WORDS, SHUFFLED, UNTRAINED, category, role_of
-from headwise.roles.sound import on_speech, words_of_speech
-from headwise.tasks.task import source_sentences
+from headwise.roles.role import NO_ROLE, UNTRAINED, category, role_of
+from headwise.roles.role_data import RoleData, RoleTexts
 
 FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
 COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
@@ -75,6 +60,7 @@ DRAWS = 10  # of halves
 SHOWN = 5  # names in a warning
 CONTROL_SENTENCES = 1000  # of a text, that controls are tested on, at most
 RECORDINGS = 100  # the same of speech
+PROBED_WORDS = 4_000  # of repeated tokens and generated texts, about
 
 
 @dataclass
@@ -122,7 +108,7 @@ class Roles(Result):
         without = self.labels["label"] == NO_ROLE
         for row in self.labels[~without].to_dict("records"):
             attention = f" ({row['attention']})" if "attention" in row else ""
-            lines.append(f"  {row['kind']}/{row['layer']}/{row['head']}{attention}: {row['label']}")
+            lines.append(f"  {head_of(row)}{attention}: {row['label']}")
         if without.any():
             lines.append(f"  {without.sum()} of {len(without)} heads: {NO_ROLE}")
         return lines
@@ -154,7 +140,7 @@ class Roles(Result):
         """The category of the best role of each head, as a picture."""
         best: dict[Head, str] = {}
         for row in self.roles.to_dict("records"):  # the highest value of each head comes first
-            head = Head(row["kind"], row["layer"], row["head"])
+            head = head_of(row)
             best.setdefault(head, category(row["measure"]))
         return HeadGrid.of_groups(self.heads, best, "best role")
 
@@ -170,73 +156,9 @@ class Roles(Result):
         return f"{self.plot().html()}{shown.to_html(float_format='{:.2f}'.format)}{notes}"
 
 
-@dataclass(frozen=True)
-class RoleTexts:
-    """What heads are tested on.
-
-    confirm: another treebank to confirm roles on, instead of half of the documents. pairs: for cross attention, with
-    reference links (`gold`) or those of eflomal. frequencies: how often each token id occurs in the training text;
-    without them no head is tested for rare tokens. speech: in place of all others, for a model that hears. made: how a
-    part of the pairs was made, where a user did not give all of it.
-    """
-
-    treebank: Iterable[Annotated] = ()
-    confirm: Iterable[Annotated] | None = None
-    pairs: Sequence[tuple[str, str]] | None = None
-    gold: Sequence[Gold] | None = None
-    frequencies: Mapping[int, int] | None = None
-    speech: Speech | None = None
-    made: str = ""
-
-    @classmethod
-    def of(
-        cls,
-        model: Model,
-        text: Treebank | Speech,
-        confirm: Treebank | None,
-        pairs: ParallelText | Text | LinkedText | None,
-        training: AnyText | Mapping[int, int] | None,
-    ) -> RoleTexts:
-        """The texts of `roles`. Raises HeadwiseError for those that the model does not read."""
-        hears = model.task.reads_audio
-        if hears != isinstance(text, Speech):
-            needed = "speech (--audio FILE)" if hears else "a treebank (--treebank FILE)"
-            raise HeadwiseError(
-                f"{model.name} is {model.task.noun}: its heads are tested on {needed}."
-            )
-        if isinstance(text, Speech):
-            if confirm is not None or pairs is not None or training is not None:
-                raise HeadwiseError(
-                    "On speech heads are tested without other text: leave out the treebank to confirm roles on, the "
-                    "sentence pairs and the training text."
-                )
-            return cls(speech=text)
-        for given in (text, confirm):
-            if given is not None and not isinstance(given, Treebank):
-                raise HeadwiseError(
-                    f"{model.name}: its heads are tested on a treebank, and {type(given).__name__} was given: give "
-                    "hw.Treebank.read(FILE)."
-                )
-        counts = token_counts(model, training)
-        if pairs is None:
-            return cls(text, confirm, frequencies=counts)
-        pairs = pairs_for(model, pairs)
-        gold = pairs.gold if isinstance(pairs, LinkedText) else None
-        return cls(text, confirm, list(pairs), gold, counts, made=pairs.made)
-
-    def sampled(self, context: int) -> RoleTexts:
-        """At most CONTROL_SENTENCES sentences of each treebank, or RECORDINGS recordings, spread evenly over the text."""
-        if self.speech is not None:
-            step = math.ceil(len(self.speech) / RECORDINGS)
-            return replace(self, speech=Speech(self.speech.utterances[::step], self.speech.name))
-        confirm = None if self.confirm is None else sample_sentences(self.confirm, context)
-        treebank = sample_sentences(self.treebank, context)
-        return replace(self, treebank=treebank or (), confirm=confirm)
-
-
 def roles(
     model: Model,
-    text: Treebank | Speech | str | PathLike[str],
+    text: Treebank | AnyText | str | PathLike[str],
     *,
     confirm: Treebank | None = None,
     pairs: ParallelText | Text | LinkedText | None = None,
@@ -260,32 +182,34 @@ def roles(
     without tokenizer, and for text that cannot be used.
     """
     model.task.check_tokenizer()
-    if isinstance(text, str | PathLike):
-        text = Speech.read(text) if model.task.reads_audio else Treebank.read(text)
     seeds = control_seeds(untrained, seed)
-    texts = RoleTexts.of(model, text, confirm, pairs, training)
-    total = words_read(model, texts, seed)
-    total += sum(len(sentence.words) for sentence in candidates_of(texts.treebank))
-    if seeds:
-        sample = texts.sampled(subject_of(model).options.context)
-        total += words_of_changes(model, sample) + untrained * words_read(model, sample, seed)
+    data = role_data(model, text, confirm, pairs, training)
+    total = total_words(model, data, untrained)
     count = share_of_words(total, progress)
-    result = find_roles(model, texts, seed, count)
-    result.signature = signature(model, text, confirm, seed)
-    if texts.made:
-        result.warnings.append(f"Cross attention was tested on sentence pairs; {texts.made}.")
-    if texts.speech is None:
-        result.examples = examples(
-            subject_of(model),
-            texts.treebank,
-            result.roles,
-            frequencies=texts.frequencies,
-            count=count,
-        )
+    result = find_roles(model, data, seed, count)
+    result.signature = signature_of(model, **data.facts(), seed=seed)
+    if data.made:
+        result.warnings.append(f"Cross attention was tested on sentence pairs; {data.made}.")
+    result.examples = data.examples(subject_of(model), result.roles, count)
     if seeds:
-        result.controls = run_control_tests(model, texts, seeds, seed, count)
+        result.controls = run_control_tests(model, data, seeds, seed, count)
     progress(1.0, f"{total:,} of {total:,} words")  # texts that were not needed are not read
     return result
+
+
+def role_data(
+    model: Model,
+    text: Treebank | AnyText | str | PathLike[str],
+    confirm: Treebank | None = None,
+    pairs: ParallelText | Text | LinkedText | None = None,
+    training: AnyText | Mapping[int, int] | None = None,
+) -> RoleData:
+    """What is given to `roles`, as heads are tested on it. Raises HeadwiseError for what the model does not read."""
+    own = model.task.role_data(text, confirm, pairs, training)
+    if isinstance(own, RoleData):
+        return own
+    given: Any = Treebank.read(text) if isinstance(text, str | PathLike) else text
+    return RoleTexts.of(model, given, confirm, pairs, training)
 
 
 def subject_of(model: Model, options: RoleOptions | None = None) -> Subject:
@@ -296,33 +220,21 @@ def subject_of(model: Model, options: RoleOptions | None = None) -> Subject:
 
 def find_roles(
     model: Model,
-    texts: RoleTexts,
+    data: RoleData,
     seed: int = 0,
     count: CountWords = uncounted,
     options: RoleOptions | None = None,
     intervals: bool = True,
 ) -> Roles:
-    """All role tests on some texts, and the roles that are confirmed: without controls, examples and signature.
+    """All role tests, and the roles that are confirmed: without controls, examples and signature.
 
     intervals: whether the table has them.
     """
     subject = subject_of(model, options)
-    if texts.speech is not None:
-        answers = on_speech(subject, texts.speech, count, seed)
-        result = conclude(
-            model.heads, [answers], seed if intervals else None, subject.coverage, no_effects
-        )
-        result.warnings += subject.warnings
-        return result
-    passes = [on_treebank(subject, texts.treebank, texts.confirm, texts.frequencies, count, seed)]
-    if texts.pairs is not None:
-        passes.append(on_pairs(subject, texts.pairs, texts.gold, count, seed))
-    if subject.kind == "decoder-self":
-        passes.append(on_repeats(subject, texts.frequencies, count, seed))
-        passes += on_generated(subject, generated_texts(subject, seed), count)
+    passes = [data.main_pass(subject, count, seed), *data.other_passes(subject, count, seed)]
 
     def effects(found: pd.DataFrame) -> pd.DataFrame:
-        return causal_effects(subject, found, count, seed)
+        return data.effects(subject, found, count, seed)
 
     result = conclude(model.heads, passes, seed if intervals else None, subject.coverage, effects)
     result.warnings += subject.warnings
@@ -453,27 +365,20 @@ def warnings(coverage: Mapping[str, Coverage], tests: pd.DataFrame) -> list[str]
 
 
 def run_control_tests(
-    model: Model, texts: RoleTexts, seeds: Sequence[int], seed: int, count: CountWords
+    model: Model, data: RoleData, seeds: Sequence[int], seed: int, count: CountWords
 ) -> pd.DataFrame:
-    """The same tests on text without its words, on text without its order, and of untrained models; on speech, of noise
-    and of untrained models.
+    """The same tests on text without its words or without its order (or on noise in place of speech), and of untrained
+    models.
 
     A head that keeps its score on random words or noise looks at positions, not at words. A head that keeps it in
     shuffled sentences does not need their order. seeds: of the untrained models.
     """
     subject = subject_of(model)
-    sample = texts.sampled(subject.options.context)
+    sample = data.sampled(subject.options.context)
     changed = replace(subject, coverage={}, warnings=[])
-    answers: dict[str, ByHalf] = {}
-    if sample.speech is not None:
-        answers[RANDOM_WORDS] = on_speech(changed, sample.speech, count, seed, noise=True)
-    else:
-        for name, change in TEXT_CHANGES.items():
-            confirm = None if sample.confirm is None else change(list(sample.confirm), seed + 1)
-            treebank = change(list(sample.treebank), seed)
-            answers[name] = on_treebank(changed, treebank, confirm, texts.frequencies, count, seed)
     tables = []
-    for name, by_half in answers.items():
+    for name, other in sample.changed(seed).items():
+        by_half = other.main_pass(changed, count, seed)
         result = conclude(model.heads, [by_half], None, {}, no_effects)
         tables.append(control_rows(name, result))
     for control_seed in seeds:
@@ -492,25 +397,17 @@ def control_rows(name: str, result: Roles) -> pd.DataFrame:
     return out
 
 
-def words_read(model: Model, texts: RoleTexts, seed: int) -> int:
-    """How many words `find_roles` reads."""
-    if texts.speech is not None:
-        return words_of_speech(texts.speech)
+def total_words(model: Model, data: RoleData, untrained: int) -> int:
+    """How many words `roles` reads: in its tests, for examples, and with so many untrained controls."""
     subject = subject_of(model)
-    total = words_of_treebank(subject, texts.treebank, texts.confirm)
-    for source, target in texts.pairs or ():
-        total += len(source.split()) + len(target.split())
-    if subject.kind == "decoder-self":
-        total += words_of_probes(subject, texts.frequencies, seed)
-        total += words_of_effects(subject, seed)
+    total = data.all_words(subject)
+    total += data.example_words()
+    if untrained:
+        sample = data.sampled(subject.options.context)
+        for other in sample.changed(0).values():
+            total += other.main_words(subject)
+        total += untrained * sample.all_words(subject)
     return total
-
-
-def words_of_changes(model: Model, texts: RoleTexts) -> int:
-    """How many words the controls read that change the text."""
-    if texts.speech is not None:
-        return words_of_speech(texts.speech)
-    return len(TEXT_CHANGES) * words_of_treebank(subject_of(model), texts.treebank, texts.confirm)
 
 
 def share_of_words(total: int, progress: Report) -> CountWords:
@@ -523,70 +420,3 @@ def share_of_words(total: int, progress: Report) -> CountWords:
         progress(done / total, f"{done:,} of {total:,} words")
 
     return count
-
-
-def token_counts(
-    model: Model, training: AnyText | Mapping[int, int] | None
-) -> Mapping[int, int] | None:
-    """How often each token id occurs in the source side of a text, or what is counted already."""
-    if training is None or isinstance(training, Mapping):
-        return training
-    return count_tokens(islice(source_sentences(training), COUNTED), model.tokenizer)
-
-
-def signature(
-    model: Model, text: Treebank | Speech, confirm: Treebank | None, seed: int
-) -> dict[str, Any]:
-    """How roles were found."""
-    facts = {
-        "speech" if isinstance(text, Speech) else "treebank": text.name,
-        "fingerprint": text.fingerprint,
-        "confirmed_on": confirm.name if confirm else "the other half",
-        "seed": seed,
-    }
-    return signature_of(model, **facts)
-
-
-def random_words(sentences: Sequence[Annotated], seed: int) -> list[Annotated]:
-    """Every word written as a random word of the text; how often words occur, the trees and the mentions stay."""
-    draw = random.Random(seed)
-    forms: list[str] = []
-    for sentence in sentences:
-        forms += [word.form for word in sentence.words]
-    changed = []
-    for sentence in sentences:
-        words = [
-            replace(word, form=draw.choice(forms), space_after=True) for word in sentence.words
-        ]
-        changed.append(replace(sentence, words=tuple(words), written=None))
-    return changed
-
-
-def shuffled(sentences: Sequence[Annotated], seed: int) -> list[Annotated]:
-    """Every sentence with its words in random order; the tree goes along with them, mentions of entities are lost."""
-    draw = random.Random(seed)
-    changed = []
-    for sentence in sentences:
-        order = draw.sample(range(len(sentence.words)), len(sentence.words))
-        numbers = {old: new for new, old in enumerate(order)}
-        numbers[-1] = -1  # the governor of a root
-        words = []
-        for old in order:
-            word = sentence.words[old]
-            words.append(replace(word, governor=numbers[word.governor], space_after=True))
-        changed.append(replace(sentence, words=tuple(words), mentions=(), written=None))
-    return changed
-
-
-TEXT_CHANGES: dict[str, Callable[[Sequence[Annotated], int], list[Annotated]]] = {
-    RANDOM_WORDS: random_words,
-    SHUFFLED: shuffled,
-}
-
-
-def sample_sentences(text: Iterable[Annotated], context: int) -> list[Annotated]:
-    """At most CONTROL_SENTENCES sentences, spread evenly over a text; all of one that is read by several sentences at
-    once."""
-    sentences = list(text)
-    step = math.ceil(len(sentences) / CONTROL_SENTENCES) if context == 1 else 1
-    return sentences[::step]

@@ -8,14 +8,14 @@ the denominator: D = Σ A_h[q, k] over the subwords q and k of words.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from headwise.heads import Site
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import COUNTS, AnswerSums, Probe, sum_over_queries
-from headwise.roles.role import role
+from headwise.roles.probe import COUNTS, AnswerSums, Probe, mean_over_queries
 from headwise.roles.syntactic import dependencies
 
 TAGS = (
@@ -40,20 +40,6 @@ TAGS = (
 OPENING = 10  # first tokens of a sentence, which `variability` compares
 
 
-@role(
-    "sink",
-    data=("treebank", "pairs", "speech"),
-    kinds=("encoder-self", "decoder-self", "cross"),
-    threshold=0.5,
-    expected={"language model": ("sink",)},
-    baseline="even weight",
-    untrained="the baseline",
-    caption="mean weight on tokens that are no words",
-    source="Clark et al. 2019, 3.2",
-    order=9,
-    row=7,
-    example=None,
-)
 def sink(passage: Passage, source: Passage | None = None) -> Probe:
     """How much attention goes to tokens outside words: special ones, or the first word where there is no start token.
 
@@ -71,27 +57,14 @@ def sink(passage: Passage, source: Passage | None = None) -> Probe:
         all_visible = keys.mask.sum(1, keepdim=True)
     chance = ((rest_visible / all_visible.clamp_min(1)) * queries).sum(1)
 
-    def answer(view: View) -> Tensor:
-        weights = torch.matmul(view.weights, rest[:, None, :, None].to(view.weights.dtype))[..., 0]
-        return sum_over_queries(queries, weights)[..., None]
-
-    return Probe(["sink"], queries.sum(1)[:, None].float(), chance[:, None, None], answer)
+    return mean_over_queries("sink", queries, chance[:, None], partial(weight_on, rest))
 
 
-@role(
-    "delimiter",
-    data=("treebank",),
-    kinds=("decoder-self",),
-    threshold=0.5,
-    expected={"language model": ("delimiter",)},
-    baseline="even weight",
-    untrained="the baseline",
-    caption="mean weight on punctuation, of tokens behind some",
-    source="Clark et al. 2019, 3.2",
-    order=10,
-    row=10,
-    example=None,
-)
+def weight_on(keys: Tensor, view: View) -> Tensor:
+    """The attention weight on some keys, B K, from each query: B H Q."""
+    return torch.matmul(view.weights, keys[:, None, :, None].to(view.weights.dtype))[..., 0]
+
+
 def delimiter(passage: Passage) -> Probe:
     """How much attention goes to punctuation (Clark et al. 2019, section 3.2).
 
@@ -108,40 +81,9 @@ def delimiter(passage: Passage) -> Probe:
     queries = passage.words & ~rest & (before > 0)
     chance = (queries * before / passage.mask.cumsum(1).clamp_min(1)).sum(1)
 
-    def answer(view: View) -> Tensor:
-        weights = torch.matmul(view.weights, rest[:, None, :, None].to(view.weights.dtype))[..., 0]
-        return sum_over_queries(queries, weights)[..., None]
-
-    return Probe(["delimiter"], queries.sum(1)[:, None].float(), chance[:, None, None], answer)
+    return mean_over_queries("delimiter", queries, chance[:, None], partial(weight_on, rest))
 
 
-@role(
-    "distance",
-    data=("treebank",),
-    baseline="",
-    untrained="the mean distance of two subwords",
-    caption="mean distance of subwords, weighted by attention",
-    source="Vig & Belinkov 2019, eq. 6",
-    row=6,
-)
-@role(
-    "dependency-alignment",
-    data=("treebank",),
-    baseline="",
-    untrained="the share of such pairs",
-    caption="share of attention between words of which one governs the other",
-    source="Vig & Belinkov 2019, eq. 4",
-    row=6,
-)
-@role(
-    "pos",
-    data=("treebank",),
-    baseline="",
-    untrained="the share of such words",
-    caption="share of attention that goes to words of a part of speech, as `pos.TAG`",
-    source="Vig & Belinkov 2019, eq. 3",
-    row=6,
-)
 def shape(passage: Passage) -> Probe:
     """Where attention goes, as shares of D.
 
@@ -226,16 +168,6 @@ def means(answers: AnswerSums) -> dict[Site, Tensor]:
     return means_by_site
 
 
-@role(
-    "variability",
-    data=("treebank",),
-    takes=("mean",),
-    baseline="",
-    untrained="near 0",
-    caption="how much the first 10 tokens' weights differ between sentences",
-    source="Vig & Belinkov 2019, eq. 5",
-    row=8,
-)
 def variability(passage: Passage, mean: Mapping[Site, Tensor]) -> Probe:
     """How much attention depends on the content of the sentence: 0 for a head that depends on positions only.
 

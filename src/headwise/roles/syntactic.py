@@ -6,46 +6,8 @@ from collections.abc import Iterator
 
 from headwise.roles.passage import Passage
 from headwise.roles.probe import Arc, Probe, pointing
-from headwise.roles.role import role
 
 
-@role(
-    "syntactic",
-    data=("treebank",),
-    takes=("per_arc",),
-    variants="relation",
-    margin=0.10,
-    excluded=("punct",),  # attention to full stops needs no syntax
-    expected={
-        "encoder-self": (
-            "syntactic.nsubj.to-governor",
-            "syntactic.nsubj.to-dependent",
-            "syntactic.obj.to-governor",
-            "syntactic.obj.to-dependent",
-            "syntactic.amod.to-governor",
-            "syntactic.amod.to-dependent",
-            "syntactic.advmod.to-governor",
-            "syntactic.advmod.to-dependent",
-        ),
-        "language model": (
-            "syntactic.nsubj.to-governor",
-            "syntactic.nsubj.to-dependent",
-            "syntactic.obj.to-governor",
-            "syntactic.obj.to-dependent",
-            "syntactic.amod.to-governor",
-            "syntactic.amod.to-dependent",
-            "syntactic.advmod.to-governor",
-            "syntactic.advmod.to-dependent",
-        ),
-    },
-    baseline="best fixed offset",
-    caption="`to-governor`: share of words with a governor by REL that point at it; `to-dependent`: share of words "
-    "that have a REL and point at one",
-    source="Voita et al. 2019, 5.2; Clark et al. 2019, 4.2",
-    order=1,
-    row=2,
-    example=2,
-)
 def syntactic(passage: Passage, per_arc: bool = False) -> Probe:
     """How often a word attends most to its governor, or a governor to one of its dependents, for every relation.
 
@@ -63,13 +25,6 @@ def syntactic(passage: Passage, per_arc: bool = False) -> Probe:
     return pointing(arcs(), passage, passage, "offset", per_arc=per_arc)
 
 
-@role(
-    "attachment",
-    data=("treebank",),
-    caption="share of dependents at which their governor looks most of all words, by REL",
-    source="Clark et al. 2019, transposed map",
-    row=3,
-)
 def attachment(passage: Passage) -> Probe:
     """How often the word that attends most to a dependent is its governor (Clark's reading of the transposed map).
 

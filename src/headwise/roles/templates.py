@@ -23,8 +23,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.roles.alignment import split_into_words
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import Arc, Probe, pointing, sum_over_queries
-from headwise.roles.role import role
+from headwise.roles.probe import Arc, Probe, mean_over_queries, pointing
 
 
 @dataclass(frozen=True)
@@ -124,41 +123,6 @@ TEMPLATES = (
 )
 
 
-@role(
-    "name-mover",
-    data=("texts",),
-    kinds=("decoder-self",),
-    takes=("readout", "seed"),
-    threshold=0.5,
-    causal="names",
-    expected={"language model": ("name-mover",)},
-    baseline="best fixed offset",
-    caption="of sentences up to the indirect object (IO), the share where the last word attends most to the IO **and** "
-    "the head's own path raises the IO most of all names",
-    source="Wang et al. 2023",
-    order=12,
-    row=30,
-    example=None,
-)
-@role(
-    "s-inhibition",
-    data=("texts",),
-    kinds=("decoder-self",),
-    takes=("readout", "seed"),
-    threshold=0.5,
-    causal="names",
-    causal_needed=True,
-    expected={"language model": ("s-inhibition",)},
-    baseline="best fixed offset",
-    display="S-inhibition",
-    short="S-inhib.",
-    caption="of the same sentences, the share where the last word attends most to the second place of the subject; a "
-    "role only where the logit difference falls with the head off",
-    source="Wang et al. 2023",
-    order=13,
-    row=30,
-    example=None,
-)
 def names_texts(tokenizer: Any, readout: Readout | None, seed: int) -> Generated:
     """Sentences that end before the name of the indirect object. Raises HeadwiseError where the tokenizer cannot tell
     names apart by their first subwords."""
@@ -266,21 +230,6 @@ FILLING = (
 )
 
 
-@role(
-    "retrieval",
-    data=("texts",),
-    kinds=("decoder-self",),
-    takes=("longest", "seed"),
-    margin=0.10,  # 0.1 in Wu et al. 2024, without a baseline
-    causal="needle",
-    expected={"language model": ("retrieval",)},
-    baseline="best fixed offset, or random",
-    caption="share of the tokens of an answer where the head attends most to that token in the needle",
-    source="Wu et al. 2024",
-    order=14,
-    row=31,
-    example=None,
-)
 def retrieval_texts(tokenizer: Any, longest: int, seed: int) -> Generated:
     """A needle in sentences that have nothing to do with it, a question, and the answer. longest: the most subwords.
     Raises HeadwiseError where not even a short text fits, and where the tokenizer does not know the words."""
@@ -342,14 +291,13 @@ def retrieval(passage: Passage) -> Probe:
     chance = (queries * right.sum(2) / words.cumsum(1).clamp_min(1)).sum(1)
     hits = right & queries[..., None]
     offsets = [hits.diagonal(-back, 1, 2).sum(1) for back in range(1, ids.shape[1])]
-    rules = torch.stack([chance, *offsets], 1)[..., None]
+    rules = torch.stack([chance, *offsets], 1)
 
-    def answer(view: View) -> Tensor:
+    def attended(view: View) -> Tensor:
         of_heads = right[:, None].expand(-1, view.weights.shape[1], -1, -1).float()
-        attended = of_heads.gather(3, view.attended[..., None])[..., 0]
-        return sum_over_queries(queries, attended)[..., None]
+        return of_heads.gather(3, view.attended[..., None])[..., 0]
 
-    return Probe(["retrieval"], queries.sum(1)[:, None].float(), rules, answer)
+    return mean_over_queries("retrieval", queries, rules, attended)
 
 
 def spanned(passage: Passage, name: str) -> Tensor:
@@ -376,23 +324,6 @@ ORDERED_ITEMS = {  # each goes round, except that the last number, ordinal and l
 ROUND = ("days", "months")
 
 
-@role(
-    "successor",
-    data=("texts",),
-    kinds=("decoder-self",),
-    takes=("readout", "seed"),
-    needs=("readout",),
-    threshold=0.5,
-    expected={"language model": ("successor",)},
-    baseline="a random item",
-    untrained="the baseline",
-    caption="of the items of a sequence in random order, the share where the head's own path raises the successor of "
-    "the attended item most",
-    source="Gould et al. 2023",
-    order=11,
-    row=32,
-    example=None,
-)
 def successor_texts(tokenizer: Any, readout: Readout, seed: int) -> Generated:
     """Items of one sequence in random order. Raises HeadwiseError where the tokenizer tells the items of no sequence
     apart by their first subwords."""
@@ -461,13 +392,13 @@ def successor(passage: Passage, readout: Readout, items: Sequence[SequenceItem])
     rows = torch.arange(len(names), device=device)[:, None]
     chance = queries.sum(1) / inside.sum(1)
 
-    def answer(view: View) -> Tensor:
+    def hits(view: View) -> Tensor:
         assert view.call is not None
         heads = view.weights.shape[1]
         raised = readout.logits(view.call, view.call.output[rows, last], tokens)  # B W H n
         raised = raised.masked_fill(~inside[:, None, None], -torch.inf)
         best = raised.argmax(-1).transpose(1, 2)  # B H W
         right = following[:, None].expand(-1, heads, -1).gather(2, view.between.argmax(-1))
-        return sum_over_queries(queries, (best == right).float())[..., None]
+        return best == right
 
-    return Probe(["successor"], queries.sum(1)[:, None].float(), chance[:, None, None], answer)
+    return mean_over_queries("successor", queries, chance[:, None], hits)

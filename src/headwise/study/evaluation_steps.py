@@ -20,7 +20,6 @@ from headwise.model import Model
 from headwise.model_files import WEIGHTS
 from headwise.pruning.measured import choose_smallest
 from headwise.qualities import BLEU, CHRF, WORD_ERROR_RATE, Number
-from headwise.study.estimate import BOOTSTRAP, Estimate
 from headwise.study.model_steps import full_model, model_of, model_step, prune_step
 from headwise.study.records import STAGING, Result
 from headwise.study.run import Run
@@ -92,9 +91,6 @@ class Translate(Answer, name_format="translate/{0.split}/{0.variant.name}"):
         qualities = (BLEU, CHRF) if quality == BLEU else (quality,)
         return translation_answers([lines], references, qualities)
 
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.translating(estimate.dev)
-
 
 @dataclass(frozen=True)
 class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
@@ -147,10 +143,6 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
     def read(self, run: Run, variant: Variant) -> Answers:
         answers = read_answers(below(run.folder, f"{self.name}.npz"))
         return answers.of((FULL, *self.variants).index(variant))
-
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        models = len(self.variants) + (self.whole(run) is None)
-        return models * estimate.answering(estimate.dev)
 
 
 @dataclass(frozen=True)
@@ -209,9 +201,6 @@ class Evaluate(CompareAnswers, name_format="evaluate/{0.split}/{0.variant.name}"
             "against": against,
         }
 
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return BOOTSTRAP if run.generates else 0.0
-
 
 def gain(run: Run, result: Result) -> float:
     """What a model gains on the full one, by the result of its `Evaluate`: below 0 where it is worse."""
@@ -240,9 +229,6 @@ class CompareOrders(CompareAnswers, name_format="orders/{0.split}/{0.variant.nam
             if other.ranking.score != "random":
                 worth[other.ranking.reference] = run.quality.better * answers.value()
         return {"against": against, "best": max(worth, key=worth.__getitem__, default=None)}
-
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return BOOTSTRAP * len(self.others) if run.generates else 0.0
 
 
 @dataclass(frozen=True)
@@ -273,9 +259,6 @@ class MeasureSavings(Step, stage="evaluate", name_format="measure/{0.variant.nam
         if weights.exists():
             facts["bytes"] = weights.stat().st_size
         return {**facts, "memory": model.weight_bytes, "cache_bytes": model.cache_bytes}
-
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.reading(estimate.dev) if run.generates else 0.0
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ on where it was. The executor of this file does one build at a time, in this pro
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,8 +18,8 @@ from accelerate import PartialState
 from safetensors import SafetensorError
 
 from headwise.errors import OUR_MISTAKE, HeadwiseError
-from headwise.progress import Progress
-from headwise.study.estimate import TimeLeft
+from headwise.progress import Progress, about, time_left
+from headwise.study.forecast import forwards_of
 from headwise.study.step import Build
 
 # Lists the builds of a study; called again after every build that failed or may reveal more of them.
@@ -117,7 +118,9 @@ def run_builds(
     after every build, before the builds are asked for again. Raises HeadwiseError when the builds form no graph.
     """
     outcome = StudyOutcome()
-    time_left = TimeLeft()
+    start = time.monotonic()
+    forwards = 0.0  # of the builds that were made
+    history: list[tuple[float, float]] = []
     running: dict[str, Build] = {}
     unreported: list[BuildResult] = []
     unchanged = 0  # builds that the store held
@@ -129,18 +132,22 @@ def run_builds(
         if build:
             number = len(outcome.ended) + len(running) + 1
             left = [other for other in graph if other.name not in outcome.ended]
-            remaining = time_left.left_in_words(left, executor.slots)
-            heading = f"[{number} of {len(graph)}] {build.name}{remaining}"
+            whole = forwards + sum(forwards_of(other.step, other.run) for other in left)
+            seconds = time_left(history, time.monotonic() - start, whole)
+            heading = f"[{number} of {len(graph)}] {build.name}"
+            if seconds:
+                heading += f" · about {about(seconds)} left"
             running[build.name] = build
-            time_left.begin(build)
             executor.start(build, heading)
         elif running:
             end = executor.wait()
             build = running.pop(end.name)
-            time_left.end(build, end.made and end.error is None)
             if end.error is None:
                 outcome.done.append(build.name)
-                if not end.made:
+                if end.made:
+                    forwards += forwards_of(build.step, build.run)
+                    history.append((time.monotonic() - start, forwards))
+                else:
                     unchanged += 1
             else:
                 outcome.failed[build.name] = error_sentence(end.error)

@@ -11,8 +11,8 @@ import pandas as pd
 from accelerate.utils import gather_object
 
 from headwise.attention import is_offloaded
-from headwise.data.speech import Speech
 from headwise.data.text import ParallelText
+from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.folders import Folder, below, write_text
 from headwise.heads import HeadMask, Site, save_table
@@ -31,26 +31,22 @@ from headwise.importance.scores import collect_scores, relevance_line, relevance
 from headwise.importance.untrained import score_untrained
 from headwise.model import Model
 from headwise.roles.behaviour import WORDS
-from headwise.roles.lost_words import FEWEST, SENTENCES, LostWords, lost_words
+from headwise.roles.lost_words import FEWEST, LostWords, lost_words
 from headwise.roles.role import UNTRAINED, fingerprints
+from headwise.roles.role_data import token_counts
 from headwise.roles.role_tests import (
     Roles,
-    RoleTexts,
     find_roles,
+    role_data,
     roles,
     share_of_words,
-    signature,
-    token_counts,
-    words_read,
+    subject_of,
 )
-from headwise.study.estimate import Estimate
 from headwise.study.model_steps import FULL_MODEL, full_model, model_of, prune_step
 from headwise.study.records import STAGING, Result
 from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.variants import Variant
-
-PROBED = 13_000  # words of the texts that causal language models are probed with, about
 
 
 @dataclass(frozen=True)
@@ -92,9 +88,6 @@ class ScorePass(
         for label, balance in scores.balances.items():
             run.progress.say(relevance_line(label, balance))
         return {"measures": list(scores.sums), "rows": scores.rows, "balances": scores.balances}
-
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.scoring(self.measures)
 
 
 def score_passes(run: Run) -> list[ScorePass]:
@@ -159,9 +152,6 @@ class ScoreUntrained(
                 work / STAGING / "untrained.csv", found.to_csv(index=False, float_format="%.6g")
             )
         return {"untrained_models": count}
-
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.controls(run.scoring.measures, run.scoring.untrained)
 
 
 @dataclass(frozen=True)
@@ -230,9 +220,6 @@ class MeasureInteractions(
             "synergistic": int((found.measured["high"] < 0).sum()),
         }
 
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.pairing(run.scoring.pairs)
-
 
 @dataclass(frozen=True)
 class Judge(Step, stage="score", name_format="judge", distributed=True, late_in_other_runs=True):
@@ -262,9 +249,6 @@ class Judge(Step, stage="score", name_format="judge", distributed=True, late_in_
                 )
         return {}
 
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.judging(run.scoring.measures, run.scoring.random_orders)
-
 
 @dataclass(frozen=True)
 class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=True):
@@ -291,7 +275,7 @@ class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=Tru
             text,
             confirm=confirm,
             pairs=tested_pairs(run),
-            training=None if isinstance(text, Speech) else run.text("train"),
+            training=None if run.task.reads_audio else run.text("train"),
             untrained=0 if is_offloaded(model.hf) else run.scoring.untrained,
             seed=run.plan.seed,
             progress=run.progress,
@@ -306,20 +290,6 @@ class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=Tru
             "untrained": heads_in_untrained(found.controls),
             "untrained_models": run.scoring.untrained if len(found.controls) else 0,
         }
-
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        assert run.role_texts is not None
-        text, confirm = run.role_texts
-        if isinstance(text, Speech):  # with noise, and the untrained models
-            return (2 + run.scoring.untrained) * estimate.reading(
-                replace(estimate.dev, examples=len(text))
-            )
-        words = 0
-        for treebank in (text, confirm):
-            words += sum(len(sentence.words) for sentence in treebank or ())
-        if "encoder-self" not in estimate.heads.kinds:
-            words += PROBED
-        return estimate.testing(words)
 
 
 @dataclass(frozen=True)
@@ -352,10 +322,6 @@ class FindWords(
         if run.main:
             Folder(work / STAGING).put(found.files())
         return {"words": len(found.confirmed), "heads": heads_in(found.confirmed)}
-
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        text = replace(estimate.dev, examples=min(SENTENCES, estimate.dev.examples))
-        return (1 + estimate.heads.total) * estimate.reading(text)
 
 
 def heads_in(table: pd.DataFrame) -> int:
@@ -402,10 +368,10 @@ def tested_again(run: Run, model: Model, mask: HeadMask) -> Roles:
     treebank, confirm = run.treebanks
     # Its tokenizer is the full model's. To ask for that model here would be a step, and one process alone would wait.
     counts = token_counts(model, run.text("train"))
-    texts = RoleTexts.of(model, treebank, confirm, tested_pairs(run), counts)
-    total = words_read(model, texts, run.plan.seed)
-    found = find_roles(model, texts, run.plan.seed, share_of_words(total, run.progress))
-    made = signature(model, treebank, confirm, run.plan.seed) | {"heads": mask.heads.to_json()}
+    data = role_data(model, treebank, confirm, tested_pairs(run), counts)
+    total = data.all_words(subject_of(model))
+    found = find_roles(model, data, run.plan.seed, share_of_words(total, run.progress))
+    made = signature_of(model, **data.facts(), seed=run.plan.seed, heads=mask.heads.to_json())
     return replace(
         found,
         table=numbered(found.table, mask),
@@ -455,9 +421,6 @@ class Rescore(Step, stage="evaluate", name_format="rescored/{0.variant.name}", d
         if run.main and run.treebanks and mask.count("encoder-self"):
             Folder(folder / "roles").put(tested_again(run, model, mask).files())
         return {"heads": len(mask)}
-
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.scoring(run.scoring.pruned)
 
 
 def numbered(table: pd.DataFrame, mask: HeadMask) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,11 @@ from headwise.importance.mean_outputs import mean_outputs
 from headwise.loading import load
 from headwise.model import Model
 from headwise.model_files import folder_of, loaded_files
-from headwise.options import TEXTLESS_ORDERS, Architecture
+from headwise.options import Architecture
 from headwise.pruning.controls import Case, Control, Trained, control
 from headwise.pruning.fine_tuning import tune
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_order
 from headwise.pruning.prune import prune_by_training
-from headwise.study.estimate import Estimate
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
 from headwise.study.records import STAGING, Result
 from headwise.study.run import Run
@@ -30,7 +29,7 @@ from headwise.study.variants import FULL, Ranking, Variant
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import TrainingRun, converge
 from headwise.training.translation_model import build_model
-from headwise.units import Together, left_by_step
+from headwise.units import Together
 
 BEST_HEAD = "gradient"  # the score that says which head of a layer is best: on Multi30k nearest to exact ablation
 RANKED = 2000  # training sentences that heads are ranked on, at most
@@ -44,7 +43,6 @@ class Train(
     name_format="train",
     distributed=True,
     reproducible=True,
-    costly=True,
     reveals=True,
 ):
     """Train the model of the plan, or copy the given one, to model/."""
@@ -90,9 +88,6 @@ class Train(
             "dtype": str(model.hf.dtype).removeprefix("torch."),
             **texts,
         }
-
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return 0.0 if isinstance(run.plan.model, str) else estimate.training()
 
 
 FULL_MODEL = Train()
@@ -141,9 +136,7 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
 
 
 @dataclass(frozen=True)
-class RankHeads(
-    Step, stage="prune", name_format="ranking/{0.ranking.name}", distributed=True, costly=True
-):
+class RankHeads(Step, stage="prune", name_format="ranking/{0.ranking.name}", distributed=True):
     """A greedy order: the units of heads that go, the first first, in rankings/. Heads are ranked on the training text,
     so that dev chooses among models that did not see it, and test is read once."""
 
@@ -181,14 +174,6 @@ class RankHeads(
             write_text(below(work / STAGING / "rankings", f"{self.ranking.name}.json"), text)
         return {}
 
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        sweep = self.sweep(run)
-        if self.ranking.score in TEXTLESS_ORDERS:
-            return 0.0
-        times = len(left_by_step(run.heads, sweep)) if sweep.rescore and run.heads else 1
-        text = replace(estimate.train, examples=min(RANKED, estimate.train.examples))
-        return times * replace(estimate, dev=text).scoring([self.ranking.score])
-
 
 def read_order(run: Run, ranking: Ranking) -> list[Together]:
     """The units of heads that an order of the run takes away, as `RankHeads` wrote them."""
@@ -211,7 +196,6 @@ class Prune(
     name_format="prune/{0.variant.name}",
     distributed=True,
     reproducible=True,
-    costly=True,
     reveals=True,
 ):
     """One smaller model: its layout in layouts/, its weights in pruned/."""
@@ -270,10 +254,6 @@ class Prune(
             "loss_after": made.loss_after,
             "notes": made.notes,
         }
-
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        sweep = run.sweep(self.variant)
-        return estimate.training(sweep.epochs, sweep.kinds)
 
 
 def fresh_model(run: Run) -> Model:
@@ -367,9 +347,6 @@ class PruneGreedily(Prune):
         elif run.main:
             mask.save(below(work / STAGING, self.layout))
         return {}
-
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return super().estimated_seconds(run, estimate) if self.sweep(run).train else 0.0
 
 
 class MakeControl(Prune):
@@ -469,13 +446,6 @@ class MakeControl(Prune):
             untrained=untrained,
             shape=shape if isinstance(shape, Architecture) else None,
             train=train,
-        )
-
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return (
-            estimate.training()
-            if self.facts.random_weights
-            else super().estimated_seconds(run, estimate)
         )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, few_names
-from headwise.folders import OF_PAGES, PAGES, Folder, below, is_inside
+from headwise.folders import PAGES, Folder, below, is_inside
 from headwise.study.plan import Plan, read_plan, read_toml
 from headwise.study.records import refuse_damaged, run_records
 
@@ -43,7 +43,7 @@ def claim(plan: Plan, out: Path) -> None:
     """Record, in its folders, which plan they belong to, and write it there for readers."""
     for folder, own in {".": plan, **plan.runs}.items():
         text = own.to_toml()
-        Folder(below(out, folder), OF_PLAN).publish({"plan.toml": text}, "plan", plan=text)
+        Folder(below(out, folder), record=OF_PLAN).publish({"plan.toml": text}, plan=text)
 
 
 def refuse_others(plan: Plan, out: Path) -> None:
@@ -68,9 +68,9 @@ def refuse_others(plan: Plan, out: Path) -> None:
 def refuse_foreign_files(folder: Path) -> None:
     """A folder that is neither new, nor empty, nor a run's by its records keeps what is in it; so do pages of the user's
     in one that is a run's."""
-    run = Folder(folder, OF_PLAN)
-    if "plan" in run.read() or has_results(folder):
-        Folder(folder, OF_PAGES).refuse_others(["report.html"], PAGES)
+    run = Folder(folder, record=OF_PLAN)
+    if run.read() or has_results(folder):
+        Folder(folder, PAGES).refuse_others(["report.html"])
     else:
         run.refuse_used()
 
@@ -83,7 +83,7 @@ def has_results(folder: Path) -> bool:
 def plan_of_folder(folder: Path) -> dict[str, Any]:
     """The plan that a folder was last run with, as TOML has it; nothing where there is none. plan.toml only tells it
     where the record is damaged: anybody may have changed it."""
-    recorded = Folder(folder, OF_PLAN).read().get("plan")
+    recorded = Folder(folder, record=OF_PLAN).read().get("plan")
     if isinstance(recorded, str):
         return tomllib.loads(recorded)
     place = folder / "plan.toml"
@@ -98,10 +98,12 @@ def plan_of_study(folder: Path) -> Plan:
 
 def plans_with_results(out: Path) -> dict[str, dict[str, Any]]:
     """The plans, as TOML has them, of the runs with results in the folder of a study, by their folders."""
+    if has_results(out):
+        return {".": plan_of_folder(out)}
     plans = {}
-    for steps in sorted([*out.glob(".steps"), *out.glob("*/.steps"), *out.glob("*/*/.steps")]):
+    for steps in sorted([*out.glob("*/.steps"), *out.glob("*/*/.steps")]):
         name = steps.parent.relative_to(out).as_posix()
-        if (name == "." or is_inside(name)) and has_results(steps.parent):
+        if is_inside(name) and has_results(steps.parent):
             plans[name] = plan_of_folder(steps.parent)
     return plans
 

@@ -10,13 +10,15 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from headwise.data.lines import one_sided
-from headwise.data.text import ParallelText, PromptPairs
+from headwise.data.text import PromptPairs
 from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.errors import HeadwiseError
 from headwise.heads import describe
 from headwise.model import Model
+from headwise.model_files import folder_of
 from headwise.options import TEXTLESS_ORDERS, Architecture, Training, too_few
-from headwise.study.estimate import sampled_subwords, text_amount
+from headwise.pruning.control_models import count_weights
+from headwise.study.forecast import pieces_of
 from headwise.study.model_steps import Prune, Train
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep
 from headwise.study.run import Run
@@ -191,13 +193,11 @@ def training_positions(run: Run, given: Model | None) -> float:
     """About how many positions of batches the training text fills."""
     text = run.text("train")
     shape = run.plan.model
-    if given is not None:
-        given.task.check(text)
-        longest = given.task.longest
-        packed = given.task.stride and longest
-        return text_amount(text, given.tokenizer, longest, packed).positions
-    assert isinstance(shape, Architecture) and isinstance(text, ParallelText)
-    return text_amount(text, sampled_subwords(text, shape), shape.max_length).positions
+    if isinstance(shape, Architecture):
+        return pieces_of(text, shape.vocabulary)
+    assert given is not None
+    given.task.check(text)
+    return pieces_of(text, given.tokenizer)
 
 
 def updates_in(recipe: Training, epochs: int, positions: float) -> int:
@@ -227,8 +227,13 @@ def gate_lines(sweep: Sweep, recipe: Training, positions: float) -> list[str]:
 
 
 def refuse_full_disk(plan: Plan, folder: Path, to_do: Collection[Build]) -> None:
-    """Weights of all models that stay, and the checkpoints of one training."""
-    weights = weights_of(plan)
+    """Weights of all models that stay, and the checkpoints of one training. Those of a model on the hub are not known
+    before its download."""
+    if isinstance(plan.model, Architecture):
+        weights = 4 * count_weights(plan.model, plan.model.vocabulary)
+    else:
+        files = folder_of(plan.model).glob("*.safetensors")
+        weights = sum(file.stat().st_size for file in files)
     trained = []
     for build in to_do:
         step = build.step
@@ -247,17 +252,3 @@ def refuse_full_disk(plan: Plan, folder: Path, to_do: Collection[Build]) -> None
             f"The study would write about {need / MB:,.1f} MB to {folder}, where {free / MB:,.1f} MB are free: free "
             "some, choose another --out, or set weights = 'chosen'."
         )
-
-
-def weights_of(plan: Plan) -> int:
-    """About how many bytes the full model's weights take; 0 where that is not known before a download."""
-    if isinstance(plan.model, str):
-        folder = Path(plan.model)
-        if (folder / "model").is_dir():  # of a finished study
-            folder = folder / "model"
-        return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    shape = plan.model
-    width = shape.width
-    layers = shape.encoder_layers * 4 * width**2 + shape.decoder_layers * 8 * width**2
-    forward = (shape.encoder_layers + shape.decoder_layers) * 2 * width * shape.feedforward
-    return 4 * (layers + forward + shape.vocabulary * width)

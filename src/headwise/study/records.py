@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 Result = dict[str, Any]
 Record = Mapping[str, Any]
+OF_TABLES = ".steps/tables.json"  # the record of tables that come from the results of several steps
 REPLACED = ".replaced"  # the folder of a run where results of an earlier model are kept
 STAGING = "staging"  # the folder inside a work folder where outputs wait, under their own names, until all are complete
 # What a reader of results does not need: it may stay behind, or be of another version.
@@ -78,8 +79,8 @@ class Store:
             self.synchronized = before
 
     def of(self, name: str) -> Folder:
-        """The folder with the record of a step, or of the tables."""
-        return Folder(self.folder, f".steps/{label_of(name)}.json")
+        """The folder with the record of a step."""
+        return Folder(self.folder, record=f".steps/{label_of(name)}.json")
 
     def record(self, name: str) -> Record:
         """The record of a finished step, whatever it was made from; empty without one."""
@@ -91,11 +92,7 @@ class Store:
         records = map(Folder.read, run_records(self.folder))
         return {record["name"]: record for record in records if "key" in record}
 
-    def write_tables(self, contents: Mapping[str, str]) -> None:
-        """Write tables that come from what steps recorded, and have no step of their own, instead of the earlier ones."""
-        self.of("tables").publish(contents, "tables")
-
-    def holds(self, name: str, key: str, outputs: Sequence[str]) -> bool:
+    def done(self, name: str, key: str, outputs: Sequence[str]) -> bool:
         """Whether a step was made from just these inputs, and these outputs are still as it wrote them."""
         record = self.record(name)
         return record.get("key") == key and not self.damage(record, outputs)
@@ -115,7 +112,7 @@ class Store:
         label = label_of(name)
         work = below(self.folder / ".work", f"{label}-{build.key}")
         with self.locked(label):
-            stored = self.answer_of_main(self.main and self.holds(name, build.key, required))
+            stored = self.answer_of_main(self.main and self.done(name, build.key, required))
             record = self.record(name) if stored else self.make(build, work, required)
             if self.main:
                 # Once a step is made, unfinished work from other inputs is of no use any more.
@@ -181,7 +178,7 @@ class Store:
         if self.main:
             if before.get("key") not in (None, build.key):
                 self.set_aside(before["key"], build)
-            self.of(name).publish(contents, "step", **record)
+            self.of(name).publish(contents, **record)
         return record
 
     def refuse_unrecorded(self, build: Build) -> None:
@@ -262,7 +259,7 @@ class Store:
         used = {file for record in records.values() for file in record["files"]}
         aside = below(self.folder / REPLACED, f"{label_of(name)}-{key}")
         run = Folder(self.folder)
-        for table in self.of("tables").files:
+        for table in Folder(self.folder, record=OF_TABLES).files:
             if below(self.folder, table).is_file():
                 Folder(aside).put({table: below(self.folder, table).read_bytes()})
         # The last ones first: a run that is killed here still finds what led to the rest.
@@ -286,7 +283,7 @@ def run_records(folder: Path, pattern: str = "*.json") -> Iterator[Folder]:
     """A run with each of its records in JSON. One of a finished step has its key; of an unfinished one, only files."""
     for path in sorted((folder / ".steps").glob(pattern)):
         if is_name(path.name):
-            yield Folder(folder, f".steps/{path.name}")
+            yield Folder(folder, record=f".steps/{path.name}")
 
 
 def files_of_outputs(files: Manifest, outputs: Iterable[str]) -> Manifest:

@@ -23,9 +23,8 @@ import pandas as pd
 from headwise.decoding.bleu import translation_answers
 from headwise.environment import combined, environment_info
 from headwise.errors import HeadwiseError
-from headwise.folders import below
+from headwise.folders import Folder, below
 from headwise.heads import Kind
-from headwise.progress import Progress
 from headwise.pruning.measured import MEASURED, SPLITS, Measurements, read_measurements
 from headwise.pruning.target_count import settle_share
 from headwise.qualities import AGREEMENT, BLEU, Number, QualityMeasure
@@ -33,7 +32,7 @@ from headwise.statistics import over_seeds
 from headwise.study.evaluation_steps import Choose, CompareOrders, MeasureSavings
 from headwise.study.model_steps import FULL_MODEL, lost_no_head, model_step
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep, TopKSweep
-from headwise.study.records import Result, Store
+from headwise.study.records import OF_TABLES, Result
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
 from headwise.study.variants import (
@@ -96,7 +95,7 @@ class Tables:
         if self.result(f"evaluate/dev/{FULL.name}"):
             contents["pruning.csv"] = self.pruning().to_csv(index=False, float_format="%.8g")
         contents["run.json"] = json.dumps(self.facts(), indent=1) + "\n"
-        self.run.store.write_tables(contents)
+        Folder(self.run.folder, record=OF_TABLES).publish(contents)
 
     @property
     def every_kind(self) -> list[Kind]:
@@ -351,7 +350,7 @@ def write_grid(plan: Plan, out: Path) -> None:
         table = pd.concat(tables, ignore_index=True)[["data", *PRUNING_COLUMNS]]
         contents["grid.csv"] = table.to_csv(index=False, float_format="%.8g")
         contents["across.csv"] = seed_means(measured).to_csv(index=False, float_format="%.8g")
-    Store(out, Progress(quiet=True)).write_tables(contents)
+    Folder(out, record=OF_TABLES).publish(contents)
 
 
 @dataclass(frozen=True)

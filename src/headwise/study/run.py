@@ -12,7 +12,6 @@ from accelerate import PartialState
 
 from headwise.data import embedded
 from headwise.data.embedded import Split
-from headwise.data.speech import Speech
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
@@ -86,7 +85,7 @@ class Run:
         if not self.store.record(step.name):
             return False  # no key is needed, and no text for it
         build = self.build(step)
-        return self.store.holds(step.name, build.key, build.required_outputs(with_weights))
+        return self.store.done(step.name, build.key, build.required_outputs(with_weights))
 
     def get_or_make(self, step: Step, with_weights: bool = False) -> Result:
         """The result of a step, made now unless the store holds it. with_weights: its weights must be there, too."""
@@ -199,15 +198,13 @@ class Run:
         return Treebank.read(*files), confirm
 
     @cached_property
-    def role_texts(self) -> tuple[Treebank | Speech, Treebank | None] | None:
+    def role_texts(self) -> tuple[Treebank | AnyText, Treebank | None] | None:
         """What roles are found on, trees or dev recordings, and the trees that confirm them; None where the plan has
         none."""
         count = self.plan.roles.recordings
         if not count:
             return self.treebanks
-        dev = self.text("dev")
-        assert isinstance(dev, Speech)
-        return dev.head(count), None
+        return self.text("dev").head(count), None
 
     # What the models are for
 

@@ -21,7 +21,6 @@ from headwise.study.records import Result
 from headwise.study.variants import Variant
 
 if TYPE_CHECKING:
-    from headwise.study.estimate import Estimate
     from headwise.study.run import Run
 
 
@@ -33,8 +32,7 @@ class Step(ABC):
     in a run. distributed: all processes of a run make it together; any other step is made by the
     main process alone. exclusive: nothing else may run at the same time (timings). reproducible:
     when it is made again from the same inputs, its model must be the same, or its outputs where it
-    has no model. costly: it takes so long that a study of several such steps wants an estimate.
-    reveals: its result may add steps to the schedule, which is asked again after it.
+    has no model. reveals: its result may add steps to the schedule, which is asked again after it.
 
     Three attributes say when a study makes the step. after_everything_else: every run makes it at
     the end. late_in_other_runs: the first run makes it in the usual order, the others at the end,
@@ -50,7 +48,6 @@ class Step(ABC):
     distributed: ClassVar[bool] = False
     exclusive: ClassVar[bool] = False
     reproducible: ClassVar[bool] = False
-    costly: ClassVar[bool] = False
     reveals: ClassVar[bool] = False
     late_in_other_runs: ClassVar[bool] = False
 
@@ -114,23 +111,19 @@ class Step(ABC):
         to `work / STAGING / "roles/table.csv"`. The store moves it when all outputs are complete.
         """
 
-    def estimated_seconds(self, run: Run, estimate: Estimate) -> float:
-        return 0.0
-
 
 @dataclass(frozen=True)
 class Build:
     """A step in its run.
 
     The builds that a study lists also have: waits_for, the names of the builds that must be done
-    before; estimated_seconds; was_done, whether the store held its outputs when the list was made
+    before; was_done, whether the store held its outputs when the list was made
     (`Run.done` says whether it does now).
     """
 
     step: Step
     run: Run
     waits_for: tuple[str, ...] = ()
-    estimated_seconds: float = 0.0
     was_done: bool = False
 
     @property

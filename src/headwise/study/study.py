@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
@@ -17,17 +18,15 @@ from headwise.errors import HeadwiseError, did_you_mean
 from headwise.folders import Folder, below
 from headwise.loading import load
 from headwise.model import Model
-from headwise.options import Architecture
 from headwise.progress import Progress, about
-from headwise.study.estimate import Estimate, TimeLeft, cost_in_words, estimate, plan_lines
 from headwise.study.evaluation_steps import Evaluate
 from headwise.study.executor import (
     Executor,
     LocalExecutor,
     StudyOutcome,
-    error_sentence,
     run_builds,
 )
+from headwise.study.forecast import forwards_of, plan_lines, sentence_seconds
 from headwise.study.model_steps import FULL_MODEL, model_of, model_step
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
@@ -38,10 +37,6 @@ from headwise.study.schedule import STAGES, Schedule
 from headwise.study.step import Build
 from headwise.study.variants import FULL
 
-FEW_MODELS = (
-    5  # models: for so many, and a short text, progress bars say enough without an estimate
-)
-LONG = 10000  # pairs of a training text that is not short
 WORKERS = ("ray",)  # the names of executors that do builds elsewhere than in this process
 ReportWriter = Callable[[Path], Path]
 
@@ -63,7 +58,6 @@ class Study:
             self.runs[name] = Run(
                 own, below(out, name), progress, device, name, below(cache, name) if cache else None
             )
-        self.estimates: dict[str, Estimate] = {}
         self.given = lru_cache(self.load_given)  # for a look before any work
 
     def load_given(self) -> Model:
@@ -101,7 +95,6 @@ class Study:
     def builds_of(self, name: str, stages: Collection[str]) -> Iterator[Build]:
         """The builds of one run, in the order of its schedule."""
         run = self.runs[name]
-        estimate = self.estimates.get(name)
         schedule = self.schedule(name)
         steps = schedule.steps(stages)
         names = {step.name for step in steps}
@@ -110,9 +103,7 @@ class Study:
             before += schedule.steps_before(step, steps)
             # Steps of stages that were not asked for are not waited for: where they are needed, they are made.
             waits_for = [f"{run.prefix}{name}" for name in dict.fromkeys(before) if name in names]
-            was_done = run.done(step)
-            seconds = step.estimated_seconds(run, estimate) if estimate and not was_done else 0.0
-            yield Build(step, run, tuple(waits_for), seconds, was_done)
+            yield Build(step, run, tuple(waits_for), run.done(step))
 
     def after_build(self, build: Build, outcome: StudyOutcome) -> None:
         """Note a failure of the build, or write the tables of its run where they have grown."""
@@ -195,7 +186,6 @@ def run_study(
             claim(plan, out)
             write_corpora(study)
         PartialState().wait_for_everyone()
-        study.estimates = estimates_if_useful(study, stages)
         study.given.cache_clear()
         outcome = do_builds(study, stages, workers, threads, device)
         if main:
@@ -211,9 +201,6 @@ def do_builds(
     progress = study.progress
     list_builds = partial(study.builds, stages)
     with open_executor(workers, study, threads or 1, device) as executor:
-        seconds = TimeLeft().left(list_builds(), executor.slots)
-        if seconds:
-            progress.say(f"  This takes about {about(seconds)} on this machine.")
         return run_builds(list_builds, executor, progress, study.after_build)
 
 
@@ -240,43 +227,6 @@ def write_corpora(study: Study) -> None:
             for split in ("train", "dev", "test"):
                 embedded.write_parallel(run.folder / "corpus", split, getattr(corpus, split))
             embedded.write_treebank(run.folder / "corpus" / "dev.conllu", corpus.dev)
-
-
-def estimates_of(study: Study) -> dict[str, Estimate]:
-    """What the steps of every run will take, measured once for each language pair."""
-    estimates: dict[str, Estimate] = {}
-    by_pair: dict[str, Estimate] = {}
-    for name, run in study.runs.items():
-        pair = run.plan.data.model_dump_json()
-        if pair not in by_pair:
-            plan = run.plan
-            shape = plan.model if isinstance(plan.model, Architecture) else study.given()
-            trains = shape is plan.model or any(sweep.trains for sweep in plan.pruning)
-            texts = run.text("train"), run.text("dev")
-            by_pair[pair] = estimate(
-                shape, run.training, plan.search, *texts, run.device, trains=trains
-            )
-        estimates[name] = by_pair[pair]
-        run.expected_heads = by_pair[pair].heads
-    return estimates
-
-
-def estimates_if_useful(study: Study, stages: Collection[str]) -> dict[str, Estimate]:
-    """The estimates, where they are worth the seconds that measuring takes: several models are to be made, and they are
-    many, or of several runs, or their text is long."""
-    models = [build for build in study.builds(stages) if build.step.costly and not build.was_done]
-    if study.progress.console.quiet or len(models) < 2:
-        return {}
-    try:
-        long = len(next(iter(study.runs.values())).text("train")) >= LONG
-        if len(study.runs) > 1 or len(models) > FEW_MODELS or long:
-            return estimates_of(study)
-    except Exception as error:
-        # Whatever is wrong, the step that needs it will say so: others may go on.
-        if len(study.runs) == 1 and isinstance(error, HeadwiseError):
-            raise
-        study.progress.say(f"  How long it will take is not known: {error_sentence(error)}")
-    return {}
 
 
 @contextmanager
@@ -338,7 +288,8 @@ def keep_only_chosen(run: Run, schedule: Schedule) -> None:
 
 
 def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:
-    """The builds of a plan in lines: what is done, and what the rest will cost, as far as it is known by now."""
+    """The builds of a plan in lines: what is done, what the rest waits for, and about how long it takes, as far as it is
+    known by now."""
     refuse_others(plan, Path(out))
     device = usable(device)
     with tempfile.TemporaryDirectory() as work:
@@ -347,24 +298,27 @@ def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:
         for run in runs:
             run.outline = True
         lines = preflight(plan, runs, study.builds(), device, study.given)
-        study.estimates = estimates_of(study)
+        for run in runs:
+            run.text("train")
+            run.text("dev")
+            if isinstance(run.plan.model, str):
+                run.expected_heads = study.given().heads
         builds = study.builds()
-    return [*plan_lines(builds), *left_by_stage(study, builds), *lines]
+        forwards = sum(forwards_of(build.step, build.run) for build in builds if not build.was_done)
+        lines = [*left_by_stage(study, builds), *lines]
+        if forwards:
+            given = study.given() if isinstance(plan.model, str) else None
+            seconds = forwards * sentence_seconds(runs[0], given)
+            lines.append(f"This takes about {about(seconds)} on this machine.")
+    return [*plan_lines(builds), *lines]
 
 
 def left_by_stage(study: Study, builds: Sequence[Build]) -> list[str]:
-    """What is left to do, in one line: `left: prune 12 (about 40 min), evaluate 12 (…)`; and what is not known yet."""
-    left: dict[str, list[float]] = {}
-    for build in builds:
-        if not build.was_done:
-            stage = build.step.name.partition("/")[0]
-            left.setdefault(stage, []).append(build.estimated_seconds)
+    """What is left to do, in one line: `left: prune 12, evaluate 12`; and what is not known yet."""
+    left = Counter(build.step.name.partition("/")[0] for build in builds if not build.was_done)
     lines = []
     if left:
-        parts = []
-        for stage, costs in left.items():
-            parts.append(f"{stage} {len(costs)} ({cost_in_words(sum(costs))})")
-        lines.append(f"left: {', '.join(parts)}")
+        lines.append(f"left: {', '.join(f'{stage} {count}' for stage, count in left.items())}")
 
     unknown = 0
     models = 0
@@ -377,20 +331,5 @@ def left_by_stage(study: Study, builds: Sequence[Build]) -> list[str]:
     if unknown:
         lines.append(f"without {unknown} λ of refine: results of this study decide them")
     if models:
-        cost = cost_in_words(models * seconds_per_greedy_model(builds))
-        lines.append(
-            f"then {models} models of other orders, with as many heads as the chosen one: {cost}"
-        )
+        lines.append(f"then {models} models of other orders, with as many heads as the chosen one")
     return lines
-
-
-def seconds_per_greedy_model(builds: Sequence[Build]) -> float:
-    """The mean cost of making and evaluating a model of a greedy order."""
-    seconds = 0.0
-    names = set()
-    for build in builds:
-        variant = build.step.variant_or_none
-        if variant is not None and variant.ranking is not None:
-            seconds += build.estimated_seconds
-            names.add(variant.name)
-    return seconds / len(names) if names else 0.0

@@ -1,6 +1,6 @@
 """What models are for: `task.py` says what a task answers, and each other file has one.
 
-Packages add tasks by entry points of the group `headwise.tasks`, each a subclass of `Task`.
+Packages add tasks by entry points of the group `headwise.tasks`, each a subclass of `Task`; so does `headwise.speech`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from headwise.tasks.classification import Classification
 from headwise.tasks.embedding import Embedding, PairEmbedding
 from headwise.tasks.language_model import LanguageModel, MaskedLanguageModel
 from headwise.tasks.task import Given, OwnInputs, Task, held_out
-from headwise.tasks.transcription import Transcription
 from headwise.tasks.translation import Translation
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "Given",
     "OwnInputs",
     "Task",
-    "Transcription",
     "Translation",
     "class_of_task",
     "held_out",
@@ -41,7 +39,6 @@ OWN_TASKS: tuple[type[Task], ...] = (
     Classification,
     PairEmbedding,
     Embedding,
-    Transcription,
     Translation,
     LanguageModel,
     MaskedLanguageModel,

@@ -52,12 +52,12 @@ def own_translations(
         translator = Generate(hf, tokenizer)
         for first in range(0, len(text), AT_ONCE):
             sources = text.lines[first : first + AT_ONCE]
-            file = Folder(parts, f"{first}.json")
+            file = Folder(parts, record=f"{first}.json")
             written = file.read().get("lines")
             share = part(progress, first / len(text), (first + len(sources)) / len(text))
             if written is None:
                 written, _ = translate(translator, sources, GREEDY, share)
-                file.note("translations", {}, lines=written)
+                file.note({}, lines=written)
             yield from zip(sources, written, strict=True)
 
     try:

@@ -61,6 +61,7 @@ class Task(ABC):
     trains: ClassVar[bool] = True  # whether headwise trains its weights and gates
     trains_gates_by_default: ClassVar[bool] = False  # to reach a number of heads
     samples_text: ClassVar[bool] = False  # ablation reads a sample of it, where no time is given
+    answer_forwards: ClassVar[float] = 1.0  # that measuring its quality takes as long as
     reads_audio: ClassVar[bool] = False  # named by --audio, not --text
 
     def __init__(
@@ -237,6 +238,15 @@ class Task(ABC):
 
     def save_processor(self, folder: Path) -> None:  # noqa: B027 - text needs no more
         """Write to a folder what prepares the model's input, where that is more than a tokenizer."""
+
+    def role_data(self, text: Any, confirm: Any, pairs: Any, training: Any) -> Any:
+        """What is given to `hw.roles`, as `headwise.roles.role_data.RoleData`; None where heads are tested on a
+        treebank. Raises HeadwiseError for what the model does not read."""
+        return None
+
+    def alignment_data(self, text: Any) -> Any:
+        """The text of `hw.align`, as `headwise.roles.alignment_heads.AlignmentData`; None of sentence pairs."""
+        return None
 
     def predictor_class(self) -> type | None:
         """A subclass of the lab's Predictor that asks such a model; None for the lab's own."""

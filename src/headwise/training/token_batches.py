@@ -9,7 +9,6 @@ rows, from which the shape follows. Numbers with many divisors (2520, 5040, 1008
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from headwise.attention import start_token
 from headwise.data.store import StoredText, without_bars
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
-from headwise.folders import Folder, manifest
+from headwise.folders import Folder, digest, manifest
 
 IGNORED = -100  # the label of positions without a target
 
@@ -142,7 +141,7 @@ def mapped(
     """
     name = f"ids-{key(text, tokenizer)}"
     file = cache / f"{name}.arrow" if cache else None
-    record = Folder(cache, f"{name}.json") if cache else None
+    record = Folder(cache, record=f"{name}.json") if cache else None
     if file and record and record.files and not record.damage():
         return Dataset.from_file(str(file))
     if record:
@@ -159,7 +158,7 @@ def mapped(
             new_fingerprint="ids",
         )
     if file and record:
-        record.note("ids", manifest({file.name: file}))
+        record.note(manifest({file.name: file}))
     return dataset
 
 
@@ -174,8 +173,7 @@ def key(text: StoredText, tokenizer: PreTrainedTokenizerBase) -> str:
     languages = [
         getattr(model, name, None) for name in ("src_lang", "tgt_lang", "split_special_tokens")
     ]
-    facts = json.dumps([text.fingerprint, type(model).__name__, languages, rules], sort_keys=True)
-    return hashlib.sha256(facts.encode()).hexdigest()[:16]
+    return digest([text.fingerprint, type(model).__name__, languages, rules])
 
 
 def lengths(dataset: Dataset, column: str) -> np.ndarray:

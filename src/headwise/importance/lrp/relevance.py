@@ -21,7 +21,7 @@ from headwise.importance.gradient import refuse_unsound
 from headwise.importance.lrp.rules import RULES, Rule
 from headwise.importance.lrp.steps import AT_ONCE, Addition, Linear, rescaled
 from headwise.importance.lrp.tape import Tape, Walk
-from headwise.importance.measures import STARTS, measure
+from headwise.importance.measures import STARTS
 from headwise.importance.passes import Measurement
 from headwise.importance.processes import gather_values
 from headwise.importance.sums import SentenceSums, add_all, to_numpy
@@ -47,93 +47,6 @@ class Relevance:
     balance: dict[str, float]
 
 
-@measure(
-    "lrp.ding",
-    title="LRP-Ding",
-    caption="the head's share of its layer's relevance, mean over predicted tokens",
-    source="Ding et al. 2017, as in Voita et al. 2019, appendix A",
-    short="lrp",
-    usual="with translations",
-    needs=("text", "loss", "attention", "words", "weights"),
-    cost={"layers per token": 2.0},
-    version=2,
-)
-@measure(
-    "lrp.ding.pooled",
-    title="LRP-Ding, pooled",
-    caption="the head's share of its layer's relevance, all tokens of a sentence together",
-    source="Ding et al. 2017, as in Voita et al. 2019, appendix A",
-    needs=("text", "loss", "attention", "words", "weights"),
-    cost={"forwards": 2.5},
-)
-@measure(
-    "lrp.alpha-beta",
-    title="LRP-αβ",
-    caption="the head's share of its layer's relevance, mean over predicted tokens",
-    source="Voita et al. 2021, section 2, as released",
-    needs=("text", "loss", "attention", "words", "weights"),
-    cost={"layers per token": 14.0},
-    version=2,
-)
-@measure(
-    "lrp.alpha-beta.pooled",
-    title="LRP-αβ, pooled",
-    caption="the head's share of its layer's relevance, all tokens of a sentence together",
-    source="Voita et al. 2021, section 2, as released",
-    needs=("text", "loss", "attention", "words", "weights"),
-    cost={"forwards": 17.5},
-)
-@measure(
-    "lrp.alpha-beta-fast",
-    title="LRP-αβ-fast",
-    caption="the head's share of its layer's relevance, mean over predicted tokens",
-    source="Voita et al. 2021, section 2, in matrix products",
-    needs=("text", "loss", "attention", "words", "weights"),
-    cost={"layers per token": 5.0},
-    version=2,
-)
-@measure(
-    "lrp.alpha-beta-fast.pooled",
-    title="LRP-αβ-fast, pooled",
-    caption="the head's share of its layer's relevance, all tokens of a sentence together",
-    source="Voita et al. 2021, section 2, in matrix products",
-    needs=("text", "loss", "attention", "words", "weights"),
-    cost={"forwards": 6.25},
-)
-@measure(
-    "lrp.attnlrp",
-    title="AttnLRP",
-    caption="the head's share of its layer's relevance, mean over predicted tokens",
-    source="Achtibat et al. 2024, section 3",
-    needs=("text", "loss", "attention", "words", "weights"),
-    cost={"layers per token": 2.0},
-    version=2,
-)
-@measure(
-    "lrp.attnlrp.pooled",
-    title="AttnLRP, pooled",
-    caption="the head's share of its layer's relevance, all tokens of a sentence together",
-    source="Achtibat et al. 2024, section 3",
-    needs=("text", "loss", "attention", "words", "weights"),
-    cost={"forwards": 2.5},
-)
-@measure(
-    "lrp.cp",
-    title="CP-LRP",
-    caption="the head's share of its layer's relevance, mean over predicted tokens",
-    source="Ali et al. 2022, section 4",
-    needs=("text", "loss", "attention", "words", "weights"),
-    cost={"layers per token": 2.0},
-    version=2,
-)
-@measure(
-    "lrp.cp.pooled",
-    title="CP-LRP, pooled",
-    caption="the head's share of its layer's relevance, all tokens of a sentence together",
-    source="Ali et al. 2022, section 4",
-    needs=("text", "loss", "attention", "words", "weights"),
-    cost={"forwards": 2.5},
-)
 def relevance_measure(model: Model, batches: Batches | Fold, names: Sequence[str]) -> Measurement:
     """The relevance of a model's heads on a text by the rule of a name; its other reading comes with it."""
     (name,) = names

@@ -20,18 +20,14 @@ from transformers.models.whisper.english_normalizer import (
 
 from headwise.answers import Answers
 from headwise.attention import evaluating
-from headwise.data.speech import Speech, Utterance
 from headwise.errors import HeadwiseError
-from headwise.forecast import best, drawn, where
 from headwise.importance.processes import failing_together, gather_batches
-from headwise.model import Model
 from headwise.qualities import WORD_ERROR_RATE
+from headwise.speech.recordings import Speech, Utterance
+from headwise.speech.whisper import complete_settings, transcribed
 from headwise.tasks import Task
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import on_device
-from headwise.tasks.transcription import complete_settings, transcribed
-
-TIMED = 2  # recordings that are transcribed to know how long a text takes
 
 
 def answer_recordings(task: Task, text: Batches) -> Answers:
@@ -64,17 +60,6 @@ def transcripts(task: Task, text: Batches) -> dict[int, str]:
             parts.append([(row, line.strip()) for row, line in zip(rows, lines, strict=True)])
         parts = gather_batches(parts)
     return {row: line for each in parts for row, line in each}
-
-
-def transcription_seconds(model: Model, text: Speech) -> tuple[float, str]:
-    """The seconds of transcribing a recording, and how that was measured: on a few recordings of the text. Raises
-    HeadwiseError where none can be used."""
-    rows = model.task.batches(text).data.rows
-    few = text.take([int(rows[place]) for place in drawn(len(rows), TIMED, len(rows) // 4)])
-    batches = model.task.batches(few)
-    seconds = best(lambda: transcripts(model.task, batches), model.hf.device.type, most=1)
-    made = f"transcribing {len(few)} recordings took {seconds:.2g} s here, {where(model)}"
-    return seconds / len(few), made
 
 
 def counted_errors(task: Task, text: Speech, written: dict[int, str]) -> np.ndarray:

@@ -15,14 +15,14 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
 from headwise.attention import AttentionCall
-from headwise.data.speech import Speech, Utterance
 from headwise.errors import HeadwiseError
-from headwise.evaluation.word_errors import normaliser, word_errors
 from headwise.heads import Head, Site
 from headwise.lab.predictor import NO_CHANGE, Change, Prediction, Predictor, Prompt, one_thread
-from headwise.lab.recording import Heard, Recording, recordings_by_name, usual_offsets
 from headwise.model import Model
-from headwise.tasks.transcription import prompt_of, transcribed, transcript_tokens
+from headwise.speech.heard import Heard, Recording, recordings_by_name, usual_offsets
+from headwise.speech.recordings import Speech, Utterance
+from headwise.speech.whisper import prompt_of, transcribed, transcript_tokens
+from headwise.speech.word_errors import normaliser, word_errors
 
 ENCODINGS = 8  # of recordings under gates of the encoder, that are kept
 MOST_LETTERS = 80  # letters of a name in a message

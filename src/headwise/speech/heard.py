@@ -17,11 +17,11 @@ import torch
 from scipy.io import wavfile
 from torch import Tensor
 
-from headwise.data.speech import Speech, Utterance, samples
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.lab.sentence import Sentence
-from headwise.tasks.transcription import FRAME, extractor_of
+from headwise.speech.recordings import Speech, Utterance, samples
+from headwise.speech.whisper import FRAME, extractor_of
 
 MAP_STEPS = 64  # of time that a map shows, at most
 MOST_RECORDINGS = 500  # recordings to pick

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel, WhisperFeatureExtractor
-from transformers.models.whisper.generation_whisper import TASK_IDS
-from transformers.models.whisper.tokenization_whisper import LANGUAGES
-from transformers.utils import logging
+from transformers import PreTrainedModel
 
 from headwise.answers import Answers
-from headwise.data.speech import Speech, Utterance, audio_seconds, samples
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap
 from headwise.qualities import WORD_ERROR_RATE
+from headwise.speech.alignment import AlignmentRecordings, recordings_with_times
+from headwise.speech.recordings import Speech, Utterance, audio_seconds, samples
+from headwise.speech.sound import RoleRecordings
+from headwise.speech.whisper import FRAME, extractor_of, prompt_of, transcript_tokens
+from headwise.speech.word_errors import answer_recordings
 from headwise.tasks.batches import Batches
 from headwise.tasks.task import Need, Task
 from headwise.training.token_batches import IGNORED
 
-FRAME = 0.02  # seconds between the states of Whisper's encoder
 POSITIONS = 4096  # states of the encoder in a batch, at most; a recording alone may have more
 
 
@@ -40,6 +40,7 @@ class Transcription(Task):
     quality = WORD_ERROR_RATE
     trains = False
     samples_text = True
+    answer_forwards = 5.0  # a step of the decoder for every token that is written
     reads_audio = True
 
     @classmethod
@@ -63,15 +64,30 @@ class Transcription(Task):
         return EncodedSpeech(self, text)
 
     def answers(self, batches: Batches) -> Answers:
-        from headwise.evaluation.word_errors import answer_recordings  # it needs a model's batches
-
         return answer_recordings(self, batches)
 
     def save_processor(self, folder: Path) -> None:
         extractor_of(self.hf).save_pretrained(folder)
 
+    def role_data(self, text: Any, confirm: Any, pairs: Any, training: Any) -> RoleRecordings:
+        if isinstance(text, str | PathLike):
+            text = Speech.read(text)
+        if not isinstance(text, Speech):
+            raise HeadwiseError(
+                f"{self.model_name} is {self.noun}: its heads are tested on speech (--audio FILE)."
+            )
+        if confirm is not None or pairs is not None or training is not None:
+            raise HeadwiseError(
+                "On speech heads are tested without other text: leave out the treebank to confirm roles on, the "
+                "sentence pairs and the training text."
+            )
+        return RoleRecordings(text)
+
+    def alignment_data(self, text: Any) -> AlignmentRecordings:
+        return recordings_with_times(text, self.model_name, self.noun)
+
     def predictor_class(self) -> type:
-        from headwise.lab.transcriber import Transcriber  # the lab is not needed by others
+        from headwise.speech.transcriber import Transcriber
 
         return Transcriber
 
@@ -177,92 +193,3 @@ class EncodedSpeech:
         features = self.extractor(audio, sampling_rate=rate, return_tensors="pt").input_features
         lengths = [math.ceil(len(each) / (FRAME * rate)) for each in audio]
         return features.to(self.hf.dtype), torch.tensor(lengths)
-
-
-def extractor_of(hf: Any) -> WhisperFeatureExtractor:
-    """What makes the encoder's input of audio."""
-    return WhisperFeatureExtractor(
-        feature_size=hf.config.num_mel_bins,
-        chunk_length=round(hf.config.max_source_positions * FRAME),
-    )
-
-
-def prompt_of(hf: Any, tokenizer: Any, utterance: Utterance) -> list[int]:
-    """The tokens that begin a transcript without time stamps."""
-    names = ["<|startoftranscript|>", "<|notimestamps|>"]
-    multilingual = complete_settings(hf, tokenizer, [utterance.language]).is_multilingual
-    if multilingual and utterance.language:
-        names[1:1] = [f"<|{utterance.language}|>", "<|transcribe|>"]
-    elif multilingual:
-        raise HeadwiseError(
-            f"This Whisper knows several languages: give that of {utterance.audio} in a column `language`."
-        )
-    vocabulary = tokenizer.get_vocab()
-    for name in names:
-        if name not in vocabulary:
-            raise HeadwiseError(
-                f"{name}, which {utterance.audio} needs, is no token of this model."
-            )
-    return [vocabulary[name] for name in names]
-
-
-def transcribed(hf: Any, tokenizer: Any, languages: Sequence[str], **heard: Any) -> Tensor:
-    """The ids that Whisper writes of B recordings by greedy search, without time stamps: B T.
-
-    languages: a code of each. heard: `input_features` B F T, or `encoder_outputs`. Raises HeadwiseError for settings in
-    generation_config.json that transformers cannot use.
-    """
-    options: dict[str, Any] = {}
-    settings = complete_settings(hf, tokenizer, languages)
-    if settings.is_multilingual:
-        options = {"language": list(languages), "task": "transcribe"}
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # transformers warns of settings and masks that its own Whisper lacks
-    try:
-        written: Tensor = hf.generate(
-            generation_config=settings,
-            num_beams=1,
-            do_sample=False,
-            return_timestamps=False,
-            max_length=hf.config.max_target_positions,
-            **heard,
-            **options,
-        )
-        return written
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        problem = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise HeadwiseError(
-            f"transformers cannot transcribe by this model's generation_config.json ({problem:.200}): take that file "
-            "from the checkpoint that the model was trained from."
-        ) from error
-    finally:
-        logging.set_verbosity(verbosity)
-
-
-def complete_settings(hf: Any, tokenizer: Any, languages: Sequence[str]) -> GenerationConfig:
-    """The settings of generation. Those that old fine-tuned checkpoints lack follow from the vocabulary, and from whether
-    recordings name their language."""
-    settings = copy.deepcopy(hf.generation_config)
-    vocabulary = tokenizer.get_vocab()
-    language_names = [f"<|{code}|>" for code in LANGUAGES]
-    usual = {
-        "is_multilingual": any(languages),
-        "lang_to_id": {name: vocabulary[name] for name in language_names if name in vocabulary},
-        "task_to_id": {task: vocabulary.get(f"<|{task}|>") for task in TASK_IDS},
-        "no_timestamps_token_id": vocabulary.get("<|notimestamps|>"),
-    }
-    for name, value in usual.items():
-        if getattr(settings, name, None) is None and value is not None:
-            setattr(settings, name, value)
-    return settings
-
-
-def transcript_tokens(hf: Any, tokenizer: Any, utterance: Utterance) -> list[int]:
-    """The tokens of what is said, with the blank in front that Whisper writes, and the token that ends it."""
-    end = hf.generation_config.eos_token_id
-    last = end[0] if isinstance(end, list) else end
-    if type(last) is not int:
-        raise HeadwiseError(
-            f"eos_token_id in generation_config.json is {end!r:.60}, which ends no transcript: mend that file."
-        )
-    return [*tokenizer(f" {utterance.text}", add_special_tokens=False).input_ids, last]

@@ -7,50 +7,33 @@ tokens of the prompt. Each recording is read alone, and is a unit of the statist
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from headwise.attention import device_of
-from headwise.data.speech import Speech, Utterance
-from headwise.data.subwords import Coverage
-from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, Kind
-from headwise.roles.alignment_heads import (
-    SpeechRecording,
-    fitting_recordings,
-    measure_length,
-)
 from headwise.roles.halves import Half, halves_of
 from headwise.roles.observation import ByHalf, CountWords, PassageBatch, Subject, observe, tests_on
 from headwise.roles.passage import Passage, View
-from headwise.roles.probe import REACH, Probe, sum_over_queries
-from headwise.roles.role import role
-from headwise.tasks.transcription import FRAME, extractor_of
+from headwise.roles.probe import REACH, Probe, mean_over_queries, sum_over_queries
+from headwise.roles.role import RANDOM_WORDS
+from headwise.roles.role_data import RoleData
+from headwise.speech.alignment import SpeechRecording, fitting_recordings, measure_length
+from headwise.speech.recordings import Speech, Utterance
+from headwise.speech.whisper import FRAME, extractor_of
 
+MOST_RECORDINGS = 100  # that controls are tested on
 NEAR_FRAMES = 2  # frames to either side that are on the diagonal
 STEP = 5  # frames between the shifts of an even pace
 
 
-@role(
-    "diagonal",
-    data=("speech",),
-    kinds=("encoder-self",),
-    threshold=0.9,
-    weaker_than="positional",
-    expected={},
-    baseline="a random frame",
-    untrained="the baseline",
-    caption="share of sound frames with argmax A_h[q, ·] at most 2 frames (40 ms) from q; not of heads at one offset",
-    source="Yang et al. 2020",
-    order=15,
-    row=2,
-    example=None,
-)
 def diagonal(sound: Passage) -> Probe:
     """How often frames attend to themselves or a neighbour, the diagonal heads of Yang et al. (2020).
 
@@ -63,25 +46,12 @@ def diagonal(sound: Passage) -> Probe:
     near = torch.minimum(positions + NEAR_FRAMES, last) - (positions - NEAR_FRAMES).clamp_min(0) + 1
     chance = (near / (last + 1).clamp_min(1) * frames).sum(1)
 
-    def answer(view: View) -> Tensor:
-        hits = (view.attended - positions).abs() <= NEAR_FRAMES
-        return sum_over_queries(frames, hits)[..., None]
+    def hits(view: View) -> Tensor:
+        return (view.attended - positions).abs() <= NEAR_FRAMES
 
-    return Probe(["diagonal"], frames.sum(1)[:, None].float(), chance[:, None, None], answer)
+    return mean_over_queries("diagonal", frames, chance[:, None], hits)
 
 
-@role(
-    "spoken-word",
-    data=("speech",),
-    kinds=("cross",),
-    margin=0.10,
-    baseline="an even pace, best shift",
-    caption="share of tokens whose writing position points at a frame of their word",
-    display="alignment",
-    order=16,
-    row=2,
-    example=None,
-)
 def spoken_word(target: Passage, sound: Passage) -> Probe:
     """How often the position that writes a token attends most to a frame in which its word is spoken.
 
@@ -106,12 +76,10 @@ def spoken_word(target: Passage, sound: Passage) -> Probe:
     of_word = (spoken[:, None] == written[:, :, None]).sum(-1)
     chance = (of_word / frames.clamp_min(1) * queries).sum(1, keepdim=True)
 
-    def answer(view: View) -> Tensor:
-        hits = at_frames(spoken, view.attended) == written[:, None]
-        return sum_over_queries(queries, hits)[..., None]
+    def hits(view: View) -> Tensor:
+        return at_frames(spoken, view.attended) == written[:, None]
 
-    rules = torch.cat([even, chance], 1)[..., None]
-    return Probe(["spoken-word"], queries.sum(1)[:, None].float(), rules, answer)
+    return mean_over_queries("spoken-word", queries, torch.cat([even, chance], 1), hits)
 
 
 def at_frames(spoken: Tensor, frames: Tensor) -> Tensor:
@@ -131,42 +99,60 @@ class SoundBatch(PassageBatch):
         return self.spoken
 
 
-def on_speech(
-    subject: Subject, speech: Speech, count: CountWords, seed: int = 0, noise: bool = False
-) -> ByHalf:
-    """The tests of all kinds of attention on recordings, in one pass.
+@dataclass(frozen=True)
+class RoleRecordings(RoleData):
+    """Recordings that heads are tested on. noise: the control: white noise as loud as the sound in place of it, and random
+    words in place of those of the transcript (`random_transcripts`)."""
 
-    seed: of the halves, and of the noise. noise: the control: white noise as loud as the sound in place of it, and random
-    words in place of those of the transcript (`random_transcripts`).
-    """
-    coverage = subject.coverage.setdefault("speech", Coverage())
-    utterances = random_transcripts(list(speech), seed) if noise else list(speech)
-    recordings = fitting_recordings(subject.model, subject.tokenizer, utterances, coverage)
-    if not recordings:
-        raise HeadwiseError(
-            f"None of the {len(speech)} recordings of {speech.name} can be used: each needs at least two words, and no "
-            "more than the model writes."
-        )
-    # By the names of files: the same wherever their folder is.
-    halves = halves_of([recording.utterance.audio.name for recording in recordings], seed)
-    if not speech.has_word_times:
-        subject.warnings.append(
-            f"Cross heads were not tested: {speech.name} does not say when words start (columns word, start, end)."
-        )
-    arguments = {"edges": subject.options.edges}
-    tests = {kind: tests_on("speech", kind, arguments) for kind in KINDS}
-    generator = np.random.default_rng(seed) if noise else None
+    speech: Speech
+    noise: bool = False
 
-    def batches() -> Iterator[SoundBatch]:
-        for recording, half in zip(recordings, halves, strict=True):
-            yield sound_batch(subject, recording, half, generator)
+    def main_pass(self, subject: Subject, count: CountWords, seed: int = 0) -> ByHalf:
+        """The tests of all kinds of attention, in one pass. seed: of the halves, and of the noise."""
+        speech = self.speech
+        utterances = random_transcripts(list(speech), seed) if self.noise else list(speech)
+        recordings = fitting_recordings(subject, speech, utterances)
+        # By the names of files: the same wherever their folder is.
+        halves = halves_of([recording.utterance.audio.name for recording in recordings], seed)
+        if not speech.has_word_times:
+            subject.warnings.append(
+                f"Cross heads were not tested: {speech.name} does not say when words start (columns word, start, end)."
+            )
+        arguments = {"edges": subject.options.edges}
+        tests = {kind: tests_on("speech", kind, arguments) for kind in KINDS}
+        generator = np.random.default_rng(seed) if self.noise else None
 
-    return observe(subject.model, subject.discovery, batches(), tests, count)
+        def batches() -> Iterator[SoundBatch]:
+            for recording, half in zip(recordings, halves, strict=True):
+                yield sound_batch(subject, recording, half, generator)
 
+        return observe(subject.model, subject.discovery, batches(), tests, count)
 
-def words_of_speech(speech: Speech) -> int:
-    """How many words `on_speech` reads, at most."""
-    return sum(len(utterance.text.split()) for utterance in speech)
+    def main_words(self, subject: Subject) -> int:
+        """At most so many are read."""
+        return sum(len(utterance.text.split()) for utterance in self.speech)
+
+    def changed(self, seed: int) -> dict[str, RoleRecordings]:
+        return {RANDOM_WORDS: replace(self, noise=True)}
+
+    def sampled(self, context: int) -> RoleRecordings:
+        """At most MOST_RECORDINGS recordings."""
+        step = math.ceil(len(self.speech) / MOST_RECORDINGS)
+        return RoleRecordings(self.speech.take(range(0, len(self.speech), step)))
+
+    def few(self) -> RoleRecordings:
+        return RoleRecordings(self.speech.head(1))
+
+    def lines(self) -> list[str]:
+        words = sum(len(utterance.text.split()) for utterance in self.speech)
+        return [f"{self.speech.name}: {len(self.speech):,} recordings, {words:,} words"]
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "speech": self.speech.name,
+            "fingerprint": self.speech.fingerprint,
+            "confirmed_on": "the other half",
+        }
 
 
 def sound_batch(

@@ -1,0 +1,67 @@
+"""Our own engines, a row each. Needs no torch."""
+
+from __future__ import annotations
+
+from headwise.engines.engine import engine
+
+engine.row(
+    "ct2",
+    home="ct2:write",
+    title="CTranslate2",
+    types=("f32", "f16", "bf16", "int8"),
+    modules=("ctranslate2",),
+    extra="ct2",
+    refusal="refusal",
+    models="Marian, M2M100 and NLLB, BART, mBART, Pegasus, T5, mT5, Whisper; Llama, Mistral, Qwen2, Qwen3",
+    uneven="heads of zeros are added up to the fullest layer of the stack",
+    empty="the same",
+)
+engine.row(
+    "gguf",
+    home="gguf_file:write",
+    title="llama.cpp",
+    types=("f16", "f32", "bf16", "q8_0"),
+    modules=("gguf",),
+    extra="gguf",
+    refusal="refusal",
+    models="language models of [these families](#llamacpp)",
+    uneven="yes, or heads of zeros",
+    empty="the same",
+)
+engine.row(
+    "onnx",
+    home="graph_files:write_onnx",
+    title="ONNX Runtime",
+    modules=("onnxruntime", "onnxscript"),
+    extra="onnx",
+    refusal="refusal",
+    models="any model of text",
+    attention=True,
+)
+engine.row(
+    "torch",
+    home="graph_files:write_torch",
+    title="PyTorch",
+    refusal="refusal",
+    models="any model of text, without transformers (`.pt2`)",
+)
+engine.row(
+    "marian",
+    home="marian:write",
+    title="Marian",
+    types=("f32", "int8"),
+    refusal="refusal",
+    models="models read from [files of Marian](marian.md), such as Firefox's",
+    uneven="zeros where heads were",
+    empty="the same",
+)
+engine.row(
+    "stock",
+    home="stock:write",
+    title="transformers",
+    types=("as loaded",),
+    refusal="refusal",
+    models="any model, [without headwise](#an-ordinary-checkpoint)",
+    uneven="heads of zeros are added up to the fullest layer, or up to the first number",
+    empty="the same",
+)

@@ -1,0 +1,268 @@
+"""What the heads of a model are tested on: `RoleData`, and its usual kind, a treebank with other texts."""
+
+from __future__ import annotations
+
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Self
+
+import pandas as pd
+
+from headwise.data.annotated import Annotated
+from headwise.data.store import AnyText
+from headwise.data.text import ParallelText, Text
+from headwise.data.treebank import Treebank
+from headwise.errors import HeadwiseError
+from headwise.model import Model
+from headwise.roles.alignment import Gold, LinkedText, pairs_for
+from headwise.roles.causal import USUAL_WORDS, causal_effects, no_effects
+from headwise.roles.examples import candidates_of, examples
+from headwise.roles.observation import (
+    ByHalf,
+    CountWords,
+    Subject,
+    generated_texts,
+    on_generated,
+    on_pairs,
+    on_repeats,
+    on_treebank,
+    words_of_treebank,
+)
+from headwise.roles.rare import count_tokens
+from headwise.roles.role import RANDOM_WORDS, SHUFFLED
+from headwise.tasks.task import source_sentences
+
+COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
+CONTROL_SENTENCES = 1000  # of a text, that controls are tested on, at most
+PROBED_WORDS = 4_000  # of repeated tokens and generated texts, about
+TIMED_TREES = 8  # sentences that are tested to measure
+
+
+class RoleData(ABC):
+    """What the heads of a model are tested on. made: how a part of it was made, where a user did not give all of it."""
+
+    made: str = ""
+
+    @abstractmethod
+    def main_pass(self, subject: Subject, count: CountWords, seed: int = 0) -> ByHalf:
+        """The tests on its main text, on which controls are tested too."""
+
+    def other_passes(self, subject: Subject, count: CountWords, seed: int) -> list[ByHalf]:
+        """The tests on everything else."""
+        return []
+
+    @abstractmethod
+    def main_words(self, subject: Subject) -> int:
+        """How many words `main_pass` reads."""
+
+    def other_words(self, subject: Subject) -> int:
+        """About how many `other_passes` read."""
+        return 0
+
+    def effects(
+        self, subject: Subject, found: pd.DataFrame, count: CountWords, seed: int
+    ) -> pd.DataFrame:
+        """What roles are good for: `causal_effects`, where that can be tested."""
+        return no_effects(found)
+
+    def examples(
+        self, subject: Subject, found: pd.DataFrame, count: CountWords
+    ) -> list[dict[str, Any]]:
+        """A sentence for the best head of each category of roles."""
+        return []
+
+    def example_words(self) -> int:
+        """How many words `examples` reads."""
+        return 0
+
+    @abstractmethod
+    def changed(self, seed: int) -> dict[str, Self]:
+        """Its main text without what heads may look at, by the name of the control."""
+
+    @abstractmethod
+    def sampled(self, context: int) -> Self:
+        """A part of it, spread evenly, that controls are tested on."""
+
+    @abstractmethod
+    def few(self) -> Self:
+        """A little of its main text, to be timed."""
+
+    @abstractmethod
+    def lines(self) -> list[str]:
+        """What is read, a line for each text."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """For the signature of the result."""
+
+    def all_words(self, subject: Subject) -> int:
+        """About how many words all tests read, without controls and examples."""
+        return self.main_words(subject) + self.other_words(subject)
+
+
+@dataclass(frozen=True)
+class RoleTexts(RoleData):
+    """A treebank and other texts.
+
+    confirm: another treebank to confirm roles on, instead of half of the documents. pairs: for cross attention, with
+    reference links (`gold`) or those of eflomal. frequencies: how often each token id occurs in the training text;
+    without them no head is tested for rare tokens.
+    """
+
+    treebank: Iterable[Annotated] = ()
+    confirm: Iterable[Annotated] | None = None
+    pairs: Sequence[tuple[str, str]] | None = None
+    gold: Sequence[Gold] | None = None
+    frequencies: Mapping[int, int] | None = None
+    made: str = field(default="", kw_only=True)
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        text: Treebank,
+        confirm: Treebank | None,
+        pairs: ParallelText | Text | LinkedText | None,
+        training: AnyText | Mapping[int, int] | None,
+    ) -> RoleTexts:
+        """The texts of `roles`. Raises HeadwiseError for those that the model does not read."""
+        for given in (text, confirm):
+            if given is not None and not isinstance(given, Treebank):
+                raise HeadwiseError(
+                    f"{model.name}: its heads are tested on a treebank, and {type(given).__name__} was "
+                    "given: give hw.Treebank.read(FILE)."
+                )
+        counts = token_counts(model, training)
+        if pairs is None:
+            return cls(text, confirm, frequencies=counts)
+        pairs = pairs_for(model, pairs)
+        gold = pairs.gold if isinstance(pairs, LinkedText) else None
+        return cls(text, confirm, list(pairs), gold, counts, made=pairs.made)
+
+    def main_pass(self, subject: Subject, count: CountWords, seed: int = 0) -> ByHalf:
+        return on_treebank(subject, self.treebank, self.confirm, self.frequencies, count, seed)
+
+    def other_passes(self, subject: Subject, count: CountWords, seed: int) -> list[ByHalf]:
+        passes = []
+        if self.pairs is not None:
+            passes.append(on_pairs(subject, self.pairs, self.gold, count, seed))
+        if subject.kind == "decoder-self":
+            passes.append(on_repeats(subject, self.frequencies, count, seed))
+            passes += on_generated(subject, generated_texts(subject, seed), count)
+        return passes
+
+    def main_words(self, subject: Subject) -> int:
+        return words_of_treebank(subject, self.treebank, self.confirm)
+
+    def other_words(self, subject: Subject) -> int:
+        total = PROBED_WORDS + USUAL_WORDS if subject.kind == "decoder-self" else 0
+        for source, target in self.pairs or ():
+            total += len(source.split()) + len(target.split())
+        return total
+
+    def effects(
+        self, subject: Subject, found: pd.DataFrame, count: CountWords, seed: int
+    ) -> pd.DataFrame:
+        return causal_effects(subject, found, count, seed)
+
+    def examples(
+        self, subject: Subject, found: pd.DataFrame, count: CountWords
+    ) -> list[dict[str, Any]]:
+        return examples(subject, self.treebank, found, frequencies=self.frequencies, count=count)
+
+    def example_words(self) -> int:
+        return sum(len(sentence.words) for sentence in candidates_of(self.treebank))
+
+    def changed(self, seed: int) -> dict[str, RoleTexts]:
+        texts = {}
+        for name, change in TEXT_CHANGES.items():
+            confirm = None if self.confirm is None else change(list(self.confirm), seed + 1)
+            treebank = change(list(self.treebank), seed)
+            texts[name] = RoleTexts(treebank, confirm, frequencies=self.frequencies)
+        return texts
+
+    def sampled(self, context: int) -> RoleTexts:
+        """At most CONTROL_SENTENCES sentences of each treebank."""
+        confirm = None if self.confirm is None else sample_sentences(self.confirm, context)
+        return replace(self, treebank=sample_sentences(self.treebank, context), confirm=confirm)
+
+    def few(self) -> RoleTexts:
+        sentences = list(islice(self.treebank, TIMED_TREES))
+        return RoleTexts(sentences, sentences)
+
+    def lines(self) -> list[str]:
+        lines = []
+        for text in (self.treebank, self.confirm):
+            if isinstance(text, Treebank):
+                words = sum(len(sentence.words) for sentence in text)
+                lines.append(f"{text.name}: {len(text):,} sentences, {words:,} words")
+        if self.pairs is not None:
+            lines.append(f"{len(self.pairs):,} sentence pairs")
+        return lines
+
+    def facts(self) -> dict[str, Any]:
+        assert isinstance(self.treebank, Treebank)
+        confirm = self.confirm
+        return {
+            "treebank": self.treebank.name,
+            "fingerprint": self.treebank.fingerprint,
+            "confirmed_on": confirm.name if isinstance(confirm, Treebank) else "the other half",
+        }
+
+
+def token_counts(
+    model: Model, training: AnyText | Mapping[int, int] | None
+) -> Mapping[int, int] | None:
+    """How often each token id occurs in the source side of a text, or what is counted already."""
+    if training is None or isinstance(training, Mapping):
+        return training
+    return count_tokens(islice(source_sentences(training), COUNTED), model.tokenizer)
+
+
+def random_words(sentences: Sequence[Annotated], seed: int) -> list[Annotated]:
+    """Every word written as a random word of the text; how often words occur, the trees and the mentions stay."""
+    draw = random.Random(seed)
+    forms: list[str] = []
+    for sentence in sentences:
+        forms += [word.form for word in sentence.words]
+    changed = []
+    for sentence in sentences:
+        words = [
+            replace(word, form=draw.choice(forms), space_after=True) for word in sentence.words
+        ]
+        changed.append(replace(sentence, words=tuple(words), written=None))
+    return changed
+
+
+def shuffled(sentences: Sequence[Annotated], seed: int) -> list[Annotated]:
+    """Every sentence with its words in random order; the tree goes along with them, mentions of entities are lost."""
+    draw = random.Random(seed)
+    changed = []
+    for sentence in sentences:
+        order = draw.sample(range(len(sentence.words)), len(sentence.words))
+        numbers = {old: new for new, old in enumerate(order)}
+        numbers[-1] = -1  # the governor of a root
+        words = []
+        for old in order:
+            word = sentence.words[old]
+            words.append(replace(word, governor=numbers[word.governor], space_after=True))
+        changed.append(replace(sentence, words=tuple(words), mentions=(), written=None))
+    return changed
+
+
+TEXT_CHANGES: dict[str, Callable[[Sequence[Annotated], int], list[Annotated]]] = {
+    RANDOM_WORDS: random_words,
+    SHUFFLED: shuffled,
+}
+
+
+def sample_sentences(text: Iterable[Annotated], context: int) -> list[Annotated]:
+    """At most CONTROL_SENTENCES sentences, spread evenly over a text; all of one that is read by several sentences at
+    once."""
+    sentences = list(text)
+    step = math.ceil(len(sentences) / CONTROL_SENTENCES) if context == 1 else 1
+    return sentences[::step]

@@ -1,0 +1,182 @@
+"""About how long a study takes: one forward over sentences of its dev text is timed, and each step counts as so many.
+While it runs, the time left follows from the pace of the steps that are done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headwise.attention import start_token
+from headwise.data.text import ParallelText
+from headwise.forecast import TRANSLATION, UPDATE, best, drawn, text_seconds
+from headwise.importance.faithfulness import work_of_judge
+from headwise.importance.interactions import work_of_pairs
+from headwise.importance.untrained import work_of_controls
+from headwise.importance.work import Workload
+from headwise.model import Model
+from headwise.options import TEXTLESS_ORDERS, Architecture
+from headwise.roles import lost_words
+from headwise.study.evaluation_steps import MeasureLosses, MeasureSavings, Translate
+from headwise.study.head_steps import (
+    FindRoles,
+    FindWords,
+    Judge,
+    MeasureInteractions,
+    Rescore,
+    ScorePass,
+    ScoreUntrained,
+)
+from headwise.study.model_steps import RANKED, MakeControl, Prune, PruneGreedily, RankHeads, Train
+from headwise.study.run import Run
+from headwise.study.step import Build, Step
+from headwise.training.token_batches import IGNORED
+from headwise.training.tokenizer import SPECIAL_TOKENS
+from headwise.training.translation_model import build_model
+from headwise.units import left_by_step
+
+SAMPLE_SENTENCES = 1000  # whose lengths are looked at
+TIMED_ROWS = 16  # of the batch that is timed
+TESTED = 3.0  # forwards over the dev text that tests of roles take as long as
+
+
+def forwards_of(step: Step, run: Run) -> float:
+    """About how many sentences, read forward, a step takes as long as; 0 where its texts or heads are not known yet."""
+    heads = run.heads
+    if heads is None or not {"train", "dev"} <= run.texts.keys():
+        return 0.0
+    train = len(run.texts["train"])
+    dev = len(run.texts["dev"])
+    work = Workload(heads, dev)
+    scoring = run.scoring
+    match step:
+        case Train():
+            trained = not isinstance(run.plan.model, str)
+            return trained * UPDATE * run.training.epochs * train
+        case RankHeads():
+            sweep = step.sweep(run)
+            if step.ranking.score in TEXTLESS_ORDERS:
+                return 0.0
+            times = len(left_by_step(heads, sweep)) if sweep.rescore else 1
+            return times * min(RANKED, train) * work.of_measures([step.ranking.score])
+        case PruneGreedily() if not step.sweep(run).train:
+            return 0.0
+        case MakeControl() if step.facts.random_weights:
+            return UPDATE * run.training.epochs * train
+        case Prune():
+            epochs = run.sweep(step.variant).epochs or run.training.epochs
+            return UPDATE * epochs * train
+        case ScorePass():
+            return dev * work.of_measures(step.measures)
+        case ScoreUntrained():
+            return dev * work_of_controls(work, scoring.measures, scoring.untrained)
+        case MeasureInteractions():
+            return dev * work_of_pairs(work, scoring.pairs)
+        case Judge():
+            return dev * work_of_judge(work, scoring.measures, scoring.random_orders)
+        case Rescore():
+            return dev * work.of_measures(scoring.pruned)
+        case FindRoles():
+            return dev * TESTED * (1 + scoring.untrained)
+        case FindWords():
+            return min(lost_words.SENTENCES, dev) * heads.total / 2
+        case Translate():
+            return dev * TRANSLATION * run.plan.search.beam
+        case MeasureLosses():
+            models = len(step.variants) + (step.whole(run) is None)
+            return dev * models * run.task.answer_forwards
+        case MeasureSavings():
+            return dev * float(run.generates)
+    return 0.0
+
+
+def sentence_seconds(run: Run, given: Model | None) -> float:
+    """About how many seconds a forward over a sentence of the dev text takes; takes a few itself. given: the model that
+    the plan names; of a shape one with random weights is timed, on random pieces."""
+    text = run.text("dev")
+    if given is not None:
+        return text_seconds(given, given.task.batches(text)) / len(text)
+    assert isinstance(run.plan.model, Architecture)
+    shape = run.plan.model
+    hf: Any = blank(shape).to(run.device).eval()
+    length = min(shape.max_length, max(2, round(pieces_of(text, shape.vocabulary) / len(text))))
+    batch = random_batch(hf, TIMED_ROWS, length)
+    with torch.no_grad():
+        return best(lambda: hf(**batch), hf.device.type) / TIMED_ROWS
+
+
+def pieces_of(text: Any, vocabulary: PreTrainedTokenizerBase | int) -> float:
+    """About how many pieces of words a text has, of pairs those of the longer side, by the lengths of a sample.
+    vocabulary: how many pieces there will be, where none are learned yet."""
+    rows = text.dataset[drawn(len(text), SAMPLE_SENTENCES)]
+    lengths = []
+    for side in ("source", "target") if isinstance(text, ParallelText) else ("text",):
+        if isinstance(vocabulary, int):
+            piece = math.log2(vocabulary) / 4  # bytes; on English and French 0.9 to 1.4 of it
+            lengths.append([len(line.encode()) / piece for line in rows[side]])
+        else:
+            lengths.append([len(ids) for ids in vocabulary(rows[side])["input_ids"]])
+    longer = [max(sides) for sides in zip(*lengths, strict=True)]
+    return float(len(text) * sum(longer) / len(longer))
+
+
+def blank(shape: Architecture) -> PreTrainedModel:
+    """A model of the shape with random weights and no tokenizer."""
+
+    class Pieces:
+        pad_token_id = 0
+        eos_token_id = 1
+        bos_token_id = 2
+
+        def __len__(self) -> int:
+            return shape.vocabulary
+
+    return build_model(shape, cast(PreTrainedTokenizerBase, Pieces()), seed=0)
+
+
+def random_batch(hf: PreTrainedModel, rows: int, length: int) -> dict[str, Tensor]:
+    """A full batch of random pieces: rows × length, as training gets it."""
+    generator = torch.Generator().manual_seed(0)
+    source, target = torch.randint(
+        len(SPECIAL_TOKENS), hf.config.vocab_size, (2, rows, length), generator=generator
+    ).to(hf.device)
+    start = target.roll(1, 1)
+    start[:, 0] = start_token(hf)
+    labels = target.clone()
+    labels[:, -(length // 10) or length :] = IGNORED  # about as much as padding is
+    return {
+        "input_ids": source,
+        "attention_mask": torch.ones_like(source),
+        "decoder_input_ids": start,
+        "labels": labels,
+    }
+
+
+def plan_lines(builds: Sequence[Build]) -> list[str]:
+    """Every build with what it waits for, and how many there are."""
+    width = max((len(build.name) for build in builds), default=0)
+    to_do = {build.name for build in builds if not build.was_done}
+    lines = []
+    for build in builds:
+        waits_for = [name for name in build.waits_for if name in to_do]
+        words = "to do"
+        if build.was_done:
+            words = "done"
+        elif waits_for:
+            words += f"  after {name_some_steps(waits_for)}"
+        if build.exclusive:
+            words += "  (exclusive)"
+        lines.append(f"{build.name:<{width}}  {words}")
+    done = len(builds) - len(to_do)
+    return [*lines, f"{len(builds)} steps, {done} of them done" if done else f"{len(builds)} steps"]
+
+
+def name_some_steps(names: Sequence[str], most: int = 3) -> str:
+    """A list that stays on its line: `a, b and 40 more`."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
