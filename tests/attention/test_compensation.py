@@ -237,7 +237,8 @@ def test_means_that_do_not_fit_are_refused(change: Any, said: str) -> None:
     change(means)
     mask = HeadMask.full(discovery.heads).without([Head("encoder-self", 1, 0)])
     with pytest.raises(
-        HeadwiseError, match=rf"^Heads of encoder\.layer\.1\.attention\.self were .* {said}"
+        HeadwiseError,
+        match=rf"^Heads of encoder\.layer\.1\.attention\.self cannot be replaced .* {said}",
     ):
         remove(model, discovery, mask, means)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())

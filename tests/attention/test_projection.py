@@ -89,7 +89,7 @@ def test_heads_that_go_through_something_else_first_are_refused() -> None:
     attention.o_proj = nn.Sequential(nn.LayerNorm(32), attention.o_proj)
     with pytest.raises(
         HeadwiseError,
-        match=r"model.layers.1.self_attn \(LlamaAttention\) was to be read, but no linear",
+        match=r"No linear layer .* of model.layers.1.self_attn \(LlamaAttention\)",
     ):
         output_weights(model, discover(model))
 

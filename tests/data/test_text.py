@@ -108,7 +108,7 @@ def test_every_form_of_parallel_text_gives_the_same_text(tmp_path: Path) -> None
         ParallelText.from_tsv(write(tmp_path / "a.tsv", tsv)),
         ParallelText.open(write(tmp_path / "a.tsv.gz", tsv)),
         ParallelText.from_jsonl(write(tmp_path / "a.jsonl", lines)),
-        ParallelText.open(in_jsonl, source_key="en", target_key="fr"),
+        ParallelText.from_jsonl(in_jsonl, "en", "fr"),
         ParallelText.from_dataset(columns),
         ParallelText.from_dataset(translation, "en", "fr"),
         ParallelText.from_dataset(columns.with_format("arrow")),
@@ -175,7 +175,7 @@ def test_a_dataset_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_one_sided_text_of_a_data_set(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", '{"line": "one"}\n{"line": "two"}\n')
     assert list(Text.open(f"datasets:{tmp_path}?text=line")) == ["one", "two"]
-    refuses(lambda: Text.open(f"datasets:{tmp_path}"), "has no 'text'")
+    refuses(lambda: Text.open(f"datasets:{tmp_path}"), "has no column 'text' or 'translation'")
 
 
 @pytest.fixture

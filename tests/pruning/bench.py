@@ -69,7 +69,7 @@ class Bench:
 
     def loss(self, model: Model) -> float:
         with loss_forward(model.hf):
-            return dev_loss(model.hf, self.dev, model.tokenizer, 1260)
+            return dev_loss(model.hf, self.dev, 1260)
 
 
 def trained(work: Path) -> Bench:

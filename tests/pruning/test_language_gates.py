@@ -104,7 +104,7 @@ class Trained:
 
     def loss(self, model: Model) -> float:
         with loss_forward(model.hf):
-            return dev_loss(model.hf, self.dev, model.tokenizer, 256)
+            return dev_loss(model.hf, self.dev, 256)
 
 
 one_family = pytest.mark.parametrize(

@@ -197,7 +197,7 @@ class TestRun:
                 for values in (log_alpha, torch.where(kept, FAR, -FAR)):
                     with torch.no_grad():
                         self.gates.log_alpha.copy_(values)
-                    found.append(dev_loss(model.hf, bench.dev, model.tokenizer, 1260))
+                    found.append(dev_loss(model.hf, bench.dev, 1260))
                 with torch.no_grad():
                     self.gates.log_alpha.copy_(log_alpha)
             begin(self, args, state, control, **rest)

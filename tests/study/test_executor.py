@@ -252,12 +252,6 @@ BUILDS = (
 )
 
 
-@pytest.fixture(autouse=True)
-def counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Toys say themselves how many forwards they take."""
-    monkeypatch.setattr("headwise.study.executor.forwards_of", lambda step, run: step.forwards)
-
-
 class TestTimeLeft:
     @pytest.mark.parametrize(
         ("held", "headings"),
@@ -281,7 +275,10 @@ class TestTimeLeft:
                 progress.show_heading()
                 now[0] += 2 * build.forwards
 
-        run_builds(lambda: BUILDS, LocalExecutor(work, progress), progress).check()
+        executor = LocalExecutor(work, progress)
+        run_builds(
+            lambda: BUILDS, executor, progress, forwards_of=lambda build: build.forwards
+        ).check()
         shown = [line.partition("] ")[2] for line in progress.lines if "] " in line]
         assert [line.removesuffix(" left") for line in shown] == headings
 

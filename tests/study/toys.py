@@ -20,14 +20,6 @@ class Toy:
     was_done: bool = False
     reveals: bool = True
 
-    @property
-    def step(self) -> Toy:
-        return self
-
-    @property
-    def run(self) -> Any:
-        return None
-
 
 @dataclass(frozen=True)
 class ToyMaking:

@@ -127,9 +127,7 @@ class TestLoss:
         assert [scored[place] for place in range(20)] == pytest.approx(alone, rel=1e-4)
         data = model.task.training_data(text, 64)
         with loss_forward(model.hf):
-            assert dev_loss(model.hf, data, model.tokenizer, 64) == pytest.approx(
-                sum(alone) / 20, rel=1e-4
-            )
+            assert dev_loss(model.hf, data, 64) == pytest.approx(sum(alone) / 20, rel=1e-4)
         assert model.hf.config.to_dict() == config
 
     @pytest.mark.parametrize("family", CLASSIFIERS)
@@ -137,7 +135,7 @@ class TestLoss:
         model = classifier(family)
         data = model.task.training_data(drawn(7), 30)
         sampler = data.sampler(30, 1, 1)
-        collate = data.collator(model.hf, model.tokenizer, sampler)
+        collate = data.collator(model.hf, sampler)
         some, more = (collate(data.__getitems__(rows)) for rows in ([0, 1, 2], [0, 1, 2, -1, -1]))
         assert (more["labels"][3:] == IGNORED).all() and more["attention_mask"].any(1).all()
         with loss_forward(model.hf), torch.no_grad():
@@ -347,7 +345,9 @@ class TestFiles:
         )
         text = hw.LabelledText.open(f"datasets:{tmp_path}?text=sentence")
         assert [*text] == [("a b", "2"), ("c", "0")]
-        with pytest.raises(hw.HeadwiseError, match=r"in .* is none of text, label, split, config"):
+        with pytest.raises(
+            hw.HeadwiseError, match=r"in .* is not an option: there are text, label, split, config"
+        ):
             hw.LabelledText.open("datasets:x?source=a")
 
 

@@ -166,7 +166,7 @@ class TestPacked:
             token for line in text for token in tokenizer(line).input_ids + [END] * (form == "$A")
         ]
         data = Packed(text, tokenizer, 4, causal=True)
-        batches = list(data.once(tiny("gpt2"), tokenizer, 8))
+        batches = list(data.once(tiny("gpt2"), 8))
         labels = [
             token
             for batch in batches
@@ -188,7 +188,7 @@ class TestPacked:
         text, tokenizer = Text.from_lines([" ".join(LETTERS)] * 20), letters()
         data = Packed(text, tokenizer, 40, causal=False)
         sampler = data.sampler(80, seed=1, multiple=1)
-        collate = data.collator(tiny("bert"), tokenizer, sampler)
+        collate = data.collator(tiny("bert"), sampler)
 
         def hidden(epoch: int) -> dict[int, list[int]]:
             sampler.set_epoch(epoch)
@@ -213,8 +213,8 @@ class TestPacked:
 
     def test_an_empty_row_asks_for_nothing(self) -> None:
         for causal, family in ((True, "gpt2"), (False, "bert")):
-            data, tokenizer = Packed(Text.from_lines(["a b c d"]), letters(), 6, causal), letters()
-            collate = data.collator(tiny(family), tokenizer, data.sampler(6, 1, 1))
+            data = Packed(Text.from_lines(["a b c d"]), letters(), 6, causal)
+            collate = data.collator(tiny(family), data.sampler(6, 1, 1))
             batch = collate(data.__getitems__([0, -1]))
             assert (batch["labels"][0] != IGNORED).any() and (batch["labels"][1] == IGNORED).all()
             assert batch["attention_mask"][1].any()

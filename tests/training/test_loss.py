@@ -307,7 +307,7 @@ def test_a_model_that_does_more_to_its_logits_is_refused(change: Any) -> None:
 def test_a_model_without_an_output_layer_is_refused() -> None:
     for name in ("BartModel", "BartForQuestionAnswering"):
         with (
-            pytest.raises(HeadwiseError, match=f"one output layer: {name} is none"),
+            pytest.raises(HeadwiseError, match=f"one output layer: {name} does neither"),
             loss_forward(build(name, **TWO_STACKS)),
         ):
             pass

@@ -339,7 +339,7 @@ class TestBatches:
         self, text: ParallelText, tokenizer: PreTrainedTokenizerBase
     ) -> None:
         data = Encoded(text, tokenizer, max_length=12)
-        found: Iterator[dict[str, torch.Tensor]] = batches(data, tokenizer, START, tokens=240)
+        found: Iterator[dict[str, torch.Tensor]] = batches(data, START, tokens=240)
         places = []
         for batch in found:
             assert batch["input_ids"].numel() <= 240 and len(batch["rows"]) == len(batch["labels"])
@@ -356,5 +356,5 @@ class TestBatches:
     ) -> None:
         data = Encoded(text, tokenizer, max_length=50)
         assert sum(
-            int((batch["rows"] >= 0).sum()) for batch in batches(data, tokenizer, START, tokens=3)
+            int((batch["rows"] >= 0).sum()) for batch in batches(data, START, tokens=3)
         ) == len(data)

@@ -110,7 +110,7 @@ class Bench:
 
     def dev_loss(self, model: PreTrainedModel) -> float:
         with loss_forward(model):
-            return dev_loss(model, self.dev, self.tokenizer, 1260)
+            return dev_loss(model, self.dev, 1260)
 
 
 @pytest.fixture(scope="module")
@@ -538,7 +538,7 @@ def test_the_dev_loss_is_that_of_a_token(bench: Bench) -> None:
     total = torch.zeros(())
     count = 0
     padded = False
-    for batch in bench.dev.once(model, bench.tokenizer, 1260):
+    for batch in bench.dev.once(model, 1260):
         labels = batch.pop("labels")
         del batch["rows"]
         with torch.no_grad():

@@ -47,6 +47,7 @@ def capture(
         state = states.setdefault(
             module, HookState(explicit or (outer is not None and outer.explicit))
         )
+        # Only the innermost state of a module acts, so it carries on the hooks of the blocks around it.
         before = outer.passes[len(state.passes)][1] if outer else []
         hooks = Hooks(hook, weights, gates.get(site), replace.get(site))
         state.passes.append((site, [*before, hooks]))
@@ -56,6 +57,7 @@ def capture(
         for state in states.values():
             state.calls = 0
 
+    # Gates alone need no calls: layers of own code then run without a recorder.
     opened = [hooks for state in states.values() for _, each in state.passes for hooks in each]
     calls = any(hooks.hook or hooks.replace for hooks in opened)
     with attention_interface(model, discovery, states, calls), ExitStack() as block:
@@ -73,7 +75,7 @@ def refuse_captured(model: nn.Module, what: str) -> None:
 
 
 def refuse_strangers(model: nn.Module, discovery: Discovery, sites: Iterable[Site]) -> None:
-    """A hook on a layer that the model does not have is an error."""
+    """Raise HeadwiseError for hooks on layers that the model does not have, and for another model's map of heads."""
     for site in sites:
         if site not in discovery.modules:
             raise HeadwiseError(
@@ -98,17 +100,12 @@ def keeping(model: nn.Module, discovery: Discovery, mask: HeadMask) -> Iterator[
 
 def kept_heads(model: nn.Module, discovery: Discovery, mask: HeadMask) -> dict[Site, Tensor]:
     """By site, whether a mask keeps each head: booleans H on the model's device, which get there in one transfer."""
-    device = device_of(model)
+    heads = discovery.heads
     kept = torch.tensor(
-        [head in mask.kept for head in discovery.heads], dtype=torch.bool, device=device
+        [head in mask.kept for head in heads], dtype=torch.bool, device=device_of(model)
     )
-    return dict(
-        zip(
-            discovery.heads.sites,
-            kept.split([discovery.heads.count(site) for site in discovery.heads.sites]),
-            strict=True,
-        )
-    )
+    counts = [heads.count(site) for site in heads.sites]
+    return dict(zip(heads.sites, kept.split(counts), strict=True))
 
 
 def refuse_other_heads(discovery: Discovery, mask: HeadMask) -> None:

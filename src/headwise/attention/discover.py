@@ -30,11 +30,11 @@ from headwise.attention.offload import device_of, undisturbed
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.heads import Head, HeadMap, Kind, Site
 
-SOURCE_LENGTH, TARGET_LENGTH = (
-    9,
-    5,
-)  # different, so that the kind of attention follows from the shape of a call
+# Different lengths, so that the kind of attention follows from the shape of a call.
+SOURCE_LENGTH = 9
+TARGET_LENGTH = 5
 LEFT_PADDING = 3
+# Types of layers in configurations of hybrid models.
 WITHOUT_HEADS = {
     "linear_attention",
     "conv",
@@ -45,7 +45,7 @@ WITHOUT_HEADS = {
     "mamba",
     "recurrent",
     "ssru",
-}  # types of layers
+}
 HALF_PRECISION = (torch.float16, torch.bfloat16)
 
 
@@ -85,7 +85,7 @@ class Discovery:
         return [None if layer.window is None else layer.window + 1 for layer in cached]
 
     def window_names(self) -> dict[Kind, list[str]]:
-        """By kind and layer `full` or `sliding 512`, in tokens; without kinds of which no layer slides, or all do."""
+        """By kind and layer `full` or `sliding 512`, in tokens. Only kinds that have both sorts of layers."""
         names = {}
         for kind in self.heads.kinds:
             windows = self.windows(kind)
@@ -107,16 +107,21 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     layers: dict[Kind, list[tuple[int, int]]] = defaultdict(list)
     modules: dict[Site, nn.Module] = {}
     names: dict[Site, str] = {}
+    own: dict[Site, inline.Output] = {}
     name_of = {module: name for name, module in model.named_modules()}
     for call, kind in zip(calls, kinds, strict=True):
+        # Layers are counted by calls, not by modules: ALBERT runs one module for all its layers.
         site = Site(kind, len(layers[kind]))
         modules[site], names[site] = call.module, name_of[call.module]
         layers[kind].append((call.query[1], call.key[1]))
+        if call.inline is not None:
+            own[site] = call.inline
     heads = HeadMap(
         {kind: tuple(count for count, _ in counts) for kind, counts in layers.items()},
         {kind: tuple(count for _, count in counts) for kind, counts in layers.items()},
     )
     check_heads(model, heads, modules, allow_partial)
+    # A shared module runs once for each of its layers; one that calls attention twice in a run has other calls.
     for module, count in Counter(modules.values()).items():
         if count > entered[module] > 0:
             raise HeadwiseError(
@@ -124,6 +129,7 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
                 "times for one layer, so its calls are not its heads: headwise cannot work on it."
             )
     config: Any = model.config
+    # Others, such as flash attention, do not compute in float32.
     with (
         nullcontext()
         if config._attn_implementation in ("eager", "sdpa")
@@ -131,15 +137,15 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     ):
         stock, cached = probe_with_cache(model)
         if output_difference(stock, through) is not None:
-            stock = probe(model)  # FSMT reads a target in another way while it fills a cache
+            # FSMT reads a target in another way while it fills a cache.
+            stock = probe(model)
     if (moved := output_difference(stock, through)) is not None:
         raise HeadwiseError(
             f"This {type(model).__name__} computes something else as soon as headwise hooks into its attention (by "
             f"{moved:.2g}, where its largest output is {float(largest_finite(stock)):.2g}): headwise cannot work on it."
         )
-    outputs = {call.module: call.inline for call in calls if call.inline is not None}
-    own = {site: outputs[module] for site, module in modules.items() if module in outputs}
     if cached is None:
+        # The cache cannot be seen, so what each layer attends to stands for what it keeps.
         cached = defaultdict(list)
         for call, kind in zip(calls, kinds, strict=True):
             numbers = sum(shape[1] * shape[3] for shape in (call.key, call.value))
@@ -170,31 +176,30 @@ def observed(
     calls: list[ProbeCall] = []
     entered: Counter[nn.Module] = Counter()
 
-    def note_inline(
-        module: nn.Module, output: inline.Output | None, call: kernel.AttentionCall
-    ) -> None:
+    def note(module: nn.Module, output: inline.Output | None, call: kernel.AttentionCall) -> None:
         shapes = (call.query.shape, call.key.shape, call.value.shape)
+        # The last text of the probe is the one with padding on the left.
         calls.append(ProbeCall(module, *shapes, call.output[-1, LEFT_PADDING:-1].clone(), output))
-
-    def note(module: nn.Module, call: kernel.AttentionCall) -> None:
-        note_inline(module, None, call)
 
     def enter(module: nn.Module, _: Any) -> None:
         entered[module] += 1
 
     states = {module: kernel.HookState() for module in model.modules()}
     for module, state in states.items():
-        state.passes.append((Site("encoder-self", 0), [kernel.Hooks(hook=partial(note, module))]))
+        hook = partial(note, module, None)
+        # The site of a call is not known yet, so any will do.
+        state.passes.append((Site("encoder-self", 0), [kernel.Hooks(hook=hook)]))
     with routed(model), kernel.patched(kernel.INTERFACE_NAME, states), ExitStack() as block:
         for module in states:
             block.callback(module.register_forward_pre_hook(enter).remove)
         output = probe(model, other_end)
+    # Layers that have lost all heads call us in every family, so they say nothing about the others.
     if all(hasattr(call.module, "emptied") for call in calls):
         calls.clear()
         empty = {module: state for module, state in states.items() if hasattr(module, "emptied")}
         with (
             kernel.patched(kernel.INTERFACE_NAME, empty),
-            inline.finding_inline(model, note_inline),
+            inline.finding_inline(model, note),
         ):
             output = probe(model, other_end)
     return output, calls, entered
@@ -220,7 +225,7 @@ def kinds_of(model: nn.Module, calls: list[ProbeCall]) -> list[Kind]:
     for call in calls:
         queries, keys = call.query[2], call.key[2]
         kind = one_stack
-        if model.config.is_encoder_decoder:  # type: ignore[union-attr]
+        if config.is_encoder_decoder:
             if queries == TARGET_LENGTH and keys - queries in sources:
                 raise HeadwiseError(
                     f"The decoder of this {type(model).__name__} attends to the target and to the source in one softmax, "
@@ -257,16 +262,21 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
     """
     config: Any = model.config
     device = device_of(model)
-    reads_images = getattr(model, "main_input_name", "") == "pixel_values"
-    if reads_images and hasattr(config, "image_size") and hasattr(config, "num_channels"):
+    reads = getattr(model, "main_input_name", "")
+    if (
+        reads == "pixel_values"
+        and hasattr(config, "image_size")
+        and hasattr(config, "num_channels")
+    ):
         size = config.image_size
         height, width = (size, size) if isinstance(size, int) else size
         count = config.num_channels * height * width
+        # Sines, so that no two places of the image are equal.
         image = (
             torch.linspace(0, count, count, device=device).sin().to(next(model.parameters()).dtype)
         )
         return {"pixel_values": image.view(1, config.num_channels, height, width)}
-    if getattr(model, "main_input_name", "") == "input_values":
+    if reads == "input_values":
         raise HeadwiseError(
             f"{type(model).__name__} reads the waves of a sound, not token ids: headwise works on models of text, on "
             "encoders of images (ViT) and on Whisper."
@@ -277,19 +287,17 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
             f"{type(model).__name__} reads no token ids (its configuration has no vocabulary): headwise works on "
             "models of text, on encoders of images (ViT) and on Whisper."
         )
+    # The first four words of a vocabulary are often special ones, so the probe begins after them.
     ids = torch.arange(SOURCE_LENGTH, device=device).repeat(2, 1) % max(words - 4, 1) + min(
         4, words - 1
     )
     inputs: dict[str, Tensor] = {}
-    reads_sound = getattr(model, "main_input_name", "") == "input_features"
+    reads_sound = reads == "input_features"
     if reads_sound and hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions"):
-        frames = 2 * config.max_source_positions  # two convolutions halve them
-        inputs["input_features"] = torch.linspace(
-            -1, 1, config.num_mel_bins * frames, device=device
-        )
-        inputs["input_features"] = (
-            inputs["input_features"].sin().view(1, config.num_mel_bins, frames)
-        )
+        # The encoder's convolutions halve the frames, and it takes no other number of them.
+        frames = 2 * config.max_source_positions
+        sound = torch.linspace(-1, 1, config.num_mel_bins * frames, device=device).sin()
+        inputs["input_features"] = sound.view(1, config.num_mel_bins, frames)
         ids = ids[:1]
     else:
         pad = getattr(config.get_text_config(), "pad_token_id", None)
@@ -322,13 +330,14 @@ def probe_with_cache(model: nn.Module) -> tuple[Tensor, dict[Kind, list[CacheLay
     that keep no cache. None for models that take a cache only in parts of a forward (Switch Transformers)."""
     inputs = example_batch(model)
     if not without_cache(model):
-        return without_padding(forward(model, inputs)[0], inputs), {}
+        return probe(model), {}
     try:
         output = forward(model, inputs, use_cache=True)
     except HeadwiseError:
-        return without_padding(forward(model, inputs)[0], inputs), None
+        return probe(model), None
 
     cache = getattr(output, "past_key_values", None)
+    # An encoder-decoder has a cache of two parts.
     layers: dict[Kind, list[CacheLayer]] = {
         "decoder-self": cache_layers(getattr(cache, "self_attention_cache", cache)),
         "cross": cache_layers(getattr(cache, "cross_attention_cache", None)),
@@ -341,6 +350,7 @@ def cache_layers(cache: Any) -> list[CacheLayer]:
     found = []
     for layer in getattr(cache, "layers", ()):
         keys = getattr(layer, "keys", None)
+        # Layers of a hybrid model without attention keep another state.
         if keys is None or not keys.numel():
             continue
         numbers = (keys.numel() + layer.values.numel()) // (keys.shape[0] * keys.shape[-2])
@@ -351,7 +361,7 @@ def cache_layers(cache: Any) -> list[CacheLayer]:
 
 
 def forward(model: nn.Module, inputs: Mapping[str, Tensor], use_cache: bool = False) -> Any:
-    """What a model returns for a small batch: in evaluation mode, in float32, no gradients."""
+    """What a model returns for a small batch, in evaluation mode, in float32 and without gradients."""
     options = {"use_cache": True} if use_cache else without_cache(model)
     try:
         with evaluating(model), torch.no_grad(), undisturbed(model), precise(model):
@@ -380,9 +390,8 @@ def output_difference(expected: Tensor, got: Tensor) -> float | None:
     Where the expected one is not a number (some families, padded on the left, in float64) nothing is compared.
     """
     moved = torch.where((expected == got) | expected.isnan(), 0.0, (got - expected).abs()).max()
-    precision = torch.finfo(
-        torch.float32
-    ).eps  # norms and rotations are in float32, whatever the type of the weights
+    # Norms and rotations are in float32, whatever the type of the weights.
+    precision = torch.finfo(torch.float32).eps
     return None if bool(moved <= precision**0.5 * largest_finite(expected)) else float(moved)
 
 
@@ -410,9 +419,11 @@ class Float32(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Any = None,
     ) -> Any:
+        # The type is in the name of these two, where `widened` does not see it.
         if function in (Tensor.half, Tensor.bfloat16):
             function = Tensor.float
-        if getattr(function, "__name__", "") != "__get__":  # a property such as the shape
+        # `__get__` reads a property, such as the shape, which needs no other numbers.
+        if getattr(function, "__name__", "") != "__get__":
             args, kwargs = tree_map(widened, (args, kwargs or {}))
         return function(*args, **(kwargs or {}))
 
@@ -429,7 +440,7 @@ def output_of(model: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
 
 
 def without_cache(model: nn.Module) -> dict[str, bool]:
-    """What asks a model's forward for no cache."""
+    """The argument that makes a model's forward keep no cache; none for models without one."""
     config: Any = model.config
     return {"use_cache": False} if config.is_encoder_decoder or "use_cache" in vars(config) else {}
 
@@ -446,7 +457,7 @@ def classifies(model: nn.Module) -> bool:
 def start_token(model: nn.Module) -> int:
     """The token that starts every target, as `generate` finds it: in the generation configuration first.
 
-    Raises HeadwiseError when there is none, or none of the model's words.
+    Raises HeadwiseError when there is none, or when its number is beyond the model's words.
     """
     known: Any = model
     generation = getattr(known, "generation_config", None)
@@ -458,6 +469,7 @@ def start_token(model: nn.Module) -> int:
     start = next(
         (found for place, name in places if (found := getattr(place, name, None)) is not None), None
     )
+    # A bare model (`BartModel`) has no output layer.
     layer = known.get_output_embeddings() or known.get_input_embeddings()
     words = layer.weight.shape[0]
     if type(start) is not int or not 0 <= start < words:
@@ -487,10 +499,10 @@ def configured_alignment_heads(model: nn.Module) -> list[Head]:
 
 
 def declared(model: nn.Module) -> int | None:
-    """How many heads the configuration declares, by the attribute names transformers uses; None when it has none.
+    """How many heads the configuration declares, under the names that transformers uses; None where it has none.
 
-    A model that headwise has pruned declares the heads of its layout. Hybrid models name the type of each layer, some
-    its number of heads (Laguna), and models of Marian what stands in the place of the decoder's self-attention.
+    A model that headwise has pruned declares the heads of its layout. Hybrid models name the type of each layer, and
+    some its number of heads (Laguna). Models of Marian name what replaces the decoder's self-attention.
     """
     config: Any = model.config
     cut = getattr(config, "headwise_layout", None)
@@ -516,7 +528,8 @@ def declared(model: nn.Module) -> int | None:
     if config.is_encoder_decoder:
         attentions = 1 if getattr(config, "decoder_autoreg", None) in WITHOUT_HEADS else 2
         return layers * heads + attentions * decoder_layers * decoder_heads or None
-    if getattr(config, "is_decoder", False):  # the decoder of an encoder-decoder
+    # The decoder of an encoder-decoder alone (`BartForCausalLM`), whose configuration has both numbers.
+    if getattr(config, "is_decoder", False):
         layers, heads = decoder_layers, decoder_heads
     types = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
     return heads * (sum(type not in WITHOUT_HEADS for type in types) if types else layers) or None
@@ -533,6 +546,7 @@ def check_heads(
             "knows, so headwise cannot work on it."
         )
     number, seen = declared(model), set(modules.values())
+    # Layers that share a module may be more than the configuration counts.
     if number is not None and heads.total > number and len(seen) == len(modules):
         raise HeadwiseError(
             f"This {type(model).__name__} declares {number} heads, but the probe saw {heads.total}: "
@@ -540,6 +554,7 @@ def check_heads(
         )
     if allow_partial or (number is not None and heads.total >= number):
         return
+    # Outer modules named attention only hold the inner ones that compute it.
     missed = sorted(
         f"{name} ({type(module).__name__})"
         for name, module in model.named_modules()
@@ -569,6 +584,7 @@ def routed(model: nn.Module, name: str = kernel.INTERFACE_NAME) -> Iterator[None
         for module in model.modules()
         if (config := getattr(module, "config", None))
     }
+    # Configurations of parts that no module of this model holds get our function as well.
     parts = [
         getattr(config, name)
         for config in configs.values()
@@ -589,6 +605,7 @@ def routed(model: nn.Module, name: str = kernel.INTERFACE_NAME) -> Iterator[None
             ) from error
         yield
     finally:
+        # The property would also set the parts.
         for config, implementation in before:
             config._attn_implementation_internal = implementation
 
@@ -605,12 +622,12 @@ def attention_interface(
         if not discovery.inline:
             block.enter_context(routed(model))
         block.enter_context(kernel.patched(kernel.INTERFACE_NAME, states))
-        recorders = {discovery.modules[site]: inline.Recorder() for site in discovery.inline}
+        # By module: one that serves several layers gets one hook.
+        outputs = {discovery.modules[site]: output for site, output in discovery.inline.items()}
+        recorders = {module: inline.Recorder() for module in outputs}
         if calls:
             block.enter_context(kernel.patched("forward", inline.recorded_forwards(recorders)))
-        for module, output in {
-            discovery.modules[site]: output for site, output in discovery.inline.items()
-        }.items():
+        for module, output in outputs.items():
             arrive = partial(inline.arrive, module, states[module], output, recorders[module])
             block.callback(output.projection.register_forward_pre_hook(arrive).remove)
         yield
@@ -625,7 +642,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for module, training in modes:  # the block may train, too
+        # Always, because the block may have trained the model.
+        for module, training in modes:
             module.training = training
 
 

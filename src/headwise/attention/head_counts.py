@@ -26,13 +26,14 @@ def states_heads(config: Any, layout: HeadMask) -> bool:
 def state_heads(model: nn.Module, discovery: Discovery, layout: HeadMask) -> None:
     """Write the numbers of heads of a pruned model into its configuration, with the size of a head.
 
-    They are those that are left where all layers have equally many and the stock class with this configuration computes
-    the same as the model. Else they are those of the model that was pruned first: from these and the layout the shapes
-    follow. Families cannot say the first that take the width of the model divided by the number of heads as the size of
-    a head (BERT, GPT-2), or refuse a number that does not divide the width (Llama, Gemma 3). One with other numbers for
-    some layers (Gemma 4) keeps them.
+    Where all layers have equally many heads, and the stock class with this configuration computes the same as the
+    model, these are the heads that are left. Otherwise they are those of the model that was pruned first, which with
+    the layout gives the shapes. Some families cannot state the heads that are left: they divide the width of the model
+    by the number of heads for the size of a head (BERT, GPT-2), or refuse a number that does not divide the width
+    (Llama, Gemma 3). A configuration with numbers for single layers (Gemma 4) is not changed.
     """
     config: Any = model.config
+    # An encoder-decoder has one number for self- and cross-attention of a decoder.
     if config.is_encoder_decoder or len(layout.heads.kinds) != 1:
         return
     text: Any = config.get_text_config()
@@ -42,6 +43,7 @@ def state_heads(model: nn.Module, discovery: Discovery, layout: HeadMask) -> Non
         write_counts(text, layout.heads)
     if not equal_layers(discovery.heads) or discovery.heads == layout.heads:
         return
+    # An offloaded model is compared by shapes alone: its stock twin would need all weights in memory.
     expected = None if is_offloaded(model) else probe(model)
     before = dict(vars(text))
     write_counts(text, discovery.heads)
@@ -83,9 +85,10 @@ def is_stock(model: nn.Module, expected: Tensor | None) -> bool:
     expected output of `probe` with its weights. expected: None to compare shapes only."""
     try:
         stock = stock_model(model, model.config)
-    except HeadwiseError:  # a number that transformers refuses
-        return False
+    except HeadwiseError:
+        return False  # a number that transformers refuses
     weights = model.state_dict()
+    # Buffers that are not saved (tables of rotations) have shapes by the configuration as well.
     if shapes({**dict(model.named_buffers()), **weights}) != shapes(
         {**dict(stock.named_buffers()), **stock.state_dict()}
     ):
@@ -100,8 +103,10 @@ def is_stock(model: nn.Module, expected: Tensor | None) -> bool:
 
 
 def note_origins(discovery: Discovery, layout: HeadMask) -> None:
-    """Note in the layers of a stock model that headwise has pruned, which key/value heads are copies of one: those of
-    query heads that shared it. Layers that headwise itself cuts have the note already."""
+    """Note in the layers of a pruned model that transformers has loaded which key/value heads are copies of one head.
+
+    These are the key/value heads of query heads that shared one. `cut_layer` leaves the same note.
+    """
     for site, module in discovery.modules.items():
         groups = layout.heads.key_value[site.kind][site.layer]
         shared = layout.heads.count(site) // groups

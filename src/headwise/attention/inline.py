@@ -25,6 +25,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
 SOFTMAX = {nn.functional.softmax, torch.softmax, Tensor.softmax}
+# The arguments of scaled_dot_product_attention, in order.
 FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
 PRODUCTS = {torch.matmul, torch.bmm, Tensor.matmul, Tensor.__matmul__, Tensor.bmm}
 
@@ -70,11 +71,10 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         out = function(*args, **(kwargs or {}))
         if function in SOFTMAX:
-            self.scores, self.weights, self.product = (
-                args[0] if args else (kwargs or {})["input"],
-                out,
-                None,
-            )
+            self.scores = args[0] if args else (kwargs or {})["input"]
+            self.weights = out
+            self.product = None
+        # The first product after the softmax; later ones, such as that of a projection, are others.
         elif function in PRODUCTS and self.weights is not None and self.product is None:
             self.value, self.product = args[1], out
         elif function is nn.functional.scaled_dot_product_attention:
@@ -91,7 +91,9 @@ class Recorder(TorchFunctionMode):
         if self.weights is not None and self.scores is not None:
             seen = self.weights.reshape(batch, heads, queries, -1)
             scores = self.scores.detach().reshape(seen.shape)
+            # The mask is in the scores; a key is hidden where no head sees it.
             mask = (scores > kernel.HIDDEN).any(1, keepdim=True)
+            # NaN, so that a hook that reads queries or keys all the same cannot go unnoticed.
             unseen = output.new_full((), torch.nan)
             query, key = unseen.expand(batch, heads, queries, size), unseen.expand(value.shape)
             return kernel.AttentionCall(site, query, key, value, mask, seen, output)
@@ -105,19 +107,19 @@ class Recorder(TorchFunctionMode):
         return kernel.AttentionCall(site, query, key, value, mask[:, :1], weights, output)
 
 
-def run_recorded(recorder: Recorder, usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    recorder.clear()
-    with recorder:
-        return usual(*args, **kwargs)
-
-
 def recorded_forwards(
     recorders: Mapping[nn.Module, Recorder],
 ) -> dict[nn.Module, Callable[..., Any]]:
     """The forward of each module, with its recorder."""
+
+    def run(recorder: Recorder, usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        # What is left of a forward that failed must not pass for this one's.
+        recorder.clear()
+        with recorder:
+            return usual(*args, **kwargs)
+
     return {
-        module: partial(run_recorded, recorder, module.forward)
-        for module, recorder in recorders.items()
+        module: partial(run, recorder, module.forward) for module, recorder in recorders.items()
     }
 
 
@@ -150,11 +152,11 @@ def fit_product(projection: nn.Module, states: Tensor, product: Tensor) -> Outpu
         batch, queries = states.shape[int(time_first)], states.shape[int(not time_first)]
         if product.shape[-2] != queries or product.numel() != states.numel():
             continue
-        found = Output(projection, product.shape[-1], time_first)
-        if torch.equal(
-            found.states(product.reshape(batch, -1, *product.shape[-2:]).transpose(1, 2)), states
-        ):
-            return found
+        output = Output(projection, product.shape[-1], time_first)
+        heads = product.reshape(batch, -1, *product.shape[-2:]).transpose(1, 2)
+        # Equal bit by bit: a layer that changes the outputs on the way is another formula.
+        if torch.equal(output.states(heads), states):
+            return output
     return None
 
 
@@ -179,6 +181,7 @@ def arrive(
                 "short one: its heads can be masked and removed, but no hook can read them. Give shorter text."
             )
         call = recorder.call(site, heads, any(hooks.weights for hooks in opened))
+    # The numbers of a layer are not kept until its next forward.
     recorder.clear()
     changed = kernel.hooked(opened, call, heads)
     touched = any(hooks.replace or hooks.gate is not None for hooks in opened)

@@ -23,7 +23,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
 INTERFACE_NAME = "headwise"
-HIDDEN = -9e3  # what is added to the scores of hidden keys is below: −10,000 in old families, else the type's minimum
+# What masks add to the scores of hidden keys is below: −10,000 in old families, else the type's minimum.
+HIDDEN = -9e3
 Gate = Tensor | Callable[[], Tensor]
 # Arguments of an attention call that hold numbers and that `weigh` and sdpa handle, or that change no output.
 _KNOWN = {
@@ -79,15 +80,15 @@ class HookState:
     the hooks of every open capture, the outermost first."""
 
     def __init__(self, explicit: bool = False) -> None:
-        self.explicit = (
-            explicit  # always compute the weights: on CPU the backward pass is much faster
-        )
+        # Whether the weights are always computed: on a CPU the backward pass is then much faster than sdpa's.
+        self.explicit = explicit
         self.passes: list[tuple[Site, list[Hooks]]] = []
         self.calls = 0
 
     def next(self) -> tuple[Site, list[Hooks]]:
         """The site and hooks of the pass that begins now."""
         self.calls += 1
+        # Generation runs the layers once for every token.
         return self.passes[(self.calls - 1) % len(self.passes)]
 
 
@@ -120,19 +121,20 @@ def attend(
         )
         return handled
     refuse_unknown(kwargs)
+    # Not getattr: modules look for unknown names among their parameters and submodules, which takes longer.
     state: HookState | None = module.__dict__.get(INTERFACE_NAME)
+    given = (module, query, key, value, attention_mask, scaling, dropout, kwargs)
     if state is None:
-        return stock(module, query, key, value, attention_mask, scaling, dropout, kwargs), None
+        return stock(*given), None
     site, opened = state.next()
     weights = None
     weighed = any(hooks.weights for hooks in opened)
     if state.explicit or weighed:
-        output, weights = explicit(
-            module, query, key, value, attention_mask, scaling, dropout, kwargs, weighed
-        )
+        output, weights = explicit(*given, weighed)
     else:
-        output = stock(module, query, key, value, attention_mask, scaling, dropout, kwargs)
+        output = stock(*given)
     call = AttentionCall(site, query, key, value, attention_mask, weights, output)
+    # Some layers reshape the outputs by `view`, which needs them contiguous.
     return hooked(opened, call, output).contiguous(), weights
 
 
@@ -141,6 +143,7 @@ def hooked(opened: list[Hooks], call: AttentionCall | None, output: Tensor) -> T
     for hooks in opened:
         if hooks.hook or hooks.replace:
             assert call is not None
+            # Each block sees what the ones around it made, and weights only where it asked for them.
             now = replace(call, weights=call.weights if hooks.weights else None, output=output)
             if hooks.hook:
                 hooks.hook(now)
@@ -202,9 +205,8 @@ def explicit(
     weights = weigh(query, key, mask, scaling, kwargs)
     dropped = nn.functional.dropout(weights, dropout, module.training) if dropout else weights
     output = torch.matmul(dropped.to(value.dtype), repeat(value, query.shape[1]))
-    if (
-        mask is not None and mask.dtype == torch.bool
-    ):  # without asking the device whether there is such a query
+    # For all queries: to ask whether there is such a one would make the processor wait for the device.
+    if mask is not None and mask.dtype == torch.bool:
         seeing = mask[..., : key.shape[2]].any(-1, keepdim=True)
         output, weights = output * seeing, weights * seeing if weighed else weights
     return output.transpose(1, 2), weights if weighed else None
@@ -214,6 +216,7 @@ def allowed(
     module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, kwargs: dict[str, Any]
 ) -> Tensor | None:
     """The mask of a call, B 1 Q K. Without a mask, the flag that sdpa reads says whether the future is hidden."""
+    # As in transformers' sdpa: one query is the next token of a generation, which sees all keys.
     if mask is not None or query.shape[2] == 1:
         return mask
     flag = kwargs.get("is_causal")
@@ -237,17 +240,15 @@ def weigh(
         scores = scores + kwargs["position_bias"][..., : scores.shape[-1]]
     if mask is not None:
         mask = mask[..., : scores.shape[-1]]
+        # Not −∞: a query that sees no key would have weights that are no numbers.
         hidden = torch.finfo(scores.dtype).min
         scores = scores.masked_fill(~mask, hidden) if mask.dtype == torch.bool else scores + mask
     wide = torch.promote_types(scores.dtype, torch.float32)
-    if (
-        kwargs.get("s_aux") is not None
-    ):  # one learned sink logit per head, dropped after the softmax
+    # Attention sinks (GPT-OSS): a learned score per head, whose weight is dropped after the softmax.
+    if kwargs.get("s_aux") is not None:
         sink = kwargs["s_aux"].reshape(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
-        weights = torch.softmax(torch.cat([scores, sink], -1).to(wide), -1)[..., :-1]
-    else:
-        weights = torch.softmax(scores.to(wide), -1)
-    return weights
+        return torch.softmax(torch.cat([scores, sink], -1).to(wide), -1)[..., :-1]
+    return torch.softmax(scores.to(wide), -1)
 
 
 def repeat(states: Tensor, heads: int) -> Tensor:
@@ -279,6 +280,7 @@ def expand_gate(gate: Tensor, output: Tensor) -> Tensor:
 @contextmanager
 def patched(name: str, values: Mapping[nn.Module, Any]) -> Iterator[None]:
     """An attribute of modules for the time of the block; afterwards each has what it had before."""
+    # By `__dict__`: getattr would find the class's own `forward`, which would then be written into the module.
     before = {module: module.__dict__.get(name) for module in values}
     for module, value in values.items():
         module.__dict__[name] = value

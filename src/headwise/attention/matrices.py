@@ -34,16 +34,15 @@ class Form:
 
 
 FORMS = (
-    Form(
-        {"q_proj": "q", "k_proj": "k", "v_proj": "v"}, ("out_proj", "o_proj", "dense", "Wo")
-    ),  # most families
-    Form({"q_proj": "q", "k_proj": "kv"}, ("o_proj",)),  # keys that are the values, too (Gemma 4)
+    # Most families.
+    Form({"q_proj": "q", "k_proj": "k", "v_proj": "v"}, ("out_proj", "o_proj", "dense", "Wo")),
+    # Keys that are also the values (Gemma 4): such a layer has no v_proj, so it does not fit the line above.
+    Form({"q_proj": "q", "k_proj": "kv"}, ("o_proj",)),
     Form({"query": "q", "key": "k", "value": "v"}, ("output.dense",)),  # BERT
     Form({"query_proj": "q", "key_proj": "k", "value_proj": "v"}, ("output.dense",)),  # DeBERTa
-    Form(
-        {"q_b_proj": "q", "kv_b_proj": "kv"}, ("o_proj", "dense")
-    ),  # latent attention (DeepSeek), small queries, too
-    Form({"q_proj": "q", "kv_b_proj": "kv"}, ("o_proj", "dense")),  # latent attention
+    # Latent attention (DeepSeek), with small queries and with whole ones.
+    Form({"q_b_proj": "q", "kv_b_proj": "kv"}, ("o_proj", "dense")),
+    Form({"q_proj": "q", "kv_b_proj": "kv"}, ("o_proj", "dense")),
     Form({"q_lin": "q", "k_lin": "k", "v_lin": "v"}, ("out_lin",)),  # DistilBERT
     Form({"Wq": "q", "Wk": "k", "Wv": "v"}, ("dense",)),  # CTRL
     Form({"q": "q", "k": "k", "v": "v"}, ("o",)),  # T5
@@ -54,6 +53,7 @@ FORMS = (
     Form({"query_key_value": "qkv"}, ("dense",)),  # GPT-NeoX, Bloom, Falcon
 )
 
+# Projections whose outputs are multiplied with the heads' outputs, head by head.
 GATE_PROJECTIONS = ("gate_proj", "g_proj")
 ZEROS = -1  # a head of zeros: it has no weights of the layer
 
@@ -65,7 +65,7 @@ class Matrices:
     name: str
     module: nn.Module
     form: Form
-    parent: nn.Module  # has the output projection: the module itself, but for BERT
+    parent: nn.Module  # has the output projection: the module itself, except for BERT
     out_name: str
     heads: int
     groups: int
@@ -92,6 +92,7 @@ class Matrices:
             for part, rows in self.parts(name)
             if "v" in part
         )
+        # Values come last in a part; in latent attention the keys before them may have another size.
         return by_output(projection)[rows[:, -self.outputs().shape[2] :]]
 
     def inputs(self) -> dict[str, nn.Linear]:
@@ -136,12 +137,14 @@ class Matrices:
 
     def cut(self, kept: list[int], key_heads: list[int]) -> None:
         """Keep only some query heads and key/value heads."""
+        # A generator: each new matrix takes the place of the old one before the next is made.
         for owner, name, linear in self.arranged(kept, key_heads):
             setattr(owner, name, linear)
 
 
 def heads_of(rows: Tensor, heads: Sequence[int]) -> Tensor:
     """The rows (heads x size) of some heads, in one list; of a head of zeros all are ZEROS."""
+    # ZEROS is −1, so it takes the row that is added at the end.
     return torch.cat([rows, torch.full_like(rows[:1], ZEROS)])[list(heads)].flatten()
 
 
@@ -227,6 +230,7 @@ def sliced_linear(
 
     makers = {"weight": weight} if like.bias is None else {"weight": weight, "bias": bias}
     shapes = {"weight": (outputs, inputs), "bias": (outputs,)}
+    # The sizes follow, because PyTorch warns of a new layer without elements: one of no heads.
     new = nn.Linear(1, 1, bias=like.bias is not None, device="meta")
     new.out_features, new.in_features = outputs, inputs
     for name, make in makers.items():

@@ -19,20 +19,14 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 
-MOVES = (
-    "to",
-    "cuda",
-    "npu",
-    "xpu",
-    "mlu",
-    "sdaa",
-    "musa",
-)  # methods that Accelerate replaces on a model
+# Methods that Accelerate replaces on a model that it has spread.
+MOVES = ("to", "cuda", "npu", "xpu", "mlu", "sdaa", "musa")
 
 
 def hook_of(module: nn.Module) -> AlignDevicesHook | None:
     """The hook that loads a module's own weights, where they are offloaded."""
     hook: Any = getattr(module, "_hf_hook", None)
+    # Accelerate chains several hooks of one module in a SequentialHook.
     parts = getattr(hook, "hooks", (hook,))
     return next(
         (part for part in parts if isinstance(part, AlignDevicesHook) and part.offload), None
@@ -45,7 +39,7 @@ def is_offloaded(model: nn.Module) -> bool:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """The device that a model's inputs belong on: that of its first weights, or the one that they are loaded to."""
+    """The device for a model's inputs: where its first weights are, or where they are loaded to."""
     first = next(model.parameters())
     if not first.is_meta:
         return first.device
@@ -60,6 +54,7 @@ def loaded(module: nn.Module, name: str = "weight") -> Any:
     weight, hook = getattr(module, name), hook_of(module)
     if hook is None or weight is None or not weight.is_meta:
         return weight
+    # Not through a mode such as `Float32`, which would widen it.
     with torch._C.DisableTorchFunction():
         return hook.weights_map[name]
 
@@ -90,7 +85,7 @@ class Parts(Mapping[str, Any]):
 def offload_like(
     new: nn.Module, old: nn.Module, makers: Mapping[str, Callable[[], Tensor]]
 ) -> None:
-    """Load the weights of a new module (on `meta`) as those of an offloaded one are: for the time of its forward."""
+    """Load the weights of a new module (on `meta`) only for its forward, as an offloaded module does."""
     hook = hook_of(old)
     assert hook is not None
     loads = AlignDevicesHook(
@@ -124,6 +119,7 @@ def separate_copy(model: nn.Module) -> nn.Module:
         if (hook := hook_of(module)) is not None:
             known |= {id(each): each for each in (hook.weights_map, hook.tied_params_map)}
     made = copy.deepcopy(model, known)
+    # Accelerate's are bound to the first model, which they would move.
     for name in MOVES:
         made.__dict__.pop(name, None)
     return made
@@ -166,9 +162,8 @@ def reloading(model: nn.Module) -> Iterator[None]:
     if not is_offloaded(model):
         yield
         return
-    there: dict[
-        int, tuple[nn.Module, str]
-    ] = {}  # by where its numbers are: the weights that are loaded now
+    # The weights that are loaded now, by the place of their numbers in memory.
+    there: dict[int, tuple[nn.Module, str]] = {}
 
     def run(module: nn.Module, usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         own = {
@@ -192,8 +187,10 @@ def reloading(model: nn.Module) -> Iterator[None]:
             return kept
         module, name, device, shape, stride, offset = kept
         weight: Tensor = loaded(module, name).to(device)
+        # Autograd may have kept a view of the weight, such as its transpose.
         return weight.as_strided(shape, stride, weight.storage_offset() + offset)
 
+    # Inside of Accelerate's forward, where the weights are loaded.
     offloaded = [module for module in model.modules() if hook_of(module) is not None]
     before: dict[nn.Module, Any] = {module: module._old_forward for module in offloaded}
     for module, usual in before.items():

@@ -26,6 +26,7 @@ BLOCK_POSITIONS = 1024  # positions that meet a block together
 
 def constants(model: nn.Module, layer: nn.Module) -> tuple[Tensor | None, float | None]:
     """What models add to their logits, V or 1 V, and the cap c of those that make x into c · tanh(x/c)."""
+    # `final_logits_bias` is Marian's and BART's, a buffer of 1 V.
     biases = [
         bias
         for bias in (loaded(layer, "bias"), getattr(model, "final_logits_bias", None))
@@ -80,6 +81,7 @@ class Projection:
         for start in range(0, len(self.weight), BLOCK_WORDS):
             words = slice(start, start + BLOCK_WORDS)
             logits = self.block(states, words)
+            # The first block scales zeros by exp(−∞) = 0.
             before = largest
             largest = torch.maximum(before, logits.amax(1))
             scale = (before - largest).exp()
@@ -87,6 +89,7 @@ class Projection:
             total = total * scale + shares.sum(1)
             if slopes:
                 if self.cap is not None:
+                    # d/dx of c tanh(x/c) is 1 − tanh²(x/c).
                     shares *= 1 - (logits / self.cap).square()
                 mean = mean * scale[:, None] + shares.to(states.dtype) @ self.weight[words]
         return total.log() + largest, mean / total[:, None]
@@ -100,17 +103,18 @@ class Projection:
 
     def best(self, states: Tensor) -> Tensor:
         """The most likely word after each of the states: N. states N M."""
-        return torch.cat([self.best_of_few(rows) for rows in states.split(BLOCK_POSITIONS)])
-
-    def best_of_few(self, states: Tensor) -> Tensor:
-        wide = torch.promote_types(states.dtype, torch.float32)
-        largest = states.new_full((len(states),), -torch.inf, dtype=wide)
-        best = torch.zeros(len(states), dtype=torch.long, device=states.device)
-        for start in range(0, len(self.weight), BLOCK_WORDS):
-            values, words = self.block(states, slice(start, start + BLOCK_WORDS)).max(1)
-            best = torch.where(values > largest, words + start, best)
-            largest = torch.maximum(largest, values)
-        return best
+        parts = []
+        for rows in states.split(BLOCK_POSITIONS):
+            wide = torch.promote_types(rows.dtype, torch.float32)
+            largest = rows.new_full((len(rows),), -torch.inf, dtype=wide)
+            best = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
+            for start in range(0, len(self.weight), BLOCK_WORDS):
+                values, words = self.block(rows, slice(start, start + BLOCK_WORDS)).max(1)
+                # Among equal logits the earlier block wins.
+                best = torch.where(values > largest, words + start, best)
+                largest = torch.maximum(largest, values)
+            parts.append(best)
+        return torch.cat(parts)
 
     def block(self, states: Tensor, words: slice) -> Tensor:
         """The logits of some words, in float32 at least."""
@@ -127,6 +131,7 @@ class LogNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, project: Projection) -> Tensor:
+        # Without a gradient the slopes are zeros, which nobody reads.
         norms, slopes = project.log_norms(states, ctx.needs_input_grad[0])
         ctx.save_for_backward(slopes.to(states.dtype))
         return norms
@@ -156,6 +161,7 @@ def few_logits(model: nn.Module) -> Iterator[list[Tensor]]:
 
     def shorten(_: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
         seen.append(given[0])
+        # A few, not none: the caller compares its own logits with these.
         return given[0][:1, :COMPARED_POSITIONS], *given[1:]
 
     hook = model.get_output_embeddings().register_forward_pre_hook(shorten)  # type: ignore[operator]

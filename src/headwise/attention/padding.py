@@ -26,6 +26,7 @@ from headwise.attention.rebuilt import give_weights, shapes, stock_model
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
 
+# Why a family needs every head again.
 SIZE_BY_WIDTH = "a {} takes the width of the model divided by the number of heads as their size"
 Groups = list[tuple[int, list[int]]]  # key/value heads, each with the query heads that it serves
 
@@ -60,11 +61,13 @@ def pad(model: Any, discovery: Discovery, layout: HeadMask) -> Padded:
         try:
             stock = stock_model(model, config)
         except HeadwiseError as error:
+            # Without a size of its own in the configuration, the size of a head follows from their number.
             stated = vars(model.config.get_text_config())
             sized = "head_dim" in stated or "d_kv" in stated
             reason = reason or (str(error) if sized else SIZE_BY_WIDTH.format(family))
             continue
         weights = placed_weights(model, discovery, stock, places, columns)
+        # The family has no place for heads of this size: it divides the width by their number.
         if shapes(weights) != shapes(stock.state_dict()):
             reason = reason or SIZE_BY_WIDTH.format(family)
             continue
@@ -78,8 +81,10 @@ def pad(model: Any, discovery: Discovery, layout: HeadMask) -> Padded:
 def plans(
     model: Any, discovery: Discovery, layout: HeadMask
 ) -> Iterator[tuple[Any, dict[Site, HeadPlaces], dict[Kind, list[int]]]]:
-    """Configurations, the places of the heads under each, and the first numbers of the heads in tables that layers share:
-    the fewest heads first, last those of the first model."""
+    """Configurations, those with the fewest heads first, and that of the first model last.
+
+    Each with the places of the heads, and with the heads' first numbers in tables that layers share.
+    """
     groups = groups_of(model, discovery)
     left = {kind: numbers_left(discovery, layout, kind) for kind in discovery.heads.kinds}
     plain = plain_config(model)
@@ -91,11 +96,13 @@ def plans(
         places = one_after_another(groups, key_value, shared)
         columns = {}
         for site, own in groups.items():
+            # A shared table has a column for each head, so every layer needs each head at the same place.
             if left[site.kind]:
                 absent = [ZEROS] * (key_value - len(left[site.kind]))
                 columns[site.kind] = [*left[site.kind], *absent]
                 places[site] = by_number(own, layout.of(site), columns[site.kind], key_value)
         yield config, places, columns
+    # Last, because it saves nothing: each head where it was before any was removed.
     columns = {site.kind: [*range(layout.heads.count(site))] for site in groups}
     yield plain, first_places(groups, layout), columns
 
@@ -128,6 +135,7 @@ def groups_of(model: nn.Module, discovery: Discovery) -> dict[Site, Groups]:
     groups: dict[Site, Groups] = {}
     for site in heads.sites:
         count = heads.key_value[site.kind][site.layer]
+        # A layer without heads has no key/value head either.
         shared = heads.count(site) // max(count, 1)
         own = [(group, [*range(group * shared, (group + 1) * shared)]) for group in range(count)]
         origin = getattr(discovery.modules[site], "key_value_origin", [*range(count)])
@@ -184,8 +192,9 @@ def numbers_left(discovery: Discovery, layout: HeadMask, kind: Kind) -> list[int
 def numbers_of_heads(
     groups: Mapping[Site, Groups], left: Mapping[Kind, Sequence[int]], layout: HeadMask
 ) -> Iterator[tuple[int, int]]:
-    """Numbers of key/value heads and of query heads for each that hold every layer, the fewest first, below those of the
-    first model."""
+    """Pairs (key/value heads, query heads for each of them) into which every layer fits, the fewest heads first, without
+    the pair of the first model."""
+    # From what the fullest layer needs up to what the first model had.
     most, largest = fullest(groups)
     most = max(most, *map(len, left.values()))
     first = layout.heads
@@ -196,6 +205,7 @@ def numbers_of_heads(
         for groups in range(most, max(most, key_value) + 1)
         for shared in range(largest, max(largest, query // key_value) + 1)
     ]
+    # By query heads, which cost most; then by key/value heads.
     able.sort(key=lambda pair: (pair[0] * pair[1], pair[0]))
     return (pair for pair in able if pair != (key_value, query // key_value))
 
@@ -229,7 +239,8 @@ def first_places(groups: Mapping[Site, Groups], layout: HeadMask) -> dict[Site, 
         query = layout.heads.count(site)
         key_value = layout.heads.key_value[site.kind][site.layer]
         places[site] = by_number(own, layout.of(site), range(query), key_value)
-        if {head for head, _ in own} - {*places[site].key_value}:  # copies that were trained apart
+        # Two copies of one key/value head, trained apart, cannot both have its place.
+        if {head for head, _ in own} - {*places[site].key_value}:
             places |= one_after_another({site: own}, key_value, query // key_value)
     return places
 
@@ -266,6 +277,7 @@ def placed_weights(
     paths = {module: path for path, module in model.named_modules()}
     for site, name in discovery.names.items():
         heads = places[site]
+        # `hand_down` may have moved the table, so it is put where the stock model wants it.
         table = f"{name}.{TABLE}.weight"
         weights.pop(table, None)
         holder = position_table(discovery, site)
@@ -273,16 +285,24 @@ def placed_weights(
             shared = columns.get(site.kind, heads.query)
             order = torch.tensor(shared if shares_bias(holder) else heads.query)
             weights[table] = chosen(holder.get_parameter(f"{TABLE}.weight"), order, 1)
-        # A layer without heads gets heads of zeros like those of another one.
-        alike = [site] if discovery.heads.count(site) else with_heads(discovery, site.kind)
+        # A layer without heads gets heads of zeros like those of the first of its kind that has heads.
+        alike = [site]
+        if not discovery.heads.count(site):
+            alike = [
+                other
+                for other in discovery.names
+                if other.kind == site.kind and discovery.heads.count(other)
+            ]
         for example in alike[:1]:
             layer = layer_of(model, discovery, example)
             before, after = (discovery.names[each].rpartition(".")[0] for each in (example, site))
             for owner, own, linear in layer.arranged(*heads):
                 path = f"{after}{paths[owner].removeprefix(before)}.{own}"
+                # `arranged` makes plain linear layers of GPT-2's.
                 transposed = isinstance(theirs[path], Conv1D)
                 weight = linear.weight.detach()
                 weights[f"{path}.weight"] = weight.t().contiguous() if transposed else weight
+                # The output bias is the layer's own: what a layer without heads still adds.
                 if linear.bias is not None and (example == site or own != layer.out_name):
                     weights[f"{path}.bias"] = linear.bias.detach()
             for own, whole in layer.module.named_parameters(recurse=False):
@@ -295,11 +315,6 @@ def placed_weights(
         if absent or (name in weights and not weights[name].numel()):
             weights[name] = torch.zeros(wanted.shape, dtype=model.dtype, device=model.device)
     return weights
-
-
-def with_heads(discovery: Discovery, kind: Kind) -> list[Site]:
-    """The layers of a kind that have heads."""
-    return [site for site in discovery.names if site.kind == kind and discovery.heads.count(site)]
 
 
 def position_table(discovery: Discovery, site: Site) -> nn.Module | None:

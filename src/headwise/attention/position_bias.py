@@ -36,11 +36,14 @@ def narrow(module: nn.Module, kept: list[int], heads: int) -> None:
     given = {"alibi", "position_bias"} & {*forward_parameters(module)}
     if given:
         chosen = torch.tensor(kept, dtype=torch.long, device=device_of(module))
-        before = getattr(module, "bias_heads", None)  # a buffer follows the model to its device
+        # From a second removal on, heads are counted among those that the first one left.
+        before = getattr(module, "bias_heads", None)
+        # A buffer, which follows the model to its device; it is not saved, because the layout says the same.
         module.register_buffer(
             "bias_heads", chosen if before is None else before[chosen], persistent=False
         )
     if given and not shares_bias(module):
+        # The first forward stays: `heads` is the number in the model that was pruned first.
         module.__dict__.setdefault("forward", partial(forward_given, module, heads))
     elif shares_bias(module):
         module.__dict__["forward"] = partial(biased_forward, module)
@@ -65,6 +68,7 @@ def biased_forward(
 ) -> tuple[Tensor, Tensor | None, Any]:
     """The layer's own forward with its part of a bias 1 H Q K; passes the full bias on."""
     own = None if position_bias is None else position_bias.index_select(1, module.bias_heads)
+    # The layer that computes the bias puts it here (`compute_bias`), others hand on what they got.
     module.__dict__["whole_bias"] = position_bias
     output, _, weights = type(module).forward(
         module, hidden_states, mask, key_value_states, own, **more
@@ -73,11 +77,12 @@ def biased_forward(
 
 
 def forward_given(module: Any, heads: int, *args: Any, **kwargs: Any) -> Any:
-    """The layer's own forward with its part of the biases of all `heads` heads: B H Q K, B·H 1 K or H 1 K. Falcon adds
-    its bias to the mask, too."""
+    """The layer's own forward with its part of the biases of all `heads` heads: B H Q K, B·H 1 K or H 1 K. Falcon also
+    adds its bias to the mask."""
     given = inspect.signature(type(module).forward).bind(module, *args, **kwargs)
     for name in ("alibi", "position_bias", "attention_mask"):
         bias = given.arguments.get(name)
+        # A mask of 4 axes has one head, unless Falcon has added its bias.
         if isinstance(bias, Tensor) and bias.dim() == 4 and bias.shape[1] == heads:
             given.arguments[name] = bias.index_select(1, module.bias_heads)
         elif isinstance(bias, Tensor) and bias.dim() == 3 and name != "attention_mask":

@@ -33,12 +33,14 @@ class LinearNorm:
     @classmethod
     def of(cls, norm: nn.Module, like: Tensor) -> LinearNorm:
         """Measured on numbers of mean 0 and size 1, and on ones. like: what a forward gave the norm, … M."""
+        # 1, −1, 1, −1 …: a norm only scales these, element by element.
         signs = torch.ones(like.shape[-1], dtype=like.dtype, device=like.device)
         ones = signs.clone()
         signs[1::2] = -1
         with torch.no_grad():
             raised, lowered = norm(signs), norm(-signs)
             bias = (raised + lowered) / 2
+            # A norm that centres makes zeros of ones.
             centres = bool(((norm(ones) - bias).abs() < 1e-3 * raised.abs().max()).all())
         return cls((raised - lowered) / 2 * signs, centres)
 
@@ -53,8 +55,8 @@ def direct_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]
     """`output_weights`, followed by the norms on the direct path from a head to the logits: the one that some families
     have before the residual stream (Gemma 2 and 3, OLMo 2), and in a decoder the final norm before the output layer.
 
-    At a token, c_h W_h is what head h adds to the input of the output layer, but for a positive factor that all heads
-    of the layer share.
+    At a token, head h adds c_h W_h to the input of the output layer, up to a positive factor that all heads of the
+    layer share.
     """
     weights = output_weights(model, discovery)
     modules = dict(model.named_modules())
@@ -69,7 +71,8 @@ def direct_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]
     def note_output(site: Site, _: nn.Module, __: Any, output: Any) -> None:
         states = output[0] if isinstance(output, tuple) else output
         projected[states.data_ptr()] = site
-        alive.append(states)  # so that no other tensor is at its place
+        # Kept alive, so that no other tensor gets its place in memory.
+        alive.append(states)
 
     def note_norm(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
         site = projected.get(inputs[0].data_ptr()) if inputs else None
@@ -127,6 +130,7 @@ def output_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]
 
     def note(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         nonlocal given
+        # The same memory, whatever the shape: layers flatten the heads before they project them.
         if given is None or not inputs or inputs[0].data_ptr() != given.output.data_ptr():
             return
         if inputs[0].numel() == given.output.numel():
@@ -148,7 +152,7 @@ def output_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]
     for site, name in discovery.names.items():
         if site not in weights:
             raise HeadwiseError(
-                f"The output projection of {name} ({type(discovery.modules[site]).__name__}) was to be read, but no linear "
-                "layer takes the outputs of its heads unchanged: what a head adds there is unknown."
+                f"No linear layer takes the outputs of the heads of {name} ({type(discovery.modules[site]).__name__}) "
+                "unchanged, so what a head adds there is unknown."
             )
     return weights

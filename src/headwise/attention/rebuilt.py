@@ -33,6 +33,7 @@ def stock_model(model: Any, config: Any) -> nn.Module:
     Raises HeadwiseError for a configuration that transformers refuses.
     """
     try:
+        # By way of JSON, because saving drops some attributes and reading derives others.
         saved = type(config).from_dict(json.loads(config.to_json_string()))
         with init_empty_weights(), no_init_weights():
             stock = drop_unused(type(model)(saved))
@@ -40,6 +41,7 @@ def stock_model(model: Any, config: Any) -> nn.Module:
         said = " ".join(str(error).split()).rstrip(".")
         raise HeadwiseError(f"transformers refuses a smaller number ({said})") from None
     stock.tie_weights()
+    # The name of the attention function is not saved.
     attention = model.config._attn_implementation
     if stock.config._attn_implementation != attention:
         stock.set_attn_implementation(attention)
@@ -55,6 +57,7 @@ def give_weights(stock: Any, weights: Mapping[str, Tensor]) -> None:
     device = next(iter(weights.values())).device
     for name, weight in weights.items():
         path, _, own = name.rpartition(".")
+        # Not `load_state_dict`, which refuses other shapes than those of the configuration.
         module = stock.get_submodule(path)
         is_buffer = own in module._buffers
         before = getattr(module, own)

@@ -38,8 +38,8 @@ Means = Mapping[Site, Tensor]  # H D
 
 
 class EmptyAttention(nn.Module):
-    """An attention layer without heads: its output projection's bias, and an entry in the key/value cache, from which
-    positions are counted. emptied: its kind of attention."""
+    """An attention layer without heads: it adds the bias of its output projection, and keeps an entry in the key/value
+    cache, by which models count positions. emptied: its kind of attention."""
 
     def __init__(
         self, module: nn.Module, out_name: str | None, head_size: int, emptied: Kind
@@ -49,13 +49,11 @@ class EmptyAttention(nn.Module):
         self.head_size = head_size
         self.emptied = emptied
         self.config = getattr(module, "config", None)
-        self.recorded: list[
-            str
-        ] = []  # else `output_attentions` leaves this layer out, and the later ones move up
+        # Without these `output_attentions` would leave this layer out, and the later ones would move up.
+        self.recorded: list[str] = []
         self.hands_on = shares_bias(module)
-        self.order = list(forward_parameters(module))[
-            2:
-        ]  # of the arguments after the hidden states
+        # The arguments after `self` and the hidden states: some callers give them by position.
+        self.order = list(forward_parameters(module))[2:]
         if out_name:
             self.add_module(out_name, getattr(module, out_name))
         self.out_name = out_name
@@ -63,8 +61,8 @@ class EmptyAttention(nn.Module):
     def forward(
         self, hidden_states: Tensor, *args: Any, position_bias: Tensor | None = None, **given: Any
     ) -> tuple[Any, ...]:
-        """The same as attention layers of transformers return, for hidden states B Q M: an output of that shape, a
-        position bias where layers share one, and where the others give their weights, those of no heads, B 0 Q K."""
+        """What attention layers of transformers return, for hidden states B Q M: an output of that shape, a position
+        bias where layers share one, and with eager attention the weights of no heads, B 0 Q K."""
         given |= dict(zip(self.order, args, strict=False))
         batch, queries = hidden_states.shape[:2]
         source = first_given(given, "key_value_states", "encoder_hidden_states")
@@ -75,23 +73,20 @@ class EmptyAttention(nn.Module):
         past = first_given(given, "past_key_values", "layer_past")
         if past is not None and self.emptied != "cross":
             cache = getattr(past, "self_attention_cache", past)
-            if (
-                isinstance(cache, QuantizedCache)
-                and not cache.layers[self.layer_idx].is_initialized
-            ):
-                cache.layers[self.layer_idx] = (
-                    DynamicLayer()
-                )  # one zero a token makes no group to quantise
+            # One zero a token makes no group to quantise.
+            quantised = isinstance(cache, QuantizedCache)
+            if quantised and not cache.layers[self.layer_idx].is_initialized:
+                cache.layers[self.layer_idx] = DynamicLayer()
             place = hidden_states.new_zeros(batch, 1, queries, 1)
             keys = cache.update(place, place, self.layer_idx)[0].shape[2]
         nothing = hidden_states.new_zeros(batch, queries, 0)
         output = getattr(self, self.out_name)(nothing) if self.out_name else nothing
-        if given.get("residual") is not None:  # Bloom adds it here
+        # Bloom adds the residual in its attention layer.
+        if given.get("residual") is not None:
             output = output + given["residual"]
         weights = None
-        if (
-            getattr(self.config, "_attn_implementation", None) == "eager"
-        ):  # the layers around it give theirs
+        # With eager attention the layers around this one give their weights.
+        if getattr(self.config, "_attn_implementation", None) == "eager":
             weights = hidden_states.new_zeros(batch, 0, queries, keys)
             collected = _active_collector.get() or {}
             for name in self.recorded:
@@ -126,7 +121,8 @@ class LayerConfig:
         self.__dict__.update(own, shared=shared)
 
     def __getattr__(self, name: str) -> Any:
-        if "shared" not in self.__dict__ or name.startswith("__"):  # while it is being copied
+        # A copy asks before it has attributes, and for methods of copying that the shared one must not answer.
+        if "shared" not in self.__dict__ or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.shared, name)
 
@@ -146,10 +142,9 @@ def remove(
     refuse_strangers(model, discovery, ())
     refuse_other_heads(discovery, mask)
     smaller = separate_copy(model)
+    # Hooks of a capture that is open around this call do not act on the new model.
     for module in smaller.modules():
-        module.__dict__.pop(
-            kernel.INTERFACE_NAME, None
-        )  # hooks of a capture that is open around this call
+        module.__dict__.pop(kernel.INTERFACE_NAME, None)
     modules, config = dict(smaller.named_modules()), cast(Any, smaller.config)
     for site, removed in removed_heads(discovery, mask).items():
         layer = layer_at(modules, discovery, site)
@@ -161,6 +156,7 @@ def remove(
         if fitting is not None and fitting[0].by_config:
             own = LayerConfig(modules[name].config, num_attention_heads=len(mask.of(site)))
             modules[name].config = own
+    # Only when all layers are cut: the first that still has heads takes the table of biases.
     for kind in discovery.heads.kinds:
         sites = [site for site in discovery.names if site.kind == kind]
         hand_down(
@@ -201,18 +197,16 @@ def compensate(
     config: Any,
 ) -> None:
     """b ← b + Σ_h W_o^h c̄_h over the heads `removed` of one attention layer. means c̄: H D."""
+    # In float64, so that the sum over heads is rounded once, to the type of the bias.
     outputs = layer.outputs().detach().double()
     shape = outputs.shape[1:]
     if means is None or means.shape != shape or not bool(means.isfinite().all()):
-        size = "none" if means is None else " × ".join(map(str, means.shape))
-        given = (
-            "some that are not finite numbers"
-            if means is not None and means.shape == shape
-            else size
-        )
+        given = "none" if means is None else " × ".join(map(str, means.shape))
+        if means is not None and means.shape == shape:
+            given = "some that are not finite numbers"
         raise HeadwiseError(
-            f"Heads of {layer.name} were to be replaced by their mean outputs, {shape[0]} × {shape[1]} numbers, but "
-            f"{given} came: collect the means of this model over some text."
+            f"Heads of {layer.name} cannot be replaced by their mean outputs: these are {shape[0]} × {shape[1]} numbers, "
+            f"but {given} came. Collect the means of this model over some text."
         )
     added = outputs[:, removed].flatten(1) @ means[removed].to(outputs).flatten()
     if layer.out.bias is None:
@@ -254,6 +248,7 @@ def cut_layer(modules: dict[str, nn.Module], layer: Matrices, site: Site, kept: 
                 name,
                 nn.Parameter(whole.detach()[kept].clone(), requires_grad=whole.requires_grad),
             )
+    # The names under which families keep these numbers; most need only some of them to reshape.
     for attribute, count in (
         ("num_heads", len(kept)),
         ("num_attention_heads", len(kept)),
@@ -269,6 +264,7 @@ def cut_layer(modules: dict[str, nn.Module], layer: Matrices, site: Site, kept: 
         if hasattr(module, attribute):
             setattr(module, attribute, count)
     module.key_value_origin = [origin[head] for head in key_heads]  # type: ignore[assignment]
+    # The output projection goes with it where it is the layer's own; BERT's stays in the parent.
     if not kept:
         empty = EmptyAttention(
             module, layer.out_name if layer.parent is module else None, size, site.kind
@@ -290,17 +286,11 @@ def recorded_as(modules: Mapping[str, nn.Module], name: str, module: nn.Module) 
     found = []
     for key, listed in rules.items():
         for rule in listed if isinstance(listed, list) else [listed]:
-            kind, layer = (
-                getattr(rule, "target_class", rule),
-                getattr(rule, "layer_name", None) or "",
-            )
+            kind = getattr(rule, "target_class", rule)
+            layer = getattr(rule, "layer_name", None) or ""
             here = not layer or f".{layer.strip('.')}." in f".{name}."
-            if (
-                key != "hidden_states"
-                and here
-                and isinstance(kind, type)
-                and isinstance(module, kind)
-            ):
+            fits = here and isinstance(kind, type) and isinstance(module, kind)
+            if fits and key != "hidden_states":
                 found.append(key)
     return found
 
@@ -359,6 +349,7 @@ def confirm(
     ):
         expected = probe(model)
     try:
+        # Both through our function, because kernels differ in the last bits. Layers of own code do not call it.
         with nullcontext() if discovery.inline else routed(smaller):
             got = probe(smaller)
     except HeadwiseError as error:
@@ -375,7 +366,7 @@ def confirm(
 
 
 def shared_norm(discovery: Discovery) -> str:
-    """In words, the norm that spans all heads of a layer (OLMo 2); nothing where there is none."""
+    """Which norm spans all heads of a layer (OLMo 2), in words; empty where none does."""
     for site, module in discovery.modules.items():
         for name, part in module.named_children():
             weight = getattr(part, "weight", None)

@@ -86,7 +86,8 @@ def recording(
             now[-1].sites.append(attention.site)
         hook(attention)
 
-    with capture(model, discovery, hook=note):  # which may change forwards, too
+    # Captures may also change forwards, so the blocks' own are looked up inside.
+    with capture(model, discovery, hook=note):
         forwards = {
             block: partial(run, stack, block.forward)
             for block, stack in blocks(model, discovery).items()
@@ -114,21 +115,19 @@ def clear_unless_reusable(
 
     forward: repeats the recorded batch so many times, and gives the numbers of each copy in a row of its own.
     expected: those numbers in the recorded forward. The recording is emptied where it cannot be used. Raises
-    HeadwiseError where a whole forward gives other numbers, too.
+    HeadwiseError where a whole forward gives other numbers as well.
     """
     if not kept.calls:
         return False
+    # A trial that changes nothing, twice, so that a batch is repeated as in a real one.
     unchanged: Trial = {kept.calls[-1].sites[-1]: lambda call: call.output}
     near = torch.finfo(next(model.parameters()).dtype).eps ** 0.5
     for reuse in (True, False):
         try:
             with trying(model, discovery, kept, [unchanged, unchanged]):
                 again = forward(2)
-        except (
-            RuntimeError,
-            AssertionError,
-            HeadwiseError,
-        ):  # assertions about shapes (FSMT: time first)
+        # Some families assert shapes that a repeated output does not have (FSMT, whose states are time first).
+        except (RuntimeError, AssertionError, HeadwiseError):
             if not reuse:
                 raise
         else:
@@ -151,9 +150,8 @@ def trying(
     """
     first = kept.first([site for trial in trials for site in trial])
     skipped = kept.calls[:first]
-    last = {
-        call.stack: call for call in skipped
-    }  # only the last output of a list of layers is used
+    # The model reads only the last output of a list of blocks, so only that is repeated.
+    last = {call.stack: call for call in skipped}
     ran = 0
 
     def run(usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -162,13 +160,12 @@ def trying(
         if ran > first:
             return usual(*args, **kwargs)
         call = skipped[ran - 1]
-        for site in call.sites:  # a module that serves several layers counts its passes
+        # A module that serves several layers counts its passes, those that are skipped among them.
+        for site in call.sites:
             discovery.modules[site].__dict__[kernel.INTERFACE_NAME].calls += 1
-        return (
-            repeated(call.output, kept.size, len(trials))
-            if call is last[call.stack]
-            else call.output
-        )
+        if call is not last[call.stack]:
+            return call.output
+        return repeated(call.output, kept.size, len(trials))
 
     changes: dict[Site, dict[int, Change]] = defaultdict(dict)
     for place, trial in enumerate(trials):
@@ -186,11 +183,10 @@ def changed_outputs(changes: Mapping[int, Change], size: int, attention: Attenti
     output = attention.output.clone()
     for place, change in changes.items():
         rows = slice(place * size, (place + 1) * size)
-        mask = (
-            attention.mask
-            if attention.mask is None or len(attention.mask) == 1
-            else attention.mask[rows]
-        )
+        mask = attention.mask
+        # A mask of the future alone is the same for all sentences.
+        if mask is not None and len(mask) > 1:
+            mask = mask[rows]
         output[rows] = change(
             replace(
                 attention,

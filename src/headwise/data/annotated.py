@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Literal
 
 import regex
 
 MentionKind = Literal["pronoun", "proper", "nominal"]
 Span = tuple[int, int]
-WORD = regex.compile(r"\w+|[^\w\s]")  # re splits words of Hindi at their vowels
+# Not `re`, which splits words of Hindi at their vowels.
+WORD = regex.compile(r"\w+|[^\w\s]")
 _KINDS: dict[str, MentionKind] = {"PRON": "pronoun", "PROPN": "proper"}
 
 
@@ -105,6 +107,7 @@ class Annotated:
         words: list[Word] = []
         steps = depths(self.words)
         for unit, span in zip(units, spans, strict=True):
+            # `min` takes the first of words that are equally near the root.
             leader = self.words[min(unit, key=steps.__getitem__)]
             governor = leader.governor if leader.governor < 0 else new[leader.governor]
             form = leader.form if len(unit) == 1 else self.text[slice(*span)]
@@ -131,13 +134,9 @@ class Annotated:
 
 def merged_indices(count: int, glued: Collection[int]) -> list[int]:
     """The index that each of `count` words has after `Annotated.merged`."""
-    indices: list[int] = []
-    for index in range(count):
-        if not indices:
-            indices.append(0)
-        else:
-            indices.append(indices[-1] + (index not in glued))
-    return indices
+    # The first word has none before it, so it counts as not glued.
+    own = accumulate(index > 0 and index not in glued for index in range(count))
+    return [int(number) for number in own]
 
 
 def lay_out(tokens: Sequence[tuple[str, bool]]) -> tuple[str, tuple[Span, ...]]:
@@ -158,7 +157,8 @@ def depths(words: Sequence[Word]) -> list[int]:
     """The number of steps from each word to its root. Raises Cycle where governors never end at one."""
     steps_of = {-1: -1}
     for start in range(len(words)):
-        path: dict[int, None] = {}  # in order
+        # Up to the root, or to a word whose steps are known. A dict, because it keeps the order and looks up fast.
+        path: dict[int, None] = {}
         index = start
         while index not in steps_of:
             if index in path:

@@ -26,17 +26,22 @@ from headwise.data.annotated import Annotated, Cycle, Mention, Span, Word, depth
 from headwise.data.lines import whole_lines
 from headwise.errors import HeadwiseError
 
-MOST_SENTENCE_LINES = 10_000  # lines of a sentence
-_TWO_BLANKS = re.compile(" {2,}")  # `conllu` would begin a new column there
-_PARSERS = {  # the other columns stay as they are
+# A file without blank lines would be read into memory as one sentence.
+MOST_SENTENCE_LINES = 10_000
+# `conllu` would begin a new column there.
+_TWO_BLANKS = re.compile(" {2,}")
+# The other columns stay as they are.
+_PARSERS = {
     "id": lambda cells, i: parse_id_value(cells[i]),
     "head": lambda cells, i: parse_int_value(cells[i]),
     "misc": lambda cells, i: parse_dict_value(cells[i]) or {},
 }
 
 _BRACKET = re.compile(r"\(([^()]+)(\)?)|([^()]+)\)")
-_BRACKETS = re.compile(r"(?:\([^()]++\)?|[^()]++\))*+")  # never goes back, so its time is linear
-_PIECE = re.compile(r"\[(\d+)/\d+\]$")  # "e1[1/2]": the first of two pieces of a mention
+# With `++` and `*+` it never goes back, so its time is linear.
+_BRACKETS = re.compile(r"(?:\([^()]++\)?|[^()]++\))*+")
+# "e1[1/2]": the first of two pieces of a mention.
+_PIECE = re.compile(r"\[(\d+)/\d+\]$")
 
 
 def entity_mentions(
@@ -64,6 +69,7 @@ def entity_mentions(
                 raise HeadwiseError(
                     f"{where}: the coreference '{value}' closes '{entity}', which is not open."
                 )
+            # An empty node stands before the word of its index, so a mention that it closes ends there.
             if closer or closed_at_once:
                 spans.append((opened[entity].pop(), index + is_word, entity))
     for entity, starts in opened.items():
@@ -82,7 +88,8 @@ def entity_mentions(
         if start < end and piece is None:
             mentions.append(mention(words, entity, sentence, start, end, steps))
         elif piece is None or piece[1] == "1":
-            skipped += 1  # a mention in several pieces counts once, by its first one
+            # A mention in several pieces counts once, by its first one.
+            skipped += 1
     return tuple(mentions), skipped
 
 
@@ -191,6 +198,7 @@ def _add(block: _Block, line: str, number: int) -> None:
             block.lines.append(number)
         case (int(first), "-", int(last)) if first == count + 1 < last and not _inside_token(block):
             block.tokens[count] = (last, form, space_after)
+        # An empty node: a word that is not written, such as an elided verb.
         case (int(before), ".", int()) if before == count:
             pass
         case _:
@@ -222,10 +230,11 @@ def _check_tree(block: _Block) -> None:
                 f"but the sentence has {len(words)} words."
             )
 
-    roots = []
-    for word, line in zip(words, block.lines, strict=True):
-        if word.governor < 0:
-            roots.append(f"'{word.form}' at line {line}")
+    roots = [
+        f"'{word.form}' at line {line}"
+        for word, line in zip(words, block.lines, strict=True)
+        if word.governor < 0
+    ]
     if len(roots) != 1:
         named = ", " + " and ".join(roots) if roots else ""
         raise HeadwiseError(f"{block.where} has {len(roots) or 'no'} roots{named}: a tree has one.")

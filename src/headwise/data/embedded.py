@@ -5,7 +5,6 @@ docs/corpus.md says what the sentences are like.
 """
 
 import bz2
-import hashlib
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -16,7 +15,6 @@ from headwise.folders import below, write_once
 
 Split = Literal["train", "dev", "test"]
 PAIR_COUNTS: dict[Split, int] = {"train": 24_000, "dev": 1_000, "test": 1_000}  # pairs
-_FILES = ("train.en", "train.fr", "dev.en", "dev.fr", "test.en", "test.fr", "dev.conllu")
 
 
 def pairs(split: Split, count: int | None = None) -> list[tuple[str, str]]:
@@ -43,12 +41,6 @@ def write_treebank(path: str | Path, count: int | None = None) -> Path:
     path = Path(path)
     write_once(path, "".join(f"{tree}\n\n" for tree in _first("dev.conllu", "dev", count)))
     return path
-
-
-@cache
-def corpus_fingerprint() -> str:
-    """SHA-256 of all texts and trees, in hexadecimal: part of the key of everything that is made from them."""
-    return hashlib.sha256("".join(map(_read_embedded, _FILES)).encode()).hexdigest()
 
 
 def _first(name: str, split: Split, count: int | None) -> list[str]:

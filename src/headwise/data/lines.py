@@ -19,7 +19,8 @@ from headwise.errors import HeadwiseError, did_you_mean
 
 GZIP = b"\x1f\x8b"
 PAIR = re.compile(r"(?P<stem>.+\.)(?P<source>[a-z]+)-(?P<target>[a-z]+)")
-LONGEST_LINE = 1 << 20  # bytes of a line: a gzip file of 3 MB may contain one of 3 GB
+# Bytes of a line: a gzip file of 3 MB may contain a line of 3 GB.
+LONGEST_LINE = 1 << 20
 
 
 def read_lines(path: str | PathLike[str]) -> Iterator[str]:
@@ -38,6 +39,7 @@ def whole_lines(file: Path) -> Iterator[str]:
     try:
         with file.open("rb") as stream:
             unpacked = _unpacked(stream)
+            # One byte more than a line may have tells a line that is too long from one that just fits.
             while line := unpacked.readline(LONGEST_LINE + 1):
                 number += 1
                 if len(line) > LONGEST_LINE:
@@ -56,8 +58,8 @@ def whole_lines(file: Path) -> Iterator[str]:
 
 
 def existing_file(path: str | PathLike[str]) -> Path:
-    """The path as a `Path`. Where there is no such file, a name of the catalogue is: "multi30k/val.en" is val.en.gz of
-    multi30k (see `catalogue.fetched_file`).
+    """The path as a `Path`. Where there is no such file, it may be a name of the catalogue: "multi30k/val.en" means
+    val.en.gz of multi30k (see `catalogue.fetched_file`).
 
     Raises HeadwiseError when it does not exist (naming a similar file) or is a folder.
     """
@@ -68,8 +70,11 @@ def existing_file(path: str | PathLike[str]) -> Path:
             raise HeadwiseError(f"'{file}' is a folder, not a text file: name one file in it.")
         if file.exists():
             return file
-        if listed := listed_file(path):
-            return listed
+        if _is_listed(str(path)):
+            # Here, because it takes a while to load, and most texts are files.
+            from headwise.data.catalogue import fetched_file
+
+            return fetched_file(str(path))
         hint = _similar(file)
     except (OSError, RuntimeError, ValueError) as error:  # of "~nobody/x", and of a NUL in the name
         raise HeadwiseError(
@@ -96,25 +101,18 @@ def one_sided(spec: str | PathLike[str] | Sequence[str | PathLike[str]]) -> bool
     name = str(names[0])
     if name.startswith("datasets:"):
         return "text" in parse_qs(name.partition("?")[2])
-    is_table = name.lower().removesuffix(".gz").endswith((".tsv", ".csv", ".jsonl"))
-    return not is_table and len(side_files(name)) == 1
+    return not is_table(Path(name)) and len(side_files(name)) == 1
 
 
-def listed_file(path: str | PathLike[str]) -> Path | None:
-    """The file that a name of the catalogue means; None for a name whose first part is no data set of it."""
-    if not _is_listed(str(path)):
-        return None
-    from headwise.data.catalogue import fetched_file  # takes a while, and most texts are files
-
-    return fetched_file(str(path))
+def is_table(file: Path) -> bool:
+    """Whether a name ends like that of a table with named columns."""
+    return file.name.lower().removesuffix(".gz").endswith((".tsv", ".csv", ".jsonl"))
 
 
 def _is_listed(name: str) -> bool:
     """Whether the first part of a name is a data set of the catalogue."""
     folder, slash, _ = name.partition("/")
-    if not slash or not folder:
-        return False
-    return folder in _data_sets()
+    return bool(slash and folder) and folder in _data_sets()
 
 
 def _data_sets() -> set[str]:
@@ -130,6 +128,7 @@ def _similar(file: Path) -> str:
     if not file.parent.is_dir():
         guess = did_you_mean(str(file.parent), _data_sets())
         return f": the folder '{file.parent}' does not exist{guess}"
+    # dev.en for dev.en.gz: such a name is the right one, however little alike the two are as strings.
     names = sorted(other.name for other in file.parent.iterdir() if other.is_file())
     related = [name for name in names if name.startswith(file.name) or file.name.startswith(name)]
     return did_you_mean(file.name, related or names, before, alike=0 if related else 0.75)

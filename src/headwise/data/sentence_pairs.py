@@ -62,7 +62,8 @@ def _rows(file: Path) -> Iterator[tuple[str, str, str]]:
         right = side_of(record, "sentence2", where)
         if "score" not in record:
             raise HeadwiseError(f"{where} has no 'score': it has {', '.join(record) or 'nothing'}.")
-        blank = not (left and right)  # is left out
+        # A pair with a blank side is left out, whatever its score.
+        blank = not (left and right)
         yield left, right, "" if blank else _score(record["score"], where)
 
 

@@ -18,10 +18,12 @@ from spacy_alignments import get_charmap
 
 from headwise.data.annotated import Annotated, Span, merged_indices
 
-if TYPE_CHECKING:  # it takes seconds to load
+# It takes seconds to load.
+if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SPECIAL_WORD = -1  # the word of a special token
+# The word of a special token.
+SPECIAL_WORD = -1
 # The characters of a subword in the text: empty without letters, None for a special token.
 Offsets = Span | None
 
@@ -63,11 +65,6 @@ class Coverage:
         """The share of unknown subwords: near zero for text in the model's language."""
         return self.unknown_subwords / max(self.subwords, 1)
 
-    @property
-    def split_share(self) -> float:
-        """The share of words of several subwords: shows another language where no subword is unknown (bytes)."""
-        return self.split_words / max(self.words, 1)
-
 
 def align_subwords(
     tokenizer: PreTrainedTokenizerBase,
@@ -84,11 +81,10 @@ def align_subwords(
     out are sentences with more subwords, and those with a word without a subword (such as a control character that the
     tokenizer drops).
     """
-    annotated = []
-    for sentence in sentences:
-        if isinstance(sentence, str):
-            sentence = Annotated.plain(sentence)
-        annotated.append(sentence)
+    annotated = [
+        Annotated.plain(sentence) if isinstance(sentence, str) else sentence
+        for sentence in sentences
+    ]
     texts = [sentence.text for sentence in annotated]
     if inside is not None:
         texts = [text for text, _ in inside]
@@ -136,10 +132,9 @@ def _with_offsets(
             encoded["special_tokens_mask"],
             strict=True,
         ):
-            offsets: list[Offsets] = []
-            for span, is_special in zip(spans, special, strict=True):
-                offsets.append(None if is_special else span)
-            yield ids, offsets
+            # Special tokens have an empty span at 0, like subwords without letters.
+            both = zip(spans, special, strict=True)
+            yield ids, [None if is_special else span for span, is_special in both]
 
 
 def _offsets_within(offsets: Sequence[Offsets], start: int, end: int) -> list[Offsets]:
@@ -161,9 +156,10 @@ def _find_letters(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[i
     subwords: list[str] = tokenizer.tokenize(text)
     inner: list[int] = tokenizer.convert_tokens_to_ids(subwords)
     ids: list[int] = tokenizer(text, verbose=False)["input_ids"]
+    # A tokenizer that puts special tokens inside of a text (a language code) leaves the subwords unknown.
     before = _index_of(inner, ids)
     if before is None:
-        return ids, [None] * len(ids)  # the subwords in `ids` are unknown: no word gets one
+        return ids, [None] * len(ids)
     after = len(ids) - before - len(inner)
 
     letters = [index for index, character in enumerate(text) if not character.isspace()]
@@ -192,10 +188,8 @@ def _find_letters(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[i
 
 def _index_of(some: list[int], ids: list[int]) -> int | None:
     """Where some ids stand among others; None where they do not."""
-    for start in range(len(ids) - len(some) + 1):
-        if ids[start : start + len(some)] == some:
-            return start
-    return None
+    starts = range(len(ids) - len(some) + 1)
+    return next((start for start in starts if ids[start : start + len(some)] == some), None)
 
 
 def _aligned(sentence: Annotated, ids: list[int], offsets: list[Offsets]) -> Aligned | None:
@@ -228,7 +222,8 @@ def _aligned(sentence: Annotated, ids: list[int], offsets: list[Offsets]) -> Ali
 
     unit_of = merged_indices(len(sentence.words), glued)
     word_of: list[int] = []
-    following = len(merged.words) - 1  # a blank at the very end goes to the last word
+    # From the end, so that a blank gets the word behind it; one at the very end goes to the last word.
+    following = len(merged.words) - 1
     for offset, owner in zip(reversed(offsets), reversed(owners), strict=True):
         following = following if owner is None else unit_of[owner]
         word_of.append(SPECIAL_WORD if offset is None else following)

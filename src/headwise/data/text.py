@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qs
 
-from headwise.data.lines import existing_file, read_lines, side_files, whole_lines
+from headwise.data.lines import existing_file, is_table, read_lines, side_files, whole_lines
 from headwise.data.store import StoredText, file_key
 from headwise.errors import HeadwiseError, did_you_mean
 
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["LabelledText", "ParallelText", "PromptPairs", "Text", "read_lines"]
 
-DATASETS = "datasets:"  # before the name of a data set of the Hugging Face hub
+# Before the name of a data set of the Hugging Face hub.
+DATASETS = "datasets:"
 AnyPath = str | PathLike[str]
 TextSpec = AnyPath | Sequence[AnyPath]  # a text as a user names it: a file, two, or a data set
+Records = Iterator[tuple[Mapping[str, Any], str]]  # rows by column, and where each stands
 
 
 class Text(StoredText):
@@ -37,19 +39,16 @@ class Text(StoredText):
     columns = ("text",)
 
     @classmethod
-    def open(cls, spec: TextSpec, text_key: str = "text", cache: AnyPath | None = None) -> Self:
+    def open(cls, spec: TextSpec, cache: AnyPath | None = None) -> Self:
         """Text as a user names it: a file, "datasets:NAME", or a file of the catalogue.
 
         Options may follow a data set's name: "datasets:stas/openwebtext-10k?split=train&text=text".
         """
         spec = _one_spec(spec, "One-sided text")
-        if isinstance(spec, str) and spec.startswith(DATASETS):
-            name, options = _dataset_spec(spec, ("text", "split", "config"))
-            key = options.get("text", text_key)
-            split = options.get("split", "train")
-            dataset = _loaded(name, options.get("config"), split)
-            return cls._write(_text_dataset(dataset, name, key), f"{name}[{split}]", cache)
-        return cls.read(spec, cache)
+        if not _is_dataset(spec):
+            return cls.read(spec, cache)
+        records, keys, name = _named_dataset(str(spec), cls.columns)
+        return cls._write(_cells(records, keys), name, cache)
 
     @classmethod
     def read(cls, path: AnyPath, cache: AnyPath | None = None) -> Self:
@@ -78,7 +77,23 @@ class Text(StoredText):
         return str(self.dataset[index]["text"])
 
 
-class LabelledText(StoredText):
+class TextRows(StoredText):
+    """Text of several columns: iteration over rows, and `text[3]`, give tuples."""
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """The first column, list-like, read from disk on access."""
+        return self.dataset[self.columns[0]]  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        return self.rows()
+
+    def __getitem__(self, index: int) -> tuple[str, ...]:
+        row = self.dataset[index]
+        return tuple(row[column] for column in self.columns)
+
+
+class LabelledText(TextRows):
     """Texts with a label each, for models that classify: `len(text)`, iteration over (text, label), `text[3]`,
     `.head(n)`, `.take(indices)`, `.fingerprint`, and the `datasets.Dataset` behind it as `.dataset`. Labels are
     strings: names of a model's classes, or their numbers."""
@@ -86,37 +101,19 @@ class LabelledText(StoredText):
     columns = ("text", "label")
 
     @classmethod
-    def open(
-        cls,
-        spec: TextSpec,
-        text_key: str = "text",
-        label_key: str = "label",
-        cache: AnyPath | None = None,
-    ) -> Self:
+    def open(cls, spec: TextSpec, cache: AnyPath | None = None) -> Self:
         """A file ending in .tsv, .csv (its first line names the columns) or .jsonl (.gz may follow), or "datasets:…".
 
         Options may follow a data set's name: "datasets:stanfordnlp/sst2?split=validation&text=sentence". In a .tsv
         quotes are ordinary characters. A newline inside a text becomes a blank. Raises HeadwiseError as `ParallelText`.
         """
         spec = _one_spec(spec, "Labelled text")
-        if isinstance(spec, str) and spec.startswith(DATASETS):
-            name, options = _dataset_spec(spec, ("text", "label", "split", "config"))
-            keys = options.get("text", text_key), options.get("label", label_key)
-            split = options.get("split", "train")
-            rows = _labelled_dataset(_loaded(name, options.get("config"), split), name, *keys)
-            return cls._write(rows, f"{name}[{split}]", cache)
-        if not is_table(Path(spec)):
-            raise HeadwiseError(
-                f"The format of the labelled text '{spec}' is not clear: give one file ending in .tsv, .csv or .jsonl "
-                "with the columns text and label, or datasets:NAME."
-            )
-        file = existing_file(spec)
-        rows = (
-            _labelled(record, text_key, label_key, where)
-            for record, where in records_of(file, text_key, label_key)
-        )
-        key = file_key(f"labelled {text_key} {label_key}", file)
-        return cls._write(rows, file.name, cache, key)
+        if _is_dataset(spec):
+            records, keys, name = _named_dataset(str(spec), cls.columns)
+            return cls._write(_labelled(records, *keys), name, cache)
+        file = _table_file(spec, "labelled text", "text and label, or datasets:NAME")
+        rows = _labelled(records_of(file, *cls.columns), *cls.columns)
+        return cls._write(rows, file.name, cache, file_key("labelled text label", file))
 
     @classmethod
     def from_rows(
@@ -126,20 +123,8 @@ class LabelledText(StoredText):
         written = ((on_one_line(text), str(label)) for text, label in rows)
         return cls._write(written, name, cache)
 
-    @property
-    def lines(self) -> Sequence[str]:
-        """The texts as a list-like column, read from disk on access."""
-        return self.dataset["text"]  # type: ignore[no-any-return]
 
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return ((text, label) for text, label in self.rows())
-
-    def __getitem__(self, index: int) -> tuple[str, str]:
-        row = self.dataset[index]
-        return row["text"], row["label"]
-
-
-class PromptPairs(StoredText):
+class PromptPairs(TextRows):
     """Prompts with a counterpart each, for causal language models: `len(pairs)`, iteration over (clean, corrupted,
     answer, wrong answer), `pairs[3]`, `.head(n)`, `.take(indices)`, `.fingerprint`, and the `datasets.Dataset` behind
     it as `.dataset`.
@@ -155,7 +140,7 @@ class PromptPairs(StoredText):
         """Whether a user names a table with the columns clean and corrupted: a file ending in .tsv, .csv or .jsonl."""
         if not isinstance(spec, str | PathLike):
             return len(spec) == 1 and cls.is_named_by(spec[0])
-        if str(spec).startswith(DATASETS) or not is_table(Path(spec)):
+        if _is_dataset(spec) or not is_table(Path(spec)):
             return False
         first = next(read_lines(spec), "")
         return "clean" in first and "corrupted" in first
@@ -165,16 +150,8 @@ class PromptPairs(StoredText):
         """A file ending in .tsv, .csv (its first line names the columns clean, corrupted, answer and wrong_answer) or
         .jsonl (.gz may follow). Blanks at both ends of a cell go. Raises HeadwiseError as `ParallelText`."""
         spec = _one_spec(spec, "A table of prompts")
-        if not is_table(Path(spec)):
-            raise HeadwiseError(
-                f"The format of the prompts '{spec}' is not clear: give one file ending in .tsv, .csv or .jsonl with "
-                f"the columns {', '.join(cls.columns)}."
-            )
-        file = existing_file(spec)
-        rows = (
-            tuple(side_of(record, column, where) for column in cls.columns)
-            for record, where in records_of(file, *cls.columns)
-        )
+        file = _table_file(spec, "prompts", ", ".join(cls.columns))
+        rows = _cells(records_of(file, *cls.columns), cls.columns)
         return cls._write(rows, file.name, cache, file_key("prompt pairs", file))
 
     @classmethod
@@ -187,20 +164,8 @@ class PromptPairs(StoredText):
         """(clean, corrupted, answer, wrong answer) that are already in Python."""
         return cls._write((tuple(map(on_one_line, row)) for row in rows), name, cache)
 
-    @property
-    def lines(self) -> Sequence[str]:
-        """The clean prompts as a list-like column, read from disk on access."""
-        return self.dataset["clean"]  # type: ignore[no-any-return]
 
-    def __iter__(self) -> Iterator[tuple[str, ...]]:
-        return self.rows()
-
-    def __getitem__(self, index: int) -> tuple[str, ...]:
-        row = self.dataset[index]
-        return tuple(row[column] for column in self.columns)
-
-
-class ParallelText(StoredText):
+class ParallelText(TextRows):
     """Sentence pairs: `len(text)`, iteration over (source, target), `text[3]`, `.sources`, `.targets`, `.head(n)`,
     `.take(indices)`, `.fingerprint`, and the `datasets.Dataset` behind it as `.dataset`.
 
@@ -211,13 +176,7 @@ class ParallelText(StoredText):
     columns = ("source", "target")
 
     @classmethod
-    def open(
-        cls,
-        spec: TextSpec,
-        source_key: str = "source",
-        target_key: str = "target",
-        cache: AnyPath | None = None,
-    ) -> Self:
+    def open(cls, spec: TextSpec, cache: AnyPath | None = None) -> Self:
         """Text as a user names it: two files, one file ending in .tsv or .jsonl (.gz may follow), "datasets:NAME", or
         two sides of the catalogue, as "multi30k/val.en-de".
 
@@ -234,18 +193,14 @@ class ParallelText(StoredText):
                 f"Parallel text is two files, source and target, but {len(spec)} were given: {list(spec)}."
             )
         (name,) = spec
-        if isinstance(name, str) and name.startswith(DATASETS):
-            dataset, options = _dataset_spec(name, ("source", "target", "split", "config"))
-            keys = options.get("source", source_key), options.get("target", target_key)
-            split = options.get("split", "train")
-            return cls.from_dataset(
-                dataset, *keys, split, config=options.get("config"), cache=cache
-            )
+        if _is_dataset(name):
+            records, keys, title = _named_dataset(str(name), cls.columns)
+            return cls._write(_cells(records, keys), title, cache)
         kind = Path(name).name.lower().removesuffix(".gz")
         if kind.endswith(".tsv"):
             return cls.from_tsv(name, cache)
         if kind.endswith(".jsonl"):
-            return cls.from_jsonl(name, source_key, target_key, cache)
+            return cls.from_jsonl(name, cache=cache)
         raise HeadwiseError(
             f"The format of the parallel text '{name}' is not clear: "
             "give two files, one file ending in .tsv or .jsonl, or datasets:NAME."
@@ -281,8 +236,11 @@ class ParallelText(StoredText):
         Null counts as a blank side; a newline inside a sentence becomes a blank.
         """
         file = existing_file(path)
-        key = file_key(f"jsonl {source_key} {target_key}", file)
-        return cls._write(_json_rows(file, source_key, target_key), file.name, cache, key)
+        keys = (source_key, target_key)
+        rows = _cells(_json_records(file, *keys), keys)
+        return cls._write(
+            rows, file.name, cache, file_key(f"jsonl {source_key} {target_key}", file)
+        )
 
     @classmethod
     def from_dataset(
@@ -299,15 +257,16 @@ class ParallelText(StoredText):
         name = dataset if isinstance(dataset, str) else "dataset"
         if isinstance(dataset, str):
             dataset = _loaded(dataset, config, split)
-        if isinstance(dataset, Mapping):  # a DatasetDict
+        # A DatasetDict. To ask by its class would load `datasets`.
+        if isinstance(dataset, Mapping):
             if split not in dataset:
                 raise HeadwiseError(
                     f"The dataset has no split '{split}'{did_you_mean(split, dataset)}: it has {', '.join(dataset)}."
                 )
             dataset = dataset[split]
-        return cls._write(
-            _dataset_rows(dataset, name, source_key, target_key), f"{name}[{split}]", cache
-        )
+        keys = (source_key, target_key)
+        rows = _cells(_dataset_records(dataset, name, keys), keys)
+        return cls._write(rows, f"{name}[{split}]", cache)
 
     @classmethod
     def from_pairs(
@@ -330,10 +289,6 @@ class ParallelText(StoredText):
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return ((source, target) for source, target in self.rows())
 
-    def __getitem__(self, index: int) -> tuple[str, str]:
-        row = self.dataset[index]
-        return row["source"], row["target"]
-
 
 def _one_spec(spec: TextSpec, what: str) -> AnyPath:
     """The only name of a text that is one file or one data set."""
@@ -346,32 +301,48 @@ def _one_spec(spec: TextSpec, what: str) -> AnyPath:
     return spec[0]
 
 
-def _dataset_spec(spec: str, allowed: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """The name and the options of "datasets:NAME?option=value"."""
+def _is_dataset(spec: object) -> bool:
+    return isinstance(spec, str) and spec.startswith(DATASETS)
+
+
+def _named_dataset(spec: str, columns: Sequence[str]) -> tuple[Records, list[str], str]:
+    """The records of "datasets:NAME?option=value", the data set's own names for the columns, and a name for the text.
+
+    Options are `split`, `config` and the columns, each with its name in the data set.
+    """
     name, _, query = spec.removeprefix(DATASETS).partition("?")
     options = {key: values[-1] for key, values in parse_qs(query, keep_blank_values=True).items()}
+    allowed = (*columns, "split", "config")
     unknown = options.keys() - {*allowed}
     if unknown:
         wrong = min(unknown)
         raise HeadwiseError(
-            f"'{wrong}' in '{spec}'{did_you_mean(wrong, allowed)} is none of {', '.join(allowed)}."
+            f"'{wrong}' in '{spec}' is not an option{did_you_mean(wrong, allowed)}: there are {', '.join(allowed)}."
         )
-    return name, options
+    split = options.get("split", "train")
+    dataset = _loaded(name, options.get("config"), split)
+    keys = [options.get(column, column) for column in columns]
+    return _dataset_records(dataset, name, keys), keys, f"{name}[{split}]"
 
 
-def is_table(file: Path) -> bool:
-    """Whether a name ends as those of tables with named columns."""
-    return file.name.lower().removesuffix(".gz").endswith((".tsv", ".csv", ".jsonl"))
+def _table_file(spec: AnyPath, what: str, columns: str) -> Path:
+    """The file of a table that a user names. what, columns: for the error, in words."""
+    if not is_table(Path(spec)):
+        raise HeadwiseError(
+            f"The format of the {what} '{spec}' is not clear: give one file ending in .tsv, .csv or .jsonl with the "
+            f"columns {columns}."
+        )
+    return existing_file(spec)
 
 
-def records_of(file: Path, *keys: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """The records of a table with named columns, and where each stands. keys: those of a blank line of .jsonl."""
+def records_of(file: Path, *keys: str) -> Records:
+    """The records of a table with named columns, and where each stands. keys: what a blank line of .jsonl has, blank."""
     if file.name.lower().removesuffix(".gz").endswith(".jsonl"):
         return _json_records(file, *keys)
     return _table_records(file)
 
 
-def _table_records(file: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
+def _table_records(file: Path) -> Records:
     tabs = file.name.lower().removesuffix(".gz").endswith(".tsv")
     reader = csv.DictReader(
         whole_lines(file),
@@ -394,31 +365,20 @@ def _table_records(file: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
         ) from error
 
 
-def _text_dataset(dataset: Dataset, name: str, text_key: str) -> Iterator[tuple[str]]:
-    used = [text_key] if text_key in dataset.column_names else dataset.column_names
-    rows = dataset.with_format(None).select_columns(used)
-    for number, record in enumerate(rows, start=1):
-        yield (side_of(record, text_key, f"Row {number} of the dataset '{name}'"),)
+def _cells(records: Records, keys: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The text of each record under these keys."""
+    for record, where in records:
+        yield tuple(side_of(record, key, where) for key in keys)
 
 
-def _labelled_dataset(
-    dataset: Dataset, name: str, text_key: str, label_key: str
-) -> Iterator[tuple[str, str]]:
-    used = [column for column in (text_key, label_key) if column in dataset.column_names]
-    rows = dataset.with_format(None).select_columns(used or dataset.column_names)
-    for number, record in enumerate(rows, start=1):
-        yield _labelled(record, text_key, label_key, f"Row {number} of the dataset '{name}'")
-
-
-def _labelled(
-    record: Mapping[str, Any], text_key: str, label_key: str, where: str
-) -> tuple[str, str]:
-    """Text and label of a record; a whole number is a label, too."""
-    text = side_of(record, text_key, where)
-    label = record.get(label_key)
-    if isinstance(label, int) and not isinstance(label, bool):
-        return text, str(label)
-    return text, side_of(record, label_key, where)
+def _labelled(records: Records, text_key: str, label_key: str) -> Iterator[tuple[str, ...]]:
+    """Text and label of each record. A label may be a whole number."""
+    for record, where in records:
+        label = record.get(label_key)
+        # True and False are integers to Python.
+        if isinstance(label, int) and not isinstance(label, bool):
+            record = {**record, label_key: str(label)}
+        yield side_of(record, text_key, where), side_of(record, label_key, where)
 
 
 def _line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
@@ -446,12 +406,7 @@ def _tsv_rows(file: Path) -> Iterator[tuple[str, str]]:
         yield sides[0].strip(), sides[1].strip()
 
 
-def _json_rows(file: Path, source_key: str, target_key: str) -> Iterator[tuple[str, str]]:
-    for record, where in _json_records(file, source_key, target_key):
-        yield side_of(record, source_key, where), side_of(record, target_key, where)
-
-
-def _json_records(file: Path, *keys: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+def _json_records(file: Path, *keys: str) -> Records:
     """The object of every line, and which line it is; of a blank line, one that is blank under all keys."""
     for number, line in enumerate(read_lines(file), start=1):
         where = f"Line {number} of '{file}'"
@@ -467,23 +422,22 @@ def _json_records(file: Path, *keys: str) -> Iterator[tuple[Mapping[str, Any], s
         yield record, where
 
 
-def _dataset_rows(
-    dataset: Dataset, name: str, source_key: str, target_key: str
-) -> Iterator[tuple[str, str]]:
-    wanted = {source_key, target_key, "translation"}
+def _dataset_records(dataset: Dataset, name: str, keys: Sequence[str]) -> Records:
+    """The rows of a data set, with the columns of these names and `translation`, and where each stands."""
+    wanted = [*dict.fromkeys([*keys, "translation"])]
     used = [column for column in dataset.column_names if column in wanted]
     if not used:
+        listed = "', '".join(wanted[:-1])
         raise HeadwiseError(
-            f"The dataset '{name}' has no column '{source_key}', '{target_key}' or 'translation': "
+            f"The dataset '{name}' has no column '{listed}' or '{wanted[-1]}': "
             f"it has {', '.join(dataset.column_names)}."
         )
     number = 0
+    # In batches, because `datasets` takes long for each single row.
     for batch in dataset.with_format(None).select_columns(used).iter(batch_size=1000):
         for values in zip(*(batch[column] for column in used), strict=True):
             number += 1
-            record = dict(zip(used, values, strict=True))
-            where = f"Row {number} of the dataset '{name}'"
-            yield side_of(record, source_key, where), side_of(record, target_key, where)
+            yield dict(zip(used, values, strict=True)), f"Row {number} of the dataset '{name}'"
 
 
 def side_of(record: Mapping[str, Any], key: str, where: str) -> str:
@@ -507,11 +461,13 @@ def on_one_line(sentence: str) -> str:
 
 
 def _loaded(name: str, config: str | None, split: str) -> Dataset:
-    from datasets import load_dataset  # takes a second, and much bad input is refused without it
+    # Here, because it takes a second, and much bad input is refused without it.
+    from datasets import load_dataset
 
     try:
         return load_dataset(name, config, split=split)
-    except Exception as error:  # the hub, the disk and the loader each raise their own kinds
+    # The hub, the disk and the loader each raise their own kinds.
+    except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise HeadwiseError(
             f"`datasets` cannot load '{name}' (split '{split}'): {reason}"

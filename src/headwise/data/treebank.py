@@ -101,12 +101,14 @@ class Treebank:
     def fingerprint(self) -> str:
         """SHA-256 of the lines that are not blank, in hexadecimal: independent of compression and line ends."""
         digest = hashlib.sha256()
+        # Without blank lines, whose number between sentences is free.
         for file in self.files:
             for line in filter(None, read_lines(file)):
                 digest.update(line.encode() + b"\n")
         return digest.hexdigest()
 
     def _by_document(self) -> Iterator[Iterator[Annotated]]:
+        # Each pass reads from disk, and a pass must not see another text than the counts are of.
         if file_key("treebank", *self.files) != self._key:
             raise HeadwiseError(
                 f"'{self.name}' has changed on disk since it was opened: open it again."
@@ -145,6 +147,7 @@ def write_parsed(file: Path, language: str, cache: str | PathLike[str] | None) -
             'pip install "headwise[parse]", or give a treebank.'
         ) from error
     folder = scratch_folder() if cache is None else Path(cache).expanduser()
+    # By Stanza's version, because another one finds other trees.
     key = file_key(f"parse {language} {stanza.__version__}", file)
     whole = folder / f"{file.name}-{key}.conllu"
     if whole.exists():

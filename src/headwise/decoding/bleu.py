@@ -13,7 +13,8 @@ from headwise.answers import Answers
 from headwise.errors import HeadwiseError
 from headwise.qualities import AGREEMENT, BLEU, CHRF, QualityMeasure
 
-TRANSLATION_LENGTH = 0  # columns of BLEU's statistics
+# Columns of BLEU's statistics.
+TRANSLATION_LENGTH = 0
 REFERENCE_LENGTH = 1
 METRICS = {BLEU: Bleu, AGREEMENT: Bleu, CHRF: Chrf}
 
@@ -47,11 +48,13 @@ def translation_answers(
     return Answers(made, together, together[:, 0, REFERENCE_LENGTH])
 
 
-@lru_cache(maxsize=32)  # chrF takes its time, and one translation is compared with many
+# chrF takes its time, and one translation is compared with many.
+@lru_cache(maxsize=32)
 def sentence_counts(
     quality: QualityMeasure, lines: tuple[str, ...], references: tuple[str, ...]
 ) -> tuple[np.ndarray, str]:
     """sacreBLEU's statistics of every sentence, and its signature."""
+    # Not public in sacreBLEU, which gives no statistics of sentences otherwise.
     metric = METRICS[quality]()
     counts = metric._extract_corpus_statistics(list(lines), [list(references)])
     return np.array(counts, dtype=np.float64), str(metric.get_signature())

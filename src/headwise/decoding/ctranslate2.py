@@ -45,6 +45,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.options import Engine, Search
 
+# With 1, CTranslate2's own, it stops before `generate` does, and more lines differ.
 PATIENCE = 4
 
 # Settings of generation_config.json that both engines follow, that `generate` is given with every call, or that mean
@@ -72,7 +73,8 @@ KNOWN_SETTINGS = {
 }
 TRANSLATION_MODELS = ("marian", "m2m_100", "bart", "mbart", "pegasus", "t5", "mt5", "whisper")
 LANGUAGE_MODELS = ("llama", "mistral", "qwen2", "qwen3")
-SHARED_BIAS = ("t5", "mt5")  # the bias by relative position of the first layer serves all
+# Families in which the first layer's bias by relative position serves all.
+SHARED_BIAS = ("t5", "mt5")
 TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "int8": "int8"}
 # Whether a family normalises before a layer, and whether it normalises its embeddings.
 NORMS = {"bart": (False, True), "mbart": (True, True), "pegasus": (True, False)}
@@ -121,6 +123,7 @@ def other_search(hf: Any, tokenizer: Any) -> str | None:
     changed = {
         name for name in settings.to_diff_dict() if not name.startswith(("_", "output_", "return_"))
     }
+    # Both engines end a translation that is cut with this token (`forced_end`).
     if settings.forced_eos_token_id in ending(hf):
         changed.discard("forced_eos_token_id")
     unknown = sorted(changed - KNOWN_SETTINGS)
@@ -141,7 +144,7 @@ class CTranslate2:
         refuse_model("ct2", hf, tokenizer, discovery)
         refuse_offloaded(hf, "Translating with ct2")
         refuse_captured(hf, "Translating with ct2")
-        import ctranslate2
+        import ctranslate2  # an extra
 
         self.engine = f"ctranslate2 {version('ctranslate2')}"
         self.tokenizer = tokenizer
@@ -170,7 +173,9 @@ class CTranslate2:
             disable_unk=tokenizer.unk_token_id is not None,
             end_token=self.ends or None,
             return_end_token=True,
+            # `token_ids` has truncated already; CTranslate2's own limit is 1,024.
             max_input_length=0,
+            # `generate` puts the forced end token in the last place.
             max_decoding_length=length - (self.forced_end and not exactly),
             min_decoding_length=length if exactly else 0,
         )
@@ -234,7 +239,8 @@ def with_equal_heads(hf: Any, discovery: Discovery, places: Mapping[Site, HeadPl
             setattr(config, f"{stack_of(site)}_attention_heads", len(heads.query))
 
     family = config.model_type
-    if family in NORMS:  # what transformers computes; the configuration, which is read, may lack it
+    # CTranslate2 reads the configuration, which may lack what transformers computes by the family.
+    if family in NORMS:
         config.normalize_before, config.normalize_embedding = NORMS[family]
     padded.generation_config = copy.copy(hf.generation_config)
     if family == "whisper" and not configured_alignment_heads(hf):
@@ -275,6 +281,7 @@ def write_folder(
     padded = with_equal_heads(hf, discovery, places)
 
     class Converter(converters.TransformersConverter):
+        # The model is in memory, so nothing is loaded from a folder.
         def load_model(self, *_: Any, **__: Any) -> Any:
             return padded
 
@@ -292,12 +299,14 @@ def write_folder(
             set_positions(spec, padded)
             set_t5(spec, hf, discovery, places)
             set_start(spec, hf, tokenizer)
+            # A byte-level vocabulary has no unknown word; CTranslate2 wants a string.
             if getattr(spec.config, "unk_token", "") is None:
-                spec.config.unk_token = ""  # a byte-level vocabulary has none; it wants a string
+                spec.config.unk_token = ""
             return spec
 
     with tempfile.TemporaryDirectory() as scratch:
-        hf.config.save_pretrained(scratch)  # it chooses the loader
+        # The converter chooses its loader by the configuration's class.
+        hf.config.save_pretrained(scratch)
         Converter(scratch).convert(str(folder), quantization=TYPES[dtype], force=True)
     tokenizer.save_pretrained(folder)
     return notes(hf, discovery, places)
@@ -311,6 +320,7 @@ def own_loader(converters: Any, hf: Any) -> Any:
         return None
     if config.decoder_start_token_id == config.pad_token_id == config.vocab_size - 1:
         return None
+    # The loader of BART reads these, which Marian's configuration does not have.
     config.normalize_before = False
     config.normalize_embedding = False
     return converters.BartLoader()
@@ -374,8 +384,9 @@ def set_t5(spec: Any, hf: Any, discovery: Discovery, places: Mapping[Site, HeadP
         table = chosen(holder.get_parameter(f"{TABLE}.weight"), torch.tensor(columns), 1)
         layer = getattr(spec, stack_of(site)).layer[site.layer]
         layer.self_attention.relative_attention_bias = table.float().cpu()
+    # CTranslate2 goes by tied embeddings; MT5 never scales, whatever its configuration ties.
     if not getattr(hf.config, "scale_decoder_outputs", False):
-        spec.decoder.scale_outputs = OPTIONAL  # MT5 never does, whatever its configuration ties
+        spec.decoder.scale_outputs = OPTIONAL
 
 
 def notes(hf: Any, discovery: Discovery, places: Mapping[Site, HeadPlaces]) -> list[str]:

@@ -67,15 +67,16 @@ class Generate:
                 f"transformers does not translate with the settings of generation_config.json ({reason}): mend that file."
             ) from error
         ends = ending(self.model)
-        return [until_end(row, ends) for row in rows[:, 1:].tolist()]
+        return [until_end(row, ends) for row in rows[:, 1:].tolist()]  # without the start token
 
 
 def refuse_tokens(model: PreTrainedModel) -> None:
-    """Raise HeadwiseError where the generation configuration names tokens that are none of the model's words."""
+    """Raise HeadwiseError where the generation configuration names tokens that the model does not have."""
     words: int = model.get_output_embeddings().weight.shape[0]
     for name in (*TOKEN_SETTINGS, *TOKEN_LISTS):
         given = getattr(model.generation_config, name, None)
-        if given is None or (name == "pad_token_id" and given == -1):  # there is no padding
+        # Some configurations write -1 for no padding.
+        if given is None or (name == "pad_token_id" and given == -1):
             continue
         tokens = given if isinstance(given, list) else [given]
         wrong = [token for token in tokens if type(token) is not int or not 0 <= token < words]
@@ -103,6 +104,7 @@ def translate(
     model's positions are truncated. A blank sentence stays blank. The unknown subword is never written. exactly: write
     this number of tokens for each sentence, to compare the speed of two models.
     """
+    # The longest first, so that a batch that does not fit into memory fails at once.
     sources = token_ids(translator, sentences)
     longest_first = sorted(sources, key=lambda i: -len(sources[i]))
     translations = [""] * len(sentences)
@@ -142,6 +144,8 @@ def token_ids(translator: Translator, sentences: Sequence[str]) -> dict[int, lis
 
 def sentence_limit(model: PreTrainedModel) -> int:
     """The most tokens of a sentence, on either side."""
+    # 8 positions stay free, because some families count them from behind the padding's number (M2M100, BART). T5 has no
+    # such limit; it was trained on 512 tokens.
     if hasattr(model.config, "max_position_embeddings"):
         return int(model.config.max_position_embeddings) - 8
     return 512
@@ -178,7 +182,7 @@ def decode(
         do_sample=False,
         bad_words_ids=unknown,
         early_stopping=False,
-        # What a generation configuration may say otherwise: it would go before the length, or give other rows.
+        # A generation configuration may set these: they would replace the length, or give other rows.
         max_new_tokens=None,
         min_new_tokens=None,
         num_return_sequences=1,
@@ -216,8 +220,11 @@ def speeds(
     rounds: int,
     progress: Report = silent,
 ) -> dict[str, tuple[float, float, float]]:
-    """Tokens per second of decoding (median, least, most), by name: all models write equally many tokens for the same
-    sentences, in turn, a few rounds, so that a noisy machine and longer translations affect all alike."""
+    """Tokens per second of decoding (median, least, most), by name.
+
+    All models write equally many tokens for the same sentences, in turns and several rounds, so that a noisy machine
+    and longer translations affect all alike.
+    """
     rates: dict[str, list[float]] = {name: [] for name in translators}
     for number in range(rounds):
         # No model is always the first.

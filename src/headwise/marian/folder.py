@@ -25,7 +25,8 @@ from headwise.options import DEEPEST
 ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "quick_gelu"}
 LONGEST = 512  # tokens
 PADDING = "<pad>"
-NEVER = -1e4  # the logit of a word that is never written; 16 bits hold it
+# The logit of a word that is never written; 16 bits hold it.
+NEVER = -1e4
 # What headwise does not read, by the toolkit's option: the value that it has without it.
 WITHOUT: dict[str, Any] = {
     "transformer-ffn-depth": 2,
@@ -53,6 +54,7 @@ def read_folder(file: Path) -> tuple[MarianToolkitModel, MarianToolkitTokenizer]
     arrays, scales = without_scales(arrays)
     config = configuration(file, arrays, options)
     config.activation_scales = scales
+    # Without the word for padding, which headwise adds.
     rows = config.vocab_size - 1
     words = {path: pieces_of(path) for path in (source, target)}
     for path, pieces in words.items():
@@ -79,7 +81,7 @@ def configuration(
     for side, depth in layers.items():
         if not 1 <= depth <= DEEPEST:
             raise HeadwiseError(
-                f"{file} is said to have {depth} layers in its {side}: 1 to {DEEPEST} are possible."
+                f"The configuration in {file} has {depth} layers in the {side}: 1 to {DEEPEST} are possible."
             )
     names = [*embedding_names(options), *(f"{side}_l1_ffn_W1" for side in layers)]
     shapes = {name: arrays[name].shape for name in names if name in arrays}
@@ -93,7 +95,7 @@ def configuration(
     heads = options.get("transformer-heads", 8)
     if type(heads) is not int or heads < 1 or width % heads or width % 2:
         raise HeadwiseError(
-            f"{file} is said to have {heads!r:.40} heads in a width of {width}, which they do not divide evenly."
+            f"The configuration in {file} has {heads!r:.40} heads, which do not divide the width of {width} evenly."
         )
     autoreg = options.get("transformer-decoder-autoreg", "self-attention")
     tied_all = bool(options.get("tied-embeddings-all"))
@@ -117,11 +119,13 @@ def configuration(
         encoder_ffn_dim=inner[0][1],
         decoder_ffn_dim=inner[1][1],
         activation_function=ACTIVATIONS[options.get("transformer-ffn-activation", "swish")],
+        # By √width, which Marian has no option for.
         scale_embedding=True,
         share_encoder_decoder_embeddings=tied_all,
         tie_word_embeddings=tied_all or bool(options.get("tied-embeddings")),
         max_position_embeddings=LONGEST,
-        dropout=0.0,  # a model as it is given: with dropout, further training harms it
+        # A model as it is given: with dropout, further training harms it.
+        dropout=0.0,
         attention_dropout=0.0,
         pad_token_id=rows,
         decoder_start_token_id=rows,
@@ -137,6 +141,7 @@ def refuse_other_networks(file: Path, options: Mapping[str, Any]) -> None:
         raise HeadwiseError(
             f"{file} is a model of type {kind!r:.40}: of Marian's models headwise reads those of type transformer."
         )
+    # What each decoder layer begins with; `rnn` is named by its cell.
     autoreg = options.get("transformer-decoder-autoreg", "self-attention")
     cell = options.get("dec-cell")
     if autoreg not in ("self-attention", "rnn") or (autoreg == "rnn" and cell != "ssru"):
@@ -149,6 +154,7 @@ def refuse_other_networks(file: Path, options: Mapping[str, Any]) -> None:
         raise HeadwiseError(
             f"{file} has the activation {activation!r:.40}: headwise reads {', '.join(ACTIVATIONS)}."
         )
+    # None, false and empty are all ways to say that an option is not used.
     other = [name for name, usual in WITHOUT.items() if (options.get(name) or usual) != usual]
     if autoreg == "rnn" and options.get("layer-normalization"):
         other.append("layer-normalization")
@@ -219,7 +225,8 @@ def weights_in(
     file: Path, arrays: Mapping[str, np.ndarray], config: MarianToolkitConfig
 ) -> dict[str, Tensor]:
     """Every weight in a file by its name in transformers."""
-    if f"{OUTPUT}_W" in arrays:  # as Marian wrote it before 2019
+    # As Marian wrote the output layer before 2019.
+    if f"{OUTPUT}_W" in arrays:
         other = {name: array for name, array in arrays.items() if name != f"{OUTPUT}_W"}
         arrays = {**other, f"{OUTPUT}_Wt": arrays[f"{OUTPUT}_W"].T}
     words = embedding_places(config)
@@ -278,8 +285,8 @@ def lacks(file: Path, names: list[str]) -> HeadwiseError:
 def vocabularies(file: Path) -> tuple[Path, Path]:
     """The SentencePiece vocabularies of source and target beside a model, which may be one.
 
-    Of several they are those that a configuration beside the model names (`vocabs`), else those whose names begin with
-    `src` and `trg`.
+    If there are several, a configuration beside the model names the two (`vocabs`), or their names begin with `src` and
+    `trg`.
     """
     folder = file.parent
     found = sorted(folder.glob("*.spm"))
@@ -321,18 +328,21 @@ AutoTokenizer.register(MarianToolkitConfig, MarianToolkitTokenizer)
 
 
 def tokenizer(words: Mapping[Path, SentencePieceProcessor], rows: int) -> MarianToolkitTokenizer:
-    """The tokenizer for one vocabulary, or for those of source and target, of a model with so many words and
-    one for padding."""
-    source, target = [*words, *words][0], [*words, *words][1]
+    """The tokenizer of a model with `rows` words and one for padding. words: its vocabularies by file, one for both
+    sides or those of source and target."""
+    # A single vocabulary serves both sides.
+    source, target = [*words, *words][:2]
     with tempfile.TemporaryDirectory() as scratch:
         files = {}
-        for side, pieces in zip(("source", "target"), (words[source], words[target]), strict=True):
+        for side, pieces in (("source", words[source]), ("target", words[target])):
+            # A name for every row of the embeddings, so that the tokenizer has as many words as the model.
             numbers = {pieces.id_to_piece(number): number for number in range(len(pieces))}
             numbers |= {f"<unused-{number}>": number for number in range(len(pieces), rows)}
             numbers[PADDING] = rows
             files[side] = Path(scratch) / f"{side}.json"
             files[side].write_text(json.dumps(numbers, ensure_ascii=False), encoding="utf-8")
-        with warnings.catch_warnings(action="ignore"):  # that sacremoses is recommended
+        # It recommends sacremoses, which Marian does not use.
+        with warnings.catch_warnings(action="ignore"):
             return MarianToolkitTokenizer(
                 str(source),
                 str(target),
@@ -343,5 +353,6 @@ def tokenizer(words: Mapping[Path, SentencePieceProcessor], rows: int) -> Marian
                 unk_token=words[target].id_to_piece(words[target].unk_id()),
                 pad_token=PADDING,
                 model_max_length=LONGEST,
-                split_special_tokens=True,  # </s> in a text is letters
+                # `</s>` in a text is letters.
+                split_special_tokens=True,
             )

@@ -29,6 +29,7 @@ def entries(config: MarianToolkitConfig) -> Iterator[Entry]:
             ours = f"model.{side}.layers.{layer}"
             theirs = f"{side}_l{layer + 1}"
             if side == "decoder" and config.decoder_autoreg == SSRU:
+                # An SSRU takes the place of self-attention; Marian names its norm after `ffn` all the same.
                 yield Entry(f"{ours}.self_attn.W.weight", f"{theirs}_rnn_W", True)
                 yield from linear_names(
                     f"{ours}.self_attn.Wf", f"{theirs}_rnn_Wf", f"{theirs}_rnn_bf"
@@ -53,8 +54,8 @@ def entries(config: MarianToolkitConfig) -> Iterator[Entry]:
 
 
 def embedding_places(config: MarianToolkitConfig) -> dict[str, tuple[str, int]]:
-    """The matrices of words, that of the output among them: by the name here, the name in Marian and how many words it
-    has there. Here all have one number of words, the last for padding."""
+    """The matrices of words, with that of the output layer: by the name here, the name in Marian and how many words the
+    matrix has there. Here all have the same number of words, the last of them for padding."""
     source, target = embedding_names(config.toolkit or {})
     output = target if config.tie_word_embeddings else f"{OUTPUT}_Wt"
     found = {

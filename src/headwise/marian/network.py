@@ -24,7 +24,8 @@ from transformers.models.marian.modeling_marian import (
 )
 
 NORM_EPSILON = 1e-6
-SLOWEST = 10_000  # the longest of the sinusoids, in radians a position
+# The slowest of the sinusoids turns by 1/SLOWEST radians a position.
+SLOWEST = 10_000
 SSRU = "ssru"
 
 
@@ -62,6 +63,7 @@ class Sinusoids(MarianSinusoidalPositionalEmbedding):
 def sinusoids(positions: int, width: int) -> Tensor:
     """The positions of `Sinusoids`, positions × width."""
     sines = width // 2
+    # On the CPU even inside of `torch.device("meta")`, and in float64, so that all machines have the same table.
     powers = torch.arange(sines, dtype=torch.float64, device="cpu") / max(sines - 1, 1)
     angles = torch.arange(positions, dtype=torch.float64, device="cpu")[:, None] * SLOWEST**-powers
     return torch.cat([angles.sin(), angles.cos()], 1).float()
@@ -89,10 +91,12 @@ class Ssru(nn.Module):
         if cache is not None:
             add_state_layer(cache, self.layer_idx)
             if cache.layers[self.layer_idx].is_initialized:
+                # The key of the last token; of an empty cache, the zeros.
                 before = cache.layers[self.layer_idx].keys[:, 0]
                 state = torch.cat([state[:, None], before], 1)[:, -1]
         every = recur(keep, new, state)
         if cache is not None:
+            # A layer of the cache also wants values: one number a token.
             cache.update(every[:, None], every[:, None, :, :1], self.layer_idx)
         return torch.relu(every), None
 
@@ -143,19 +147,29 @@ class Steps(nn.Module):
         return hidden
 
 
+def add_steps(
+    layer: Any,
+    sublayers: tuple[str, ...],
+    config: MarianToolkitConfig,
+    is_first: bool,
+    is_last: bool,
+) -> None:
+    """Give a layer its steps: `embedded`, `before_…` and `after_…` each sublayer, `top`."""
+    layer.embedded = Steps(config.postprocess_emb if is_first else "", config)
+    for sublayer in sublayers:
+        setattr(layer, f"before_{sublayer}", Steps(config.preprocess, config))
+        setattr(layer, f"after_{sublayer}", Steps(config.postprocess, config))
+    layer.top = Steps(config.postprocess_top if is_last else "", config)
+
+
 class EncoderLayer(MarianEncoderLayer):
     """A layer of the encoder in the toolkit's orders. In pre-norm only queries are normalised, as there."""
 
     def __init__(self, config: MarianToolkitConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
         del self.self_attn_layer_norm, self.final_layer_norm
-        self.embedded = Steps(config.postprocess_emb if layer_idx == 0 else "", config)
-        self.before_self_attn = Steps(config.preprocess, config)
-        self.after_self_attn = Steps(config.postprocess, config)
-        self.before_ffn = Steps(config.preprocess, config)
-        self.after_ffn = Steps(config.postprocess, config)
         is_last = layer_idx == config.encoder_layers - 1
-        self.top = Steps(config.postprocess_top if is_last else "", config)
+        add_steps(self, ("self_attn", "ffn"), config, layer_idx == 0, is_last)
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None, **kwargs: Any
@@ -181,15 +195,8 @@ class DecoderLayer(MarianDecoderLayer):
         del self.self_attn_layer_norm, self.encoder_attn_layer_norm, self.final_layer_norm
         if config.decoder_autoreg == SSRU:
             self.self_attn = Ssru(config.d_model, layer_idx)
-        self.embedded = Steps(config.postprocess_emb if layer_idx == 0 else "", config)
-        self.before_self_attn = Steps(config.preprocess, config)
-        self.after_self_attn = Steps(config.postprocess, config)
-        self.before_encoder_attn = Steps(config.preprocess, config)
-        self.after_encoder_attn = Steps(config.postprocess, config)
-        self.before_ffn = Steps(config.preprocess, config)
-        self.after_ffn = Steps(config.postprocess, config)
         is_last = layer_idx == config.decoder_layers - 1
-        self.top = Steps(config.postprocess_top if is_last else "", config)
+        add_steps(self, ("self_attn", "encoder_attn", "ffn"), config, layer_idx == 0, is_last)
 
     def forward(
         self,

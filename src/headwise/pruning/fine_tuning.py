@@ -69,7 +69,7 @@ def tuned_further(pruned: Pruned, training: TrainingRun, options: GateTraining) 
 
 def loss_on_dev(model: Model, training: TrainingRun) -> float:
     with loss_forward(model.hf):
-        return dev_loss(model.hf, training.dev, model.tokenizer, training.recipe.batch_tokens)
+        return dev_loss(model.hf, training.dev, training.recipe.batch_tokens)
 
 
 class Refusal(TrainerCallback):

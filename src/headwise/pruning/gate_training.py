@@ -273,7 +273,7 @@ def train_gates(
     tokens = training.recipe.batch_tokens
 
     def loss() -> float:
-        return dev_loss(hf, training.dev, model.tokenizer, tokens)
+        return dev_loss(hf, training.dev, tokens)
 
     with (
         same_gradients(hf),
@@ -338,7 +338,7 @@ def decide(
     mask = gates.mask(model.heads, gates.decided())
     with torch.no_grad(), loss_forward(model.hf):
         with keeping(model.hf, model.discovery, mask):
-            loss = dev_loss(model.hf, dev, model.tokenizer, tokens)
+            loss = dev_loss(model.hf, dev, tokens)
         if early:
             soft, decided = gates.losses_at_decision.tolist()
         else:
@@ -346,7 +346,7 @@ def decide(
                 capture(model.hf, model.discovery, gates=gates.by_site()),
                 gates.held(gates.soft()),
             ):
-                soft = dev_loss(model.hf, dev, model.tokenizer, tokens)
+                soft = dev_loss(model.hf, dev, tokens)
             decided = loss
     return Pruned(
         mask,

@@ -251,7 +251,7 @@ class MeasureSavings(Step, stage="evaluate", name_format="measure/{0.variant.nam
         if run.generates:
             dev = Encoded(run.pairs("dev"), model.tokenizer, model.task.longest)
             with loss_forward(model.hf):
-                facts["dev_loss"] = dev_loss(model.hf, dev, model.tokenizer, 4096)
+                facts["dev_loss"] = dev_loss(model.hf, dev, 4096)
         facts["parameters"] = model.parameters
 
         folder = "model" if self.variant == FULL else f"pruned/{self.variant.name}"

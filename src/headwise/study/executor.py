@@ -19,7 +19,6 @@ from safetensors import SafetensorError
 
 from headwise.errors import OUR_MISTAKE, HeadwiseError
 from headwise.progress import Progress, about, time_left
-from headwise.study.forecast import forwards_of
 from headwise.study.step import Build
 
 # Lists the builds of a study; called again after every build that failed or may reveal more of them.
@@ -111,11 +110,13 @@ def run_builds(
     executor: Executor,
     progress: Progress,
     after_build: Callable[[Build, StudyOutcome], None] = lambda build, outcome: None,
+    forwards_of: Callable[[Build], float] = lambda build: 0.0,
 ) -> StudyOutcome:
     """Do every build once all it waits for is done; the first ready one of the list first.
 
     A build that raises fails: its sentence is kept, what waits for it is skipped, all else goes on. after_build: called
-    after every build, before the builds are asked for again. Raises HeadwiseError when the builds form no graph.
+    after every build, before the builds are asked for again. forwards_of: how much work a build is, for the time left.
+    Raises HeadwiseError when the builds form no graph.
     """
     outcome = StudyOutcome()
     start = time.monotonic()
@@ -132,7 +133,7 @@ def run_builds(
         if build:
             number = len(outcome.ended) + len(running) + 1
             left = [other for other in graph if other.name not in outcome.ended]
-            whole = forwards + sum(forwards_of(other.step, other.run) for other in left)
+            whole = forwards + sum(forwards_of(other) for other in left)
             seconds = time_left(history, time.monotonic() - start, whole)
             heading = f"[{number} of {len(graph)}] {build.name}"
             if seconds:
@@ -145,7 +146,7 @@ def run_builds(
             if end.error is None:
                 outcome.done.append(build.name)
                 if end.made:
-                    forwards += forwards_of(build.step, build.run)
+                    forwards += forwards_of(build)
                     history.append((time.monotonic() - start, forwards))
                 else:
                     unchanged += 1

@@ -33,7 +33,7 @@ from headwise.study.head_steps import (
 )
 from headwise.study.model_steps import RANKED, MakeControl, Prune, PruneGreedily, RankHeads, Train
 from headwise.study.run import Run
-from headwise.study.step import Build, Step
+from headwise.study.step import Build
 from headwise.training.token_batches import IGNORED
 from headwise.training.tokenizer import SPECIAL_TOKENS
 from headwise.training.translation_model import build_model
@@ -44,8 +44,9 @@ TIMED_ROWS = 16  # of the batch that is timed
 TESTED = 3.0  # forwards over the dev text that tests of roles take as long as
 
 
-def forwards_of(step: Step, run: Run) -> float:
-    """About how many sentences, read forward, a step takes as long as; 0 where its texts or heads are not known yet."""
+def forwards_of(build: Build) -> float:
+    """About how many sentences, read forward, a build takes as long as; 0 where its texts or heads are not known yet."""
+    step, run = build.step, build.run
     heads = run.heads
     if heads is None or not {"train", "dev"} <= run.texts.keys():
         return 0.0

@@ -201,7 +201,7 @@ def do_builds(
     progress = study.progress
     list_builds = partial(study.builds, stages)
     with open_executor(workers, study, threads or 1, device) as executor:
-        return run_builds(list_builds, executor, progress, study.after_build)
+        return run_builds(list_builds, executor, progress, study.after_build, forwards_of)
 
 
 @contextmanager
@@ -298,16 +298,17 @@ def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:
         for run in runs:
             run.outline = True
         lines = preflight(plan, runs, study.builds(), device, study.given)
+        given = study.given() if isinstance(plan.model, str) else None
         for run in runs:
-            run.text("train")
-            run.text("dev")
-            if isinstance(run.plan.model, str):
-                run.expected_heads = study.given().heads
+            texts = (run.text("train"), run.text("dev"))
+            if given is not None:
+                for text in texts:
+                    given.task.check(text)
+                run.expected_heads = given.heads
         builds = study.builds()
-        forwards = sum(forwards_of(build.step, build.run) for build in builds if not build.was_done)
+        forwards = sum(forwards_of(build) for build in builds if not build.was_done)
         lines = [*left_by_stage(study, builds), *lines]
         if forwards:
-            given = study.given() if isinstance(plan.model, str) else None
             seconds = forwards * sentence_seconds(runs[0], given)
             lines.append(f"This takes about {about(seconds)} on this machine.")
     return [*plan_lines(builds), *lines]

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from headwise.data.lines import is_table
 from headwise.data.sentence_pairs import SentencePairs
-from headwise.data.text import ParallelText, Text, is_table
+from headwise.data.text import ParallelText, Text
 from headwise.errors import HeadwiseError
 from headwise.folders import below, is_inside
 from headwise.heads import HeadMap, Kind

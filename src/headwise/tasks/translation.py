@@ -105,4 +105,4 @@ class EncodedPairs:
 
     def batches(self, hide: bool = True) -> Iterator[dict[str, Any]]:
         """The text once, shortest pairs first; nothing is ever hidden."""
-        return batches(self.pairs, self.task.tokenizer, start_token(self.task.hf))
+        return batches(self.pairs, start_token(self.task.hf))

@@ -58,6 +58,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         return input
     if cut == 256:
         return input * 0
+    # The full range of int64: `random_` without bounds never sets the sign bit, so every eighth byte would be below 128.
     draws = torch.empty((input.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
     keep = draws.view(torch.uint8)[: input.numel()].view(input.shape) >= cut
     return input * keep.to(input.dtype).mul_(256 / (256 - cut))

@@ -23,13 +23,14 @@ from headwise.training.token_batches import (
     Batch,
     Collate,
     TokenBatches,
+    TrainingData,
     lengths,
     mapped,
     padded,
 )
 
 
-class Labelled:
+class Labelled(TrainingData):
     """Texts as token ids, each with its class. Those longer than `max_length` tokens are left out and counted
     (`left_out`). cache: a folder for the ids, which another `Labelled` of the same text and tokenizer reuses.
 
@@ -37,7 +38,8 @@ class Labelled:
     """
 
     noun = "texts"
-    by_token: ClassVar[bool] = False  # whether each token has a class, rather than the text
+    # Whether each token has a class, rather than the text.
+    by_token: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class Labelled:
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Rows by index; −1 is the first row without its labels."""
+        # An empty row would have no last token, which causal classifiers read.
         places = self.rows[np.maximum(indices, 0)]
         rows = []
         for index, place, ids in zip(indices, places, self.dataset[places]["ids"], strict=True):
@@ -86,20 +89,10 @@ class Labelled:
             rows.append({"ids": ids, "labels": [IGNORED] * len(labels) if index < 0 else labels})
         return rows
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.__getitems__([index])[0]
-
-    def sampler(self, tokens: int, seed: int, multiple: int) -> TokenBatches:
-        return TokenBatches(self, tokens, seed, multiple)
-
-    def collator(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches
-    ) -> Collate:
+    def collator(self, model: PreTrainedModel, sampler: TokenBatches) -> Collate:
         return LabelledCollator(self.collate.fill, self.by_token, sampler.shapes)
 
-    def once(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
-    ) -> Iterator[Batch]:
+    def once(self, model: PreTrainedModel, tokens: int) -> Iterator[Batch]:
         return self.batches(tokens)
 
     def batches(self, tokens: int = 4096, hide: bool = True) -> Iterator[Batch]:
@@ -117,9 +110,7 @@ class Labelled:
 class LabelledCollator:
     """Makes tensors of rows of `Labelled`, padded to the shape for their number."""
 
-    def __init__(
-        self, fill: int, by_token: bool = False, shapes: Sequence[tuple[int, int]] = ()
-    ) -> None:
+    def __init__(self, fill: int, by_token: bool, shapes: Sequence[tuple[int, int]] = ()) -> None:
         self.fill = fill
         self.by_token = by_token
         self.length = {rows: length for length, rows in shapes}
@@ -145,6 +136,7 @@ def classes_of(text: LabelledText, model: PreTrainedModel) -> np.ndarray:
     """The class of every text. Raises HeadwiseError for a label that is no class of the model."""
     config: Any = model.config
     known = {str(name): int(number) for name, number in (config.label2id or {}).items()}
+    # Each label once: a data set has millions of texts and a few classes.
     names, inverse = np.unique(np.array(text.dataset["label"], dtype=str), return_inverse=True)
     if unnamed := [name for name in names.tolist() if name not in known]:
         numbers = {str(number): number for number in range(config.num_labels)}
@@ -171,14 +163,16 @@ def summed_class_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) ->
 
 
 def refuse_other_class_loss(model: PreTrainedModel) -> None:
-    """Raise HeadwiseError for a model whose own loss of two short texts is another than that of its classes."""
+    """Raise HeadwiseError where a model's own loss for two short texts is not the cross-entropy of its classes."""
     kind = type(model).__name__
     config = model.config
+    # A first loss with labels sets it for good: whether labels are classes or numbers.
     before = config.problem_type
     words = (
         torch.arange(12, device=device_of(model)).view(2, 6)
         % model.get_input_embeddings().num_embeddings
     )
+    # With padding, which a classifier must leave out of its text.
     mask = torch.ones_like(words)
     mask[0, 4:] = 0
     pad = getattr(config.get_text_config(), "pad_token_id", None)
@@ -191,9 +185,10 @@ def refuse_other_class_loss(model: PreTrainedModel) -> None:
             logits = getattr(output_of(model, inputs), "logits", None)
             if logits is None:
                 raise HeadwiseError(
-                    f"headwise trains models that predict classes, or words by one output layer: {kind} is none."
+                    f"headwise trains models that predict classes, or words by one output layer: {kind} does neither."
                 )
-            asked = logits[..., 0]  # one for each text, or for each token
+            # Logits are B C or, with a class for each token, B S C.
+            asked = logits[..., 0]
             numbers = torch.arange(asked.numel(), device=device_of(model)) % config.num_labels
             labels = numbers.view_as(asked)
             output = output_of(model, {**inputs, "labels": labels})

@@ -21,6 +21,7 @@ from headwise.training.token_batches import (
     Batch,
     Collate,
     TokenBatches,
+    TrainingData,
     lengths,
     mapped,
     padded,
@@ -100,11 +101,12 @@ class Lines:
         self, tokens: int = 4096, seed: int = 0, hide: bool = True
     ) -> Iterator[dict[str, Any]]:
         """The text once, shortest first, in batches of at most `tokens` tokens: input_ids, attention_mask, labels (at
-        the positions of their logits), rows (the row of each sentence in the text). Of windows also counted: the
-        tokens that no window before has. hide: replace the tokens that a masked model has to predict; without it the
-        text is intact, for what needs no prediction."""
+        the positions of their logits), rows (the row of each sentence in the text). Windows also have `counted`: the
+        tokens that are in no earlier window. hide: replace the tokens that a masked model predicts; without it the text
+        is intact, for what needs no prediction."""
         if hide and not self.causal:
             refuse_maskless(self.tokenizer)
+        # Sentences are sorted by length, so the last of a batch says how wide it is.
         start = 0
         while start < len(self):
             end = start + 1
@@ -116,6 +118,7 @@ class Lines:
             rows = [ids[at : at + self.length] for ids, at in zip(whole, starts, strict=True)]
             batch = self.batch(rows, places, seed, hide)
             if self.documents is not None:
+                # The first window of a sentence counts whole. Labels are one place before the token that they name.
                 overlap = self.length - self.stride
                 later = torch.from_numpy(self.starts[start:end] > 0)
                 batch["counted"] = batch["attention_mask"].bool()
@@ -135,19 +138,18 @@ class Lines:
             labels = torch.full_like(ids, IGNORED)
             labels[:, :-1] = torch.where(mask[:, 1:].bool(), ids[:, 1:], IGNORED)
             return {"input_ids": ids, "attention_mask": mask, "labels": labels}
-        hidden = torch.zeros_like(mask, dtype=torch.bool)
-        for i, (row, place) in enumerate(zip(rows, places, strict=True)):
-            hidden[i, to_hide(row, self.special, (seed, place))] = True
-        labels = torch.where(hidden, ids, IGNORED)
-        seen = ids.masked_fill(hidden, self.tokenizer.mask_token_id) if hide else ids
-        return {"input_ids": seen, "attention_mask": mask, "labels": labels}
+        hidden = [
+            to_hide(row, self.special, (seed, place))
+            for row, place in zip(rows, places, strict=True)
+        ]
+        return masked_batch(ids, mask, hidden, self.tokenizer.mask_token_id if hide else None)
 
 
 def windows_of(
     lengths: np.ndarray, max_length: int, stride: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The windows in which sentences of some lengths are read, as in `Lines`: by window, the number of its sentence, its
-    first token in it, and its tokens."""
+    """The windows of sentences of these lengths, as in `Lines`: by window, the number of its sentence, the place of its
+    first token in the sentence, and its length."""
     beyond = np.maximum(lengths - max_length, 0)
     windows = 1 + -(-beyond // stride)
     sentences = np.repeat(np.arange(len(lengths)), windows)
@@ -157,10 +159,24 @@ def windows_of(
 
 
 def to_hide(row: Sequence[int], special: set[int], seed: tuple[int, ...]) -> np.ndarray:
-    """The places of the tokens that a masked model has to predict: a share MASKED, at least one, none special."""
+    """The places of the tokens that a masked model predicts: a share MASKED of those that are not special, at least one."""
+    # A generator for each row, so that a sentence hides the same tokens in whatever batch it comes.
     words = np.array([at for at, token in enumerate(row) if token not in special], dtype=np.int64)
     count = min(len(words), max(1, round(MASKED * len(words))))
     return np.random.default_rng(seed).choice(words, count, replace=False) if count else words
+
+
+def masked_batch(
+    ids: Tensor, mask: Tensor, places: Sequence[Any], word: int | None
+) -> dict[str, Tensor]:
+    """A batch B S for a masked model. places: of each row, the tokens to predict. word: the mask token in their place;
+    None leaves the text intact."""
+    hidden = torch.zeros_like(mask, dtype=torch.bool)
+    for row, chosen in enumerate(places):
+        hidden[row, chosen] = True
+    seen = ids if word is None else ids.masked_fill(hidden, word)
+    labels = torch.where(hidden, ids, IGNORED)
+    return {"input_ids": seen, "attention_mask": mask, "labels": labels}
 
 
 def refuse_maskless(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -170,7 +186,7 @@ def refuse_maskless(tokenizer: PreTrainedTokenizerBase) -> None:
         )
 
 
-class Packed:
+class Packed(TrainingData):
     """A text as one stream of tokens, memory-mapped, in rows of `length` tokens; the last may be shorter.
 
     Sentences stand one after another as the tokenizer gives them, as in transformers' run_clm and run_mlm; where it
@@ -190,6 +206,7 @@ class Packed:
         cache: Path | None = None,
     ) -> None:
         self.causal = causal
+        self.tokenizer = tokenizer
         self.special = set(tokenizer.all_special_ids)
         if not causal:
             refuse_maskless(tokenizer)
@@ -209,6 +226,7 @@ class Packed:
         return len(self.longest)
 
     def ended(self, row: list[int], end: int | None) -> list[int]:
+        # Without any mark between them a model would read two sentences as one.
         bare = not row or not {row[0], row[-1]} & self.special
         return [*row, end] if bare and end is not None else row
 
@@ -218,6 +236,7 @@ class Packed:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         epoch, place = divmod(max(index, 0), len(self))
+        # One token more than a row: the last one predicts the first of the next row.
         tokens = self.stream.slice(place * self.length, self.length + 1).to_numpy()
         row = tokens[: self.length]
         follow = tokens[1:]
@@ -231,16 +250,12 @@ class Packed:
     def sampler(self, tokens: int, seed: int, multiple: int) -> TokenBatches:
         return (TokenBatches if self.causal else EpochBatches)(self, tokens, seed, multiple)
 
-    def collator(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches
-    ) -> Collate:
-        return PackedCollator(tokenizer, self.length, self.causal)
+    def collator(self, model: PreTrainedModel, sampler: TokenBatches) -> Collate:
+        return PackedCollator(self.tokenizer, self.length, self.causal)
 
-    def once(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
-    ) -> Iterator[Batch]:
+    def once(self, model: PreTrainedModel, tokens: int) -> Iterator[Batch]:
         rows = max(1, tokens // self.length)
-        collate = PackedCollator(tokenizer, self.length, self.causal)
+        collate = PackedCollator(self.tokenizer, self.length, self.causal)
         for start in range(0, len(self), rows):
             yield collate(self.__getitems__(range(start, min(start + rows, len(self)))))
 
@@ -269,15 +284,7 @@ class PackedCollator:
         if self.causal:
             labels = padded([row["next"] for row in rows], IGNORED, self.length)
             return {"input_ids": ids, "attention_mask": mask, "labels": labels}
-        hidden = torch.zeros_like(mask, dtype=torch.bool)
-        for place, row in enumerate(rows):
-            hidden[place, row["hidden"]] = True
-        labels = torch.where(hidden, ids, IGNORED)
-        return {
-            "input_ids": ids.masked_fill(hidden, self.mask),
-            "attention_mask": mask,
-            "labels": labels,
-        }
+        return masked_batch(ids, mask, [row["hidden"] for row in rows], self.mask)
 
 
 def filler(tokenizer: PreTrainedTokenizerBase) -> int:

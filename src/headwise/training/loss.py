@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from headwise.attention import device_of, evaluating
 from headwise.attention.discover import output_of, without_cache
@@ -31,11 +31,12 @@ from headwise.errors import HeadwiseError
 from headwise.training.labelled import refuse_other_class_loss, summed_class_loss
 from headwise.training.token_batches import IGNORED, TrainingData
 
-# positions projected at once on CPU, fewer where the vocabulary is so large that more logits than these would be in
-# memory; the last chunk is padded, so that there is one shape
+# Positions projected at once on a CPU, where the last chunk is padded, so that all have one shape. Fewer where the
+# vocabulary is so large that there would be more logits than CPU_LOGITS: 64 MB in float32.
 CHUNK_ROWS = 256
-CPU_LOGITS = 2**24  # 64 MB in float32
-LOGITS = 2**26  # logits at once elsewhere: 256 MB in float32
+CPU_LOGITS = 2**24
+# Logits at once on other devices: 256 MB in float32.
+LOGITS = 2**26
 
 
 class FusedCrossEntropy(torch.autograd.Function):
@@ -58,6 +59,7 @@ class FusedCrossEntropy(torch.autograd.Function):
         size: int,
     ) -> Tensor:
         wide = torch.promote_types(states.dtype, torch.float32)
+        # Sums over chunks are wide, also with states of bfloat16.
         total = states.new_zeros((), dtype=wide)
         words = weight.shape[0]
         grad_states = torch.empty_like(states) if any(ctx.needs_input_grad) else None
@@ -66,6 +68,7 @@ class FusedCrossEntropy(torch.autograd.Function):
         for start in range(0, len(labels), size):
             chunk = states[start : start + size]
             gold = labels[start : start + size, None]
+            # Positions without a target get word 0, and then the factor 0.
             real = (gold != IGNORED).to(wide)
             gold = gold.clamp_min(0)
             logits = (chunk @ weight.t()).to(wide)
@@ -73,6 +76,7 @@ class FusedCrossEntropy(torch.autograd.Function):
                 logits += bias
             if cap is not None:
                 logits = logits.div_(cap).tanh_().mul_(cap)
+            # The cap's derivative, before the logits are overwritten.
             slope = (
                 1 - (logits / cap).square() if cap is not None and grad_states is not None else None
             )
@@ -83,10 +87,12 @@ class FusedCrossEntropy(torch.autograd.Function):
             total += lost.mul_(real).sum()
             if grad_states is None:
                 continue
+            # In place: the logits of a chunk are not needed any more. The gradient is p − ε/V − (1 − ε) at the label.
             grad = logits.sub_(norm).exp_()
             if smoothing:
                 grad.sub_(smoothing / words)
             grad.scatter_add_(1, gold, grad.new_full(gold.shape, smoothing - 1))
+            # The states' gradient is masked below, where it is smaller.
             if grad_weight is not None or grad_bias is not None:
                 grad.mul_(real)
             if slope is not None:
@@ -140,6 +146,7 @@ def summed_loss(
         chosen, gold = target_positions(chosen, gold, size)
     if bias is not None:
         bias = bias.flatten()
+    # `needs_input_grad` is also true under no_grad.
     if not torch.is_grad_enabled():
         weight = weight.detach()
         bias = None if bias is None else bias.detach()
@@ -172,14 +179,16 @@ def loss_forward(
     training. before: called first (gates draw their noise). extra: a penalty per target token, added to the loss.
 
     The model's own forward runs up to its output layer; a classifier's whole. Raises HeadwiseError when the loss is not
-    that of the model's logits on a small batch: when the model does more after that layer than to add a bias or to cap
-    the logits, or when a classifier's own loss is another.
+    that of the model's logits on a small batch: the model does more behind its output layer than add a bias and cap the
+    logits, or a classifier has another loss of its own.
     """
     stock = model.forward
+    # Accelerate hooks a model by a `forward` of its own; the class's needs no restoring.
     own = vars(model).get("forward")
     head = model.get_output_embeddings()
     uncached = without_cache(model)
-    classes = head is None  # what gets here predicts something
+    # A model without an output layer of words predicts classes: others do not get here.
+    classes = head is None
 
     def summed(labels: Tensor, smoothing: float, **inputs: Tensor) -> Tensor:
         if classes:
@@ -192,6 +201,7 @@ def loss_forward(
         if before:
             before()
         loss = summed(labels, smoothing, **inputs)
+        # Times the targets, because the caller divides by their number.
         if extra and model.training:
             loss = loss + extra() * (labels != IGNORED).sum()
         return loss
@@ -207,16 +217,17 @@ def loss_forward(
         if own is None:
             del model.forward
         else:
-            model.forward = own  # a hook that was there before
+            model.forward = own
 
 
 def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., Tensor]) -> None:
-    """Compare the loss without logits with that of the model's logits, on two short sentences of any words."""
+    """Raise HeadwiseError where the loss without logits is not the loss of the model's logits, on two short sentences."""
     kind = type(model).__name__
     if not isinstance(head, nn.Linear):
         raise HeadwiseError(
-            f"headwise trains models that predict words by one output layer: {kind} is none."
+            f"headwise trains models that predict words by one linear output layer: {kind} has another."
         )
+    # 0 to 11 in two rows: the first loses its last word by the mask, the second its last target.
     words = torch.arange(12, device=device_of(model)).view(2, 6)
     sources = words % model.get_input_embeddings().num_embeddings
     targets = words.flip(1) % head.out_features
@@ -231,6 +242,7 @@ def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., T
         )
         ours = float(summed(labels, 0.0, **inputs))
     within = 1e-3 if logits.dtype in (torch.float32, torch.float64) else 2e-2
+    # Not `>`, which is false of NaN.
     if not abs(ours - float(expected)) <= within * float(expected):
         raise HeadwiseError(
             f"{kind} cannot be trained: its loss is {float(expected):.6g} on a small batch, headwise computes "
@@ -238,19 +250,15 @@ def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., T
         )
 
 
-def dev_loss(
-    model: PreTrainedModel, data: TrainingData, tokenizer: PreTrainedTokenizerBase, tokens: int
-) -> float:
+def dev_loss(model: PreTrainedModel, data: TrainingData, tokens: int) -> float:
     """Cross-entropy per target token in nats, without smoothing. Inside `loss_forward`."""
     losses: list[Tensor] = []
     count = 0
     with evaluating(model), torch.no_grad():
-        for tensors in data.once(model, tokenizer, tokens):
+        for tensors in data.once(model, tokens):
             count += int((tensors["labels"] != IGNORED).sum())
-            batch = {}
-            for name, tensor in tensors.items():
-                if name != "rows":
-                    batch[name] = tensor.to(device_of(model))
+            device = device_of(model)
+            batch = {name: each.to(device) for name, each in tensors.items() if name != "rows"}
             losses.append(model(**batch, smoothing=0.0))
     total: float = sum(torch.stack(losses).tolist())
     return total / count

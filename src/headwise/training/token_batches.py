@@ -49,21 +49,21 @@ class TrainingData(Protocol):
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Rows by what the sampler gives."""
 
-    def sampler(self, tokens: int, seed: int, multiple: int) -> TokenBatches:
-        """Shuffled batches of at most `tokens` positions, as rows; their number in an epoch divides by `multiple`."""
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.__getitems__([index])[0]
 
-    def collator(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches
-    ) -> Collate:
+    def sampler(self, tokens: int, seed: int, multiple: int) -> TokenBatches:
+        """Shuffled batches of at most `tokens` positions, as rows; their number in an epoch is a multiple of `multiple`."""
+        return TokenBatches(self, tokens, seed, multiple)
+
+    def collator(self, model: PreTrainedModel, sampler: TokenBatches) -> Collate:
         """What makes a batch of tensors of rows."""
 
-    def once(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
-    ) -> Iterator[Batch]:
+    def once(self, model: PreTrainedModel, tokens: int) -> Iterator[Batch]:
         """The text once, always in the same batches: for a dev loss."""
 
 
-class Encoded:
+class Encoded(TrainingData):
     """Parallel text as token ids, memory-mapped. Pairs longer than `max_length` are left out and counted (`left_out`).
 
     cache: a folder for the ids, which another `Encoded` of the same text and tokenizer reuses.
@@ -81,6 +81,7 @@ class Encoded:
             target = tokenizer(text_target=rows["target"])
             return {"source": source["input_ids"], "target": target["input_ids"]}
 
+        self.tokenizer = tokenizer
         dataset = mapped(text, tokenizer, ids, cache)
         self.source_lengths = lengths(dataset, "source")
         self.target_lengths = lengths(dataset, "target")
@@ -101,32 +102,17 @@ class Encoded:
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, list[int]]]:
         """Rows by index; −1 is an empty row."""
+        # In one access: `datasets` takes long for each.
         rows = self.dataset[[int(self.rows[i]) for i in indices if i >= 0]]
-        sources = iter(rows["source"])
-        targets = iter(rows["target"])
-        pairs: list[dict[str, list[int]]] = []
-        for index in indices:
-            if index < 0:
-                pairs.append({"source": [], "target": []})
-            else:
-                pairs.append({"source": next(sources), "target": next(targets)})
-        return pairs
+        pairs = zip(rows["source"], rows["target"], strict=True)
+        sides = [([], []) if index < 0 else next(pairs) for index in indices]
+        return [{"source": source, "target": target} for source, target in sides]
 
-    def __getitem__(self, index: int) -> dict[str, list[int]]:
-        return self.__getitems__([index])[0]
+    def collator(self, model: PreTrainedModel, sampler: TokenBatches) -> Collate:
+        return Collator(self.tokenizer, start_token(model), sampler.shapes)
 
-    def sampler(self, tokens: int, seed: int, multiple: int) -> TokenBatches:
-        return TokenBatches(self, tokens, seed, multiple)
-
-    def collator(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches
-    ) -> Collate:
-        return Collator(tokenizer, start_token(model), sampler.shapes)
-
-    def once(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
-    ) -> Iterator[Batch]:
-        return batches(self, tokenizer, start_token(model), tokens)
+    def once(self, model: PreTrainedModel, tokens: int) -> Iterator[Batch]:
+        return batches(self, start_token(model), tokens)
 
 
 def mapped(
@@ -154,7 +140,7 @@ def mapped(
             load_from_cache_file=False,
             cache_file_name=str(file) if file else None,
             keep_in_memory=file is None,
-            # Nothing is looked up by it. To make one, datasets would pickle the tokenizer, which takes longer than the ids.
+            # Nothing is looked up by it; to make one, datasets would pickle the tokenizer, which takes longer than this.
             new_fingerprint="ids",
         )
     if file and record:
@@ -166,8 +152,9 @@ def key(text: StoredText, tokenizer: PreTrainedTokenizerBase) -> str:
     """A name for the ids of a text: a hash of the text and of the tokenizer."""
     model: Any = tokenizer
     if model.is_fast:
+        # Truncation and padding are those of the last call, which do not matter here.
         rules = json.loads(model.backend_tokenizer.to_str())
-        rules |= {"truncation": None, "padding": None}  # those of its last call do not matter
+        rules |= {"truncation": None, "padding": None}
     else:
         rules = model.get_vocab()
     languages = [
@@ -204,6 +191,8 @@ class TokenBatches(Sampler[list[int]]):
                 "raise batch_tokens."
             )
         self.shapes = batch_shapes(data.longest, tokens)
+        bucket_of = np.searchsorted([length for length, _ in self.shapes], data.longest)
+        self.buckets = [np.flatnonzero(bucket_of == each) for each in range(len(self.shapes))]
         if shuffle and int(data.longest.sum()) < tokens * multiple:
             raise HeadwiseError(
                 f"The training text has {int(data.longest.sum())} tokens in {len(data)} rows, fewer than one batch of "
@@ -214,32 +203,28 @@ class TokenBatches(Sampler[list[int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
+        # The same walk as `__iter__`, with numbers of rows in place of rows.
         count = 0
-        left = 0  # rows that move up to the next bucket
-        below = 0
-        for length, rows in self.shapes:
-            left += int(((self.lengths > below) & (self.lengths <= length)).sum())
+        left = 0
+        for (_, rows), bucket in zip(self.shapes, self.buckets, strict=True):
+            left += len(bucket)
             count += left // rows
             left %= rows
-            below = length
         count += left > 0
         return count // self.multiple * self.multiple if self.shuffle else count
 
     def __iter__(self) -> Iterator[list[int]]:
         random = np.random.default_rng((self.seed, self.epoch))
         batches: list[list[int]] = []
-        left = np.empty(0, dtype=np.int64)  # rows that move up to the next bucket
-        below = 0
-        for length, rows in self.shapes:
-            bucket = np.flatnonzero((self.lengths > below) & (self.lengths <= length))
-            if self.shuffle:
-                bucket = random.permutation(bucket)
-            bucket = np.concatenate([left, bucket])
+        # Rows that fill no batch of their bucket move up to the next.
+        left = np.empty(0, dtype=np.int64)
+        for (_, rows), own in zip(self.shapes, self.buckets, strict=True):
+            bucket = np.concatenate([left, random.permutation(own) if self.shuffle else own])
             whole = len(bucket) // rows * rows
             for start in range(0, whole, rows):
                 batches.append(bucket[start : start + rows].tolist())
             left = bucket[whole:]
-            below = length
+        # Empty rows keep the last batch in its shape; a smaller one would cost a new shape.
         if len(left):
             _, rows = self.shapes[-1]
             batches.append(left.tolist() + [-1] * (rows - len(left)))
@@ -302,17 +287,14 @@ def padded(rows: Sequence[Sequence[int]], fill: int, length: int | None) -> Tens
     return torch.from_numpy(out)
 
 
-def batches(
-    data: Encoded, tokenizer: PreTrainedTokenizerBase, start: int, tokens: int = 4096
-) -> Iterator[dict[str, Any]]:
+def batches(data: Encoded, start: int, tokens: int = 4096) -> Iterator[dict[str, Any]]:
     """The text once, in batches sorted by length, for scoring. `rows`: the row of each sentence in the text. The last
     batch has no empty rows here: a short text would pay for a batch of `tokens` positions."""
     sampler = TokenBatches(data, max(tokens, int(data.longest.max())), seed=0, shuffle=False)
-    collate = Collator(tokenizer, start, sampler.shapes)
+    collate = Collator(data.tokenizer, start, sampler.shapes)
     for indices in sampler:
         full = torch.tensor(indices) >= 0
-        batch = {}
-        for name, tensor in collate(data.__getitems__(indices)).items():
-            batch[name] = tensor[full]
+        rows = collate(data.__getitems__(indices))
+        batch = {name: tensor[full] for name, tensor in rows.items()}
         batch["rows"] = torch.tensor([int(data.rows[index]) for index in indices if index >= 0])
         yield batch

@@ -18,7 +18,8 @@ from transformers import PreTrainedTokenizerFast
 from headwise.errors import HeadwiseError
 
 PAD, END, START, UNKNOWN = "<pad>", "</s>", "<s>", "<unk>"
-SPECIAL_TOKENS = (PAD, END, START, UNKNOWN)  # their ids are 0, 1, 2, 3
+# Their ids are 0, 1, 2, 3.
+SPECIAL_TOKENS = (PAD, END, START, UNKNOWN)
 
 
 def learn_subwords(lines: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
@@ -34,6 +35,7 @@ def learn_subwords(lines: Iterable[str], vocabulary: int) -> PreTrainedTokenizer
         [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation("isolated")]
     )
     tokenizer.decoder = decoders.Metaspace()
+    # Else a text with more letters (Chinese) would make a larger vocabulary than was asked for.
     letters = vocabulary - len(SPECIAL_TOKENS)
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,

@@ -96,23 +96,21 @@ class TokenTrainer(Seq2SeqTrainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(train_dataset=training.data, eval_dataset=training.dev, **kwargs)
-        self.data, self.dev, self.recipe, self.groups = (
-            training.data,
-            training.dev,
-            training.recipe,
-            groups,
-        )
+        self.data = training.data
+        self.dev = training.dev
+        self.recipe = training.recipe
+        self.groups = groups
         self.begun = time.perf_counter() - seconds
-        self.compute_loss_func = lambda *_: (
-            None
-        )  # makes the Trainer count target tokens for compute_loss
-        self._loss_shifts_labels = False  # ours are at the positions of their logits
+        # Never called: that it is there makes the Trainer count target tokens for `compute_loss`.
+        self.compute_loss_func = lambda *_: None
+        # Our labels are at the positions of their logits, so all of them count.
+        self._loss_shifts_labels = False
 
     def get_train_dataloader(self) -> Any:
         sampler = self.data.sampler(
             self.recipe.batch_tokens, self.args.seed, self.recipe.accumulate
         )
-        collate = self.data.collator(self.model, self.processing_class, sampler)
+        collate = self.data.collator(self.model, sampler)
         dataset: Any = self.data
         ahead: Any = (
             {"num_workers": 2, "pin_memory": True} if self.args.device.type == "cuda" else {}
@@ -130,10 +128,12 @@ class TokenTrainer(Seq2SeqTrainer):
     ) -> Any:
         """The mean loss over the target tokens of an update, including those of other batches and processes."""
         loss = model(**inputs, smoothing=self.recipe.label_smoothing) / num_items_in_batch
-        loss = loss * self.accelerator.num_processes  # whose gradients are averaged
+        # Data-parallel training takes the mean of the processes' gradients; this makes it their sum.
+        loss = loss * self.accelerator.num_processes
         return (loss, {}) if return_outputs else loss
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        # The betas and ε of Vaswani et al. 2017, section 5.3.
         groups = self.groups or [
             {"params": [p for p in self.model.parameters() if p.requires_grad]}
         ]
@@ -145,10 +145,9 @@ class TokenTrainer(Seq2SeqTrainer):
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """The dev loss; the mean over processes, so that all make the same decisions."""
-        losses = gather_object(
-            [dev_loss(self.model, self.dev, self.processing_class, self.recipe.batch_tokens)]
-        )
+        losses = gather_object([dev_loss(self.model, self.dev, self.recipe.batch_tokens)])
         loss = sum(losses) / len(losses)
+        # What the Trainer's own `evaluate` does at its end; checkpoints and `Watch` rely on both.
         self.log({"eval_loss": loss})
         self.control: Any = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, {"eval_loss": loss}
@@ -181,7 +180,8 @@ class TokenTrainer(Seq2SeqTrainer):
             raise WriteError(
                 f"The checkpoint {folder} could not be written ({error}): free some space."
             ) from None
-        self.accelerator.wait_for_everyone()  # every process has added its random state
+        # The marker comes last, when every process has added its random state.
+        self.accelerator.wait_for_everyone()
         if self.args.should_save:
             facts = {
                 "seconds": time.perf_counter() - self.begun,
@@ -196,6 +196,7 @@ def in_float32(model: nn.Module) -> Iterator[None]:
     """Inside the block weights of half precision are float32: small updates would be lost in fewer bits. Afterwards
     each has its own type again."""
     tensors = [*model.parameters(), *model.buffers()]
+    # Offloaded weights are on `meta`; they are frozen and load in their own type.
     half = {
         t: t.dtype for t in tensors if t.dtype in (torch.float16, torch.bfloat16) and not t.is_meta
     }
@@ -206,6 +207,7 @@ def in_float32(model: nn.Module) -> Iterator[None]:
     finally:
         for tensor, dtype in half.items():
             tensor.data = tensor.data.to(dtype)
+            # Of another type than the weight now.
             tensor.grad = None
 
 
@@ -234,7 +236,8 @@ class Watch(TrainerCallback):
         self.progress(state.global_step / state.max_steps, f"{updates}{best}")
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_log = True  # a logged mean never spans a checkpoint
+        # A logged mean must not span a checkpoint: a resumed run would have another one.
+        control.should_log = True
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         losses = dev_losses(state)
@@ -261,17 +264,18 @@ def train_model(
     Afterwards each of its modules is in its own mode (training or evaluation) again.
 
     patience: epochs without a better dev loss before training stops. keep: how many checkpoints stay. Returns the
-    seconds it took (of interrupted runs, up to their last checkpoint, too) and the number of updates. Raises
+    seconds it took (with those of interrupted runs up to their last checkpoint) and the number of updates. Raises
     HeadwiseError as soon as a training or dev loss is not a number; what was trained since is not kept.
     """
     recipe, work = training.recipe, training.work
     arguments = training_arguments(training, keep, device_of(model))
-    arguments.ddp_find_unused_parameters = (
-        gated is not UNGATED
-    )  # a loaded model's fixed positions never get a gradient
+    # A loaded model's fixed positions never get a gradient.
+    arguments.ddp_find_unused_parameters = gated is not UNGATED
+    # The main process deletes incomplete checkpoints before the others look.
     with PartialState().main_process_first():
         resumed = resume_point(work)
     facts = read_marker(resumed)
+    # Not strict, because a checkpoint has no frozen weights.
     if resumed and facts["finished"]:
         load_model(model, resumed / WEIGHTS, strict=False)
     else:
@@ -285,9 +289,11 @@ def train_model(
             processing_class=tokenizer,
             callbacks=[Watch(patience, training.progress), *callbacks],
         )
+        # It prints every log entry.
         trainer.remove_callback(PrinterCallback)
         explicit = device_of(model).type == "cpu"
         try:
+            # `evaluating` gives every module its mode back; the Trainer itself sets the model to training.
             with (
                 evaluating(model),
                 in_float32(model),
@@ -302,8 +308,9 @@ def train_model(
                 f"The checkpoint {resumed} is damaged: remove it, and training goes on from an earlier one."
             ) from None
         finally:
+            # The Trainer turns it off.
             if caching is not None:
-                model.config.use_cache = caching  # the Trainer turns it off
+                model.config.use_cache = caching
     last = checkpoints(work)[-1]
     state = TrainerState.load_from_json(str(last / "trainer_state.json"))
     refuse_diverged(dev_losses(state)[-1], state.global_step, recipe)
@@ -324,7 +331,6 @@ def training_arguments(
     arguments = Seq2SeqTrainingArguments(
         output_dir=str(training.work),
         num_train_epochs=recipe.epochs,
-        gradient_accumulation_steps=1,
         learning_rate=recipe.learning_rate,
         lr_scheduler_type=recipe.schedule,
         warmup_steps=recipe.warmup,
@@ -340,7 +346,9 @@ def training_arguments(
         bf16=bfloat16(recipe.dtype, device.type),
         report_to="none",
         remove_unused_columns=False,
+        # The sampler gives every process equally many batches; Accelerate would repeat rows.
         accelerator_config={"even_batches": False, "non_blocking": device.type == "cuda"},
+        # Else the Trainer puts the last mean in place of a NaN, and no divergence shows.
         logging_nan_inf_filter=False,
         log_level="error",
         use_cpu=device.type == "cpu",
@@ -401,7 +409,8 @@ def average(model: PreTrainedModel, work: Path, count: int) -> int:
             if len(last) == 1:
                 return 1
             for name, tensor in trained_tensors(model).items():
-                wide = tensor.to("cpu", torch.float64, copy=True)  # not every device has float64
+                # On the CPU, because not every device has float64 (Apple's).
+                wide = tensor.to("cpu", torch.float64, copy=True)
                 total[name] = total[name] + wide if name in total else wide
         dtypes = {name: tensor.dtype for name, tensor in trained_tensors(model).items()}
         mean = {name: (tensor / len(last)).to(dtypes[name]) for name, tensor in total.items()}
@@ -418,6 +427,7 @@ def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
     seen: set[int] = set()
     for name, tensor in model.state_dict(keep_vars=True).items():
         is_frozen = isinstance(tensor, nn.Parameter) and not tensor.requires_grad
+        # Tied weights are one parameter under two names.
         if is_frozen or tensor.is_meta or id(tensor) in seen:
             continue
         seen.add(id(tensor))
@@ -443,9 +453,10 @@ def converge(
         hf, tokenizer, discovery, training, callbacks=callbacks, patience=recipe.patience, keep=keep
     )
     with loss_forward(hf):
-        last = dev_loss(hf, training.dev, tokenizer, recipe.batch_tokens)
+        last = dev_loss(hf, training.dev, recipe.batch_tokens)
         averaged = average(hf, training.work, recipe.average)
-        mean = dev_loss(hf, training.dev, tokenizer, recipe.batch_tokens)
+        mean = dev_loss(hf, training.dev, recipe.batch_tokens)
+    # The mean is in the model now; the last checkpoint alone brings it back.
     if mean > last:
         averaged = average(hf, training.work, 1)
     return {**cost, "dev_loss": min(mean, last), "averaged": averaged}
@@ -455,6 +466,7 @@ def bfloat16(dtype: str, device: str) -> bool:
     """Whether to compute in bfloat16: `bf16`, or `auto` on a processor with native bfloat16 products."""
     if dtype != "auto":
         return dtype == "bf16"
+    # A CPU without these instructions emulates bfloat16, far slower than float32.
     if device == "cpu":
         return bool(torch.cpu._is_avx512_bf16_supported())
     return device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

@@ -47,6 +47,7 @@ def build_model(
         decoder_layerdrop=0.0,
         scale_embedding=True,
         init_std=shape.width**-0.5,
+        # `sentence_limit` keeps these 8 free.
         max_position_embeddings=max(shape.max_length + 8, 64),
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -64,6 +65,7 @@ def build_model(
             model = drop_unused(
                 M2M100ForConditionalGeneration(M2M100Config(**common, tie_word_embeddings=False))
             )
+        # transformers draws all matrices with `init_std`, which is right for embeddings only.
         for name, parameter in model.named_parameters():
             if parameter.dim() == 2 and "embed" not in name and "lm_head" not in name:
                 torch.nn.init.xavier_uniform_(parameter)
