@@ -14,9 +14,12 @@ SIGNS = {"yes": "✓", "partly": "(✓)", "no": "–", "": ""}
 
 
 def family_rows(name: str = "") -> list[dict[str, str]]:
-    """The rows of the families that a name stands for: of a folder, the family that its configuration names; else those
-    whose name or class contains it; else the longest family's name that is in a model's name, such as gemma3 in
-    google/gemma-3-270m. Case and signs do not count. Raises HeadwiseError when there is none."""
+    """The rows of the families that a name stands for.
+
+    name: a model's folder, whose configuration names the family; a part of families' or classes' names; or a model's name,
+    in which the longest family's name counts, such as gemma3 in google/gemma-3-270m. Only letters and digits are compared,
+    in any case. Raises HeadwiseError when there is no such family.
+    """
     with FAMILY_TABLE.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     types = configured_types(Path(name)) if name else []
@@ -30,6 +33,7 @@ def family_rows(name: str = "") -> list[dict[str, str]]:
             if wanted in small_letters(row["family"]) + " " + small_letters(row["class"])
         ]
         if not some:
+            # The longest: `gemma` is also in the names of models of gemma3.
             of_a_model = small_letters(name.rpartition("/")[2])
             inside = [row for row in rows if stem(row) in of_a_model]
             longest = max((len(stem(row)) for row in inside), default=0)
@@ -61,8 +65,8 @@ def stem(row: Mapping[str, str]) -> str:
 
 
 def configured_types(folder: Path) -> list[str]:
-    """The types that the configuration in a folder names: of the text model inside, and of the model; none without
-    one."""
+    """The types in the configuration of a folder: of the text model inside, and of the model; none where there is no
+    configuration."""
     try:
         values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

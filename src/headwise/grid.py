@@ -1,7 +1,7 @@
 """One picture of heads, layers in rows and heads in columns: in a notebook, in the terminal, in a report's charts.
 
-A `HeadGrid` says what each head is worth, what it is called and whether it is kept. `html` and `svg` draw it for
-notebooks and films, `side_by_side` for the terminal; the report makes a chart of its `cells`.
+A `HeadGrid` has a value, a name and a state (kept or removed) for each head. `html` and `svg` draw it for notebooks and
+films, `side_by_side` for the terminal; the report makes a chart of its `cells`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Scale:
 
     def share(self, value: float) -> float:
         """How far a value lies from the low end to the high end, 0 to 1."""
-        if not self.high > self.low:
+        if not self.high > self.low:  # also of NaN
             return 0.0
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
 
@@ -58,10 +58,10 @@ class Scale:
 class HeadGrid:
     """A picture of heads.
 
-    values: a number a head, coloured by `scale`; a head without one is drawn as not measured. groups: a name a head,
-    such as the category of its role, each with a colour of its own. kept: the heads that stay; None where nothing was
-    pruned. framed: heads with an outline. columns: where a head stands in its layer; by default at its own number.
-    facts: more about each head, for what a chart writes into cells or shows when one points at them.
+    values: a number for each head, coloured by `scale`; a head without one is drawn as not measured. groups: a name for
+    each head, such as the category of its role; every name has a colour. kept: the heads that stay; None where nothing
+    was pruned. framed: heads with an outline. columns: the place of a head in its layer; by default its number. facts:
+    more about each head, which a chart writes into cells or shows at the pointer.
     """
 
     heads: HeadMap
@@ -127,7 +127,7 @@ class HeadGrid:
         return not said or any(head in table for table in said)
 
     def tip(self, head: Head) -> str:
-        """What pointing at a head says: `cross/0/3: 0.231, kept`."""
+        """The tooltip of a head: `cross/0/3: 0.231, kept`."""
         words = []
         if self.values is not None:
             value = self.values.get(head, math.nan)
@@ -181,6 +181,7 @@ class HeadGrid:
 
     def squares(self, kind: str, left: int, top: int, square: int = SQUARE) -> Iterator[str]:
         """The heads of a kind as SVG: large squares, small ones for removed heads. left, top: pixels of the corner."""
+        # Heads that look alike are one path where tooltips would make the picture too large.
         shapes: dict[str, list[str]] = {}
         named = self.heads.total <= MOST_TOOLTIPS
         for head in self.heads:
@@ -251,6 +252,7 @@ class HeadGrid:
             tenths = min(int(10 * self.scale.share(value)), 9)
             colours = ranges(DARK)[self.scale.colours]
             ground = colours[tenths * len(colours) // 10]
+            # The dark range runs from dark to light.
             ink = DARK["on-low" if tenths < 5 else "on-high"]
             return f" {tenths}", Style(bgcolor=ground, color=ink)
         if self.kept is not None and head not in self.kept:
@@ -264,7 +266,7 @@ class HeadGrid:
 def side_by_side(grids: Sequence[HeadGrid], width: int = 80) -> RenderableType:
     """Pictures of the same heads for a terminal of `width` characters: as many side by side as there is room for.
 
-    Heads of a layer that are too many for a line continue below.
+    A layer with too many heads for a line continues below.
     """
     from rich.console import Group
 

@@ -23,10 +23,10 @@ Kind = Literal["encoder-self", "decoder-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MOST_HEADS = 100_000  # heads of a model: a file that says more is damaged
 ADDRESS = re.compile(f"({'|'.join(KINDS)})/([0-9]{{1,6}})/([0-9]{{1,6}})")
-NODE = re.compile(
-    r"(a|L)([0-9]{1,6})()(?:\.h|H)([0-9]{1,6})"
-)  # of circuits (EAP-IG, MIB), and in papers
-HOOK = re.compile(  # of TransformerLens: all query heads of a layer, or one of them
+# Names in circuits (EAP-IG, MIB) and in papers. The empty group takes the place of HOOK's third.
+NODE = re.compile(r"(a|L)([0-9]{1,6})()(?:\.h|H)([0-9]{1,6})")
+# Hooks of TransformerLens: all query heads of a layer, or one of them.
+HOOK = re.compile(
     r"(blocks|encoder|decoder)\.([0-9]{1,6})\.(attn|cross_attn)\.hook_(?:q|z|result|pattern|attn_scores)"
     r"(?:\[(?:\.\.\.|:(?:, ?:)*), ?([0-9]{1,6})(?:, ?:)*\])?"
 )
@@ -88,9 +88,9 @@ class HeadMap:
     key_value: Mapping[Kind, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "query", {kind: tuple(self.query[kind]) for kind in KINDS if kind in self.query}
-        )
+        # Kinds in one order, however a file lists them: heads are numbered by it.
+        query = {kind: tuple(self.query[kind]) for kind in KINDS if kind in self.query}
+        object.__setattr__(self, "query", query)
         groups = {kind: tuple(self.key_value.get(kind, self.query[kind])) for kind in self.query}
         object.__setattr__(self, "key_value", groups)
         counts = [count for layers in (*self.query.values(), *groups.values()) for count in layers]
@@ -136,6 +136,7 @@ class HeadMap:
         return self.query[site.kind][site.layer]
 
     def __hash__(self) -> int:
+        # Mappings have no hash, so the dataclass cannot make one.
         return hash(tuple(self.query.items()))
 
     def __repr__(self) -> str:
@@ -306,6 +307,7 @@ class HeadMask:
         if wrong := [head.head for head in kept if type(head.head) is not int]:
             raise HeadwiseError(f"The layout keeps the head {wrong[0]!r}: heads are whole numbers.")
         mask = cls(heads, frozenset(kept))
+        # Twice in the file is once in the set.
         if len(mask) < len(kept):
             raise HeadwiseError("The layout lists a kept head twice.")
         return mask
@@ -336,14 +338,14 @@ def describe(heads: HeadMap) -> str:
 
 def score_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """A tidy table of scores, one row per head and measure, columns COLUMNS."""
-    import pandas as pd
+    import pandas as pd  # not for --help: it takes its time
 
     numbers = dict.fromkeys(COLUMNS[4:7] + COLUMNS[8:], float)
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(numbers)
 
 
 def save_table(table: pd.DataFrame, signature: Mapping[str, Any], path: Path) -> None:
-    """Write a table of heads as CSV, and beside it, as JSON, its signature: how it was made."""
+    """Write a table of heads as CSV, and its signature (how it was made) as JSON beside it."""
     for name, content in table_files(table, signature, path.stem).items():
         write_text(path.with_name(name), content)
 
@@ -363,8 +365,9 @@ def read_table(path: Path, heads: HeadMap | None = None) -> tuple[pd.DataFrame, 
     """
     import pandas as pd
 
-    file = path
+    file = path  # the one that is being read, for messages
     try:
+        # Without a type, a column without any number would be of objects, and whole numbers would be integers.
         table = pd.read_csv(file, dtype=dict.fromkeys(("value", "low", "high"), float))
         file = path.with_suffix(".json")
         signature = json.loads(file.read_text(encoding="utf-8"))
@@ -386,6 +389,7 @@ def read_table(path: Path, heads: HeadMap | None = None) -> tuple[pd.DataFrame, 
             f"{path} is not a table of scores: it lacks the columns {', '.join(missing)}. Give heads.csv of headwise "
             "score."
         )
+    # A missing number makes a column of floats, and True a column of booleans.
     for column in ("layer", "head"):
         if not pd.api.types.is_integer_dtype(table[column]):
             raise HeadwiseError(

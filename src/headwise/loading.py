@@ -54,12 +54,12 @@ from headwise.placement import (
     meta_model,
     read_from,
     scratch,
-    stored_tensors,
+    stored_weights,
 )
 from headwise.tasks import Task
 from headwise.tasks import class_of_task as class_of_task
 
-# Weights of BERT's other task, in files of its encoder.
+# Weights of BERT's other task, in files of its encoder: nothing here computes with them.
 UNUSED = re.compile(r"(^|\.)(pooler|seq_relationship|sop_classifier)\.")
 
 # What configurations call their number of layers.
@@ -72,14 +72,19 @@ LAYERS = (
     "n_layer",
     "n_layers",
 )
-MANY_LAYERS = 100
+MANY_LAYERS = 100  # layers that are built without a look at the weights
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "source.spm")
 LARGEST_TOKENIZER = 150_000_000  # bytes; 262,000 words take 33 million
 DTYPES = ("float32", "bfloat16", "float16")
+# A configuration with so many more numbers than its files is damaged: building it could take all memory. Weights that
+# are tied, or used by several layers, may be declared more often than they are stored.
+HARMLESS = 10**8
+OFTEN = 20
 POINTER = b"version https://git-lfs"
 OWN_ATTENTION = (None, "eager", "sdpa")  # of torch
 
 
+# A model is built with random weights before its own are loaded.
 @unchanged_generators()
 def load(
     spec: str | Path,
@@ -92,12 +97,13 @@ def load(
     """Load any transformers model, a model that headwise pruned, or the trained model of a finished study.
 
     spec: a local folder, of transformers or of Marian (`.npz`, `.bin`; docs/howto/marian.md), a hub id, or
-    `firefox/en-pt`. device: cpu, cuda, mps, or `auto`, the best of these that is there. dtype: of the weights: float32,
-    bfloat16 or float16; by default as they were saved. device_map: where the weights are, for models that are larger
-    than the device (docs/howto/big-models.md): `disk` loads each layer from its file when it runs; `auto` fills the
-    devices, then the memory, and leaves the rest on disk; or a device by name of module, as transformers takes it.
-    Without it, a model that does not fit is loaded so, with a warning. Raises HeadwiseError for a missing or incomplete
-    model, HeadsMissing for a model with heads that headwise does not see.
+    `firefox/en-pt`. device: cpu, cuda, mps, or `auto`, the best of these that is there. allow_partial: also load a model
+    with heads that headwise does not see. dtype: the type of the weights (float32, bfloat16 or float16); by default as
+    they were saved. device_map: where the weights are, for models that are larger than the device
+    (docs/howto/big-models.md): `disk` loads each layer from its file when it runs; `auto` fills the devices, then the
+    memory, and leaves the rest on disk; or a device by name of module, as transformers takes it. A model that does not
+    fit is loaded in this way by itself, with a warning. Raises HeadwiseError for a missing or incomplete model,
+    HeadsMissing for a model with heads that headwise does not see.
     """
     if not isinstance(spec, str | Path):
         raise HeadwiseError(
@@ -111,7 +117,7 @@ def load(
     source = str(path if local else spec)
     # Of a finished study: its trained model.
     name = str(spec) if path == Path(spec) or packaged(str(spec)) else source
-    refuse_damage(path)
+    refuse_damage(path)  # before any library reads the files
     marian = marian_file(path)
     if marian is not None:
         return load_marian(marian, name, device, number_type, device_map)
@@ -120,6 +126,7 @@ def load(
         config = config_of(source)
         layout = layout_of_config(source, config)
         if layout is not None and not local:
+            # Transformers would fetch a stock model's files; a pruned one is read here.
             path = fetched(source)
             local, source = True, str(path)
             refuse_damage(path)
@@ -140,6 +147,7 @@ def load(
             refuse_length(source, settings)
             if hf.can_generate():
                 hf.generation_config = settings
+        # A model of images may have a tokenizer or not: a folder shows it, a hub would be asked in vain.
         reads_text = any(path.glob("*token*")) if local else hf.main_input_name != "pixel_values"
         tokenizer = None
         if reads_text:
@@ -148,11 +156,12 @@ def load(
                 warnings.filterwarnings("ignore", "Recommended: pip install sacremoses")
                 tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         refuse_unfit(source, hf, tokenizer)
-        if device_map is None:
+        if device_map is None:  # else the hooks of Accelerate move what computes
             hf = hf.to(device)
     except HeadwiseError:
         raise
     except Exception as error:  # of transformers, safetensors or tokenizers, about the user's files
+        # Torch says that memory is short by a RuntimeError.
         if isinstance(error, MemoryError) or "allocate" in str(error):
             raise HeadwiseError(
                 f"{spec} cannot be loaded: there is not enough memory ({end_of_sentence(error)}). Give --dtype bfloat16, "
@@ -225,6 +234,7 @@ def task_class(spec: str | Path) -> type[Task]:
     make = getattr(model_class, "from_config", None) or model_class._from_config
     with torch.device("meta"):
         hf = make(config)
+    # Without weights there is no probe, which would say whether a stack is causal: its class says it.
     masked = model_class.__name__ in MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
     kind: Kind = "encoder-self" if masked else "decoder-self"
     return class_of_task(hf, HeadMap({kind: (1,)}))
@@ -299,6 +309,7 @@ def class_of_config(source: str, config: Any) -> Any:
     if not config.architectures:
         return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModel
     name = config.architectures[0]
+    # Not by auto class, which would leave out the output layer of a language model.
     model_class: Any = getattr(transformers, name, None)
     if name == MarianToolkitModel.__name__:
         model_class = MarianToolkitModel
@@ -337,17 +348,18 @@ def refuse_other_weights(path: Path, config: Any) -> None:
     if not files and any(path.glob("*.bin*")):
         return  # these have no headers
     try:
-        shapes = {name: shape for _, name, shape, _ in stored_tensors(files)}
+        shapes = {name: shape for _, name, shape, _ in stored_weights(files)}
     except SafetensorError:
         return  # loading the weights says what is damaged
     stored = sum(shape.numel() for shape in shapes.values())
+    # The names of layers' weights have the layer's number between two dots.
     numbers = [int(number) for name in shapes for number in re.findall(r"\.(\d{1,9})\.", name)]
     layers = max(numbers, default=-1) + 1
 
     for each in (config, *sub_configs(config)):
         for name in LAYERS:
             count = getattr(each, name, None)
-            # Some models run one layer many times, but none more than so often.
+            # ALBERT and others run one layer many times, but none more than MANY_LAYERS times.
             if isinstance(count, int) and count > max(MANY_LAYERS, layers):
                 raise HeadwiseError(
                     f"{path} is said to have {name} = {count}, but its weights are of {layers} layers: correct config.json."
@@ -356,7 +368,7 @@ def refuse_other_weights(path: Path, config: Any) -> None:
         width = getattr(each, "hidden_size", None)
         if not files or not isinstance(words, int) or not isinstance(width, int):
             continue
-        if words * width > 10**8 + 20 * stored:
+        if words * width > HARMLESS + OFTEN * stored:
             raise HeadwiseError(
                 f"{path} is said to have {words:,} words of {width:,} numbers, but its file has {stored:,} numbers: "
                 "correct config.json."
@@ -364,7 +376,7 @@ def refuse_other_weights(path: Path, config: Any) -> None:
 
 
 def refuse_length(source: str, settings: Any) -> None:
-    """Raise HeadwiseError where the longest translation is no number of tokens."""
+    """Raise HeadwiseError where the length of the longest translation is not a number of tokens."""
     longest = getattr(settings, "max_length", None)
     if longest is not None and (type(longest) is not int or longest < 1):
         raise HeadwiseError(
@@ -397,6 +409,7 @@ def load_whole(
         )
     hf = drop_unused(freeze_as_built(hf))
     tensors = hf.state_dict()
+    # Transformers also names weights of modules that `drop_unused` has removed.
     missing = [name for name in sorted(info["missing_keys"]) if name in tensors]
     missing = [name for name in missing if not UNUSED.search(name)]
     if missing:
@@ -435,7 +448,7 @@ def load_pruned(
         raise HeadwiseError(
             f"The configuration in {path} names no class (architectures): copy or save the model again."
         )
-    config.headwise_layout = None
+    config.headwise_layout = None  # the stock model has all heads
     try:
         refuse_too_large(path, config, model_class)
         if offloaded is None:
@@ -455,7 +468,7 @@ def load_pruned(
         raise HeadwiseError(f"{path} cannot be pruned to its layout. {error}") from error
     except (OSError, RuntimeError, SafetensorError) as error:
         if "allocate" in str(error):
-            raise
+            raise  # `load` says what to do when memory is short
         raise HeadwiseError(
             f"The weights in {path} do not fit its layout: {end_of_sentence(error)}. Copy or save the model again."
         ) from error
@@ -471,8 +484,8 @@ def refuse_too_large(path: Path, config: Any, model_class: Any) -> None:
     """Raise HeadwiseError for a configuration with far more weights than the file, before memory is taken for them."""
     with torch.device("meta"):
         declared = sum(parameter.numel() for parameter in model_class(config).parameters())
-    stored = sum(shape.numel() for _, _, shape, _ in stored_tensors(weight_files(path)))
-    if declared > 10**8 + 20 * stored:
+    stored = sum(shape.numel() for _, _, shape, _ in stored_weights(weight_files(path)))
+    if declared > HARMLESS + OFTEN * stored:
         raise HeadwiseError(
             f"Its configuration declares {declared:,} weights, but the file has {stored:,}: copy or save the model again."
         )
@@ -483,7 +496,9 @@ def fill_weights(model: Any, weights: Mapping[str, Tensor]) -> list[str]:
 
     weights: under the names they have in the model, or in the hub's files, as `save_pretrained` writes them.
     """
-    own = model.state_dict(keep_vars=True)
+    own = model.state_dict(
+        keep_vars=True
+    )  # the parameters themselves, so that tied weights are one object
     if not weights.keys() <= own.keys():
         own_names = {id(tensor): name for name, tensor in own.items()}
         renamed = {}
@@ -492,6 +507,7 @@ def fill_weights(model: Any, weights: Mapping[str, Tensor]) -> list[str]:
         weights = {renamed.get(name, name): tensor for name, tensor in weights.items()}
 
     shared = weights.keys() & own.keys()
+    # Some layers keep float32 in a model of half precision; `load_state_dict` would convert them.
     for name in shared:
         own[name].data = own[name].data.to(weights[name].dtype)
     missing, unexpected = model.load_state_dict(weights, strict=False)
@@ -509,7 +525,7 @@ def is_finite(tensor: Tensor) -> Tensor:
 
 def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
     """Raise HeadwiseError for weights that are not finite numbers, a tokenizer with more words than the model, and chat
-    templates whose names, which are those of files, lead elsewhere."""
+    templates with the name of a path."""
     finite = {name: is_finite(tensor) for name, tensor in named_weights(hf)}
     # One stack, so that a GPU is waited for once.
     if not bool(torch.stack([flag.to(device_of(hf)) for flag in finite.values()]).all()):
@@ -526,6 +542,7 @@ def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
     if tokenizer is not None:
         reads_text = hf.main_input_name == "input_ids"  # speech is padded by its feature extractor
         refuse_tokenizer(source, tokenizer, hf.config.is_encoder_decoder and reads_text)
+    # `save_pretrained` writes each template to a file of its name.
     templates = getattr(tokenizer, "chat_template", None)
     for name in templates if isinstance(templates, dict) else ():
         if Path(name).name != name:
@@ -535,7 +552,7 @@ def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
 
 
 def refuse_tokenizer(source: str, tokenizer: Any, translates: bool) -> None:
-    """Raise HeadwiseError for settings of a tokenizer that reading a text, or translating it, would fail with."""
+    """Raise HeadwiseError for settings with which a tokenizer could not read a text, or a model translate it."""
     settings = "tokenizer_config.json"
     if "input_ids" not in tokenizer.model_input_names:
         raise HeadwiseError(
@@ -553,6 +570,7 @@ def refuse_tokenizer(source: str, tokenizer: Any, translates: bool) -> None:
             f"pad_token in its {settings}."
         )
     try:
+        # Tokenizers look up their special tokens late, in the middle of a text.
         _ = tokenizer.all_special_ids, tokenizer.unk_token_id
         if translates:
             read = tokenizer(["a", "b c"])["input_ids"]
@@ -566,6 +584,7 @@ def refuse_tokenizer(source: str, tokenizer: Any, translates: bool) -> None:
 
 def end_of_sentence(error: Exception) -> str:
     """An error of a library, as the end of a sentence."""
+    # The message of a KeyError is only the key, and says nothing without the error's name.
     name = type(error).__name__
     says_enough = isinstance(error, OSError | ValueError | RuntimeError)
     if isinstance(error, RecursionError) or not says_enough:

@@ -56,13 +56,11 @@ class Model:
         allow_partial: bool = False,
         source: Path | None = None,
     ) -> None:
-        self.hf, self.tokenizer, self.name, self.layout, self.source = (
-            hf.eval(),
-            tokenizer,
-            name or str(hf.config.name_or_path) or type(hf).__name__,
-            layout,
-            source,
-        )
+        self.hf = hf.eval()
+        self.tokenizer = tokenizer
+        self.name = name or str(hf.config.name_or_path) or type(hf).__name__
+        self.layout = layout
+        self.source = source
         self.discovery: Discovery = discover(hf, allow_partial)
 
     def __repr__(self) -> str:
@@ -105,14 +103,13 @@ class Model:
     @property
     def cache_bytes(self) -> int:
         """Bytes of the key/value cache per token, in the type of the weights, as transformers keeps it; an upper bound
-        for models with sliding windows, whose layers keep only the last tokens (`cache_size`). For encoder-decoders
-        those of a target token (`decoder-self`) and of a source token (`cross`) together; 0 for encoders, which keep
-        none."""
+        for models with sliding windows, whose layers keep only the last tokens (`cache_size`). For encoder-decoders the
+        sum for a target token (`decoder-self`) and a source token (`cross`); 0 for encoders, which have no cache."""
         return sum(self.cache_by_kind.values())
 
     @property
     def cache_by_kind(self) -> dict[Kind, int]:
-        """`cache_bytes`, apart by kind."""
+        """`cache_bytes` of each kind."""
         kinds = [kind for kind in self.heads.kinds if kind != "encoder-self"]
         return {kind: self.cached_of(kind, 1) for kind in kinds}
 
@@ -146,9 +143,8 @@ class Model:
         settings: Any = copy.copy(self.hf.generation_config)  # another model may have the same one
         if heads:
             settings.alignment_heads = [[head.layer, head.head] for head in heads]
-            settings._from_model_config = (
-                False  # else transformers drops what it does not know when it loads
-            )
+            # Else transformers drops what it does not know when it loads the settings.
+            settings._from_model_config = False
         elif hasattr(settings, "alignment_heads"):
             del settings.alignment_heads
         self.hf.generation_config = settings
@@ -186,8 +182,8 @@ class Model:
     ) -> Model:
         """A smaller model in which only the heads of `mask` are left. The mask is over the heads this model has now.
 
-        The smaller model has weights of its own: whatever is written into one of the two, the other stays as it is.
-        So memory holds both; to keep only the smaller one, drop the other (`model = model.remove(mask)`).
+        The smaller model has weights of its own, so a change of one model does not reach the other, and memory holds
+        both. To keep only the smaller one, drop the other (`model = model.remove(mask)`).
         means: mean outputs of the heads, H D by site. Those of removed heads are added to the output biases
         (docs/methods/removal.md). grow: where key/value heads would be copied, so that the key/value cache or the
         weights grow, warn; else raise HeadwiseError.
@@ -212,33 +208,31 @@ class Model:
         """Write the model to a folder that `load` reads.
 
         Other files in the folder stay. Raises HeadwiseError when that would mix two models: for a model file that
-        `save` did not write, or that was changed since. What makes a folder a model of sentence-transformers is copied
-        from where the model came from, and so are its README and licence. A killed `save` leaves the old model, or a
-        folder that `load` refuses and another `save` mends.
+        `save` did not write, or that was changed since. The files that make a folder a model of sentence-transformers,
+        the README and the licence are copied from the folder that the model came from. A killed `save` leaves the old
+        model, or a folder that `load` refuses and another `save` mends.
         """
         folder = Path(folder)
         home = Folder(folder, MODEL)
         refuse_other_models(home)
-        made, partial = not folder.exists(), folder / PARTIAL
+        made = not folder.exists()
+        partial = folder / PARTIAL
         try:
             with writing(folder, SafetensorError):
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir(parents=True)
-                # `fill` reads weights under the names they have in the model, not in the hub's files.
-                size = max(
-                    LEAST_SHARD, max(p.numel() * p.element_size() for p in self.hf.parameters())
-                )
+                size: int | str = "1TB"  # one file
                 if is_offloaded(self.hf):
-                    vars(self.hf).setdefault(
-                        "hf_device_map", {"": "disk"}
-                    )  # by which transformers knows
-                with warnings.catch_warnings(
-                    action="ignore"
-                ):  # transformers' about memory: a shard fits
+                    # A shard is in memory while it is written, so it is no larger than it must be.
+                    largest = max(p.numel() * p.element_size() for p in self.hf.parameters())
+                    size = max(LEAST_SHARD, largest)
+                    # Transformers asks this attribute whether a model is offloaded.
+                    vars(self.hf).setdefault("hf_device_map", {"": "disk"})
+                # The warning is about memory, and a shard fits.
+                with warnings.catch_warnings(action="ignore"):
+                    # An uneven model is read by its names in the model, not by those in the hub's files.
                     self.hf.save_pretrained(
-                        partial,
-                        max_shard_size=size if is_offloaded(self.hf) else "1TB",
-                        save_original_format=self.is_stock,
+                        partial, max_shard_size=size, save_original_format=self.is_stock
                     )
                 mark_sealed(partial)
                 if self.tokenizer is not None:
@@ -250,6 +244,7 @@ class Model:
                 replace_model(home, partial)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+            # Nothing was written: a failed `save` leaves no empty folder behind.
             if made and folder.exists() and not any(folder.iterdir()):
                 folder.rmdir()
         return folder
@@ -257,6 +252,7 @@ class Model:
 
 def unique_parameters(hf: PreTrainedModel) -> Iterator[nn.Parameter]:
     """The weights of a model. Tied ones come once; offloaded, they are several parameters."""
+    # On the meta device there is nothing to share, so transformers' table says which are tied.
     tied = getattr(hf, "all_tied_weights_keys", None) or {} if is_offloaded(hf) else {}
     return (parameter for name, parameter in hf.named_parameters() if name not in tied)
 
@@ -288,14 +284,14 @@ def masked(
     off, by name (`HeadMap.named`) or as (kind, layer, head); or a mask of those that stay on. Raises HeadwiseError for
     heads that the model does not have.
     """
-    if not isinstance(model, Model | PreTrainedModel):
+    if isinstance(model, Model):
+        hf, discovery = model.hf, model.discovery
+    elif isinstance(model, PreTrainedModel):
+        hf, discovery = model, discover(model)
+    else:
         raise HeadwiseError(
             f"hw.masked was given a {type(model).__name__}: give a transformers model, or what hw.load(…) made."
         )
-    hf, discovery = (
-        (model, None) if isinstance(model, PreTrainedModel) else (model.hf, model.discovery)
-    )
-    discovery = discovery or discover(hf)
     mask = heads if isinstance(heads, HeadMask) else HeadMask.full(discovery.heads).without(heads)
     with keeping(hf, discovery, mask):
         yield mask

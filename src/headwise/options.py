@@ -230,14 +230,14 @@ class Pruning(Options):
     @field_validator("kinds", mode="before")
     @classmethod
     def several_kinds(cls, kinds: Any) -> Any:
-        if isinstance(kinds, str):
+        if isinstance(kinds, str):  # of which pydantic says nothing that helps
             raise ValueError("give a list of kinds, such as ['encoder-self']")
         return kinds
 
     @field_validator("kinds", "keep")
     @classmethod
     def distinct(cls, values: Any) -> Any:
-        listed = several(values)
+        listed = several(values)  # not a set: mappings have no hash
         if any(value in listed[:place] for place, value in enumerate(listed)):
             raise ValueError("nothing may be there twice")
         return values
@@ -281,6 +281,7 @@ class GateTraining(Pruning, FineTuning):
     @classmethod
     def within_reach(cls, start: Any) -> Any:
         """No training moves a gate that far."""
+        # Far enough away the sigmoid of a gate is exactly 0 or 1, without a gradient.
         if isinstance(start, float) and abs(start) > FURTHEST_START:
             raise ValueError(f"log α may be at most {FURTHEST_START:g} away from 0")
         return start
@@ -294,6 +295,7 @@ class GateTraining(Pruning, FineTuning):
                 f"train = 'gates' freezes all weights, so {' and '.join(idle)} would change nothing"
             )
         if self.train == "apart":
+            # Not by assignment, which would mark the rate as one that the user has named.
             vars(self).update(self.changed_apart())
         return self
 
@@ -308,7 +310,7 @@ class GateTraining(Pruning, FineTuning):
         return self.model_copy(update=update)
 
     def changed_apart(self) -> dict[str, Any]:
-        """What is otherwise where weights train after the gates."""
+        """The options that are different where weights train after the gates."""
         if self.settle is not None:
             raise ValueError(
                 "settle would change nothing where weights train after the gates: set train = 'all', or leave it out"
@@ -351,7 +353,7 @@ class Gates(GateTraining):
 
     @model_validator(mode="after")
     def refuse_ignored(self) -> Self:
-        """A target count has no penalty, and decides by the order of the gates."""
+        """A target count has no penalty, and the order of the gates decides."""
         ignored = changed_options(self, ("rule", "penalty_scale"))
         if self.keep and not several(self.penalty) and ignored:
             raise ValueError(
@@ -425,7 +427,7 @@ class Choice(Options):
     @field_validator("max_drop", mode="before")
     @classmethod
     def bounded(cls, drop: Any) -> Any:
-        number = isinstance(drop, int | float) and not isinstance(drop, bool)
+        number = isinstance(drop, int | float) and not isinstance(drop, bool)  # True is an int
         if drop != "any" and not (number and 0 <= drop < math.inf):
             raise ValueError("give a number of at least 0, or any")
         return drop
@@ -477,9 +479,8 @@ def too_few(options: Gates, updates: int, exactly: bool = True) -> str:
     """
     if isinstance(options.start, str):
         return ""
-    mean = (
-        0.5 if options.schedule in ("linear", "cosine") else 1.0
-    )  # rate over a run, of its maximum
+    # The mean rate over a run, as a share of the highest.
+    mean = 0.5 if options.schedule in ("linear", "cosine") else 1.0
     enough = math.ceil(2 * options.start / (options.gate_learning_rate * mean))
     epochs = math.ceil(options.epochs * enough / updates)
     found = f"{'' if exactly else 'about '}{updates} updates"
@@ -513,8 +514,9 @@ def describe_misfit(
     source: str,
     typed: Mapping[str, str] = {},
 ) -> str:
-    """What does not fit, in one sentence: an unknown key first, else the problem that lies deepest."""
+    """What does not fit, in one sentence: an unknown key first, else the deepest problem."""
     problems = error.errors()
+    # An option that takes several types has a problem with each of them; the deepest is the one that was meant.
     problem = max(
         problems,
         key=lambda one: (one["type"] == "extra_forbidden", len(path_of(one["loc"], values))),
@@ -577,8 +579,8 @@ def path_of(loc: Sequence[str | int], values: Any) -> list[str]:
 
 
 def table_at(table: type[BaseModel], loc: Sequence[str | int]) -> type[BaseModel]:
-    """The class of options in which a problem lies: of several, as of the methods of pruning, that of the tag on the
-    way."""
+    """The class of options in which a problem lies; where there are several, as for methods of pruning, the one that the
+    tag on the way names."""
     for part in loc:
         field = table.model_fields.get(str(part))
         inner = list(tables_in(field.annotation)) if field else []

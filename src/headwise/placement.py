@@ -1,4 +1,4 @@
-"""Where the weights of a model are that is larger than the device: on several devices, in memory, in its files.
+"""The weights of a model that is larger than the device: on several devices, in memory, or in its files.
 
 A whole model is spread by transformers and Accelerate. For a pruned one, which transformers cannot load, the same hooks
 of Accelerate read the weights of each layer from the model's files when the layer runs.
@@ -10,7 +10,7 @@ import atexit
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ def full_device_map(
 ) -> Any:
     """A map of devices as transformers takes it.
 
-    `disk`: all weights in their files, but for those that no file has, and the last small ones, from which Accelerate
-    knows where to compute.
+    `disk`: all weights stay in their files, except for those that no file has, and one small one, from which Accelerate
+    knows the device that computes.
     """
     if isinstance(device_map, str) and device_map not in ("auto", "disk"):
         raise HeadwiseError(
@@ -69,14 +69,12 @@ def full_device_map(
 
 
 def fallback_device_map(path: Path, device: str, dtype: torch.dtype | None) -> str | None:
-    """The map of devices for a model whose weights do not fit on the device that was asked for; None where they do."""
+    """The map of devices for a model that does not fit on the device that was asked for; None for one that fits."""
     try:
-        size = 0
-        for _, _, shape, stored_type in stored_tensors(weight_files(path)):
-            number_type = dtype or NUMBER_TYPES.get(stored_type, torch.float32)
-            size += shape.numel() * number_type.itemsize
-    except (OSError, SafetensorError):  # no or other files of weights, which loading will see
-        return None
+        stored = stored_weights(weight_files(path), dtype)
+        size = sum(shape.numel() * kind.itemsize for _, _, shape, kind in stored)
+    except (OSError, SafetensorError):
+        return None  # weights of another sort, or damaged ones: loading says which
     memory = get_max_memory()
     index = (torch.device(device).index or 0) if device.startswith("cuda") else device
     if size <= FILLED * memory.get(index, memory.get("cpu", 0)):
@@ -90,13 +88,17 @@ def fallback_device_map(path: Path, device: str, dtype: torch.dtype | None) -> s
     return device_map
 
 
-def stored_tensors(files: Iterable[Path]) -> Iterator[tuple[Path, str, torch.Size, str]]:
-    """The file, name, shape and type of each tensor in files of weights, from their headers alone."""
+def stored_weights(
+    files: Sequence[Path], dtype: torch.dtype | None = None
+) -> Iterator[tuple[Path, str, torch.Size, torch.dtype]]:
+    """The file, name, shape and type of every weight in some files, from their headers alone. dtype: in place of their
+    own."""
     for path in files:
         with safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118
-                tensor = file.get_slice(name)
-                yield path, name, torch.Size(tensor.get_shape()), tensor.get_dtype()
+                stored = file.get_slice(name)
+                number_type = dtype or NUMBER_TYPES.get(stored.get_dtype(), torch.float32)
+                yield path, name, torch.Size(stored.get_shape()), number_type
 
 
 def scratch() -> str:
@@ -107,7 +109,7 @@ def scratch() -> str:
 
 
 def meta_model(config: Any, model_class: Any, device: str) -> Any:
-    """The stock model without weights, which runs on a device as if all were 0."""
+    """The stock model without its weights; it runs on a device as if all were 0, so that heads can be discovered."""
     with init_empty_weights():
         stock = drop_unused(model_class._from_config(config)).eval()
     if stock._keys_to_ignore_on_save:
@@ -124,21 +126,20 @@ def without_memory(weight: Tensor) -> Tensor:
     return torch.zeros((), dtype=weight.dtype).expand(weight.shape)
 
 
-def read_from(model: Any, files: Iterable[Path], dtype: torch.dtype | None) -> list[str]:
-    """Let an offloaded model read its weights from files whenever it needs them; returns names that do not fit."""
+def read_from(model: Any, files: Sequence[Path], dtype: torch.dtype | None) -> list[str]:
+    """Let an offloaded model read its weights from files when it needs them; returns the names that do not fit."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     index: dict[str, dict[str, str]] = {}
-    for file, name, shape, stored_type in stored_tensors(files):
+    for path, name, shape, number_type in stored_weights(files, dtype):
         own = parameters.get(name)
         if own is not None and own.shape != shape:
             raise HeadwiseError(f"{name} has the shape {[*shape]}, not {[*own.shape]}.")
-        unnamed_type = None if own is None else own.dtype
-        number_type = dtype or NUMBER_TYPES.get(stored_type, unnamed_type)
         index[name] = {
-            "safetensors_file": str(file),
+            "safetensors_file": str(path),
             "weight_name": name,
             "dtype": str(number_type).removeprefix("torch."),
         }
+    # A tied weight is in the file once, and offloaded it is several parameters.
     for name, source in (model.all_tied_weights_keys or {}).items():
         if source in index:
             index.setdefault(name, index[source])
@@ -152,6 +153,7 @@ def read_from(model: Any, files: Iterable[Path], dtype: torch.dtype | None) -> l
         hook.weights_map = PrefixedDataset(loader, prefix)
         for name, parameter in module.named_parameters(recurse=False):
             entry = index.get(f"{path}.{name}")
+            # On the meta device this costs nothing, and the hook takes the type from here.
             tensor = parameter.to(getattr(torch, entry["dtype"]) if entry else None)
             setattr(module, name, torch.nn.Parameter(tensor, requires_grad=parameter.requires_grad))
     return sorted(index.keys() ^ parameters.keys())

@@ -36,20 +36,20 @@ def unreported(share: float) -> None:
 
 
 class Bars(RichProgress):
-    """Bars of tasks whose total is 1. Where none can move, such as in a log file, each task has a line now and then:
+    """Bars of tasks whose total is 1. Where bars cannot move, such as in a log file, each task has a line now and then:
     the share that is done, the time it took, and the time left."""
 
     def __init__(self, *columns: Any, **options: Any) -> None:
         super().__init__(*columns, **options)
         self.in_lines = not (self.console.is_interactive or self.console.is_jupyter)
-        self.told = dict[
-            TaskID, float
-        ]()  # when each task had its last line, in seconds of its own time
+        # When each task had its last line, in seconds of its own time.
+        self.told: dict[TaskID, float] = {}
 
     def update(self, task_id: TaskID, **fields: Any) -> None:
         super().update(task_id, **fields)
         task = self._tasks[task_id]
         taken = task.elapsed or 0.0
+        # Rich's own time left goes by the last seconds, in which work of uneven steps may stand still.
         history = task.fields.setdefault("history", [])
         if not history or taken - history[-1][0] >= NOTE_SECONDS:
             history.append((taken, task.percentage / 100))
@@ -73,6 +73,7 @@ def time_left(
     if not history:
         return None
     seconds, done = history[-1]
+    # The later half: early steps are often slower, and the last seconds alone say too little.
     place = bisect(history, (seconds / 2, math.inf))
     before, done_before = history[place - 1] if place else (0.0, 0.0)
     if seconds < 1 or done <= done_before:
@@ -128,7 +129,7 @@ def shown(name: str, report: Report | None) -> Iterator[Report]:
         console=Console(stderr=True, highlight=False),
         transient=True,
     )
-    bars.disable = bars.in_lines
+    bars.disable = bars.in_lines  # a library call is silent in a log file
     with bars:
         row = bars.add_task(name, total=1.0)
         yield lambda share, what: bars.update(

@@ -1,4 +1,4 @@
-"""Which heads go together: the unit of removal (docs/methods/removal.md, "What is removed at once").
+"""Heads that are removed together: the unit of removal (docs/methods/removal.md, "What is removed at once").
 
 Attention shares each key/value head among equally many query heads. Where a layer keeps different numbers of them,
 every query head needs a copy of its key/value head, and the key/value cache grows. Units prevent that:
@@ -23,7 +23,7 @@ from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe
 from headwise.options import Greedy, Keep, Pruning, Unit, several
 
 UNITS: tuple[Unit, ...] = get_args(Unit)
-Together = tuple[Head, ...]  # heads that go at once
+Together = tuple[Head, ...]  # heads that are removed together
 
 
 def usual_unit(heads: HeadMap) -> Unit:
@@ -37,10 +37,10 @@ def units(
     left: HeadMask | None = None,
     values: Mapping[Head, float] | None = None,
 ) -> list[Together]:
-    """The heads of a map in units, in the map's order; none: `usual_unit`.
+    """The heads of a map in units, in the map's order; by default in `usual_unit`.
 
     left: only heads of this mask, which obeys the unit. values: heads of different groups and layers go together by
-    their rank in these, the least first; without them by their number. Raises HeadwiseError for `uniform` where the
+    their rank in these, the least first; without values by their number. Raises HeadwiseError for `uniform` where the
     layers of a kind have different numbers of heads.
     """
     unit = unit or usual_unit(heads)
@@ -71,7 +71,7 @@ def layer_units(
     groups: list[list[Head]] = [[] for _ in range(count // shared)]
     for number in numbers:
         groups[number // shared].append(Head(*site, number))
-    groups = [group for group in groups if group]
+    groups = [group for group in groups if group]  # a unit 'group' removes whole ones
     if unit == "group":
         return [tuple(group) for group in groups]
     if values:
@@ -115,6 +115,8 @@ def count_heads(some_units: Iterable[Together]) -> int:
 
 def reachable(sizes: Iterable[int]) -> int:
     """The sums that some of these sizes can have, as a set of bits."""
+    # Bit n is set where n can be reached: one more size shifts all sums. With one unit of heads in each layer, a set
+    # of numbers would be slow for the thousands of heads of large models.
     sums = 1
     for size in sizes:
         sums |= sums << size
@@ -124,10 +126,10 @@ def reachable(sizes: Iterable[int]) -> int:
 def nearest(sizes: Sequence[int], count: int) -> tuple[int | None, int | None]:
     """The largest reachable sum up to `count`, 0 left out, and the smallest from there on."""
     sums = reachable(sizes)
-    up_to_count = (2 << count) - 1
+    up_to_count = (2 << count) - 1  # bits 0 … count
     below = highest_bit(sums & up_to_count & ~1)
     from_count = sums >> count
-    lowest = from_count & -from_count
+    lowest = from_count & -from_count  # the lowest bit alone
     above = count + highest_bit(lowest) if from_count else None
     return (below if below > 0 else None), above
 
@@ -140,7 +142,7 @@ def highest_bit(bits: int) -> int:
 def first_units(ordered: Sequence[Together], count: int) -> list[Together]:
     """Units of `count` heads together, or of the largest reachable number below: each one, from the first on, that
     leaves this number reachable."""
-    # by position: the sums that the units from there on can have, as a set of bits
+    # By position: the sums that the units from there on can have, as in `reachable`.
     sums_from = [1]
     for together in reversed(ordered):
         sums_from.append(sums_from[-1] | sums_from[-1] << len(together))
@@ -158,12 +160,13 @@ def first_units(ordered: Sequence[Together], count: int) -> list[Together]:
 
 
 def sizes(parts: Sequence[Together], step: float, least: int = 1) -> list[int]:
-    """How many heads of these units are left after each step, down to `least`; without the full model. Where that
-    would split a unit, the next number that whole units give."""
+    """How many heads of these units are left after each step, down to `least`; the full model is not among them. Where a
+    step would split a unit, the next number that whole units give."""
     each = [len(together) for together in parts]
     heads = sum(each)
     removed = {heads - least}
     for number in range(1, math.ceil(1 / step) + 1):
+        # 10 · 0.1 · 3 is a little more than 3: without rounding, one head too many.
         removed.add(math.ceil(round(heads * step * number, 9)))
 
     left: list[int] = []
@@ -205,8 +208,8 @@ def target_counts(
 def counts_by_kinds(
     heads: HeadMap, keep: Keep, unit: Unit | None = None
 ) -> dict[tuple[Kind, ...], int]:
-    """`keep` by the kinds that share a number: all of them, or each alone. Of a share the nearest number that whole units
-    give, at least 1."""
+    """`keep` by the kinds that share a number: all of them, or each alone. A share becomes the nearest number that whole
+    units give, at least 1."""
     if isinstance(keep, Mapping):
         return {(kind,): keep[kind] for kind in heads.kinds}
     if isinstance(keep, int):
@@ -218,9 +221,10 @@ def counts_by_kinds(
 
 def refuse_counts(heads: HeadMap, options: Pruning) -> None:
     """Raise ValueError for more heads than there are, and for numbers that the unit cannot give."""
+    # ValueError, as validators of options raise it: a plan then says where in it the number stands.
     some = heads.only(options.kinds or heads.kinds)
     try:
-        units(some, options.unit)  # which some layers cannot form
+        units(some, options.unit)  # raises where the layers cannot form them
         for keep in several(options.keep):
             target_counts(some, keep, 1, options.unit)
     except HeadwiseError as error:
@@ -239,7 +243,8 @@ def left_by_step(heads: HeadMap, options: Greedy) -> list[int]:
 def divide_among_heads(
     values: Mapping[Head, float], parts: Iterable[Together]
 ) -> dict[Head, float]:
-    """The values of units' first heads, divided among their heads: so random numbers rank units, not pairs of heads."""
+    """The value of each unit's first head, divided among its heads: so every unit has one random number, where a sum of
+    random numbers would rank units by their sizes."""
     shares: dict[Head, float] = {}
     for together in parts:
         share = values[together[0]] / len(together)

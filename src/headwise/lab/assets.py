@@ -69,6 +69,7 @@ def one_module(entry: str, name: str) -> str:
         waiting += needs[path]
         bodies[path] = as_function(path, source)
 
+    # A module's function runs at once, so those that it imports must stand before it.
     order = graphlib.TopologicalSorter(needs).static_order()
     text = "".join(bodies[path] for path in order)
     return f"const modules = {{}};\n{text}export default modules[{json.dumps(entry)}].{name};\n"

@@ -1,5 +1,4 @@
-"""What the folder of a run knows of its heads: scores, roles, its pruned models, and sentences to
-try."""
+"""The facts about heads in a run's folder: scores, roles, pruned models, and sentences to try."""
 
 from __future__ import annotations
 
@@ -54,8 +53,8 @@ def given_model(run: FinishedRun) -> str | None:
 
 
 def head_details(run: FinishedRun | None) -> dict[str, Any]:
-    """What the run knows, ready for JSON: `scores` by measure and head, `roles` by head, `pruned`
-    models with the step of training from which each gate is shut.
+    """The run's facts about heads, ready for JSON: `scores` by measure and head, `roles` by head,
+    `pruned` models with the step of training from which each gate is shut.
 
     Each is empty where the run did not make it.
     """
@@ -147,7 +146,7 @@ def pruned_models(run: FinishedRun) -> list[dict[str, Any]]:
 
 
 def run_sentences(run: FinishedRun, task: type[Task]) -> list[str]:
-    """A few short sentences of the run's dev text, of pairs the sources. task: that of its models."""
+    """A few short sentences of the run's dev text; of pairs the sources. task: the task of its models."""
     file = run.folder / "translations" / "dev" / "source.txt"
     lines = run.translations.get("source", [])
     if file.is_file():
@@ -172,14 +171,15 @@ def dev_lines(run: FinishedRun, task: type[Task]) -> list[str]:
             return []
     except HeadwiseError:
         return []
+    # Another text of the same name would show sentences that the run has not seen.
     if text.fingerprint != run.facts["signature"].get("dev"):
         return []
     return [row[0] for row in text.head(DEV_LINES).rows()]
 
 
 def run_recordings(folder: Path) -> str:
-    """The table of a run's recordings: those of dev, or where the plan names none, those of train.
-    Raises HeadwiseError where it is not there any more."""
+    """The table of a run's recordings: of dev, or of train where the plan names no dev. Raises
+    HeadwiseError where it is not there any more."""
     try:
         data = plan_of_study(folder).data
     except HeadwiseError as error:  # a plan names only files that are there

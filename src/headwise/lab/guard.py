@@ -1,4 +1,4 @@
-"""Which requests are answered: their address begins with a secret token, and `Host` and `Origin`
+"""The requests that are answered: their address begins with a secret token, and `Host` and `Origin`
 are the lab's own."""
 
 from __future__ import annotations
@@ -59,13 +59,17 @@ class Guard:
         sent: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
             sent.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        # A page of another site can have its own name resolve to this machine (DNS rebinding); its requests then
+        # carry that name as Host.
         host = sent.get("host", [])
         if len(host) != 1 or not self.hosts(host[0]):
             return 421, "This address is not the lab's."
+        # In a time that does not tell how much of the token is right.
         if not secrets.compare_digest(token.encode(), self.token.encode()):
             return 403, "The address lacks the token: open the one that the terminal shows."
         if any(origin != f"http://{host[0]}" for origin in sent.get("origin", [])):
             return 403, "Another page asked."
+        # Browsers leave Origin out of some requests, such as those of an <img>, but say where they come from.
         if sent.get("sec-fetch-site", ["same-origin"])[0] not in ("same-origin", "none"):
             return 403, "Another page asked."
         return None

@@ -1,8 +1,8 @@
-"""A model that is asked about a sentence, with some of its heads turned down, and what it predicts.
+"""The predictions of a model for a sentence, with some of its heads turned down.
 
-What it is asked depends on its task (`PROMPTS`): its own translation, the next token of a text, a
+The prompt depends on the task (`PROMPTS`): the model's own translation, the next token of a text, a
 hidden token, a class, or a vector. A task may bring a predictor of its own (`Task.predictor_class`).
-Log-probabilities (nats) of these tokens are the numbers of the lab.
+The numbers of the lab are log-probabilities of these tokens, in nats.
 
 With a gate g from 0 to 1 a head gives g · own + (1 − g) · replacement. The replacement is that of
 ablation (`headwise.importance.ablation`): zero (Michel et al. 2019, section 2.3), the head's mean
@@ -79,7 +79,7 @@ NO_CHANGE = Change()
 @dataclass(frozen=True)
 class PredictedToken:
     """A predicted token: the position of its logits, its id, and whether it is part of the output.
-    The text that a language model is given is shown, too, but is no output."""
+    The given text of a language model is also predicted and shown, but it is no output."""
 
     position: int
     token: int
@@ -125,9 +125,9 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a forward says: the log-probabilities of the predicted tokens, the output as text, the
-    log-probabilities of all tokens at the position that is shown (V), and an embedding model's
-    vectors (S M)."""
+    """The result of a forward: the log-probabilities of the predicted tokens, the output as text, the
+    log-probabilities of all tokens at the position that is shown (V), and the vectors of an embedding
+    model (S M)."""
 
     log_probabilities: Tensor
     text: str = ""
@@ -139,8 +139,8 @@ class Predictor:
     """A model and the trees of sentences that it may be asked about. Its layers carry the hooks, so
     it answers one question at a time.
 
-    patience: how many times longer than others it may take. cached_sentences: whose output without
-    gates is kept. raise_if_cancelled: called at every layer; raises HeadwiseError to end the computation.
+    patience: how many times longer than others it may take. cached_sentences: how many sentences' outputs without
+    gates are kept. raise_if_cancelled: called at every layer; raises HeadwiseError to end the computation.
     """
 
     patience: ClassVar[float] = 1.0
@@ -148,9 +148,7 @@ class Predictor:
     said: dict[str, str] | None = None  # of recordings, by name
     raise_if_cancelled: Callable[[], None]
 
-    def __init__(
-        self, model: Model, trees: Trees | None = None, max_tokens: int = MAX_TOKENS
-    ) -> None:
+    def __init__(self, model: Model, trees: Trees | None = None) -> None:
         hf: Any = model.hf
         model.task.check_tokenizer()
         reads_text = getattr(hf, "main_input_name", "input_ids") == "input_ids"
@@ -165,15 +163,15 @@ class Predictor:
         self.task_output = model.task.output
         self.heads = list(model.heads)
         self.trees = trees or {}
-        self.max_tokens = min(max_tokens, sentence_limit(hf))
+        self.max_tokens = min(MAX_TOKENS, sentence_limit(hf))
         self.raise_if_cancelled = lambda: None
         self.unchanged_cache = lru_cache(self.cached_sentences)(self.predict_unchanged)
 
     def unchanged_prediction(
         self, text: str, beam: int, position: int | None
     ) -> tuple[Prompt, Prediction]:
-        """What the model is asked about a sentence, and what it says, without any gate; kept for
-        the next change of a head."""
+        """The prompt of a sentence, and the prediction without any gate; both are kept for the next
+        change of a head."""
         # Only translations depend on the beam: others must not be computed again for another one.
         return self.unchanged_cache(
             text, beam if self.task_output == "translation" else 0, position
@@ -182,7 +180,7 @@ class Predictor:
     def predict_unchanged(
         self, text: str, beam: int, position: int | None
     ) -> tuple[Prompt, Prediction]:
-        """`unchanged_prediction` of what was not asked before."""
+        """`unchanged_prediction` for a new sentence."""
         sentence = read_sentence(self.tokenizer, text, self.max_tokens)
         sentence = with_tree(self.tokenizer, sentence, self.trees.get(text.strip()))
         with self.changed(NO_CHANGE):
@@ -193,8 +191,8 @@ class Predictor:
     def answered(
         self, prompt: Prompt, means: dict[Site, Tensor], first: int = 0
     ) -> tuple[Prompt, Prediction]:
-        """What the model says without any gate, and the prompt with every head's mean output over
-        the positions from `first` on. means: those that are known, H D by site; gets the others."""
+        """The prompt with every head's mean output over the positions from `first` on, and the
+        prediction without any gate. means: those that are known, H D by site; gets the others."""
 
         def note_mean(call: AttentionCall) -> None:
             means[call.site] = call.output[0, first:].float().mean(0)
@@ -205,7 +203,7 @@ class Predictor:
         return replace(prompt, means=means), prediction
 
     def encoded(self, prompt: Prompt, change: Change) -> Prompt:
-        """The prompt with what the changed encoder gives, where the prompt keeps that."""
+        """The prompt with the states of the changed encoder, if the prompt keeps them."""
         return prompt
 
     def maps_of_encoder(self, prompt: Prompt) -> Mapping[Site, Tensor]:
@@ -226,7 +224,7 @@ class Predictor:
         return call.weights[0].float().cpu()
 
     def predict(self, prompt: Prompt) -> Prediction:
-        """What one forward says."""
+        """The prediction of one forward."""
         if not prompt.predicted_tokens:
             vectors = output_of(self.hf.base_model, prompt.inputs)[0][0].float().cpu()
             return Prediction(torch.empty(0), vectors=vectors)
@@ -266,6 +264,7 @@ class Predictor:
 
     def with_target(self, prompt: Prompt, ids: Sequence[int]) -> Prompt:
         """The prompt with another translation: its tokens are what the model is asked about."""
+        # A translation of the start token alone: a forward still needs one token.
         target = torch.tensor([ids[:-1] or ids], device=self.hf.device)
         predicted_tokens = []
         for position, token in enumerate(ids[1:]):
@@ -334,6 +333,7 @@ class Predictor:
         forward = partial(self.copies_log_probabilities, prompt, unchanged)
 
         with self.changed(change):
+            # Only layers above the switched-off head are computed again, where the model allows that.
             with recording(self.hf, discovery, 1, lambda call: None) as record:
                 before = forward(1)
             clear_unless_reusable(self.hf, discovery, record, forward, before)
@@ -365,8 +365,8 @@ class Predictor:
         tokens = torch.tensor([each.token for each in predicted], device=device)
         with logits_at(self.hf, positions, (copies, prompt.length)):
             logits = logits_of(self.hf, inputs)
-        # Still all of them, where the positions are no fewer or the model has another sort of
-        # output layer.
+        # `logits_at` has left all of them where the positions are not fewer, or the output layer is
+        # of another sort.
         if logits.shape[1] == prompt.length:
             logits = logits[:, positions]
         log_probabilities = logits.float().log_softmax(-1)
@@ -386,7 +386,7 @@ class Predictor:
                 raise HeadwiseError(
                     f"{name} got the gate {gate}: give a number from 0 (off) to 1 (on)."
                 )
-            if gate < 1:
+            if gate < 1:  # layers without a gate compute as usual, to the last digit
                 gates[head] = gate
         return gates
 
@@ -400,7 +400,7 @@ class Predictor:
         """The tokens that are likeliest before or after, with both probabilities."""
         count = min(LIKELY, len(before))
         tokens = before.topk(count).indices.tolist() + after.topk(count).indices.tolist()
-        tokens = list(dict.fromkeys(tokens))
+        tokens = list(dict.fromkeys(tokens))  # each once, in this order
         rows = []
         for token, name in zip(tokens, self.token_names(tokens), strict=True):
             shares = {"before": math.exp(before[token]), "after": math.exp(after[token])}
@@ -456,6 +456,7 @@ def hidden_token(
     if masked:
         position = position if position in masked else masked[0]
     else:
+        # Hiding the end of a sentence asks nothing that a reader would want to know.
         special = set(tokenizer.all_special_ids)
         maskable = [index for index, token in enumerate(sentence.ids) if token not in special]
         maskable = maskable or [0]
@@ -475,7 +476,7 @@ def hidden_token(
 def class_prompt(
     predictor: Predictor, sentence: Sentence, beam: int, position: int | None
 ) -> Prompt:
-    """The class of the text, the only position of a classifier's logits, or of each of its tokens."""
+    """The class of the text, whose logits have one position, or of each of its tokens."""
     inputs = predictor.inputs_of(sentence.ids)
     classes = predictor.likeliest(inputs)
     if position is None or not 0 <= position < len(classes):
@@ -487,7 +488,7 @@ def class_prompt(
 def vector_prompt(
     predictor: Predictor, sentence: Sentence, beam: int, position: int | None
 ) -> Prompt:
-    """Nothing but the vectors of the tokens."""
+    """The vectors of the tokens: no token is predicted."""
     return Prompt(predictor.inputs_of(sentence.ids), sentence)
 
 
@@ -542,6 +543,7 @@ def logits_at(hf: Any, positions: Tensor, shape: tuple[int, int]) -> Iterator[No
 
     def shorten(_: Any, given: tuple[Any, ...]) -> tuple[Any, ...] | None:
         states = given[0]
+        # Anything else is no batch of all positions: such a model computes all its logits.
         if states.dim() == 3 and states.shape[:2] == shape:
             return states[:, positions], *given[1:]
         return None

@@ -1,5 +1,5 @@
-"""A sentence as a model reads it: token ids, the text and the word of each, its tree; and sentences
-that are known."""
+"""A sentence as a model reads it: token ids, the text and the word of each, its tree; and example
+sentences."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def read_sentence(tokenizer: Any, text: str, most: int) -> Sentence:
     if not ids:
         raise HeadwiseError("The model's tokenizer finds no token in this text: type another one.")
     special = set(tokenizer.all_special_ids)
-    unknown = tokenizer.unk_token_id
+    unknown = tokenizer.unk_token_id  # which is among the special ones
     words = [token for token in ids if token == unknown or token not in special]
     if words and set(words) == {unknown}:
         note = "The model knows no word of this text: all its tokens are unknown. " + note
@@ -125,6 +125,7 @@ def with_tree(tokenizer: Any, sentence: Sentence, tree: Annotated | None) -> Sen
     """
     if tree is None:
         return sentence
+    # Aligned word by word, the text may have other tokens: then the tree is not that of these tokens.
     aligned = align_subwords(tokenizer, [tree], len(sentence.ids), Coverage())
     if not aligned or aligned[0].ids != sentence.ids:
         return sentence
@@ -139,6 +140,7 @@ def with_tree(tokenizer: Any, sentence: Sentence, tree: Annotated | None) -> Sen
     last: dict[str, int] = {}
     for mention in sorted(tree.mentions, key=lambda mention: mention.head):
         before = last.get(mention.entity, mention.head)
+        # Mentions inside one another may have the same head.
         if before != mention.head:
             links.append([mention.head, before])
         last[mention.entity] = mention.head

@@ -35,6 +35,7 @@ def application(session: Session, token: str, hosts: Callable[[str], bool]) -> A
     from fastapi import FastAPI, Request
     from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+    # Pages about the interface would load scripts from elsewhere.
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     files = asset_files()
 
@@ -149,6 +150,7 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         opened = socket.socket(family)
+        # Else a port stays taken for a minute after the lab was closed.
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind((host, port))
     except OSError as error:

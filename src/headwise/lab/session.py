@@ -1,7 +1,7 @@
 """The questions that a page asks about a model and one sentence, and their answers, ready for JSON.
 
 A `Session` serves one page: the lab in a browser, the widget in a notebook, or a script. It has the
-model, perhaps the pruned model of the same run, and what the run says of its heads.
+model, perhaps the pruned model of the same run, and the run's facts about the heads.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ from headwise.tasks import AnyText
 
 
 class Question(BaseModel):
-    """What is asked of a model about a sentence.
+    """A question about a sentence.
 
     text: the sentence, or the name of a recording. gates: by head, from 0 (off) to 1 (on).
-    position: of the token that is hidden (masked language models), or after which the next one is
-    predicted (language models). model: the full one, or the pruned one of the same run.
+    position: the token that is hidden (masked language models), or the last one before the token
+    that is predicted (language models). model: the full one, or the pruned one of the same run.
 
     The search for the smallest set has two fields of its own. continue_from: the heads that an
     unfinished search had switched off. max_steps: how many more heads it may switch off.
@@ -87,6 +87,7 @@ class Question(BaseModel):
     def read(cls, fields: Mapping[str, Any]) -> Self:
         """The question in the fields of a message. Raises HeadwiseError for fields or values that
         a question does not take."""
+        # JSON may hold half of a surrogate pair, which no tokenizer of Rust takes.
         try:
             json.dumps(fields, ensure_ascii=False).encode()
         except UnicodeEncodeError:
@@ -106,7 +107,7 @@ class Question(BaseModel):
 
 class CancelToken:
     """Ends the computation of an answer at its next layer: when nobody waits for it any more
-    (`cancelled`), or after `seconds`."""
+    (`cancelled`), or after some seconds."""
 
     def __init__(self, seconds: float = math.inf) -> None:
         self.seconds = seconds
@@ -134,8 +135,8 @@ NEVER_CANCELLED = CancelToken()
 
 
 class Session:
-    """A model and all that a page asks about it. `about`: what the page shows of the model before
-    any question."""
+    """A model and all that a page asks about it. `about`: the facts about the model that the page
+    shows before any question."""
 
     def __init__(
         self,
@@ -249,7 +250,7 @@ class Session:
         if question_name == "about":
             return self.about
         question = Question.read(fields)
-        if question_name == "sound":
+        if question_name == "sound":  # which runs no model, so it need not wait
             return self.sound(question)
 
         if self.lock.locked():
@@ -283,10 +284,11 @@ class Session:
     def asking(
         self, question: Question, cancel: CancelToken
     ) -> Iterator[tuple[Predictor, Change, Prompt, Prediction]]:
-        """A block that computes an answer and ends where the question is cancelled. Gives the model, the change
-        of its heads, what it is asked about the sentence, and what it says without the change."""
+        """A block that computes an answer, and ends when the question is cancelled. Gives the model, the
+        change of its heads, the prompt, and the prediction without the change."""
         predictor = self.predictor(question)
         gates = predictor.parse_gates(question.gates)
+        # Both models: a question about the pruned one also runs the full one.
         for each in self.predictors.values():
             each.raise_if_cancelled = cancel.raise_if_cancelled
         try:
@@ -304,12 +306,11 @@ class Session:
         after it.
 
         The old output is the model's without gates, the new one with them; `changes` are from the
-        full model's output without gates to the new one. `similarity`: of an embedding model, the
-        cosine of the new output, the mean of the tokens' vectors, with that of the full model without
-        gates. `head_effects_seconds`: about what
-        `head_effects` takes at most, from the processor time of one forward. Where a number is of the
-        same token or output, `before` and `after` are without and with the gates. Attention maps
-        are float32, H Q K, in base64.
+        full model's output without gates to the new one. `similarity`: for an embedding model, the
+        cosine of the mean of the tokens' vectors with the mean of the full model without gates.
+        `head_effects_seconds`: about the most that `head_effects` takes, from the processor time of
+        one forward. `before` and `after`: numbers of the same token without and with the gates.
+        Attention maps are float32, H Q K, in base64.
         """
         with self.asking(question, cancel) as (predictor, change, prompt, unchanged):
             prompt = predictor.encoded(prompt, change)
@@ -331,6 +332,7 @@ class Session:
                 if new_prompt is not prompt:
                     new_output = predictor.predict(new_prompt)
 
+            # Changes are shown from the full model, also those of the pruned one.
             of_full = unchanged
             if question.model != "full":
                 _, of_full = self.predictors["full"].unchanged_prediction(
@@ -538,6 +540,7 @@ def word_changes(before: str, after: str) -> list[tuple[str, str]]:
     first = re.findall(r"\s+|\w+|[^\w\s]", before)
     second = re.findall(r"\s+|\w+|[^\w\s]", after)
     pieces = []
+    # autojunk would ignore the spaces of long texts, because they are frequent.
     matcher = difflib.SequenceMatcher(None, first, second, autojunk=False)
     for tag, old_start, old_end, new_start, new_end in matcher.get_opcodes():
         old = "".join(first[old_start:old_end])

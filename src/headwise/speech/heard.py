@@ -1,4 +1,4 @@
-"""A recording as a model hears it: its sound in steps of time, the words in it, and what a player gets."""
+"""A recording as a model hears it: its sound in steps of time, its words, and a file for a player."""
 
 from __future__ import annotations
 
@@ -75,6 +75,7 @@ class Recording:
 
     def pooled(self, weights: Tensor, kind: str) -> Tensor:
         """Attention over steps of time, H Q K: to a step the sum over its frames, from a step the mean."""
+        # Attention to a step is that to its frames together; the rows still sum to 1.
         shorter = torch.stack([part.sum(-1) for part in weights.split(self.sizes, -1)], -1)
         if kind == "encoder-self":
             shorter = torch.stack([part.mean(-2) for part in shorter.split(self.sizes, -2)], -2)
@@ -100,11 +101,11 @@ class Recording:
     def to_json(self) -> dict[str, Any]:
         """What the page draws (page/sound.js). step, seconds: of a step of time, and of the recording. words: with their
         starts in seconds. loudness: the loudest sample of each step, over that of all."""
-        size = round(self.step * FRAME * self.rate)
+        size = round(self.step * FRAME * self.rate)  # samples of a step
         peaks = []
         for start in range(0, len(self.audio), size):
             peaks.append(float(np.abs(self.audio[start : start + size]).max()))
-        loudest = max(peaks) or 1.0
+        loudest = max(peaks) or 1.0  # silence stays silent
         return {
             "step": round(self.step * FRAME, 2),
             "seconds": len(self.audio) / self.rate,
@@ -117,8 +118,8 @@ class Recording:
 
 @dataclass(frozen=True)
 class Heard:
-    """What the encoder made of a recording: its states, 1 S M, its maps over steps of time, H Q K by site, and by head how
-    many frames away its attention most often is largest, with the share of frames."""
+    """The encoder's view of a recording: its states, 1 S M; its maps over steps of time, H Q K by site; and by head the
+    most frequent distance to the frame with the largest attention, with the share of frames (`usual_offsets`)."""
 
     recording: Recording
     states: Tensor
@@ -140,8 +141,7 @@ def usual_offsets(weights: Tensor, frames: int) -> list[tuple[int, float]]:
 
 
 def recordings_by_name(speech: Speech) -> dict[str, Utterance]:
-    """The first recordings of a table, by their paths from the folder that they have in common; a file that is there
-    again has its number."""
+    """The first recordings of a table, by their paths from their common folder; a file that comes again gets a number."""
     utterances = list(islice(speech, MOST_RECORDINGS))
     shared = os.path.commonpath([utterance.audio.parent.absolute() for utterance in utterances])
     by_name: dict[str, Utterance] = {}

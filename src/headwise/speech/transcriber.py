@@ -1,8 +1,7 @@
-"""A speech model that is asked about a recording, with some of its heads turned down, and what it writes.
+"""The transcripts of a speech model, with some of its heads turned down.
 
-The encoder always hears all that the model hears at once (30 seconds of Whisper), which costs most of the time. So its
-states are kept: a change of decoder heads alone does not encode again. Transcripts are written by greedy search, as in
-`headwise evaluate`.
+The encoder always reads a whole window (30 seconds for Whisper), which takes most of the time. So its states are kept: a
+change of decoder heads alone does not encode again. Transcripts are written by greedy search, as in `headwise evaluate`.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ MOST_LETTERS = 80  # letters of a name in a message
 
 @dataclass(frozen=True)
 class HeardPrompt(Prompt):
-    """inputs: of the encoder 1 F T, of the decoder 1 T. heard: what the encoder made of the recording, which `read`
-    gives in its place."""
+    """inputs: of the encoder 1 F T, of the decoder 1 T. heard: the encoder's states, which `read` gives in place of the
+    recording."""
 
     heard: Heard = field(kw_only=True)
 
@@ -87,7 +86,7 @@ class Transcriber(Predictor):
         with self.changed(NO_CHANGE):
             prompt = self.with_target(prompt, self.translate(prompt, beam))
 
-        # As `ablation.mean` takes them: of the frames of the sound, and of the positions that predict.
+        # The means of `ablation.mean`: over the frames of the sound, and over the positions that predict.
         return self.answered(prompt, means, first=self.given(prompt) - 1)
 
     def encode(
@@ -138,6 +137,7 @@ class Transcriber(Predictor):
                 self.hf, self.tokenizer, [utterance.language], encoder_outputs=heard
             )
         ids = [*first, *written[0].tolist()]
+        # `generate` cuts the end token off; a transcript that fills the decoder has none.
         if len(ids) < longest:
             ids.append(transcript_tokens(self.hf, self.tokenizer, utterance)[-1])
         return ids
