@@ -85,7 +85,7 @@ def role_table() -> str:
         "| measure | meaning | baseline | untrained heads | role from |",
         "|---|---|---|---|---|",
     ]
-    tests = sorted(role.own.values(), key=lambda test: (not test.is_role, test.order))
+    tests = sorted(role.values(), key=lambda test: (not test.is_role, test.order))
     for test in tests:
         name = f"`{test.name}{VARIANTS[test.variants]}`"
         meaning = f"{test.caption} ({test.source})" if test.source else test.caption
