@@ -30,7 +30,7 @@ from headwise.data.text import ParallelText, Text
 from headwise.errors import HeadwiseError
 from headwise.model import Model
 from headwise.progress import Report
-from headwise.roles.passage import Passage, View
+from headwise.roles.passage import Passage, View, moved
 from headwise.roles.probe import Arc, Probe, mean_over_queries, pointing
 
 Links = frozenset[tuple[int, int]]  # (source word, target word)
@@ -71,6 +71,7 @@ def reading(target: Passage, source: Passage) -> Probe:
             arcs.append(Arc(number, query, key, "reading"))
     probe = pointing(arcs, read, source, "offset")
 
+    # The view has the positions that write as its queries; here those that read are asked.
     def answer(view: View) -> Tensor:
         return probe.answer(View(view.weights, read, source))
 
@@ -85,6 +86,7 @@ def copied_words(source: Annotated, target: Annotated) -> Links:
         sides.append({form: forms.index(form) for form in forms if forms.count(form) == 1})
     copied = set()
     for form in sides[0].keys() & sides[1].keys():
+        # Short words that look alike may mean two things, such as English and German "die".
         if form.isdecimal() or (form.isalnum() and len(form) >= COPIED):
             copied.add((sides[0][form], sides[1][form]))
     return frozenset(copied)
@@ -99,6 +101,7 @@ def monotonicity(target: Passage, source: Passage) -> Probe:
     present = target.subwords > 0
     neighbours = present[:, 1:] & present[:, :-1]
     length = source.visible.gt(0).sum(1, keepdim=True).clamp_min(1)
+    # Of two random source words out of n, the second is further on with probability (n − 1) / 2n.
     chance = neighbours.sum(1, keepdim=True).float() * (length - 1) / (2 * length)
 
     def further(view: View) -> Tensor:
@@ -193,6 +196,7 @@ def writing(tokenizer: Any) -> Iterator[None]:
     if not hasattr(tokenizer, "_switch_to_target_mode"):
         yield
         return
+    # `align_subwords` calls the tokenizer, where nobody can pass `text_target=`.
     tokenizer._switch_to_target_mode()
     try:
         yield
@@ -202,6 +206,7 @@ def writing(tokenizer: Any) -> Iterator[None]:
 
 def aligner() -> str | None:
     """The path of eflomal; None where it is not installed."""
+    # pip puts programs beside the interpreter, which PATH lacks unless the environment is active.
     beside = Path(sys.executable).with_name(PROGRAM)
     return str(beside) if beside.exists() else shutil.which(PROGRAM)
 
@@ -225,6 +230,7 @@ def links(pairs: Sequence[tuple[Aligned, Aligned]]) -> dict[str, Links]:
     program = need_eflomal()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
+        # Case tells the aligner little, and makes words rarer.
         write_lower_case([source for source, _ in pairs], folder / "source")
         write_lower_case([target for _, target in pairs], folder / "target")
         options = ["-s", "source", "-t", "target", "-f", "forward", "-r", "backward"]
@@ -236,11 +242,11 @@ def links(pairs: Sequence[tuple[Aligned, Aligned]]) -> dict[str, Links]:
             raise HeadwiseError(
                 f"{PROGRAM} failed on {len(pairs)} sentence pairs: {done.stderr.strip()[-300:]}"
             )
-        forward, backward = (file.read_text(encoding="utf-8").splitlines() for file in outputs)
+        forward, backward = map(read_links, outputs)
 
     in_both = {}
-    for (source, _), there, back in zip(pairs, forward, backward, strict=True):
-        in_both[source.sentence.id] = pharaoh(there) & pharaoh(back)
+    for (source, _), (there, _), (back, _) in zip(pairs, forward, backward, strict=True):
+        in_both[source.sentence.id] = there & back
     return in_both
 
 
@@ -253,15 +259,6 @@ def write_lower_case(sentences: Sequence[Aligned], file: Path) -> None:
     file.write_text("".join(lines), encoding="utf-8")
 
 
-def pharaoh(line: str) -> Links:
-    """Links written as `0-0 1-2`."""
-    pairs = set()
-    for link in line.split():
-        source, target = link.split("-")
-        pairs.add((int(source), int(target)))
-    return frozenset(pairs)
-
-
 def decoder_sides(
     aligned: Sequence[Aligned], start: int, pad: int, device: torch.device
 ) -> tuple[Tensor, Passage, Passage]:
@@ -270,8 +267,7 @@ def decoder_sides(
     Writing: the subwords of a word are where they are predicted. Reading: one position later, after the start token.
     """
     writing = Passage.of(aligned, pad, device)
-    ids = writing.ids.roll(1, 1)
-    ids[:, 0] = start
+    ids = moved(writing.ids, 1, start)
     later = read_later(writing)
     read = Passage(ids, writing.mask, later.word_of, writing.sentences, causal=True)
     return ids, writing, read
@@ -279,8 +275,7 @@ def decoder_sides(
 
 def read_later(writing: Passage) -> Passage:
     """Target sentences by the decoder's positions that read their tokens: each is one behind that which writes it."""
-    word_of = writing.word_of.roll(1, 1)
-    word_of[:, 0] = -1
+    word_of = moved(writing.word_of, 1, -1)
     return replace(writing, word_of=torch.where(writing.mask, word_of, -1))
 
 
@@ -392,6 +387,7 @@ def merged(
     for side, line in zip(pair, text[number], strict=True):
         starts = [start for start, _ in side.sentence.spans]
         plain = Annotated.plain(line)
+        # The word in which the first letter of a word between blanks is.
         indices.append([bisect_right(starts, start) - 1 for start, _ in plain.spans])
     source_index, target_index = indices
 

@@ -64,11 +64,13 @@ def on_repeated_tokens(subject: Subject, seed: int) -> Iterator[LabelledBatch]:
     """Random tokens that are written twice; the second time all but the first one can be predicted."""
     _, passage = next(repeats(subject, None, seed))
     start = int((passage.word_of[0] < 0).sum())  # a start token
+    # The token that ends the text stands first at the end of the first copy.
     length = int((passage.ids[0] == passage.ids[0, -1]).nonzero()[0, 0]) + 1 - start
     end = start + COPIES * length
     rows = max(1, subject.positions // end)
     ids = passage.ids[:REPEATED_SEQUENCES, :end]
     labels = torch.full_like(ids, IGNORED)
+    # The position before a token predicts it, and nothing predicts the first token of the second copy.
     labels[:, start + length : end - 1] = ids[:, start + length + 1 :]
     for first in range(0, len(ids), rows):
         some = slice(first, first + rows)
@@ -89,6 +91,7 @@ def on_names(subject: Subject, seed: int) -> Iterator[LabelledBatch]:
         for row, text in enumerate(passage.sentences):
             place = ends[row, len(text.words) - 1]
             words = {mention.entity: text.words[mention.head].form for mention in text.mentions}
+            # The last word predicts the name; a model is right by the first subword.
             labels[row, place] = first[words["io"]]
             wrong_labels[row, place] = first[words["s"]]
         yield {**batch.inputs, "labels": labels, "wrong_labels": wrong_labels}
@@ -236,6 +239,7 @@ def effect(
         "difference_low": low[1],
         "difference_high": high[1],
         "units": len(lost),
+        # Both must hold (an intersection-union test), so the larger p is that of the two together.
         "p": jackknife_p(both, below).max(),
     }
 

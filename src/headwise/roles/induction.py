@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headwise.attention import Discovery, projection
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
-from headwise.roles.passage import Passage, View
+from headwise.roles.passage import Passage, View, moved
 from headwise.roles.probe import Probe, mean_over_queries
 
 LENGTH = 25  # of a sequence, and how often it is repeated: Olsson et al. 2022
@@ -40,6 +40,7 @@ def repeated_sequences(
         order = [token for token in tokens if counts.get(token)]
         order.sort(key=counts.__getitem__)
         tenth = len(order) // 10
+        # As Olsson et al. do: neither the most nor the least common tokens.
         tokens = order[tenth : len(order) - tenth]
     length = min(LENGTH, (longest - 1) // REPEATS, len(tokens))
     if length < 2:
@@ -71,6 +72,7 @@ def repetition(passage: Passage) -> Probe:
     words = passage.words
     length = ids.shape[1]
     same = (ids[:, :, None] == ids[:, None]) & words[:, :, None] & words[:, None]
+    # Copies before the query; itself is none.
     same = same & torch.ones_like(same).tril(-1)
     queries = same.any(2)
     right = torch.stack([moved(same, offset) for offset in PREFIX.values()], -1)
@@ -86,14 +88,6 @@ def repetition(passage: Passage) -> Probe:
     return Probe(list(PREFIX), counts, chance[:, None], answer)
 
 
-def moved(marks: Tensor, offset: int) -> Tensor:
-    """Marks B Q K with every key moved on by `offset`."""
-    rolled = marks.roll(offset, 2)
-    if offset:
-        rolled[..., 0 if offset > 0 else -1] = False
-    return rolled
-
-
 def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor) -> Probe:
     """How much a head raises the logit of the token that it attends to, on the direct path from its output.
 
@@ -105,6 +99,7 @@ def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor
     words = passage.words
     number = passage.ids.shape[1] // REPEATS
     tokens = passage.ids[:, -number:]
+    # A head that raises the whole vocabulary alike copies nothing.
     raised_by = embeddings[tokens] - embeddings.mean(0)  # B n M
     which = (passage.ids[:, :, None] == tokens[:, None]).float()  # B S n
 

@@ -55,6 +55,7 @@ def compare_halves(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     for end in HALVES:
         p = rows[f"p{end}"].where(passed)
         if passed.any():
+            # Over the tests that are left: the second half tests only what the first one found.
             p[passed] = corrected(p[passed].to_numpy())
         rows[f"p{end}"] = p
         passed &= (p <= FALSE_ROLES) & (rows[f"value{end}"] >= thresholds(rows, end))
@@ -73,6 +74,7 @@ def find(
     (in how many the role is confirmed), the highest value of each head first.
     """
     rows = without_weaker(tests[tests["confirmed"]])
+    # The p of the whole text would count the half that chose.
     roles = whole.drop(columns="p").merge(rows[[*KEY, "p"]], on=KEY)
     roles["effect"] = effect_sizes(roles["value"], roles["baseline"])
     roles["role"] = roles["measure"].map(display_name)

@@ -28,6 +28,7 @@ from headwise.attention.output import run_layers
 from headwise.data.store import StoredText
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
+from headwise.generators import check_seed
 from headwise.heads import Head, Kind, head_of
 from headwise.importance.attention_statistics import batch_sides, sides_of_site, special_ids
 from headwise.importance.untrained import sample_text
@@ -120,6 +121,7 @@ def match(
     Raises HeadwiseError for batches of one's own, for models that read the text as different tokens or share no kind of
     heads, and for a text in which fewer than FEWEST_PARTNERS sentences of a half have another one of their length.
     """
+    check_seed(seed)
     if not isinstance(text, StoredText):
         raise HeadwiseError(
             "Heads are matched on text, and recordings or batches were given: give text."
@@ -143,6 +145,7 @@ def match(
         rows += matched_rows(heads, others, sums[kind], seed)
     table = pd.DataFrame(rows, columns=list(MATCHES))
     table["p"] = corrected(table["p"].to_numpy())
+    # p is two-sided: a pair may also be less alike than on another sentence.
     beyond_places = (table["p"] <= FALSE_MATCHES) & (table["difference"] > 0)
     table["confirmed"] = beyond_places & (table["affinity"] > table["runner_up"])
     table = table.sort_values("affinity", ascending=False, kind="stable", ignore_index=True)
@@ -177,6 +180,7 @@ def same_batches(
             )
         width = max(batch["labels"].shape[1], batch["attention_mask"].shape[1])
         heads = max(model.heads.total, other.heads.total)
+        # A sentence alone has no partner.
         size = max(2, WEIGHTS_IN_MEMORY // (heads * width**2))
         for start in range(0, len(batch["rows"]), size):
             piece = {name: tensor[start : start + size] for name, tensor in batch.items()}
@@ -208,6 +212,7 @@ def partners_of(batch: EncodedBatch) -> np.ndarray:
     partners = np.full(len(lengths), -1)
     for equal in places.values():
         if len(equal) > 1:
+            # In a ring, so that each sentence is the partner of one other.
             partners[equal] = np.roll(equal, -1)
     return partners
 
@@ -223,6 +228,7 @@ def add_affinities(
     for kind, found in sums.items():
         # Only the first model's queries are left out where they are no words: the product is 0 there.
         mine = (weights[kind] * words[kind][:, None, :, None]).flatten(2)
+        # The models may be on two devices, or of two types.
         theirs = others[kind].flatten(2).to(mine)
         affinity = mine @ theirs.transpose(1, 2)
         control = torch.full_like(affinity, torch.nan)
@@ -248,6 +254,7 @@ def roots(model: Model, batch: EncodedBatch) -> tuple[dict[Kind, Tensor], dict[K
     def hook(call: AttentionCall) -> None:
         assert call.weights is not None
         queries, _ = sides_of_site(call.site)
+        # √(a · b) = √a · √b: all affinities are then one matrix product.
         found[call.site.kind].append(call.weights.float().sqrt())
         words[call.site.kind] = sides[queries].words
 
@@ -288,6 +295,7 @@ def matched_rows(
     )
 
     whole = affinity[measured].sum(0) / queries[measured].sum()
+    # A pair is no rival of itself.
     whole[mine, theirs] = -np.inf
     runner_up = whole.max(1)[mine]
     rows = []

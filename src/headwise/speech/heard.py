@@ -21,7 +21,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.lab.sentence import Sentence
 from headwise.speech.recordings import Speech, Utterance, samples
-from headwise.speech.whisper import FRAME, extractor_of
+from headwise.speech.whisper import FRAME, extractor_of, features_of
 
 MAP_STEPS = 64  # of time that a map shows, at most
 MOST_RECORDINGS = 500  # recordings to pick
@@ -53,7 +53,7 @@ class Recording:
                 f"{utterance.audio} is {len(audio) / rate:.0f} s long, and the model hears {extractor.chunk_length} s at "
                 "once: cut it, or pick another recording."
             )
-        features = extractor(audio, sampling_rate=rate, return_tensors="pt").input_features
+        features = features_of(extractor, audio)
         frames = math.ceil(len(audio) / (FRAME * rate))
         positions = int(hf.config.max_source_positions)
         return cls(utterance, features.to(hf.device, hf.dtype), frames, positions, audio, int(rate))
@@ -93,6 +93,7 @@ class Recording:
     def wav(self) -> str:
         """The samples for a player: a WAV file in base64."""
         file = io.BytesIO()
+        # Resampled sound may go a little beyond ±1.
         whole = np.clip(self.audio * 32767, -32768, 32767)
         wavfile.write(file, self.rate, whole.astype(np.int16))
         return base64.b64encode(file.getvalue()).decode()
@@ -104,6 +105,7 @@ class Recording:
         peaks = []
         for start in range(0, len(self.audio), size):
             peaks.append(float(np.abs(self.audio[start : start + size]).max()))
+        # A silent recording has no peak to divide by.
         loudest = max(peaks) or 1.0
         return {
             "step": round(self.step * FRAME, 2),

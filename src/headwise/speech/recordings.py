@@ -98,8 +98,12 @@ class Speech(AnyText):
         return iter(self.utterances)
 
     def __repr__(self) -> str:
-        words = sum(len(utterance.text.split()) for utterance in self)
-        return f"Speech({self.name!r}, utterances={len(self):,}, words={words:,})"
+        return f"Speech({self.name!r}, utterances={len(self):,}, words={self.words:,})"
+
+    @property
+    def words(self) -> int:
+        """How many words are said."""
+        return sum(len(utterance.text.split()) for utterance in self)
 
     @property
     def has_word_times(self) -> bool:
@@ -112,6 +116,7 @@ class Speech(AnyText):
         digest = hashlib.sha256()
         for utterance in self:
             said = [utterance.text, utterance.language, utterance.words, utterance.starts]
+            # The path is left out: the same recordings in another folder are the same text.
             digest.update(json.dumps([sha256(utterance.audio), *said]).encode())
         return digest.hexdigest()
 
@@ -158,6 +163,7 @@ def word_of_row(row: Mapping[str, Any], where: str) -> SpokenWord:
     except (TypeError, ValueError):
         start = math.nan
         end = math.nan
+    # NaN fails here, too.
     if not 0 <= start <= end < math.inf:
         raise HeadwiseError(
             f"{where} has the times {row['start']} and {row['end']}: write start and end in seconds."
@@ -171,6 +177,7 @@ def samples(file: Path, rate: int) -> np.ndarray:
     """The samples of an audio file at a rate (Hz), all channels averaged, float32 in −1 … 1. Raises HeadwiseError for a
     file that is no audio."""
     mono, file_rate = mono_audio(file)
+    # The filter of resample_poly grows with its factors.
     common = math.gcd(rate, file_rate)
     resampled = resample_poly(mono, rate // common, file_rate // common)
     return np.asarray(resampled, dtype=np.float32)

@@ -20,7 +20,13 @@ from headwise.qualities import WORD_ERROR_RATE
 from headwise.speech.alignment import AlignmentRecordings, recordings_with_times
 from headwise.speech.recordings import Speech, Utterance, audio_seconds, samples
 from headwise.speech.sound import RoleRecordings
-from headwise.speech.whisper import FRAME, extractor_of, prompt_of, transcript_tokens
+from headwise.speech.whisper import (
+    FRAME,
+    extractor_of,
+    features_of,
+    prompt_of,
+    transcript_tokens,
+)
 from headwise.speech.word_errors import answer_recordings
 from headwise.tasks.batches import Batches
 from headwise.tasks.task import Need, Task
@@ -140,6 +146,7 @@ class EncodedSpeech:
         if not self.transcripts:
             why = ", ".join(f"{count} are {reason}" for reason, count in self.left_out.items())
             raise HeadwiseError(f"No recording of '{text.name}' can be used: {why}.")
+        # Transcripts of like length share a batch, so that little is padded.
         self.transcripts.sort(key=lambda transcript: len(transcript.tokens))
         self.longest = np.full(len(self.transcripts), task.longest)
 
@@ -175,6 +182,7 @@ class EncodedSpeech:
         for number, each in enumerate(group):
             ids = torch.tensor([*each.prompt, *each.tokens])
             read[number, : len(ids) - 1] = ids[:-1]
+            # A token is predicted where the one before it is read; the prompt is given, not scored.
             labels[number, len(each.prompt) - 1 : len(ids) - 1] = ids[len(each.prompt) :]
         frames = int(self.longest[0])
         return {
@@ -190,6 +198,6 @@ class EncodedSpeech:
         """What the encoder reads of some recordings, B F T, and how many of its states each fills, B."""
         rate = self.extractor.sampling_rate
         audio = [samples(each.utterance.audio, rate) for each in group]
-        features = self.extractor(audio, sampling_rate=rate, return_tensors="pt").input_features
+        features = features_of(self.extractor, audio)
         lengths = [math.ceil(len(each) / (FRAME * rate)) for each in audio]
         return features.to(self.hf.dtype), torch.tensor(lengths)
