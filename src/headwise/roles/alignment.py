@@ -33,6 +33,7 @@ from headwise.progress import Report
 from headwise.roles.passage import Passage, View, moved
 from headwise.roles.probe import Arc, Probe, mean_over_queries, pointing
 
+AlignedPair = tuple[Aligned, Aligned]
 Links = frozenset[tuple[int, int]]  # (source word, target word)
 Gold = tuple[Links, Links]  # sure links, and those that are possible (the sure ones among them)
 PROGRAM = "eflomal-align"
@@ -159,7 +160,7 @@ def aligned_pairs(
     targets: Coverage,
     words: Callable[[str, str], Annotated] = split_into_words,
     prompt: PromptTemplate | None = None,
-) -> list[tuple[Aligned, Aligned]]:
+) -> list[AlignedPair]:
     """Sentence pairs in subwords, in their order, with their number as id; pairs with a side that does not fit are left
     out and counted for that side. words: from a text and its id to its words. prompt: both sides are then in the
     subwords of a pair in this prompt."""
@@ -222,7 +223,7 @@ def need_eflomal() -> str:
     return program
 
 
-def links(pairs: Sequence[tuple[Aligned, Aligned]]) -> dict[str, Links]:
+def links(pairs: Sequence[AlignedPair]) -> dict[str, Links]:
     """Which words translate each other, by sentence id: the links that eflomal finds in both directions.
 
     Raises HeadwiseError when eflomal is not installed or fails.
@@ -305,7 +306,7 @@ def read_links(path: str | PathLike[str]) -> list[Gold]:
 
 
 def links_of(
-    pairs: Sequence[tuple[Aligned, Aligned]],
+    pairs: Sequence[AlignedPair],
     text: Sequence[tuple[str, str]],
     gold: Sequence[Gold] | None,
 ) -> dict[str, Gold]:
@@ -378,9 +379,7 @@ def check_links(text: Sequence[tuple[str, str]], gold: Sequence[Gold]) -> None:
                 )
 
 
-def merged(
-    pair: tuple[Aligned, Aligned], text: Sequence[tuple[str, str]], gold: Sequence[Gold]
-) -> Gold:
+def merged(pair: AlignedPair, text: Sequence[tuple[str, str]], gold: Sequence[Gold]) -> Gold:
     """The links of a pair, in the words that are left where subwords cover several words."""
     number = int(pair[0].sentence.id)
     indices = []  # by side, the new index of each word

@@ -35,19 +35,25 @@ from headwise.heads import Head, Kind
 from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.result import Result
-from headwise.roles.alignment import Gold, LinkedText, PromptTemplate, links_of, pairs_for
+from headwise.roles.alignment import (
+    AlignedPair,
+    Gold,
+    LinkedText,
+    PromptTemplate,
+    links_of,
+    pairs_for,
+)
 from headwise.roles.halves import Half
 from headwise.roles.head_sets import AlignmentBatch, AlignmentBatches, choose_heads
 from headwise.roles.observation import (
-    AlignedPair,
     PassageBatch,
-    RoleOptions,
     Subject,
     batched,
     halves_of_pairs,
     of_half,
     pair_batches,
     passage_inputs,
+    subject_of,
     subword_pairs,
 )
 from headwise.roles.passage import Passage, View, moved
@@ -191,7 +197,7 @@ class AlignmentPairs(AlignmentData):
 
 def align(
     model: Model,
-    text: ParallelText | Text | LinkedText | AnyText,
+    text: LinkedText | AnyText,
     *,
     prompt: str | None = None,
     one_layer: bool = False,
@@ -211,8 +217,7 @@ def align(
     """
     check_seed(seed)
     data = alignment_data(model, text, prompt)
-    options = RoleOptions(max_length=model.task.longest)
-    subject = Subject(model.hf, model.tokenizer, model.discovery, options)
+    subject = subject_of(model)
     batches, halves, reading = data.batches(subject, progress)
     found = choose_heads(
         model.hf,
@@ -236,9 +241,7 @@ def align(
     return AlignmentHeads(*found, signature)
 
 
-def alignment_data(
-    model: Model, text: ParallelText | Text | LinkedText | AnyText, prompt: str | None
-) -> AlignmentData:
+def alignment_data(model: Model, text: LinkedText | AnyText, prompt: str | None) -> AlignmentData:
     """What is given to `align`. Raises HeadwiseError for a model that cannot align, for other text than it reads, and for
     a missing prompt or one too many."""
     language_model = aligning_kind(model) == "decoder-self"
@@ -277,9 +280,7 @@ def aligning_kind(model: Model) -> Kind:
     )
 
 
-def align_forecast(
-    model: Model, text: ParallelText | Text | LinkedText | AnyText, prompt: str | None = None
-) -> Forecast:
+def align_forecast(model: Model, text: LinkedText | AnyText, prompt: str | None = None) -> Forecast:
     """What `align` will take, where the set grows in EXPECTED_ROUNDS rounds. Takes a few seconds itself. Raises
     HeadwiseError for what `align` refuses."""
     times = readings([0, 1], EXPECTED_ROUNDS) / 2  # that a sentence is read, on average
@@ -324,8 +325,9 @@ def prompt_batches(
     """Batches of pairs in prompts: target words as queries, at the positions that write them, source words as keys."""
     device = device_of(subject.model)
     for batch in batched(pairs, lambda pair: len(pair[0].ids), subject.positions):
-        source = Passage.of([pair[0] for pair in batch], subject.pad, device)
-        target = Passage.of([pair[1] for pair in batch], subject.pad, device)
+        source, target = (
+            Passage.of(side, subject.pad, device) for side in zip(*batch, strict=True)
+        )
         # A token is written where the one before it is read.
         target = replace(target, word_of=moved(target.word_of, -1, -1))
         yield PassageBatch(half, passage_inputs(source), {"decoder-self": (target, source)})

@@ -44,26 +44,23 @@ def coreference(passage: Passage) -> Probe:
     size = len(passage.ids)
     width = passage.subwords.shape[1]
 
-    # N choices, and of each: its address, the words it is between, the measures it counts for, the rules that are right
-    numbers: list[tuple[int, int]] = []
-    candidates = []
-    antecedents = []
-    counted: list[list[float]] = []
-    right_rules: list[tuple[bool, bool, bool]] = []
-    for choice in choices(passage.sentences):
-        # A word without a token can neither ask nor be chosen.
-        if not {choice.query, *choice.candidates} <= passage.present[choice.sentence]:
-            continue
-        numbers.append((choice.sentence, choice.query))
-        candidates.append(choice.candidates)
-        antecedents.append(choice.antecedents)
+    # A word without a token can neither ask nor be chosen.
+    asked = [
+        choice
+        for choice in choices(passage.sentences)
+        if {choice.query, *choice.candidates} <= passage.present[choice.sentence]
+    ]
+    numbers = [(choice.sentence, choice.query) for choice in asked]
+    counted = []  # by choice, the measures that it counts for
+    right_rules = []  # and the rules that are right
+    for choice in asked:
         of_kind = [float(measure.endswith(choice.kind)) for measure in COREFERENCE_MEASURES[1:]]
         counted.append([1.0, *of_kind])
         right_rules.append(by_rule(choice, passage.sentences[choice.sentence]))
     addresses = torch.tensor(numbers, dtype=torch.long, device=device).view(-1, 2)
     sentence, query = addresses.unbind(1)
-    allowed = marks(candidates, width, device)
-    right = marks(antecedents, width, device)
+    allowed = marks([choice.candidates for choice in asked], width, device)
+    right = marks([choice.antecedents for choice in asked], width, device)
     speaks = torch.tensor(counted, dtype=torch.float, device=device).view(
         -1, len(COREFERENCE_MEASURES)
     )

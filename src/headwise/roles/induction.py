@@ -16,6 +16,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.roles.passage import Passage, View, moved
 from headwise.roles.probe import Probe, mean_over_queries
+from headwise.roles.templates import Readout
 
 LENGTH = 25  # of a sequence, and how often it is repeated: Olsson et al. 2022
 REPEATS = 4
@@ -88,26 +89,26 @@ def repetition(passage: Passage) -> Probe:
     return Probe(list(PREFIX), counts, chance[:, None], answer)
 
 
-def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor) -> Probe:
+def copying(passage: Passage, readout: Readout) -> Probe:
     """How much a head raises the logit of the token that it attends to, on the direct path from its output.
 
     For each token q of a sequence, ℓ = the logits of the sequence's different tokens from the head's output alone, less
     the mean over the vocabulary, but for what norms divide by; copying = mean over q of
     2 · ReLU(ℓ[token of argmax_k A_h[q, k]]) / Σ ReLU(ℓ) − 1: 1 when only this logit is raised, −1 when it is not
-    (Olsson et al. 2022). outputs: the output projection by layer, H D M; embeddings: the output embedding, V M.
+    (Olsson et al. 2022).
     """
     words = passage.words
     number = passage.ids.shape[1] // REPEATS
     tokens = passage.ids[:, -number:]
     # A head that raises the whole vocabulary alike copies nothing.
-    raised_by = embeddings[tokens] - embeddings.mean(0)  # B n M
+    raised_by = readout.embeddings[tokens] - readout.embeddings.mean(0)  # B n M
     which = (passage.ids[:, :, None] == tokens[:, None]).float()  # B S n
 
     def shares(view: View) -> Tensor:
         assert view.call is not None
         if not view.weights.shape[1]:
             return view.weights.new_zeros(view.weights.shape[:3])
-        states = torch.einsum("bqhd,hdm->bhqm", view.call.output, outputs[view.call.site])
+        states = torch.einsum("bqhd,hdm->bhqm", view.call.output, readout.outputs[view.call.site])
         raised = torch.relu(torch.einsum("bhqm,bnm->bhqn", states, raised_by))
         at = view.attended[..., None].expand(*view.attended.shape, number)
         attended = which[:, None].expand(-1, raised.shape[1], -1, -1).gather(2, at)

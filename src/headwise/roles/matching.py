@@ -138,12 +138,12 @@ def match(
         for batch, partners in same_batches(model, other, sample, report):
             add_affinities(model, other, batch, partners, sums)
 
-    rows = []
+    tables = []
     for kind in kinds:
         heads = [head for head in model.heads if head.kind == kind]
         others = [head for head in other.heads if head.kind == kind]
-        rows += matched_rows(heads, others, sums[kind], seed)
-    table = pd.DataFrame(rows, columns=list(MATCHES))
+        tables.append(matched_rows(heads, others, sums[kind], seed))
+    table = pd.concat(tables, ignore_index=True).reindex(columns=list(MATCHES))
     table["p"] = corrected(table["p"].to_numpy())
     # p is two-sided: a pair may also be less alike than on another sentence.
     beyond_places = (table["p"] <= FALSE_MATCHES) & (table["difference"] > 0)
@@ -266,7 +266,7 @@ def roots(model: Model, batch: EncodedBatch) -> tuple[dict[Kind, Tensor], dict[K
 
 def matched_rows(
     heads: Sequence[Head], others: Sequence[Head], sums: Sums, seed: int
-) -> list[dict[str, Any]]:
+) -> pd.DataFrame:
     """A row for each pair of a kind: paired on one half of the sentences, measured on the other."""
     queries = np.array(sums.queries)
     first = np.array(sums.first)
@@ -298,22 +298,18 @@ def matched_rows(
     # A pair is no rival of itself.
     whole[mine, theirs] = -np.inf
     runner_up = whole.max(1)[mine]
-    rows = []
-    for number, (one, another) in enumerate(zip(mine, theirs, strict=True)):
-        rows.append(
-            {
-                **heads[one]._asdict(),
-                **{f"other_{name}": value for name, value in others[another]._asdict().items()},
-                "affinity": values[number],
-                "low": low[number],
-                "high": high[number],
-                "shuffled": control_sums[:, number].sum() / queries[controlled].sum(),
-                "difference": difference[number],
-                "difference_low": difference_low[number],
-                "difference_high": difference_high[number],
-                "p": p[number],
-                "runner_up": runner_up[number],
-                "n": int(queries[measured].sum()),
-            }
-        )
-    return rows
+    firsts = pd.DataFrame([heads[place] for place in mine])
+    seconds = pd.DataFrame([others[place] for place in theirs]).add_prefix("other_")
+    return pd.concat([firsts, seconds], axis=1).assign(
+        affinity=values,
+        low=low,
+        high=high,
+        shuffled=np.array([of_pair.sum() for of_pair in control_sums.T])
+        / queries[controlled].sum(),
+        difference=difference,
+        difference_low=difference_low,
+        difference_high=difference_high,
+        p=p,
+        runner_up=runner_up,
+        n=queries[measured].sum(),
+    )

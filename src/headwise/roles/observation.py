@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import torch
@@ -30,7 +31,9 @@ from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned, Coverage, align_subwords
 from headwise.errors import HeadwiseError
 from headwise.heads import Kind
+from headwise.model import Model
 from headwise.roles.alignment import (
+    AlignedPair,
     Gold,
     PromptTemplate,
     aligned_pairs,
@@ -63,7 +66,6 @@ WINDOW = 1024  # sentences that are sorted by length together
 MAX_LENGTH = 512  # subwords of a sentence, where the model has no lower limit
 VARIABILITY_SENTENCES = 256  # sentences for the mean attention that `variability` needs
 
-AlignedPair = tuple[Aligned, Aligned]
 Test = Callable[..., Any]  # from the passages of a kind of attention to a probe
 Tests = Mapping[Kind, Sequence[Test]]
 ByHalf = dict[tuple[Kind, Half], AnswerSums]
@@ -132,6 +134,12 @@ class Subject:
         if embeddings is None or outputs is None:
             return None
         return Readout(outputs, loaded(embeddings))
+
+
+def subject_of(model: Model, options: RoleOptions | None = None) -> Subject:
+    """A model, as it is tested."""
+    options = options or RoleOptions(max_length=model.task.longest)
+    return Subject(model.hf, model.tokenizer, model.discovery, options)
 
 
 @dataclass
@@ -444,8 +452,8 @@ def pair_batches(
     for batch in batched(
         pairs, lambda pair: max(len(side.ids) for side in pair), subject.positions
     ):
-        source = Passage.of([pair[0] for pair in batch], subject.pad, device)
-        targets = [pair[1] for pair in batch]
+        sources, targets = zip(*batch, strict=True)
+        source = Passage.of(sources, subject.pad, device)
         ids, written, read = decoder_sides(targets, start, subject.pad, device)
         inputs = {**passage_inputs(source), "decoder_input_ids": ids}
         yield PassageBatch(half, inputs, {"cross": (written, source), "decoder-self": (read,)})
@@ -459,20 +467,15 @@ def on_repeats(
     subject: Subject, frequencies: Mapping[int, int] | None, count: CountWords, seed: int
 ) -> ByHalf:
     """The tests of language models on repeated random tokens."""
-    readout = subject.readout
-    arguments = {
-        "outputs": None if readout is None else readout.outputs,
-        "embeddings": None if readout is None else readout.embeddings,
-    }
-    tests = tests_on("repeats", "decoder-self", arguments)
+    tests = tests_on("repeats", "decoder-self", {"readout": subject.readout})
     device = device_of(subject.model)
 
     def batches() -> Iterator[PassageBatch]:
         for half, drawn in repeats(subject, frequencies, seed):
+            there = drawn.changed(lambda tensor: tensor.to(device))
             size = max(1, subject.positions // drawn.ids.shape[1])
             for start in range(0, len(drawn.ids), size):
-                rows = slice(start, start + size)
-                passage = drawn.changed(lambda tensor, rows=rows: tensor[rows].to(device))  # type: ignore[misc]
+                passage = there.changed(itemgetter(slice(start, start + size)))
                 yield PassageBatch(half, passage_inputs(passage), {"decoder-self": (passage,)})
 
     return observe(subject.model, subject.discovery, batches(), {"decoder-self": tests}, count)

@@ -9,8 +9,8 @@ from headwise.importance.untrained import sample_text
 from headwise.model import Model
 from headwise.roles import lost_words, role_sets
 from headwise.roles.alignment import LinkedText
-from headwise.roles.observation import uncounted
-from headwise.roles.role_tests import role_data, subject_of, total_words
+from headwise.roles.observation import subject_of, uncounted
+from headwise.roles.role_tests import role_data, total_words
 from headwise.tasks import AnyText
 
 USUAL_TRIALS = 70  # of sets of heads: nobody knows beforehand which roles there are

@@ -45,7 +45,7 @@ from headwise.roles.observation import (
     ByHalf,
     CountWords,
     RoleOptions,
-    Subject,
+    subject_of,
     uncounted,
 )
 from headwise.roles.probe import AnswerSums, together
@@ -209,12 +209,6 @@ def role_data(
         return own
     given: Any = Treebank.read(text) if isinstance(text, str | PathLike) else text
     return RoleTexts.of(model, given, confirm, pairs, training)
-
-
-def subject_of(model: Model, options: RoleOptions | None = None) -> Subject:
-    """A model, as it is tested."""
-    options = options or RoleOptions(max_length=model.task.longest)
-    return Subject(model.hf, model.tokenizer, model.discovery, options)
 
 
 def find_roles(

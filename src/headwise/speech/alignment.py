@@ -24,7 +24,7 @@ from headwise.roles.alignment_heads import EXPECTED_ROUNDS, AlignmentData, readi
 from headwise.roles.halves import Half, halves_of
 from headwise.roles.head_sets import AlignmentBatch, AlignmentBatches
 from headwise.roles.observation import Subject
-from headwise.speech.recordings import WORD_COLUMNS, Speech, Utterance, samples
+from headwise.speech.recordings import Speech, Utterance, samples
 from headwise.speech.whisper import FRAME, extractor_of, features_of, prompt_of
 
 STATES = 2**30  # bytes of encoder states that are kept: 350 recordings of Whisper base
@@ -67,20 +67,6 @@ class AlignmentRecordings(AlignmentData):
         encoding = best(lambda: encode(model.hf, recordings[:1], silent), model.hf.device.type)
         line = f"{self.name}: {len(recordings)} of {len(self.speech)} recordings"
         return line, len(recordings) * encoding * (1 + times / ENCODING_COST)
-
-
-def recordings_with_times(text: Any, name: str, noun: str) -> AlignmentRecordings:
-    """What a speech model aligns. Raises HeadwiseError for other text, and for recordings without the times of words."""
-    if not isinstance(text, Speech):
-        raise HeadwiseError(
-            f"{name} is {noun}: alignment heads are found on speech with word times (--audio)."
-        )
-    if not text.has_word_times:
-        raise HeadwiseError(
-            f"{text.name} does not say when words start: alignment heads need a table with a row for each word, with "
-            f"{', '.join(WORD_COLUMNS)}."
-        )
-    return AlignmentRecordings(text.name, text)
 
 
 @dataclass
