@@ -166,22 +166,20 @@ def aligned_pairs(
     subwords of a pair in this prompt."""
     source_sentences = []
     target_sentences = []
+    source_places = []
+    target_places = []
     for number, (source, target) in enumerate(text):
-        source_sentences.append(words(source, str(number)))
-        target_sentences.append(words(target, str(number)))
-
-    source_places: list[tuple[str, int]] | None = None
-    target_places: list[tuple[str, int]] | None = None
-    if prompt is not None:
-        source_places = []
-        target_places = []
-        for source_side, target_side in zip(source_sentences, target_sentences, strict=True):
+        source_side = words(source, str(number))
+        target_side = words(target, str(number))
+        source_sentences.append(source_side)
+        target_sentences.append(target_side)
+        if prompt is not None:
             whole, start, second = prompt.written(source_side.text, target_side.text)
             source_places.append((whole, start))
             target_places.append((whole, second))
-    read = align_subwords(tokenizer, source_sentences, limit, sources, source_places)
+    read = align_subwords(tokenizer, source_sentences, limit, sources, source_places or None)
     with writing(tokenizer):
-        written = align_subwords(tokenizer, target_sentences, limit, targets, target_places)
+        written = align_subwords(tokenizer, target_sentences, limit, targets, target_places or None)
 
     by_id = {aligned.sentence.id: aligned for aligned in written}
     pairs = []

@@ -174,6 +174,7 @@ class AlignmentPairs(AlignmentData):
         gold = self.text.gold if isinstance(self.text, LinkedText) else None
         pairs = subword_pairs(subject, text, gold, self.template)
         reference = links_of(pairs, text, gold)
+        # Always by seed 0: the seed of `align` draws intervals alone.
         halves = halves_of_pairs(pairs)
         in_prompts = self.template is not None
         passages = prompt_batches if in_prompts else pair_batches
@@ -181,7 +182,8 @@ class AlignmentPairs(AlignmentData):
 
         def batches(half: Half) -> Iterator[AlignmentBatch]:
             for batch in passages(subject, of_half(pairs, halves, half), half):
-                yield pair_batch(batch.inputs, *batch.sides[kind], reference)
+                target, source = batch.sides[kind]
+                yield pair_batch(batch.inputs, target, source, reference)
 
         return batches, halves, progress
 

@@ -49,6 +49,7 @@ def halve(documents: Iterable[str], seed: int = 0) -> tuple[list[Half], int | No
 
 def block_of(sentences: int) -> int:
     """How many neighbouring sentences make a block."""
+    # Short texts have smaller blocks, so that each half has several.
     return max(1, min(BLOCK, sentences // BLOCKS))
 
 

@@ -43,6 +43,7 @@ def repeated_sequences(
         tenth = len(order) // 10
         # As Olsson et al. do: neither the most nor the least common tokens.
         tokens = order[tenth : len(order) - tenth]
+    # One position is for the start token.
     length = min(LENGTH, (longest - 1) // REPEATS, len(tokens))
     if length < 2:
         raise HeadwiseError(

@@ -203,6 +203,7 @@ def why_missing(here: pd.DataFrame, tests: pd.DataFrame, causal: pd.DataFrame, m
             f"{half['units_again']:.0f} sentences of the halves, {ENOUGH_SUPPORT[0]} times in {ENOUGH_SUPPORT[1]} "
             "sentences of each are needed"
         )
+    # A share is at most 1, so that no head could have the role here.
     needed = threshold(measure, best["baseline"])
     if needed > 1:
         return f"the baseline already reaches {best['baseline']:.2f} on this text"

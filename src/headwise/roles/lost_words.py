@@ -170,7 +170,7 @@ def said_words(model: Model, batches: Any) -> list[Said]:
     within = reporter(batches)
     with failing_together(), evaluating(model.hf), torch.no_grad():
         for batch in recordings(model.hf, model.discovery, batches):
-
+            # The default binds the batch of this turn.
             def choices(copies: int, batch: RecordedBatch = batch) -> torch.Tensor:
                 return chosen_words(model.hf, *repeated_batch(batch, copies)).view(copies, -1)
 
@@ -339,6 +339,7 @@ def chance_of(lost: np.ndarray, there: np.ndarray, head: int, column: int) -> fl
     of_word = lost[:, column].sum()
     all_others = (total - units) * (len(lost) - 1)
     rest = lost.sum() - of_word - (of_head - times)
+    # A head that loses much of everything loses this word, too: by these odds.
     odds = odds_of(of_head - times, total - units) / odds_of(rest, all_others)
     of_heads = nchypergeom_fisher.sf(times - 1, units * len(lost), of_word, units, odds)
     return max(fisher, float(of_heads))

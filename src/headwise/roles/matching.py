@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -74,7 +73,11 @@ class Matches(TableResult):
 
     def lines(self) -> list[str]:
         """The pairs that correspond, the most alike first, and how many there are."""
-        lines = [match_line(row) for row in self.confirmed.head(SAID_PAIRS).to_dict("records")]
+        lines = []
+        for row in self.confirmed.head(SAID_PAIRS).to_dict("records"):
+            affinity = f"{row['affinity']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+            control = f"on another sentence {row['shuffled']:.3f}, p = {row['p']:.2g}"
+            lines.append(f"  {head_of(row)} – {head_of(row, 'other_')}: {affinity}, {control}")
         if len(self.confirmed) > SAID_PAIRS:
             lines.append(f"  … and {len(self.confirmed) - SAID_PAIRS} more")
         lines.append(
@@ -82,13 +85,6 @@ class Matches(TableResult):
             "the same places, and no other head is more alike."
         )
         return lines
-
-
-def match_line(row: Mapping[Any, Any]) -> str:
-    """A pair of heads of two models in words."""
-    affinity = f"{row['affinity']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
-    control = f"on another sentence {row['shuffled']:.3f}, p = {row['p']:.2g}"
-    return f"  {head_of(row)} – {head_of(row, 'other_')}: {affinity}, {control}"
 
 
 @dataclass
@@ -144,6 +140,7 @@ def match(
         others = [head for head in other.heads if head.kind == kind]
         tables.append(matched_rows(heads, others, sums[kind], seed))
     table = pd.concat(tables, ignore_index=True).reindex(columns=list(MATCHES))
+    # All kinds together: they are one table, read as a whole.
     table["p"] = corrected(table["p"].to_numpy())
     # p is two-sided: a pair may also be less alike than on another sentence.
     beyond_places = (table["p"] <= FALSE_MATCHES) & (table["difference"] > 0)
@@ -173,7 +170,8 @@ def same_batches(
     others = other.task.batches(text).intact()
     # The longest axis would differ where one tokenizer makes more tokens.
     for batch, same in zip(batches.whole(), others.whole(), strict=False):
-        if not equal_tokens(batch, same):
+        tokens = ("rows", "input_ids", "attention_mask", "labels")
+        if not all(torch.equal(batch[name], same[name]) for name in tokens):
             raise HeadwiseError(
                 f"{model.name} and {other.name} read the text as different tokens, so what their heads attend to cannot "
                 "be compared: give two models with one tokenizer."
@@ -187,12 +185,6 @@ def same_batches(
             yield piece, partners_of(piece)
         batches.read += len(batch["rows"])
         progress(min(1.0, batches.read / len(text)), f"{batches.read} of {len(text)} sentences")
-
-
-def equal_tokens(batch: EncodedBatch, other: EncodedBatch) -> bool:
-    """Whether two models' batches have the same sentences as the same token ids."""
-    names = ("rows", "input_ids", "attention_mask", "labels")
-    return all(torch.equal(batch[name], other[name]) for name in names)
 
 
 def partners_of(batch: EncodedBatch) -> np.ndarray:

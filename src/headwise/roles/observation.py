@@ -278,11 +278,6 @@ def tests_on(data: str, kind: Kind, arguments: Mapping[str, Any]) -> list[Test]:
     return list(tests.values())
 
 
-def tests_on_sentences(kind: Kind) -> list[Test]:
-    """The tests whose function says, sentence by sentence, which word should attend to which."""
-    return [partial(by_words, declared) for declared in declared_tests("sentence", kind, {})]
-
-
 def by_words(declared: RoleTest, passage: Passage) -> Probe:
     """How often words attend most to one of the words that a test names."""
     arcs = []
@@ -322,7 +317,9 @@ def on_treebank(
         "counts": None if frequencies is None else histogram(frequencies),
         "mean": means(first[kind, 0]),
     }
-    tests = tests_on("treebank", kind, arguments) + tests_on_sentences(kind)
+    tests = tests_on("treebank", kind, arguments)
+    # These say, sentence by sentence, which word should attend to which.
+    tests += [partial(by_words, declared) for declared in declared_tests("sentence", kind, {})]
 
     if confirm is None:
         halves, block = halve(map(document_of, treebank), seed)

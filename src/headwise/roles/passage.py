@@ -76,6 +76,7 @@ class Passage:
     @cached_property
     def membership(self) -> Tensor:
         """Which token belongs to which word, as 0 and 1: B S W."""
+        # No word (−1) is column 0, which is cut off; a batch without words keeps one column.
         words = max(int(self.word_of.max()) + 1, 1)
         return torch.nn.functional.one_hot(self.word_of + 1, words + 1)[..., 1:].float()
 
@@ -155,6 +156,7 @@ class View:
     def others(self) -> Tensor:
         """Attention between words, −1 on a word itself and where there is no word: B H W V."""
         hidden = (self.keys.subwords == 0)[:, None, :].expand(-1, self.between.shape[2], -1)
+        # Between two texts, words of one number are not one word.
         if self.queries is self.keys:
             hidden = hidden | torch.eye(hidden.shape[1], dtype=torch.bool, device=hidden.device)
         return self.between.masked_fill(hidden[:, None], -1)

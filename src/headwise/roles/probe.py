@@ -128,6 +128,7 @@ def fixed_offsets(
 ) -> Tensor:
     """How many answers are at every offset up to REACH, by sentence and measure: B offsets M."""
     batch, measures = shape
+    # Farther offsets are no rule, and their answers count for none.
     near = offset.abs() <= REACH
     size = 2 * REACH + 1
     index = (sentence * size + offset + REACH) * measures + measure
@@ -199,13 +200,14 @@ class AnswerSums:
 
     def add(self, probes: Sequence[Probe], sums: Mapping[int, Sequence[Tensor]]) -> None:
         """Add a batch: the probes, and by layer the answers B H M to each probe."""
-        counts, baseline, *layers = regrouped(
-            [
-                [probe.counts for probe in probes],
-                [probe.baseline for probe in probes],
-                *sums.values(),
-            ]
-        )
+        groups = [
+            [probe.counts for probe in probes],
+            [probe.baseline for probe in probes],
+            *sums.values(),
+        ]
+        # From their device together: each transfer waits for all that was queued there.
+        arrays = iter(to_numpy([tensor for group in groups for tensor in group]))
+        counts, baseline, *layers = [list(islice(arrays, len(group))) for group in groups]
         for layer, answers in zip(sums, layers, strict=True):
             for answer in answers:
                 check_finite(Site(self.kind, layer), answer)
@@ -215,6 +217,7 @@ class AnswerSums:
         self.parts[BASELINE].append(self.placed(names, baseline))
         for layer, answers in zip(sums, layers, strict=True):
             self.parts[layer].append(self.placed(names, answers))
+        # Not at every batch, because merging copies all that was gathered.
         if self.units >= 2 * MERGED_UNITS:
             merged = {key: [merge_neighbours(self.whole(key))] for key in self.parts}
             self.parts.update(merged)
@@ -343,12 +346,6 @@ def value_interval(
             sums[..., others], divisors[..., others], value[:, others], seed
         )
     return low, high
-
-
-def regrouped(groups: Sequence[Sequence[Tensor]]) -> list[list[np.ndarray]]:
-    """Groups of tensors as arrays, which come from their device together."""
-    arrays = iter(to_numpy([tensor for group in groups for tensor in group]))
-    return [list(islice(arrays, len(group))) for group in groups]
 
 
 def together(several: Sequence[AnswerSums]) -> AnswerSums:

@@ -160,6 +160,7 @@ class RoleTexts(RoleData):
 
     def other_words(self, subject: Subject) -> int:
         total = PROBED_WORDS + USUAL_WORDS if subject.kind == "decoder-self" else 0
+        # Only about as many: the tests split off signs as well.
         for source, target in self.pairs or ():
             total += len(source.split()) + len(target.split())
         return total

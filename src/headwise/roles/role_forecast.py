@@ -46,6 +46,7 @@ def role_forecast(
         if of_trials is not None:
             read_again = model.task.completed(sample_text(of_trials, sentences), outline=True)
             batches = model.task.batches(read_again)
+            # What is below a changed head is not computed again: half of the model on average.
             seconds += trials / 2 * text_seconds(model, batches)
             reads.append(text_line(batches))
             parts.append(name)

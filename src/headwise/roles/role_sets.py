@@ -298,6 +298,7 @@ def rows_of(
 ) -> pd.DataFrame:
     """The table, columns SETS. gained: what the loss of each sentence gains, sentences x (the whole model, then each
     experiment and its random sets); tokens: of each sentence."""
+    # All sets are tried on the same tokens.
     divisors = np.broadcast_to(tokens[:, None], gained.shape)
     values = gained.sum(0) / tokens.sum()
     low, high = ratio_interval(gained, divisors, values, seed)

@@ -319,6 +319,7 @@ def compare_texts(halves: Sequence[tuple[AnswerSums, AnswerSums]]) -> pd.DataFra
 
 def drawn_again(whole: Sequence[AnswerSums], seed: int) -> list[pd.DataFrame]:
     """The tests where other sentences are in the first half, DRAWS times: a role that holds by a hair is in few."""
+    # One generator, so that no two draws are alike.
     generator = np.random.default_rng(seed)
     found = []
     for _ in range(DRAWS):

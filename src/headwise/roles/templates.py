@@ -270,6 +270,7 @@ def hidden_needle(draw: random.Random, number: int, share: float) -> Annotated:
     length = len(split_into_words(answer, "").words)
     spans = []
     for name, text_before in (("needle", before), ("answer", before + needle)):
+        # Counted in the text itself, where signs are words, too.
         start = len(split_into_words(" ".join(text_before), "").words)
         spans.append((name, start, start + length))
     plain = split_into_words(" ".join([*before, *needle, answer]), str(number))
@@ -294,6 +295,7 @@ def retrieval(passage: Passage) -> Probe:
     right = torch.nn.functional.pad(same, (0, 0, 0, 1))
     chance = (queries * right.sum(2) / words.cumsum(1).clamp_min(1)).sum(1)
     hits = right & queries[..., None]
+    # Each is a rule: always so many tokens back.
     offsets = [hits.diagonal(-back, 1, 2).sum(1) for back in range(1, ids.shape[1])]
     rules = torch.stack([chance, *offsets], 1)
 

@@ -75,6 +75,7 @@ class Recording:
 
     def pooled(self, weights: Tensor, kind: str) -> Tensor:
         """Attention over steps of time, H Q K: to a step the sum over its frames, from a step the mean."""
+        # As between words: the sum to a step and the mean from one, so that rows still sum to 1.
         shorter = torch.stack([part.sum(-1) for part in weights.split(self.sizes, -1)], -1)
         if kind == "encoder-self":
             shorter = torch.stack([part.mean(-2) for part in shorter.split(self.sizes, -2)], -2)
@@ -145,6 +146,7 @@ def recordings_by_name(speech: Speech) -> dict[str, Utterance]:
     """The first recordings of a table, by their paths from the folder that they have in common; a file that is there
     again has its number."""
     utterances = list(islice(speech, MOST_RECORDINGS))
+    # The page shows these names, and nobody there needs the folders of the server.
     shared = os.path.commonpath([utterance.audio.parent.absolute() for utterance in utterances])
     by_name: dict[str, Utterance] = {}
     for utterance in utterances:

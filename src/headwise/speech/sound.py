@@ -175,6 +175,7 @@ def sound_batch(
     written = Passage(token_ids, mask, written_words)
 
     numbers = torch.arange(recording.frames, device=device)[None]
+    # Each frame is a word of its own, so that tests of positions are the same as on text.
     sound = Passage(numbers, torch.ones_like(numbers, dtype=torch.bool), numbers)
     sides: dict[Kind, tuple[Passage, ...]] = {"encoder-self": (sound,), "decoder-self": (read,)}
     if recording.utterance.starts:

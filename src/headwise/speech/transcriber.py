@@ -117,12 +117,13 @@ class Transcriber(Predictor):
         return Heard(recording, states, maps, offsets)
 
     def encoded(self, prompt: Prompt, change: Change) -> Prompt:
+        assert isinstance(prompt, HeardPrompt)
         of_encoder = {
             head: gate for head, gate in change.gates.items() if head.kind == "encoder-self"
         }
         if not of_encoder:
             return prompt
-        recording = heard_in(prompt).recording
+        recording = prompt.heard.recording
         key = (recording.utterance, change.ablation, frozenset(of_encoder.items()))
         if key not in self.encodings:
             self.encodings[key] = self.encode(recording, replace(change, gates=of_encoder))

@@ -148,6 +148,7 @@ class EncodedSpeech:
             tokens = transcript_tokens(hf, task.tokenizer, utterance)
             if audio_seconds(utterance.audio) > heard:
                 self.left_out[too_long] += 1
+            # The end is predicted, and never read.
             elif len(prompt) + len(tokens) - 1 > written:
                 self.left_out[too_many] += 1
             else:

@@ -66,6 +66,7 @@ def transcribed(hf: Any, tokenizer: Any, languages: Sequence[str], **heard: Any)
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # transformers warns of settings and masks that its own Whisper lacks
     try:
+        # The model's own settings may ask for beams or sampling.
         written: Tensor = hf.generate(
             generation_config=settings,
             num_beams=1,
@@ -109,6 +110,7 @@ def transcript_tokens(hf: Any, tokenizer: Any, utterance: Utterance) -> list[int
     """The tokens of what is said, with the blank in front that Whisper writes, and the token that ends it."""
     end = hf.generation_config.eos_token_id
     last = end[0] if isinstance(end, list) else end
+    # `True` is an `int` for isinstance.
     if type(last) is not int:
         raise HeadwiseError(
             f"eos_token_id in generation_config.json is {end!r:.60}, which ends no transcript: mend that file."
