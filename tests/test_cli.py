@@ -624,7 +624,8 @@ class TestPruning:
         status, out, err = call(*words, "--verbose")
         small = f"{tmp_path}/out/pruned/keep-encoder-self-1+cross-3"
         assert (status, out) == (0, f"{small}\n") and f"headwise translate {small}" in err
-        print("ERR", err); assert "4 of 8" in err
+        print("ERR", err)
+        assert "4 of 8" in err
         facts = json.loads((tmp_path / "out/run.json").read_text())
         assert (facts["chosen"], facts["max_drop"]) == (Path(small).name, None)
         status, out, err = call(*words, "--max-drop", 1)

@@ -9,6 +9,14 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from headwise.errors import HeadwiseError
+
+
+def check_seed(seed: int) -> None:
+    """Raise HeadwiseError for a seed that NumPy does not take."""
+    if seed < 0:
+        raise HeadwiseError(f"The seed is {seed}: give a whole number of at least 0.")
+
 
 @contextmanager
 def unchanged_generators() -> Iterator[None]:

@@ -67,7 +67,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     # judging, sampling, controls
     (lambda: scored("marian", ["lrp"], judge=True), "judged by ablation.zero, … add it"),
     (lambda: hw.score(asker("gpt2"), lines(6), judge=True, time="1m"), "leave the time out"),
-    (lambda: hw.untrained(asker(), -1), "the seed is"),
+    (lambda: hw.untrained(asker(), -1), "The seed is -1"),
     (lambda: scored("marian", ["confidence"], untrained=-1), "untrained is -1"),
     *(
         (lambda words=words: duration_seconds(words), "such as 90s, 10m or 1h")

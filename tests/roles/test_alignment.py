@@ -24,7 +24,6 @@ from headwise.roles.alignment import (
     links,
     merged,
     monotonicity,
-    pharaoh,
     read_later,
     reading,
     split_into_words,
@@ -166,7 +165,6 @@ def test_words_and_punctuation_marks() -> None:
     found = split_into_words("L'oiseau, dit-elle.", "7")
     assert [word.form for word in found.words] == ["L", "'", "oiseau", ",", "dit", "-", "elle", "."]
     assert found.text == "L'oiseau, dit-elle." and found.spans[2] == (2, 8) and found.id == "7"
-    assert pharaoh("0-0 2-1\n") == {(0, 0), (2, 1)} and pharaoh("") == frozenset()
 
 
 def test_eflomal_finds_translations() -> None:

@@ -21,11 +21,11 @@ from headwise.cli import app
 from headwise.heads import Head, HeadMap, HeadMask
 from headwise.progress import silent
 from headwise.roles import alignment_heads, head_sets
-from headwise.roles.alignment import read_links
+from headwise.roles.alignment import LinkedText, read_links
 from headwise.roles.alignment_heads import EXPECTED_ROUNDS, readings, reported
 from headwise.roles.halves import halves_of
 from headwise.roles.head_sets import AlignmentBatch, grow
-from headwise.roles.observation import RoleOptions, Subject
+from headwise.roles.observation import Subject
 from headwise.speech import alignment
 from headwise.speech.alignment import smoothed_maps, token_starts
 from headwise.speech.whisper import FRAME
@@ -201,10 +201,10 @@ def test_the_error_against_a_slow_version(tmp_path: Path, tiny_marian) -> None:
 def test_growth_takes_what_helps_most_and_then_stops() -> None:
     mixings: list[np.ndarray] = []
 
-    def errors(mixing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def errors(mixing: np.ndarray) -> np.ndarray:
         mixings.append(mixing)
-        good = mixing[:, 1] + mixing[:, 3] - mixing[:, [0, 2]].sum(1)
-        return 6 - good[None], np.ones((1, 4))
+        good: np.ndarray = mixing[:, 1] + mixing[:, 3] - mixing[:, [0, 2]].sum(1)
+        return 6 - good
 
     assert grow([[0, 1, 2, 3]], np.array([9, 5, 7, 6.0]), errors) == [1, 3] and len(mixings) == 2
     assert grow([[0, 2], [1, 3]], np.array([9, 5, 7, 6.0]), errors) == [1, 3]
@@ -312,9 +312,11 @@ def test_sentence_pairs_are_on_the_device_of_the_model(
     monkeypatch.setattr(alignment_heads, "pair_batch", lambda inputs, *rest: inputs)
     model = translator()
     text, links = pairs(tmp_path, 4)
-    subject = Subject(model.hf, model.tokenizer, model.discovery, RoleOptions())
+    subject = Subject(model.hf, model.tokenizer, model.discovery)
     model.hf.to("meta")
-    batches, _ = alignment_heads.pair_batches_of(subject, list(text), read_links(links))
+    linked = LinkedText.read(text, links)
+    data = alignment_heads.AlignmentPairs(text.name, linked, None)
+    batches, _, _ = data.batches(subject, silent)
     for inputs in (*batches(0), *batches(1)):
         assert {tensor.device.type for tensor in inputs.values()} == {"meta"}  # type: ignore[attr-defined]
 
@@ -405,8 +407,8 @@ def test_a_set_is_chosen_on_one_half_and_confirmed_on_the_other(
 
     def counted(model: Any, discovery: Any, kind: str, half: Any, mixing: np.ndarray) -> Any:
         sums = np.tile(mixing @ errors[half], (30, 1))
-        of_sets = {"error": (sums, np.tile(mixing.sum(1), (30, 1)))}
-        return of_sets, {"error": (np.ones((30, 1)), np.ones((30, 1)))}
+        of_sets = {"error": np.stack([sums, np.tile(mixing.sum(1), (30, 1))], -1)}
+        return of_sets, {"error": np.ones((30, 1, 2))}
 
     monkeypatch.setattr(head_sets, "counts_of", counted)
     discovery: Any = SimpleNamespace(heads=HeadMap({"cross": (2,)}))

@@ -21,7 +21,8 @@ from headwise.roles.causal import (
     effect,
     needed_effects,
 )
-from headwise.roles.role_tests import Roles, subject_of
+from headwise.roles.observation import subject_of
+from headwise.roles.role_tests import Roles
 from headwise.training.token_batches import IGNORED
 
 

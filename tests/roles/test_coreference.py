@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from itertools import islice
 
 import pytest
 import torch
 
 from headwise.data.annotated import Annotated, Word, mention
 from headwise.data.treebank import Treebank
-from headwise.roles.coreference import coreference, join_sentences, matching_words, windows
+from headwise.roles.coreference import coreference, matching_words
 from headwise.roles.passage import Passage, View
 from roles.handmade import baselines, first_subword, in_subwords, looking, random_weights, values
 
@@ -114,18 +113,3 @@ def test_words_that_are_alike() -> None:
     assert found["same-word"] == 0.5 and found["same-entity"] == 0.5
     assert found["same-lemma"] == pytest.approx(3 / 5)
     assert baselines(question)["same-lemma"] == pytest.approx((1 + 1 + 2 + 1 + 1) / 5 / 8)
-
-
-def test_sentences_read_together_keep_words_mentions_and_places(treebank: Treebank) -> None:
-    one, two, three = islice(treebank, 3)
-    both = join_sentences([one, two])
-    assert both.text == f"{one.text} {two.text}"
-    assert [both.text[a:b] for a, b in both.spans] == [w.form for w in (*one.words, *two.words)]
-    shift = len(one.words)
-    for word, before in zip(both.words[shift:], two.words, strict=True):
-        assert word.governor == (before.governor + shift if before.governor >= 0 else -1)
-    moved = [m.head - shift for m in both.mentions[len(one.mentions) :]]
-    assert moved == [m.head for m in two.mentions]
-    same = [replace(s, document="d") for s in (one, two, three)]
-    assert [len(each.words) for each in windows(same, 2)] == [len(both.words), len(three.words)]
-    assert len(list(windows([one, two, three], 2))) == 3  # three documents

@@ -22,10 +22,9 @@ from headwise.roles.examples import (
     keep_best_sentence,
     query_words,
 )
-from headwise.roles.observation import RoleOptions
+from headwise.roles.observation import RoleOptions, subject_of
 from headwise.roles.passage import Passage, View
 from headwise.roles.rare import count_tokens
-from headwise.roles.role_tests import subject_of
 from roles.conftest import Reader
 from roles.handmade import between_words, first_subword, in_subwords, looking, random_weights
 

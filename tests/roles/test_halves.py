@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from headwise.data.annotated import Annotated
 from headwise.roles.halves import SMALLEST, halve, halves_of
 
 # The documents of the first 120 sentences of EWT dev. By a hash of their names 9 sentences are in one half.
@@ -23,13 +22,12 @@ def documents(sizes: list[int]) -> list[str]:
 @pytest.mark.parametrize("sizes", [EWT, [1] * 121, [30, 1, 1, 1, 27], [60, 20]])
 def test_halves_are_about_as_large_and_documents_are_whole(sizes: list[int]) -> None:
     names = documents(sizes)
-    halves = halve(names, seed=3)
-    assert sorted(set(halves_of(names, 3))) == [0, 1]
-    assert abs(halves.sizes[0] - halves.sizes[1]) <= max(2 * max(sizes) - sum(sizes), min(sizes))
-    assert halves.warnings("text") == []
-    half_of_document = dict(zip(names, halves_of(names, 3), strict=True))
-    assert halves_of(names, 3) == [half_of_document[name] for name in names]
-    assert halves_of(names, 3).count(0) == halves.sizes[0]
+    halves, block = halve(names, seed=3)
+    assert sorted(set(halves)) == [0, 1] and block is None
+    difference = abs(halves.count(0) - halves.count(1))
+    assert difference <= max(2 * max(sizes) - sum(sizes), min(sizes))
+    half_of_document = dict(zip(names, halves, strict=True))
+    assert halves == [half_of_document[name] for name in names] == halves_of(names, 3)
 
 
 def test_the_order_of_the_text_and_other_documents_of_a_seed() -> None:
@@ -48,12 +46,9 @@ def test_blocks_alternate_where_one_document_is_nearly_the_whole_text(
     sizes: list[int], expected: list[int] | None
 ) -> None:
     names = documents(sizes)
-    halves = halve(names)
-    split = halves_of(names)
-    assert halves.by_document is None and len(halves.warnings("text")) == 1
-    assert halves.sizes == (split.count(0), split.count(1))
-    assert min(halves.sizes) >= SMALLEST * len(names)
+    halves, block = halve(names)
+    assert block is not None and 1 <= block <= 10
+    assert min(halves.count(0), halves.count(1)) >= SMALLEST * len(names)
+    assert halves == [number // block % 2 for number in range(len(names))]
     if expected is not None:
-        assert split == expected
-    sentences = [Annotated.plain("a b", str(number)) for number in range(len(names))]
-    assert [half for half, _ in halves.split(sentences)] == split
+        assert halves == expected

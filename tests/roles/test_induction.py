@@ -25,6 +25,7 @@ from headwise.roles.observation import PassageBatch, observe
 from headwise.roles.passage import Passage, View
 from headwise.roles.positional import previous_token
 from headwise.roles.shape import sink
+from headwise.roles.templates import Readout
 from refusals import refuses
 from roles.handmade import baselines, random_weights, values
 
@@ -124,7 +125,7 @@ def test_copying_is_reported_by_the_straight_way_to_the_logits() -> None:
     handed = embeddings[passage.ids].roll(3, 1)
     output = torch.stack([handed, -handed], 2)  # B Q H D
     site, none = Site("decoder-self", 0), torch.zeros(0)
-    question = copying(passage, {site: torch.eye(400).repeat(2, 1, 1)}, embeddings)
+    question = copying(passage, Readout({site: torch.eye(400).repeat(2, 1, 1)}, embeddings))
     seen = AttentionCall(site, none, none, none, None, weights, output)
     answer = question.answer(View(weights, passage, passage, seen))[..., 0]
     copies, takes_away = (answer.sum(0) / question.counts.sum()).tolist()

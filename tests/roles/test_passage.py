@@ -32,15 +32,13 @@ def test_rows_still_sum_to_one(counts: list[list[int]], seed: int) -> None:
     assert between.sum(-1)[~there].abs().sum() == 0
 
 
-@pytest.mark.parametrize("first", [False, True])
-def test_against_a_slow_version(treebank: Treebank, first: bool) -> None:
-    passage = Passage.of(in_subwords(islice(treebank, 6)), 0, first_subword=first)
+def test_against_a_slow_version(treebank: Treebank) -> None:
+    passage = Passage.of(in_subwords(islice(treebank, 6)), 0)
     weights = random_weights(passage, 3)
     view = View(weights, passage, passage)
     for row, sentence in enumerate(passage.sentences):
         words = range(len(sentence.words))
         pieces = [(passage.word_of[row] == word).nonzero()[:, 0].tolist() for word in words]
-        pieces = [each[:1] for each in pieces] if first else pieces
         for head in range(3):
             for q, from_ in enumerate(pieces):
                 a = weights[row, head].tolist()

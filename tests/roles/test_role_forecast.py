@@ -11,6 +11,7 @@ import headwise as hw
 from headwise.cli import app
 from headwise.data.embedded import write_treebank
 from headwise.roles import role_forecast as role_forecast_module
+from headwise.roles.role_data import TIMED_TREES
 from headwise.roles.role_forecast import role_forecast
 from tasks.askers import asker
 
@@ -24,7 +25,7 @@ def test_the_time_is_by_the_words_that_are_read(
     trees: hw.Treebank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second for each word: those of the trees, of a first look at them, of examples, and of trees to confirm."""
-    timed = list(trees)[: role_forecast_module.TIMED_TREES]
+    timed = list(trees)[:TIMED_TREES]
     seconds = float(3 * sum(len(sentence.words) for sentence in timed))
     monkeypatch.setattr(role_forecast_module, "best", lambda run, device: seconds)
     words = sum(len(sentence.words) for sentence in trees)

@@ -123,6 +123,10 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: hw.roles(translator(), speech(f)), "tested on a treebank … Speech was given"),
     (lambda f: hw.roles(asker("llama"), ["a b", "c d"]), "treebank, and list was given"),  # type: ignore[arg-type]
     (lambda f: hw.roles(listener(), speech(f), training={1: 2}), "tested without other text"),
+    (lambda f: hw.roles(asker("llama"), trees(f), seed=-1), "The seed is -1: … at least 0"),
+    (lambda f: hw.lost_words(asker("bert"), lines(9), seed=-1), "The seed is -1"),
+    (lambda f: apart(f, seed=-1), "The seed is -1"),
+    (lambda f: hw.match(asker("bert"), asker("bert"), lines(9), seed=-1), "The seed is -1"),
     # heads of two models
     (lambda f: matched("bert", "llama"), "there is none to match"),
     (lambda f: matched("bert", "bert", 12), "have another one of the same number of tokens"),

@@ -161,6 +161,7 @@ def test_no_role_and_no_loss() -> None:
     assert nothing.table.empty and "No head has a role" in nothing.lines()[0]
     refuses(lambda: role_sets(model, having(model, []), "file.txt"), "in place of what hw.Text")  # type: ignore[arg-type]
     refuses(lambda: role_sets(model, lines(3), lines(5)), "in place of what hw.roles")  # type: ignore[arg-type]
+    refuses(lambda: role_sets(model, having(model, []), lines(5), seed=-1), "The seed is -1")
     silent = embedder()
     found = having(silent, [(Head("encoder-self", 0, 0), "positional.1")])
     refuses(lambda: role_sets(silent, found, lines(5)), "predicts nothing")

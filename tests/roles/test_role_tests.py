@@ -20,8 +20,14 @@ from headwise.roles import alignment, observation
 from headwise.roles.observation import RoleOptions
 from headwise.roles.rare import count_tokens
 from headwise.roles.role import NO_ROLE, role_of
-from headwise.roles.role_data import RoleTexts, random_words, sample_sentences, shuffled
-from headwise.roles.role_tests import CONTROL_COLUMNS, CONTROL_SENTENCES, Roles, find_roles
+from headwise.roles.role_data import (
+    CONTROL_SENTENCES,
+    RoleTexts,
+    random_words,
+    sample_sentences,
+    shuffled,
+)
+from headwise.roles.role_tests import CONTROL_COLUMNS, Roles, find_roles
 from headwise.statistics import cohen_h
 from refusals import refuses
 from roles.conftest import Reader
@@ -222,17 +228,6 @@ def test_text_that_does_not_fit_is_reported(treebank: Treebank, reader: Reader) 
     assert left > 0 and f"{left} of 400 sentences of the treebank are too long" in warning
 
 
-def test_first_subword_and_context_are_options(few_trees: Treebank, reader: Reader) -> None:
-    model, some = reader(max_position_embeddings=128), list(few_trees)
-    whole, first = (found_in(model, some, RoleOptions(first_subword=on)) for on in (False, True))
-    relation = "syntactic.nsubj.to-governor"
-    assert value(whole, relation, 0, 0)["n"] == value(first, relation, 0, 0)["n"]
-    assert value(whole, "positional.-1", 0, 0).equals(value(first, "positional.-1", 0, 0))
-    documents = [Annotated(s.words, s.id, f"d{n // 20}", s.mentions) for n, s in enumerate(some)]
-    joined = found_in(model, documents, RoleOptions(context=2))
-    assert joined.coverage["treebank"].used == 60
-
-
 def arcs(sentence: Annotated) -> Counter[tuple[str, str, str]]:
     """Every word with its relation and its governor."""
     forms = [*(word.form for word in sentence.words), ""]
@@ -269,13 +264,12 @@ def test_random_words_keep_trees_and_mentions(treebank: Treebank) -> None:
 
 def test_a_long_text_is_thinned_evenly() -> None:
     text = [Annotated.plain(str(number)) for number in range(2 * CONTROL_SENTENCES + 1)]
-    few = sample_sentences(text, 1)
+    few = sample_sentences(text)
     assert (
         len(few) <= CONTROL_SENTENCES
         and few[1].text == "3"
         and int(few[-1].text) > 2 * CONTROL_SENTENCES - 3
     )
-    assert sample_sentences(text, 4) == text  # neighbours are read together
 
 
 def test_controls_are_tests_of_untrained_models_and_of_changed_text(

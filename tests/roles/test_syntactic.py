@@ -61,12 +61,11 @@ def test_even_weights_on_pieces_are_no_better_than_the_baseline(
     assert bool((answered <= best + 0.03)[often].all())
 
 
-@pytest.mark.parametrize("per_arc", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_against_a_slow_version(treebank: Treebank, causal: bool, per_arc: bool) -> None:
+def test_against_a_slow_version(treebank: Treebank, causal: bool) -> None:
     passage = Passage.of(in_subwords(islice(treebank, 30), start=True), 0, causal=causal)
     weights = random_weights(passage, 2)
-    question = syntactic(passage, per_arc)
+    question = syntactic(passage)
     found, best = values(question, weights, passage), baselines(question)
     between = View(weights, passage, passage).between
     hits: dict[str, list[int]] = defaultdict(lambda: [0, 0])
@@ -80,7 +79,7 @@ def test_against_a_slow_version(treebank: Treebank, causal: bool, per_arc: bool)
                 partners[f"syntactic.{word.relation}.to-dependent", word.governor].add(index)
         for (name, query), right in partners.items():
             right = {key for key in right if key < query} if causal else right
-            counts[name] += len(right) if per_arc else bool(right)
+            counts[name] += bool(right)
             offsets[name].update(key - query for key in right)
             for head in range(2):
                 others = between[row, head, query, : len(sentence.words)].clone()

@@ -15,7 +15,7 @@ from headwise.attention import device_of
 from headwise.attention.offload import refuse_offloaded
 from headwise.attention.rebuilt import drop_unused
 from headwise.errors import HeadwiseError
-from headwise.generators import drawing_from
+from headwise.generators import check_seed, drawing_from
 from headwise.heads import describe
 from headwise.importance.measures import UNTRAINED_COLUMNS, measure, resolve_measures
 from headwise.importance.passes import run_passes
@@ -35,8 +35,7 @@ def untrained(model: Model, seed: int = 0) -> Model:
     heads. The state of torch's generators stays as it is. Raises HeadwiseError for offloaded weights and for a seed
     below 0.
     """
-    if seed < 0:
-        raise HeadwiseError(f"untrained: the seed is {seed}: give a whole number of at least 0.")
+    check_seed(seed)
     refuse_offloaded(model.hf, "An untrained control")
     config: Any = copy.deepcopy(model.hf.config)
     config.headwise_layout = None

@@ -30,9 +30,10 @@ from headwise.data.text import ParallelText, Text
 from headwise.errors import HeadwiseError
 from headwise.model import Model
 from headwise.progress import Report
-from headwise.roles.passage import Passage, View
+from headwise.roles.passage import Passage, View, moved
 from headwise.roles.probe import Arc, Probe, mean_over_queries, pointing
 
+AlignedPair = tuple[Aligned, Aligned]
 Links = frozenset[tuple[int, int]]  # (source word, target word)
 Gold = tuple[Links, Links]  # sure links, and those that are possible (the sure ones among them)
 PROGRAM = "eflomal-align"
@@ -71,6 +72,7 @@ def reading(target: Passage, source: Passage) -> Probe:
             arcs.append(Arc(number, query, key, "reading"))
     probe = pointing(arcs, read, source, "offset")
 
+    # The view has the positions that write as its queries; here those that read are asked.
     def answer(view: View) -> Tensor:
         return probe.answer(View(view.weights, read, source))
 
@@ -85,6 +87,7 @@ def copied_words(source: Annotated, target: Annotated) -> Links:
         sides.append({form: forms.index(form) for form in forms if forms.count(form) == 1})
     copied = set()
     for form in sides[0].keys() & sides[1].keys():
+        # Short words that look alike may mean two things, such as English and German "die".
         if form.isdecimal() or (form.isalnum() and len(form) >= COPIED):
             copied.add((sides[0][form], sides[1][form]))
     return frozenset(copied)
@@ -99,6 +102,7 @@ def monotonicity(target: Passage, source: Passage) -> Probe:
     present = target.subwords > 0
     neighbours = present[:, 1:] & present[:, :-1]
     length = source.visible.gt(0).sum(1, keepdim=True).clamp_min(1)
+    # Of two random source words out of n, the second is further on with probability (n − 1) / 2n.
     chance = neighbours.sum(1, keepdim=True).float() * (length - 1) / (2 * length)
 
     def further(view: View) -> Tensor:
@@ -156,28 +160,26 @@ def aligned_pairs(
     targets: Coverage,
     words: Callable[[str, str], Annotated] = split_into_words,
     prompt: PromptTemplate | None = None,
-) -> list[tuple[Aligned, Aligned]]:
+) -> list[AlignedPair]:
     """Sentence pairs in subwords, in their order, with their number as id; pairs with a side that does not fit are left
     out and counted for that side. words: from a text and its id to its words. prompt: both sides are then in the
     subwords of a pair in this prompt."""
     source_sentences = []
     target_sentences = []
+    source_places = []
+    target_places = []
     for number, (source, target) in enumerate(text):
-        source_sentences.append(words(source, str(number)))
-        target_sentences.append(words(target, str(number)))
-
-    source_places: list[tuple[str, int]] | None = None
-    target_places: list[tuple[str, int]] | None = None
-    if prompt is not None:
-        source_places = []
-        target_places = []
-        for source_side, target_side in zip(source_sentences, target_sentences, strict=True):
+        source_side = words(source, str(number))
+        target_side = words(target, str(number))
+        source_sentences.append(source_side)
+        target_sentences.append(target_side)
+        if prompt is not None:
             whole, start, second = prompt.written(source_side.text, target_side.text)
             source_places.append((whole, start))
             target_places.append((whole, second))
-    read = align_subwords(tokenizer, source_sentences, limit, sources, source_places)
+    read = align_subwords(tokenizer, source_sentences, limit, sources, source_places or None)
     with writing(tokenizer):
-        written = align_subwords(tokenizer, target_sentences, limit, targets, target_places)
+        written = align_subwords(tokenizer, target_sentences, limit, targets, target_places or None)
 
     by_id = {aligned.sentence.id: aligned for aligned in written}
     pairs = []
@@ -193,6 +195,7 @@ def writing(tokenizer: Any) -> Iterator[None]:
     if not hasattr(tokenizer, "_switch_to_target_mode"):
         yield
         return
+    # `align_subwords` calls the tokenizer, where nobody can pass `text_target=`.
     tokenizer._switch_to_target_mode()
     try:
         yield
@@ -202,6 +205,7 @@ def writing(tokenizer: Any) -> Iterator[None]:
 
 def aligner() -> str | None:
     """The path of eflomal; None where it is not installed."""
+    # pip puts programs beside the interpreter, which PATH lacks unless the environment is active.
     beside = Path(sys.executable).with_name(PROGRAM)
     return str(beside) if beside.exists() else shutil.which(PROGRAM)
 
@@ -217,7 +221,7 @@ def need_eflomal() -> str:
     return program
 
 
-def links(pairs: Sequence[tuple[Aligned, Aligned]]) -> dict[str, Links]:
+def links(pairs: Sequence[AlignedPair]) -> dict[str, Links]:
     """Which words translate each other, by sentence id: the links that eflomal finds in both directions.
 
     Raises HeadwiseError when eflomal is not installed or fails.
@@ -225,6 +229,7 @@ def links(pairs: Sequence[tuple[Aligned, Aligned]]) -> dict[str, Links]:
     program = need_eflomal()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
+        # Case tells the aligner little, and makes words rarer.
         write_lower_case([source for source, _ in pairs], folder / "source")
         write_lower_case([target for _, target in pairs], folder / "target")
         options = ["-s", "source", "-t", "target", "-f", "forward", "-r", "backward"]
@@ -236,11 +241,11 @@ def links(pairs: Sequence[tuple[Aligned, Aligned]]) -> dict[str, Links]:
             raise HeadwiseError(
                 f"{PROGRAM} failed on {len(pairs)} sentence pairs: {done.stderr.strip()[-300:]}"
             )
-        forward, backward = (file.read_text(encoding="utf-8").splitlines() for file in outputs)
+        forward, backward = map(read_links, outputs)
 
     in_both = {}
-    for (source, _), there, back in zip(pairs, forward, backward, strict=True):
-        in_both[source.sentence.id] = pharaoh(there) & pharaoh(back)
+    for (source, _), (there, _), (back, _) in zip(pairs, forward, backward, strict=True):
+        in_both[source.sentence.id] = there & back
     return in_both
 
 
@@ -253,15 +258,6 @@ def write_lower_case(sentences: Sequence[Aligned], file: Path) -> None:
     file.write_text("".join(lines), encoding="utf-8")
 
 
-def pharaoh(line: str) -> Links:
-    """Links written as `0-0 1-2`."""
-    pairs = set()
-    for link in line.split():
-        source, target = link.split("-")
-        pairs.add((int(source), int(target)))
-    return frozenset(pairs)
-
-
 def decoder_sides(
     aligned: Sequence[Aligned], start: int, pad: int, device: torch.device
 ) -> tuple[Tensor, Passage, Passage]:
@@ -270,8 +266,7 @@ def decoder_sides(
     Writing: the subwords of a word are where they are predicted. Reading: one position later, after the start token.
     """
     writing = Passage.of(aligned, pad, device)
-    ids = writing.ids.roll(1, 1)
-    ids[:, 0] = start
+    ids = moved(writing.ids, 1, start)
     later = read_later(writing)
     read = Passage(ids, writing.mask, later.word_of, writing.sentences, causal=True)
     return ids, writing, read
@@ -279,8 +274,7 @@ def decoder_sides(
 
 def read_later(writing: Passage) -> Passage:
     """Target sentences by the decoder's positions that read their tokens: each is one behind that which writes it."""
-    word_of = writing.word_of.roll(1, 1)
-    word_of[:, 0] = -1
+    word_of = moved(writing.word_of, 1, -1)
     return replace(writing, word_of=torch.where(writing.mask, word_of, -1))
 
 
@@ -310,7 +304,7 @@ def read_links(path: str | PathLike[str]) -> list[Gold]:
 
 
 def links_of(
-    pairs: Sequence[tuple[Aligned, Aligned]],
+    pairs: Sequence[AlignedPair],
     text: Sequence[tuple[str, str]],
     gold: Sequence[Gold] | None,
 ) -> dict[str, Gold]:
@@ -383,15 +377,14 @@ def check_links(text: Sequence[tuple[str, str]], gold: Sequence[Gold]) -> None:
                 )
 
 
-def merged(
-    pair: tuple[Aligned, Aligned], text: Sequence[tuple[str, str]], gold: Sequence[Gold]
-) -> Gold:
+def merged(pair: AlignedPair, text: Sequence[tuple[str, str]], gold: Sequence[Gold]) -> Gold:
     """The links of a pair, in the words that are left where subwords cover several words."""
     number = int(pair[0].sentence.id)
     indices = []  # by side, the new index of each word
     for side, line in zip(pair, text[number], strict=True):
         starts = [start for start, _ in side.sentence.spans]
         plain = Annotated.plain(line)
+        # The word in which the first letter of a word between blanks is.
         indices.append([bisect_right(starts, start) - 1 for start, _ in plain.spans])
     source_index, target_index = indices
 

@@ -30,30 +30,33 @@ from headwise.data.text import ParallelText, Text
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.forecast import Forecast, model_line, text_line, text_seconds
+from headwise.generators import check_seed
 from headwise.heads import Head, Kind
 from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.result import Result
-from headwise.roles.alignment import Gold, LinkedText, PromptTemplate, links_of, pairs_for
-from headwise.roles.halves import Half
-from headwise.roles.head_sets import (
-    AlignmentBatch,
-    AlignmentBatches,
-    UnitCounts,
-    choose_heads,
-)
-from headwise.roles.observation import (
+from headwise.roles.alignment import (
     AlignedPair,
+    Gold,
+    LinkedText,
+    PromptTemplate,
+    links_of,
+    pairs_for,
+)
+from headwise.roles.halves import Half
+from headwise.roles.head_sets import AlignmentBatch, AlignmentBatches, choose_heads
+from headwise.roles.observation import (
     PassageBatch,
-    RoleOptions,
     Subject,
     batched,
     halves_of_pairs,
+    of_half,
     pair_batches,
     passage_inputs,
+    subject_of,
     subword_pairs,
 )
-from headwise.roles.passage import Passage, View
+from headwise.roles.passage import Passage, View, moved
 from headwise.roles.probe import REACH, same_way
 
 ALIGNING: tuple[Kind, ...] = ("cross", "decoder-self")  # by preference
@@ -167,8 +170,22 @@ class AlignmentPairs(AlignmentData):
     def batches(
         self, subject: Subject, progress: Report
     ) -> tuple[AlignmentBatches, Sequence[Half], Report]:
+        text = list(self.text)
         gold = self.text.gold if isinstance(self.text, LinkedText) else None
-        return *pair_batches_of(subject, list(self.text), gold, self.template), progress
+        pairs = subword_pairs(subject, text, gold, self.template)
+        reference = links_of(pairs, text, gold)
+        # Always by seed 0: the seed of `align` draws intervals alone.
+        halves = halves_of_pairs(pairs)
+        in_prompts = self.template is not None
+        passages = prompt_batches if in_prompts else pair_batches
+        kind: Kind = "decoder-self" if in_prompts else "cross"
+
+        def batches(half: Half) -> Iterator[AlignmentBatch]:
+            for batch in passages(subject, of_half(pairs, halves, half), half):
+                target, source = batch.sides[kind]
+                yield pair_batch(batch.inputs, target, source, reference)
+
+        return batches, halves, progress
 
     def forecast(self, model: Model, times: float) -> tuple[str, float]:
         text = self.text
@@ -182,7 +199,7 @@ class AlignmentPairs(AlignmentData):
 
 def align(
     model: Model,
-    text: ParallelText | Text | LinkedText | AnyText,
+    text: LinkedText | AnyText,
     *,
     prompt: str | None = None,
     one_layer: bool = False,
@@ -200,9 +217,9 @@ def align(
     `found.better_than_own`: `model.alignment_heads = found.heads`, then `model.save(folder)`. Raises HeadwiseError for a
     model that cannot align, and for other text.
     """
+    check_seed(seed)
     data = alignment_data(model, text, prompt)
-    options = RoleOptions(max_length=model.task.longest)
-    subject = Subject(model.hf, model.tokenizer, model.discovery, options)
+    subject = subject_of(model)
     batches, halves, reading = data.batches(subject, progress)
     found = choose_heads(
         model.hf,
@@ -226,9 +243,7 @@ def align(
     return AlignmentHeads(*found, signature)
 
 
-def alignment_data(
-    model: Model, text: ParallelText | Text | LinkedText | AnyText, prompt: str | None
-) -> AlignmentData:
+def alignment_data(model: Model, text: LinkedText | AnyText, prompt: str | None) -> AlignmentData:
     """What is given to `align`. Raises HeadwiseError for a model that cannot align, for other text than it reads, and for
     a missing prompt or one too many."""
     language_model = aligning_kind(model) == "decoder-self"
@@ -267,9 +282,7 @@ def aligning_kind(model: Model) -> Kind:
     )
 
 
-def align_forecast(
-    model: Model, text: ParallelText | Text | LinkedText | AnyText, prompt: str | None = None
-) -> Forecast:
+def align_forecast(model: Model, text: LinkedText | AnyText, prompt: str | None = None) -> Forecast:
     """What `align` will take, where the set grows in EXPECTED_ROUNDS rounds. Takes a few seconds itself. Raises
     HeadwiseError for what `align` refuses."""
     times = readings([0, 1], EXPECTED_ROUNDS) / 2  # that a sentence is read, on average
@@ -290,6 +303,7 @@ def reported(
     def read(half: Half) -> Iterator[AlignmentBatch]:
         nonlocal done
         times[half] += 1
+        # One reading of the first half was for single heads; each further one is a round of growth.
         total = readings(halves, max(EXPECTED_ROUNDS, times[0] - 1))
         if times[1] == 2:  # the set is chosen
             total = done + halves.count(1)
@@ -307,43 +321,17 @@ def readings(halves: Sequence[Half], rounds: int) -> int:
     return halves.count(0) * (1 + rounds) + halves.count(1) * 2
 
 
-def pair_batches_of(
-    subject: Subject,
-    text: Sequence[tuple[str, str]],
-    gold: Sequence[Gold] | None,
-    prompt: PromptTemplate | None = None,
-) -> tuple[AlignmentBatches, list[Half]]:
-    """Batches of sentence pairs, with reference links or, without any, with those of eflomal; the half of each pair.
-    prompt: of a language model."""
-    pairs = subword_pairs(subject, text, gold, prompt)
-    reference = links_of(pairs, text, gold)
-    halves = halves_of_pairs(pairs)
-
-    def batches(half: Half) -> Iterator[AlignmentBatch]:
-        of_half = [pair for pair, its_half in zip(pairs, halves, strict=True) if its_half == half]
-        if prompt is None:
-            passages = pair_batches(subject, of_half, [half] * len(of_half))
-        else:
-            passages = prompt_batches(subject, of_half, half)
-        for batch in passages:
-            target, source = batch.sides["decoder-self" if prompt else "cross"]
-            yield pair_batch(batch.inputs, target, source, reference)
-
-    return batches, halves
-
-
 def prompt_batches(
     subject: Subject, pairs: Sequence[AlignedPair], half: Half
 ) -> Iterator[PassageBatch]:
     """Batches of pairs in prompts: target words as queries, at the positions that write them, source words as keys."""
     device = device_of(subject.model)
     for batch in batched(pairs, lambda pair: len(pair[0].ids), subject.positions):
-        source = Passage.of([pair[0] for pair in batch], subject.pad, device)
-        target = Passage.of([pair[1] for pair in batch], subject.pad, device)
+        source, target = (
+            Passage.of(side, subject.pad, device) for side in zip(*batch, strict=True)
+        )
         # A token is written where the one before it is read.
-        word_of = target.word_of.roll(-1, 1)
-        word_of[:, -1] = -1
-        target = replace(target, word_of=word_of)
+        target = replace(target, word_of=moved(target.word_of, -1, -1))
         yield PassageBatch(half, passage_inputs(source), {"decoder-self": (target, source)})
 
 
@@ -376,14 +364,15 @@ def pair_batch(
         links_of_all = links[:, None].expand(-1, answers.shape[1], -1, -1)
         return links_of_all.gather(3, answers[..., None])[..., 0] & present[:, None]
 
-    def counted(answers: Tensor) -> UnitCounts:
+    def counted(answers: Tensor) -> dict[str, Tensor]:
         among_possible = hits(possible, answers)
         right = hits(sure, answers).sum(-1) + among_possible.sum(-1)
         sizes = size[:, None].expand_as(right)
         words = linked.sum(-1)[:, None].expand_as(right)
+        aligned = (among_possible & linked[:, None]).sum(-1)
         return {
-            "alignment.error": (sizes - right, sizes),
-            "alignment": ((among_possible & linked[:, None]).sum(-1), words),
+            "alignment.error": torch.stack([sizes - right, sizes], -1),
+            "alignment": torch.stack([aligned, words], -1),
         }
 
     return AlignmentBatch(
@@ -414,6 +403,7 @@ def between(target: Passage, source: Passage, call: AttentionCall) -> Tensor:
 
 def attended_words(source: Passage, maps: Tensor) -> Tensor:
     """The source word that each target word attends to most: B C W."""
+    # Below every weight, so that a place without a word never wins.
     return maps.masked_fill((source.subwords == 0)[:, None, None], -1).argmax(-1)
 
 

@@ -32,20 +32,19 @@ FALSE_WORDS = 0.05  # at most this share of the words that are confirmed is fals
 class Behaviour:
     """What a model predicts on a text that asks for some roles.
 
-    text: repeats, names or needle (`roles.causal.BATCHES`). unit: of what is lost. sign: 1 of a loss, which is higher
+    unit: of what is lost. sign: 1 of a loss, which is higher
     when the model predicts worse; −1 of a logit difference, which is lower.
     """
 
-    text: str
     name: str
     unit: str
     sign: int = 1
 
 
-BEHAVIOURS = {
-    "repeats": Behaviour("repeats", "loss of repeated tokens", "nats a token"),
-    "names": Behaviour("names", "logit difference of IO and S", "logits", sign=-1),
-    "needle": Behaviour("needle", "loss of the answer", "nats a token"),
+BEHAVIOURS = {  # by text (`roles.causal.BATCHES`)
+    "repeats": Behaviour("loss of repeated tokens", "nats a token"),
+    "names": Behaviour("logit difference of IO and S", "logits", sign=-1),
+    "needle": Behaviour("loss of the answer", "nats a token"),
 }
 NAMED = {behaviour.name: behaviour for behaviour in BEHAVIOURS.values()}
 

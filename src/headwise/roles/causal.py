@@ -18,9 +18,9 @@ from headwise.data.subwords import Coverage
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, head_of
 from headwise.importance.ablation import removal_losses
-from headwise.roles.behaviour import BEHAVIOURS, Behaviour
+from headwise.roles.behaviour import BEHAVIOURS
 from headwise.roles.halves import in_half
-from headwise.roles.label import FALSE_ROLES, KEY
+from headwise.roles.label import FALSE_ROLES, KEY, keys_of
 from headwise.roles.observation import CountWords, PassageBatch, Subject, repeats, treebank_batches
 from headwise.roles.passage import Passage
 from headwise.roles.role import role_of
@@ -64,11 +64,13 @@ def on_repeated_tokens(subject: Subject, seed: int) -> Iterator[LabelledBatch]:
     """Random tokens that are written twice; the second time all but the first one can be predicted."""
     _, passage = next(repeats(subject, None, seed))
     start = int((passage.word_of[0] < 0).sum())  # a start token
+    # The token that ends the text stands first at the end of the first copy.
     length = int((passage.ids[0] == passage.ids[0, -1]).nonzero()[0, 0]) + 1 - start
     end = start + COPIES * length
     rows = max(1, subject.positions // end)
     ids = passage.ids[:REPEATED_SEQUENCES, :end]
     labels = torch.full_like(ids, IGNORED)
+    # The position before a token predicts it, and nothing predicts the first token of the second copy.
     labels[:, start + length : end - 1] = ids[:, start + length + 1 :]
     for first in range(0, len(ids), rows):
         some = slice(first, first + rows)
@@ -89,6 +91,7 @@ def on_names(subject: Subject, seed: int) -> Iterator[LabelledBatch]:
         for row, text in enumerate(passage.sentences):
             place = ends[row, len(text.words) - 1]
             words = {mention.entity: text.words[mention.head].form for mention in text.mentions}
+            # The last word predicts the name; a model is right by the first subword.
             labels[row, place] = first[words["io"]]
             wrong_labels[row, place] = first[words["s"]]
         yield {**batch.inputs, "labels": labels, "wrong_labels": wrong_labels}
@@ -152,18 +155,12 @@ def causal_effects(
         layers = set(of_text["layer"])
         switched = [head for head in heads if head.kind == "decoder-self" and head.layer in layers]
         try:
-            lost, counts = losses_without(
-                subject, behaviour, switched, count_planned, seed + OTHER_SEED
-            )
+            lost, counts = losses_without(subject, name, switched, count_planned, seed + OTHER_SEED)
         except HeadwiseError as refusal:
             subject.warnings.append(f"Roles on {name} were not confirmed causally: {refusal}")
             continue
         for row in of_text.to_dict("records"):
-            have = set(
-                of_text.loc[of_text["measure"] == row["measure"], KEY[:3]].itertuples(
-                    index=False, name=None
-                )
-            )
+            have = {key[:3] for key in keys_of(of_text) if key[3] == row["measure"]}
             others = []
             for place, head in enumerate(switched, start=1):
                 if head.layer == row["layer"] and tuple(head) not in have:
@@ -172,6 +169,7 @@ def causal_effects(
             facts = effect(lost, counts, own, others, seed)
             facts["with_all"] *= behaviour.sign
             rows.append({**{key: row[key] for key in KEY}, "behaviour": behaviour.name, **facts})
+    # What was planned and not read counts as read, so that the bar arrives.
     count_planned(left)
     table = pd.DataFrame(rows, columns=list(CAUSAL_COLUMNS[:-1]))
     if len(table):
@@ -192,17 +190,19 @@ def behaviour_of(measure: str) -> str:
 
 
 def losses_without(
-    subject: Subject, behaviour: Behaviour, switched: Sequence[Head], count: CountWords, seed: int
+    subject: Subject, text: str, switched: Sequence[Head], count: CountWords, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The loss of every text with all heads, and without each of some: texts x (1 + heads); and the tokens of each text."""
+    """The loss of every text of a behaviour with all heads, and without each of some: texts x (1 + heads); and the tokens
+    of each text. text: a name in BATCHES."""
     heads = subject.discovery.heads
+    # The first mask keeps all heads: what the others are compared with.
     everything = frozenset(heads)
     masks = [HeadMask(heads, everything)]
     masks += [HeadMask(heads, everything - {head}) for head in switched]
     share = 1 + len(switched) / 2  # half of the layers again without each head
 
     def counted() -> Iterator[LabelledBatch]:
-        for batch in BATCHES[behaviour.text](subject, seed):
+        for batch in BATCHES[text](subject, seed):
             yield batch
             count(int(share * batch["attention_mask"].sum()))
 
@@ -236,15 +236,16 @@ def effect(
         "difference_low": low[1],
         "difference_high": high[1],
         "units": len(lost),
+        # Both must hold (an intersection-union test), so the larger p is that of the two together.
         "p": jackknife_p(both, below).max(),
     }
 
 
 def needed_effects(roles: pd.DataFrame, causal: pd.DataFrame) -> pd.DataFrame:
     """The roles without those that need a causal effect and have none."""
-    confirmed = set(causal.loc[causal["confirmed"], KEY].itertuples(index=False, name=None))
+    confirmed = set(keys_of(causal[causal["confirmed"]]))
     kept = []
-    for key in roles[KEY].itertuples(index=False, name=None):
+    for key in keys_of(roles):
         declared = role_of(key[-1])
         needed = declared is not None and declared.causal_needed
         kept.append(not needed or key in confirmed)

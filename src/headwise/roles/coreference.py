@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from headwise.data.annotated import Annotated, Mention, Span, Word
+from headwise.data.annotated import Annotated
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import Arc, Probe, pointing
 
@@ -45,25 +44,23 @@ def coreference(passage: Passage) -> Probe:
     size = len(passage.ids)
     width = passage.subwords.shape[1]
 
-    # N choices, and of each: its address, the words it is between, the measures it counts for, the rules that are right
-    numbers: list[tuple[int, int]] = []
-    candidates = []
-    antecedents = []
-    counted: list[list[float]] = []
-    right_rules: list[tuple[bool, bool, bool]] = []
-    for choice in choices(passage.sentences):
-        if not {choice.query, *choice.candidates} <= passage.present[choice.sentence]:
-            continue
-        numbers.append((choice.sentence, choice.query))
-        candidates.append(choice.candidates)
-        antecedents.append(choice.antecedents)
+    # A word without a token can neither ask nor be chosen.
+    asked = [
+        choice
+        for choice in choices(passage.sentences)
+        if {choice.query, *choice.candidates} <= passage.present[choice.sentence]
+    ]
+    numbers = [(choice.sentence, choice.query) for choice in asked]
+    counted = []  # by choice, the measures that it counts for
+    right_rules = []  # and the rules that are right
+    for choice in asked:
         of_kind = [float(measure.endswith(choice.kind)) for measure in COREFERENCE_MEASURES[1:]]
         counted.append([1.0, *of_kind])
         right_rules.append(by_rule(choice, passage.sentences[choice.sentence]))
     addresses = torch.tensor(numbers, dtype=torch.long, device=device).view(-1, 2)
     sentence, query = addresses.unbind(1)
-    allowed = marks(candidates, width, device)
-    right = marks(antecedents, width, device)
+    allowed = marks([choice.candidates for choice in asked], width, device)
+    right = marks([choice.antecedents for choice in asked], width, device)
     speaks = torch.tensor(counted, dtype=torch.float, device=device).view(
         -1, len(COREFERENCE_MEASURES)
     )
@@ -146,6 +143,7 @@ def matching_words(passage: Passage) -> Probe:
             for query, key in set(same_name_pairs(entities)):
                 yield Arc(number, query, key, "same-entity")
 
+    # No offset as a baseline: words that are alike stand at any distance.
     return pointing(arcs(), passage, passage, "chance")
 
 
@@ -159,47 +157,3 @@ def same_name_pairs(named: Iterable[tuple[int, Hashable]]) -> Iterator[tuple[int
             for key in group:
                 if query != key:
                     yield query, key
-
-
-def windows(sentences: Iterable[Annotated], context: int) -> Iterator[Annotated]:
-    """Every `context` neighbouring sentences of a document as one, so that antecedents further back are visible."""
-    waiting: list[Annotated] = []
-    for sentence in sentences:
-        if waiting and (len(waiting) == context or sentence.document != waiting[0].document):
-            yield join_sentences(waiting)
-            waiting = []
-        waiting.append(sentence)
-    if waiting:
-        yield join_sentences(waiting)
-
-
-def join_sentences(sentences: Sequence[Annotated]) -> Annotated:
-    """Sentences as one, with a blank between them."""
-    if len(sentences) == 1:
-        return sentences[0]
-    words: list[Word] = []
-    mentions: list[Mention] = []
-    spans: list[Span] = []
-    text = ""
-    for sentence in sentences:
-        start = len(words)
-        for word in sentence.words:
-            governor = word.governor + start if word.governor >= 0 else -1
-            words.append(replace(word, governor=governor))
-        for mention in sentence.mentions:
-            moved = replace(
-                mention,
-                start=mention.start + start,
-                end=mention.end + start,
-                head=mention.head + start,
-            )
-            mentions.append(moved)
-
-        if text:
-            text += " "
-        for first, last in sentence.spans:
-            spans.append((first + len(text), last + len(text)))
-        text += sentence.text
-    return replace(
-        sentences[0], words=tuple(words), mentions=tuple(mentions), written=(text, tuple(spans))
-    )

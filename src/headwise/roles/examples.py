@@ -7,7 +7,7 @@ tokens outside words is one number per word, so that each word's weights sum to 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -78,7 +78,6 @@ def examples(
     `cells` ([from, to], the right words); `right` of `asked` words attend most to a right one; `sentences`, the number
     of candidates.
     """
-    subject = replace(subject, options=replace(subject.options, context=1))
     if frequencies is None:
         roles = roles[~roles["measure"].str.startswith("rare.")]
     shown = [Shown(role) for role in best_heads(roles[roles["kind"] == subject.kind])]
@@ -136,6 +135,7 @@ def candidates_of(text: Iterable[Annotated]) -> Iterator[Annotated]:
 def best_heads(roles: pd.DataFrame) -> list[dict[str, Any]]:
     """The best head of each category of roles that a sentence can show; of a relation, the better direction."""
     best: dict[str, dict[str, Any]] = {}
+    # In ascending order: the best head of a category comes last, and stays.
     by_margin = roles.assign(above=roles["value"] - roles["baseline"]).sort_values("above")
     for role in by_margin.to_dict("records"):
         if order_of(role["measure"]) is not None:
@@ -220,6 +220,7 @@ def rarest_words(
             counted.append((frequencies.get(token, 0), word))
     counted.sort()
     limit = sorted(frequencies.values(), reverse=True)[top - 1] if len(frequencies) >= top else 0
+    # As in `rare`: a sentence of frequent words alone has no rare token.
     if len(counted) < 2 or counted[0][0] >= limit:
         return set()
     second, _ = counted[1]
@@ -235,6 +236,7 @@ def keep_best_sentence(shown: Shown, view: View, frequencies: Mapping[int, int],
         hits = 0
         right_weights = []
         for query, (visible, right) in allowed.items():
+            # Sorted, so that of equal weights the first word wins, as in a `View`.
             attended = max(sorted(visible), key=weights[query].__getitem__)
             hits += attended in right
             right_weights.append(sum(weights[query][key] for key in right))

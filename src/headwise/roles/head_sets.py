@@ -27,8 +27,7 @@ from headwise.statistics import ratio_interval
 
 MOST_SET_HEADS = 10  # heads of a set
 DIFFERENCES = ("difference", "difference_low", "difference_high")
-UnitCounts = Mapping[str, tuple[Tensor, Tensor]]  # by measure, sums and divisors, each B C
-Units = dict[str, tuple[np.ndarray, np.ndarray]]  # the same, each units x candidates
+Units = dict[str, np.ndarray]  # by measure, sums and divisors: units x candidates x 2
 
 
 @dataclass
@@ -36,15 +35,15 @@ class AlignmentBatch:
     """A batch of B units of text, in which C candidates are asked for an alignment.
 
     maps: from a layer's call to its heads' attention maps, B H …, the means of which make sense. answers: what maps
-    B C … say, B C K. rules: what rules without attention say, B R K. counted: sums and divisors of every measure; the
-    first is an error, the least of which is best.
+    B C … say, B C K. rules: what rules without attention say, B R K. counted: by measure, sums and divisors of answers,
+    B C 2; the first measure is an error, the least of which is best.
     """
 
     inputs: dict[str, Any]
     maps: Callable[[AttentionCall], Tensor]
     answers: Callable[[Tensor], Tensor]
     rules: Tensor
-    counted: Callable[[Tensor], UnitCounts]
+    counted: Callable[[Tensor], dict[str, Tensor]]
 
 
 AlignmentBatches = Callable[[Half], Iterable[AlignmentBatch]]
@@ -77,8 +76,8 @@ def choose_heads(
     measure = next(iter(first_counts))
     alone = ratio(first_counts[measure])
 
-    def errors(mixing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return counts_of(model, discovery, kind, batches(0), mixing)[0][measure]
+    def errors(mixing: np.ndarray) -> np.ndarray:
+        return ratio(counts_of(model, discovery, kind, batches(0), mixing)[0][measure])
 
     # Chosen on the first half …
     chosen = [heads[number] for number in grow(head_groups(heads, one_layer), alone, errors)]
@@ -102,8 +101,11 @@ def choose_heads(
     addresses = [" ".join(map(str, members)) for members in candidates.values()]
     sets = sets.assign(set=list(candidates), heads=addresses)
 
-    whole = join_units([first_counts, second_counts])
-    baselines = join_units([first_rules, second_rules])
+    whole = {}
+    baselines = {}
+    for name in first_counts:
+        whole[name] = np.concatenate([first_counts[name], second_counts[name]])
+        baselines[name] = np.concatenate([first_rules[name], second_rules[name]])
     table = candidate_rows(whole, baselines, seed).assign(
         kind=kind,
         layer=[head.layer for head in heads] * len(whole),
@@ -126,27 +128,30 @@ def head_groups(heads: Sequence[Head], one_layer: bool) -> list[list[int]]:
 def grow(
     groups: list[list[int]],
     alone: np.ndarray,
-    errors_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    errors_of: Callable[[np.ndarray], np.ndarray],
 ) -> list[int]:
     """The set of least error that greedy growth finds inside any of the groups, in the order of choice.
 
     Every group begins with its best head and takes the one whose addition lowers the error most, until none does.
-    alone: the error of each head. errors_of: sums and divisors of the sets of heads in the rows of a matrix.
+    alone: the error of each head. errors_of: of the sets of heads in the rows of a matrix.
     """
     total = len(alone)
+    # A head about which nothing was counted is never the best.
     alone = np.where(np.isnan(alone), np.inf, alone)
     groups = [group for group in groups if group]
     sets = [[min(group, key=lambda n: alone[n])] for group in groups]
     errors = [alone[members[0]] for members in sets]
     growing = set(range(len(sets)))
     while growing:
+        # Row n is head n together with the set of its group, so that one pass tries all additions.
         mixing = np.eye(total)
         for number in growing:
             mixing[np.ix_(groups[number], sets[number])] = 1
-        together = ratio(errors_of(mixing))
+        together = errors_of(mixing)
         for number in sorted(growing):
             left = [n for n in groups[number] if n not in sets[number]]
             best = min(left, key=lambda n: together[n], default=None)
+            # `not <` also ends a group whose error is no number.
             if best is None or not together[best] < errors[number]:
                 growing.remove(number)
                 continue
@@ -166,8 +171,8 @@ def counts_of(
 ) -> tuple[Units, Units]:
     """Sums and divisors of sets of heads, and of the rules without attention. mixing: sets x heads, 1 for a member."""
     sites = [site for site in discovery.heads.sites if site.kind == kind]
-    of_sets: list[UnitCounts] = []
-    of_rules: list[UnitCounts] = []
+    of_sets: list[dict[str, Tensor]] = []
+    of_rules: list[dict[str, Tensor]] = []
     current: list[AlignmentBatch] = []
     maps: dict[Site, Tensor] = {}
 
@@ -181,42 +186,29 @@ def counts_of(
             current[:] = [batch]
             run_model(model, discovery, batch.inputs)
             all_maps = torch.cat([maps[site] for site in sites], 1).float()
+            # A sum in place of the mean: the largest weight and the cheapest path are the same.
             mixed = torch.einsum("ct,bt...->bc...", weights, all_maps)
             of_sets.append(batch.counted(batch.answers(mixed)))
             of_rules.append(batch.counted(batch.rules))
     return collect_units(of_sets), collect_units(of_rules)
 
 
-def collect_units(drawn: Sequence[UnitCounts]) -> Units:
+def collect_units(batches: Sequence[Mapping[str, Tensor]]) -> Units:
     """Batches of counts as arrays of units, fetched from their device together."""
-    if not drawn:
-        return {}
-    tensors = []
-    for name in drawn[0]:
-        tensors.append(torch.cat([counts[name][0] for counts in drawn]))
-        tensors.append(torch.cat([counts[name][1] for counts in drawn]))
-    arrays = iter(to_numpy(tensors))
-    units: Units = {}
-    for name in drawn[0]:
-        sums = np.asarray(next(arrays), dtype=np.float64)
-        units[name] = sums, np.asarray(next(arrays), dtype=np.float64)
-    return units
+    names = batches[0] if batches else ()
+    tensors = [torch.cat([counts[name] for counts in batches]) for name in names]
+    return {
+        name: counts.astype(np.float64)
+        for name, counts in zip(names, to_numpy(tensors), strict=True)
+    }
 
 
-def join_units(several: Sequence[Units]) -> Units:
-    """The units of several texts as those of one."""
-    whole: Units = {}
-    for name in several[0]:
-        sums = np.concatenate([units[name][0] for units in several])
-        divisors = np.concatenate([units[name][1] for units in several])
-        whole[name] = sums, divisors
-    return whole
-
-
-def ratio(counts: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+def ratio(counts: np.ndarray) -> np.ndarray:
     """Σ sums / Σ divisors of every candidate; not a number where nothing was counted."""
+    sums, divisors = counts.sum(0).T
+    # Text without links counts nothing, and its value is NaN.
     with np.errstate(invalid="ignore", divide="ignore"):
-        value: np.ndarray = counts[0].sum(0) / counts[1].sum(0)
+        value: np.ndarray = sums / divisors
     return value
 
 
@@ -227,10 +219,11 @@ def candidate_rows(counts: Units, rules: Units, seed: int) -> pd.DataFrame:
     """
     first = next(iter(counts))
     tables = []
-    for name, (sums, divisors) in counts.items():
-        value = ratio((sums, divisors))
+    for name, units in counts.items():
+        value = ratio(units)
+        divisors = units[..., 1]
         with np.errstate(invalid="ignore", divide="ignore"):
-            low, high = ratio_interval(sums, divisors, value, seed)
+            low, high = ratio_interval(units[..., 0], divisors, value, seed)
         rule = ratio(rules[name])
         columns = {
             "measure": name,
@@ -244,15 +237,13 @@ def candidate_rows(counts: Units, rules: Units, seed: int) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def differences(
-    counts: tuple[np.ndarray, np.ndarray], own: int, seed: int
-) -> dict[str, np.ndarray]:
+def differences(counts: np.ndarray, own: int, seed: int) -> dict[str, np.ndarray]:
     """By column, what each candidate errs more than the one numbered `own`, with the interval over paired units.
 
     All candidates have the same divisors.
     """
-    sums, divisors = counts
-    more = sums - sums[:, [own]]
-    value = ratio((more, divisors))
-    low, high = ratio_interval(more, divisors, value, seed)
+    more = counts.copy()
+    more[..., 0] -= counts[:, [own], 0]
+    value = ratio(more)
+    low, high = ratio_interval(more[..., 0], more[..., 1], value, seed)
     return dict(zip(DIFFERENCES, (value, low, high), strict=True))

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from headwise.attention import Discovery, projection
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
-from headwise.roles.passage import Passage, View
+from headwise.roles.passage import Passage, View, moved
 from headwise.roles.probe import Probe, mean_over_queries
+from headwise.roles.templates import Readout
 
 LENGTH = 25  # of a sequence, and how often it is repeated: Olsson et al. 2022
 REPEATS = 4
@@ -40,7 +41,9 @@ def repeated_sequences(
         order = [token for token in tokens if counts.get(token)]
         order.sort(key=counts.__getitem__)
         tenth = len(order) // 10
+        # As Olsson et al. do: neither the most nor the least common tokens.
         tokens = order[tenth : len(order) - tenth]
+    # One position is for the start token.
     length = min(LENGTH, (longest - 1) // REPEATS, len(tokens))
     if length < 2:
         raise HeadwiseError(
@@ -71,6 +74,7 @@ def repetition(passage: Passage) -> Probe:
     words = passage.words
     length = ids.shape[1]
     same = (ids[:, :, None] == ids[:, None]) & words[:, :, None] & words[:, None]
+    # Copies before the query; itself is none.
     same = same & torch.ones_like(same).tril(-1)
     queries = same.any(2)
     right = torch.stack([moved(same, offset) for offset in PREFIX.values()], -1)
@@ -86,33 +90,26 @@ def repetition(passage: Passage) -> Probe:
     return Probe(list(PREFIX), counts, chance[:, None], answer)
 
 
-def moved(marks: Tensor, offset: int) -> Tensor:
-    """Marks B Q K with every key moved on by `offset`."""
-    rolled = marks.roll(offset, 2)
-    if offset:
-        rolled[..., 0 if offset > 0 else -1] = False
-    return rolled
-
-
-def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor) -> Probe:
+def copying(passage: Passage, readout: Readout) -> Probe:
     """How much a head raises the logit of the token that it attends to, on the direct path from its output.
 
     For each token q of a sequence, ℓ = the logits of the sequence's different tokens from the head's output alone, less
     the mean over the vocabulary, but for what norms divide by; copying = mean over q of
     2 · ReLU(ℓ[token of argmax_k A_h[q, k]]) / Σ ReLU(ℓ) − 1: 1 when only this logit is raised, −1 when it is not
-    (Olsson et al. 2022). outputs: the output projection by layer, H D M; embeddings: the output embedding, V M.
+    (Olsson et al. 2022).
     """
     words = passage.words
     number = passage.ids.shape[1] // REPEATS
     tokens = passage.ids[:, -number:]
-    raised_by = embeddings[tokens] - embeddings.mean(0)  # B n M
+    # A head that raises the whole vocabulary alike copies nothing.
+    raised_by = readout.embeddings[tokens] - readout.embeddings.mean(0)  # B n M
     which = (passage.ids[:, :, None] == tokens[:, None]).float()  # B S n
 
     def shares(view: View) -> Tensor:
         assert view.call is not None
         if not view.weights.shape[1]:
             return view.weights.new_zeros(view.weights.shape[:3])
-        states = torch.einsum("bqhd,hdm->bhqm", view.call.output, outputs[view.call.site])
+        states = torch.einsum("bqhd,hdm->bhqm", view.call.output, readout.outputs[view.call.site])
         raised = torch.relu(torch.einsum("bhqm,bnm->bhqn", states, raised_by))
         at = view.attended[..., None].expand(*view.attended.shape, number)
         attended = which[:, None].expand(-1, raised.shape[1], -1, -1).gather(2, at)

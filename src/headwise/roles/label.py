@@ -55,6 +55,7 @@ def compare_halves(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     for end in HALVES:
         p = rows[f"p{end}"].where(passed)
         if passed.any():
+            # Over the tests that are left: the second half tests only what the first one found.
             p[passed] = corrected(p[passed].to_numpy())
         rows[f"p{end}"] = p
         passed &= (p <= FALSE_ROLES) & (rows[f"value{end}"] >= thresholds(rows, end))
@@ -73,6 +74,7 @@ def find(
     (in how many the role is confirmed), the highest value of each head first.
     """
     rows = without_weaker(tests[tests["confirmed"]])
+    # The p of the whole text would count the half that chose.
     roles = whole.drop(columns="p").merge(rows[[*KEY, "p"]], on=KEY)
     roles["effect"] = effect_sizes(roles["value"], roles["baseline"])
     roles["role"] = roles["measure"].map(display_name)
@@ -201,6 +203,7 @@ def why_missing(here: pd.DataFrame, tests: pd.DataFrame, causal: pd.DataFrame, m
             f"{half['units_again']:.0f} sentences of the halves, {ENOUGH_SUPPORT[0]} times in {ENOUGH_SUPPORT[1]} "
             "sentences of each are needed"
         )
+    # A share is at most 1, so that no head could have the role here.
     needed = threshold(measure, best["baseline"])
     if needed > 1:
         return f"the baseline already reaches {best['baseline']:.2f} on this text"

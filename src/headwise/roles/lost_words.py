@@ -25,6 +25,7 @@ from headwise.attention import evaluating
 from headwise.data.annotated import WORD
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
+from headwise.generators import check_seed
 from headwise.heads import Head, head_of
 from headwise.importance.ablation import (
     FORWARD_POSITIONS,
@@ -121,6 +122,7 @@ def lost_words(
             "lost_words takes a model of hw.load(…) and a text of hw.Text.read(FILE) or hw.ParallelText.read(FILE, FILE), "
             f"and was given a {type(model).__name__} and a {type(text).__name__}."
         )
+    check_seed(seed)
     check_words(model, text)
     few = model.task.completed(sample_text(text, SENTENCES), progress)
     with shown("lost words", progress) as report:
@@ -168,7 +170,7 @@ def said_words(model: Model, batches: Any) -> list[Said]:
     within = reporter(batches)
     with failing_together(), evaluating(model.hf), torch.no_grad():
         for batch in recordings(model.hf, model.discovery, batches):
-
+            # The default binds the batch of this turn.
             def choices(copies: int, batch: RecordedBatch = batch) -> torch.Tensor:
                 return chosen_words(model.hf, *repeated_batch(batch, copies)).view(copies, -1)
 
@@ -212,6 +214,7 @@ def of_batch(
         said = Said(source, row.tolist(), {}, {}, {})
         for word, pieces in words_of_pieces(tokenizer, said.pieces):
             own = predicted[pieces]
+            # Once in a sentence, so that a frequent word has one chance, too.
             if word in said.lost or (own < 0).any() or not right[own].all():
                 continue
             said.lost[word] = wrong[:, own].any(1)
@@ -260,6 +263,7 @@ def words_of_run(
     word = 0
     for number, place in enumerate(places, start=1):
         waiting.append(place)
+        # The bytes of a letter that is not whole yet are decoded as U+FFFD.
         end = len(tokenizer.decode(pieces[:number]).rstrip("\ufffd"))
         if end <= start:
             continue
@@ -291,6 +295,7 @@ def table_of(
     words = sorted({word for said in sentences for word in said.lost})
     column_of = {word: column for column, word in enumerate(words)}
     _, document = np.unique(documents, return_inverse=True)
+    # Whole documents: sentences of one document share words.
     half = np.random.default_rng(seed).permutation(document.max() + 1)[document] % 2
     there = np.zeros((2, len(words)), dtype=int)
     lost = np.zeros((2, len(heads), len(words)), dtype=int)
@@ -326,12 +331,15 @@ def chance_of(lost: np.ndarray, there: np.ndarray, head: int, column: int) -> fl
     """The larger p of both tests of `LostWords.table`. lost H W, there W: of the confirming half."""
     times, units, total = lost[head, column], there[column], there.sum()
     of_head = lost[head].sum()
+    # sf(x) is the probability of more than x.
     fisher = float(hypergeom.sf(times - 1, total, of_head, units))
+    # A head that is alone has no others to be compared with.
     if len(lost) == 1:
         return fisher
     of_word = lost[:, column].sum()
     all_others = (total - units) * (len(lost) - 1)
     rest = lost.sum() - of_word - (of_head - times)
+    # A head that loses much of everything loses this word, too: by these odds.
     odds = odds_of(of_head - times, total - units) / odds_of(rest, all_others)
     of_heads = nchypergeom_fisher.sf(times - 1, units * len(lost), of_word, units, odds)
     return max(fisher, float(of_heads))
@@ -345,8 +353,10 @@ def odds_of(lost: int, count: int) -> float:
 def found_words(lost: np.ndarray, there: np.ndarray, again: np.ndarray) -> list[int]:
     """The words that one half finds for a head: lost more often than the head's other words (binomial test), the surest
     first. lost, there: in how many of its sentences; again: of the other half's."""
+    # One more word lost and one more kept (Laplace), so that the rate is never 0 or 1.
     rate = (lost.sum() - lost + 1) / (there.sum() - there + 2)
     chance = binom.sf(lost - 1, there, rate)
+    # A word that the other half lacks could not be confirmed.
     chance[(lost < LEAST) | (again == 0)] = 1.0
     surest = np.argsort(chance, kind="stable")[:OF_A_HEAD]
     return [int(column) for column in surest if chance[column] < FALSE_WORDS]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,6 +27,7 @@ from headwise.attention.output import run_layers
 from headwise.data.store import StoredText
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
+from headwise.generators import check_seed
 from headwise.heads import Head, Kind, head_of
 from headwise.importance.attention_statistics import batch_sides, sides_of_site, special_ids
 from headwise.importance.untrained import sample_text
@@ -73,7 +73,11 @@ class Matches(TableResult):
 
     def lines(self) -> list[str]:
         """The pairs that correspond, the most alike first, and how many there are."""
-        lines = [match_line(row) for row in self.confirmed.head(SAID_PAIRS).to_dict("records")]
+        lines = []
+        for row in self.confirmed.head(SAID_PAIRS).to_dict("records"):
+            affinity = f"{row['affinity']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+            control = f"on another sentence {row['shuffled']:.3f}, p = {row['p']:.2g}"
+            lines.append(f"  {head_of(row)} – {head_of(row, 'other_')}: {affinity}, {control}")
         if len(self.confirmed) > SAID_PAIRS:
             lines.append(f"  … and {len(self.confirmed) - SAID_PAIRS} more")
         lines.append(
@@ -81,13 +85,6 @@ class Matches(TableResult):
             "the same places, and no other head is more alike."
         )
         return lines
-
-
-def match_line(row: Mapping[Any, Any]) -> str:
-    """A pair of heads of two models in words."""
-    affinity = f"{row['affinity']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
-    control = f"on another sentence {row['shuffled']:.3f}, p = {row['p']:.2g}"
-    return f"  {head_of(row)} – {head_of(row, 'other_')}: {affinity}, {control}"
 
 
 @dataclass
@@ -120,6 +117,7 @@ def match(
     Raises HeadwiseError for batches of one's own, for models that read the text as different tokens or share no kind of
     heads, and for a text in which fewer than FEWEST_PARTNERS sentences of a half have another one of their length.
     """
+    check_seed(seed)
     if not isinstance(text, StoredText):
         raise HeadwiseError(
             "Heads are matched on text, and recordings or batches were given: give text."
@@ -136,13 +134,15 @@ def match(
         for batch, partners in same_batches(model, other, sample, report):
             add_affinities(model, other, batch, partners, sums)
 
-    rows = []
+    tables = []
     for kind in kinds:
         heads = [head for head in model.heads if head.kind == kind]
         others = [head for head in other.heads if head.kind == kind]
-        rows += matched_rows(heads, others, sums[kind], seed)
-    table = pd.DataFrame(rows, columns=list(MATCHES))
+        tables.append(matched_rows(heads, others, sums[kind], seed))
+    table = pd.concat(tables, ignore_index=True).reindex(columns=list(MATCHES))
+    # All kinds together: they are one table, read as a whole.
     table["p"] = corrected(table["p"].to_numpy())
+    # p is two-sided: a pair may also be less alike than on another sentence.
     beyond_places = (table["p"] <= FALSE_MATCHES) & (table["difference"] > 0)
     table["confirmed"] = beyond_places & (table["affinity"] > table["runner_up"])
     table = table.sort_values("affinity", ascending=False, kind="stable", ignore_index=True)
@@ -170,25 +170,21 @@ def same_batches(
     others = other.task.batches(text).intact()
     # The longest axis would differ where one tokenizer makes more tokens.
     for batch, same in zip(batches.whole(), others.whole(), strict=False):
-        if not equal_tokens(batch, same):
+        tokens = ("rows", "input_ids", "attention_mask", "labels")
+        if not all(torch.equal(batch[name], same[name]) for name in tokens):
             raise HeadwiseError(
                 f"{model.name} and {other.name} read the text as different tokens, so what their heads attend to cannot "
                 "be compared: give two models with one tokenizer."
             )
         width = max(batch["labels"].shape[1], batch["attention_mask"].shape[1])
         heads = max(model.heads.total, other.heads.total)
+        # A sentence alone has no partner.
         size = max(2, WEIGHTS_IN_MEMORY // (heads * width**2))
         for start in range(0, len(batch["rows"]), size):
             piece = {name: tensor[start : start + size] for name, tensor in batch.items()}
             yield piece, partners_of(piece)
         batches.read += len(batch["rows"])
         progress(min(1.0, batches.read / len(text)), f"{batches.read} of {len(text)} sentences")
-
-
-def equal_tokens(batch: EncodedBatch, other: EncodedBatch) -> bool:
-    """Whether two models' batches have the same sentences as the same token ids."""
-    names = ("rows", "input_ids", "attention_mask", "labels")
-    return all(torch.equal(batch[name], other[name]) for name in names)
 
 
 def partners_of(batch: EncodedBatch) -> np.ndarray:
@@ -208,6 +204,7 @@ def partners_of(batch: EncodedBatch) -> np.ndarray:
     partners = np.full(len(lengths), -1)
     for equal in places.values():
         if len(equal) > 1:
+            # In a ring, so that each sentence is the partner of one other.
             partners[equal] = np.roll(equal, -1)
     return partners
 
@@ -223,6 +220,7 @@ def add_affinities(
     for kind, found in sums.items():
         # Only the first model's queries are left out where they are no words: the product is 0 there.
         mine = (weights[kind] * words[kind][:, None, :, None]).flatten(2)
+        # The models may be on two devices, or of two types.
         theirs = others[kind].flatten(2).to(mine)
         affinity = mine @ theirs.transpose(1, 2)
         control = torch.full_like(affinity, torch.nan)
@@ -248,6 +246,7 @@ def roots(model: Model, batch: EncodedBatch) -> tuple[dict[Kind, Tensor], dict[K
     def hook(call: AttentionCall) -> None:
         assert call.weights is not None
         queries, _ = sides_of_site(call.site)
+        # √(a · b) = √a · √b: all affinities are then one matrix product.
         found[call.site.kind].append(call.weights.float().sqrt())
         words[call.site.kind] = sides[queries].words
 
@@ -259,7 +258,7 @@ def roots(model: Model, batch: EncodedBatch) -> tuple[dict[Kind, Tensor], dict[K
 
 def matched_rows(
     heads: Sequence[Head], others: Sequence[Head], sums: Sums, seed: int
-) -> list[dict[str, Any]]:
+) -> pd.DataFrame:
     """A row for each pair of a kind: paired on one half of the sentences, measured on the other."""
     queries = np.array(sums.queries)
     first = np.array(sums.first)
@@ -288,24 +287,21 @@ def matched_rows(
     )
 
     whole = affinity[measured].sum(0) / queries[measured].sum()
+    # A pair is no rival of itself.
     whole[mine, theirs] = -np.inf
     runner_up = whole.max(1)[mine]
-    rows = []
-    for number, (one, another) in enumerate(zip(mine, theirs, strict=True)):
-        rows.append(
-            {
-                **heads[one]._asdict(),
-                **{f"other_{name}": value for name, value in others[another]._asdict().items()},
-                "affinity": values[number],
-                "low": low[number],
-                "high": high[number],
-                "shuffled": control_sums[:, number].sum() / queries[controlled].sum(),
-                "difference": difference[number],
-                "difference_low": difference_low[number],
-                "difference_high": difference_high[number],
-                "p": p[number],
-                "runner_up": runner_up[number],
-                "n": int(queries[measured].sum()),
-            }
-        )
-    return rows
+    firsts = pd.DataFrame([heads[place] for place in mine])
+    seconds = pd.DataFrame([others[place] for place in theirs]).add_prefix("other_")
+    return pd.concat([firsts, seconds], axis=1).assign(
+        affinity=values,
+        low=low,
+        high=high,
+        shuffled=np.array([of_pair.sum() for of_pair in control_sums.T])
+        / queries[controlled].sum(),
+        difference=difference,
+        difference_low=difference_low,
+        difference_high=difference_high,
+        p=p,
+        runner_up=runner_up,
+        n=queries[measured].sum(),
+    )

@@ -6,9 +6,10 @@ The texts are a treebank, sentence pairs, repeated random tokens, and texts that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import torch
@@ -30,7 +31,9 @@ from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned, Coverage, align_subwords
 from headwise.errors import HeadwiseError
 from headwise.heads import Kind
+from headwise.model import Model
 from headwise.roles.alignment import (
+    AlignedPair,
     Gold,
     PromptTemplate,
     aligned_pairs,
@@ -40,7 +43,6 @@ from headwise.roles.alignment import (
     links_of,
     split_into_words,
 )
-from headwise.roles.coreference import windows
 from headwise.roles.halves import (
     Half,
     Halved,
@@ -64,7 +66,6 @@ WINDOW = 1024  # sentences that are sorted by length together
 MAX_LENGTH = 512  # subwords of a sentence, where the model has no lower limit
 VARIABILITY_SENTENCES = 256  # sentences for the mean attention that `variability` needs
 
-AlignedPair = tuple[Aligned, Aligned]
 Test = Callable[..., Any]  # from the passages of a kind of attention to a probe
 Tests = Mapping[Kind, Sequence[Test]]
 ByHalf = dict[tuple[Kind, Half], AnswerSums]
@@ -77,20 +78,14 @@ def uncounted(words: int) -> None:
 
 @dataclass(frozen=True)
 class RoleOptions:
-    """Options of the tests on which the papers differ or say nothing.
+    """Options of the tests.
 
-    max_length: sentences of more subwords are left out and counted. first_subword: a word is its first subword, not the
-    sum (as a key) or mean (as a query) over its subwords. edges: queries without a token at an offset count as misses
-    for positional heads. per_arc: count dependencies, not words that have one. top: how many of the most frequent
-    tokens are never rare. context: how many neighbouring sentences of a document are read as one.
+    max_length: sentences of more subwords are left out and counted. top: how many of the most frequent tokens are never
+    rare.
     """
 
     max_length: int = MAX_LENGTH
-    first_subword: bool = False
-    edges: bool = False
-    per_arc: bool = False
     top: int = FREQUENT_TOKENS
-    context: int = 1
 
 
 @dataclass
@@ -114,11 +109,13 @@ class Subject:
 
     @property
     def pad(self) -> int:
+        # The mask hides padding, so that any id does where a tokenizer has none.
         return self.tokenizer.pad_token_id or 0
 
     @property
     def limit(self) -> int:
         """The most tokens of a sentence: the least limit of model, tokenizer and options."""
+        # Models with relative positions have no limit of their own.
         positions = getattr(self.model.config, "max_position_embeddings", None) or MAX_LENGTH
         return min(int(positions), int(self.tokenizer.model_max_length), self.options.max_length)
 
@@ -137,6 +134,12 @@ class Subject:
         if embeddings is None or outputs is None:
             return None
         return Readout(outputs, loaded(embeddings))
+
+
+def subject_of(model: Model, options: RoleOptions | None = None) -> Subject:
+    """A model, as it is tested."""
+    options = options or RoleOptions(max_length=model.task.longest)
+    return Subject(model.hf, model.tokenizer, model.discovery, options)
 
 
 @dataclass
@@ -169,6 +172,7 @@ def observe(
     answers: dict[Kind, dict[int, list[Tensor]]] = {}
 
     def hook(call: AttentionCall) -> None:
+        # Not every batch asks every kind: recordings without word times ask no cross heads.
         if call.site.kind not in current:
             return
         assert call.weights is not None
@@ -198,6 +202,7 @@ def run_model(model: PreTrainedModel, discovery: Discovery, inputs: Mapping[str,
         model.get_encoder()(**inputs)
         return
     output_layer = model.get_output_embeddings()
+    # Nothing is known of other output layers, so the whole model runs.
     if not isinstance(output_layer, nn.Linear):
         output_of(model, inputs)
     else:
@@ -210,6 +215,7 @@ def aligned_batches(
     """Batches of sentences in subwords, of one half and similar length each; `coverage` counts what is left out."""
     waiting: tuple[list[Aligned], list[Aligned]] = ([], [])
     stream = iter(sentences)
+    # Fast tokenizers are fast on many sentences at once.
     while some := list(islice(stream, 256)):
         for which, rows in enumerate(waiting):
             of_half = [sentence for half, sentence in some if half == which]
@@ -267,13 +273,9 @@ def tests_on(data: str, kind: Kind, arguments: Mapping[str, Any]) -> list[Test]:
     tests: dict[Test, Test] = {}
     for declared in declared_tests(data, kind, arguments):
         taken = {name: arguments[name] for name in declared.takes}
+        # Several tests may share a function, which answers all of them at once.
         tests.setdefault(declared.function, partial(declared.function, **taken))
     return list(tests.values())
-
-
-def tests_on_sentences(kind: Kind) -> list[Test]:
-    """The tests whose function says, sentence by sentence, which word should attend to which."""
-    return [partial(by_words, declared) for declared in declared_tests("sentence", kind, {})]
 
 
 def by_words(declared: RoleTest, passage: Passage) -> Probe:
@@ -298,9 +300,9 @@ def on_treebank(
     seed: of the halves, where no other treebank confirms.
     """
     kind = subject.kind
-    context = subject.options.context
     coverage = subject.coverage.setdefault("treebank", Coverage())
-    sample = in_half(0, windows(islice(treebank, VARIABILITY_SENTENCES), context))
+    # `variability` compares with the mean over sentences, which must be known before.
+    sample = in_half(0, islice(treebank, VARIABILITY_SENTENCES))
     batches = treebank_batches(subject, sample, Coverage())
     if kind == "decoder-self":
         batches = map(beginning, batches)
@@ -311,20 +313,25 @@ def on_treebank(
             "subwords, or words that the tokenizer drops. Give other text, or raise max_length."
         )
     arguments = {
-        "edges": subject.options.edges,
-        "per_arc": subject.options.per_arc,
         "top": subject.options.top,
         "counts": None if frequencies is None else histogram(frequencies),
         "mean": means(first[kind, 0]),
     }
-    tests = tests_on("treebank", kind, arguments) + tests_on_sentences(kind)
+    tests = tests_on("treebank", kind, arguments)
+    # These say, sentence by sentence, which word should attend to which.
+    tests += [partial(by_words, declared) for declared in declared_tests("sentence", kind, {})]
 
     if confirm is None:
-        halves = halve(map(document_of, windows(treebank, context)), seed)
-        subject.warnings += halves.warnings("treebank")
-        text = halves.split(windows(treebank, context))
+        halves, block = halve(map(document_of, treebank), seed)
+        text: Iterable[Halved] = zip(halves, treebank, strict=True)
+        if block is not None:
+            subject.warnings.append(
+                f"Nearly all {len(halves)} sentences of the treebank are of one document: its halves are blocks of "
+                f"{block} neighbouring sentences ({halves.count(0)} and {halves.count(1)}), which are less independent "
+                "than documents. Confirm roles on another text."
+            )
     else:
-        text = chain(in_half(0, windows(treebank, context)), in_half(1, windows(confirm, context)))
+        text = chain(in_half(0, treebank), in_half(1, confirm))
     batches = treebank_batches(subject, text, coverage)
     return observe(subject.model, subject.discovery, batches, {kind: tests}, count)
 
@@ -348,28 +355,18 @@ def treebank_batches(
     subject: Subject, text: Iterable[Halved], coverage: Coverage
 ) -> Iterator[PassageBatch]:
     """Sentences as batches for self-attention."""
-    options = subject.options
     kind = subject.kind
     device = device_of(subject.model)
     for half, aligned in aligned_batches(subject, text, coverage):
-        passage = Passage.of(
-            aligned, subject.pad, device, kind == "decoder-self", options.first_subword
-        )
+        passage = Passage.of(aligned, subject.pad, device, kind == "decoder-self")
         yield PassageBatch(half, passage_inputs(passage), {kind: (passage,)})
 
 
 def beginning(batch: PassageBatch) -> PassageBatch:
     """The first tokens of a batch of sentences, for what a causal model does there: later tokens change nothing."""
-    sides: dict[Kind, tuple[Passage, ...]] = {}
-    for kind, (passage,) in batch.sides.items():
-        first = replace(
-            passage,
-            ids=passage.ids[:, :OPENING],
-            mask=passage.mask[:, :OPENING],
-            word_of=passage.word_of[:, :OPENING],
-        )
-        sides[kind] = (first,)
-    return PassageBatch(batch.half, passage_inputs(first), sides)
+    ((kind, (passage,)),) = batch.sides.items()
+    first = passage.changed(lambda tensor: tensor[:, :OPENING])
+    return PassageBatch(batch.half, passage_inputs(first), {kind: (first,)})
 
 
 def passage_inputs(passage: Passage) -> dict[str, Tensor]:
@@ -396,7 +393,7 @@ def on_pairs(
     links = None
     if gold is not None or aligner() is not None:
         links = {name: both for name, (_, both) in links_of(pairs, text, gold).items()}
-    arguments = {"edges": subject.options.edges, "links": links}
+    arguments = {"links": links}
     if links is None:
         subject.warnings.append(
             "Alignment was not tested: it needs links (--links FILE) or the word aligner eflomal (pip install "
@@ -404,8 +401,9 @@ def on_pairs(
         )
     kinds: tuple[Kind, ...] = ("cross", "decoder-self")
     tests = {kind: tests_on("pairs", kind, arguments) for kind in kinds}
-    batches = pair_batches(subject, pairs, halves_of_pairs(pairs, seed))
-    return observe(subject.model, subject.discovery, batches, tests, count)
+    halves = halves_of_pairs(pairs, seed)
+    of_halves = [pair_batches(subject, of_half(pairs, halves, half), half) for half in (0, 1)]
+    return observe(subject.model, subject.discovery, chain(*of_halves), tests, count)
 
 
 def subword_pairs(
@@ -443,39 +441,38 @@ def halves_of_pairs(pairs: Sequence[AlignedPair], seed: int = 0) -> list[Half]:
 
 
 def pair_batches(
-    subject: Subject, pairs: Sequence[AlignedPair], halves: Sequence[Half]
+    subject: Subject, pairs: Sequence[AlignedPair], half: Half
 ) -> Iterator[PassageBatch]:
-    """Batches of pairs: source and target for cross attention, the decoder's input for its self-attention."""
+    """Batches of the pairs of a half: source and target for cross attention, the decoder's input for its self-attention."""
     start = start_token(subject.model)
     device = device_of(subject.model)
-    for half in (0, 1):
-        rows = [pair for pair, its_half in zip(pairs, halves, strict=True) if its_half == half]
-        for batch in batched(
-            rows, lambda pair: max(len(side.ids) for side in pair), subject.positions
-        ):
-            source = Passage.of([pair[0] for pair in batch], subject.pad, device)
-            targets = [pair[1] for pair in batch]
-            ids, written, read = decoder_sides(targets, start, subject.pad, device)
-            inputs = {**passage_inputs(source), "decoder_input_ids": ids}
-            yield PassageBatch(half, inputs, {"cross": (written, source), "decoder-self": (read,)})
+    for batch in batched(
+        pairs, lambda pair: max(len(side.ids) for side in pair), subject.positions
+    ):
+        sources, targets = zip(*batch, strict=True)
+        source = Passage.of(sources, subject.pad, device)
+        ids, written, read = decoder_sides(targets, start, subject.pad, device)
+        inputs = {**passage_inputs(source), "decoder_input_ids": ids}
+        yield PassageBatch(half, inputs, {"cross": (written, source), "decoder-self": (read,)})
+
+
+def of_half(pairs: Sequence[AlignedPair], halves: Sequence[Half], half: Half) -> list[AlignedPair]:
+    return [pair for pair, its_half in zip(pairs, halves, strict=True) if its_half == half]
 
 
 def on_repeats(
     subject: Subject, frequencies: Mapping[int, int] | None, count: CountWords, seed: int
 ) -> ByHalf:
     """The tests of language models on repeated random tokens."""
-    readout = subject.readout
-    arguments = {
-        "outputs": None if readout is None else readout.outputs,
-        "embeddings": None if readout is None else readout.embeddings,
-    }
-    tests = tests_on("repeats", "decoder-self", arguments)
+    tests = tests_on("repeats", "decoder-self", {"readout": subject.readout})
+    device = device_of(subject.model)
 
     def batches() -> Iterator[PassageBatch]:
         for half, drawn in repeats(subject, frequencies, seed):
-            rows = max(1, subject.positions // drawn.ids.shape[1])
-            for start in range(0, len(drawn.ids), rows):
-                passage = drawn.rows(start, start + rows).to(device_of(subject.model))
+            there = drawn.changed(lambda tensor: tensor.to(device))
+            size = max(1, subject.positions // drawn.ids.shape[1])
+            for start in range(0, len(drawn.ids), size):
+                passage = there.changed(itemgetter(slice(start, start + size)))
                 yield PassageBatch(half, passage_inputs(passage), {"decoder-self": (passage,)})
 
     return observe(subject.model, subject.discovery, batches(), {"decoder-self": tests}, count)
@@ -487,6 +484,7 @@ def repeats(
     """For each half, random tokens that are repeated."""
     tokenizer = subject.tokenizer
     special = set(tokenizer.all_special_ids)
+    # A model may have fewer embeddings than the tokenizer has tokens, or more (padding).
     size = min(len(tokenizer), subject.model.config.get_text_config().vocab_size)
     words = [token for token in range(size) if token not in special]
     return repeated_sequences(words, tokenizer.bos_token_id, subject.limit, seed, frequencies)
@@ -512,6 +510,7 @@ def on_generated(subject: Subject, texts: Sequence[Generated], count: CountWords
         batches = treebank_batches(subject, in_turn(generated.texts), coverage)
         tests: Tests = {"decoder-self": [generated.test]}
         answers = observe(subject.model, subject.discovery, batches, tests, count)
+        # One half alone confirms nothing.
         if len(answers) == 2:
             passes.append(answers)
         else:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headwise.roles.passage import Passage, View
+from headwise.roles.passage import Passage, View, moved
 from headwise.roles.probe import Probe, mean_over_queries, sum_over_queries
 
 OFFSETS = (-3, -2, -1, 0, 1, 2, 3)
 
 
-def positional(passage: Passage, edges: bool = False) -> Probe:
+def positional(passage: Passage) -> Probe:
     """How often, and how much, tokens attend to the token at an offset r.
 
     positional.r = share of query tokens q with argmax_k A_h[q, k] = q + r; attention-at.r = mean of A_h[q, q + r]
     (Olsson et al. 2022, Vig 2019). Tokens are subwords, or frames of sound; a token may attend to itself. Queries
-    without a token at the offset do not count; with `edges` they count as misses. Baseline: a random visible token.
+    without a token at the offset do not count. Baseline: a random visible token.
     """
     queries = passage.words
     length = queries.shape[1]
@@ -25,11 +25,11 @@ def positional(passage: Passage, edges: bool = False) -> Probe:
     counts = []
     chances = []
     for offset in OFFSETS:
-        with_token[offset] = queries & shifted_marks(queries, offset)
+        with_token[offset] = queries & moved(queries, -offset)
+        # What comes later is hidden.
         if passage.causal and offset > 0:
             with_token[offset] = torch.zeros_like(queries)
-        counted = queries if edges else with_token[offset]
-        counts.append(counted.sum(1))
+        counts.append(with_token[offset].sum(1))
         chances.append((with_token[offset] / sight.clamp_min(1)).sum(1))
     positions = torch.arange(length, device=queries.device)
 
@@ -50,26 +50,13 @@ def positional(passage: Passage, edges: bool = False) -> Probe:
 
 def previous_token(passage: Passage) -> Probe:
     """previous-token = mean of A_h[q, q − 1] over tokens q with a token before them (Olsson et al. 2022; real text)."""
-    queries = passage.words & shifted_marks(passage.words, -1)
+    queries = passage.words & moved(passage.words, 1)
     chance = (queries / passage.mask.cumsum(1).clamp_min(1)).sum(1)
 
     def weights(view: View) -> Tensor:
         return weight_at_offset(view.weights, -1)
 
     return mean_over_queries("previous-token", queries, chance[:, None], weights)
-
-
-def shifted_marks(marks: Tensor, offset: int) -> Tensor:
-    """marks B S at `offset` tokens further on; False beyond the edges."""
-    out = torch.zeros_like(marks)
-    if abs(offset) < marks.shape[1]:
-        from_, to = (
-            (marks[:, offset:], out[:, : marks.shape[1] - offset])
-            if offset >= 0
-            else (marks[:, :offset], out[:, -offset:])
-        )
-        to.copy_(from_)
-    return out
 
 
 def weight_at_offset(weights: Tensor, offset: int) -> Tensor:

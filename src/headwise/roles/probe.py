@@ -61,7 +61,6 @@ def pointing(
     keys: Passage,
     baseline: Literal["offset", "chance"],
     which: Literal["attended_words", "attending_words"] = "attended_words",
-    per_arc: bool = False,
 ) -> Probe:
     """How often words attend most to a correct answer, any of several correct answers accepted.
 
@@ -69,8 +68,7 @@ def pointing(
     `attending_words`, the argmax is over the words that attend to q. The baseline is `chance` (another random visible
     word) or, for `offset`, the best of three rules: a fixed offset k − q (between two texts, from the same relative
     position), chance, and uniform weights on all subwords, by which the longest visible word gets most. Answers that
-    are not visible do not count. per_arc: the unit is the correct answer, not the query word, so that a word with two
-    of them can be right once at most.
+    are not visible do not count.
     """
     names: dict[str, int] = {}
     rows = []
@@ -85,7 +83,8 @@ def pointing(
     count = len(names)
     width = queries.subwords.shape[1]
     cell = sentence * count + measure  # a sentence and a measure as one number
-    units = cell if per_arc else (cell * width + query).unique() // max(width, 1)
+    # Several answers to one query are one question.
+    units = (cell * width + query).unique() // max(width, 1)
     ones = torch.ones_like(units, dtype=torch.float)
     counts = sum_by_index(units, ones, size * count).view(size, count)
 
@@ -93,6 +92,7 @@ def pointing(
     if baseline == "offset":
         diagonal = query if queries is keys else same_way(sentence, query, queries, keys)
         rules.append(fixed_offsets(sentence, key - diagonal, measure, (size, count)))
+    # Where the argmax is over queries, another visible word is no rule.
     itself_hidden = queries is keys and which == "attended_words"
     if itself_hidden or baseline == "chance":
         chance = 1 / queries.visible[sentence, query].clamp_min(1)
@@ -128,6 +128,7 @@ def fixed_offsets(
 ) -> Tensor:
     """How many answers are at every offset up to REACH, by sentence and measure: B offsets M."""
     batch, measures = shape
+    # Farther offsets are no rule, and their answers count for none.
     near = offset.abs() <= REACH
     size = 2 * REACH + 1
     index = (sentence * size + offset + REACH) * measures + measure
@@ -199,13 +200,14 @@ class AnswerSums:
 
     def add(self, probes: Sequence[Probe], sums: Mapping[int, Sequence[Tensor]]) -> None:
         """Add a batch: the probes, and by layer the answers B H M to each probe."""
-        counts, baseline, *layers = regrouped(
-            [
-                [probe.counts for probe in probes],
-                [probe.baseline for probe in probes],
-                *sums.values(),
-            ]
-        )
+        groups = [
+            [probe.counts for probe in probes],
+            [probe.baseline for probe in probes],
+            *sums.values(),
+        ]
+        # From their device together: each transfer waits for all that was queued there.
+        arrays = iter(to_numpy([tensor for group in groups for tensor in group]))
+        counts, baseline, *layers = [list(islice(arrays, len(group))) for group in groups]
         for layer, answers in zip(sums, layers, strict=True):
             for answer in answers:
                 check_finite(Site(self.kind, layer), answer)
@@ -215,6 +217,7 @@ class AnswerSums:
         self.parts[BASELINE].append(self.placed(names, baseline))
         for layer, answers in zip(sums, layers, strict=True):
             self.parts[layer].append(self.placed(names, answers))
+        # Not at every batch, because merging copies all that was gathered.
         if self.units >= 2 * MERGED_UNITS:
             merged = {key: [merge_neighbours(self.whole(key))] for key in self.parts}
             self.parts.update(merged)
@@ -265,6 +268,7 @@ class AnswerSums:
         """
         counts = self.whole(COUNTS)
         rule = self.best_rule()
+        # A divisor of other measures is no measure.
         names = [name for name in self.columns if name not in self.per.values()]
         columns = [self.columns[name] for name in names]
         tables = []
@@ -311,6 +315,7 @@ class AnswerSums:
         rules = self.whole(BASELINE)
         if not rules.shape[1]:
             return np.full((len(rules), rules.shape[2]), np.nan)
+        # The best on the whole text: chosen by sentence it would be better than any rule.
         best = rules.sum(0).argmax(0)
         chosen: np.ndarray = np.take_along_axis(rules, best[None, None], axis=1)[:, 0]
         for name, column in self.columns.items():
@@ -343,14 +348,9 @@ def value_interval(
     return low, high
 
 
-def regrouped(groups: Sequence[Sequence[Tensor]]) -> list[list[np.ndarray]]:
-    """Groups of tensors as arrays, which come from their device together."""
-    arrays = iter(to_numpy([tensor for group in groups for tensor in group]))
-    return [list(islice(arrays, len(group))) for group in groups]
-
-
 def together(several: Sequence[AnswerSums]) -> AnswerSums:
     """The answers on several texts, of one kind of attention, as those on one text."""
+    # All columns are known before the first array is placed, so that arrays have one width.
     joined = AnswerSums(several[0].kind)
     for answers in several:
         joined.per.update(answers.per)

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from headwise.errors import HeadwiseError
-from headwise.roles.passage import Passage, View
+from headwise.roles.passage import Passage, View, at_keys
 from headwise.roles.probe import Probe, sum_over_queries
 
 FREQUENT_TOKENS = 500
@@ -50,8 +50,10 @@ def rare(passage: Passage, counts: Tensor, top: int = FREQUENT_TOKENS) -> Probe:
     frequency = torch.full(passage.ids.shape, torch.inf, device=passage.ids.device)
     listed = passage.ids < len(counts)
     frequency[listed] = counts.to(frequency)[passage.ids[listed]]
+    # The list ends at the largest id that occurs.
     frequency[~listed] = 0
     refuse_other_list(frequency, words)
+    # Special tokens are never the rarest.
     frequency[~words] = torch.inf
     least = frequency.sort(1).values[:, :2]
     rarest = words & (frequency <= least[:, [0]])
@@ -73,9 +75,9 @@ def rare(passage: Passage, counts: Tensor, top: int = FREQUENT_TOKENS) -> Probe:
     baseline = (count * torch.stack(chance, -1))[:, None]
 
     def answer(view: View) -> Tensor:
-        at_rarest = lookup(rarest, view.attended)
-        at_two_rarest = lookup(two_rarest, view.attended)
-        elected = lookup(rarest, votes(view.attended, without_rarest)[..., None])[..., 0]
+        at_rarest = at_keys(rarest, view.attended)
+        at_two_rarest = at_keys(two_rarest, view.attended)
+        elected = at_keys(rarest, votes(view.attended, without_rarest)[..., None])[..., 0]
         sums = [
             sum_over_queries(without_rarest, at_rarest),
             sum_over_queries(without_two, at_two_rarest),
@@ -91,11 +93,6 @@ def votes(attended: Tensor, queries: Tensor) -> Tensor:
     """The key that most queries point at: attended B H Q, queries B Q; B H."""
     ballots = queries[:, None].expand_as(attended).float()
     return ballots.new_zeros(attended.shape).scatter_add(2, attended, ballots).argmax(-1)
-
-
-def lookup(marks: Tensor, keys: Tensor) -> Tensor:
-    """marks B K of the keys B H Q, as numbers."""
-    return marks[:, None].expand(-1, keys.shape[1], -1).gather(2, keys).float()
 
 
 def refuse_other_list(frequency: Tensor, words: Tensor) -> None:

@@ -69,7 +69,7 @@ class RoleTest(Declaration):
     * `texts`: a tokenizer. It returns texts of its own with their probe (`Generated`).
 
     kinds: the kinds of attention that it tests. takes: further arguments by name, such as `top` of `RoleOptions`; needs:
-    those of them without which the test is left out (`counts`: of the training text; `readout`, `outputs`: the direct
+    those of them without which the test is left out (`counts`: of the training text; `readout`: the direct
     path from heads to logits).
 
     threshold: the score from which on a head has the role; margin: the same, above the baseline. A test with neither is

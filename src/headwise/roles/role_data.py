@@ -84,7 +84,7 @@ class RoleData(ABC):
         """Its main text without what heads may look at, by the name of the control."""
 
     @abstractmethod
-    def sampled(self, context: int) -> Self:
+    def sampled(self) -> Self:
         """A part of it, spread evenly, that controls are tested on."""
 
     @abstractmethod
@@ -160,6 +160,7 @@ class RoleTexts(RoleData):
 
     def other_words(self, subject: Subject) -> int:
         total = PROBED_WORDS + USUAL_WORDS if subject.kind == "decoder-self" else 0
+        # Only about as many: the tests split off signs as well.
         for source, target in self.pairs or ():
             total += len(source.split()) + len(target.split())
         return total
@@ -180,18 +181,20 @@ class RoleTexts(RoleData):
     def changed(self, seed: int) -> dict[str, RoleTexts]:
         texts = {}
         for name, change in TEXT_CHANGES.items():
+            # Another seed, so that two texts are not changed alike.
             confirm = None if self.confirm is None else change(list(self.confirm), seed + 1)
             treebank = change(list(self.treebank), seed)
             texts[name] = RoleTexts(treebank, confirm, frequencies=self.frequencies)
         return texts
 
-    def sampled(self, context: int) -> RoleTexts:
+    def sampled(self) -> RoleTexts:
         """At most CONTROL_SENTENCES sentences of each treebank."""
-        confirm = None if self.confirm is None else sample_sentences(self.confirm, context)
-        return replace(self, treebank=sample_sentences(self.treebank, context), confirm=confirm)
+        confirm = None if self.confirm is None else sample_sentences(self.confirm)
+        return replace(self, treebank=sample_sentences(self.treebank), confirm=confirm)
 
     def few(self) -> RoleTexts:
         sentences = list(islice(self.treebank, TIMED_TREES))
+        # Eight sentences have no halves, so they confirm themselves.
         return RoleTexts(sentences, sentences)
 
     def lines(self) -> list[str]:
@@ -234,6 +237,7 @@ def random_words(sentences: Sequence[Annotated], seed: int) -> list[Annotated]:
         words = [
             replace(word, form=draw.choice(forms), space_after=True) for word in sentence.words
         ]
+        # The text as it was written has other words.
         changed.append(replace(sentence, words=tuple(words), written=None))
     return changed
 
@@ -250,6 +254,7 @@ def shuffled(sentences: Sequence[Annotated], seed: int) -> list[Annotated]:
         for old in order:
             word = sentence.words[old]
             words.append(replace(word, governor=numbers[word.governor], space_after=True))
+        # A mention is a span of neighbouring words, which are now apart.
         changed.append(replace(sentence, words=tuple(words), mentions=(), written=None))
     return changed
 
@@ -260,9 +265,8 @@ TEXT_CHANGES: dict[str, Callable[[Sequence[Annotated], int], list[Annotated]]] =
 }
 
 
-def sample_sentences(text: Iterable[Annotated], context: int) -> list[Annotated]:
-    """At most CONTROL_SENTENCES sentences, spread evenly over a text; all of one that is read by several sentences at
-    once."""
+def sample_sentences(text: Iterable[Annotated]) -> list[Annotated]:
+    """At most CONTROL_SENTENCES sentences, spread evenly over a text."""
     sentences = list(text)
-    step = math.ceil(len(sentences) / CONTROL_SENTENCES) if context == 1 else 1
+    step = math.ceil(len(sentences) / CONTROL_SENTENCES)
     return sentences[::step]

@@ -9,8 +9,8 @@ from headwise.importance.untrained import sample_text
 from headwise.model import Model
 from headwise.roles import lost_words, role_sets
 from headwise.roles.alignment import LinkedText
-from headwise.roles.observation import uncounted
-from headwise.roles.role_tests import role_data, subject_of, total_words
+from headwise.roles.observation import subject_of, uncounted
+from headwise.roles.role_tests import role_data, total_words
 from headwise.tasks import AnyText
 
 USUAL_TRIALS = 70  # of sets of heads: nobody knows beforehand which roles there are
@@ -46,6 +46,7 @@ def role_forecast(
         if of_trials is not None:
             read_again = model.task.completed(sample_text(of_trials, sentences), outline=True)
             batches = model.task.batches(read_again)
+            # What is below a changed head is not computed again: half of the model on average.
             seconds += trials / 2 * text_seconds(model, batches)
             reads.append(text_line(batches))
             parts.append(name)

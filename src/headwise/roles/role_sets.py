@@ -28,6 +28,7 @@ from headwise.attention.removal import with_others
 from headwise.attention.reuse import Trial
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
+from headwise.generators import check_seed
 from headwise.heads import Head, Kind, Site, head_of
 from headwise.importance.ablation import RecordedBatch, trial_losses
 from headwise.importance.attention_statistics import sides_of_site
@@ -134,11 +135,13 @@ def role_sets(
                 f"role_sets takes a model, its roles and a text, and was given a {type(given).__name__} in place of what "
                 f"{how} makes."
             )
+    check_seed(seed)
     check_sets(model, text)
     experiments = list(experiments_of(model, roles, seed))
     few = model.task.completed(sample_text(text, SENTENCES), progress)
 
     def trials(batch: RecordedBatch) -> list[Trial]:
+        # The first trial changes nothing: it is the loss that the others are compared with.
         made: list[Trial] = [{}]
         for experiment in experiments:
             if experiment.offsets is None:
@@ -191,6 +194,7 @@ def experiments_of(model: Model, roles: Roles, seed: int) -> Iterable[Experiment
             if len(offsets) < len(chosen):
                 continue
             yield Experiment(kind, role, chosen, PATTERN, offsets=offsets)
+            # Two tokens before the first or the last one is the same place.
             if all(map(math.isfinite, offsets.values())):
                 wrong = {head: offset + ELSEWHERE for head, offset in offsets.items()}
                 yield Experiment(kind, role, chosen, WRONG, offsets=wrong)
@@ -227,6 +231,7 @@ def sets_like(
     )
     drawn: dict[tuple[Head, ...], None] = {}
     own_set = tuple(sorted(heads))
+    # So few are listed: drawing them by chance would take long for the last one.
     if possible <= RANDOM_SETS:
         every: list[tuple[Head, ...]] = [()]
         for layer, size in zip(choices, sizes, strict=True):
@@ -276,9 +281,12 @@ def pattern_outputs(
     places = torch.arange(length, device=visible.device)
     output = call.output.clone()
     for head, offset in offsets.items():
+        # An infinite offset is the first or last token.
         wanted = places[:, None] + max(-length, min(length, offset))
         distance = (places - wanted).abs().expand_as(visible)
+        # 4 · length is more than any distance, so that no hidden token is the nearest.
         nearest = distance.masked_fill(~visible, 4 * length).argmin(-1)
+        # With grouped queries several heads share one head of values.
         group = head * call.value.shape[1] // output.shape[2]
         value = call.value[:, group]
         output[:, :, head] = value.gather(1, nearest[..., None].expand(-1, -1, value.shape[-1]))
@@ -290,6 +298,7 @@ def rows_of(
 ) -> pd.DataFrame:
     """The table, columns SETS. gained: what the loss of each sentence gains, sentences x (the whole model, then each
     experiment and its random sets); tokens: of each sentence."""
+    # All sets are tried on the same tokens.
     divisors = np.broadcast_to(tokens[:, None], gained.shape)
     values = gained.sum(0) / tokens.sum()
     low, high = ratio_interval(gained, divisors, values, seed)
@@ -301,6 +310,7 @@ def rows_of(
         p = math.nan
         if len(random):
             numbers = [random.mean(), random.min(), random.max()]
+            # The set itself counts as one of the draws, so that p is never 0 (Phipson & Smyth 2010).
             p = (1 + (random >= values[column]).sum()) / (1 + len(random))
         rows.append(
             (

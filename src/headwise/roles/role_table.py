@@ -41,7 +41,6 @@ positional = partial(
     chance,
     home="positional:positional",
     data=("treebank", "pairs", "speech"),
-    takes=("edges",),
     baseline="a random token",
 )
 positional(
@@ -78,7 +77,6 @@ EXPECTED_ARCS = tuple(
 trees(
     "syntactic",
     home="syntactic:syntactic",
-    takes=("per_arc",),
     variants="relation",
     margin=0.10,
     excluded=("punct",),  # attention to full stops needs no syntax
@@ -245,8 +243,8 @@ role.row(
     home="induction:copying",
     data=("repeats",),
     kinds=("decoder-self",),
-    takes=("outputs", "embeddings"),
-    needs=("outputs", "embeddings"),
+    takes=("readout",),
+    needs=("readout",),
     baseline="",
     untrained="unknown",
     caption="rise of the attended token through the head's own path to the logits, −1 … 1",

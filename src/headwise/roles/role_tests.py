@@ -19,6 +19,7 @@ from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
+from headwise.generators import check_seed
 from headwise.grid import HeadGrid
 from headwise.heads import COLUMNS, Head, HeadMap, head_of
 from headwise.importance.untrained import control_seeds
@@ -44,7 +45,7 @@ from headwise.roles.observation import (
     ByHalf,
     CountWords,
     RoleOptions,
-    Subject,
+    subject_of,
     uncounted,
 )
 from headwise.roles.probe import AnswerSums, together
@@ -52,15 +53,11 @@ from headwise.roles.role import NO_ROLE, UNTRAINED, category, role_of
 from headwise.roles.role_data import RoleData, RoleTexts
 
 FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
-COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
 ROLE_TABLES = ("table", "roles", "labels", "patterns", "controls", "causal")
 OPTIONAL = ("controls", "causal")  # are no file where they are empty
 CONTROL_COLUMNS = ("control", *KEY, "value", "n", "baseline", "found")
 DRAWS = 10  # of halves
 SHOWN = 5  # names in a warning
-CONTROL_SENTENCES = 1000  # of a text, that controls are tested on, at most
-RECORDINGS = 100  # the same of speech
-PROBED_WORDS = 4_000  # of repeated tokens and generated texts, about
 
 
 @dataclass
@@ -181,6 +178,8 @@ def roles(
     random words and on shuffled sentences, or on noise (docs/methods/controls.md). Raises HeadwiseError for a model
     without tokenizer, and for text that cannot be used.
     """
+    # Refused before the text is read, which may take minutes.
+    check_seed(seed)
     model.task.check_tokenizer()
     seeds = control_seeds(untrained, seed)
     data = role_data(model, text, confirm, pairs, training)
@@ -210,12 +209,6 @@ def role_data(
         return own
     given: Any = Treebank.read(text) if isinstance(text, str | PathLike) else text
     return RoleTexts.of(model, given, confirm, pairs, training)
-
-
-def subject_of(model: Model, options: RoleOptions | None = None) -> Subject:
-    """A model, as it is tested."""
-    options = options or RoleOptions(max_length=model.task.longest)
-    return Subject(model.hf, model.tokenizer, model.discovery, options)
 
 
 def find_roles(
@@ -297,6 +290,7 @@ def conclude(
     supported = (scores["n"] >= ENOUGH_SUPPORT[0]) & (scores["units"] >= ENOUGH_SUPPORT[1])
     tests = compare_texts(halves)
     draws = [] if seed is None else drawn_again(whole, seed)
+    # Where heads look comes first: what depends on them is measured for these alone.
     looking = find(scores[supported], tests, draws)
     causal = effects(looking)
     confirmed = needed_effects(looking, causal)
@@ -325,6 +319,7 @@ def compare_texts(halves: Sequence[tuple[AnswerSums, AnswerSums]]) -> pd.DataFra
 
 def drawn_again(whole: Sequence[AnswerSums], seed: int) -> list[pd.DataFrame]:
     """The tests where other sentences are in the first half, DRAWS times: a role that holds by a hair is in few."""
+    # One generator, so that no two draws are alike.
     generator = np.random.default_rng(seed)
     found = []
     for _ in range(DRAWS):
@@ -374,11 +369,13 @@ def run_control_tests(
     shuffled sentences does not need their order. seeds: of the untrained models.
     """
     subject = subject_of(model)
-    sample = data.sampled(subject.options.context)
+    sample = data.sampled()
+    # Left out and warned of would be the changed text, not the user's.
     changed = replace(subject, coverage={}, warnings=[])
     tables = []
     for name, other in sample.changed(seed).items():
         by_half = other.main_pass(changed, count, seed)
+        # Only scores of a control are shown: no intervals, no draws.
         result = conclude(model.heads, [by_half], None, {}, no_effects)
         tables.append(control_rows(name, result))
     for control_seed in seeds:
@@ -403,7 +400,7 @@ def total_words(model: Model, data: RoleData, untrained: int) -> int:
     total = data.all_words(subject)
     total += data.example_words()
     if untrained:
-        sample = data.sampled(subject.options.context)
+        sample = data.sampled()
         for other in sample.changed(0).values():
             total += other.main_words(subject)
         total += untrained * sample.all_words(subject)

@@ -48,6 +48,7 @@ def sink(passage: Passage, source: Passage | None = None) -> Probe:
     """
     keys = source or passage
     rest = keys.mask & ~keys.words
+    # Without such a token there is nothing to attend to.
     queries = passage.words & rest.any(1, keepdim=True)
     if passage is keys and passage.causal:
         rest_visible = rest.cumsum(1)
@@ -180,6 +181,7 @@ def variability(passage: Passage, mean: Mapping[Site, Tensor]) -> Probe:
         assert view.call is not None
         weights = first_weights(view) * pairs[:, None]
         difference = (weights - mean[view.call.site].to(weights)).abs() * pairs[:, None]
+        # Two distributions of mass D differ by 2 D at most.
         return torch.stack([2 * weights.sum((-1, -2)), difference.sum((-1, -2))], -1)
 
     counts = pairs.any(2).sum(1, keepdim=True).float().expand(-1, 2)

@@ -8,13 +8,13 @@ from headwise.roles.passage import Passage
 from headwise.roles.probe import Arc, Probe, pointing
 
 
-def syntactic(passage: Passage, per_arc: bool = False) -> Probe:
+def syntactic(passage: Passage) -> Probe:
     """How often a word attends most to its governor, or a governor to one of its dependents, for every relation.
 
     syntactic.REL.to-governor: share of the words with a governor by REL that point at it (Clark's attachment accuracy);
     syntactic.REL.to-dependent: share of the words with a dependent by REL that point at one. A word may not point at
     itself. Baseline: the best fixed offset between words or, where better, a random word or uniform weights on all
-    subwords. REL is the relation without its subtype. per_arc: count dependencies, not words that have one.
+    subwords. REL is the relation without its subtype.
     """
 
     def arcs() -> Iterator[Arc]:
@@ -22,7 +22,7 @@ def syntactic(passage: Passage, per_arc: bool = False) -> Probe:
             yield Arc(sentence, word, governor, f"syntactic.{relation}.to-governor")
             yield Arc(sentence, governor, word, f"syntactic.{relation}.to-dependent")
 
-    return pointing(arcs(), passage, passage, "offset", per_arc=per_arc)
+    return pointing(arcs(), passage, passage, "offset")
 
 
 def attachment(passage: Passage) -> Probe:

@@ -22,7 +22,7 @@ from headwise.data.subwords import Coverage, align_subwords
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.roles.alignment import split_into_words
-from headwise.roles.passage import Passage, View
+from headwise.roles.passage import Passage, View, at_keys
 from headwise.roles.probe import Arc, Probe, mean_over_queries, pointing
 
 
@@ -56,6 +56,7 @@ class Readout:
 def first_subwords(tokenizer: Any, words: Sequence[str]) -> dict[str, int]:
     """The first subword of each word inside a text, for the words whose first subword no other one has."""
     first: dict[str, int] = {}
+    # Behind another word, as in the texts: a word that begins a text may have other subwords.
     for aligned in align_subwords(tokenizer, [f"and {word}" for word in words], 512, Coverage()):
         if len(aligned.sentence.words) == 2:
             word = aligned.sentence.words[1].form
@@ -71,7 +72,7 @@ def first_subwords(tokenizer: Any, words: Sequence[str]) -> dict[str, int]:
 def with_mentions(sentence: Annotated, spans: Iterable[tuple[str, int, int]]) -> Annotated:
     """The sentence with mentions: a name and the words [start, end) of each."""
     mentions = tuple(Mention(name, 0, start, end, start, "proper") for name, start, end in spans)
-    return Annotated(sentence.words, sentence.id, sentence.document, mentions, sentence.written)
+    return replace(sentence, mentions=mentions)
 
 
 def last_tokens(passage: Passage) -> Tensor:
@@ -187,6 +188,7 @@ def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -
         assert view.call is not None
         raised = readout.logits(view.call, view.call.output[rows, end], tokens)  # B H n
         hits = attends.answer(view)
+        # Column 0 is name-mover: both must hold.
         hits[..., 0] *= raised.argmax(-1) == io[:, None]
         return hits
 
@@ -233,6 +235,7 @@ FILLING = (
 def retrieval_texts(tokenizer: Any, longest: int, seed: int) -> Generated:
     """A needle in sentences that have nothing to do with it, a question, and the answer. longest: the most subwords.
     Raises HeadwiseError where not even a short text fits, and where the tokenizer does not know the words."""
+    # Less hay where the model reads little.
     for share in (1.0, 0.5, 0.25):
         draw = random.Random(seed)
         texts = [hidden_needle(draw, number, share) for number in range(NEEDLE_TEXTS)]
@@ -267,6 +270,7 @@ def hidden_needle(draw: random.Random, number: int, share: float) -> Annotated:
     length = len(split_into_words(answer, "").words)
     spans = []
     for name, text_before in (("needle", before), ("answer", before + needle)):
+        # Counted in the text itself, where signs are words, too.
         start = len(split_into_words(" ".join(text_before), "").words)
         spans.append((name, start, start + length))
     plain = split_into_words(" ".join([*before, *needle, answer]), str(number))
@@ -286,10 +290,12 @@ def retrieval(passage: Passage) -> Probe:
     needle = spanned(passage, "needle")
     written = spanned(passage, "answer")[:, 1:]
     same = (ids[:, 1:, None] == ids[:, None]) & needle[:, None] & words[:, None]  # B t−1 k
+    # Position t − 1 predicts token t, and the last position none.
     queries = torch.nn.functional.pad(written & words[:, :-1] & same.any(2), (0, 1))
     right = torch.nn.functional.pad(same, (0, 0, 0, 1))
     chance = (queries * right.sum(2) / words.cumsum(1).clamp_min(1)).sum(1)
     hits = right & queries[..., None]
+    # Each is a rule: always so many tokens back.
     offsets = [hits.diagonal(-back, 1, 2).sum(1) for back in range(1, ids.shape[1])]
     rules = torch.stack([chance, *offsets], 1)
 
@@ -340,8 +346,10 @@ def successor_texts(tokenizer: Any, readout: Readout, seed: int) -> Generated:
     draw = random.Random(seed)
     texts = []
     for number in range(SEQUENCE_TEXTS):
+        # Pairs of texts, so that each half has texts of every sequence.
         name = list(usable)[number // 2 % len(usable)]
         drawn = list(usable[name])
+        # The last item has no successor.
         if name not in ROUND:
             drawn = drawn[:-1]
         text = " ".join(draw.sample(drawn, min(MOST_ITEMS, len(drawn))))
@@ -394,11 +402,10 @@ def successor(passage: Passage, readout: Readout, items: Sequence[SequenceItem])
 
     def hits(view: View) -> Tensor:
         assert view.call is not None
-        heads = view.weights.shape[1]
         raised = readout.logits(view.call, view.call.output[rows, last], tokens)  # B W H n
         raised = raised.masked_fill(~inside[:, None, None], -torch.inf)
         best = raised.argmax(-1).transpose(1, 2)  # B H W
-        right = following[:, None].expand(-1, heads, -1).gather(2, view.between.argmax(-1))
+        right = at_keys(following, view.between.argmax(-1))
         return best == right
 
     return mean_over_queries("successor", queries, chance[:, None], hits)

@@ -22,10 +22,10 @@ from headwise.model import Model
 from headwise.progress import Report, parts, silent
 from headwise.roles.alignment_heads import EXPECTED_ROUNDS, AlignmentData, readings
 from headwise.roles.halves import Half, halves_of
-from headwise.roles.head_sets import AlignmentBatch, AlignmentBatches, UnitCounts
+from headwise.roles.head_sets import AlignmentBatch, AlignmentBatches
 from headwise.roles.observation import Subject
-from headwise.speech.recordings import WORD_COLUMNS, Speech, Utterance, samples
-from headwise.speech.whisper import FRAME, extractor_of, prompt_of
+from headwise.speech.recordings import Speech, Utterance, samples
+from headwise.speech.whisper import FRAME, extractor_of, features_of, prompt_of
 
 STATES = 2**30  # bytes of encoder states that are kept: 350 recordings of Whisper base
 ENCODING_COST = 6.5  # readings of a recording that encoding it takes as long as
@@ -67,20 +67,6 @@ class AlignmentRecordings(AlignmentData):
         encoding = best(lambda: encode(model.hf, recordings[:1], silent), model.hf.device.type)
         line = f"{self.name}: {len(recordings)} of {len(self.speech)} recordings"
         return line, len(recordings) * encoding * (1 + times / ENCODING_COST)
-
-
-def recordings_with_times(text: Any, name: str, noun: str) -> AlignmentRecordings:
-    """What a speech model aligns. Raises HeadwiseError for other text, and for recordings without the times of words."""
-    if not isinstance(text, Speech):
-        raise HeadwiseError(
-            f"{name} is {noun}: alignment heads are found on speech with word times (--audio)."
-        )
-    if not text.has_word_times:
-        raise HeadwiseError(
-            f"{text.name} does not say when words start: alignment heads need a table with a row for each word, with "
-            f"{', '.join(WORD_COLUMNS)}."
-        )
-    return AlignmentRecordings(text.name, text)
 
 
 @dataclass
@@ -137,6 +123,7 @@ def encode(model: Any, recordings: Sequence[SpeechRecording], progress: Report) 
     size = model.config.max_source_positions * model.config.d_model * model.dtype.itemsize
     for number, recording in enumerate(recordings, start=1):
         measure_length(extractor, recording)
+        # Further recordings are encoded whenever they are read.
         if number * size <= STATES:
             recording.states = encoder_states(model, recording.utterance)
         progress(number / len(recordings), f"{number} of {len(recordings)} recordings encoded")
@@ -155,6 +142,7 @@ def measure_length(extractor: Any, recording: SpeechRecording) -> np.ndarray:
             f"{extractor.chunk_length} s: cut the audio, and correct the times."
         )
     recording.seconds = seconds
+    # The encoder's second convolution has stride 2.
     recording.frames = len(audio) // extractor.hop_length // 2
     return audio
 
@@ -162,9 +150,7 @@ def measure_length(extractor: Any, recording: SpeechRecording) -> np.ndarray:
 def encoder_states(model: Any, utterance: Utterance) -> Tensor:
     """What the encoder makes of a recording: 1 S D."""
     extractor = extractor_of(model)
-    rate = extractor.sampling_rate
-    audio = samples(utterance.audio, rate)
-    features = extractor(audio, sampling_rate=rate, return_tensors="pt").input_features
+    features = features_of(extractor, samples(utterance.audio, extractor.sampling_rate))
     with evaluating(model), torch.no_grad():
         output = model.get_encoder()(features.to(device_of(model), model.dtype))
     states: Tensor = output.last_hidden_state
@@ -203,9 +189,11 @@ def recording_batch(model: PreTrainedModel, recording: SpeechRecording) -> Align
         # Row 0 is the last position of the prompt, which predicts token 0.
         return (token_starts(-mixed[0])[:, first] * FRAME)[None]
 
-    def counted(starts: Tensor) -> UnitCounts:
+    def counted(starts: Tensor) -> dict[str, Tensor]:
         wrong = (starts - expected).abs().sum(-1)
-        return {"alignment.seconds": (wrong, torch.full_like(wrong, len(expected)))}
+        return {
+            "alignment.seconds": torch.stack([wrong, torch.full_like(wrong, len(expected))], -1)
+        }
 
     width = int(model.config.median_filter_width)
     rule = first / len(tokens) * recording.seconds
@@ -221,6 +209,7 @@ def smoothed_maps(prompt: int, frames: int, width: int, call: AttentionCall) -> 
     if not weights.shape[1]:
         return weights
     std, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)
+    # Where all tokens weigh a frame alike, the deviation is 0.
     smooth: Tensor = _median_filter(((weights - mean) / std).nan_to_num(0), width)
     return smooth
 

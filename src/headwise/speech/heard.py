@@ -21,7 +21,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.lab.sentence import Sentence
 from headwise.speech.recordings import Speech, Utterance, samples
-from headwise.speech.whisper import FRAME, extractor_of
+from headwise.speech.whisper import FRAME, extractor_of, features_of
 
 MAP_STEPS = 64  # of time that a map shows, at most
 MOST_RECORDINGS = 500  # recordings to pick
@@ -53,7 +53,7 @@ class Recording:
                 f"{utterance.audio} is {len(audio) / rate:.0f} s long, and the model hears {extractor.chunk_length} s at "
                 "once: cut it, or pick another recording."
             )
-        features = extractor(audio, sampling_rate=rate, return_tensors="pt").input_features
+        features = features_of(extractor, audio)
         frames = math.ceil(len(audio) / (FRAME * rate))
         positions = int(hf.config.max_source_positions)
         return cls(utterance, features.to(hf.device, hf.dtype), frames, positions, audio, int(rate))
@@ -94,6 +94,7 @@ class Recording:
     def wav(self) -> str:
         """The samples for a player: a WAV file in base64."""
         file = io.BytesIO()
+        # Resampled sound may go a little beyond ±1.
         whole = np.clip(self.audio * 32767, -32768, 32767)
         wavfile.write(file, self.rate, whole.astype(np.int16))
         return base64.b64encode(file.getvalue()).decode()
@@ -143,6 +144,7 @@ def usual_offsets(weights: Tensor, frames: int) -> list[tuple[int, float]]:
 def recordings_by_name(speech: Speech) -> dict[str, Utterance]:
     """The first recordings of a table, by their paths from their common folder; a file that comes again gets a number."""
     utterances = list(islice(speech, MOST_RECORDINGS))
+    # The page shows these names, and nobody there needs the folders of the server.
     shared = os.path.commonpath([utterance.audio.parent.absolute() for utterance in utterances])
     by_name: dict[str, Utterance] = {}
     for utterance in utterances:

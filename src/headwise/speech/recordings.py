@@ -69,6 +69,7 @@ class Speech(AnyText):
         """
         file = existing_file(path)
         rows = list(records_of(file, *TEXT_COLUMNS))
+        # A table of words may have texts as well: the words say more.
         if rows and "word" not in rows[0][0] and "text" in rows[0][0]:
             return cls(*texts_of(rows, file))
         words = [word_of_row(row, where) for row, where in rows]
@@ -98,8 +99,12 @@ class Speech(AnyText):
         return iter(self.utterances)
 
     def __repr__(self) -> str:
-        words = sum(len(utterance.text.split()) for utterance in self)
-        return f"Speech({self.name!r}, utterances={len(self):,}, words={words:,})"
+        return f"Speech({self.name!r}, utterances={len(self):,}, words={self.words:,})"
+
+    @property
+    def words(self) -> int:
+        """How many words are said."""
+        return sum(len(utterance.text.split()) for utterance in self)
 
     @property
     def has_word_times(self) -> bool:
@@ -112,6 +117,7 @@ class Speech(AnyText):
         digest = hashlib.sha256()
         for utterance in self:
             said = [utterance.text, utterance.language, utterance.words, utterance.starts]
+            # The path is left out: the same recordings in another folder are the same text.
             digest.update(json.dumps([sha256(utterance.audio), *said]).encode())
         return digest.hexdigest()
 
@@ -158,6 +164,7 @@ def word_of_row(row: Mapping[str, Any], where: str) -> SpokenWord:
     except (TypeError, ValueError):
         start = math.nan
         end = math.nan
+    # NaN fails here, too.
     if not 0 <= start <= end < math.inf:
         raise HeadwiseError(
             f"{where} has the times {row['start']} and {row['end']}: write start and end in seconds."
@@ -170,7 +177,15 @@ def word_of_row(row: Mapping[str, Any], where: str) -> SpokenWord:
 def samples(file: Path, rate: int) -> np.ndarray:
     """The samples of an audio file at a rate (Hz), all channels averaged, float32 in −1 … 1. Raises HeadwiseError for a
     file that is no audio."""
-    mono, file_rate = mono_audio(file)
+    read, file_rate = audio_in(file)
+    if read.dtype == np.uint8:  # around 128; all other whole numbers are around 0
+        read = (read.astype(np.float64) - 128) / 128
+    elif read.dtype.kind in "iu":
+        read = read.astype(np.float64) / 2 ** (8 * read.dtype.itemsize - 1)
+    mono = read.mean(1) if read.ndim > 1 else read
+    if not np.isfinite(mono).all():
+        raise HeadwiseError(f"{file} has samples that are not finite numbers.")
+    # The filter of resample_poly grows with its factors.
     common = math.gcd(rate, file_rate)
     resampled = resample_poly(mono, rate // common, file_rate // common)
     return np.asarray(resampled, dtype=np.float32)
@@ -180,19 +195,6 @@ def audio_seconds(file: Path) -> float:
     """The length of an audio file. No sample is read, where the format allows it."""
     read, file_rate = audio_in(file, mapped=True)
     return len(read) / file_rate
-
-
-def mono_audio(file: Path) -> tuple[np.ndarray, int]:
-    """The samples of an audio file, all channels averaged, in −1 … 1, and their rate (Hz)."""
-    read, file_rate = audio_in(file)
-    if read.dtype == np.uint8:  # around 128; all other whole numbers are around 0
-        read = (read.astype(np.float64) - 128) / 128
-    elif read.dtype.kind in "iu":
-        read = read.astype(np.float64) / 2 ** (8 * read.dtype.itemsize - 1)
-    mono = read.mean(1) if read.ndim > 1 else read
-    if not np.isfinite(mono).all():
-        raise HeadwiseError(f"{file} has samples that are not finite numbers.")
-    return mono, file_rate
 
 
 def audio_in(file: Path, mapped: bool = False) -> tuple[np.ndarray, int]:

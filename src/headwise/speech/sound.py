@@ -21,13 +21,13 @@ from headwise.attention import device_of
 from headwise.heads import KINDS, Kind
 from headwise.roles.halves import Half, halves_of
 from headwise.roles.observation import ByHalf, CountWords, PassageBatch, Subject, observe, tests_on
-from headwise.roles.passage import Passage, View
+from headwise.roles.passage import Passage, View, at_keys, moved
 from headwise.roles.probe import REACH, Probe, mean_over_queries, sum_over_queries
 from headwise.roles.role import RANDOM_WORDS
 from headwise.roles.role_data import RoleData
 from headwise.speech.alignment import SpeechRecording, fitting_recordings, measure_length
 from headwise.speech.recordings import Speech, Utterance
-from headwise.speech.whisper import FRAME, extractor_of
+from headwise.speech.whisper import FRAME, extractor_of, features_of
 
 MOST_RECORDINGS = 100  # that controls are tested on
 NEAR_FRAMES = 2  # frames to either side that are on the diagonal
@@ -67,24 +67,20 @@ def spoken_word(target: Passage, sound: Passage) -> Probe:
     first = sound.words.int().argmax(1, keepdim=True)
 
     number = queries.cumsum(1) - 1
+    # A token is at the middle of its share of the sound.
     pace = first + (number + 0.5) / queries.sum(1, keepdim=True).clamp_min(1) * frames
     shifts = STEP * torch.arange(-REACH, REACH + 1, device=spoken.device)
     shifted = pace.long()[:, None] + shifts[:, None]  # B R T
     inside = (shifted >= 0) & (shifted < spoken.shape[1])
-    at_pace = at_frames(spoken, shifted.clamp(0, spoken.shape[1] - 1)) == written[:, None]
+    at_pace = at_keys(spoken, shifted.clamp(0, spoken.shape[1] - 1)) == written[:, None]
     even = sum_over_queries(queries, at_pace & inside)
     of_word = (spoken[:, None] == written[:, :, None]).sum(-1)
     chance = (of_word / frames.clamp_min(1) * queries).sum(1, keepdim=True)
 
     def hits(view: View) -> Tensor:
-        return at_frames(spoken, view.attended) == written[:, None]
+        return at_keys(spoken, view.attended) == written[:, None]
 
     return mean_over_queries("spoken-word", queries, torch.cat([even, chance], 1), hits)
-
-
-def at_frames(spoken: Tensor, frames: Tensor) -> Tensor:
-    """What is spoken, B S, in some frames, B N T."""
-    return spoken[:, None].expand(-1, frames.shape[1], -1).gather(2, frames)
 
 
 @dataclass
@@ -118,8 +114,7 @@ class RoleRecordings(RoleData):
             subject.warnings.append(
                 f"Cross heads were not tested: {speech.name} does not say when words start (columns word, start, end)."
             )
-        arguments = {"edges": subject.options.edges}
-        tests = {kind: tests_on("speech", kind, arguments) for kind in KINDS}
+        tests = {kind: tests_on("speech", kind, {}) for kind in KINDS}
         generator = np.random.default_rng(seed) if self.noise else None
 
         def batches() -> Iterator[SoundBatch]:
@@ -130,12 +125,12 @@ class RoleRecordings(RoleData):
 
     def main_words(self, subject: Subject) -> int:
         """At most so many are read."""
-        return sum(len(utterance.text.split()) for utterance in self.speech)
+        return self.speech.words
 
     def changed(self, seed: int) -> dict[str, RoleRecordings]:
         return {RANDOM_WORDS: replace(self, noise=True)}
 
-    def sampled(self, context: int) -> RoleRecordings:
+    def sampled(self) -> RoleRecordings:
         """At most MOST_RECORDINGS recordings."""
         step = math.ceil(len(self.speech) / MOST_RECORDINGS)
         return RoleRecordings(self.speech.take(range(0, len(self.speech), step)))
@@ -144,8 +139,7 @@ class RoleRecordings(RoleData):
         return RoleRecordings(self.speech.head(1))
 
     def lines(self) -> list[str]:
-        words = sum(len(utterance.text.split()) for utterance in self.speech)
-        return [f"{self.speech.name}: {len(self.speech):,} recordings, {words:,} words"]
+        return [f"{self.speech.name}: {len(self.speech):,} recordings, {self.speech.words:,} words"]
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -163,11 +157,10 @@ def sound_batch(
     device = device_of(model)
     extractor = extractor_of(model)
     audio = measure_length(extractor, recording)
+    # Of the same power, so that loudness tells nothing.
     if noise is not None:
         loudness = float(np.sqrt(np.mean(audio**2)))
         audio = noise.normal(0, loudness, len(audio)).astype(np.float32)
-    rate = extractor.sampling_rate
-    features = extractor(audio, sampling_rate=rate, return_tensors="pt").input_features
 
     ids = [*recording.prompt]
     word_of = [-1] * len(ids)
@@ -176,22 +169,23 @@ def sound_batch(
         word_of += [number] * len(tokens)
     token_ids = torch.tensor([ids], device=device)
     read_words = torch.tensor([word_of], device=device)
-    written_words = read_words.roll(-1, 1)  # the last position writes the end
-    written_words[:, -1] = -1
+    written_words = moved(read_words, -1, -1)  # the last position writes the end
     mask = torch.ones_like(token_ids, dtype=torch.bool)
     read = Passage(token_ids, mask, read_words, causal=True)
     written = Passage(token_ids, mask, written_words)
 
     numbers = torch.arange(recording.frames, device=device)[None]
+    # Each frame is a word of its own, so that tests of positions are the same as on text.
     sound = Passage(numbers, torch.ones_like(numbers, dtype=torch.bool), numbers)
     sides: dict[Kind, tuple[Passage, ...]] = {"encoder-self": (sound,), "decoder-self": (read,)}
     if recording.utterance.starts:
         starts = torch.tensor(recording.utterance.starts, device=device)
+        # A frame belongs to the last word that has started; −1 before the first one.
         spoken = torch.searchsorted((starts / FRAME).round().long(), numbers, right=True) - 1
         sides["cross"] = (written, Passage(numbers, spoken >= 0, spoken))
 
     inputs = {
-        "input_features": features.to(device, model.dtype),
+        "input_features": features_of(extractor, audio).to(device, model.dtype),
         "decoder_input_ids": token_ids,
     }
     return SoundBatch(half, inputs, sides, len(recording.words))

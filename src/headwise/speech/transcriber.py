@@ -45,6 +45,12 @@ class HeardPrompt(Prompt):
         return self.heard.recording.positions
 
 
+def heard_in(prompt: Prompt) -> Heard:
+    """What the encoder made of the recording of a prompt."""
+    assert isinstance(prompt, HeardPrompt)
+    return prompt.heard
+
+
 class Transcriber(Predictor):
     """A speech model and the recordings that it may be asked about, by name."""
 
@@ -122,16 +128,17 @@ class Transcriber(Predictor):
             self.encodings[key] = self.encode(recording, replace(change, gates=of_encoder))
             if len(self.encodings) > ENCODINGS:
                 self.encodings.popitem(last=False)
+        # What is used stays longest.
         self.encodings.move_to_end(key)
         return replace(prompt, heard=self.encodings[key])
 
     def translate(self, prompt: Prompt, beam: int) -> list[int]:
         """The ids of a transcript: those that begin it, those that the model writes, and the end where it wrote one."""
-        assert isinstance(prompt, HeardPrompt)
-        utterance = prompt.heard.recording.utterance
+        encoded = heard_in(prompt)
+        utterance = encoded.recording.utterance
         longest = int(self.hf.config.max_target_positions)
         first = prompt_of(self.hf, self.tokenizer, utterance)  # refuses what `generate` cannot do
-        heard = BaseModelOutput(prompt.heard.states)
+        heard = BaseModelOutput(encoded.states)
         with one_thread():
             written = transcribed(
                 self.hf, self.tokenizer, [utterance.language], encoder_outputs=heard
@@ -150,12 +157,10 @@ class Transcriber(Predictor):
 
     def given(self, prompt: Prompt) -> int:
         """How many tokens begin a transcript."""
-        assert isinstance(prompt, HeardPrompt)
-        return len(prompt_of(self.hf, self.tokenizer, prompt.heard.recording.utterance))
+        return len(prompt_of(self.hf, self.tokenizer, heard_in(prompt).recording.utterance))
 
     def maps_of_encoder(self, prompt: Prompt) -> Mapping[Site, Tensor]:
-        assert isinstance(prompt, HeardPrompt)
-        return prompt.heard.maps
+        return heard_in(prompt).maps
 
     def sound(self, name: str) -> dict[str, Any]:
         recording = self.recording(name)
@@ -163,17 +168,15 @@ class Transcriber(Predictor):
 
     def map_of(self, prompt: Prompt, call: AttentionCall) -> Tensor:
         """A map of the decoder. Of cross-attention the rows that write what is said."""
-        assert isinstance(prompt, HeardPrompt)
         weights = super().map_of(prompt, call)
         if call.site.kind != "cross":
             return weights
-        return prompt.heard.recording.pooled(weights[:, self.given(prompt) - 1 :], "cross")
+        return heard_in(prompt).recording.pooled(weights[:, self.given(prompt) - 1 :], "cross")
 
     def sound_json(self, prompt: Prompt, before: str, after: str) -> dict[str, Any]:
         """The recording for the page: see `Recording.to_json`. given: how many tokens begin the transcript. errors: the
         word errors of two transcripts, and how many words were said."""
-        assert isinstance(prompt, HeardPrompt)
-        heard = prompt.heard
+        heard = heard_in(prompt)
         normalise = normaliser(self.model.task, heard.recording.utterance)
         said = normalise(heard.recording.utterance.text).split()
         errors: Mapping[str, int] = {

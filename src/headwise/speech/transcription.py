@@ -17,10 +17,16 @@ from headwise.answers import Answers
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap
 from headwise.qualities import WORD_ERROR_RATE
-from headwise.speech.alignment import AlignmentRecordings, recordings_with_times
-from headwise.speech.recordings import Speech, Utterance, audio_seconds, samples
+from headwise.speech.alignment import AlignmentRecordings
+from headwise.speech.recordings import WORD_COLUMNS, Speech, Utterance, audio_seconds, samples
 from headwise.speech.sound import RoleRecordings
-from headwise.speech.whisper import FRAME, extractor_of, prompt_of, transcript_tokens
+from headwise.speech.whisper import (
+    FRAME,
+    extractor_of,
+    features_of,
+    prompt_of,
+    transcript_tokens,
+)
 from headwise.speech.word_errors import answer_recordings
 from headwise.tasks.batches import Batches
 from headwise.tasks.task import Need, Task
@@ -84,7 +90,16 @@ class Transcription(Task):
         return RoleRecordings(text)
 
     def alignment_data(self, text: Any) -> AlignmentRecordings:
-        return recordings_with_times(text, self.model_name, self.noun)
+        if not isinstance(text, Speech):
+            raise HeadwiseError(
+                f"{self.model_name} is {self.noun}: alignment heads are found on speech with word times (--audio)."
+            )
+        if not text.has_word_times:
+            raise HeadwiseError(
+                f"{text.name} does not say when words start: alignment heads need a table with a row for each word, with "
+                f"{', '.join(WORD_COLUMNS)}."
+            )
+        return AlignmentRecordings(text.name, text)
 
     def predictor_class(self) -> type:
         from headwise.speech.transcriber import Transcriber
@@ -133,6 +148,7 @@ class EncodedSpeech:
             tokens = transcript_tokens(hf, task.tokenizer, utterance)
             if audio_seconds(utterance.audio) > heard:
                 self.left_out[too_long] += 1
+            # The end is predicted, and never read.
             elif len(prompt) + len(tokens) - 1 > written:
                 self.left_out[too_many] += 1
             else:
@@ -140,6 +156,7 @@ class EncodedSpeech:
         if not self.transcripts:
             why = ", ".join(f"{count} are {reason}" for reason, count in self.left_out.items())
             raise HeadwiseError(f"No recording of '{text.name}' can be used: {why}.")
+        # Transcripts of like length share a batch, so that little is padded.
         self.transcripts.sort(key=lambda transcript: len(transcript.tokens))
         self.longest = np.full(len(self.transcripts), task.longest)
 
@@ -151,23 +168,20 @@ class EncodedSpeech:
         """The recordings that are read, by their places in the text."""
         return np.array([transcript.row for transcript in self.transcripts])
 
-    def groups(self) -> Iterator[list[Transcript]]:
-        """The recordings of each batch, the shortest transcripts first."""
-        size = max(1, POSITIONS // int(self.longest[0]))
-        for start in range(0, len(self), size):
-            yield self.transcripts[start : start + size]
-
     def batches(self, hide: bool = True) -> Iterator[dict[str, Any]]:
-        """The recordings once; nothing is ever hidden.
+        """The recordings once, the shortest transcripts first; nothing is ever hidden.
 
         input_features B F T, decoder_input_ids and labels B T (none for the prompt), places B S: all frames, also the
         silent ones behind a recording, which the model reads; counted B S: those of the recording. rows B.
         """
-        for group in self.groups():
-            yield self.batch(group)
+        size = max(1, POSITIONS // int(self.longest[0]))
+        for start in range(0, len(self), size):
+            yield self.batch(self.transcripts[start : start + size])
 
     def batch(self, group: Sequence[Transcript]) -> dict[str, Tensor]:
-        features, lengths = self.features(group)
+        rate = self.extractor.sampling_rate
+        audio = [samples(each.utterance.audio, rate) for each in group]
+        lengths = torch.tensor([math.ceil(len(each) / (FRAME * rate)) for each in audio])
         longest = max(len(each.prompt) + len(each.tokens) - 1 for each in group)
         end = group[0].tokens[-1]
         read = torch.full((len(group), longest), end)
@@ -175,21 +189,14 @@ class EncodedSpeech:
         for number, each in enumerate(group):
             ids = torch.tensor([*each.prompt, *each.tokens])
             read[number, : len(ids) - 1] = ids[:-1]
+            # A token is predicted where the one before it is read; the prompt is given, not scored.
             labels[number, len(each.prompt) - 1 : len(ids) - 1] = ids[len(each.prompt) :]
         frames = int(self.longest[0])
         return {
-            "input_features": features,
+            "input_features": features_of(self.extractor, audio).to(self.hf.dtype),
             "decoder_input_ids": read,
             "labels": labels,
             "places": torch.ones(len(group), frames, dtype=torch.bool),
             "counted": torch.arange(frames) < lengths[:, None],
             "rows": torch.tensor([each.row for each in group]),
         }
-
-    def features(self, group: Sequence[Transcript]) -> tuple[Tensor, Tensor]:
-        """What the encoder reads of some recordings, B F T, and how many of its states each fills, B."""
-        rate = self.extractor.sampling_rate
-        audio = [samples(each.utterance.audio, rate) for each in group]
-        features = self.extractor(audio, sampling_rate=rate, return_tensors="pt").input_features
-        lengths = [math.ceil(len(each) / (FRAME * rate)) for each in audio]
-        return features.to(self.hf.dtype), torch.tensor(lengths)

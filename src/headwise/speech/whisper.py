@@ -26,10 +26,18 @@ def extractor_of(hf: Any) -> WhisperFeatureExtractor:
     )
 
 
+def features_of(extractor: WhisperFeatureExtractor, audio: Any) -> Tensor:
+    """What the encoder reads of the samples of a recording, or of several: B F T."""
+    rate = extractor.sampling_rate
+    features: Tensor = extractor(audio, sampling_rate=rate, return_tensors="pt").input_features
+    return features
+
+
 def prompt_of(hf: Any, tokenizer: Any, utterance: Utterance) -> list[int]:
     """The tokens that begin a transcript without time stamps."""
     names = ["<|startoftranscript|>", "<|notimestamps|>"]
     multilingual = complete_settings(hf, tokenizer, [utterance.language]).is_multilingual
+    # An English-only Whisper was trained without both.
     if multilingual and utterance.language:
         names[1:1] = [f"<|{utterance.language}|>", "<|transcribe|>"]
     elif multilingual:
@@ -58,6 +66,7 @@ def transcribed(hf: Any, tokenizer: Any, languages: Sequence[str], **heard: Any)
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # transformers warns of settings and masks that its own Whisper lacks
     try:
+        # The model's own settings may ask for beams or sampling.
         written: Tensor = hf.generate(
             generation_config=settings,
             num_beams=1,
@@ -81,6 +90,7 @@ def transcribed(hf: Any, tokenizer: Any, languages: Sequence[str], **heard: Any)
 def complete_settings(hf: Any, tokenizer: Any, languages: Sequence[str]) -> GenerationConfig:
     """The settings of generation. Those that old fine-tuned checkpoints lack follow from the vocabulary, and from whether
     recordings name their language."""
+    # A copy: the model keeps its own settings.
     settings = copy.deepcopy(hf.generation_config)
     vocabulary = tokenizer.get_vocab()
     language_names = [f"<|{code}|>" for code in LANGUAGES]
@@ -100,6 +110,7 @@ def transcript_tokens(hf: Any, tokenizer: Any, utterance: Utterance) -> list[int
     """The tokens of what is said, with the blank in front that Whisper writes, and the token that ends it."""
     end = hf.generation_config.eos_token_id
     last = end[0] if isinstance(end, list) else end
+    # `True` is an `int` for isinstance.
     if type(last) is not int:
         raise HeadwiseError(
             f"eos_token_id in generation_config.json is {end!r:.60}, which ends no transcript: mend that file."

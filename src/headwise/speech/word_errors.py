@@ -65,6 +65,7 @@ def transcripts(task: Task, text: Batches) -> dict[int, str]:
 def counted_errors(task: Task, text: Speech, written: dict[int, str]) -> np.ndarray:
     """The word errors of transcripts, by row, and how many words were said: recordings x 2, in the order of the text."""
     counts = []
+    # Processes finish in any order.
     for row in sorted(written):
         utterance = text.utterances[row]
         normalise = normaliser(task, utterance)
@@ -75,6 +76,7 @@ def counted_errors(task: Task, text: Speech, written: dict[int, str]) -> np.ndar
 
 def normaliser(task: Task, utterance: Utterance) -> Callable[[str], str]:
     """What makes transcripts in the language of a recording alike that differ in writing only."""
+    # OpenAI's evaluation takes the English normaliser for English alone.
     multilingual = complete_settings(task.hf, task.tokenizer, [utterance.language]).is_multilingual
     made: Callable[[str], str]
     if multilingual and utterance.language != "en":

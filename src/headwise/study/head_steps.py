@@ -32,6 +32,7 @@ from headwise.importance.untrained import score_untrained
 from headwise.model import Model
 from headwise.roles.behaviour import WORDS
 from headwise.roles.lost_words import FEWEST, LostWords, lost_words
+from headwise.roles.observation import subject_of
 from headwise.roles.role import UNTRAINED, fingerprints
 from headwise.roles.role_data import token_counts
 from headwise.roles.role_tests import (
@@ -40,7 +41,6 @@ from headwise.roles.role_tests import (
     role_data,
     roles,
     share_of_words,
-    subject_of,
 )
 from headwise.study.model_steps import FULL_MODEL, full_model, model_of, prune_step
 from headwise.study.records import STAGING, Result
