@@ -624,8 +624,12 @@ class TestPruning:
         status, out, err = call(*words, "--verbose")
         small = f"{tmp_path}/out/pruned/keep-encoder-self-1+cross-3"
         assert (status, out) == (0, f"{small}\n") and f"headwise translate {small}" in err
-        print("ERR", err)
         assert "4 of 8" in err
+        layout = hw.HeadMask.read(tmp_path / "out/layouts/keep-encoder-self-1+cross-3.json")
+        assert {kind: layout.count(kind) for kind in ("encoder-self", "cross")} == {
+            "encoder-self": 1,
+            "cross": 3,
+        }
         facts = json.loads((tmp_path / "out/run.json").read_text())
         assert (facts["chosen"], facts["max_drop"]) == (Path(small).name, None)
         status, out, err = call(*words, "--max-drop", 1)
