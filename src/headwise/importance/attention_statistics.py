@@ -27,8 +27,7 @@ from torch import Tensor, nn
 from headwise.attention import AttentionCall, Discovery, capture, device_of, evaluating
 from headwise.attention.output import run_layers
 from headwise.attention.projection import output_weights
-from headwise.errors import HeadwiseError, did_you_mean
-from headwise.heads import HeadMap, Site
+from headwise.heads import Site
 from headwise.importance.processes import gather_values
 from headwise.importance.sums import SentenceSums, add_all, relative
 from headwise.tasks.objective import inputs_of, on_device, query_masks, token_masks
@@ -84,7 +83,15 @@ def read_statistics(
     to itself, counts as special. `attention-to-end` has no decoder-self heads, which do not see the end of a sentence,
     and is missing for a source text without end tokens.
     """
-    collected = empty(measures, discovery.heads)
+    collected: dict[str, SentenceSums] = {}
+    for name in measures:
+        kinds = list(discovery.heads.kinds)
+        # no word of a decoder sees the end of its own sentence
+        if name == "attention-to-end" and "decoder-self" in kinds:
+            kinds.remove("decoder-self")
+        if kinds:
+            scale = relative if name == "dormancy" else None
+            collected[name] = SentenceSums(discovery.heads.only(kinds), scale)
     ids = torch.tensor(sorted(special), dtype=torch.long, device=device_of(model))
     forms = squares(model, discovery) if "dormancy" in collected else {}
     now: dict[str, Side] = {}
@@ -115,24 +122,6 @@ def read_statistics(
     return collected
 
 
-def empty(measures: Iterable[str], heads: HeadMap) -> dict[str, SentenceSums]:
-    """Sums for each statistic and its heads: no word of a decoder sees the end of its own sentence."""
-    collected: dict[str, SentenceSums] = {}
-    for name in measures:
-        if name not in STATISTICS:
-            raise HeadwiseError(
-                f"'{name}' is not a statistic of one forward pass{did_you_mean(name, STATISTICS)}: choose from "
-                f"{', '.join(STATISTICS)}."
-            )
-        kinds = list(heads.kinds)
-        if name == "attention-to-end" and "decoder-self" in kinds:
-            kinds.remove("decoder-self")
-        if kinds:
-            scale = relative if name == "dormancy" else None
-            collected[name] = SentenceSums(heads.only(kinds), scale)
-    return collected
-
-
 def statistics_of_call(
     call: AttentionCall, queries: Side, keys: Side, exclude: Exclude, forms: Mapping[Site, Tensor]
 ) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
@@ -144,15 +133,15 @@ def statistics_of_call(
         assert call.weights is not None
         return call.weights
 
+    def share(places: Tensor) -> tuple[Tensor, Tensor]:
+        # queries that see none of these places do not count
+        return sharing(weights(), places, call.visible(asked, places).any(-1).any(1))
+
     return {
         "confidence": lambda: largest_weights(weights(), looked_at, asked),
         "entropy": lambda: spreading(weights(), asked),
-        "attention-to-end": lambda: sharing(
-            weights(), keys.end, call.visible(asked, keys.end).any(-1).any(1)
-        ),
-        "attention-to-first": lambda: sharing(
-            weights(), keys.first, call.visible(asked, keys.first).any(-1).any(1)
-        ),
+        "attention-to-end": lambda: share(keys.end),
+        "attention-to-first": lambda: share(keys.first),
         "dormancy": lambda: contribution(call.output, forms[call.site], asked),
     }
 

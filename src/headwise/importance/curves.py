@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from headwise.errors import NOT_FINITE, HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Row
+from headwise.importance.measures import CURVES, FAITHFULNESS
 from headwise.statistics import bootstrap, effective_units, interval
 
 CURVE_STEPS = 10
@@ -230,18 +231,9 @@ def curve_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
         losses = curve.loss[columns]
         lows, highs = interval(curve.resampled(seed)[:, columns], effective_units(curve.counts))
         for number, removed in enumerate(steps):
-            rows.append(
-                {
-                    "measure": curve.measure,
-                    "ranking": curve.ranking,
-                    "seed": curve.seed,
-                    "removed": removed,
-                    "total": curve.total,
-                    "loss": float(losses[number]),
-                    "low": float(lows[number]),
-                    "high": float(highs[number]),
-                }
-            )
+            loss = (float(losses[number]), float(lows[number]), float(highs[number]))
+            cells = (curve.measure, curve.ranking, curve.seed, removed, curve.total, *loss)
+            rows.append(dict(zip(CURVES, cells, strict=True)))
     return rows
 
 
@@ -274,13 +266,9 @@ def area_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
 
 def _area_row(curve: Curve, name: str, value: float, low: float, high: float, n: int) -> Row:
     statistic = f"{name}.rescored" if curve.ranking == "rescored" else name
-    return {
-        "measure": curve.measure,
-        "against": "all heads",
-        "kinds": curve.kinds,
-        "statistic": statistic,
-        "value": value,
-        "low": low,
-        "high": high,
-        "n": n,
-    }
+    return judged_row(curve.measure, "all heads", curve.kinds, statistic, value, low, high, n)
+
+
+def judged_row(*cells: Any) -> Row:
+    """A row of faithfulness.csv: its cells in the order of FAITHFULNESS."""
+    return dict(zip(FAITHFULNESS, cells, strict=True))

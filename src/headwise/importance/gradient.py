@@ -87,18 +87,11 @@ def gradients(
     A window of a long document counts as a sentence, in intervals all windows of a document as one.
     Evaluation mode. Raises HeadwiseError for values that are not finite.
     """
-    collected = {name: SentenceSums(discovery.heads) for name in GRADIENTS}
-    if patched:
-        collected[COUNTERPART] = SentenceSums(discovery.heads)
-    collected["gradient.normalised"] = SentenceSums(discovery.heads, scale=to_unit_norm)
+    names = [*GRADIENTS, COUNTERPART] if patched else GRADIENTS
+    collected = {name: SentenceSums(discovery.heads) for name in names}
+    collected["gradient.normalised"].scale = to_unit_norm
     report = reporter(batches)
-    with (
-        differentiable(model),
-        evaluating(model),
-        frozen(model),
-        reloading(model),
-        torch.enable_grad(),
-    ):
+    with tracing(model):
         for batch in batches:
             tensors = on_device(model, batch)
             parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
@@ -229,8 +222,14 @@ def refuse_unsound(layers: Mapping[Site, Tensor], losses: Tensor | None = None) 
 
 
 @contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """No parameter requires a gradient inside the block."""
-    with same_gradients(model):
+def tracing(model: nn.Module) -> Iterator[None]:
+    """In the block, autograd works on what the model computes, in evaluation mode; no parameter requires a gradient."""
+    with (
+        differentiable(model),
+        evaluating(model),
+        same_gradients(model),
+        reloading(model),
+        torch.enable_grad(),
+    ):
         model.requires_grad_(False)
         yield

@@ -66,8 +66,8 @@ class Measure(Declaration):
     together: the pass that makes it, with others of the same word; by default a pass of its own.
     short: a word that stands for this measure on the command line, such as `lrp` for `lrp.ding`.
     usual: the models for which it is made when no measure is named.
-    sampled: whether it can be made on a sample of the text, within a time (`score --time`). Its function has a parameter
-        `time_limit`.
+    sampled: whether it can be made on a sample of the text, within a time (`score --time`): its function keeps to the
+        `time_limit` of the batches.
     in_all: whether `all` includes it.
     expensive: whether it trains, or translates for every head: untrained controls and orders of removal do without.
     rescored: whether it is quick enough to be made again at every step of its removal curve.

@@ -23,6 +23,7 @@ from headwise.importance.measures import (
     MeasureNeed,
     measure,
     passes,
+    resolve_measures,
     usual,
 )
 from headwise.importance.processes import failing_together
@@ -79,19 +80,16 @@ def run_pass(
     text: Batches | Fold,
     names: list[str],
     seed: int = 0,
-    progress: Report = silent,
-    time_limit: float | None = None,
 ) -> Measurement:
     """One pass over a text, which makes these measures.
 
-    The declared function gets the model and the batches and, if it has parameters of these names, `names`, `seed`,
-    `progress` and `time_limit` (in seconds; None: the whole text is read). It either yields an array for each batch
-    (`sums_of_measure`), or returns sums by name or a Measurement. Sums are those of this process, and of windows;
-    `Measurement.gather` puts several together.
+    The declared function gets the model and the batches and, if it has parameters of these names, `names` and `seed`.
+    It either yields an array for each batch (`sums_of_measure`), as measures of users do, or returns sums by name or a
+    Measurement. Sums are those of this process, and of windows; `Measurement.gather` puts several together.
     """
     function = measure[names[0]].function
-    possible = {"names": names, "seed": seed, "progress": progress, "time_limit": time_limit}
     wanted = inspect.signature(function).parameters
+    possible = {"names": names, "seed": seed}
     extras = {name: value for name, value in possible.items() if name in wanted}
     if inspect.isgeneratorfunction(function):
         return Measurement({names[0]: sums_of_measure(model, text, names[0], extras)})
@@ -183,24 +181,27 @@ def run_passes(
     not run again. A time limit of the text is for all passes together that can read a sample."""
     whole = Measurement()
     todo = passes(measures)
-    names_of_all = [name for names in todo.values() for name in names]
-    refuse_unscorable(model, names_of_all, text)
-    left = finished.left(names_of_all) if finished else names_of_all
+    refuse_unscorable(model, resolve_measures(measures), text)
+    kept: dict[str, Measurement] = {}
+    if finished:
+        for label, names in todo.items():
+            if (measurement := finished.read(label, names)) is not None:
+                kept[label] = measurement
+    left = [name for label, names in todo.items() if label not in kept for name in names]
     reports = parts(progress, work_on(model, text).of_passes(left))
     sampled = [label for label, names in todo.items() if measure[names[0]].sampled]
     share = None if text.time_limit is None else text.time_limit / max(1, len(sampled))
     for label, names in todo.items():
-        kept = finished.read(label, names) if finished and label not in reports else None
-        if kept is not None:
-            whole.add(kept)
+        if label in kept:
+            whole.add(kept[label])
             continue
         start = time.perf_counter()
         report = labelled(reports[label], label)
         by_token = "forwards per token" in measure[names[0]].cost
         with failing_together():
             batches = text.reporting(report, by_token)
-            limit = share if label in sampled else None
-            measurement = run_pass(model, batches, names, seed, report, limit)
+            batches.time_limit = share if label in sampled else None
+            measurement = run_pass(model, batches, names, seed)
             measurement.gather(text)
         measurement.seconds[label] = time.perf_counter() - start
         if finished:

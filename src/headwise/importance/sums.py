@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 from zipfile import BadZipFile
@@ -87,12 +87,23 @@ class SentenceSums:
     def by_document(self, documents: np.ndarray | None) -> SentenceSums:
         """The same with a unit for each document. documents: the document of each sentence that was added; None: each is
         its own. Neighbours that were merged, in a long text, stay merged."""
+
+        def merged(sums: np.ndarray, counts: np.ndarray) -> Sums:
+            if documents is None or len(documents) != len(counts):
+                return sums, counts
+            return of_documents(sums, counts, documents)
+
+        return self.changed(merged)
+
+    def fold(self, which: int) -> SentenceSums:
+        """Every second sentence of the text: the even ones (0) or the odd ones (1)."""
+        return self.changed(lambda sums, counts: (sums[which::2], counts[which::2]))
+
+    def changed(self, change: Callable[[np.ndarray, np.ndarray], Sums]) -> SentenceSums:
+        """The same with other sums and counts in every layer."""
         other = SentenceSums(self.heads, self.scale, self.why_empty)
         for site in self.heads.sites:
-            sums, counts = self.whole(site)
-            if documents is not None and len(documents) == len(counts):
-                sums, counts = of_documents(sums, counts, documents)
-            other.parts[site] = [(sums, counts)]
+            other.parts[site] = [change(*self.whole(site))]
         return other
 
     def whole(self, site: Site) -> Sums:
@@ -110,16 +121,14 @@ class SentenceSums:
             )
         return sums[counts > 0], counts[counts > 0]
 
+    def layers(self, measure: str) -> Iterator[tuple[Site, np.ndarray, np.ndarray]]:
+        """`sentences` of every layer that has heads."""
+        for site in self.heads.sites:
+            if self.heads.count(site):
+                yield site, *self.sentences(site, measure)
+
     def scaled(self, values: np.ndarray) -> np.ndarray:
         return self.scale(values) if self.scale else values
-
-    def fold(self, which: int) -> SentenceSums:
-        """Every second sentence of the text: the even ones (0) or the odd ones (1)."""
-        other = SentenceSums(self.heads, self.scale, self.why_empty)
-        for site in self.heads.sites:
-            sums, counts = self.whole(site)
-            other.parts[site] = [(sums[which::2], counts[which::2])]
-        return other
 
     def save(self, path: Path) -> None:
         """Write the sums and counts as an .npz file."""
@@ -151,10 +160,7 @@ class SentenceSums:
     def rows(self, measure: str, seed: int = 0) -> list[dict[str, Any]]:
         """Tidy rows, one per head; n is the sum of counts: of tokens, unless the measure says otherwise."""
         out: list[dict[str, Any]] = []
-        for site in self.heads.sites:
-            if not self.heads.count(site):
-                continue  # a layer without heads
-            sums, counts = self.sentences(site, measure)
+        for site, sums, counts in self.layers(measure):
             value = self.scaled(sums.sum(0) / counts.sum())
             drawn = self.scaled(bootstrap(sums, counts, seed))
             low, high = interval(drawn, effective_units(counts))
@@ -191,10 +197,7 @@ def of_documents(sums: np.ndarray, counts: np.ndarray, documents: np.ndarray) ->
 def head_values(sums: SentenceSums) -> dict[Head, float]:
     """The value of every head over the whole text."""
     by_head: dict[Head, float] = {}
-    for site in sums.heads.sites:
-        if not sums.heads.count(site):
-            continue  # a layer without heads
-        totals, counts = sums.sentences(site, "a score")
+    for site, totals, counts in sums.layers("a score"):
         values = sums.scaled(totals.sum(0) / counts.sum())
         for head, value in enumerate(values):
             by_head[Head(*site, head)] = float(value)
