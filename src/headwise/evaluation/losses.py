@@ -38,6 +38,7 @@ def measure_losses(
         task.hf, task.discovery, text, [whole, *masks] if cut is None else [whole]
     )
     columns, tokens = [silenced[0]], silenced[1]
+    # a variant with weights of its own is more than a mask
     for place, mask in enumerate(masks if cut is not None else ()):
         assert cut is not None
         smaller = cut(mask)
@@ -79,6 +80,7 @@ def answer_classes(task: Task, text: Batches) -> Answers:
     losses, asked, right = joined(parts)
     refuse_broken(losses)
     made = f"changes by a paired bootstrap; {len(losses)} texts"
+    # Wilson's interval is of one yes or no a text
     if (asked == 1).all():
         made = f"accuracy in % with Wilson's interval, {made}"
     else:

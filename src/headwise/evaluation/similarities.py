@@ -61,11 +61,13 @@ def embeddings(task: Task, text: Batches) -> tuple[np.ndarray, np.ndarray]:
         for batch in text:
             tensors = on_device(hf, batch)
             states = output_of(hf, inputs_of(tensors)).last_hidden_state
+            # cosines of half precision would tie
             pooled = normalize(pool(states.float(), task.vector_places(tensors)), dim=1)
             parts.append(tuple(to_numpy([batch["rows"], pooled])))
         parts = gather_batches(parts)
     rows = np.concatenate([each[0] for each in parts])
     vectors = np.concatenate([each[1] for each in parts]).astype(np.float64)
+    # batches are not in the order of the text
     order = np.argsort(rows)
     return rows[order], vectors[order]
 
@@ -90,6 +92,7 @@ def places_of_pairs(
     count = len(rows)
     refuse_few(count, "sentences")
     order = np.random.default_rng(PAIRING_SEED).permutation(count)
+    # beyond half the circle, pairs would come twice
     steps = range(1, 1 + min(PARTNERS, (count - 1) // 2))
     places = np.concatenate([np.stack([order, np.roll(order, -step)], 1) for step in steps])
     return places, rows[places], None

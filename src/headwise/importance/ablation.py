@@ -84,10 +84,12 @@ class RecordedBatch:
     def next_sentences(self) -> Tensor:
         """The next sentence with predicted tokens (after the last one the first) of every sentence, B; of a window that
         of another document. A sentence alone has itself."""
+        # sentences without a predicted token have no loss that could change
         asking = self.places[0].unique_consecutive()
         other = torch.arange(len(self.losses), device=asking.device)
         other[asking] = asking.roll(-1)
         if "counted" in self.tensors and len(asking):
+            # windows of one document share text: the nearest sentence of another one is taken
             rows = self.tensors["rows"][asking]
             number = torch.arange(len(asking), device=asking.device)
             steps = (number[None] - number[:, None]) % len(asking)
@@ -106,6 +108,7 @@ class RecordedBatch:
         for side, there in self.there.items():
             length_of_other = there.sum(1).clamp_min(1)[other, None]
             tokens_first = (~there).long().argsort(dim=1, stable=True)
+            # padding may be on either side
             number = (there.cumsum(1) - 1).clamp_min(0) % length_of_other
             neighbours[side] = other[:, None], tokens_first[other].gather(1, number)
         return neighbours
@@ -147,6 +150,7 @@ class RecordedBatch:
         longest = max(self.tensors["labels"].shape[1], *lengths)
         together = max(1, FORWARD_POSITIONS // (len(self.losses) * longest))
 
+        # trials that change nothing are in no group
         out = unchanged.repeat(len(trials), 1)
         order: list[int] = []
         parts: list[Tensor] = []
@@ -204,6 +208,7 @@ def ablate(
     measures = tuple(measures)
     with evaluating(model), torch.no_grad():
         added: dict[str, Any] = {}
+        # only the second reading reports its progress
         first = unreported_batches(batches)
         if "ablation.mean" in measures:
             added["means"] = mean_outputs(model, discovery, first)
@@ -224,9 +229,11 @@ def ablate(
                 counts = batch.asked
                 if name == "ablation.example":  # a sentence alone has no other to take from
                     itself = torch.arange(len(counts), device=counts.device)
+                    # left out, not 0: it would pull the mean down
                     counts = counts * (batch.next_sentences != itself)
                 change = partial(ABLATIONS[name], batch=batch)
 
+                # bound now, because a closure would see the last place
                 def report(share: float, place: int = place) -> None:
                     within((place + share) / len(collected))
 
@@ -253,6 +260,7 @@ def removal_losses(
     for mask in masks:
         trial: dict[Site, Callable[[AttentionCall], Tensor]] = {}
         for site, numbers in removed_heads(discovery, mask).items():
+            # once for all batches: plain numbers would be copied to the device at each call
             heads = torch.tensor(numbers, device=device)
             trial[site] = partial(with_others, heads=heads, replacement=0.0)
         trials.append(trial)
@@ -273,6 +281,7 @@ def trial_losses(
         for batch in recordings(model, discovery, batches):
             by_sentence = batch.losses_in(trials_of(batch), within).T
             lost, counts = to_numpy([by_sentence, batch.asked])
+            # a unit of every bootstrap has predicted tokens
             asking = counts > 0
             parts.append((lost[asking].astype(np.float64), counts[asking].astype(np.float64)))
         parts = gather_batches(parts)
@@ -297,6 +306,7 @@ def recordings(
             reuse = clear_unless_reusable(
                 model, discovery, batch.kept, batch.losses_again, batch.losses
             )
+        # without recorded calls, every trial runs the whole model
         if not reuse:
             batch.kept.calls.clear()
         yield batch
@@ -312,6 +322,7 @@ def record_batch(
     layers: dict[Site, Tensor] = {}
 
     def note(call: AttentionCall) -> None:
+        # a truth value on the device: reading it here would wait for each layer
         layers[call.site] = sound(call, there)
 
     with recording(model, discovery, len(tensors["labels"]), note) as kept:
@@ -363,6 +374,7 @@ def uniform_output(call: AttentionCall, head: int, queries: Tensor, keys: Tensor
     """A head's output with equal weights on all visible keys, B Q D. queries B Q, keys B K: where a token is."""
     pairs = call.visible(queries, keys)[:, 0].to(call.value)
     weights = pairs / pairs.sum(-1, keepdim=True).clamp_min(1)
+    # grouped heads share a key/value head
     group = head * call.value.shape[1] // call.output.shape[2]
     return weights @ call.value[:, group]
 
@@ -395,6 +407,7 @@ def bleu_drops(model: Model, batches: Batches) -> Measurement:
     references = list(batches.text.targets)
     state = PartialState()
     heads = list(model.heads)
+    # not CTranslate2, which knows no silent heads
     writer = Generate(model.hf, model.tokenizer)
     search = Search()
     whole = translate(writer, sources, search)[0]

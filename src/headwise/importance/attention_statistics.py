@@ -93,6 +93,7 @@ def read_statistics(
             scale = relative if name == "dormancy" else None
             collected[name] = SentenceSums(discovery.heads.only(kinds), scale)
     ids = torch.tensor(sorted(special), dtype=torch.long, device=device_of(model))
+    # the only statistic that reads weights of the model
     forms = squares(model, discovery) if "dormancy" in collected else {}
     now: dict[str, Side] = {}
     parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
@@ -104,6 +105,7 @@ def read_statistics(
             if call.site in sums.parts:
                 parts.append((sums, call.site, *ways[name]()))
 
+    # attention weights cost memory and the fast kernels, so only where they are read
     weights = any(name != "dormancy" for name in collected)
     ended = False
     with evaluating(model), torch.no_grad(), capture(model, discovery, hook=hook, weights=weights):
@@ -112,6 +114,7 @@ def read_statistics(
             now.update(batch_sides(tensors, ids))
             ended = ended or bool(now["source"].end.any())
             run_layers(model, inputs_of(tensors))
+            # once a batch: each transfer waits for the device
             add_all(parts)
             parts.clear()
     if "attention-to-end" in collected:
@@ -148,6 +151,7 @@ def statistics_of_call(
 
 def sides_of_site(site: Site) -> tuple[str, str]:
     """The sides of the batch of a site's queries and keys; the text of a language model is a target."""
+    # a model of one stack has the same text on both sides
     if site.kind == "encoder-self":
         return "source", "source"
     return "target", "source" if site.kind == "cross" else "target"
@@ -159,9 +163,11 @@ def batch_sides(batch: Mapping[str, Tensor], special: Tensor) -> dict[str, Side]
     counted = query_masks(batch)
     ids = batch.get("input_ids")
     if ids is None:
+        # batches without ids, such as recordings: −1 is never special
         ids = torch.full_like(there["source"], -1, dtype=torch.long)
     source = side(ids, there["source"], special)
     target = side(batch.get("decoder_input_ids", ids), there["target"], special)
+    # the first position attends only to itself, whatever the head does
     words = target.words & ~target.first
     return {
         "source": replace(source, counted=counted["source"]),
@@ -176,6 +182,7 @@ def side(ids: Tensor, there: Tensor, special: Tensor) -> Side:
     place = there.cumsum(1)
     first = there & (place == 1)
     last = there & (place == place[:, -1:])
+    # the id of this sentence's own end, -1 where it has none
     closing = torch.where(marked & last, ids, -1).amax(1, keepdim=True)
     return Side(there, there & ~marked, first, there & ~first & (ids == closing), there)
 
@@ -193,6 +200,7 @@ def spreading(weights: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
 
     A learned sink (gpt-oss) is not a key and has no term.
     """
+    # in place, because this is as large as the weights
     surprise = weights.clamp_min(torch.finfo(weights.dtype).tiny).log_().neg_()
     return sum_and_count(queries, torch.einsum("bhqk,bhqk->bhq", weights, surprise))
 
@@ -222,5 +230,6 @@ def contribution(output: Tensor, forms: Tensor, queries: Tensor) -> tuple[Tensor
     output B Q H D, forms H D D, queries B Q; returns B H and B.
     """
     output = output.to(forms.dtype)
+    # rounding makes a square below 0 where the output is almost 0
     sizes = (torch.einsum("bqhd,hde->bqhe", output, forms) * output).sum(-1).clamp_min(0).sqrt()
     return (sizes * queries[..., None]).sum(1), queries.sum(-1)

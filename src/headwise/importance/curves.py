@@ -96,6 +96,7 @@ def recovery(shares: np.ndarray, loss: np.ndarray) -> dict[str, np.ndarray]:
     """
     gain = loss[..., :1] - loss[..., -1:]
     with np.errstate(invalid="ignore", divide="ignore"):
+        # a model that is better without its heads has nothing to recover
         faithful = np.where(gain > 0, (loss[..., :1] - loss) / gain, np.nan)
     return {
         "cpr": np.trapezoid(faithful, shares),
@@ -107,6 +108,7 @@ def circuit_sizes(total: int) -> list[int]:
     """How many heads are kept in each circuit of MIB: CIRCUIT_SIZES of them, rounded down, and none."""
     sizes = {0}
     for share in CIRCUIT_SIZES:
+        # in floating point, 0.29 · 100 is 28.999999999999996
         sizes.add(int(total * share + 1e-9))
     return sorted(sizes)
 
@@ -147,6 +149,7 @@ def removal_curves(
         )
 
     column_of = {removed: column for column, removed in enumerate(masks)}
+    # in the order of the map, as in all tables
     removable_kinds = {head.kind for head in chosen}
     kinds = "+".join(kind for kind in heads.kinds if kind in removable_kinds)
     curves = []
@@ -215,6 +218,7 @@ def rescored_order(
 ) -> list[Head]:
     """The order when the remaining heads are scored again after every step."""
     removed: list[Head] = []
+    # the sizes of MIB need an order of all heads, also behind the last tenth
     for count in [*removal_steps(len(chosen))[1:], len(chosen)]:
         values = rescore(HeadMask.full(heads).without(removed))
         left = {head: values[head] for head in chosen if head not in removed}
@@ -250,6 +254,7 @@ def area_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
         if curve.ranking == "random":
             random.append(curve)
             continue
+        # sentences are drawn once for all steps, so that the noise that they share cancels
         drawn = curve.areas(curve.resampled(seed))
         sentences = len(curve.counts)
         for name, value in curve.areas(curve.loss).items():

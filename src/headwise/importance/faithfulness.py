@@ -90,11 +90,13 @@ def faithfulness(
             shown = name if entry.sign == 1 else f"-{name}"
             entries[shown] = entry
             scores[shown] = sums.fold(0)
+    # the truth of other sentences: ablation on the same ones would share their noise
     rows = agreement(scores, collected[TRUTH].fold(1), seed)
 
     values = {
         name: head_values(sums)
         for name, sums in scores.items()
+        # a curve removes any head, so it needs a score for all of them
         if sums.heads.query == model.heads.query
     }
     shown_as = {entries[name].name: name for name in values}
@@ -125,6 +127,7 @@ def rescoring(model: Model, text: Batches, name: str, progress: Report) -> Resco
     def rescore(mask: HeadMask) -> Mapping[Head, float]:
         nonlocal done
         share = part(progress, done / CURVE_STEPS, (done + 1) / CURVE_STEPS)
+        # the half that made the first order; the curve is measured on the other
         even = Fold(text, 0, lambda share_read, what: share(share_read, f"{name} again: {what}"))
         done += 1
         return importance_values(model, even, name, mask)
@@ -167,6 +170,7 @@ def agreement(
         rows += _repeated(TRUTH, kinds, true, scope, "ceiling")
     for scored, sums in scores.items():
         shared = truth.heads.only(kind for kind in truth.heads.kinds if kind in sums.heads.kinds)
+        # drawn apart from the truth: they are of different sentences
         score = _measured(scored, sums, shared, seed + 1)
 
         # the truth of the heads that have the score, too
@@ -180,6 +184,7 @@ def agreement(
             units = min(score.units, true.units)
             for name, of_whole in values.items():
                 value = float(of_whole[0])
+                # the smallest possible value: a share, or a correlation
                 least = 0 if name in TOP_SHARES else -1
                 low, high = centred_interval(value, resampled[name], units, least)
                 rows.append(
@@ -273,6 +278,7 @@ def _scopes(heads: Sequence[Head]) -> dict[str, _Scope]:
             if head.kind in group:
                 numbers.append(number)
                 by_layer.setdefault((head.kind, head.layer), []).append(number)
+        # one head has no rank
         layers = [np.array(layer) for layer in by_layer.values() if len(layer) > 1]
         scopes["+".join(group)] = _Scope(np.array(numbers), layers)
     return scopes
@@ -343,6 +349,7 @@ def _top(values: np.ndarray, count: int) -> np.ndarray:
     edge = np.sort(values, axis=1)[:, -count, None]
     above = values > edge
     tied = values == edge
+    # places that are left for those at the edge
     left = count - above.sum(1, keepdims=True)
     with np.errstate(invalid="ignore"):
         top: np.ndarray = above + tied * left / tied.sum(1, keepdims=True)

@@ -31,11 +31,13 @@ class FinishedPasses:
         self.place = place / FOLDER
         made_from = {
             "model": fingerprint(model.hf, model.tokenizer, model.source),
+            # other devices and threads add up in another order: a resumed score must be that of one run
             "device": str(model.hf.device),
             "text": text.text.fingerprint,
             "longest": model.task.longest,
             "windows": text.windowed,
             "seed": seed,
+            # what a sample reads depends on its time
             "time_limit": text.time_limit,
             **environment_info(),
         }
@@ -50,6 +52,7 @@ class FinishedPasses:
         """What a finished pass gave; None where it is not finished, or its files are damaged."""
         kept = self.of(label, names)
         made = kept.read().get("made")
+        # killed while it was written
         if made is None or kept.damage():
             return None
         sums = read_sums(below(self.folder, label), made["sums"], self.heads)

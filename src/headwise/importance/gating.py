@@ -69,6 +69,7 @@ def gate_heads(
     """
     chosen = sample_batches(batches, steps, torch.Generator().manual_seed(seed))
     generator = torch.Generator().manual_seed(seed)
+    # on the processor, so that a seed gives the same gates on every device
     uniform = torch.rand(discovery.heads.total, generator=generator)
     start = uniform.logit().clamp(-FURTHEST_LOGIT, FURTHEST_LOGIT)
 
@@ -105,6 +106,7 @@ def fit_gates(
     a = start.to(device_of(model)).clone().requires_grad_()
     optimizer = torch.optim.Adam([a], lr=1.0)
     gates: dict[Site, Tensor] = {}
+    # read at every call, because each update makes new gates
     now = {site: (lambda site=site: gates[site]) for site in discovery.heads.sites}
     sizes = [discovery.heads.count(site) for site in discovery.heads.sites]
     with capture(model, discovery, gates=now, explicit=a.device.type == "cpu"):
@@ -118,6 +120,7 @@ def fit_gates(
             (a.grad,) = torch.autograd.grad(loss, [a])
             nn.utils.clip_grad_norm_([a], 1.0)
             optimizer.step()
+            # on the data, because autograd refuses to change a leaf in place
             a.data.clamp_(-FURTHEST_LOGIT, FURTHEST_LOGIT)
             report((step + 1) / len(batches))
     return a.detach().cpu()

@@ -96,6 +96,7 @@ def gradients(
             tensors = on_device(model, batch)
             parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
             of_batch: dict[Site, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+            # a backward pass keeps all activations: a large model takes few sentences at once
             for rows in torch.arange(len(tensors["labels"])).split(rows_together(model, tensors)):
                 some = {name: tensor[rows[0] : rows[-1] + 1] for name, tensor in tensors.items()}
                 for site, numbers in of_rows(model, discovery, some, patched).items():
@@ -103,6 +104,7 @@ def gradients(
                     parts += [(collected[name], site, *both) for name, both in numbers.items()]
                 report((int(rows[-1]) + 1) / len(tensors["labels"]))
             for site, several in of_batch.items():
+                # the absolute value is of the whole batch, however many passes it took
                 total = torch.stack([total for total, _ in several]).sum(0)
                 some_asked = torch.stack([asked for _, asked in several]).any(0)
                 parts.append((collected["gradient.batch"], site, total.abs(), some_asked))
@@ -115,6 +117,7 @@ def rows_together(model: Any, batch: Mapping[str, Tensor]) -> int:
     longest = max(batch["labels"].shape[1], source_places(batch).shape[1])
     width = max(1, int(getattr(model.config.get_text_config(), "hidden_size", 1)))
     weights = sum(parameter.numel() for parameter in model.parameters())
+    # embeddings are looked up, so a backward pass keeps nothing of them
     weights = max(width, weights - vocabulary_of(model) * width)
     sentence = KEPT_NUMBERS * weights / width * next(model.parameters()).itemsize * longest
     kept = MOST_KEPT_BYTES.get(batch["labels"].device.type, MOST_KEPT_BYTES["other"])
@@ -155,12 +158,14 @@ def traced(
 
     def begin(call: AttentionCall) -> Tensor:
         layers[call.site] = call
+        # a leaf in the first layer, where autograd begins, since no parameter has a gradient
         return call.output.requires_grad_()
 
     with capture(model, discovery, replace=dict.fromkeys(discovery.modules, begin)):
         losses = losses_of(model, batch)
     refuse_unsound({site: sound(call, there) for site, call in layers.items()}, losses)
     outputs = [call.output for call in layers.values()]
+    # one backward pass for all layers; a layer that does not reach the loss has zeros
     steps = torch.autograd.grad(losses.sum(), outputs, materialize_grads=True)
     return {site: (call, step) for (site, call), step in zip(layers.items(), steps, strict=True)}
 
@@ -174,10 +179,12 @@ def reduced(
     gradient B Q H D; queries B Q, which count; keys B K, where a token is; asked B, predicted tokens by sentence.
     """
     wide = torch.promote_types(gradient.dtype, torch.float32)
+    # half precision would lose small terms of these sums
     moves = (call.output.to(wide) * gradient.to(wide)).sum(-1)  # B Q H
     total = moves.sum(1)
     some = asked > 0
     values = repeat(call.value, gradient.shape[2])
+    # ∂L/∂A without A: attention itself may stay in a fused kernel
     weights = torch.matmul(gradient.transpose(1, 2), values.transpose(-1, -2))
     pairs = call.visible(queries, keys)
     once = total.abs(), some
@@ -214,6 +221,7 @@ def refuse_unsound(layers: Mapping[Site, Tensor], losses: Tensor | None = None) 
     finite = [] if losses is None else [losses.isfinite().all()]
     flags = to_numpy([*layers.values(), *finite])
     for site, flag in zip(layers, flags, strict=False):
+        # the first broken layer is the cause, later ones follow from it
         check_finite(site, np.where(flag, 0.0, np.nan))
     if finite and not flags[-1]:
         raise HeadwiseError(

@@ -72,6 +72,7 @@ def slopes(batch: RecordedBatch, site: Site, steps: int) -> Tensor:
     together = max(1, ablation.FORWARD_POSITIONS // (len(total) * longest))
     for start in range(1, steps + 1, together):
         numbers = range(start, min(start + together, steps + 1))
+        # a gate a step, so that one backward pass gives the slope at each
         gates = [torch.full_like(total, number / steps, requires_grad=True) for number in numbers]
         trials = [{site: partial(faded, gate=gate)} for gate in gates]
         lost = batch.losses_in(trials)

@@ -119,6 +119,7 @@ def interactions(
 
         chosen = sorted(every, key=lambda pair: -abs(screened[pair]))[:pairs]
         paired = {head for pair in chosen for head in pair}
+        # only heads of these pairs: each takes a forward
         needed = [head for head in heads if head in paired]
         share = part(report, 0.6, 1.0)
         effects = removal_effects(model, second, needed, chosen, share, f"{len(chosen)} pairs")
@@ -151,6 +152,7 @@ def work_of_pairs(work: Workload, pairs: int) -> float:
 
 def screened_and_measured(text: AnyText) -> tuple[AnyText, AnyText]:
     """The sentences that screen and, apart from them, those that measure, both spread evenly over the text."""
+    # at least as many sentences are left to measure on
     count = min(SCREEN, len(text) // 2)
     first = {number * len(text) // count for number in range(count)}
     rest: AnyText = text.take([place for place in range(len(text)) if place not in first])
@@ -161,6 +163,7 @@ def largest_outputs(model: Model, text: AnyText, seed: int) -> list[Head]:
     """At most MOST_PAIRED_HEADS heads, in the order of the model: those that add most to the output of their layer."""
     if model.heads.total <= MOST_PAIRED_HEADS:
         return list(model.heads)
+    # one forward for all heads
     shares = importance_values(model, model.task.batches(text), "dormancy", seed=seed)
     kept = set(sorted(shares, key=lambda head: -shares[head])[:MOST_PAIRED_HEADS])
     return [head for head in model.heads if head in kept]

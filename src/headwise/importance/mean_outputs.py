@@ -29,6 +29,7 @@ def mean_outputs(
     Raises HeadwiseError for batches that can be read only once, and for outputs that are not finite.
     """
     sums, counts = summed_outputs(model, discovery, batches, by_position=False)
+    # a layer that sees no counted token
     return {site: sums[site][0] / max(1, int(counts[site])) for site in sums}
 
 
@@ -82,6 +83,7 @@ def summed_outputs(
         # half precision cannot add up a text
         wide = torch.promote_types(output.dtype, torch.float32)
         if by_position:
+            # padding may be on either side
             tokens_first = (~there[side]).long().argsort(dim=1, stable=True)
             rows = torch.arange(len(queries), device=queries.device)[:, None]
             total = output[rows, tokens_first].sum(0, dtype=wide)
@@ -97,9 +99,11 @@ def summed_outputs(
             there.update(token_masks(tensors))
             counted.update(query_masks(tensors))
             run_layers(model, inputs_of(tensors))
+            # before anything is added, with the name of the layer
             refuse_unsound({site: is_sound for site, (is_sound, _, _) in parts.items()})
             arrays = iter(to_numpy([tensor for _, *both in parts.values() for tensor in both]))
             for site in parts:
+                # double: a text has more tokens than float32 counts one by one
                 add_rows(sums, site, torch.from_numpy(next(arrays)).double())
                 add_rows(counts, site, torch.from_numpy(next(arrays)))
             parts.clear()

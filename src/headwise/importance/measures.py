@@ -107,6 +107,7 @@ class Measure(Declaration):
                 f"larger of the measure '{self.name}' is '{self.larger}': say 'more important' or 'less important'."
             )
         if not self.title:
+            # the dataclass is frozen
             object.__setattr__(self, "title", self.name.replace("-", " "))
 
     @property
@@ -189,4 +190,5 @@ def facts(name: str) -> Measure:
     base, _, ending = name.rpartition(".")
     if base in entries:
         return replace(entries[base], title=f"{entries[base].title}, {ending}")
+    # a table may come from another version, or from a program with measures of its own
     return Measure(name="undeclared", title=name)

@@ -91,11 +91,13 @@ def run_pass(
     wanted = inspect.signature(function).parameters
     possible = {"names": names, "seed": seed}
     extras = {name: value for name, value in possible.items() if name in wanted}
+    # the protocol of users: they need no class of headwise
     if inspect.isgeneratorfunction(function):
         return Measurement({names[0]: sums_of_measure(model, text, names[0], extras)})
     result = function(model, text, **extras)
     if isinstance(result, Measurement):
         return result
+    # a pass may make more than was asked for
     return Measurement({name: result[name] for name in names if name in result})
 
 
@@ -113,6 +115,7 @@ class DeviceBatches:
         self.sentences: list[np.ndarray] = []
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        # a measure may read the text twice
         self.sentences.clear()
         for batch in self.batches:
             self.sentences.append((batch["rows"] >= 0).numpy())
@@ -142,6 +145,7 @@ def sums_of_measure(
     masked model. Raises HeadwiseError for arrays of another shape, and for values that are not finite.
     """
     entry = measure[name]
+    # hidden tokens would change attention for nothing
     batches = DeviceBatches(model, text if "loss" in entry.needs else text.intact())
     sums = SentenceSums(model.heads, SENTENCE_SCALES.get(entry.scale))
     sizes = [model.heads.count(site) for site in model.heads.sites]
@@ -150,6 +154,7 @@ def sums_of_measure(
         for given in entry.function(model, batches, **extras):
             arrays += 1
             array = given.cpu().float().numpy() if isinstance(given, Tensor) else np.asarray(given)
+            # an array before the first batch is refused below
             rows = batches.sentences[-1] if batches.sentences else np.zeros(0)
             if array.shape != (len(rows), model.heads.total) or arrays != len(batches.sentences):
                 raise HeadwiseError(
@@ -157,6 +162,7 @@ def sums_of_measure(
                     f"batches, the last of {len(rows)} rows, with {model.heads.total} heads in the model: yield one "
                     "array, rows x heads, after every batch."
                 )
+            # an empty row has no tokens, so its numbers may be NaN
             array = np.where(rows[:, None], array, 0)
             layers = np.split(array, np.cumsum(sizes)[:-1], axis=1)
             for site, layer in zip(model.heads.sites, layers, strict=True):
@@ -189,6 +195,7 @@ def run_passes(
                 kept[label] = measurement
     left = [name for label, names in todo.items() if label not in kept for name in names]
     reports = parts(progress, work_on(model, text).of_passes(left))
+    # each pass settles by itself, so the time is shared beforehand
     sampled = [label for label, names in todo.items() if measure[names[0]].sampled]
     share = None if text.time_limit is None else text.time_limit / max(1, len(sampled))
     for label, names in todo.items():
@@ -197,6 +204,7 @@ def run_passes(
             continue
         start = time.perf_counter()
         report = labelled(reports[label], label)
+        # then a sentence takes as long as the square of its length
         by_token = "forwards per token" in measure[names[0]].cost
         with failing_together():
             batches = text.reporting(report, by_token)
@@ -229,6 +237,7 @@ def usual_measures(model: Model, text: Batches | None = None) -> tuple[str, ...]
     """The measures where none is named, of those that the model and its text allow; of prompts in pairs, patching too."""
     given = provided(model, text)
     names = usual(given)
+    # not `usual`, because only this kind of text has them
     names += [name for name, entry in measure.items() if "counterparts" in entry.needs]
     return tuple(name for name in names if given.issuperset(measure[name].needs))
 

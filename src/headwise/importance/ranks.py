@@ -52,6 +52,7 @@ def for_whole_text(r: float) -> float:
 
 def spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Rank correlation of each row of two arrays rows x heads; NaN for a constant row."""
+    # ties get their mean rank, so this is Spearman for ties, too
     x = rankdata(one, axis=1)
     y = rankdata(other, axis=1)
     return cosine(x - x.mean(1, keepdims=True), y - y.mean(1, keepdims=True))

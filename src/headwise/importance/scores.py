@@ -146,6 +146,7 @@ class ScorePlan:
         seconds = forward * sum(work.values())
         if batches.time_limit is not None:
             sampled = [name for name in self.left if measure[name].sampled]
+            # samples end with their time
             seconds -= max(0.0, forward * reads.of_measures(sampled) - batches.time_limit)
 
         lines = [model_line(model), text_line(batches)]
@@ -163,6 +164,7 @@ class ScorePlan:
         model, batches, seed = self.model, self.batches, self.seed
         with shown("score", progress) as report:
             reports = parts(report, self.work)
+            # controls make batches of their own from what the user gave
             text = batches.text.given if isinstance(batches.text, OwnBatches) else batches.text
             controls = score_untrained(
                 model,
@@ -274,6 +276,7 @@ class Scores(Result):
             raise HeadwiseError(
                 f"The model has no {kind} heads: choose {', '.join(self.heads.kinds)}."
             )
+        # layers of a pruned model differ in heads
         values = np.full((len(counts), max(counts)), np.nan)
         for head, value in self.of(self.measures[0] if name is None else name).items():
             if head.kind == kind:
@@ -312,6 +315,7 @@ class Scores(Result):
         if self.faithfulness is not None:
             judged = self.faithfulness
             ranks = judged[(judged.statistic == "spearman") & (judged.against == "ablation.zero")]
+            # the row over all kinds has the most heads
             ranks = ranks[ranks.groupby("measure").n.transform("max") == ranks.n]
             lines += ["  Rank correlation with exact ablation, over all heads:"]
             lines += [
@@ -374,7 +378,9 @@ class Scores(Result):
         if (place / "lrp.csv").is_file():
             lrp = pd.read_csv(place / "lrp.csv")[["measure", "mode", "what", "value"]]
             for rule, mode, what, value in lrp.itertuples(index=False, name=None):
+                # the columns split what is one name elsewhere
                 name = rule if mode == "per-step" else f"{rule}.{mode}"
+                # always 1: the others are shares of it
                 if what != "started":
                     relevance.setdefault(name, {})[what] = float(value)
         return cls(table, signature, relevance, **others)
@@ -411,6 +417,7 @@ def collect_scores(
     }
     if not rows:
         raise HeadwiseError(f"No score could be made: {'; '.join(signature['absent'])}.")
+    # LRP divides by small sums, so it runs in float32 whatever the model has
     if model.hf.dtype in (torch.float16, torch.bfloat16):
         signature["relevance"] = "float32"
     if "ablation.bleu" in measures:

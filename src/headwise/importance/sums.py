@@ -72,6 +72,7 @@ class SentenceSums:
         check_finite(site, sums)
         counts = counts.astype(np.float64)
         counted = counts > 0
+        # a sentence without counted tokens adds nothing
         self.parts[site].append((sums.astype(np.float64) * counted[:, None], counts))
         sentences = sum(len(counts) for _, counts in self.parts[site])
         if sentences >= 2 * MERGED_SENTENCES:
@@ -136,6 +137,7 @@ class SentenceSums:
         for site in self.heads.sites:
             name = f"{site.kind}/{site.layer}"
             arrays[f"{name}/sums"], arrays[f"{name}/counts"] = self.whole(site)
+        # np.savez writes in pieces; `write_bytes` all or nothing
         file = io.BytesIO()
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
         write_bytes(path, file.getvalue())
@@ -161,7 +163,9 @@ class SentenceSums:
         """Tidy rows, one per head; n is the sum of counts: of tokens, unless the measure says otherwise."""
         out: list[dict[str, Any]] = []
         for site, sums, counts in self.layers(measure):
+            # of the text, not the mean of sentences: a long sentence has more tokens
             value = self.scaled(sums.sum(0) / counts.sum())
+            # scaled in each resample, because the other heads of the layer vary as well
             drawn = self.scaled(bootstrap(sums, counts, seed))
             low, high = interval(drawn, effective_units(counts))
             for head in range(self.heads.count(site)):
@@ -189,6 +193,7 @@ def of_documents(sums: np.ndarray, counts: np.ndarray, documents: np.ndarray) ->
     names, unit = np.unique(documents, return_inverse=True)
     whole = np.zeros((len(names), sums.shape[1]))
     tokens = np.zeros(len(names))
+    # `whole[unit] += sums` would add only one window of each document
     np.add.at(whole, unit, sums)
     np.add.at(tokens, unit, counts)
     return whole, tokens
@@ -220,6 +225,7 @@ def to_numpy(tensors: Sequence[Tensor]) -> list[np.ndarray]:
     wide: list[Tensor] = []
     on_device: dict[torch.device, list[int]] = {}  # the tensors of a device, by their numbers
     for number, tensor in enumerate(tensors):
+        # numpy has no bfloat16
         half = tensor.is_floating_point() and tensor.itemsize < 4
         wide.append(tensor.detach().float() if half else tensor.detach())
         on_device.setdefault(tensor.device, []).append(number)

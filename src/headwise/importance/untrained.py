@@ -39,8 +39,10 @@ def untrained(model: Model, seed: int = 0) -> Model:
         raise HeadwiseError(f"untrained: the seed is {seed}: give a whole number of at least 0.")
     refuse_offloaded(model.hf, "An untrained control")
     config: Any = copy.deepcopy(model.hf.config)
+    # a pruned model: its shape is built whole, then cut like the model
     config.headwise_layout = None
     with drawing_from(seed):
+        # float32, so that a seed gives the same weights in every precision
         hf = drop_unused(type(model.hf)._from_config(config, dtype=torch.float32))
     # of heads that are not seen, and caches that grow: as in the model
     with warnings.catch_warnings(action="ignore"):
