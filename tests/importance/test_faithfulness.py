@@ -22,7 +22,7 @@ from headwise.importance.faithfulness import (
     precision,
     spearman,
 )
-from headwise.importance.sums import SentenceSums, head_values
+from headwise.importance.sums import SentenceSums, add_all, head_values
 from refusals import refuses
 
 HEADS = HeadMap({"encoder-self": (6, 6), "cross": (4, 4, 4)})
@@ -51,7 +51,7 @@ def measured(
     for site in heads.sites:
         mine = worth[start : (start := start + heads.count(site))]
         sums = counts[:, None] * (mine + noise * random.standard_normal((sentences, len(mine))))
-        found.add(site, torch.from_numpy(sums), torch.from_numpy(counts))
+        add_all([(found, site, torch.from_numpy(sums), torch.from_numpy(counts))])
     return found
 
 

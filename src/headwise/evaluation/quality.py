@@ -24,7 +24,7 @@ from headwise.forecast import (
 )
 from headwise.model import Model
 from headwise.options import Search
-from headwise.progress import Report, part, shown
+from headwise.progress import Report, part, shown, turn
 from headwise.qualities import AGREEMENT, BLEU, CHRF, NUMBER_COLUMNS, Number, QualityMeasure
 from headwise.result import Result
 from headwise.tasks import AnyText, Given
@@ -175,7 +175,7 @@ def translation_rows(
     every = []
     hows = []
     for done, name in enumerate(names):
-        share = part(progress, 0.8 * done / len(models), 0.8 * (done + 1) / len(models))
+        share = turn(part(progress, 0.0, 0.8), done, len(models))
         lines, cost = translate(translators[name], sources, search, share)
         every.append(lines)
         hows.append(
@@ -233,7 +233,7 @@ def measured_rows(
     every: list[Answers] = []
     read: list[Any] = []
     for done, model in enumerate(models):
-        share = part(progress, done / len(models), (done + 1) / len(models))
+        share = turn(progress, done, len(models))
         batches = model.task.quality_batches(text, share)
         read.append(batches.data.rows)
         every.append(measure(batches, []))

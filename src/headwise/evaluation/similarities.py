@@ -16,9 +16,9 @@ from headwise.answers import Similarities
 from headwise.attention import evaluating
 from headwise.attention.discover import output_of
 from headwise.data.sentence_pairs import SentencePairs
-from headwise.errors import NOT_FINITE, HeadwiseError
+from headwise.errors import HeadwiseError
 from headwise.importance.processes import failing_together, gather_batches
-from headwise.importance.sums import to_numpy
+from headwise.importance.sums import check_finite, to_numpy
 from headwise.qualities import SIMILARITY
 from headwise.tasks import Embedding, Task
 from headwise.tasks.batches import Batches
@@ -38,10 +38,7 @@ def answer_pairs(task: Task, text: Batches) -> Similarities:
     rows, vectors = embeddings(task, text.intact())
     places, members, scores = places_of_pairs(text, rows)
     cosines = (vectors[places[:, 0]] * vectors[places[:, 1]]).sum(1)
-    if not np.isfinite(cosines).all():
-        raise HeadwiseError(
-            f"The vectors of sentences with heads removed are not numbers (NaN or infinite). {NOT_FINITE}."
-        )
+    check_finite("The model with heads removed", cosines)
     return Similarities(
         made={SIMILARITY: similarities_made(text, members)},
         stats=cosines[:, None, None],
@@ -77,7 +74,7 @@ def places_of_pairs(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """The pairs of a text: the places of their sentences among those that are read, P 2; their members; their scores.
 
-    rows: the sentences that are read, sorted. Of a table: its pairs of which both sentences are read. Of a text: each
+    rows: the sentences that are read, sorted. A table gives its pairs whose sentences are both read. A text gives each
     sentence with the PARTNERS next ones in a random order that has no end, so that all count equally often.
     """
     table = text.text
@@ -108,7 +105,7 @@ def refuse_few(count: int, what: str) -> None:
 
 
 def similarities_made(text: Batches, members: np.ndarray) -> str:
-    """Of what text similarities are, what they are compared with, and what was left out."""
+    """How similarities were made: the text, what they are compared with, and what was left out."""
     if isinstance(text.text, SentencePairs):
         made = f"rank correlation (in points) with the scores of {len(members)} pairs, bootstrap over pairs"
     else:

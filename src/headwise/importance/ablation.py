@@ -82,8 +82,8 @@ class RecordedBatch:
 
     @cached_property
     def next_sentences(self) -> Tensor:
-        """The next sentence with predicted tokens (after the last one the first) of every sentence, B; of a window that
-        of another document. A sentence alone has itself."""
+        """For every sentence the next one with predicted tokens (the first one after the last), B; for a window, one of
+        another document. A sentence alone has itself."""
         # sentences without a predicted token have no loss that could change
         asking = self.places[0].unique_consecutive()
         other = torch.arange(len(self.losses), device=asking.device)
@@ -251,8 +251,8 @@ def removal_losses(
     masks: Sequence[HeadMask],
 ) -> tuple[np.ndarray, np.ndarray]:
     """The loss of every sentence with only the heads of each mask, summed over its tokens (sentences x masks), and its
-    number of predicted tokens; of a long document those of all its windows. From all processes, in the order of a single
-    one."""
+    number of predicted tokens; for a long document, summed over its windows. From all processes, in the order of a
+    single one."""
     for mask in masks:
         refuse_other_heads(discovery, mask)
     device = device_of(model)
@@ -359,7 +359,7 @@ def position_mean_ablated(call: AttentionCall, head: int, batch: RecordedBatch) 
 
 
 def resample_ablated(call: AttentionCall, head: int, batch: RecordedBatch) -> Tensor:
-    """Each sentence gets the outputs of the next sentence with predicted tokens; the last one those of the first."""
+    """Each sentence gets the outputs of the next sentence with predicted tokens; the last sentence gets the first one's."""
     other, places = batch.neighbours[sides_of_site(call.site)[0]]
     return with_others(call, head, call.output[other, places, head])
 

@@ -44,7 +44,7 @@ STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 @dataclass(frozen=True)
 class Side:
     """Positions of one side of a batch, each B N: all tokens but padding, words, the first token, ends of sentence, and
-    the tokens that count as queries: in windows of a long document each once, of a recording its frames, and no prompt."""
+    the tokens that count as queries: each once in windows of a long document, the frames of a recording, no prompt."""
 
     tokens: Tensor
     words: Tensor

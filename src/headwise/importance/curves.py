@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headwise.errors import NOT_FINITE, HeadwiseError
+from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Row
 from headwise.importance.measures import CURVES, FAITHFULNESS
+from headwise.importance.sums import check_finite
 from headwise.statistics import bootstrap, effective_units, interval
 
 CURVE_STEPS = 10
@@ -127,8 +128,26 @@ def removal_curves(
     necessary mask once. A quality without sentences (such as 100 − BLEU) is one row with count 1. rescore: the values
     of a measure when only the heads of a mask are left.
     """
-    chosen = _same_heads(values)
-    orders = _orders(heads, chosen, values, rescore or {}, seeds)
+    if not values:
+        raise HeadwiseError("Removal curves need at least one score: score the heads first.")
+    first, *others = values
+    for measure in others:
+        if values[measure].keys() != values[first].keys():
+            sizes = f"{first} has {len(values[first])}, {measure} {len(values[measure])}"
+            raise HeadwiseError(
+                f"Removal curves need the same heads in all scores, but {sizes}: score the same heads."
+            )
+    chosen = list(values[first])
+
+    orders: dict[tuple[str, Ranked, int | None], list[Head]] = {}
+    for measure, by_head in values.items():
+        orders[measure, "once", None] = removal_order(by_head, direction(measure))
+    for measure, score in (rescore or {}).items():
+        orders[measure, "rescored", None] = rescored_order(heads, chosen, score, direction(measure))
+    for seed in seeds:
+        shuffled = np.random.default_rng(seed).permutation(len(chosen))
+        orders[RANDOM, "random", seed] = [chosen[number] for number in shuffled]
+
     total = len(chosen)
     steps = curve_steps(total)
 
@@ -143,54 +162,21 @@ def removal_curves(
     if losses.shape != (len(counts), len(masks)):
         shape = f"{len(counts)} sentences x {len(masks)} masks"
         raise HeadwiseError(f"Losses must have the shape {shape}, not {losses.shape}.")
-    if not np.isfinite(losses).all():
-        raise HeadwiseError(
-            f"A loss with heads removed is not a number (NaN or infinite). {NOT_FINITE}."
-        )
+    check_finite("The model with heads removed", losses)
 
     column_of = {removed: column for column, removed in enumerate(masks)}
     # in the order of the map, as in all tables
     removable_kinds = {head.kind for head in chosen}
     kinds = "+".join(kind for kind in heads.kinds if kind in removable_kinds)
     curves = []
-    for (measure, name, seed), order in orders.items():
+    for (measure, ranking, order_seed), order in orders.items():
         columns = [column_of[frozenset(order[:count])] for count in steps]
         curves.append(
-            Curve(measure, name, seed, kinds, total, tuple(steps), losses[:, columns], counts)
+            Curve(
+                measure, ranking, order_seed, kinds, total, tuple(steps), losses[:, columns], counts
+            )
         )
     return curves
-
-
-def _orders(
-    heads: HeadMap,
-    chosen: list[Head],
-    values: Mapping[str, Mapping[Head, float]],
-    rescore: Mapping[str, Rescore],
-    seeds: Sequence[int],
-) -> dict[tuple[str, Ranked, int | None], list[Head]]:
-    """Every order of removal, by measure, kind of order and seed."""
-    orders: dict[tuple[str, Ranked, int | None], list[Head]] = {}
-    for measure, by_head in values.items():
-        orders[measure, "once", None] = removal_order(by_head, direction(measure))
-    for measure, score in rescore.items():
-        orders[measure, "rescored", None] = rescored_order(heads, chosen, score, direction(measure))
-    for seed in seeds:
-        shuffled = np.random.default_rng(seed).permutation(len(chosen))
-        orders[RANDOM, "random", seed] = [chosen[number] for number in shuffled]
-    return orders
-
-
-def _same_heads(values: Mapping[str, Mapping[Head, float]]) -> list[Head]:
-    if not values:
-        raise HeadwiseError("Removal curves need at least one score: score the heads first.")
-    first, *rest = values
-    for measure in rest:
-        if values[measure].keys() != values[first].keys():
-            sizes = f"{first} has {len(values[first])}, {measure} {len(values[measure])}"
-            raise HeadwiseError(
-                f"Removal curves need the same heads in all scores, but {sizes}: score the same heads."
-            )
-    return list(values[first])
 
 
 def direction(measure: str) -> int:

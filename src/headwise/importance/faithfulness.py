@@ -38,7 +38,7 @@ from headwise.importance.ranks import cosine, for_whole_text, halves, spearman
 from headwise.importance.sums import MERGED_SENTENCES, SentenceSums, head_values
 from headwise.importance.work import Workload, work_on
 from headwise.model import Model
-from headwise.progress import Report, part, parts, silent
+from headwise.progress import Report, parts, silent, turn
 from headwise.statistics import bootstrap, centred_interval, effective_units
 from headwise.tasks.batches import Batches, Fold
 
@@ -126,7 +126,7 @@ def rescoring(model: Model, text: Batches, name: str, progress: Report) -> Resco
 
     def rescore(mask: HeadMask) -> Mapping[Head, float]:
         nonlocal done
-        share = part(progress, done / CURVE_STEPS, (done + 1) / CURVE_STEPS)
+        share = turn(progress, done, CURVE_STEPS)
         # the half that made the first order; the curve is measured on the other
         even = Fold(text, 0, lambda share_read, what: share(share_read, f"{name} again: {what}"))
         done += 1

@@ -59,7 +59,7 @@ class FinishedPasses:
         return Measurement(**{**made, "sums": sums})
 
     def left(self, measures: Iterable[str]) -> list[str]:
-        """Of some measures those whose pass is not finished."""
+        """The measures whose pass is not finished."""
         names: list[str] = []
         for label, of_pass in passes(measures).items():
             if self.read(label, of_pass) is None:
@@ -73,7 +73,7 @@ class FinishedPasses:
         self.of(label, names).note(files, made={**vars(made), "sums": [*made.sums]})
 
     def discard(self) -> None:
-        """Remove these passes, once the result is written; those of other scores stay."""
+        """Remove these passes, once the result is written; the passes of other scores stay."""
         shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):  # the passes of others are there
             self.place.rmdir()

@@ -31,7 +31,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Row, Site
 from headwise.importance.gradient import refuse_unsound, tracing
 from headwise.importance.passes import Measurement
-from headwise.progress import Report, part, silent
+from headwise.progress import Report, silent, turn
 from headwise.tasks.objective import asked_tokens, losses_of, on_device
 from headwise.training.token_batches import IGNORED
 
@@ -63,8 +63,8 @@ def gate_heads(
 ) -> list[Row]:
     """Tidy rows: how far each head facilitates, interferes and is irrelevant, each between 0 and 1, without intervals.
 
-    Three fits of `steps` updates, one batch each. Of a longer text as many random batches are used; n is the number of
-    predicted words in them. Another seed starts from other gates and may find another sufficient set of heads. pull: λ,
+    Three fits of `steps` updates, one batch each. A longer text gives as many random batches; n is the number of predicted
+    words in them. Another seed starts from other gates and may find another sufficient set of heads. pull: λ,
     in nats per word. A head whose gate changes the loss by less than that, for a step of 1 in a, is irrelevant.
     """
     chosen = sample_batches(batches, steps, torch.Generator().manual_seed(seed))
@@ -75,7 +75,7 @@ def gate_heads(
 
     def fitted(start: Tensor, pull: float, fit: int, what: str) -> Tensor:
         rounds = shuffled_rounds(chosen, steps, generator)
-        share = part(progress, fit / 3, (fit + 1) / 3)
+        share = turn(progress, fit, 3)
         return fit_gates(model, discovery, rounds, start, pull, lambda x: share(x, what))
 
     with tracing(model):
@@ -88,8 +88,7 @@ def gate_heads(
     rows: list[Row] = []
     for name, of_measure in zip(GATINGS, values, strict=True):
         for head, value in zip(discovery.heads, of_measure, strict=True):
-            row = {**head._asdict(), "measure": name, "value": value}
-            rows.append({**row, "low": None, "high": None, "n": words, "baseline": None})
+            rows.append({**head._asdict(), "measure": name, "value": value, "n": words})
     return rows
 
 

@@ -21,7 +21,6 @@ from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.attention.discover import same_gradients
 from headwise.attention.kernel import repeat
 from headwise.attention.offload import reloading
-from headwise.errors import NOT_FINITE, HeadwiseError
 from headwise.heads import Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs
@@ -127,7 +126,7 @@ def rows_together(model: Any, batch: Mapping[str, Tensor]) -> int:
 def of_rows(
     model: nn.Module, discovery: Discovery, batch: Mapping[str, Tensor], patched: bool
 ) -> dict[Site, dict[str, tuple[Tensor, Tensor]]]:
-    """The sums and counts of every measure, B H and B, by layer, of sentences that share a backward pass;
+    """By layer, the sums and counts of every measure, B H and B, for sentences that share a backward pass;
     gradient.batch with its sign, 1 H and 1."""
     asked = asked_tokens(batch["labels"])
     there = token_masks(batch)
@@ -135,17 +134,11 @@ def of_rows(
     traces = traced(model, discovery, batch, there)
     corrupted = corrupted_outputs(model, discovery, batch) if patched else {}
     by_site = {}
-    for site in discovery.modules:
-        if site in traces:
-            call, gradient = traces[site]
-            query_side, key_side = sides_of_site(site)
-            numbers = reduced(call, gradient, queries[query_side], there[key_side], asked)
-            if patched:
-                numbers[COUNTERPART] = exchanged(call, gradient, corrupted[site]), asked
-        else:  # a layer without heads
-            names = [*GRADIENTS, COUNTERPART] if patched else GRADIENTS
-            numbers = dict.fromkeys(names, (asked.new_zeros(len(asked), 0), asked))
-            numbers["gradient.batch"] = asked.new_zeros(1, 0), asked.any()[None]
+    for site, (call, gradient) in traces.items():
+        query_side, key_side = sides_of_site(site)
+        numbers = reduced(call, gradient, queries[query_side], there[key_side], asked)
+        if patched:
+            numbers[COUNTERPART] = exchanged(call, gradient, corrupted[site]), asked
         by_site[site] = numbers
     return by_site
 
@@ -174,7 +167,7 @@ def traced(
 def reduced(
     call: AttentionCall, gradient: Tensor, queries: Tensor, keys: Tensor, asked: Tensor
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """The sums and counts of every measure, B H and B, of one layer.
+    """The sums and counts of every measure in one layer, B H and B.
 
     gradient B Q H D; queries B Q, which count; keys B K, where a token is; asked B, predicted tokens by sentence.
     """
@@ -218,15 +211,12 @@ def sound(call: AttentionCall, there: Mapping[str, Tensor]) -> Tensor:
 
 def refuse_unsound(layers: Mapping[Site, Tensor], losses: Tensor | None = None) -> None:
     """Raise HeadwiseError for the first layer of a forward that is not `sound`, or for losses that are no numbers."""
-    finite = [] if losses is None else [losses.isfinite().all()]
-    flags = to_numpy([*layers.values(), *finite])
-    for site, flag in zip(layers, flags, strict=False):
+    flags: dict[Any, Tensor] = {**layers}  # by a layer, or words
+    if losses is not None:
+        flags["The loss, though all attention is finite,"] = losses.isfinite().all()
+    for source, flag in zip(flags, to_numpy([*flags.values()]), strict=True):
         # the first broken layer is the cause, later ones follow from it
-        check_finite(site, np.where(flag, 0.0, np.nan))
-    if finite and not flags[-1]:
-        raise HeadwiseError(
-            f"The loss is not a number (NaN or infinite), though all attention is finite. {NOT_FINITE}."
-        )
+        check_finite(source, np.where(flag, 0.0, np.nan))
 
 
 @contextmanager

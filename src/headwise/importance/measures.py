@@ -182,8 +182,8 @@ def passes(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def facts(name: str) -> Measure:
-    """The facts of a score in a table, also of one that comes with another (`lrp.ding.signed` with `lrp.ding`), and of
-    one that nobody declares: those of any measure."""
+    """The facts of a score in a table, also of one that comes with another (`lrp.ding.signed` with `lrp.ding`). A score
+    that nobody declares has the default facts."""
     entries = measure.entries
     if name in entries:
         return entries[name]

@@ -61,7 +61,7 @@ class Measurement:
         self.samples |= other.samples
 
     def gather(self, text: Batches | Fold) -> None:
-        """Put the sums of all processes together, with a unit for each document of the text. Those of a sample are."""
+        """Put the sums of all processes together, with a unit for each document of the text, as samples have already."""
         for name, sums in self.sums.items():
             sums.gather()
             if name not in self.samples:
@@ -85,7 +85,7 @@ def run_pass(
 
     The declared function gets the model and the batches and, if it has parameters of these names, `names` and `seed`.
     It either yields an array for each batch (`sums_of_measure`), as measures of users do, or returns sums by name or a
-    Measurement. Sums are those of this process, and of windows; `Measurement.gather` puts several together.
+    Measurement. Sums are of this process, and of windows; `Measurement.gather` puts several together.
     """
     function = measure[names[0]].function
     wanted = inspect.signature(function).parameters
@@ -234,7 +234,7 @@ def provided(model: Model, text: Batches | None = None) -> set[str]:
 
 
 def usual_measures(model: Model, text: Batches | None = None) -> tuple[str, ...]:
-    """The measures where none is named, of those that the model and its text allow; of prompts in pairs, patching too."""
+    """The usual measures that a model and its text allow, for where none is named; for prompts in pairs, patching too."""
     given = provided(model, text)
     names = usual(given)
     # not `usual`, because only this kind of text has them

@@ -16,7 +16,7 @@ from headwise.importance.ranks import stability
 from headwise.importance.sums import SentenceSums
 from headwise.tasks.batches import Batches, Shuffled
 
-SETTLED = 0.95  # rank correlation of all heads with those of another sample as large
+SETTLED = 0.95  # rank correlation of all heads with another sample as large
 FEWEST_SAMPLED = 32  # sentences before ranks can settle
 SAMPLE_POSITIONS = 256  # positions in a batch of a sample
 TIME_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}

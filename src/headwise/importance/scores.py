@@ -325,9 +325,7 @@ class Scores(Result):
         for name, sample in signature.get("sampled", {}).items():
             repeats = sample["repeats"]
             if repeats is None:
-                agreement = (
-                    "too few to say how well the ranks would agree with those of another sample"
-                )
+                agreement = "too few to say how well the ranks would agree with another sample"
             else:
                 agreement = f"with another sample as large, ranks would agree to {repeats:.2f}"
             lines.append(
@@ -364,7 +362,7 @@ class Scores(Result):
 
     @classmethod
     def read(cls, folder: str | Path, heads: HeadMap | None = None) -> Scores:
-        """Scores that `save`, the command line or a study wrote into a folder. heads: those of the model now.
+        """Scores that `save`, the command line or a study wrote into a folder. heads: of the model now.
 
         Raises HeadwiseError for files that are missing or damaged, and for scores of other heads than `heads`.
         """
@@ -424,7 +422,10 @@ def collect_scores(
         signature["search"] = Search().model_dump()
     others = [name for name in measures if name in measure.added]
     if others:  # so that a report knows them without the program that declares them
-        signature["declared"] = {name: declared_facts(name) for name in others}
+        said = ("title", "caption", "source", "larger")
+        signature["declared"] = {
+            name: {fact: getattr(measure[name], fact) for fact in said} for name in others
+        }
     if measurement.samples:
         signature["sampled"] = measurement.samples
     signature |= {"seed": seed, **environment_info(), "seconds": measurement.seconds}
@@ -432,17 +433,6 @@ def collect_scores(
     if controls is not None:
         table = with_baseline(table, controls)
     return Scores(table, signature, measurement.balances, controls=controls)
-
-
-def declared_facts(name: str) -> dict[str, str]:
-    """What a report says of a measure that is not headwise's own."""
-    entry = measure[name]
-    return {
-        "title": entry.title,
-        "caption": entry.caption,
-        "source": entry.source,
-        "larger": entry.larger,
-    }
 
 
 def missing_measures(model: Model, wanted: Iterable[str], made: Iterable[str]) -> list[str]:

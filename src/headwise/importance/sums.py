@@ -49,7 +49,7 @@ class SentenceSums:
     """Collects, for every head, a sum and a count per sentence; the value is Σ sums / Σ counts over the text.
 
     Intervals are 95 % percentiles of a bootstrap over sentences: tokens of one sentence are not independent.
-    scale: converts the values of a layer (… x heads in and out), those of every resample too.
+    scale: converts the values of a layer (… x heads in and out), also in every resample.
     """
 
     def __init__(
@@ -63,12 +63,8 @@ class SentenceSums:
         self.why_empty = why_empty
         self.parts: dict[Site, list[Sums]] = {site: [] for site in heads.sites}
 
-    def add(self, site: Site, sums: Tensor, counts: Tensor) -> None:
-        """Add a batch: sums B H, counts B. A sentence without counted tokens adds nothing, but keeps its position."""
-        add_all([(self, site, sums, counts)])
-
     def take(self, site: Site, sums: np.ndarray, counts: np.ndarray) -> None:
-        """`add` for arrays."""
+        """Add a batch: sums B H, counts B. A sentence without counted tokens adds nothing, but keeps its position."""
         check_finite(site, sums)
         counts = counts.astype(np.float64)
         counted = counts > 0
@@ -177,14 +173,13 @@ class SentenceSums:
                         "low": low[head],
                         "high": high[head],
                         "n": int(counts.sum()),
-                        "baseline": None,
                     }
                 )
         return out
 
 
 def joined(parts: Sequence[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-    """The columns of several batches, such as sums and counts, as those of one text."""
+    """The columns of several batches, such as sums and counts, joined to columns of one text."""
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
 
@@ -210,7 +205,7 @@ def head_values(sums: SentenceSums) -> dict[Head, float]:
 
 
 def add_all(parts: Iterable[tuple[SentenceSums, Site, Tensor, Tensor]]) -> None:
-    """`add` for all measures and layers of a batch, which come from their device together."""
+    """`take` for all measures and layers of a batch, which come from their device together."""
     parts = list(parts)
     tensors: list[Tensor] = []
     for _, _, sums, counts in parts:
@@ -246,11 +241,11 @@ def to_numpy(tensors: Sequence[Tensor]) -> list[np.ndarray]:
     return [arrays[number] for number in range(len(wide))]
 
 
-def check_finite(site: Site, values: np.ndarray) -> None:
-    """Raise HeadwiseError, with the name of the layer, for values that are not finite numbers."""
+def check_finite(source: Site | str, values: np.ndarray) -> None:
+    """Raise HeadwiseError for values that are not finite numbers. source: a layer, or words for what gave them."""
     if not np.isfinite(values).all():
         raise HeadwiseError(
-            f"{site} gave values that are not numbers (NaN or infinite). {NOT_FINITE}."
+            f"{source} gave values that are not numbers (NaN or infinite). {NOT_FINITE}."
         )
 
 

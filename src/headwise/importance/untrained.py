@@ -21,7 +21,7 @@ from headwise.importance.measures import UNTRAINED_COLUMNS, measure, resolve_mea
 from headwise.importance.passes import run_passes
 from headwise.importance.work import Workload
 from headwise.model import Model
-from headwise.progress import Report, part, silent
+from headwise.progress import Report, silent, turn
 from headwise.tasks import AnyText, OwnInputs
 
 UNTRAINED_SENTENCES = 50  # of a text, that controls are scored on
@@ -87,7 +87,7 @@ def score_untrained(
     rows: list[dict[str, Any]] = []
     for number, own in enumerate(seeds):
         control = untrained(model, own)
-        share = part(progress, number / count, (number + 1) / count)
+        share = turn(progress, number, count)
         batches = control.task.batches(few)
         batches.time_limit = time_limit
         scores = run_passes(control, batches, names, seed, share)
