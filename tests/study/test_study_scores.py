@@ -108,6 +108,6 @@ class TestScoring:
         plan.scoring.measures.append("ablation.uniform")
         made = again(plan, tmp_path / "run", only="score").made
         assert [name for name in made if "scores/" in name] == ["scores/ablation.uniform"]
-        shutil.rmtree(tmp_path / "run" / "scores" / "gating")
+        shutil.rmtree(tmp_path / "run" / "scores" / "gradients")
         made = again(plan, tmp_path / "run", only="score").made
-        assert [name for name in made if "scores/" in name] == ["scores/gating"]
+        assert [name for name in made if "scores/" in name] == ["scores/gradients"]

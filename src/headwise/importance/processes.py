@@ -33,7 +33,7 @@ def failing_together() -> Iterator[None]:
         yield
         gather_values(None)
     except Exception as error:
-        # an error that all processes have raised: nobody waits for this one
+        # where all processes have raised this error, nobody waits for it
         if KNOWN not in getattr(error, "__notes__", ()):
             reason = str(error)
             if not isinstance(error, HeadwiseError):
